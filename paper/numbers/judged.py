@@ -1,8 +1,8 @@
 """What the machine and the laws say of loops, threads, ranks and logs."""
 
 import json
-from collections.abc import Callable
-from math import floor, isnan, log2
+from collections.abc import Callable, Sequence
+from math import floor, isnan, log2, sqrt
 
 from ampsim.records import Record
 from figures.quantities import (
@@ -68,6 +68,25 @@ def _read(code: str) -> list[bool]:
     """Return whether a rule's findings were right, in files that it was not written with, as readers judged them."""
     _, *found = map(json.loads, (ROOT / "docs" / "lint" / "measured.jsonl").read_text("utf-8").splitlines())
     return [each["true"] for each in found if each["code"] == code and each["sample"].startswith("unseen")]
+
+
+def by_repository() -> list[tuple[int, int]]:
+    """Return per repository of the census how many of its loops break a law, and how many it has; copies count once."""
+    from experiments import census  # it loads what runs experiments
+
+    loops = {loop["digest"]: (file["repository"], loop) for file in census.files()[::-1] for loop in file["loops"]}
+    found: dict[str, list[bool]] = {}
+    for repository, loop in loops.values():
+        found.setdefault(repository, []).append(bool(census.faults(loop)))
+    return [(sum(wrong), len(wrong)) for wrong in found.values()]
+
+
+def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Return the 95 % interval of a share that is counted in groups whose members are alike, by linearization."""
+    share = sum(wrong for wrong, _ in groups) / sum(size for _, size in groups)
+    square = sum((wrong - share * size) ** 2 for wrong, size in groups) * len(groups) / (len(groups) - 1)
+    half = 1.959964 * sqrt(square) / sum(size for _, size in groups)
+    return share - half, share + half
 
 
 def _of_kind(run: Result, kind: str, wrong: bool) -> int:
@@ -196,6 +215,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "census.repositories.wrong": Number(
         "census", lambda run: len({name for row in run.records for name in row["wrong"]["repositories"]}), "d"
     ),
+    "census.low": Formula(lambda: clustered(by_repository())[0], ">=%0"),
+    "census.high": Formula(lambda: clustered(by_repository())[1], "<=%0"),
     "census.script": Number("census", lambda run: _of_kind(run, "script", wrong=True), "d"),
     "census.script.loops": Number("census", lambda run: _of_kind(run, "script", wrong=False), "d"),
     "census.package": Number("census", lambda run: _of_kind(run, "package", wrong=True), "d"),

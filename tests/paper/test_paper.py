@@ -21,6 +21,7 @@ from figures.quantities import INTERVALS
 from paper import __main__ as cli
 from paper import build, ledger, lint, sources, tables
 from paper.ledger import Declared, Number, Table
+from paper.numbers import judged
 from paper.printed import show
 from paper.sources import ROOT, PaperError
 
@@ -492,3 +493,15 @@ def test_a_claims_code_and_powers_of_two_are_set_as_such() -> None:
 def test_the_bugs_of_the_table_are_all_that_were_planted() -> None:
     run = sources.load("loops")
     assert sum(len(tables.of_law(run, law)) for law in tables.LOOP_LAWS) == BOOK["numbers"]["loops.bugs"]["value"]
+
+
+def test_the_census_by_repository_adds_up_and_alone_loops_have_the_binomial_interval() -> None:
+    groups = judged.by_repository()
+    assert sum(wrong for wrong, _ in groups) == BOOK["numbers"]["census.wrong"]["value"]
+    assert sum(size for _, size in groups) == BOOK["numbers"]["census.loops"]["value"]
+    assert len(groups) == BOOK["numbers"]["census.repositories"]["value"]
+    low, high = judged.clustered([(1, 1)] * 40 + [(0, 1)] * 60)
+    assert (low + high) / 2 == pytest.approx(0.4)
+    assert (high - low) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 99))
+    whole = judged.clustered([(10, 10)] * 4 + [(0, 10)] * 6)  # as few as ten, not a hundred
+    assert (whole[1] - whole[0]) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 9))
