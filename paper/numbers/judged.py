@@ -21,6 +21,7 @@ from paper.sources import ROOT
 
 START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their tens of steps
 SFT = "SFT, OPT-1.3B"
+SET_ASIDE = {"AMP105", "AMP109", "AMP127"}  # the census does not count these: off by default, or broken by choice
 OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler of their own
 
 
@@ -52,7 +53,7 @@ def _higher(run: Result, column: str, interval: int) -> int:
 
 
 def _other_rules(run: Result) -> list[bool]:
-    """Tell for each rule but the one that was set whether the log refutes it."""
+    """Return whether its log refutes it, for each rule that differs from a scaler's own."""
     return [
         found["refuted"] is not None for row in run.records for name, found in row["rules"].items() if name != "as set"
     ]
@@ -72,12 +73,11 @@ def _read(code: str) -> list[bool]:
 
 def by_repository() -> list[tuple[int, int]]:
     """Return per repository of the census how many of its loops break a law, and how many it has; copies count once."""
-    from experiments import census  # it loads what runs experiments
-
-    loops = {loop["digest"]: (file["repository"], loop) for file in census.files()[::-1] for loop in file["loops"]}
+    files = [*map(json.loads, (ROOT / "experiments" / "inputs" / "census.jsonl").read_text("utf-8").splitlines())]
+    loops = {loop["digest"]: (file["repository"], loop) for file in files[::-1] for loop in file["loops"]}
     found: dict[str, list[bool]] = {}
     for repository, loop in loops.values():
-        found.setdefault(repository, []).append(bool(census.faults(loop)))
+        found.setdefault(repository, []).append(bool(loop["codes"].keys() - SET_ASIDE))
     return [(sum(wrong), len(wrong)) for wrong in found.values()]
 
 
