@@ -70,7 +70,10 @@ def _pasted(text: str) -> "History":
 
     history = TextReader("text").read(text.splitlines())
     if not len(history.step):
-        fail(f"{text[:80]}: no such file; read as text, no error that is known and no line that tells of a loss scale")
+        fail(
+            f"{text[:80]}: no such file; read as text, no error that is known and no line that tells of a loss scale. "
+            "docs/errors/index.md has the errors that are known; of a NaN see docs/how-to/nan.md"
+        )
     return history
 
 

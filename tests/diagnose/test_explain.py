@@ -118,6 +118,37 @@ def test_an_error_text_alone_is_answered():
     assert "parameters are float16" in done.output
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("RuntimeError: value cannot be converted to type at::Half without overflow: -1e+09", "BEYOND FLOAT16"),
+        ("RuntimeError: value cannot be converted to type c10::Half without overflow", "BEYOND FLOAT16"),
+        ("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS framework ...", "NO FLOAT64 ON MPS"),
+        ("'LossScaleOptimizer' object has no attribute 'get_unscaled_gradients'", "RENAMED IN KERAS 3"),
+        ("lax.select requires arguments to have the same dtypes, got float32, float16.", "FLOAT16 LOSS SCALE"),
+        ("mat1 and mat2 must have the same dtype, but got Float and Half", "FLOAT16 BESIDE FLOAT32"),
+        ("RuntimeError: expected scalar type Half but found Float", "FLOAT16 BESIDE FLOAT32"),
+        ("expected m1 and m2 to have the same dtype, but got: float != c10::Half", "FLOAT16 BESIDE FLOAT32"),
+        ("AttributeError: module 'torch.amp' has no attribute 'GradScaler'", "OLDER TORCH"),
+        ("ImportError: cannot import name 'GradScaler' from 'torch.amp' (/lib/amp/__init__.py)", "OLDER TORCH"),
+        ("probability tensor contains either `inf`, `nan` or element < 0", "NOTHING TO DRAW FROM"),
+    ],
+)
+def test_texts_of_other_programs_than_the_scaler_are_answered(text, name):
+    done = CliRunner().invoke(app, ["explain", text])
+    assert done.exit_code == 1
+    assert done.output.startswith(name)
+
+
+@pytest.mark.parametrize(
+    "text", ["mat1 and mat2 must have the same dtype, but got Float and Double", "expected scalar type Long but found Int"]
+)
+def test_types_that_have_nothing_to_do_with_float16_are_not_explained(text):
+    done = CliRunner().invoke(app, ["explain", text])
+    assert done.exit_code == 2
+    assert "docs/errors/index.md" in done.output
+
+
 def test_a_traceback_longer_than_a_files_name_is_answered():
     text = f"Traceback {'of a call ' * 50}\nNo inf checks were recorded prior to update."
     done = CliRunner().invoke(app, ["explain", text])
