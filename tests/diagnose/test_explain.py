@@ -141,7 +141,8 @@ def test_texts_of_other_programs_than_the_scaler_are_answered(text, name):
 
 
 @pytest.mark.parametrize(
-    "text", ["mat1 and mat2 must have the same dtype, but got Float and Double", "expected scalar type Long but found Int"]
+    "text",
+    ["mat1 and mat2 must have the same dtype, but got Float and Double", "expected scalar type Long but found Int"],
 )
 def test_types_that_have_nothing_to_do_with_float16_are_not_explained(text):
     done = CliRunner().invoke(app, ["explain", text])
