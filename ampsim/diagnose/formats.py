@@ -18,7 +18,7 @@ def _compiled(table: str, key: str = "pattern") -> list[dict[str, Any]]:
     return [each | {key: re.compile(each[key].replace("NUMBER", NUMBER))} for each in TABLE[table]]
 
 
-PROGRAMS, ROWS, SENTENCES, ERRORS = _compiled("program", "mark"), *map(_compiled, ("row", "sentence", "error"))
+PROGRAMS, SENTENCES, ERRORS = _compiled("program", "mark"), _compiled("sentence"), _compiled("error")
 
 
 def pattern(name: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ampsim.diagnose.formats import NAMED, PROGRAMS, ROWS, SENTENCES, TABLE, error_in, pattern
+from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number
 from ampsim.diagnose.readers.lines import Width, rows, whole
@@ -101,8 +101,6 @@ class TextReader:
     def other(self, text: str, torn: bool) -> None:
         """Take any other line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
-        for row in ROWS:
-            text = row["pattern"].sub(row["named"], text)
         low = text.lower()
         bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
         if bar is None and not any(map(low.__contains__, _WORDS)):
