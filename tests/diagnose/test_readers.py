@@ -66,6 +66,15 @@ def test_megatron(tmp_path):
     assert history.skipped.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("nans", [0, 1, 2])
+def test_megatron_averages_finite_losses_beside_a_count_of_the_others(tmp_path, nans):
+    path = tmp_path / "log.txt"
+    path.write_text(
+        MEGATRON.replace("number of nan iterations:   0 |\ntime", f"number of nan iterations:   {nans} |\ntime")
+    )
+    assert np.isfinite(read_history(path).loss).tolist() == [True, not nans]
+
+
 def test_deepspeed_counts_the_overflows_of_one_rank(tmp_path):
     history = read(tmp_path, DEEPSPEED)
     assert history.program == "DeepSpeed"

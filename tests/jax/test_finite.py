@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.jax import LossScale, all_finite, select_tree
@@ -21,6 +21,7 @@ leaves = st.builds(lambda values, dtype: np.array(values, dtype), sizes, DTYPES)
 
 @settings(max_examples=examples(ms=10))
 @given(st.lists(leaves, max_size=3))
+@example([np.array([1.0, math.nan, 0.0], np.complex64)])
 def test_all_finite_is_numpys_isfinite_of_every_leaf(tree) -> None:
     result = all_finite({"a": tree, "n": np.arange(3)})
     assert (result.shape, result.dtype) == ((), bool)

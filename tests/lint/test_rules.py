@@ -34,6 +34,11 @@ def test_the_law_is_one_of_the_kit(code: str) -> None:
     assert RULES[code].law in judge.LAWS
 
 
+def test_torchs_scaler_of_shards_is_to_be_updated_too() -> None:
+    wrong = RULES["AMP108"].wrong.replace("torch.amp.GradScaler()", "ShardedGradScaler()")
+    assert [each.code for each in lint(wrong)] == ["AMP108"]
+
+
 def test_codes_count_from_101_and_names_are_told_apart() -> None:
     assert [*RULES] == [f"AMP{101 + place}" for place in range(len(RULES))]
     assert len({rule.name for rule in RULES.values()}) == len(RULES)

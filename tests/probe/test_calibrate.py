@@ -53,6 +53,13 @@ def test_the_ceiling_is_where_fp16_overflows(gain, headroom):
     assert not finite(again.ceiling * 4)
 
 
+def test_what_is_lost_is_told_of_the_scale_to_begin_with():
+    model = Network()
+    near, far = (calibrate(model, model.loss, headroom=headroom) for headroom in (0, 24))
+    assert near.ceiling == far.ceiling
+    assert near.lost.flushed.high < far.lost.flushed.low
+
+
 @pytest.mark.parametrize("function", [calibrate, bisect])
 def test_nothing_is_left_behind(function):
     model = Network()

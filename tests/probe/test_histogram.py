@@ -35,6 +35,12 @@ def test_what_leaves_the_range_stays_in_the_last_binade() -> None:
         assert moved.counts[1 if exponent < 0 else INF - 1] == 2
 
 
+@pytest.mark.parametrize("exponent", [-278, -277, -40, -1, 0, 1, 40, 277, 278])
+def test_no_element_is_lost_where_a_histogram_is_moved(exponent: int) -> None:
+    histogram = Histogram(np.ones(INF + 2, np.int64), 1.0)  # one element in each binade
+    assert histogram.times_power(exponent).counts.sum() == histogram.counts.sum()
+
+
 def actual(values: torch.Tensor, scale: float, fmt: Format) -> dict[str, float]:
     """Shares by casting every element; the product is exact in float64."""
     kinds = np.bincount(fmt.classify(values.double().numpy() * scale), minlength=len(Kind))

@@ -489,6 +489,20 @@ def test_a_value_belongs_to_the_step_that_made_it_whether_it_is_logged_before_or
     assert not model._forward_pre_hooks
 
 
+def test_what_is_logged_behind_a_flush_belongs_to_the_next_step(tmp_path):
+    model = torch.nn.Linear(2, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
+        for loss in (1.0, 2.0):
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if loss == 1.0:
+                run.flush()  # the record is written, and what comes is not lost
+                run.log(loss=loss)
+    assert [record.get("loss") for record in records(tmp_path / "run.jsonl")] == [None, 1.0]
+
+
 def test_a_file_says_that_no_scaler_was_given(tmp_path):
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
