@@ -39,6 +39,11 @@ def test_torchs_scaler_of_shards_is_to_be_updated_too() -> None:
     assert [each.code for each in lint(wrong)] == ["AMP108"]
 
 
+def test_two_whole_iterations_of_one_optimizer_in_a_loop_are_updated_twice() -> None:
+    once = RULES["AMP108"].right.removeprefix(MAKES).partition("loader:\n")[2]
+    assert lint(f"{MAKES}for batch in loader:\n{once}{once}", codes=["AMP126"]) == []
+
+
 def test_codes_count_from_101_and_names_are_told_apart() -> None:
     assert [*RULES] == [f"AMP{101 + place}" for place in range(len(RULES))]
     assert len({rule.name for rule in RULES.values()}) == len(RULES)
