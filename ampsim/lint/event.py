@@ -40,7 +40,9 @@ class Guard:
     @property
     def window(self) -> bool:
         """Whether it asks for the end of an accumulation window, and not whether there is one."""
-        return "%" in self.words or (any(map(_WINDOW.search, self.words)) and not _IS_ONE.search(self.text))
+        named = any(map(_WINDOW.search, self.words)) and not _IS_ONE.search(self.text)
+        verdict = self.asks or any(map(_NORM.match, self.words))  # as of a flag that is called update_grads
+        return "%" in self.words or (named and not verdict)
 
     @property
     def no_window(self) -> bool:

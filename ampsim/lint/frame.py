@@ -131,6 +131,15 @@ class Frame:
                 name, found = self.name(target), self.value(value)
                 self.values[name] = Value(name, scaler=found.scaler, made=found.made)
 
+    def decided(self, node: ast.If) -> None:
+        """Note of the flags that a condition sets, to True or False, that they hold what it asks."""
+        for each in (*node.body, *node.orelse):
+            match each:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())):
+                    old, words = self.values[name], self.words(node.test)
+                    computed = old.computed or not self.is_setting(node.test)
+                    self.values[name] = replace(old, words=old.words | words, computed=computed)
+
     def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return the names."""
         match target, iterated:

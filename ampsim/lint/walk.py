@@ -80,6 +80,7 @@ class Walker:
                 self.walk(test)
                 for holds, body in ((True, node.body), (False, node.orelse)):
                     self.guarded((*self.frame.guards(test, holds=holds), Guard(f"{id(node)} branch", holds)), body)
+                self.frame.decided(node)
             case ast.For() | ast.AsyncFor() | ast.While():
                 self.loop(node)
             case ast.match_case() | ast.ExceptHandler():  # which happens instead of others

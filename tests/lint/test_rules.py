@@ -238,6 +238,17 @@ WRONG = {
         "AMP112",
         f"{END}    state = optimizer.state_dict() if optimizer else None\n    save(dict(state=state))\n",
     ),
+    "a norm that sets a flag": (
+        "AMP110",
+        "    scaler.unscale_(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, 1.0)\n    ok = True\n"
+        "    if norm > 5.0:\n        ok = False\n    if ok:\n        scaler.step(optimizer)\n        scaler.update()\n",
+    ),
+    "a norm that sets a flag with a window's name": (
+        "AMP110",
+        "    scaler.unscale_(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, 1.0)\n"
+        "    update_grads = True\n    if not torch.isfinite(norm):\n        update_grads = False\n"
+        "    if update_grads:\n        scaler.step(optimizer)\n        scaler.update()\n",
+    ),
     "a schedule that is told it by name": ("AMP127", f"{END}    scheduler.step_update(num_updates=updates)\n"),
     "guarded within another condition": (
         "AMP110",
