@@ -510,3 +510,20 @@ def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
     step = "scaler = GradScaler()\nscaler.scale(model(x)).backward()\nscaler.step(optimizer)\nscaler.update()\n"
     for body in ("fit(model)", "optimizer.step()"):
         assert lint(f"{step}for epoch in range(9):\n    {body}\n    scheduler.step()\n", codes=["AMP101"]) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("Net().half()", True),
+        ("Net(4).cuda().half()", True),
+        ("Net().to(torch.float16)", True),
+        ("Net().to('cuda', dtype=torch.float16)", True),
+        ("Net().to(torch.bfloat16)", False),
+        ("Net().half().float()", False),
+        ("get_peft_model(Net()).half()", False),
+    ],
+)
+def test_a_model_is_half_where_it_is_made_so(made: str, found: bool) -> None:
+    text = f"model = {made}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{MAKES}{LOOP}{END}"
+    assert ("AMP114" in {each.code for each in lint(text)}) == found

@@ -9,7 +9,13 @@ from ampsim.lint.names import OPTIMIZER, called, has, kind_by_class, words_in
 from ampsim.lint.source import Source, Trace
 
 _MEASURES = re.compile(r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$")
-_HALF = re.compile(r"(?:[\w.]+ = )?([\w.]+)\.(half\(\)|to\(torch\.(half|float16)\))")
+_HALF = re.compile(  # a model by its name, or one that is made there
+    r"(?:(?:[\w.]+ = )?(?P<name>[\w.]+)|(?P<new>[\w.]+) = [\w.]+\(.*\))"
+    r"\.(half\(\)|to\(([^(),]+, )?(dtype=)?torch\.(half|float16)\))"
+)
+_UNSURE = re.compile(
+    r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I
+)  # which are trained, or half
 
 
 def clip_before_unscale(trace: Trace, clip: Event) -> bool:
@@ -101,8 +107,10 @@ def half_model(source: Source) -> Iterator[ast.AST]:
         for node in (each for each in scope.body if isinstance(each, ast.Assign | ast.Expr)):
             made = _HALF.fullmatch(ast.unparse(node)) if isinstance(node.value, ast.Call) else None
             whole = ast.unparse(scope) if made else ""
-            given = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(made[1])}\.parameters\(\)", whole) if made else ()
-            if made and "GradScaler" in whole and f"{made[1]}.float()" not in whole:
+            model = made["name"] or made["new"] if made else ""
+            given = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", whole) if made else ()
+            unsure = made and made["new"] and _UNSURE.search(whole)
+            if made and "GradScaler" in whole and f"{model}.float()" not in whole and not unsure:
                 yield from [node.value] * (OPTIMIZER in map(kind_by_class, given))
 
 
