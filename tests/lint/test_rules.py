@@ -44,6 +44,13 @@ def test_two_whole_iterations_of_one_optimizer_in_a_loop_are_updated_twice() -> 
     assert lint(f"{MAKES}for batch in loader:\n{once}{once}", codes=["AMP126"]) == []
 
 
+@pytest.mark.parametrize("both", ["amp and last", "not (not amp or not last)"])
+def test_where_two_conditions_do_not_both_hold_one_of_them_may(both: str) -> None:
+    body = f"    if {both}:\n        pass\n    else:\n        scaler.step(optimizer)\n"
+    twice = "    if amp:\n        scaler.unscale_(optimizer)\n        scaler.update()\n"
+    assert [each.code for each in lint(MAKES + LOOP + body + twice, codes=["AMP104"])] == ["AMP104"]
+
+
 def test_codes_count_from_101_and_names_are_told_apart() -> None:
     assert [*RULES] == [f"AMP{101 + place}" for place in range(len(RULES))]
     assert len({rule.name for rule in RULES.values()}) == len(RULES)
