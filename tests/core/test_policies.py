@@ -230,6 +230,14 @@ def log_max(policy: LogMax, amaxes: list[float]) -> float:
     return float(np.clip(2.0 ** (16 - mean(x, policy.beta1) - 3.09 * sigma), policy.min_scale, policy.max_scale))
 
 
+def test_log_max_counts_an_overflow_by_the_scale_that_overflowed() -> None:
+    policy = LogMax(delay=1, init_scale=4.0)
+    before = update(policy, init(policy), Observation(found_inf=False, amax=1.0))
+    assert before.scale == 4.0 != before.newest
+    mean = update(policy, before, Observation(found_inf=True, amax=INF)).memory.mean
+    assert mean == pytest.approx(0.99 * before.memory.mean + 0.01 * (16 + 1 - 2), rel=1e-6)
+
+
 @few
 @given(st.lists(st.floats(2.0**-8, 2.0**8, width=32), min_size=1, max_size=60), st.booleans())
 def test_log_max_is_its_formula(amaxes: list[float], faithful: bool) -> None:
