@@ -32,6 +32,17 @@ def fast_disk() -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ({"lr": 0.1}, {"lr": 0.1, "steps": 3}, "steps: null then, 3 now"),
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, "a.c: 2 then, null now"),
+    ],
+)
+def test_a_setting_that_one_run_alone_has_is_named(old: object, new: object, said: str) -> None:
+    assert records.difference(old, new) == said
+
+
 def same(a: Any, b: Any) -> bool:
     """Equal in type and to the last bit; all NaNs are one."""
     if type(a) is not type(b):

@@ -7,16 +7,18 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from ampsim.core.machine import Rule, State
 from ampsim.torch import GradScaler, config
 from ampsim.torch.gradients import unscale
+from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.device import DeviceVersion, StaticVersion
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import Outcome
+from ampsim.torch.step.records import Record, StepReport
 from tests.torch import helpers
 from tests.torch.helpers import INF, NAN, bits
 
@@ -43,6 +45,7 @@ events = st.one_of(
     bounds=st.sampled_from([(2.0**-126, None), (2.0**-126, 2.0**20), (0.25, 3e38)]),
     plan=st.lists(events, max_size=20),
 )
+@example(2.0**127, 2.0, 0.5, 2, (2.0**-126, 3e38), [[0.0], [0.0]])  # a growth out of float32 ends at the bound
 def test_a_state_on_a_device_is_the_state_on_the_host(init, growth, backoff, interval, bounds, plan):
     """The kernel of torch on tensors against the reference machine, bit for bit, bounds included."""
     low, high = (None if b is None else torch.tensor(b).item() for b in bounds)
@@ -62,6 +65,27 @@ def test_a_state_on_a_device_is_the_state_on_the_host(init, growth, backoff, int
         assert device.scale._version == device.growth_tracker._version == 0
         assert torch.equal(device.scale_on(CPU), host.scale_on(CPU))
         assert torch.equal(device.inverse_on(CPU), host.inverse_on(CPU))
+
+
+def test_an_optimizer_skips_where_one_of_its_devices_overflowed():
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    record = Record(optimizer)
+    record.found_inf = FoundInf({torch.device("cpu"): torch.tensor(0.0), torch.device("cpu", 0): torch.tensor(1.0)})
+    assert StepReport().adding(0, record).skipped_by(optimizer)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_clip_to_zero_and_a_gradient_without_elements_are_taken(fused):
+    for value, norm in ((1.0, 2.0), (INF, INF)):
+        params = [torch.zeros(4, requires_grad=True), torch.zeros(0, requires_grad=True)]
+        optimizer, scaler = torch.optim.AdamW(params, fused=fused), GradScaler("cpu", init_scale=8.0)
+        scaler.scale(torch.tensor(1.0))
+        params[0].grad, params[1].grad = torch.full((4,), 8.0 * value), torch.zeros(0)
+        assert scaler.unscale_and_clip_(optimizer, 0.0).item() == norm
+        scaler.step(optimizer)
+        scaler.update()
+        assert params[0].tolist() == [0.0] * 4
+        assert scaler.get_scale() == (4.0 if value == INF else 8.0)
 
 
 def test_a_new_version_leaves_the_old_one_alone():
