@@ -101,9 +101,10 @@ def loss(run: Evidence) -> Iterator[Statement]:
     rows = np.flatnonzero(~np.isnan(run.loss))
     bad, losses = np.isinf(run.loss[rows]), run.loss[rows]
     zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" else 0
-    if 0 < zeros < len(rows) and losses[-zeros - 1] >= JUDGED.shown:
-        kind = "loss 0" if zeros >= 3 else "last losses 0"
-        yield make(run, kind, rows[-zeros:], count=zeros, before=f"{losses[-zeros - 1]:.4g}")
+    before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
+    if before >= JUDGED.doubted:
+        kind = "loss 0" if zeros >= 3 and before >= JUDGED.shown else "last losses 0"
+        yield make(run, kind, rows[-zeros:], count=zeros, before=f"{before:.4g}")
     if not bad.any():
         return
     end, part = at_end(bad), float(bad.mean())

@@ -324,6 +324,10 @@ SICK = {
         [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 34023.79, 0.0])],
         ["cannot tell", "its last loss is printed as 0"],
     ),
+    "three losses of 0 behind one of 0.3 may have been learned": (
+        [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 0.3, 0.0, 0.0, 0.0])],
+        ["cannot tell", "its last loss is printed as 0"],
+    ),
     "a rate that moves acquits no run whose loss stands": (
         [STATE.format(1.387, 2e-4 - at / 1e5, at) for at in range(20)],
         ["cannot tell", "its loss does not fall"],
