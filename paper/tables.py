@@ -245,17 +245,21 @@ def _claims() -> Table:
         return Formula(lambda: _word(claim, folder), "text")
 
     rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
-    head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon")
-    return Table(head, tuple(rows), "llllcccc")
+    head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon", "GPU")
+    return Table(head, tuple(rows), "llllccccc")
 
 
-OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon")
+GPU = "gpu"
+OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon", GPU)
 WORD = {True: "yes", False: "NO", None: "–"}
 
 
 def _word(claim: Claim, folder: str) -> str:
-    """Return in a word what other seeds' or another processor's data says of a claim; traces are of no device."""
-    return WORD[None if claim.stem == "traces" else judge(claim, DATA / folder).holds]
+    """Return in a word what other seeds', another processor's or all GPUs' data says of a claim; traces are of none."""
+    gpus = [path for path in sorted(DATA.iterdir()) if path.is_dir() and not path.name.startswith("cpu")]
+    asked = [judge(claim, path).holds for path in (gpus if folder == GPU else [DATA / folder])]
+    found = [holds for holds in asked if holds is not None and claim.stem != "traces"]
+    return WORD[all(found) if found else None]
 
 
 TABLES = {

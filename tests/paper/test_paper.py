@@ -393,16 +393,17 @@ def test_a_main_text_that_is_too_long_is_refused(uses) -> None:
     assert "the main text ends on page 11; expected at most 10" in said
 
 
-def test_every_claim_is_printed_with_what_each_device_says() -> None:
+def test_every_claim_is_printed_with_what_each_device_says_and_a_gpu_has_not_said() -> None:
     rows = BOOK["tables"]["claims"]["rows"]
     assert len(rows) == len(BOOK["claims"])
-    here, seeds, *others = zip(
+    here, seeds, *others, gpu = zip(
         *([BOOK["numbers"][cell["number"]]["text"] for cell in row[4:]] for row in rows), strict=True
     )
     assert set(here) == {"yes"}
     assert seeds.count("NO") == 2  # the text names them
     assert all(set(column) == {"yes", "–"} for column in others)
     assert len(others) == 2
+    assert set(gpu) == {"–"}
 
 
 def test_the_locked_packages_are_those_of_the_constraints() -> None:
