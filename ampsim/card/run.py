@@ -16,22 +16,21 @@ import torch
 
 from ampsim import __version__
 from ampsim.card import claims, probes
-from ampsim.card.file import HEAD, read, write
+from ampsim.card.verify import HEAD, read, write
 from ampsim.core.files import sole_writer
 from ampsim.records import Record, decode, difference, encode
 
 Probe = Callable[[str], Iterator[Record]]
-PROBES: dict[str, tuple[int, Probe]] = {  # the most valuable first; of the time so many parts
-    "kit torch": (2, partial(probes.ask_laws, "torch")),
-    "kit ampsim": (2, partial(probes.ask_laws, "ampsim")),
-    "streams": (4, probes.race),
-    "fused step": (2, probes.compare_steps),
-    "gpt small": (3, partial(probes.train_both, "small")),
-    "gpt2-small": (4, partial(probes.train_both, "gpt2-small")),
-    "arithmetic": (1, probes.compare_arithmetic),
-    "overhead": (2, probes.time_steps),
+PROBES: dict[str, Probe] = {  # the most valuable first
+    "kit torch": partial(probes.ask_laws, "torch"),
+    "kit ampsim": partial(probes.ask_laws, "ampsim"),
+    "streams": partial(probes.compare, "behind", "in order"),
+    "fused step": partial(probes.compare, "fused", "torch"),
+    "gpt small": partial(probes.train_both, "small"),
+    "gpt2-small": partial(probes.train_both, "gpt2-small"),
+    "arithmetic": probes.compare_arithmetic,
+    "overhead": probes.time_steps,
 }
-OTHERS = ("triton", "hypothesis", "numpy")
 SMI = "--query-gpu=driver_version,clocks.max.sm,clocks.max.memory,power.limit,ecc.mode.current"
 
 
@@ -53,34 +52,24 @@ def describe(device: str) -> Record:
     }  # fmt: skip
 
 
-def identity(device: str, minutes: float) -> Record:
-    """Return what a run is known by; raise ValueError for a device that is not there."""
+@contextmanager
+def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tuple[Path, list[Record]]]:
+    """Open a file, new or what an earlier start has left; nobody else writes it then.
+
+    Raises ValueError for a device that is not there, and for a file of anything else or of another run; it stays.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise ValueError(
             f"device={device}: expected cpu, or cuda where there is one; torch {torch.__version__} sees "
             f"{torch.cuda.device_count()}; pass --device cpu to try it, or install a CUDA build of torch"
         )
-    root = Path(__file__).parents[1]
-    files = [
-        f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() for path in sorted(root.rglob("*.py"))
-    ]
+    versions = {name: version(name) for name in ("triton", "hypothesis", "numpy") if any(distributions(name=name))}
     who: Record = {
         "minutes": minutes, "device": describe(device), "claims_sha256": claims.SHA256, "probes": [*PROBES],
-        "source_sha256": hashlib.sha256(b"".join(files)).hexdigest(),  # a wheel has no commit
-        "ampsim": __version__, "torch": str(torch.__version__), "python": platform.python_version(),
-        **{name: version(name) for name in OTHERS if any(distributions(name=name))},
+        "source_sha256": hashlib.sha256(probes.source()).hexdigest(),  # a wheel has no commit
+        "ampsim": __version__, "torch": str(torch.__version__), "python": platform.python_version(), **versions,
     }  # fmt: skip
-    return who
-
-
-@contextmanager
-def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tuple[Path, list[Record]]]:
-    """Open a file, new or what an earlier start has left; nobody else writes it then.
-
-    Raises ValueError for a file of anything else, or of another run; it stays as it is.
-    """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    who = identity(device, minutes)
     path = path or Path(f"ampsim-card-{slug(device)}-{hashlib.sha256(encode(who).encode()).hexdigest()[:8]}.jsonl")
     with sole_writer(path):
         if not path.exists():
@@ -88,36 +77,34 @@ def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tu
         if not path.read_bytes().startswith(HEAD):
             raise ValueError(f"{path}: expected a file of `ampsim card`, or none; pass another --out")
         records = read(path)
-        if (then := records[0]["identity"]) != decode(encode(who)):
-            raise ValueError(
-                f"{path} is of another run: {difference(then, who)}; expected the same; pass another --out"
-            )
+        if (old := records[0]["identity"]) != decode(encode(who)):
+            raise ValueError(f"{path} is of another run: {difference(old, who)}; expected the same; pass another --out")
         yield path, records
 
 
 def missing(path: Path, records: list[Record], tell: Callable[[str, float], None]) -> Iterator[Record]:
     """Run each probe that a file has not, or only an error of, add what it found, and yield it.
 
-    Of the time that is left each has its share.
-    `tell` is given the probe and the seconds that are left in all, whenever the probe has found anything.
+    They share what is left of the time. `tell` is given the probe and the seconds left, whenever it found anything.
     """
     who, *done = records[0]["identity"], *records[1:]
     waiting = [probe for probe in PROBES if probe not in {each["probe"] for each in done if "error" not in each}]
-    end = time.monotonic() + 60 * who["minutes"] - sum(each["seconds"] for each in done)
+    left = 60 * who["minutes"] - sum(each["seconds"] for each in done)
     torch.set_num_threads(1)  # on a CPU that others use, more are slower
     for place, probe in enumerate(waiting):
-        begun, parts, found = time.monotonic(), sum(PROBES[each][0] for each in waiting[place:]), {}
-        share = max(0.0, end - begun) * PROBES[probe][0] / parts
-        tell(probe, max(0.0, end - begun))
+        begun, taken, found = time.monotonic(), 0.0, {}
+        tell(probe, left)
         try:
-            for found in PROBES[probe][1](who["device"]["type"]):  # noqa: B007 - the last is wanted
-                tell(probe, max(0.0, end - time.monotonic()))
-                if time.monotonic() - begun >= share:
+            for found in PROBES[probe](who["device"]["type"]):  # noqa: B007 - the last is wanted
+                taken = time.monotonic() - begun
+                tell(probe, left - taken)
+                if taken >= left / (len(waiting) - place):
                     break
-        except probes.Skipped as why:
+        except RuntimeWarning as why:  # there is nothing to look at here
             found = {"skipped": str(why)}
         except Exception as error:  # the probes behind it are worth as much
             found = {"error": f"{type(error).__name__}: {error}"}
-        records.append({"probe": probe, "seconds": round(time.monotonic() - begun, 3), **found})
+        left -= (taken := time.monotonic() - begun)
+        records.append({"probe": probe, "seconds": round(taken, 3), **found})
         write(path, records)
         yield records[-1]

@@ -44,11 +44,14 @@ def probe_card(
         return
     if importlib.util.find_spec("torch") is None:
         fail("no module 'torch'; pip install 'ampsim[torch,card]', or the torch that fits the card")
-    with refusing():
-        from ampsim.card.run import opened
+    with refusing("expected a place to write to; make room there, or pass another --out"):
+        from ampsim.card.run import PROBES, opened
 
         with opened(device, minutes, file) as (path, records):
-            out.print(f"{path}: {len(records) - 1} probes are there", markup=False)
+            who, done = records[0]["identity"], {each["probe"] for each in records[1:] if "error" not in each}
+            out.print(f"{path}: {len(done)} of {len(PROBES)} probes are there", markup=False)
+            if who["device"]["type"] == "cpu" and device is None:
+                out.print(f"torch {who['torch']} sees no card: the probes run on the CPU", markup=False)
             try:
                 _probe(path, records, 60 * minutes)
             except KeyboardInterrupt:
@@ -58,21 +61,22 @@ def probe_card(
 
 
 def _probe(path: Path, records: "list[Record]", seconds: float) -> None:
-    """Run the probes that are missing; show the time that is left, and a line per probe."""
-    from rich.progress import Progress
+    """Run the probes that are missing; show the time that is over, and a line per probe."""
+    from rich.progress import BarColumn, Progress, TextColumn
 
     from ampsim.card.run import missing
 
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+    columns = TextColumn("{task.description}"), BarColumn()
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("", total=seconds)
 
         def tell(probe: str, left: float) -> None:
-            progress.update(task, description=f"{probe}: {left:.0f} s left in all", completed=seconds - left)
+            over = seconds - left
+            progress.update(task, description=f"{probe}: {over:.0f} of {seconds:.0f} s are over", completed=over)
 
         for record in missing(path, records, tell):
-            found = [f"{len(each)} {name}" for name, each in record.items() if isinstance(each, list | dict)]
-            said = [f"{word}: {record[word]}" for word in ("skipped", "error") if word in record] or found
-            out.print(f"{record['seconds']:7.1f} s  {record['probe']}: {', '.join(said)}", markup=False)
+            said = [f": {word}: {record[word]}" for word in ("skipped", "error") if word in record]
+            out.print(f"{record['seconds']:7.1f} s  {record['probe']}{''.join(said)}", markup=False)
 
 
 @app.command("verify")
@@ -86,7 +90,7 @@ def verify_card(
 
     Exit status 1 if something does not hold, 2 for a file that is not as it was written.
     """
-    with refusing():
+    with refusing("expected a file of `ampsim card`"):
         from ampsim.card.verify import verify
 
         verdicts = verify(file)
@@ -99,22 +103,29 @@ def verify_card(
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def refusing(expected: str) -> Iterator[None]:
     """Turn what is wrong with what was asked for into status 2."""
     try:
         yield
     except (ValueError, BusyError) as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}; expected a file of `ampsim card`")
+        fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}; {expected}")
 
 
 def _issue(file: Path, verdicts: "list[Verdict]") -> str:
     """Return the address of a new issue with what was found; or say that the project has told none."""
+    from ampsim.card.verify import read
+
     told = metadata.metadata("ampsim").get_all("Project-URL") if any(metadata.distributions(name="ampsim")) else None
     urls = dict(each.split(", ", 1) for each in told or [])
     if URL not in urls:
         return f"the package names no {URL} address, so there is no issue to link to; keep {file}"
-    attached = f"\nattach {file.name}, sha256 {sha256(file.read_bytes()).hexdigest()}"
-    body = "\n".join([*(f"{each.outcome}: {each.text}" for each in verdicts), attached])
-    return f"{urls[URL]}/issues/new?{urlencode({'title': f'card: {file.stem}', 'body': body[:4000]})}"
+    who = read(file)[0]["identity"]
+    body = [
+        f"attach {file.name}, sha256 {sha256(file.read_bytes()).hexdigest()}",
+        f"{who['device']['name']}, ampsim {who['ampsim']}, torch {who['torch']}, python {who['python']}\n",
+        *(f"{each.outcome}: {each.text}" for each in verdicts),
+    ]
+    query = {"title": f"card: {who['device']['name']}", "body": "\n".join(body)[:4000]}
+    return f"{urls[URL]}/issues/new?{urlencode(query)}"

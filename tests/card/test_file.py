@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.card import file
-from ampsim.card.file import read, write
+from ampsim.card.verify import read, seal, write
 from ampsim.core.files import DamagedFileError
 
 WHO = {"device": {"type": "cpu"}, "minutes": 1.0}
@@ -38,11 +37,11 @@ def test_any_flipped_bit_is_refused(path: Path) -> None:
 
 
 def changed(lines: list[bytes]) -> dict[str, list[bytes]]:
-    head, a, b, seal = lines
+    head, a, b, last = lines
     return {
-        "a line is out": [head, b, seal], "two are swapped": [head, b, a, seal], "one is twice": [head, a, a, b, seal],
-        "the head is out": [a, b, seal], "nothing": [], "an empty line": [head, a, b, b"\n", seal],
-        "no seal": [head, a, b], "only a seal": [file.seal(b"")],
+        "a line is out": [head, b, last], "two are swapped": [head, b, a, last], "one is twice": [head, a, a, b, last],
+        "the head is out": [a, b, last], "nothing": [], "an empty line": [head, a, b, b"\n", last],
+        "no seal": [head, a, b], "only a seal": [seal(b"")],
     }  # fmt: skip
 
 

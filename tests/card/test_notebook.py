@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from ampsim.card.file import read
 from ampsim.card.run import PROBES
+from ampsim.card.verify import read
 from tests import warm
 
 ROOT = Path(__file__).parents[2]

@@ -1,14 +1,17 @@
 """`ampsim card` as a process: killed at any point, it goes on; what it leaves verifies."""
 
+import errno
 import itertools
 import math
 import os
 import random
 import subprocess
 import time
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qs
 
 import pytest
 from typer.testing import CliRunner
@@ -20,10 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim.card import run
-from ampsim.card.file import read
-from ampsim.card.probes import Skipped
 from ampsim.card.run import Probe
-from ampsim.card.verify import verify
+from ampsim.card.verify import read, verify, write
 from ampsim.cli import app
 from tests import warm
 
@@ -48,17 +49,17 @@ def records(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def found(*records: dict[str, object]) -> tuple[int, Probe]:
+def found(*records: dict[str, object]) -> Probe:
     """A probe that finds this, and this."""
-    return 1, lambda device: iter(records)
+    return lambda device: iter(records)
 
 
-def failing(error: BaseException) -> tuple[int, Probe]:
+def failing(error: BaseException) -> Probe:
     def look(device):
         raise error
         yield
 
-    return 1, look
+    return look
 
 
 @pytest.mark.parametrize(("minutes", "kills"), [("0.05", 3), deep])
@@ -92,7 +93,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert code == 130
     assert "stopped; what is done is in" in text
     assert [(each["probe"], each["seen"]) for each in read(path)[1:]] == [("a", 1)]
-    monkeypatch.setattr(run, "PROBES", {"a": failing(KeyboardInterrupt()), "b": failing(Skipped("why"))})
+    monkeypatch.setattr(run, "PROBES", {"a": failing(KeyboardInterrupt()), "b": failing(RuntimeWarning("why"))})
     code, text = call("--device", "cpu", "--out", str(path))
     assert code == 0
     assert "b: skipped: why" in text
@@ -114,7 +115,7 @@ def test_a_probe_that_raises_leaves_its_error_and_the_others_go_on(tmp_path: Pat
 @settings(deadline=None, max_examples=30)
 @given(paces=st.lists(st.floats(0.5, 100.0), min_size=4, max_size=4), there=st.integers(0, 3))
 def test_each_probe_has_its_share_of_the_time_that_is_left(paces: list[float], there: int) -> None:
-    weights, clock, asked = [1, 3, 2, 2], [1000.0], {}
+    clock, asked = [1000.0], {}
 
     def probe(name, pace):
         def look(device):
@@ -127,15 +128,14 @@ def test_each_probe_has_its_share_of_the_time_that_is_left(paces: list[float], t
     records = [{"identity": {"minutes": 2.0, "device": {"type": "cpu"}}}]
     names = ["p", "q", "r", "s"]
     with pytest.MonkeyPatch.context() as patch:
-        probes = {name: (weight, probe(name, pace)) for name, weight, pace in zip(names, weights, paces, strict=True)}
-        patch.setattr(run, "PROBES", probes)
+        patch.setattr(run, "PROBES", {name: probe(name, pace) for name, pace in zip(names, paces, strict=True)})
         patch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock[0]))
         patch.setattr(run, "write", lambda path, records: None)
         records += [{"probe": name, "seconds": 10.0} for name in names[:there]]
         assert len([*run.missing(Path("card.jsonl"), records, lambda probe, left: None)]) == 4 - there
     left = 120.0 - 10.0 * there
     for place in range(there, 4):
-        share = max(0.0, left) * weights[place] / sum(weights[place:])
+        share = max(0.0, left) / (4 - place)
         assert asked[names[place]] == pytest.approx(max(1, math.ceil(share / paces[place])), abs=1)
         left -= asked[names[place]] * paces[place]
 
@@ -174,7 +174,7 @@ def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         codes.append(call("--device", "cpu", "--out", str(path)))
         yield {}
 
-    monkeypatch.setattr(run, "PROBES", {"a": (1, again)})
+    monkeypatch.setattr(run, "PROBES", {"a": again})
     assert call("--device", "cpu", "--out", str(path))[0] == 0
     assert codes[0][0] == 2
     assert "is writing it" in codes[0][1]
@@ -239,4 +239,50 @@ def test_submit_prints_a_link_and_sends_nothing(tmp_path: Path, monkeypatch: pyt
     told.get_all = lambda key: ["Homepage, https://b.invalid", "Repository, https://a.invalid/x"]
     code, text = call("verify", str(path), "--submit")
     assert code == 0
-    assert "\nhttps://a.invalid/x/issues/new?title=card%3A+card&body=" in text
+    address, query = text.splitlines()[-1].split("?")
+    asked, who = {key: value for key, [value] in parse_qs(query).items()}, read(path)[0]["identity"]
+    assert address == "https://a.invalid/x/issues/new"
+    assert asked["title"] == f"card: {who['device']['name']}"
+    told_first, told_next, _, *verdicts = asked["body"].splitlines()
+    assert told_first == f"attach card.jsonl, sha256 {sha256(path.read_bytes()).hexdigest()}"
+    assert told_next == f"{who['device']['name']}, ampsim {who['ampsim']}, torch {who['torch']}, python {who['python']}"
+    assert verdicts == [f"{each.outcome}: {each.text}" for each in verify(path)]
+
+
+def test_what_a_long_error_leaves_out_of_the_link_is_not_the_files_digest(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "card.jsonl"
+    monkeypatch.setattr(run, "PROBES", {"a": failing(RuntimeError("x" * 9000))})
+    call("--device", "cpu", "--out", str(path))
+    told = SimpleNamespace(get_all=lambda key: ["Repository, https://a.invalid/x"])
+    monkeypatch.setattr(metadata, "metadata", lambda name: told)
+    address = call("verify", str(path), "--submit")[1].splitlines()[-1]
+    assert sha256(path.read_bytes()).hexdigest() in address
+    assert len(address) < 6000
+
+
+def test_without_a_card_it_says_that_the_cpu_is_looked_at(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(run, "PROBES", {"a": found({}), "b": failing(RuntimeError("no"))})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = f"torch {torch.__version__} sees no card: the probes run on the CPU"
+    assert said in call("--out", str(tmp_path / "card.jsonl"))[1]
+    text = call("--device", "cpu", "--out", str(tmp_path / "card.jsonl"))[1]
+    assert said not in text
+    assert "card.jsonl: 1 of 2 probes are there" in text
+
+
+@pytest.mark.parametrize("name", ["card.jsonl: ", ""])  # a full disk may leave an error without a name
+def test_a_full_disk_is_named_with_its_cure_and_what_is_done_stays(name: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, full = Path("card.jsonl"), OSError(errno.ENOSPC, "No space left on device", name.strip(": ") or None)
+
+    def write_once(path: Path, records: list[object]) -> None:
+        if len(records) > 2:
+            raise full
+        write(path, records)
+
+    monkeypatch.setattr(run, "PROBES", {"a": found({}), "b": found({})})
+    monkeypatch.setattr(run, "write", write_once)
+    code, text = call("--device", "cpu", "--out", str(path))
+    assert code == 2
+    assert f"ampsim: {name}No space left on device; expected a place to write to; make room there" in text
+    assert [each["probe"] for each in read(path)[1:]] == ["a"]
