@@ -45,7 +45,8 @@ def probe_card(
     if importlib.util.find_spec("torch") is None:
         fail("no module 'torch'; pip install 'ampsim[torch,card]', or the torch that fits the card")
     with refusing("expected a place to write to; make room there, or pass another --out"):
-        from ampsim.card.run import PROBES, opened
+        with err.status("loading torch"):
+            from ampsim.card.run import PROBES, opened
 
         with opened(device, minutes, file) as (path, records):
             who, done = records[0]["identity"], {each["probe"] for each in records[1:] if "error" not in each}

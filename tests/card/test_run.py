@@ -137,7 +137,8 @@ def test_each_probe_has_its_share_of_the_time_that_is_left(paces: list[float], t
     for place in range(there, 4):
         share = max(0.0, left) / (4 - place)
         assert asked[names[place]] == pytest.approx(max(1, math.ceil(share / paces[place])), abs=1)
-        left -= asked[names[place]] * paces[place]
+        left -= (taken := asked[names[place]] * paces[place])
+        assert records[place + 1]["seconds"] == pytest.approx(taken, abs=0.001)  # a start behind this counts them
 
 
 # ------------------------------------------------------------------------------------------------------ the command
