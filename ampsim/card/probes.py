@@ -7,7 +7,6 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median
 from timeit import timeit
 from typing import Any
 
@@ -29,7 +28,7 @@ ITERATIONS, CYCLES = 24, (0, 10_000, 2_000_000)  # of a history; of a pause, the
 RULE = {"init_scale": 2.0**24, "growth_interval": 20}  # of a GPT: both ends of the search are seen in a minute
 GPTS = {"small": (0, 256, 2, 4, 64, 32), "gpt2-small": (10, 50257, 12, 12, 768, 256)}  # GiB for two; see train
 SIZES = {"400 of 1,000": [1000] * 400, "50 of 400,000": [400_000] * 50, "150 of 10,000,000": [10_000_000] * 150}
-BYTES = 28  # per element: parameter, gradient, two moments, and room
+BYTES, SECONDS = 28, 1.0  # per element: parameter, gradient, two moments, and room; of a way to step, for its median
 OURS = "ours.scale(loss); ours.unscale_and_clip_(optimizer, 1e30); ours.step(optimizer); ours.update()"
 TORCHS = "torchs.scale(loss); torchs.unscale_(optimizer); clip(params, 1e30); torchs.step(optimizer); torchs.update()"
 
@@ -39,11 +38,6 @@ def source() -> bytes:
     root = Path(__file__).parents[1]
     files = sorted(root.rglob("*.py"))
     return b"".join(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() for path in files)
-
-
-def free_memory(device: str) -> int:
-    """Return the bytes that are free on a card; 0 on the CPU, where nothing large is tried."""
-    return torch.cuda.mem_get_info()[0] if device == "cuda" else 0
 
 
 def ask_laws(name: str, device: str) -> Iterator[Record]:
@@ -122,7 +116,7 @@ def step(way: str, device: str, seed: int) -> tuple[Record, bytes]:
 def train_both(name: str, device: str) -> Iterator[Record]:
     """Train two GPTs of one size in turn, if they fit: one by torch's scaler, one by ours."""
     gib, *shape = GPTS[name]
-    if gib << 30 > free_memory(device):
+    if gib and (device == "cpu" or torch.cuda.mem_get_info()[0] < gib << 30):
         raise RuntimeWarning(f"needs {gib} GiB of free memory on a card")
     for both in zip(*(train(kind, device, *shape) for kind in SCALERS), strict=True):
         yield {"trajectories": [*both]}
@@ -182,11 +176,12 @@ def facts(device: str) -> Record:
 
 
 def time_steps(device: str) -> Iterator[Record]:
-    """Time ways to step, round by round, over sets of parameters that fit into memory, small ones first.
+    """Time ways to step sets of parameters that fit into memory, small ones first; on the CPU none that are large.
 
-    Yield medians of microseconds per step for device and host, torch's over each, and how often the host waits.
+    Yield microseconds per step for device and host, torch's over each, and how often the host waits.
     """
-    room, found, fused = free_memory(device) // BYTES or 1_000_000, {}, device == "cuda"
+    fused, found = device == "cuda", {}
+    room = torch.cuda.mem_get_info()[0] // BYTES if fused else 1_000_000
     ways = {"bare": "optimizer.step()", "torch": TORCHS, "ours, fused step" if fused else "ours": OURS}
     for name in (name for name, sizes in SIZES.items() if sum(sizes) <= room):
         params = [nn.Parameter(torch.randn(size, device=device)) for size in SIZES[name]]
@@ -198,16 +193,14 @@ def time_steps(device: str) -> Iterator[Record]:
             "torchs": torch.amp.GradScaler(device, 1.0, growth_interval=1 << 30),  # divided by 1 no gradient shrinks
             "ours": GradScaler(device, 1.0, growth_interval=1 << 30, fused_step=fused),
         }  # fmt: skip
-        waits = {way: waited(code, names) if device == "cuda" else 0 for way, code in ways.items()}
-        taken: Record = {way: ([], []) for way in ways}  # until the device is done, until the last call has returned
-        for rounds in range(1, 16):
-            for way, code in ways.items():
-                taken[way][0].append(1e6 * Timer(code, globals=names).timeit(10).mean)
-                taken[way][1].append(1e5 * timeit(code, globals=names, number=10))
-            us, host_us = ({way: median(each[i]) for way, each in taken.items()} for i in (0, 1))
-            ratios = {way: us["torch"] / each for way, each in us.items()}
-            found[name] = {"rounds": rounds, "waits": waits, "device_us": us, "host_us": host_us, "ratios": ratios}
-            yield {"sizes": found}
+        waits = {way: waited(code, names) if fused else 0 for way, code in ways.items()}
+        us, host_us = {}, {}
+        for way, code in ways.items():
+            us[way] = 1e6 * Timer(code, globals=names).blocked_autorange(min_run_time=SECONDS).median
+            host_us[way] = 1e5 * timeit(code, globals=names, number=10)
+        ratios = {way: us["torch"] / each for way, each in us.items()}
+        found[name] = {"waits": waits, "device_us": us, "host_us": host_us, "ratios": ratios}
+        yield {"sizes": found}
 
 
 def waited(code: str, names: Record) -> int:
