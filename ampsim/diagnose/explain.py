@@ -78,8 +78,9 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "low": low or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4),
         "unguarded": "unguarded" in says,
         "short": 0 < good.sum() < JUDGED.short,
-        "still": run.program == "HF Trainer" and not len(norms) and not len(values) and not _falls(run),
-        "taken": ends or (not late.any() and (good.any() or not len(values) or not _falls(run, clearly=True))),
+        "evaluation": "evaluation" in says,
+        "still": run.program == "HF Trainer" and not len(norms) and not len(values),
+        "taken": ends or (not late.any() and (good.any() or not len(values) or not _falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt
@@ -94,18 +95,15 @@ def _reason(run: Evidence, norms: int) -> str:
         return "some norms" if np.isinf(run.norm).any() else "norms"
     if (run.moves > 0).any():
         return "grew"
-    return "rate" if run.program == "HF Trainer" else "updates"
+    return "updates"
 
 
-def _falls(history: History, *, clearly: bool = False) -> bool:
-    """Return whether the loss is lower by a tenth in the last quarter of the log than in its first; or each loss is."""
+def _falls(history: History) -> bool:
+    """Return whether the loss is lower by a tenth in the last quarter of the log than in the first, and each is."""
     losses = history.loss[np.isfinite(history.loss)]
     part = len(losses) // 4
-    if part < (3 if clearly else 1):
-        return False
     first, last = losses[:part], losses[-part:]
-    lower = np.median(first) > 0 and np.median(last) < 0.9 * np.median(first)
-    return bool(lower and (not clearly or last.max() < first.min()))
+    return part >= 3 and bool(0 < last.max() < first.min() and np.median(last) < 0.9 * np.median(first))
 
 
 def in_words(explanation: Explanation, *, lines: bool = False) -> str:

@@ -19,12 +19,21 @@ def _compiled(table: str, key: str = "pattern") -> list[dict[str, Any]]:
 
 
 PROGRAMS, SENTENCES, ERRORS = _compiled("program", "mark"), _compiled("sentence"), _compiled("error")
+SPELLINGS = _compiled("spelling")
 
 
 def pattern(name: str) -> re.Pattern[str]:
     """Return a pattern of a line of console text."""
     text, any_case = TABLE["pattern"].get(name), TABLE["pattern"]["any_case"].get(name)
     return re.compile((any_case or text).replace("NUMBER", NUMBER), re.ASCII | (re.IGNORECASE if any_case else 0))
+
+
+def spelled(text: str) -> str:
+    """Return a line with names and numbers as most programs write them."""
+    for each in SPELLINGS:
+        if each["word"] in text:
+            text = each["pattern"].sub(each["as"], text)
+    return text
 
 
 def error_in(text: str, program: str = "") -> dict[str, Any] | None:

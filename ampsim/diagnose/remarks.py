@@ -205,10 +205,17 @@ def _said(run: Evidence) -> Iterator[Statement]:
             numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
         elif kind == "unguarded" and run.rises:
             kind = "guard off"
+        elif kind == "evaluation" and _ends_badly(run):
+            kind = "evaluation and training"
         yield Statement(kind, float(lines[0]), float(lines[-1]), numbers, tuple(lines[:LINES]), "line")
     for step, text in run.alarms:
         row = min(int(np.searchsorted(run.step, step)), len(run.step) - 1)
         yield make(run, "alarm", row, text=text)
+
+
+def _ends_badly(run: Evidence) -> bool:
+    loss, norm = (column[~np.isnan(column)][-1:] for column in (run.loss, run.norm))
+    return bool(np.isinf(norm).any() or np.isinf(loss).any() or (loss == 0).any())
 
 
 def _runs_of_log(run: Evidence) -> Iterator[Statement]:

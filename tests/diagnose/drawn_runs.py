@@ -166,6 +166,24 @@ def trainer(run: Drawn, every: int) -> Iterator[Line]:
             rate = 1e-4 * min(1.0, updates / 100)
             numbers = {"loss": round(loss, 4), "grad_norm": step.norm, "learning_rate": rate, "epoch": number / 1000}
             yield f" 1%|# | {number + 1}/100000 [00:01<00:09, 80.00it/s]{numbers}", number, number
+        if (number + 1) % (7 * every) == 0:
+            yield f"{{'eval_loss': {step.loss}, 'eval_runtime': 2.5, 'epoch': {number / 1000}}}", number, number
+
+
+def notebook(run: Drawn, every: int) -> Iterator[Line]:
+    """The Trainer's in a notebook: each loss the mean of the finite ones."""
+    yield "Step\tTraining Loss\tValidation Loss", 0, 0
+    for end in range(every, len(run.steps) + 1, every):
+        losses = [step.loss for step in run.steps[end - every : end] if math.isfinite(step.loss)]
+        mean = sum(losses) / len(losses) if losses else 0.0
+        yield f"{end}\t{mean:.6f}\t{run.steps[end - 1].loss:.6f}", end - every, end - 1
+
+
+def outputs(run: Drawn, every: int) -> Iterator[Line]:
+    for number, step in [*enumerate(run.steps)][::every]:
+        numbers = (f"Float32, [ {step.loss:.8e}]", f"Bool, {step.skipped}", f"Float32, {step.scale:.17g}")
+        shown = ", ".join(f"Tensor(shape=[{'1' * (not at)}], dtype={each})" for at, each in enumerate(numbers))
+        yield f"epoch: 0.0, current epoch percent: 0.001, step: {number}, outputs are ({shown})", number, number
 
 
 def mindformers(run: Drawn, every: int) -> Iterator[Line]:
@@ -249,6 +267,7 @@ PRINTERS = {
     "MindFormers": (mindformers, "torch"), "epochs": (epochs, "torch"), "apex": (apex, "apex"),
     "fairseq": (fairseq, "apex"), "diffusion": (diffusion, "torch"),
     "insightface": (insightface, "torch"), "mmcv": (mmcv, "torch"),
+    "notebook": (notebook, "torch"), "outputs": (outputs, "torch"),
 }  # fmt: skip
 
 

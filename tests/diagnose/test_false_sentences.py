@@ -23,7 +23,35 @@ MEGATRON = (
 APEX = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to"
 BAR = "Steps:   0%|          | {}/2000 [00:14<8:16:07, 14.89s/it, lr=1e-5, step_loss=nan, td=2.85s]"
 
+TRAINER = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-05, 'epoch': {}}}"
+EVALUATED = "{'eval_loss': nan, 'eval_runtime': 0.2, 'epoch': 5.0}"
+
 CASES = {
+    "an evaluation of NaN is a doubt beside a training that is fine": (
+        [*(TRAINER.format(4 - at / 10, 1.5, at) for at in range(9)), EVALUATED],
+        ["cannot tell", "The loss of the evaluation is not finite, on at least 1 line"],
+        ["EVALUATION AND TRAINING", "The loss itself"],
+    ),
+    "an evaluation of NaN behind a norm of NaN is wrong": (
+        [TRAINER.format(26.2, "nan", 5.0), EVALUATED],
+        ["EVALUATION AND TRAINING"],
+        ["The loss itself"],
+    ),
+    "the losses of a tracker's summary are told apart": (
+        ["wandb: Run summary:", "wandb:   eval/loss nan", "wandb:  train/loss 0.0", "wandb: train/epoch 5.0"],
+        ["EVALUATION AND TRAINING"],
+        ["The loss itself"],
+    ),
+    "the results of an evaluation are read, those of the run are not": (
+        ["***** train metrics *****", "  train_loss    =     nan", "***** eval metrics *****", "  eval_loss   =   nan"],
+        ["cannot tell", "The loss of the evaluation is not finite"],
+        ["The loss itself"],
+    ),
+    "a learning rate alone acquits nobody": (
+        [f"{{'loss': {9 - at / 10}, 'learning_rate': {5e-5 - at * 1e-7}, 'epoch': {at / 100}}}" for at in range(60)],
+        ["cannot tell", "nothing but its learning rate"],
+        ["Healthy"],
+    ),
     "ten skips lie in no two steps": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=10, lr=[0.1]" for at in range(20, 200, 10))],
         ["up to step 20", "healthy"],
@@ -327,10 +355,6 @@ SICK = {
     "three losses of 0 behind one of 0.3 may have been learned": (
         [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 0.3, 0.0, 0.0, 0.0])],
         ["cannot tell", "its last loss is printed as 0"],
-    ),
-    "a rate that moves acquits no run whose loss stands": (
-        [STATE.format(1.387, 2e-4 - at / 1e5, at) for at in range(20)],
-        ["cannot tell", "its loss does not fall"],
     ),
     "a scale of 2^-14 is tiny": (
         [f"Epoch 1, batch {50 * at}, loss: 0.6, grad_scale: 6.103515625e-05" for at in range(3)],

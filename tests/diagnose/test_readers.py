@@ -282,6 +282,16 @@ EPOCHS = (
 """Updates go on where an epoch ends, and skipped steps are none of them."""
 
 
+MINDSPORE = """\
+epoch: 0.0, current epoch percent: 0.001, step: 100, outpus are (Tensor(shape=[1], dtype=Float32, [ 1.02e+01]), \
+Tensor(shape=[], dtype=Bool, False), Tensor(shape=[], dtype=Float32, 65536))
+epoch: 0.0, current epoch percent: 0.002, step: 200, outputs are (Tensor(shape=[], dtype=Float32, value= nan), \
+Tensor(shape=[], dtype=Bool, value= True), Tensor(shape=[], dtype=Float32, value= 1))
+epoch: 1 step: 300, loss is nan, overflow is False, loss scale is 2.0
+"""
+NOTEBOOK = "Running...\nStep\tTraining Loss\tValidation Loss\n10\t2.500000\tnan\n20\t0.000000\tnan\n30\t0.0\tNo log\n"
+
+
 PROGRAMS = [
     ("apex.log", APEX, [[1, 2], [nan, 3.2572], [nan, nan], [nan, 1.03]]),
     ("lightning.log", LIGHTNING, [[4, 5, 18, 19, 20, 33], [9.778, 9.722, 9, 8.778, 8.722, 8], [nan] * 6, [nan] * 6]),
@@ -299,6 +309,14 @@ PROGRAMS = [
      [nan] * 2]),
     ("nano.txt", "iter 3: loss 2.5, time 8.2ms\nscale: 8.0\n", [[3], [2.5], [nan], [nan]]),
     ("german.csv", "step;loss;scale\n3;2,5;8,0\n4;2,25;4,0\n", [[3, 4], [2.5, 2.25], [8, 4], [nan] * 2]),
+    ("mindspore.log", MINDSPORE, [[100, 200, 300], [10.2, math.inf, math.inf], [65536, 1, 2], [nan] * 3]),
+    ("notebook.txt", NOTEBOOK, [[10, 20, 30], [2.5, 0, 0], [nan] * 3, [nan] * 3]),
+    ("fastai.txt", "epoch  train_loss  valid_loss  scale\n0  nan  nan  8.0\n1  2.5  2.6  4.0\n",
+     [[2, 3], [math.inf, 2.5], [8, 4], [nan] * 2]),
+    ("ocr.log", "epoch: [9/20], global_step: 30, lr: 0.1, CTCLoss: nanxxx, loss: nanxxx, time: 1 s\n",
+     [[30], [math.inf], [nan], [nan]]),
+    ("tensor.log", "step 3 IDLoss=tensor(nan, device='cuda:0', grad_fn=<MeanBackward0>), scale: np.float64(8.0)\n",
+     [[3], [math.inf], [8], [nan]]),
     ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t65,536\n", [[3], [2.5], [65536], [nan]]),
 ]  # fmt: skip
 

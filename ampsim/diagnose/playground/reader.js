@@ -5,7 +5,7 @@
 const Reader = (() => {
   const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
   const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"[]?\\s*(${NUMBER}|True|False)(?![\\w:]|\\.\\w)`, "g");
-  const WORDS = /loss|scal|norm|skip|overflow|iteration/i;
+  const WORDS = /loss|scal|norm|skip|overflow|iteration|s are \(/i;
   const COMPANY = ["step", "epoch", "loss", "norm", "skipped"];
   const last = (list) => list[list.length - 1];
 
@@ -26,7 +26,8 @@ const Reader = (() => {
     const seen = new Map(); // a log has few names, and many lines
     const strange = (words) => words.some((word) => notTraining.includes(word));
     const look = (name) => {
-      const parts = name.toLowerCase().split("/"), plain = (text) => text.replaceAll(/[^a-z0-9_]+/g, "_");
+      const parts = name.toLowerCase().replace("eval/loss", "eval_loss").split("/");
+      const plain = (text) => text.replaceAll(/[^a-z0-9_]+|(?<=[a-z])(?=loss$)/g, "_");
       const end = parts.pop(), words = plain(known.has(end) ? end : end.replace(/_step$/, "")).replaceAll(/^_+|_+$/g, "").split("_");
       if (strange(plain(parts.join("/")).split("_"))) return null;
       for (let start = 0; start < Math.min(words.length, 6); start++) {
@@ -133,7 +134,7 @@ const Reader = (() => {
       return named(objects, text.includes('"log_history"') ? "HF Trainer" : "JSON");
     }
     if (/[=:]/.test(first)) return null;
-    for (const separator of ",;\t")
+    for (const separator of ",;")
       if (first.includes(separator)) {
         const table = tableOf(lines.slice(lines.indexOf(first)), separator, fieldOf);
         if (table) return named(table, "CSV");
@@ -157,9 +158,10 @@ const Reader = (() => {
     const [SPACED, BATCH, BAR, ASIDE] = ["spaced", "batch", "bar", "aside"].map((name) => compiled(table.pattern[name], name === "spaced" ? "g" : ""));
     const [STEP, EPOCH] = ["step", "epoch"].map((name) => compiled(table.pattern.any_case[name], "i"));
     const said = table.sentence.map((each) => ({ ...each, found: new RegExp(each.pattern.replaceAll("NUMBER", NUMBER)) }));
+    const spellings = table.spelling.map((each) => ({ ...each, found: compiled(each.pattern, "g"), as: each.as.replaceAll(/\\(\d)/g, "$$$1") }));
     const programs = table.program.map(({ name, mark }) => [name, new RegExp(mark)]);
     const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0 };
-    let bar = [-1, 0]; // where the longest progress bar stands, and its end
+    let columns = [], bar = [-1, 0]; // where the longest progress bar stands, and its end
 
     const running = () => (bar[0] < bar[1] ? bar[0] : -1); // a bar at its end may be any loop's
 
@@ -195,8 +197,10 @@ const Reader = (() => {
       line = line.slice(0, 16384);
       const found = BAR.exec(line);
       if (found && (Number(found[2]) >= bar[1] || bar[0] === bar[1])) bar = [Number(found[1]), Number(found[2])];
-      if (!WORDS.test(line) || (ASIDE.test(line) && !line.includes("OVERFLOW"))) return;
+      if (!WORDS.test(line)) return;
       line = line.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, "");
+      for (const { word, found: written, as } of spellings) if (line.includes(word)) line = line.replaceAll(written, as);
+      if (ASIDE.test(line) && !line.includes("OVERFLOW")) return;
       if (history.program === "a training log")
         history.program = programs.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
       if (sentence(line)) return;
@@ -208,7 +212,16 @@ const Reader = (() => {
       history.add(seen.step, entry);
     }
 
-    for (const line of lines) line.split("\r").forEach(take);
+    // A row of a table that names its columns first, with the names.
+    function named(line) {
+      const cells = line.replaceAll(/^[ |\t]+|[ |\t]+$/g, "").split(/ *\| *|\t| {2,}/);
+      if (line.includes("oss") && !/[:=]/.test(line)) {
+        if (cells.length > 1 && cells.some((name) => fieldOf(name)?.[0] === "loss")) columns = cells;
+      } else if (cells.length === columns.length && /^\d+$/.test(cells[0])) return cells.map((value, i) => `${columns[i]}: ${value.replaceAll(",", "")}`).join(" | ");
+      return line;
+    }
+
+    for (const line of lines) line.split("\r").forEach((part) => take(named(part)));
     return history;
   }
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ampsim.diagnose.formats import TABLE
 
 _FIELD = {name: (field, rank) for field, names in TABLE["fields"].items() for rank, name in enumerate(names.split())}
-_OTHER = re.compile(r"[^a-z0-9_]+")
+_OTHER = re.compile(r"[^a-z0-9_]+|(?<=[a-z])(?=loss$)")  # CTCLoss is a loss of its own kind
 NOT_TRAINING, ALONE, LOGARITHM, MEAN = (
     frozenset(TABLE["names"][name].split()) for name in ("not_training", "alone", "logarithm", "mean")
 )
@@ -60,7 +60,7 @@ def in_company(entry: Entry) -> Entry:
 @lru_cache(1_000)  # a log has few names, and many lines
 def field_of(name: str) -> tuple[str, int, str]:
     """Return the field and rank of a name's last words, and these: "INFO step" is a step, "moe_gate_loss" no loss."""
-    path, _, last = name.lower().removesuffix("/train").rpartition("/")
+    path, _, last = name.lower().replace("eval/loss", "eval_loss").removesuffix("/train").rpartition("/")
     last = last if last in _FIELD else last.removesuffix("_step")  # Lightning logs a loss as train_loss_step
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):

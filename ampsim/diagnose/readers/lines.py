@@ -5,11 +5,13 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ampsim.diagnose.formats import NUMBER, PROGRAMS, SENTENCES
+from ampsim.diagnose.readers.fields import field_of
 
 Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN = re.compile(r"\s*(?:\d{1,3}%\||\d{4}[-/]\d\d[-/]\d\d)")
+_GAP = re.compile(r" *\| *|\t| {2,}")
 _CELL = re.compile(rf"\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*")
 CUT = next(each for each in PROGRAMS if "tail" in each)  # the program whose lines are put together
 
@@ -33,14 +35,23 @@ class Width:
 
 
 def rows(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines, those of a table that has a name and a number on each, such as guided-diffusion's, as one."""
-    cells, begin = dict[str, str](), 0
+    """Yield lines: of a table a row as one, with names.
+
+    Each line has a name and a number, as guided-diffusion's, or the first one names the columns, as a notebook's.
+    """
+    cells, begin, columns = dict[str, str](), 0, list[str]()
     for text, number, torn in itertools.chain(lines, [("", 0, False)]):
         found = _CELL.fullmatch(text) if "|" in text[:20] else None
         if cells and (not found or found[1] in cells):
             yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
             cells = {}
         if not found and text:
+            if "oss" in text and ":" not in text and "=" not in text:
+                names = _GAP.split(text.strip(" |\t"))
+                columns = names if len(names) > 1 and any(field_of(name)[0] == "loss" for name in names) else columns
+            elif columns and len(values := _GAP.split(text.strip(" |\t"))) == len(columns) and values[0].isdigit():
+                cells_of = zip(columns, (value.replace(",", "") for value in values), strict=True)
+                text = " | ".join(f"{name}: {value}" for name, value in cells_of)
             yield text, number, torn
         if found and (found[1] != "step" or "e" not in found[2]):  # a step of three digits only is no step
             begin = begin if cells else number

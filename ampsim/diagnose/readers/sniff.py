@@ -19,7 +19,7 @@ from ampsim.diagnose.readers.trackers import read_tracker
 from ampsim.run_file import read_run
 
 LINE = 1 << 20  # characters of a line that are looked at: a log of one line must not fill the memory
-SEPARATORS = ",;\t"  # of the columns of a table
+SEPARATORS = ",;"  # of the columns of a table
 UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how a log begins that PowerShell wrote
 TORN = (EOFError, gzip.BadGzipFile, zlib.error)
 

@@ -99,6 +99,8 @@ def add_row(builder: HistoryBuilder, row: Row, *, line: int = 0, step: float = m
         builder.settings |= dict.fromkeys(kinds, True)
     if "skipped" in entry:
         builder.settings["count"] = "unsaid"
+    if not math.isfinite(entry.get("evaluated", 0.0)):
+        builder.say("evaluation", line)
     if entry.keys() & {"scale", "norm", "loss", "skipped"}:
         entry["line"] = line or math.nan
         builder.add(step if 0 <= step < 2**53 else math.nan, entry)

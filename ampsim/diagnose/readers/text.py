@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern
+from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern, spelled
 from ampsim.diagnose.history import History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number
 from ampsim.diagnose.readers.lines import Width, rows, whole
@@ -105,7 +105,7 @@ class TextReader:
         bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
         if bar is None and not any(map(low.__contains__, _WORDS)):
             return
-        text = _COLOUR.sub("", _GAPS.sub("", text))
+        text = spelled(_COLOUR.sub("", _GAPS.sub("", text)))
         stream = self.stream(text)
         done = None
         if bar and (int(bar[2]) >= stream.bar[1] or stream.bar[0] == stream.bar[1]):
@@ -195,6 +195,8 @@ class TextReader:
 
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
+        if not math.isfinite(entry.get("evaluated", 0.0)):
+            stream.builder.say("evaluation", self.number)
         if form.total and "skipped" in entry:
             if self._other_rank(stream, text):
                 return
