@@ -7,9 +7,9 @@ does, and so does an update of a program that counts no skipped one. A scale tha
 
 import itertools
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +26,6 @@ MANY = 2.0**40  # skips that no log counts
 @dataclass(eq=False, kw_only=True)
 class Evidence(History):
     """A history and what it proves; arrays have one element per row unless they say otherwise."""
-
-    @classmethod
-    def of(cls, history: History) -> Self:
-        """Return the evidence of a history."""
-        return cls(**{each.name: getattr(history, each.name) for each in fields(History)})
 
     @property
     def format(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Explanation:
 
 def explain(history: History) -> Explanation:
     """Return what a log bears, its other ranks and engines included."""
-    main, *others = runs = [Evidence.of(one) for one in (history, *history.others)]
+    main, *others = runs = [Evidence(**vars(one)) for one in (history, *history.others)]
     with np.errstate(all="ignore"):  # numbers that no run has
         statements = [*remarks(main), *facts(main), *(each for other in others for each in remarks(other))]
         if any((run.status == 1).any() for run in runs):  # what one rank shows is so of all
@@ -127,4 +127,4 @@ def findings(history: History) -> list[Statement]:
 
 def least_skips(history: History) -> int:
     """Return the skips that a log proves at least."""
-    return Evidence.of(history).skips[0]
+    return Evidence(**vars(history)).skips[0]

@@ -82,7 +82,7 @@ def _article(finding: Statement) -> str:
 
 def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
     """Return the skips that counts and sentences tell: first and last step (inf: no end), how many, at which scale."""
-    skipped, steps = Evidence.of(history).counted, history.step
+    skipped, steps = Evidence(**vars(history)).counted, history.step
     rows = []
     for at in np.flatnonzero(skipped > 0):
         alone = (skipped[at] == 1 and history.every_step) or not at
@@ -95,13 +95,7 @@ def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
 
 
 def _ledger(history: History) -> dict[str, object]:
-    """Return the skips as the page takes them.
-
-    Returns:
-        ``rows``: [first step, last step, skips, scale or None] of what counts and sentences tell; ``bad``: step ->
-        [[parameter, what it has], ...] of the first few, and how many more; ``bad`` names each parameter by its index
-        in ``names``.
-    """
+    """Return the skips, and what each step's bad gradients have, the first few by their parameters' places in names."""
     index: dict[str, int] = {}
     bad = {
         step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]

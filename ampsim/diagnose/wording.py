@@ -29,11 +29,7 @@ def scale_text(scale: float) -> str:
 
 
 def sparkline(history: History, width: int) -> list[str]:
-    """Return the logarithm of the loss scale over the steps as a line of blocks, and below it a mark for each skip.
-
-    Returns:
-        two strings of `width` characters at most and a legend; nothing where no scale is known, or none but 0 and inf.
-    """
+    """Return the logarithm of the loss scale over the steps as a line of blocks, marks of skips below, and a legend."""
     drawn = history.last
     steps, scale = history.step[drawn], history.scale[drawn]
     known = np.flatnonzero((scale > 0) & (scale < np.inf))
@@ -47,7 +43,7 @@ def sparkline(history: History, width: int) -> list[str]:
     low, high = scale.min(), scale.max()
     level = np.round((scale - low) * (len(BLOCKS) - 1) / max(high - low, 1)).astype(int)
     line = "".join(BLOCKS[level[at]] if at >= 0 else " " for at in last)
-    rows = steps[Evidence.of(history).counted[drawn] > 0]
+    rows = steps[Evidence(**vars(history)).counted[drawn] > 0]
     skipped = {int((step - begin) * width // (end - begin)) for step in rows}
     marks = "".join("×" if column in skipped else " " for column in range(width)).rstrip()
     return [

@@ -126,16 +126,16 @@ def a_history(program="test", **columns):
 
 
 def test_one_halving_is_one_skip_also_where_few_digits_are_printed():
-    evidence = Evidence.of(a_history("DeepSpeed", scale=[65536.0, 32767.0, 8192.0]))
+    evidence = Evidence(**vars(a_history("DeepSpeed", scale=[65536.0, 32767.0, 8192.0])))
     assert [evidence.proved(k, k + 1) for k in range(2)] == [1, 2]
 
 
 def test_of_a_total_that_begins_again_every_skip_counts():
-    assert Evidence.of(a_history(step=[10, 20, 5, 10], total=[3, 5, 2, 4])).counted.tolist() == [3, 2, 2, 2]
+    assert Evidence(**vars(a_history(step=[10, 20, 5, 10], total=[3, 5, 2, 4]))).counted.tolist() == [3, 2, 2, 2]
 
 
 def test_a_skip_and_its_norm_are_one_step():
-    evidence = Evidence.of(a_history(skipped=[1, 0, 1], norm=[math.inf, 1.0, 2.0]))
+    evidence = Evidence(**vars(a_history(skipped=[1, 0, 1], norm=[math.inf, 1.0, 2.0])))
     assert evidence.weight(np.arange(3)) == 2
 
 
@@ -149,7 +149,7 @@ def test_a_norm_with_the_scale_in_it_is_told_whether_the_scale_is_the_steps_or_t
     scales = [2.0 ** (8 + number % 5) for number in range(21)]
     norms = [1000.0 * scale for scale in scales]
     told = a_history(scale=scales[late:], norm=norms[: 21 - late])
-    assert [each.kind for each in scaled_norm(Evidence.of(told))] == ["scaled norm"]
+    assert [each.kind for each in scaled_norm(Evidence(**vars(told)))] == ["scaled norm"]
 
 
 def test_what_is_not_finite_learns_nothing():

@@ -15,7 +15,7 @@ from ampsim.diagnose.explain import Explanation, explain
 from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import COLUMNS
 from ampsim.diagnose.readers import text
-from ampsim.diagnose.readers.tables import parsed, read_json_lines
+from ampsim.diagnose.readers.tables import history_of, json_rows, parsed
 from ampsim.diagnose.readers.text import Stream, TextReader, read_text
 from ampsim.diagnose.statements import Statement
 from tests.diagnose.drawn_runs import ENDINGS, SICK, Log, logs
@@ -32,7 +32,8 @@ NEAR = 0.01
 def explained(log: Log) -> Explanation | None:
     """Return what is said of a log; None if nothing is in it."""
     first = next(iter(log.text), "")
-    history = read_json_lines("-", log.text) if parsed(first) else read_text("-", log.text)
+    rows = json_rows(log.text)
+    history = history_of("-", "JSON Lines", rows) if parsed(first) else read_text("-", log.text)
     return explain(history) if len(history.step) else None
 
 

@@ -1,8 +1,6 @@
 """One page of HTML that opens anywhere: it loads nothing, and it trusts none of the names that it shows.
 
-The page holds its style, its scripts, the plotting library uPlot with its licence, and its data as JSON. Scripts read
-the data with ``JSON.parse(document.getElementById("data").textContent)``. The browser is told to load nothing from
-anywhere, so that a mistake cannot become a request.
+The browser is told to load nothing from anywhere, so that a mistake cannot become a request.
 """
 
 import base64
@@ -20,17 +18,10 @@ HERE = Path(__file__).parent
 
 
 def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plots: bool = True) -> str:
-    """Return a page: head, body, data, uPlot, then the scripts in order.
-
-    Args:
-        title: plain text.
-        scripts: JavaScript; each runs at the page's end, where the body and ``uPlot`` exist.
-        data: what JSON can hold, without inf and NaN (`packed` holds arrays with them).
-        body: HTML, in which the caller has escaped what others wrote.
-        plots: whether uPlot is in it.
+    """Return a page: body, in which the caller has escaped what others wrote, data, uPlot if it `plots`, the scripts.
 
     Raises:
-        ValueError, TypeError: data that is no JSON, or a script that would end early.
+        ValueError, TypeError: data that is no JSON, such as inf (see `packed`), or a script that would end early.
     """
     for script in scripts:
         if "</script" in script.lower() or "<!--" in script:
@@ -47,11 +38,7 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plo
 
 
 def to_json(data: object) -> str:
-    """Return JSON that no HTML parser mistakes for markup, whatever its strings are.
-
-    Raises:
-        ValueError, TypeError: inf, NaN, or what JSON has no place for.
-    """
+    """Return JSON that no HTML parser mistakes for markup, whatever its strings are."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII, so that a lone surrogate is harmless
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -47,14 +47,7 @@ TOP = round(math.log2(FP16.overflow_threshold))
 
 
 def playground(data: Path = DATA) -> str:
-    """Return the page.
-
-    Args:
-        data: the records of ``experiments.exponent_heatmap``; by default those that the package holds.
-
-    Raises:
-        FileNotFoundError: no such file; DamagedFileError: one that cannot be read.
-    """
+    """Return the page of some records of ``experiments.exponent_heatmap``."""
     _, rows = read(data)
     kept = {row["arm"]: row for row in rows if row["counts"]}
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items() if arm in kept]

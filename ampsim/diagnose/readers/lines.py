@@ -4,15 +4,13 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from ampsim.diagnose.formats import NUMBER, PROGRAMS, SENTENCES
+from ampsim.diagnose.formats import PROGRAMS, SENTENCES, pattern
 from ampsim.diagnose.readers.fields import field_of
 
 Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
 PARTS = 12  # lines that a terminal makes of one, at most
-_BEGIN = re.compile(r"\s*(?:\d{1,3}%\||\d{4}[-/]\d\d[-/]\d\d)")
-_GAP = re.compile(r" *\| *|\t| {2,}")
-_CELL = re.compile(rf"\s*\|\s*(\w+)\s*\|\s*({NUMBER})\s*\|\s*")
+_BEGIN, _GAP, _CELL = map(pattern, ("begin", "gap", "cell"))
 CUT = next(each for each in PROGRAMS if "tail" in each)  # the program whose lines are put together
 
 

@@ -5,16 +5,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ampsim.diagnose.formats import NUMBER, pattern
+from ampsim.diagnose.formats import pattern
 from ampsim.diagnose.readers.fields import LOGARITHM, MEAN, Entry, chosen, entry_of, field_of, in_company, settled
 from ampsim.diagnose.readers.lines import CUT
 
 Token = tuple[str, str, int]  # A name, the number behind it as it is written, and where in its line that begins
 PLANS = 8  # forms of lines that are kept; the last one used is tried first
-_VALUE = re.compile(rf"""[:=]\s*['"\[]?\s*({NUMBER}|True|False)(?:(?<=[nNfF])\.0)?(?![\w:%]|\.\w)""", re.ASCII)
-_NAME = re.compile(r"""([A-Za-z_][\w/. -]{0,80})['"]?\s*$""", re.ASCII)
-_LONE = re.compile(rf"(?:current |new )?(?:loss|grad|scaler)[_ ]?scale\s*[:=]\s*({NUMBER})\s*", re.IGNORECASE)
-_STEP, _SPACED, _BATCH = map(pattern, ("step", "spaced", "batch"))
+_VALUE, _NAME, _LONE, _STEP, _SPACED, _BATCH = map(pattern, ("value", "name", "lone", "step", "spaced", "batch"))
 _ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _PARTS = re.compile(r"\d+|\D+")
 _FLOAT = re.compile(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
@@ -92,13 +89,10 @@ def plan_of(text: str, tokens: Sequence[Token], tag: int) -> Plan | None:
     fields = sorted(best.keys() - fixed.keys(), key=lambda field: best[field][1][2])
     parts, at = [re.escape(text[:tag])], tag
     for _, number, begin in (best[field][1] for field in fields):
-        parts += [_loose(text[at:begin]), "(", _number(number), ")"]
+        float_or_not = r"\d+\.?\d*(?:[eE][-+]?\d+)?" if _FLOAT.fullmatch(number) else _loose(number)
+        parts += [_loose(text[at:begin]), "(", float_or_not, ")"]
         at = begin + len(number)
     return Plan(re.compile("".join([*parts, _loose(text[at:])])), tuple(fields), fixed, form_of(text))
-
-
-def _number(text: str) -> str:
-    return r"\d+\.?\d*(?:[eE][-+]?\d+)?" if _FLOAT.fullmatch(text) else _loose(text)
 
 
 def _loose(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO, TextIO, cast
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.fields import as_number, entry_of
 from ampsim.diagnose.readers.run import read_own
-from ampsim.diagnose.readers.tables import parsed, read_csv, read_json_lines, read_objects
+from ampsim.diagnose.readers.tables import csv_rows, history_of, json_rows, object_rows, parsed
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.readers.trackers import read_tracker
 from ampsim.run_file import read_run
@@ -77,12 +77,13 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
     everything, source = itertools.chain(head, lines), str(path)
     first = next((line for line in head if line.strip()), "")
     if first.lstrip().startswith("{") and parsed(first):
-        return read_json_lines(source, everything)
+        return history_of(source, "JSON Lines", json_rows(everything))
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
-        return read_objects(source, everything)
+        state = any('"log_history"' in line for line in head)
+        return history_of(source, "HF Trainer" if state else "JSON", object_rows(everything))
     for separator in SEPARATORS:
         if separator in first and _is_table(first, head, separator):
-            return read_csv(source, everything, separator)
+            return history_of(source, "CSV", csv_rows(everything, separator))
     return read_text(source, everything)
 
 

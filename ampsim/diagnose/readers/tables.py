@@ -1,4 +1,4 @@
-"""Tables: JSON Lines, CSV, and Hugging Face's ``trainer_state.json``."""
+"""Rows of named values, and the history that they make: JSON Lines, CSV, ``trainer_state.json``, trackers' files."""
 
 import csv
 import json
@@ -12,7 +12,49 @@ from ampsim.diagnose.wording import counted
 
 LONGEST_OBJECT = 1 << 20  # characters of an object that are kept while its end has not come
 Row = Mapping[str, object]
+Rows = Iterator[tuple[int, Row | None]]
+"""Each with its line, or its step; None is a damaged one."""
 _OBJECT = re.compile(r"\{[^{}]*\}")
+
+
+def history_of(source: str, program: str, rows: Rows, *, steps: bool = False) -> History:
+    """Return the history of rows; damaged ones are counted and left out. `steps`: their numbers are steps, no lines."""
+    builder, damaged = HistoryBuilder(source, program), 0
+    for number, row in rows:
+        if row is None:
+            damaged += 1
+            continue
+        step = _add(builder, row, line=0 if steps else number, step=number if steps else math.nan)
+        if any(name.startswith("ampsim/") for name in row):  # as ampsim.watch logs it
+            builder.settings["values"] = True
+            if isinstance(bad := row.get("ampsim/bad"), str):
+                names = (each.rpartition(" has ") for each in bad.split(", "))
+                builder.bad[int(step)] = {name: f"has {what}" for name, _, what in names}
+            if isinstance(alarm := row.get("ampsim/alarm"), str):
+                builder.alarms.append((int(step), alarm))
+    if damaged:
+        builder.notes.append(f"Left out, as no row of a table: {counted(damaged, 'line')}.")
+    return builder.finish()
+
+
+def _add(builder: HistoryBuilder, row: Row, *, line: int, step: float) -> float:
+    """Add named values; return their step, which is the given one if they have none."""
+    entry = entry_of((str(name), value) for name, value in row.items())
+    if not math.isnan(step):
+        entry.setdefault("step", step)
+    step = entry.get("step", step)
+    entry = in_company(entry)
+    if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
+        step, builder.unit = entry["epoch"], "epoch"
+    builder.settings |= dict.fromkeys({"means", "bare"} & entry.keys(), True)
+    if "skipped" in entry:
+        builder.settings["count"] = "unsaid"
+    if not math.isfinite(entry.get("evaluated", 0.0)):
+        builder.say("evaluation", line)
+    if entry.keys() & {"scale", "norm", "loss", "skipped"}:
+        entry["line"] = line or math.nan
+        builder.add(step if 0 <= step < 2**53 else math.nan, entry)
+    return step
 
 
 def parsed(text: str) -> Row | None:
@@ -24,84 +66,33 @@ def parsed(text: str) -> Row | None:
     return row if isinstance(row, dict) else None
 
 
-def read_json_lines(source: str, lines: Iterable[str]) -> History:
-    """Return the history of a file with one JSON object per line; other lines are counted and passed over."""
-    rows = ((number, parsed(line)) for number, line in enumerate(lines, 1) if not line.isspace() and line)
-    return _history(source, "JSON Lines", rows, "for want of JSON")
+def json_rows(lines: Iterable[str]) -> Rows:
+    """Yield the JSON object of each line."""
+    return ((number, parsed(line)) for number, line in enumerate(lines, 1) if not line.isspace() and line)
 
 
-def read_csv(source: str, lines: Iterable[str], separator: str = ",") -> History:
-    """Return the history of a table whose first line names the columns, such as Lightning's ``metrics.csv``.
-
-    Where semicolons part the columns, a comma is a decimal one.
-    """
-    plain = (line.replace("\0", "") for line in lines)
-    if separator == ";":
-        plain = (line.replace(",", ".") for line in plain)
-    return _history(source, "CSV", _cells(csv.DictReader(plain, delimiter=separator)), "as damaged")
-
-
-def _cells(rows: "csv.DictReader[str]") -> Iterator[tuple[int, Row | None]]:
-    """Yield the cells that are not empty, and None for a row with a field without an end."""
+def csv_rows(lines: Iterable[str], separator: str) -> Rows:
+    """Yield the cells that are not empty; the first line names them. Behind semicolons a comma is a decimal one."""
+    decimal = "," if separator == ";" else "."
+    rows = csv.DictReader((line.replace("\0", "").replace(decimal, ".") for line in lines), delimiter=separator)
     while True:
         try:
             row = next(rows)
         except StopIteration:
             return
-        except csv.Error:
+        except csv.Error:  # a field without an end
             yield rows.line_num, None
         else:
             yield rows.line_num, {name: value for name, value in row.items() if value}
 
 
-def _history(source: str, program: str, rows: Iterable[tuple[int, Row | None]], why: str) -> History:
-    """Return the history of numbered rows, of which None is counted and left out."""
-    builder, damaged = HistoryBuilder(source, program), 0
-    for number, row in rows:
-        if row is None:
-            damaged += 1
-        else:
-            add_row(builder, row, line=number)
-    if damaged:
-        builder.notes.append(f"Left out, {why}: {counted(damaged, 'line')}.")
-    return builder.finish()
-
-
-def read_objects(source: str, lines: Iterable[str]) -> History:
-    """Return the history of a JSON file of many lines, such as Hugging Face's ``trainer_state.json``.
-
-    Each innermost object is an entry if it has its numbers, so that a file of any size is read, and a torn one too.
-    """
-    builder, rest = HistoryBuilder(source, "JSON"), ""
+def object_rows(lines: Iterable[str]) -> Rows:
+    """Yield the innermost objects of a JSON file of many lines, so that one of any size is read, and a torn one too."""
+    rest = ""
     for number, line in enumerate(lines, 1):
-        if '"log_history"' in line:
-            builder.program = "HF Trainer"
         rest += line
         if "}" not in line:
             rest = rest[-LONGEST_OBJECT:]
             continue
-        for text in _OBJECT.findall(rest):
-            add_row(builder, parsed(text) or {}, line=number)
+        yield from ((number, parsed(text) or {}) for text in _OBJECT.findall(rest))
         rest = rest[rest.rfind("}") + 1 :]
-    return builder.finish()
-
-
-def add_row(builder: HistoryBuilder, row: Row, *, line: int = 0, step: float = math.nan) -> float:
-    """Add named values; return their step, which is the given one if they have none."""
-    entry = entry_of((str(name), value) for name, value in row.items())
-    if not math.isnan(step):
-        entry.setdefault("step", step)
-    step = entry.get("step", step)
-    entry = in_company(entry)
-    if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
-        step, builder.unit = entry["epoch"], "epoch"
-    if kinds := {"means", "bare"} & entry.keys():
-        builder.settings |= dict.fromkeys(kinds, True)
-    if "skipped" in entry:
-        builder.settings["count"] = "unsaid"
-    if not math.isfinite(entry.get("evaluated", 0.0)):
-        builder.say("evaluation", line)
-    if entry.keys() & {"scale", "norm", "loss", "skipped"}:
-        entry["line"] = line or math.nan
-        builder.add(step if 0 <= step < 2**53 else math.nan, entry)
-    return step

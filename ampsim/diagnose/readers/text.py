@@ -15,12 +15,8 @@ from ampsim.diagnose.readers.fields import Entry, as_number
 from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
-_LAST = re.compile(r"\S+$")
+_LAST, _GAPS, _COLOUR, _TAG, _RANK = map(pattern, ("last", "gaps", "colour", "tag", "rank"))
 _STEP, _EPOCH, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "batch", "bar", "aside"))
-_GAPS = re.compile(r"(?<=\w) {20,}(?=\w)")
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_TAG = re.compile(r"^\s*(?:\[(?:rank|default)\s?(\d+)\]:|\[\d+,(\d+)\]<std\w+>:|(\d{1,3}):(?=\s))")
-_RANK = re.compile(r"Rank (\d+)")
 _WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
 UNKNOWN = "a training log"  # A program that the table does not name

@@ -2,15 +2,13 @@
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from ampsim.core.extras import line_to_type
-from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.tables import add_row
-
-Row = tuple[int, Mapping[str, object]]
+from ampsim.diagnose.history import History
+from ampsim.diagnose.readers.tables import history_of
 
 
 def read_tracker(path: Path) -> History:
@@ -21,8 +19,8 @@ def read_tracker(path: Path) -> History:
     """
     try:
         if path.suffix == ".wandb" or any(path.glob("*.wandb")):
-            return _history(str(path), "Weights & Biases", enumerate(wandb_rows(path)))
-        return _history(str(path), "TensorBoard", sorted(_tensorboard_rows(path).items()))
+            return history_of(str(path), "Weights & Biases", enumerate(wandb_rows(path)), steps=True)
+        return history_of(str(path), "TensorBoard", iter(sorted(_tensorboard_rows(path).items())), steps=True)
     except (ImportError, OSError):
         raise
     except Exception as error:  # of a damaged file no two packages raise the same
@@ -81,17 +79,3 @@ def _log_records(file: BinaryIO) -> Iterator[bytes]:
         record = part if kind in (1, 2) else record + part
         if kind in (1, 4):
             yield record
-
-
-def _history(source: str, program: str, rows: Iterable[Row]) -> History:
-    builder = HistoryBuilder(source, program)
-    for number, values in rows:
-        if any(name.startswith("ampsim/") for name in values):
-            builder.settings["values"] = True
-        step = add_row(builder, values, step=number)
-        if isinstance(bad := values.get("ampsim/bad"), str):  # as ampsim.watch logs it
-            names = (each.rpartition(" has ") for each in bad.split(", "))
-            builder.bad[int(step)] = {name: f"has {what}" for name, _, what in names}
-        if isinstance(alarm := values.get("ampsim/alarm"), str):
-            builder.alarms.append((int(step), alarm))
-    return builder.finish()
