@@ -131,6 +131,11 @@ def test_an_error_text_alone_is_answered():
         ("expected m1 and m2 to have the same dtype, but got: float != c10::Half", "FLOAT16 BESIDE FLOAT32"),
         ("AttributeError: module 'torch.amp' has no attribute 'GradScaler'", "OLDER TORCH"),
         ("ImportError: cannot import name 'GradScaler' from 'torch.amp' (/lib/amp/__init__.py)", "OLDER TORCH"),
+        ("FloatingPointError: Loss became infinite or NaN at iteration=12!", "LOSS NOT FINITE"),
+        ("WARNING: non-finite loss, ending training  tensor([nan, 1.0])", "LOSS NOT FINITE"),
+        ("NanLossDuringTrainingError: NaN loss during training.", "LOSS NOT FINITE"),
+        ("ValueError: The loss returned in `training_step` is nan.", "LOSS NOT FINITE"),
+        ("Rank 3: found NaN in local grad norm in backward pass before data-parallel", "MEGATRON STOPPED"),
         ("probability tensor contains either `inf`, `nan` or element < 0", "NOTHING TO DRAW FROM"),
     ],
 )

@@ -27,6 +27,21 @@ TRAINER = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-05, 'epoch': {}}}"
 EVALUATED = "{'eval_loss': nan, 'eval_runtime': 0.2, 'epoch': 5.0}"
 
 CASES = {
+    "an iteration behind a loss is none": (
+        [f"Train loss {at} {4 - at / 10:.6f} Grad Norm {1 + at}.5 2.96s/it" for at in range(15, 35)],
+        ["healthy"],
+        ["rises", "higher at the end"],
+    ),
+    "a detector that stops has its error at the end": (
+        ["eta: 0:00:01  iter: 19  total_loss: 2.5", "FloatingPointError: Loss became infinite or NaN at iteration=20!"],
+        ["The log ends in an error: loss not finite."],
+        [],
+    ),
+    "losses in a list, and a cross-entropy": (
+        ["step: 1, Losses: [nan, 2.0], lr: 0.1"] + [f"Epoch[0] Batch [{at}] cross-entropy=nan" for at in range(3)],
+        ["The loss itself is not finite on 4 records of 4"],
+        [],
+    ),
     "an evaluation of NaN is a doubt beside a training that is fine": (
         [*(TRAINER.format(4 - at / 10, 1.5, at) for at in range(9)), EVALUATED],
         ["cannot tell", "The loss of the evaluation is not finite, on at least 1 line"],
@@ -377,6 +392,13 @@ SICK = {
 }  # fmt: skip
 """Public runs that were sick, and were acquitted or not read."""
 CASES |= {name: (lines, said, ["Healthy"]) for name, (lines, said) in SICK.items()}
+
+
+def test_a_loss_of_0_in_a_trainers_own_file_is_one_that_was_not_finite(tmp_path: Path) -> None:
+    row = '{{"current_steps": {}, "loss": {}, "lr": 1e-05, "percentage": {}}}\n'
+    losses = [2.5, 2.4, 0.0, 0.0, 0.0]
+    (tmp_path / "log.jsonl").write_text("".join(row.format(at, loss, at) for at, loss in enumerate(losses)))
+    assert "LOSS 0" in in_words(explain(read_history(tmp_path / "log.jsonl")))
 
 
 def test_a_norm_of_an_epoch_is_a_mean_also_where_it_is_often_not_finite(tmp_path: Path) -> None:

@@ -317,6 +317,8 @@ PROGRAMS = [
      [[30], [math.inf], [nan], [nan]]),
     ("tensor.log", "step 3 IDLoss=tensor(nan, device='cuda:0', grad_fn=<MeanBackward0>), scale: np.float64(8.0)\n",
      [[3], [math.inf], [8], [nan]]),
+    ("trainer_log.jsonl", '{"current_steps": 10, "total_steps": 90, "loss": 2.5, "lr": 0.1, "percentage": 11.1}\n',
+     [[10], [2.5], [nan], [nan]]),
     ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t65,536\n", [[3], [2.5], [65536], [nan]]),
 ]  # fmt: skip
 

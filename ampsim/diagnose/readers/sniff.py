@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
+from ampsim.diagnose.formats import PROGRAMS
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.fields import as_number, entry_of
 from ampsim.diagnose.readers.run import read_own
@@ -77,7 +78,8 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
     everything, source = itertools.chain(head, lines), str(path)
     first = next((line for line in head if line.strip()), "")
     if first.lstrip().startswith("{") and parsed(first):
-        return history_of(source, "JSON Lines", json_rows(everything))
+        program = next((each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines")
+        return history_of(source, program, json_rows(everything))
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
         state = any('"log_history"' in line for line in head)
         return history_of(source, "HF Trainer" if state else "JSON", object_rows(everything))
