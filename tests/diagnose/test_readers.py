@@ -319,6 +319,8 @@ PROGRAMS = [
      [[3], [math.inf], [8], [nan]]),
     ("trainer_log.jsonl", '{"current_steps": 10, "total_steps": 90, "loss": 2.5, "lr": 0.1, "percentage": 11.1}\n',
      [[10], [2.5], [nan], [nan]]),
+    ("card.md", "| Training Loss | Step | Wer |\n|:---:|:---:|:---:|\n| 2.5 | 100 | 9 |\n", [[100], [2.5], [nan], [nan]]),
+    ("gan.log", "Step 10, Loss_D：nan Loss_G：2.5 D(x): 0.9\n", [[10], [math.inf], [nan], [nan]]),
     ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t65,536\n", [[3], [2.5], [65536], [nan]]),
 ]  # fmt: skip
 

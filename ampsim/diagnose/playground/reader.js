@@ -217,7 +217,7 @@ const Reader = (() => {
       const cells = line.replaceAll(/^[ |\t]+|[ |\t]+$/g, "").split(/ *\| *|\t| {2,}/);
       if (line.includes("oss") && !/[:=]/.test(line)) {
         if (cells.length > 1 && cells.some((name) => fieldOf(name)?.[0] === "loss")) columns = cells;
-      } else if (cells.length === columns.length && /^\d+$/.test(cells[0])) return cells.map((value, i) => `${columns[i]}: ${value.replaceAll(",", "")}`).join(" | ");
+      } else if (cells.length === columns.length && asNumber(cells[0]) !== null) return cells.map((value, i) => `${columns[i]}: ${value.replaceAll(",", "")}`).join(" | ");
       return line;
     }
 

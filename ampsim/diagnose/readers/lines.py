@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ampsim.diagnose.formats import PROGRAMS, SENTENCES, pattern
-from ampsim.diagnose.readers.fields import field_of
+from ampsim.diagnose.readers.fields import as_number, field_of
 
 Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
@@ -47,7 +47,11 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
             if "oss" in text and ":" not in text and "=" not in text:
                 names = _GAP.split(text.strip(" |\t"))
                 columns = names if len(names) > 1 and any(field_of(name)[0] == "loss" for name in names) else columns
-            elif columns and len(values := _GAP.split(text.strip(" |\t"))) == len(columns) and values[0].isdigit():
+            elif (
+                columns
+                and len(values := _GAP.split(text.strip(" |\t"))) == len(columns)
+                and as_number(values[0]) is not None
+            ):
                 cells_of = zip(columns, (value.replace(",", "") for value in values), strict=True)
                 text = " | ".join(f"{name}: {value}" for name, value in cells_of)
             yield text, number, torn
