@@ -46,7 +46,7 @@ def explain(history: History) -> Explanation:
         statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
         words = TABLE["verdict"]
         if statements[0].verdict == "wrong":
-            verdict, why = "wrong", words["scale" if statements[0].scale else "other"]
+            verdict, why = "wrong", words[statements[0].why]
         else:
             verdicts = [_verdict(run, statements) for run in runs]
             verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")

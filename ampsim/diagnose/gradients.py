@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.diagnose.evidence import Evidence, Ints, at_end
+from ampsim.diagnose.evidence import Bools, Evidence, Ints, at_end
 from ampsim.diagnose.exponents import flushed
 from ampsim.diagnose.formats import JUDGED
 from ampsim.diagnose.history import Floats
@@ -102,15 +102,24 @@ def loss(run: Evidence) -> Iterator[Statement]:
     bad, losses = np.isinf(run.loss[rows]), run.loss[rows]
     zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" else 0
     before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
+    beside = (losses == 0) & np.isinf(run.norm[rows])
+    if beside.any() and _lasting(beside):
+        yield make(run, "loss 0 beside the norm", rows[beside], count=int(beside.sum()), of=str(len(rows)))
+    if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
+        yield make(run, "no gradient", rows, count=len(rows))
     if before >= JUDGED.doubted:
         kind = "loss 0" if zeros >= 3 and before >= JUDGED.shown else "last losses 0"
         yield make(run, kind, rows[-zeros:], count=zeros, before=f"{before:.4g}")
     if not bad.any():
         return
-    end, part = at_end(bad), float(bad.mean())
-    wrong = end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often)
-    kind = "forward overflow" if wrong else "last losses" if end else "some losses"
+    kind = "forward overflow" if _lasting(bad) else "last losses" if bad[-1] else "some losses"
     yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
+
+
+def _lasting(bad: Bools) -> bool:
+    """Return whether losses that are not finite are many, or more than two in a row at the end."""
+    end, part = at_end(bad), float(bad.mean())
+    return bool(end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often))
 
 
 def rose(run: Evidence) -> Iterator[Statement]:

@@ -26,7 +26,7 @@ def remarks(run: Evidence) -> Iterator[Statement]:
 
 def facts(run: Evidence) -> Iterator[Statement]:
     """Yield what is in the log."""
-    yield make(run, "read", ENDS, lines=run.rows, program=run.program)
+    yield make(run, "read", np.arange(len(run.step)), lines=run.rows, program=run.program)
     values, rows = run.points
     if len(values):
         ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
@@ -97,9 +97,10 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
 def _scale(run: Evidence) -> Iterator[Statement]:
     """Yield what the last scales are beyond all use."""
     values, rows = run.points
-    told = run.sentence | ~np.isnan([run.loss, run.norm, run.skipped]).all(axis=0)
-    zero = np.flatnonzero((values == 0) & (told[rows] | (len(values) > 1)))  # else it stands in a configuration
+    zero = np.flatnonzero(values == 0)
     zero = zero[zero > max(np.flatnonzero(values > 0), default=-1)]  # one that comes back was printed with few digits
+    if len(zero) == len(values) and not run.own and not run.sentence.any():
+        return  # a scaler that is off may print 0
     last = float(values[-1]) if len(values) else math.nan
     if len(zero) and "printed_as_zero" not in run.settings:
         yield make(run, "scale 0", rows[zero], to=0.0)

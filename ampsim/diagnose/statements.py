@@ -39,9 +39,9 @@ class Statement:
         return str(TABLE["statement"][self.kind]["verdict"])
 
     @property
-    def scale(self) -> bool:
-        """Whether what is wrong is the scale itself."""
-        return bool(TABLE["statement"][self.kind].get("scale"))
+    def why(self) -> str:
+        """What is wrong: "scale", "other", or "said" where the program tells."""
+        return str(TABLE["statement"][self.kind].get("why"))
 
     @property
     def step(self) -> int:

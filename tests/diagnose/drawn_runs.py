@@ -316,7 +316,9 @@ class Log:
         return tuple(
             (text.replace("rank0", f"rank{rank}").replace("Rank 0", f"Rank {rank}"), *span)
             for text, *span in lines
-            for rank in range(2 if self.ranks == 2 or (self.ranks and "verflow" in text.lower()) else 1)
+            for rank in range(
+                2 if self.ranks == 2 or (self.ranks and "verflow" in text.lower() and "NOTE" not in text) else 1
+            )
         )
 
     @property

@@ -1,5 +1,6 @@
 """Sentences that were printed of some log and were false of its run: each with what has to be said instead."""
 
+import json
 import math
 from pathlib import Path
 
@@ -26,7 +27,88 @@ BAR = "Steps:   0%|          | {}/2000 [00:14<8:16:07, 14.89s/it, lr=1e-5, step_
 TRAINER = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-05, 'epoch': {}}}"
 EVALUATED = "{'eval_loss': nan, 'eval_runtime': 0.2, 'epoch': 5.0}"
 
+NOTE = "2026-01-01 NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 8.0"
+SWIN = "INFO Train: [{}/2][{}/40]\teta 0:00:03 lr 0.1\tloss {} ({})\tgrad_norm {} (1.5)"
+
 CASES = {
+    "one rank notes each overflow": (
+        [
+            f"{line}"
+            for at in range(4)
+            for line in (NOTE, f"2026-01-01 epoch 001: loss=3, num_updates={100 * at}, loss_scale=8")
+        ],
+        ["Skipped: at least 4 steps"],
+        [],
+    ),
+    "the lines are of all steps, also where the run was started again": (
+        [f"step: {at}, loss: {9 - at / 99}, loss_scale: 8" for at in (0, 500, 900, 20)],
+        ["Read 4 records of a training log, steps 0 to 900."],
+        [],
+    ),
+    "a test's loss is none of the training, nor is that of a cross-validation": (
+        [
+            "Train: [0/2][0/9] loss 2.0 grad_norm 1.0",
+            "INFO Test: [0/9]\tTime 1.3\tLoss 9.5 (9.5)",
+            "Epoch 0 [CV] progress 290/341 loss nan",
+            "DEBUG CV Batch 4/0 loss 28.5 loss_att 24.1 rank 2",
+        ],
+        ["Read 1 record"],
+        ["not finite"],
+    ),
+    "another run's loss is no rise": (
+        [SWIN.format(0, at, 3 - at / 40, 0, 1.0 + at) for at in range(40)]
+        + [SWIN.format(0, at, 15 - at / 40, 0, 1.0 + at) for at in range(40)],
+        ["The step goes back 1 time"],
+        ["LOSS ROSE"],
+    ),
+    "a loss of 0 is printed, and that it was NaN is how the Trainer prints": (
+        [TRAINER.format(0.0, "nan", at) for at in range(4)],
+        ["LOSS 0 BESIDE THE NORM: The loss is 0 and the gradient norm not finite on 4 records of 4"],
+        ["The loss itself is not finite"],
+    ),
+    "what a program says of its scale is not said to be another matter": (
+        ["step: 1, loss: 2.0", "RuntimeError: grad_scale is too small, exiting: 2.3e-10"],
+        ["as the program says itself", "scale too small"],
+        ["it is not the loss scale", "minimum"],
+    ),
+    "icefall's note is its end": (
+        ["step: 1, loss: 2.0", "  If you see this error, it means that the gradient scale is too small."],
+        ["icefall gives up"],
+        [],
+    ),
+    "an object of many lines is read": (
+        [
+            *("{", ' "loss": 14577.9,', ' "grad_norm": NaN,', ' "learning_rate": "1.0e-06",', ' "step": 10', "},"),
+            *("{", ' "loss": 0.0,', ' "grad_norm": NaN,', ' "step": 20', "}"),
+        ],
+        ["Read 2 records", "LOSS 0 BESIDE THE NORM"],
+        ["no loss scale, skip count"],
+    ),
+    "a scale in a printed configuration is none": (
+        ["{", ' "amp_loss_scaling": 12800,', ' "learning_rate": 0.1,', "}", "step: 1, loss: 2.0, grad_norm: 1.0"],
+        ["Read 1 record"],
+        ["The printed loss scale"],
+    ),
+    "fairseq2 says its skips": (
+        [
+            f"Overflow detected at step {at}, ignoring gradient, decreasing loss scale from {2 * to}.0 to {to}.0."
+            for at, to in enumerate((4, 2, 1))
+        ]
+        + [f"Train Metrics (step {50 * at}) - Loss: 540.0 | grad_scale: 1.0" for at in (1, 2)],
+        ["Skipped: at least 3 steps"],
+        ["LOW SCALE"],
+    ),
+    "where nothing but 0 is printed no gradient shows": (
+        [SWIN.format(0, at, "0.0000", 0, "0.0000") + f"\tloss_scale {2 ** (16 + at // 4)}" for at in range(20)],
+        ["NO GRADIENT: The loss and the gradient norm are printed as 0 on each of 20 records"],
+        ["Healthy"],
+    ),
+    "a list of an epoch and its steps is no step": (
+        [f'DLLL {{"type": "LOG", "step": "PARAMETER", "data": {{"loss_scale": {2.0 ** (9 - at)}}}}}' for at in range(3)]
+        + [f'DLLL {{"type": "LOG", "step": [0, 0], "data": {{"step_loss": 3.{9 - at}}}}}' for at in range(4)],
+        ["Read 7 records", "Skipped: at least 3 steps"],
+        [],
+    ),
     "an iteration behind a loss is none": (
         [f"Train loss {at} {4 - at / 10:.6f} Grad Norm {1 + at}.5 2.96s/it" for at in range(15, 35)],
         ["healthy"],
@@ -394,6 +476,15 @@ SICK = {
 CASES |= {name: (lines, said, ["Healthy"]) for name, (lines, said) in SICK.items()}
 
 
+def test_of_a_notebook_what_its_cells_printed_is_read_and_not_their_source(tmp_path: Path) -> None:
+    table = ["<div>\n", " [30/30]\n", "<table><tr>\n", " <th>Step</th>\n", " <th>Training Loss</th>\n", "</tr>\n"]
+    table += [f"<tr>\n <td>{at}</td>\n <td>{4 - at / 10}</td>\n</tr>\n" for at in range(1, 9)]
+    outputs = [{"data": {"text/html": table}}, {"text": "step: 9, loss: 3.0\n"}, {"data": {"text/plain": "0"}}]
+    cells = [{"source": ["total_loss = 0.0\n"]}, {"source": [], "outputs": outputs}]
+    (tmp_path / "a.ipynb").write_text(json.dumps({"cells": cells}, indent=1))
+    assert read_history(tmp_path / "a.ipynb").loss.tolist() == pytest.approx([3.9 - at / 10 for at in range(8)] + [3.0])
+
+
 def test_a_loss_of_0_in_a_trainers_own_file_is_one_that_was_not_finite(tmp_path: Path) -> None:
     row = '{{"current_steps": {}, "loss": {}, "lr": 1e-05, "percentage": {}}}\n'
     losses = [2.5, 2.4, 0.0, 0.0, 0.0]
@@ -449,7 +540,10 @@ def test_a_scale_in_a_configuration_is_none_of_the_run(line: str) -> None:
 
 def test_a_scale_of_0_beside_nothing_is_no_finding() -> None:
     assert explain(read_text("-", ["step 3: scale: 0\n"])).verdict == "cannot tell"
-    assert explain(read_text("-", ["step 3: loss: 2.0, scale: 0\n"])).verdict == "wrong"
+    fell = ["step 3: loss: 2.0, scale: 1\n", "step 4: loss: 2.0, scale: 0\n"]
+    assert explain(read_text("-", fell)).verdict == "wrong"
+    off = "INFO Train: [0/300][{}/34]\tloss 0.9 (0.9)\tgrad_norm 0.0 (0.0)\tloss_scale 0.0000 (0.0000)\n"
+    assert explain(read_text("-", [off.format(at) for at in range(9)])).verdict == "cannot tell"
 
 
 @pytest.mark.parametrize("name", ["scale", "loss_scale"])

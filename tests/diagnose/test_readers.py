@@ -164,7 +164,7 @@ def test_a_long_line_is_cut_between_numbers_and_an_endless_object_is_let_go(tmp_
     ],
 )
 def test_a_file_without_a_run_in_it_is_refused(tmp_path, text, instead):
-    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss was found" + instead):
+    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss of a training was read" + instead):
         read(tmp_path, text)
 
 
@@ -275,9 +275,9 @@ def columns(run):
 
 nan = pytest.approx(math.nan, nan_ok=True)
 EPOCHS = (
-    "epoch 001: loss=3, num_updates=100, loss_scale=8\n"
-    + "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 4.0\n" * 3
-    + "epoch 002: loss=2, num_updates=102, loss_scale=4\n"
+    "2026-01-01 epoch 001: loss=3, num_updates=100, loss_scale=8\n"
+    + "2026-01-01 NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 4.0\n" * 2
+    + "2026-01-01 epoch 002: loss=2, num_updates=103, loss_scale=4\n"
 )
 """Updates go on where an epoch ends, and skipped steps are none of them."""
 
@@ -293,14 +293,14 @@ NOTEBOOK = "Running...\nStep\tTraining Loss\tValidation Loss\n10\t2.500000\tnan\
 
 
 PROGRAMS = [
-    ("apex.log", APEX, [[1, 2], [nan, 3.2572], [nan, nan], [nan, 1.03]]),
+    ("apex.log", APEX, [[4049.5, 4050], [nan, 3.2572], [nan, nan], [nan, 1.03]]),
     ("lightning.log", LIGHTNING, [[4, 5, 18, 19, 20, 33], [9.778, 9.722, 9, 8.778, 8.722, 8], [nan] * 6, [nan] * 6]),
     ("sat.log", SAT, [[100], [5.623437], [32768.0], [nan]]),
     ("fairseq.log", FAIRSEQ_EPOCHS, [[23600, 23636, 23890], [3.6, 3.509, 3.5], [2.0, 1.0, 2.0], [0.2, 0.223, nan]]),
     ("trainer_state.json", json.dumps(STATE, indent=2), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3, [1.5, 1.2, nan]]),
     ("console.log", "\n".join(map(str, STATE["log_history"])), [[10, 20, 30], [2.5, 0.5, 0.4], [nan] * 3,
      [1.5, 1.2, nan]]),
-    ("epochs.log", EPOCHS, [[100, 101, 102], [3, nan, 2], [8.0, nan, 4.0], [nan] * 3]),
+    ("epochs.log", EPOCHS, [[100, 101, 102, 103], [3, nan, nan, 2], [8.0, nan, nan, 4.0], [nan] * 4]),
     ("ranks.log", "step 3 ctc_loss: 9 loss: 2\nstep 4 log2_scale: 16\n", [[3, 4], [2, nan], [nan, 65536.0], [nan] * 2]),
     ("torn.json", '[\n{"step": 1, "loss": 2}, {\n"step": 2, "loss": 1}\n]', [[1, 2], [2, 1], [nan] * 2, [nan] * 2]),
     ("comma.log", "starting, will log loss\nstep: 1, loss: 2, scale: 8\n", [[1], [2.0], [8.0], [nan]]),
@@ -319,7 +319,7 @@ PROGRAMS = [
      [[3], [math.inf], [8], [nan]]),
     ("trainer_log.jsonl", '{"current_steps": 10, "total_steps": 90, "loss": 2.5, "lr": 0.1, "percentage": 11.1}\n',
      [[10], [2.5], [nan], [nan]]),
-    ("card.md", "| Training Loss | Step | Wer |\n|:---:|:---:|:---:|\n| 2.5 | 100 | 9 |\n", [[100], [2.5], [nan], [nan]]),
+    ("card.md", "| Training Loss | Step | Wer |\n|:---:|:---:|:---:|\n| 2 | 100 | 9 |\n", [[100], [2.0], [nan], [nan]]),
     ("gan.log", "Step 10, Loss_D：nan Loss_G：2.5 D(x): 0.9\n", [[10], [math.inf], [nan], [nan]]),
     ("tabs.tsv", "step\tloss\tscale\n3\t2.5\t65,536\n", [[3], [2.5], [65536], [nan]]),
 ]  # fmt: skip

@@ -191,7 +191,7 @@ def test_what_cannot_be_read_or_written_is_a_sentence(recorded, tmp_path):
     assert run("report", tmp_path / "none.jsonl")[0] == 2
     code, said = run("report", tmp_path / "noise.bin")
     assert code == 2
-    assert "no loss scale, gradient norm or loss was found" in said
+    assert "no loss scale, gradient norm or loss of a training was read" in said
     before = recorded.read_bytes()
     (tmp_path / "link.html").symlink_to(recorded)
     for page in (recorded, tmp_path / "link.html"):

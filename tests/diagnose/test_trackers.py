@@ -141,7 +141,7 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
 def test_events_without_a_number_of_a_run_are_a_sentence(tmp_path, writer):
     writer.add_scalar("accuracy", 0.5, 0)
     writer.close()
-    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss was found"):
+    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss of a training was read"):
         read_history(tmp_path / "events")
 
 

@@ -34,7 +34,7 @@ SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.j
 READ = {
     "program": ("name", "mark"),
     "spelling": ("word", "pattern", "as"),
-    "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats"),
+    "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats", "ranks"),
 }
 FORMATS = {
     "names": TABLE["fields"],

@@ -155,7 +155,7 @@ const Reader = (() => {
 
   function readText(lines, fieldOf, table) {
     const history = new Builder("a training log"), compiled = (text, flags) => new RegExp(text.replaceAll("NUMBER", NUMBER), flags);
-    const [SPACED, BATCH, BAR, ASIDE] = ["spaced", "batch", "bar", "aside"].map((name) => compiled(table.pattern[name], name === "spaced" ? "g" : ""));
+    const [SPACED, PAIR_OF, BATCH, BAR, ASIDE] = ["spaced", "pair", "batch", "bar", "aside"].map((name) => compiled(table.pattern[name], name === "spaced" ? "g" : ""));
     const [STEP, EPOCH] = ["step", "epoch"].map((name) => compiled(table.pattern.any_case[name], "i"));
     const said = table.sentence.map((each) => ({ ...each, found: new RegExp(each.pattern.replaceAll("NUMBER", NUMBER)) }));
     const spellings = table.spelling.map((each) => ({ ...each, found: compiled(each.pattern, "g"), as: each.as.replaceAll(/\\(\d)/g, "$$$1") }));
@@ -172,7 +172,7 @@ const Reader = (() => {
       const found = each.found.exec(line), value = (group) => each.logarithm ? 2 ** asNumber(found[group]) : asNumber(found[group]);
       const rank = /Rank (\d+)/.exec(line)?.[1];
       if (rank !== undefined) seen.rank ??= rank;
-      const again = rank === undefined ? seen.told === each.word + found[1] : rank !== seen.rank;
+      const again = rank === undefined ? (each.ranks ?? true) && seen.told === each.word + found[1] : rank !== seen.rank;
       const repeats = seen.told === each.repeats + found[1]; // another sentence on the same skip
       seen.told = each.word + found[1];
       if (again || repeats) return true; // each rank prints the same overflow
@@ -182,8 +182,8 @@ const Reader = (() => {
     }
 
     function stepOf(step, line) {
-      const epoch = EPOCH.exec(line), batch = epoch && BATCH.exec(line);
-      step ??= STEP.exec(line)?.[1] ?? (batch ? Number(epoch[1]) * Number(batch[2]) + Number(batch[1]) : undefined);
+      const epoch = EPOCH.exec(line), batch = epoch && BATCH.exec(line), pair = PAIR_OF.exec(line);
+      step ??= STEP.exec(line)?.[1] ?? (pair ? Number(pair[1]) * Number(pair[3]) + Number(pair[2]) : undefined) ?? (batch ? Number(epoch[1]) * Number(batch[2]) + Number(batch[1]) : undefined);
       step = step === undefined ? -1 : Number(step);
       if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, running());
       if (epoch && !batch && Number(epoch[1]) > seen.epoch) { // steps may be counted anew in each epoch

@@ -45,8 +45,8 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
 
 
 def settled(found: Entry) -> Entry:
-    """Return fields with what their program leaves out put back: Megatron and the Trainer average finite losses."""
-    if found.pop("nans", 0.0) > 0 or (found.get("loss") == 0 and not math.isfinite(found.get("norm", 0.0))):
+    """Return fields with what Megatron leaves out put back, as it averages finite losses."""
+    if found.pop("nans", 0.0) > 0:
         found["loss"] = math.inf
     return found
 

@@ -39,7 +39,7 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
     """
     cells, begin, columns = dict[str, str](), 0, list[str]()
     for text, number, torn in itertools.chain(lines, [("", 0, False)]):
-        found = _CELL.fullmatch(text) if "|" in text[:20] else None
+        found = _CELL.fullmatch(text) if "|" in text[:20] or text.lstrip()[:1] == '"' else None
         if cells and (not found or found[1] in cells):
             yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
             cells = {}

@@ -11,7 +11,9 @@ from ampsim.diagnose.readers.lines import CUT
 
 Token = tuple[str, str, int]  # A name, the number behind it as it is written, and where in its line that begins
 PLANS = 8  # forms of lines that are kept; the last one used is tried first
-_VALUE, _NAME, _LONE, _STEP, _SPACED, _BATCH = map(pattern, ("value", "name", "lone", "step", "spaced", "batch"))
+_VALUE, _NAME, _LONE, _STEP, _SPACED, _PAIR, _BATCH = map(
+    pattern, ("value", "name", "lone", "step", "spaced", "pair", "batch")
+)
 _ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _PARTS = re.compile(r"\d+|\D+")
 _FLOAT = re.compile(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
@@ -31,7 +33,7 @@ def form_of(text: str) -> Form:
     """Return the form of a line."""
     megatron = "iteration" in text and bool(CUT["mark"].search(text))
     epochs = "epoch" in text.lower()
-    steps = bool(_STEP.search(text) or (epochs and _BATCH.search(text)))
+    steps = bool(_STEP.search(text) or _PAIR.search(text) or (epochs and _BATCH.search(text)))
     return Form("log_dist" in text, megatron, bool(_ANY_LOSS.search(text)), epochs, steps)
 
 

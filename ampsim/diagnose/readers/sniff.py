@@ -5,10 +5,11 @@ import contextlib
 import gzip
 import io
 import itertools
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 from ampsim.diagnose.formats import PROGRAMS
 from ampsim.diagnose.history import History
@@ -46,8 +47,8 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
     history.notes.extend(torn)
     if not len(history.step):
         raise NothingReadError(
-            f"{path}: no loss scale, gradient norm or loss was found{_instead(path)}; expected lines such as "
-            "'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
+            f"{path}: no loss scale, gradient norm or loss of a training was read{_instead(path)}; expected lines such "
+            "as 'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
         )
     return history
 
@@ -77,16 +78,28 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
         return read_own(path)
     everything, source = itertools.chain(head, lines), str(path)
     first = next((line for line in head if line.strip()), "")
-    if first.lstrip().startswith("{") and parsed(first):
+    if first.lstrip().startswith("{") and path.suffix != ".ipynb" and parsed(first):
         program = next((each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines")
         return history_of(source, program, json_rows(everything))
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
         state = any('"log_history"' in line for line in head)
         return history_of(source, "HF Trainer" if state else "JSON", object_rows(everything))
+    if path.suffix == ".ipynb":
+        return read_text(source, _printed("".join(everything)))
     for separator in SEPARATORS:
         if separator in first and _is_table(first, head, separator):
             return history_of(source, "CSV", csv_rows(everything, separator))
     return read_text(source, everything)
+
+
+def _printed(notebook: str) -> Iterator[str]:
+    """Yield what the cells of a notebook printed; of a table in HTML a line per row."""
+    cells: Any = (parsed(notebook) or {}).get("cells", ())
+    for cell in cells:
+        for output in cell.get("outputs", ()):
+            shown = output.get("text") or output.get("data", {}).get("text/html", "")
+            rows = re.sub(r"\s*\n\s*(?=<)", "", "".join(shown)).replace("<tr", "\n<tr")
+            yield from re.sub("<[^>]*>", "", re.sub("</t[hd]>", " | ", rows)).splitlines(keepends=True)
 
 
 def _lines(path: Path, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:

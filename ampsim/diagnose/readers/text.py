@@ -16,7 +16,7 @@ from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
 _LAST, _GAPS, _COLOUR, _TAG, _RANK = map(pattern, ("last", "gaps", "colour", "tag", "rank"))
-_STEP, _EPOCH, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "batch", "bar", "aside"))
+_STEP, _EPOCH, _PAIR, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "pair", "batch", "bar", "aside"))
 _WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
 UNKNOWN = "a training log"  # A program that the table does not name
@@ -239,6 +239,9 @@ class TextReader:
             return step
         if step is None and form.steps and (found := _STEP.search(text)):
             step = float(found[1])
+        if step is None and form.steps and (found := _PAIR.search(text)):
+            stream.builder.settings["composed"] = True
+            return float(int(found[1]) * int(found[3]) + int(found[2]))
         if step is None and epochs and form.steps and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
             stream.builder.settings["composed"] = True
             return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
