@@ -47,6 +47,11 @@ class Evidence(History):
         """By how much a scale that was printed with few decimals may be wrong."""
         return float(self.format.get("least", 0.0))
 
+    @property
+    def lowest(self) -> float:
+        """The lowest scale that a search may end at: 1, or less where the loss is a sum."""
+        return 1.0 / float(self.format.get("sums", 1.0))
+
     @cached_property
     def averaged(self) -> Bools:
         """Rows with a mean of norms beside a finite loss: not finite where one step of many was bad."""
@@ -227,7 +232,7 @@ class Evidence(History):
             taken |= finite & own_norm & fresh
         if self.format.get("updates"):
             taken |= self.numbered & (np.diff(self.step, prepend=np.nan) > 0) & ~self.sentence
-        if self.program == "HF Trainer":  # its schedule waits while steps are skipped
+        if self.program == "HF Trainer" and not self.sentence.any():  # its schedule waits for steps, but with apex
             change = np.diff(self.rate, prepend=np.nan)
             taken = (taken | (change != 0)) & (~np.isnan(change) | finite)
         taken[self.points[1][1:][self.moves > 0]] = True

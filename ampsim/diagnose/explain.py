@@ -62,7 +62,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     skips, steps, _ = share(run)
     low = "printed_as_zero" in run.settings
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says or low
-    many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.sum() > JUDGED.skipped * good.sum()
+    many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
     ends = run.weight(run.tail) > 2
     late = good[-max(1, len(good) // 4) :]
     kinds = {each.kind for each in statements}
@@ -80,7 +80,8 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "short": 0 < good.sum() < JUDGED.short,
         "evaluation": "evaluation" in says,
         "still": run.program == "HF Trainer" and not len(norms) and not len(values),
-        "taken": ends or (not late.any() and (good.any() or not len(values) or not _falls(run))),
+        "taken": (ends and not run.goes_on(run.tail))
+        or (not late.any() and (good.any() or not len(values) or not _falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt
@@ -95,7 +96,7 @@ def _reason(run: Evidence, norms: int) -> str:
         return "some norms" if np.isinf(run.norm).any() else "norms"
     if (run.moves > 0).any():
         return "grew"
-    return "updates"
+    return "updates" if run.format.get("updates") else "rate"
 
 
 def _falls(history: History) -> bool:

@@ -64,11 +64,11 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     same = same[1:] if run.format.get("counts") == "since" else same  # what its first line counts came before
     stood = run.weight(np.intersect1d(rows, at[same]))
     fallen = run.halvings(int(inside[0]), -1) if len(inside) else 0.0
-    if never and fallen >= 1 and final >= 1 and stood < JUDGED.stuck:
+    if never and fallen >= 1 and final >= run.lowest and stood < JUDGED.stuck:
         down = math.ceil(math.log2(final / 65504))
         more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
         yield make(run, "searching", rows, more=more, **_way(run, int(inside[0]), -1))
-    elif never and final >= 1 and (len(inside) == 1 or (len(inside) and not stood)):
+    elif never and final >= run.lowest and (len(inside) == 1 or (len(inside) and not stood)):
         return  # one scale shows no way, and no skip is known to have come while it stood
     elif never and not len(inside) and of_a_search(run, rows, bad):
         return  # where no scale is printed, its search shows no way either
@@ -88,7 +88,7 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         still = len(run.status) - 1 - rows[last] > max(2, rows[last] - rows[first])
         taken = (run.status[rows[last] :] == 1).any()
         stands = still or taken or (told and run.goes_on(rows[first : last + 1]))
-        search = values[last] >= 1 and (first == 0 or not (run.status[: rows[first] + 1] == 1).any())
+        search = values[last] >= run.lowest and (first == 0 or not (run.status[: rows[first] + 1] == 1).any())
         if depth >= JUDGED.descent and not search and not stands and not (run.moves[last:] > 0).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
@@ -116,13 +116,12 @@ def _low(run: Evidence) -> Iterator[Statement]:
     """Yield that steps overflowed at scales that leave float16's whole range to the gradients."""
     at, scales = run.overflows
     values, rows = run.points
-    sums = run.format.get("sums", 1.0)
-    low = np.flatnonzero(scales <= JUDGED.low / sums)
+    low = np.flatnonzero(scales <= JUDGED.low * run.lowest)
     if not len(low) or (len(values) and values[-1] <= JUDGED.tiny):
         return
     rose = (run.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
     over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
-    low = np.flatnonzero(scales <= JUDGED.lower / sums) if over else low
+    low = np.flatnonzero(scales <= JUDGED.lower * run.lowest) if over else low
     if len(low):
         least, told = float(scales[low].min()), run.sentence[at[low]].all()
         kind = "low scale before" if rose or (told and run.goes_on(at[low])) else "low scale"
@@ -137,7 +136,7 @@ def _start(run: Evidence) -> Iterator[Statement]:
     numbers = run.step[run.numbered]
     known = len(numbers) > 1 and numbers[0] <= max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers)))))
     taken = (run.status[rows[last] :] == 1).any()
-    if known and run.halvings(first, last) >= 3 and taken and values[last] >= 1:
+    if known and run.halvings(first, last) >= 3 and taken and values[last] >= run.lowest:
         span = np.arange(rows[first], rows[last] + 1)
         proved = sum(run.proved(k, k + 1) for k in range(first, last) if run.moves[k] < 0)
         yield make(run, "spared", span, since=True, skips=(proved, None), **_way(run, first, last))

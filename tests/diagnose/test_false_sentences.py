@@ -94,6 +94,7 @@ CASES = {
             f"Overflow detected at step {at}, ignoring gradient, decreasing loss scale from {2 * to}.0 to {to}.0."
             for at, to in enumerate((4, 2, 1))
         ]
+        + ["..."]
         + [f"Train Metrics (step {50 * at}) - Loss: 540.0 | grad_scale: 1.0" for at in (1, 2)],
         ["Skipped: at least 3 steps"],
         ["LOW SCALE"],
@@ -102,6 +103,18 @@ CASES = {
         [SWIN.format(0, at, "0.0000", 0, "0.0000") + f"\tloss_scale {2 ** (16 + at // 4)}" for at in range(20)],
         ["NO GRADIENT: The loss and the gradient norm are printed as 0 on each of 20 records"],
         ["Healthy"],
+    ),
+    "a schedule goes on where apex skips": (
+        [f"{{'loss': 0.{70 + at % 3}, 'learning_rate': {1e-5 - at * 1e-7}, 'epoch': {at / 9}}}" for at in range(9)]
+        + [f"{APEX} 32768.0"]
+        + [f"{{'loss': 0.7, 'learning_rate': {9e-6 - at * 1e-7}, 'epoch': {at / 9 + 1}}}" for at in range(9)],
+        ["cannot tell"],
+        ["count of updates", "learning rate moves on"],
+    ),
+    "ten lines of a thousand are not many": (
+        [*(f"{APEX} {2.0**k}" for k in range(20, 10, -1)), *(f"loss {4 - at / 400:.4f}" for at in range(1000))],
+        ["the loss falls while the scale stands"],
+        ["many of its lines"],
     ),
     "a list of an epoch and its steps is no step": (
         [f'DLLL {{"type": "LOG", "step": "PARAMETER", "data": {{"loss_scale": {2.0 ** (9 - at)}}}}}' for at in range(3)]

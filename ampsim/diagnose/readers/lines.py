@@ -107,7 +107,7 @@ def _begins(text: str) -> bool:
 
 def _may_go_on(text: str, following: str) -> bool:
     """Return whether the number at a line's end may go on in the next line, which begins like no line before it."""
-    goes_on = text[-1] in "0123456789.-+e" and following.lstrip()[:1] in tuple("0123456789.eE+-n")
+    goes_on = text[-1] in "0123456789.-+e" and following.lstrip(". ")[:1] in tuple("0123456789eE+-n")
     return goes_on and not _BEGIN.match(following) and _differ(text, following)
 
 
