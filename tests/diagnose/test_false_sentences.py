@@ -78,7 +78,7 @@ CASES = {
     ),
     "an object of many lines is read": (
         [
-            *("{", ' "loss": 14577.9,', ' "grad_norm": NaN,', ' "learning_rate": "1.0e-06",', ' "step": 10', "},"),
+            *("{", ' "loss": 14577.9,', ' "grad_norm": NaN,', ' "memory": "2 GB",', ' "step": 10', "},"),
             *("{", ' "loss": 0.0,', ' "grad_norm": NaN,', ' "step": 20', "}"),
         ],
         ["Read 2 records", "LOSS 0 BESIDE THE NORM"],
@@ -532,6 +532,7 @@ def test_a_false_sentence_is_not_said_again(case: str) -> None:
 
 
 CONFIGURATIONS = [
+    '{\n "total_steps": 1000,\n "loss_scale": 0,\n "lr": 0.1\n}',
     "0: 8252.pt', keep=None, learning_rate=0.0015, log_freq=0.0, loss_scale=0.0, x=False, y=True, z=1",
     "python train.py --fp16 --loss_scale 0 --max-steps 500 --lr 0.001",
     "deepspeed train.py --loss_scale=0 --save_steps=500 --num_epoch=3 --learning_rate=1e-5",
@@ -546,7 +547,7 @@ CONFIGURATIONS = [
 def test_a_scale_in_a_configuration_is_none_of_the_run(line: str) -> None:
     """It is 0 there where the scale is dynamic; a terminal or a launcher may have cut the line."""
     run = [f"step {at}: loss: {3 - at / 99:.3f}, grad_norm: 1.{at}\n" for at in range(30)]
-    history = read_text("-", [f"{line}\n", *run])
+    history = read_text("-", [*(f"{part}\n" for part in line.split("\n")), *run])
     assert np.isnan(history.scale).all()
     assert explain(history).verdict == "healthy"
 

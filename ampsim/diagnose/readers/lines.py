@@ -39,9 +39,11 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
     """
     cells, begin, columns = dict[str, str](), 0, list[str]()
     for text, number, torn in itertools.chain(lines, [("", 0, False)]):
-        found = _CELL.fullmatch(text) if "|" in text[:20] or text.lstrip()[:1] == '"' else None
-        if cells and (not found or found[1] in cells):
-            yield " | ".join(f"{name}: {value}" for name, value in cells.items()), begin, False
+        quoted = text.lstrip()[:1] == '"'  # of an object, in which there may be words, too
+        found = _CELL.fullmatch(text) if quoted or "|" in text[:20] else None
+        if cells and (found[1] in cells if found else not quoted):
+            if any(field_of(name)[0] in ("loss", "norm") for name in cells):  # no configuration
+                yield _row(cells, cells.values()), begin, False
             cells = {}
         if not found and text:
             if "oss" in text and ":" not in text and "=" not in text:
@@ -52,12 +54,15 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
                 and len(values := _GAP.split(text.strip(" |\t"))) == len(columns)
                 and as_number(values[0]) is not None
             ):
-                cells_of = zip(columns, (value.replace(",", "") for value in values), strict=True)
-                text = " | ".join(f"{name}: {value}" for name, value in cells_of)
+                text = _row(columns, values)
             yield text, number, torn
         if found and (found[1] != "step" or "e" not in found[2]):  # a step of three digits only is no step
             begin = begin if cells else number
             cells[found[1]] = found[2]
+
+
+def _row(names: Iterable[str], values: Iterable[str]) -> str:
+    return " | ".join(f"{name}: {value.replace(',', '')}" for name, value in zip(names, values, strict=True))
 
 
 def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
