@@ -37,7 +37,7 @@ TOKENS = (
     st.sampled_from(WORDS.split() + LINES + WHOLE) | NUMBERS.map(str) | st.integers().map(str) | st.text(max_size=5)
 )
 TEXTS = st.tuples(st.lists(TOKENS, max_size=30), st.sampled_from(["", " "])).map(lambda made: made[1].join(made[0]))
-NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv"])
+NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv", "a.ipynb"])
 
 
 @settings(max_examples=examples(ms=5))
@@ -46,6 +46,8 @@ NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv"])
 @example("step " + "9" * 400 + " loss: 1", "train.log")
 @example('{"run": 1, "loss": 2}', "log.jsonl")
 @example('{"run": 65536.0 -', "train.log")
+@example('{"cells": [{"outputs": [{"text": 7}, 1]}]}', "a.ipynb")
+@example('{"loss": 1, "ampsim/bad": "w has inf"}', "log.jsonl")
 @example('loss,scale\n1,"2\0\n', "metrics.csv")
 def test_any_text_is_explained_or_refused(tmp_path_factory, text, name):
     path = tmp_path_factory.mktemp("log") / name

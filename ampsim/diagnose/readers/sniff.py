@@ -95,8 +95,8 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
 def _printed(notebook: str) -> Iterator[str]:
     """Yield what the cells of a notebook printed; of a table in HTML a line per row."""
     cells: Any = (parsed(notebook) or {}).get("cells", ())
-    for cell in cells:
-        for output in cell.get("outputs", ()):
+    with contextlib.suppress(AttributeError, TypeError):  # of another file of this name
+        for output in itertools.chain.from_iterable(cell.get("outputs", ()) for cell in cells):
             shown = output.get("text") or output.get("data", {}).get("text/html", "")
             rows = re.sub(r"\s*\n\s*(?=<)", "", "".join(shown)).replace("<tr", "\n<tr")
             yield from re.sub("<[^>]*>", "", re.sub("</t[hd]>", " | ", rows)).splitlines(keepends=True)

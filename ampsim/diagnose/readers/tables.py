@@ -25,7 +25,7 @@ def history_of(source: str, program: str, rows: Rows, *, steps: bool = False) ->
             damaged += 1
             continue
         step = _add(builder, row, line=0 if steps else number, step=number if steps else math.nan)
-        if any(name.startswith("ampsim/") for name in row):  # as ampsim.watch logs it
+        if steps and any(name.startswith("ampsim/") for name in row):  # as ampsim.watch logs it
             builder.settings["values"] = True
             if isinstance(bad := row.get("ampsim/bad"), str):
                 names = (each.rpartition(" has ") for each in bad.split(", "))
