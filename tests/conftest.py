@@ -30,6 +30,12 @@ settings.register_profile("mutants", max_examples=100, **_BRIEF, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes that xdist will start have one `tests.warm` between them."""
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        warm.share()
+
+
 @pytest.fixture
 def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ampsim starts has torch already: `tests.warm`."""
