@@ -2,11 +2,13 @@
 
 import atexit
 import gc
+import functools
 import importlib.util
 import os
 import sys
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, Phase, settings
 
 from tests import warm
@@ -14,6 +16,9 @@ from tests import warm
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AMPSIM_KERNELS", "own")  # tests are of what users have; data is made with the common kernels
+
+# As in a user's process, the command is built once: that takes five times as long as most calls of it.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 gc.set_threshold(1_000_000)  # while all is imported, of which nothing is garbage
 
