@@ -1,8 +1,8 @@
 """Hypothesis profiles, the markers' skips, and one thread for whatever computes."""
 
 import atexit
-import gc
 import functools
+import gc
 import importlib.util
 import os
 import sys

@@ -1,11 +1,11 @@
 """A Python that has torch already: what a test starts in a process of its own need not import it for three seconds.
 
 `python()` is a command that takes what an interpreter takes, of options ``-c``, ``-m``, ``-u`` and ``-W``. It asks a
-server, which `share` gives to all processes of the tests, else one of its own, which has imported torch and forks; the fork has the open files, the folder and
-the environment of who asked, runs, and ends as an interpreter does, but that the modules of a program which ends well
-are torn down in the environment `WHOLE_END` alone: that takes five times as long as all else. What Python itself reads
-of the environment when it starts, but for PYTHONIOENCODING, and what a test of imports asks, are those of the server:
-such a test takes `sys.executable`.
+server, which `share` gives to all processes of the tests, else one of its own, which has imported torch and forks; the
+fork has the open files, the folder and the environment of who asked, runs, and ends as an interpreter does, but that
+the modules of a program which ends well are torn down in the environment `WHOLE_END` alone: that takes five times as
+long as all else. What Python itself reads of the environment when it starts, but for PYTHONIOENCODING, and what a test
+of imports asks, are those of the server: such a test takes `sys.executable`.
 
 Run as a program it is the server or, with ``-IS``, in a hundredth of a second, who asks.
 """

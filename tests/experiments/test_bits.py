@@ -40,7 +40,7 @@ def essence_of_kernels() -> str:
 # is installed or runs, or the kernels are others.
 ASKED = "bb30e5be4d51"
 HERE = {"torch": torch.__version__, "numpy": np.__version__}
-ON_RECORD = HERE == COMMON[0]["versions"] and device.cpu_name() in {row["cpu"] for row in COMMON}
+ON_RECORD = COMMON[0]["versions"] == HERE and device.cpu_name() in {row["cpu"] for row in COMMON}
 unless_asked = pytest.mark.skipif(
     ON_RECORD and essence_of_kernels() == ASKED and os.environ.get("AMPSIM_DEEP") != "1",
     reason="on record for this processor and these versions: run `make deep`",
