@@ -95,7 +95,7 @@ check: lint
 # Other projects' scalers and Triton's interpreter, which a part of the tests runs against. Tests alone wait for them.
 $(VENV)/.peers: $(STAMP)
 	@echo "installing the other projects that tests compare with (half a minute; triton is the large one)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[peers]'
 	@touch $@
 
 $(VENV)/.trackers: $(VENV)/.peers

@@ -1,12 +1,14 @@
 """Hypothesis profiles, the markers' skips, and one thread for whatever computes."""
 
 import atexit
+import functools
 import gc
 import importlib.util
 import os
 import sys
 
 import pytest
+import typer.testing
 from hypothesis import HealthCheck, Phase, settings
 
 from tests import warm
@@ -14,6 +16,9 @@ from tests import warm
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AMPSIM_KERNELS", "own")  # tests are of what users have; data is made with the common kernels
+
+# As in a user's process, the command is built once: that takes five times as long as most calls of it.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 gc.set_threshold(1_000_000)  # while all is imported, of which nothing is garbage
 
@@ -28,6 +33,12 @@ settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMO
 _BRIEF = {"derandomize": True, "database": None, "phases": (Phase.explicit, Phase.generate)}
 settings.register_profile("mutants", max_examples=100, **_BRIEF, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes that xdist will start have one `tests.warm` between them."""
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        warm.share()
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """A Python that has torch already: what a test starts in a process of its own need not import it for three seconds.
 
 `python()` is a command that takes what an interpreter takes, of options ``-c``, ``-m``, ``-u`` and ``-W``. It asks a
-server, one per process of the tests, which has imported torch and forks; the fork has the open files, the folder and
-the environment of who asked, runs, and ends as an interpreter does, but that the modules of a program which ends well
-are torn down in the environment `WHOLE_END` alone: that takes five times as long as all else. What Python itself reads
-of the environment when it starts, but for PYTHONIOENCODING, and what a test of imports asks, are those of the server:
-such a test takes `sys.executable`.
+server, which `share` gives to all processes of the tests, else one of its own, which has imported torch and forks; the
+fork has the open files, the folder and the environment of who asked, runs, and ends as an interpreter does, but that
+the modules of a program which ends well are torn down in the environment `WHOLE_END` alone: that takes five times as
+long as all else. What Python itself reads of the environment when it starts, but for PYTHONIOENCODING, and what a test
+of imports asks, are those of the server: such a test takes `sys.executable`.
 
 Run as a program it is the server or, with ``-IS``, in a hundredth of a second, who asks.
 """
@@ -14,12 +14,18 @@ import os
 import sys
 
 WHOLE_END = {"WARM_WHOLE_END": "1"}
+SHARED = "WARM_PYTHON"
 ABOVE = 500  # the numbers of open files: those of who asks are below, and as few
 
 
 def python():
     """Return the command, whose server starts with the first call; without pidfds it is the interpreter itself."""
-    return _started() if hasattr(os, "pidfd_open") else sys.executable
+    return os.environ.get(SHARED) or (_started() if hasattr(os, "pidfd_open") else sys.executable)
+
+
+def share():
+    """Start the server for the processes that this one starts, too."""
+    os.environ[SHARED] = python()
 
 
 def _started(started=[]):  # noqa: B006 - one server
@@ -63,9 +69,13 @@ def serve(folder):
     import socket
 
     sys.modules["triton"] = None  # its nanobind would call leaked, at a fork's end, what is not looked through then
+    import hypothesis
     import torch._dynamo
+    import typer
 
+    assert hypothesis
     assert torch
+    assert typer
     del sys.modules["triton"]
     gc.freeze()
     listening = socket.socket(socket.AF_UNIX)

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import hashlib
 import os
 import platform
@@ -90,7 +91,7 @@ def source_sha256(stem: str) -> str:
     """Return the sha256 of what the experiment does, and what it imports from its folder: versions are never mixed."""
     digest = hashlib.sha256()
     for path in sorted(sources(Experiment(stem).path)):
-        digest.update(f"{path.parent.name}/{path.name}\0{essence(ast.parse(path.read_bytes()))}\0".encode())
+        digest.update(f"{path.parent.name}/{path.name}\0{_parsed(path.read_bytes())[0]}\0".encode())
     return digest.hexdigest()
 
 
@@ -123,13 +124,20 @@ def sources(path: Path) -> set[Path]:
         path = waiting.pop()
         if path not in found and path.parent.name != "runner" and path.exists():
             found.add(path)
-            nodes = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ImportFrom)]
-            names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
-            for name in (*names, *(str(node.module) for node in nodes)):
+            for name in _parsed(path.read_bytes())[1]:
                 if name.startswith("experiments."):
                     file = ROOT / name.replace(".", "/")
                     waiting += [file.with_suffix(".py"), file / "__init__.py"]
     return found
+
+
+@functools.cache  # experiments share most of what they import
+def _parsed(source: bytes) -> tuple[str, list[str]]:
+    """Return the essence of a module, and what it may import: `from` a name, and each name that it takes from there."""
+    tree = ast.parse(source)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
+    return essence(tree), [*names, *(str(node.module) for node in nodes)]
 
 
 def why_stale(stem: str, origin: Mapping[str, object]) -> str | None:

@@ -36,7 +36,7 @@ def explained(log: dict[str, Any]) -> Explanation | None:
 
 
 @needs_logs
-@pytest.mark.parametrize("log", LOGS, ids=lambda log: log["id"])
+@pytest.mark.parametrize("log", LOGS if FOLDER.is_dir() else [], ids=lambda log: log["id"])
 def test_no_alarm_no_acquittal_and_no_wrong_bound(log: dict[str, Any]) -> None:
     said = explained(log)
     if said is None:

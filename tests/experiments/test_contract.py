@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import os
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -17,6 +18,8 @@ from experiments.runner.experiment import Experiment, Unit, stems
 from figures import results
 from tests.experiments.runs import assert_replayed
 
+# Of these, a smoke run in `make test` has no other arm than one that is done in a second.
+QUICK = {"fp8_interference": "kept G=20 H=4", "interop": "jax to torch", "whole_logs": "PPO critic, OPT-350M"}
 ROOMS = {"runner", "training", "timing", "claims", "theorems", "models", "bugs"}
 EXPERIMENTS = [Experiment(stem) for stem in stems()]
 HERE = [experiment for experiment in EXPERIMENTS if experiment.data("cpu").exists()]
@@ -71,6 +74,10 @@ def test_its_smoke_run_is_short_ends_and_repeats(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a smoke run leaves its data
     module = experiment.module
     assert module.SMOKE.steps <= module.Config().steps
+    several = len(experiment.units(module.SMOKE)) > 1
+    if experiment.stem in QUICK and os.environ.get("AMPSIM_DEEP") != "1":
+        quick = {QUICK[experiment.stem]: module.arms(module.SMOKE)[QUICK[experiment.stem]]}
+        monkeypatch.setattr(module, "arms", lambda config: quick)
     assert runner.main(experiment.stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert not path.is_relative_to(runner.DATA)
@@ -79,7 +86,7 @@ def test_its_smoke_run_is_short_ends_and_repeats(
     assert_of_the_machine(rows, module.SMOKE.steps)
     if hasattr(module, "table"):
         assert module.table(rows)
-    if experiment.repeats and len(units) > 1:  # a run of one unit would take twice as long
+    if experiment.repeats and several:  # a run of one unit would take twice as long
         again = pool.run(pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"), lambda unit, step: None)
         assert isinstance(again, pool.Done)  # the first, after all others
         unit = {name: rows[0][name] for name in ("arm", "seed", "settings")}

@@ -37,6 +37,16 @@ def test_a_planted_rule_is_refuted(planted: dict[str, int], step: int) -> None:
     assert refuted(SFT, whole_logs.rule_of(SFT).replace(**planted)) == step
 
 
+@pytest.mark.parametrize(("planted", "step"), [({}, None), ({"hysteresis": 1}, 100), ({"hysteresis": 3}, 100)])
+def test_a_log_that_prints_scales_and_skips_without_their_steps_is_followed(
+    planted: dict[str, int], step: int | None
+) -> None:
+    log = whole_logs.LOGS["GPT-2 345M, 4 TP"]
+    assert log["events"] is None
+    start = {**log, "lines": 3}
+    assert refuted(start, whole_logs.rule_of(log).replace(**planted)) == step
+
+
 def test_a_number_that_is_changed_is_refuted() -> None:
     events = [list(each) for each in SFT["events"]]
     events[70][3] -= 1

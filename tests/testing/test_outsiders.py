@@ -6,6 +6,7 @@ meant it to be right, the author's words on its bug, its source.
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ampsim.testing.loop import judge as loops
 
 pytestmark = [pytest.mark.deep, pytest.mark.filterwarnings("ignore")]  # strangers' programs warn
 PROGRAMS = [json.loads(line) for line in Path(__file__).with_name("outsiders.jsonl").read_text().splitlines()]
+ASKED = PROGRAMS if os.environ.get("AMPSIM_DEEP") == "1" else []  # and not as many skipped tests
 MISSED = {
     "loops/w_micro_per_call.py": "no batch that the loop is given ends within a window",
     "loops/w_short_window_divided.py": "no batch that the loop is given has fewer rows than the others",
@@ -66,7 +68,7 @@ def test_there_are_right_and_wrong_programs_of_both_kinds():
     assert {*MISSED} <= {each["file"] for each in PROGRAMS if not each["right"]}
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda each: each["file"])
+@pytest.mark.parametrize("program", ASKED, ids=lambda each: each["file"])
 def test_the_judge_agrees_with_the_author(program, tmp_path):
     found = findings(program, tmp_path)
     accepted = (program["right"] and program["file"] not in ANOTHER_RULE | DISPUTED) or program["file"] in MISSED

@@ -18,6 +18,7 @@ from contextlib import suppress
 
 import torch
 
+import ampsim
 from ampsim.torch import GradScaler, OptimizerThread
 
 WEIGHTS = torch.tensor([1.0, 2.0])
@@ -28,7 +29,8 @@ interrupt, nothing = ctypes.pythonapi.PyErr_SetInterrupt, ctypes.pythonapi.Py_Is
 for function in (interrupt, nothing):
     function.argtypes, function.restype = [ctypes.py_object] * 3, None
 
-TRACED = ("/ampsim/", "/threading.py", "/concurrent/futures/", "/contextlib.py", "/queue.py")
+# Ours by the whole path: a checkout may be called ampsim, too, and have torch in its `.venv`.
+TRACED = (f"{ampsim.__path__[0]}/", "/threading.py", "/concurrent/futures/", "/contextlib.py", "/queue.py")
 LOOKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RETURN")  # behind these it looks, or does in the caller
 
 
@@ -55,12 +57,14 @@ class Everywhere:
             raise KeyboardInterrupt
 
     def trace(self, frame, event, _):
+        code = frame.f_code
         if event == "call":
-            if not any(part in frame.f_code.co_filename for part in TRACED):
+            if not self.befores(code):
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        elif event == "opcode" and frame.f_lasti in self.befores(frame.f_code):
-            place = tuple((id(f.f_code), f.f_lasti) for f in itertools.islice(stack(frame), None if self.deep else 2))
+        elif event == "opcode" and frame.f_lasti in self.before[code]:
+            frames = stack(frame) if self.deep else (frame, frame.f_back)
+            place = tuple([(id(f.f_code), f.f_lasti) for f in frames])
             if place not in self.met:
                 self.met.add(place)
                 self.aimed = True
@@ -71,9 +75,10 @@ class Everywhere:
         return self.trace
 
     def befores(self, code):
-        """Return the offsets of the instructions before those that look."""
+        """Return the offsets of the instructions before those that look, of code that is traced."""
         if code not in self.before:
-            listed = list(dis.get_instructions(code))
+            traced = any(part in code.co_filename for part in TRACED)
+            listed = list(dis.get_instructions(code)) if traced else []
             pairs = itertools.pairwise(listed)
             self.before[code] = {one.offset for one, after in pairs if after.opname.startswith(LOOKS)}
         return self.before[code]
