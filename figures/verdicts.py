@@ -17,7 +17,8 @@ NARROWER = {
     "adversary.ours": "Of those that were drawn.",
     "ranks.fused": "In the cells that were asked.",
     "logs.repeated": "For some places of the overflows in their blocks.",
-    "storm": "Within these runs; at 1.25 of it one has risen again.",
+    "formats": "On a new seed it flushes most of the elements.",
+    "storm": "Within these runs, by the bits beside.",
     "policies.headroom": "In the mean; of some seeds it leaves more.",
     "census.wrong": "Of those that a search met.",
     "census.skips": "Of those that a search met.",
@@ -68,7 +69,7 @@ def table(judged: Sequence[Judged]) -> Table:
         committed = row.verdicts[labels[0]].now
         here = [row.verdicts[HERE].now if row.verdicts[HERE].now != committed else "the same"] if own else []
         marks = ({True: "yes", False: "NO", None: "-"}[row.verdicts[label].holds] for label in labels)
-        sentence = f"{row.name}: {row.claim.sentence} {NARROWER.get(row.name, '')}".rstrip()
+        sentence = f"{row.name}: {row.claim.sentence}" + (f". {NARROWER[row.name]}" if row.name in NARROWER else "")
         shown.add_row(sentence, committed, *here, *marks)
     shown.caption = "\n".join(summary(judged, label) for label in labels)
     return shown

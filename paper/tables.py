@@ -241,7 +241,7 @@ def _claims() -> Table:
         claim = CLAIMS[name]
         now = Number(claim.stem, lambda run: claim.judge(run).now, "sentence")
         here = Number(claim.stem, lambda run: WORD[claim.judge(run).holds], "text")
-        narrower = f" _{typeset(NARROWER[name])}_" if name in NARROWER else ""
+        narrower = f". _{typeset(NARROWER[name])}_" if name in NARROWER else ""
         sentence = typeset(claim.sentence) + narrower
         return f"C{place}", sentence, f"`{claim.stem}`", now, here, *(there(claim, x) for x in OTHERS)
 

@@ -5,9 +5,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from math import floor, isnan, log2, sqrt
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ampsim.records import Record
 from figures.quantities import (
     census,
@@ -19,7 +16,7 @@ from figures.quantities import (
     rank_wrong,
     total,
 )
-from figures.results import Result
+from figures.results import Array, Result
 from paper.ledger import Formula, Number
 from paper.sources import ROOT
 
@@ -51,7 +48,7 @@ def _hiding(run: Result) -> list[Record]:
     return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
 
 
-def _test_costs(run: Result, interval: int) -> NDArray[np.float64]:
+def _test_costs(run: Result, interval: int) -> Array:
     """Return how much more test loss torch's shared scaler ends with than ours, per seed, nats."""
     ours, torchs = (run.arm(f"{whose} G={interval}").numbers("test_loss") for whose in ("ampsim", "torch"))
     return torchs - ours
