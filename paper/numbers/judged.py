@@ -294,6 +294,7 @@ NUMBERS: dict[str, Number | Formula] = {
         "explain_faults", lambda run: sum(row["verdict"] == "cannot tell" for row in run.arm("healthy")), "words"
     ),
     "explain.missed": Number("explain_faults", lambda run: _missed(_faults(run)), "words"),
+    "explain.missed.share": Number("explain_faults", lambda run: _missed(_faults(run)) / len(_faults(run)), "%0"),
     "explain.missed.interval": Number("explain_faults", lambda run: _missed(run.arm("interval too long")), "words"),
     "explain.missed.clip": Number("explain_faults", lambda run: _missed(run.arm("scaled clip")), "words"),
     "explain.other": Number(
