@@ -20,7 +20,7 @@ def new_figure(columns: Mapping[str, tuple[str, str]], height: float) -> tuple[F
         columns: title and unit by column of the data.
         height: that of the lower panels, over that of the wide one.
     """
-    figure = _style.new_figure(_style.TWO_COLUMNS, 4.9)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 4.35)
     grid = figure.add_gridspec(2, len(columns), height_ratios=(1, height))
     wide, below = figure.add_subplot(grid[0, :]), dict[str, Axes]()
     for place, (key, (title, unit)) in enumerate(columns.items()):
@@ -56,7 +56,7 @@ def prepare_rows(axes: Axes, names: Sequence[str], ticks: Sequence[float] | None
     if ticks:
         axes.set_xscale("symlog", linthresh=ticks[1])
         _style.number_ticks(axes.xaxis, ticks)
-        axes.set_xlabel(f"{axes.get_xlabel()} (log axis)")
+        axes.set_xlabel(f"{axes.get_xlabel()}, symlog")
     axes.set_yticks(range(len(names)), list(map(named, names)))
     axes.set_ylim(len(names) - 0.5, -0.5)
     _style.draw_rows(axes)

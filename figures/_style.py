@@ -74,9 +74,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def stamp(figure: Figure, runs: Sequence[Result]) -> None:
-    """Say in the lower right corner which device the data comes from; the layout leaves room for it."""
+    """Say in the lower right corner which device the data comes from, in a line of its own or beside a legend there."""
     names = sorted({f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs})
-    layout, room = figure.get_layout_engine(), STAMP / figure.get_figheight()
+    layout, room = figure.get_layout_engine(), 0.0 if figure.legends else STAMP / figure.get_figheight()
     if names and isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, room, 1, 1 - room))
         right = 1 - 0.03 / figure.get_figwidth()

@@ -28,7 +28,7 @@ LOOKS = {  # outcome -> colour, sign, word
     "not applicable": ("#FFFFFF", "–", "not asked"),
     "not run": ("#FFFFFF", "", "not run"),
 }
-ROW = 0.126  # inches
+ROW = 0.132  # inches
 GAP = 0.6  # of a row or column, between groups
 SAME = "equals its dialect"
 OURS = "ampsim"
@@ -38,9 +38,10 @@ CHOSEN = ("passed", "expected failure")
 def plot(run: Result) -> Figure:
     names, peers = atlas_page.parts(run)
     ends, promises = q.ends(run), run.arm("laws").first["promises"]
-    laws = sorted(names, key=lambda law: law in ends)
-    columns = alike(laws, peers)
-    figure = _style.new_figure(_style.TWO_COLUMNS, 1.75 + ROW * (len(laws) + 1))
+    columns = alike([*names], peers)
+    kept = kept_by_all([*names], peers)
+    laws = [law for law in sorted(names, key=lambda law: law in ends) if law not in kept]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.1 + ROW * (len(laws) + 1))
     axes = figure.subplots()
     axes.set_ylabel(
         " ", labelpad=8
@@ -50,7 +51,7 @@ def plot(run: Result) -> Figure:
     for x, column in zip(places, columns, strict=True):
         for y, outcome in zip([*rows, rows[-1] + 1 + GAP], outcomes(laws, column[0]), strict=True):
             draw_cell(axes, x, y, outcome)
-    titles = ["\n".join(textwrap.wrap(", ".join(title(peer) for peer in column), 40)) for column in columns]
+    titles = ["\n".join(textwrap.wrap(", ".join(title(peer) for peer in column), 44)) for column in columns]
     draw_names(axes, [f"{law.replace('_', ' ')} ({promised(promises[law])})" for law in laws], titles, rows, places)
     seen = {outcome for column in columns for outcome in outcomes(laws, column[0])[:-1]}
     handles = [
@@ -58,8 +59,17 @@ def plot(run: Result) -> Figure:
         for outcome, (color, sign, word) in LOOKS.items()
         if outcome in seen
     ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=len(handles), handlelength=1, columnspacing=1.2)
+    told = ", ".join(law.replace("_", " ") for law in kept)
+    told = "\n".join(textwrap.wrap(f"Kept by all that were asked, and not drawn: {told}.", 46))
+    axes.annotate(told, (-0.74, 1.4), xycoords="axes fraction", fontsize=7, va="top")  # beside the columns' names
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.75, 1.62), ncols=2, handlelength=1, borderpad=0)
     return figure
+
+
+def kept_by_all(laws: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the laws that no peer breaks, by choice or otherwise."""
+    found = {law: {outcome for peer in peers for outcome in outcomes([law], peer)[:1]} for law in laws}
+    return [law for law, seen in found.items() if seen <= {"passed", "not applicable", "not run"}]
 
 
 def outcomes(laws: Sequence[str], peer: Mapping[str, Any]) -> list[str]:
@@ -89,7 +99,7 @@ def draw_cell(axes: Axes, x: float, y: float, outcome: str) -> None:
     """Draw what one law says of one peer."""
     color, sign, _ = LOOKS[outcome]
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=color, linewidth=0))
-    axes.text(x, y, sign, ha="center", va="center_baseline", fontsize=6)
+    axes.text(x, y, sign, ha="center", va="center_baseline", fontsize=7)
 
 
 def draw_names(
@@ -98,8 +108,8 @@ def draw_names(
     """Name the rows and the columns."""
     axes.set(xlim=(-0.5, places[-1] + 0.5), ylim=(rows[-1] + 1.5 + GAP, -0.5))
     axes.xaxis.set_ticks_position("top")
-    axes.set_xticks(places, peers, rotation=90, ha="center", va="bottom", fontsize=5.5, linespacing=0.9)
-    axes.set_yticks([*rows, rows[-1] + 1 + GAP], [*laws, SAME], fontsize=6)
+    axes.set_xticks(places, peers, rotation=90, ha="center", va="bottom", fontsize=7, linespacing=0.9)
+    axes.set_yticks([*rows, rows[-1] + 1 + GAP], [*laws, SAME], fontsize=7)
     axes.tick_params(length=0, pad=1)
     for spine in axes.spines.values():
         spine.set_visible(False)

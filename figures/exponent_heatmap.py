@@ -43,7 +43,7 @@ PANELS = (
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 5.1)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 0.15))
     grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1.6, 5, 1.6))
     for number, (panel, letter) in enumerate(zip(PANELS, "abcd", strict=True)):
@@ -54,8 +54,10 @@ def plot(run: Result) -> Figure:
         draw_heat(heat, panel, drawn)
         draw_losses(strip, units)
         _style.label_panel(heat, letter, panel.title)
+        if row == 1:
+            strip.set_xlabel("step")
         if column == 0:
-            heat.set_ylabel("size of an element, |g|")
+            heat.set_ylabel("element size |g|")
             strip.set_ylabel("lost (%)")
     draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
     name_parts(figure.axes, crash=last_streak(drawn))
@@ -150,7 +152,7 @@ def draw_losses(axes: Axes, units: ArmRecords) -> None:
         for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
                                   ("rounded", _style.BLACK, DOTTED)):  # fmt: skip
             axes.plot(steps, 100 * np.array(record[name]), color=color, linewidth=0.7, linestyle=line, label=name)
-    axes.set(xlabel="step", ylim=(-3, 106), xlim=(0, len(units.first["lost"]) * units.first["every"]))
+    axes.set(ylim=(-3, 106), xlim=(0, len(units.first["lost"]) * units.first["every"]))
     axes.set_yticks([0, 50, 100])
 
 
@@ -161,32 +163,31 @@ def draw_bar(axes: Axes) -> None:
     image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
     axes.imshow(image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none")
     axes.set_xticks(range(-5, 0), [_style.power_of_ten(k) for k in range(-5, 0)])
-    axes.set_yticks([0.5, 1.5], ["outside the window", "inside"])
+    axes.set_yticks([1], ["inside the window\noutside"], linespacing=0.95)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("share of all elements that lie in one binade [$2^e$, $2^{e+1}$)")
 
 
 def name_parts(axes: list[Axes], crash: int) -> None:
     """Write their names into the parts; `crash` is the step of panel d from which on all are skipped."""
-    a, strip_a, b, _, c, _, d, strip_d = axes[:8]
+    a, _, b, _, c, strip_c, d, _ = axes[:8]
     grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}
     bold: dict[str, Any] = {"fontsize": 7.5, "weight": "bold", "ha": "center", "va": "center"}
     a.text(192, 2, "what fp16 can hold", ha="center", va="center")
     for panel, x, y, text, color in (
-        (a, 60, -19.4, "KEPT", "white"), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
-        (b, 60, -37, "LOST", "white"), (c, 600, -11, "KEPT", "white"), (d, 42, 6, "KEPT", "white"),
+        (a, 60, -8, "KEPT", INSIDE(0.8)), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
+        (b, 60, -42, "LOST", "white"), (c, 600, -11, "KEPT", "white"), (d, 33, 9, "KEPT", "white"),
         (d, 98, 6, "LOST", "white"),
     ):  # fmt: skip
         panel.text(x, y, text, color=color, **bold)
     a.text(378, 20, "overflows", ha="right", **grey)
-    a.text(378, -11, "subnormal below", ha="right", **grey)
+    a.text(378, -7, "subnormal below the dots", ha="right", **grey)
     b.text(376, 4, "overflows", ha="right", **grey)
-    b.text(270, 20.7, "skipped steps", ha="right", **grey)
+    b.text(270, 19.5, "skipped steps", ha="right", **grey)
     d.text(crash - 1, 20, "overflows", ha="right", **grey)
     d.text(104, -15, "flushed to zero", ha="center", **grey)
-    d.text(128, -25, "dotted: subnormal below", ha="right", fontsize=7, va="center")
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
     d.text(crash + 2, -37, "the forward pass overflows:\nevery step is skipped", fontsize=7, va="center")
-    strip_a.text(380, 56, "zero after the fp16 backward pass", ha="right", va="center", color=OUTSIDE(0.62), fontsize=7)
-    strip_a.text(380, 22, "zero by rounding the true gradient once", ha="right", va="center", fontsize=7)
-    strip_d.text(crash + 2, 78, "inf or NaN", color=NOT_FINITE, va="center", fontsize=7)
+    handles = [strip_c.lines[0], strip_c.lines[2], strip_c.lines[1]]  # this strip is empty: nothing is lost
+    names = ("zero after the fp16 backward pass", "zero by one rounding", "inf or NaN")
+    strip_c.legend(handles, names, loc="center", ncols=2, fontsize=7, handlelength=1.6, columnspacing=1.0, borderpad=0)

@@ -15,12 +15,12 @@ from figures.results import ArmRecords, Result
 
 DATA = ("overflow_storm",)
 # rate over the critical one -> colour
-STORMS = {0.25: "#9FD0F0", 0.5: _style.SKY, 0.8: _style.BLUE, 1.25: _style.ORANGE, 2.0: _style.VERMILION}
+STORMS = {0.25: _style.GREY, 0.5: _style.SKY, 0.8: _style.BLUE, 1.25: _style.ORANGE, 2.0: _style.VERMILION}
 DASHED = (0, (4, 2))
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.05)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 1.9)
     a, b, c = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
     draw_scales(a, run)
     draw_drift(b, run)
@@ -85,12 +85,17 @@ def draw_scales(axes: Axes, run: Result) -> None:
     _style.label_panel(axes, "a", f"Loss scale, {_style.seeds(run)}")
 
 
-def draw_storms(axes: Axes, run: Result, measure: Callable[[Record], float]) -> None:
-    """Draw a dot per seed at the rate of bad batches over the critical one of the run's own growth interval."""
+def met(record: Record) -> float:
+    """Return the share of steps that were bad in a run, over the critical rate of its growth interval."""
+    steps = record["every"] * len(record["mean_losses"])
+    return float(len(record["bad"]) / steps / theory.critical_bad_rate(Rule(growth_interval=record["interval"])))
+
+
+def draw_storms(axes: Axes, run: Result, rate: Callable[[Record], float], measure: Callable[[Record], float]) -> None:
+    """Draw a dot per seed at its rate of bad batches over the critical one."""
     for ratio, color in STORMS.items():
-        arm = storm(run, ratio)
-        x = [r["rate"] / theory.critical_bad_rate(Rule(growth_interval=r["interval"])) for r in arm]
-        axes.plot(x, [measure(record) for record in arm], "o", color=color, markersize=3, markeredgewidth=0,
+        rows = storm(run, ratio).records
+        axes.plot(list(map(rate, rows)), list(map(measure, rows)), "o", color=color, markersize=3, markeredgewidth=0,
                   label=f"{ratio:g}")  # fmt: skip
 
 
@@ -101,21 +106,21 @@ def draw_drift(axes: Axes, run: Result) -> None:
     critical = theory.critical_bad_rate(rule)
     predicted = [min(0.0, theory.bad_step_drift(rule, x * critical)) for x in grid]
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
-    draw_storms(axes, run, drift)
-    axes.text(1.55, -0.045, "T8", fontsize=7)
-    axes.set(xlabel=r"rate of bad batches, $\lambda / \lambda_c$", xlim=(0, 2.4))
+    draw_storms(axes, run, met, drift)
+    axes.text(1.75, -0.055, "T8", fontsize=7)
+    axes.set(xlabel=r"share of bad batches, over $\lambda_c$", xlim=(0, 2.4))
     axes.set(ylabel="bits per step", ylim=(-0.135, 0.02))
     _style.label_panel(axes, "b", "Drift of the scale")
 
 
 def draw_final(axes: Axes, run: Result) -> None:
     """Draw a dot per seed, with the two cures beside the arm that they cure."""
-    draw_storms(axes, run, lambda record: float(record["test_loss"]))
+    draw_storms(axes, run, lambda row: float(row["settings"]["ratio"]), lambda row: float(row["test_loss"]))
     for arm, color, marker, place, text in cures(run):
         losses = arm.column("test_loss")
         axes.plot([place] * len(arm), losses, marker, color=color, markersize=2.8, markeredgewidth=0, label=arm.name)
         height = arm.mean("test_loss") + (0.08 if marker == "s" else -0.08)
         _style.label_right(axes, height, height, text, color)
-    axes.set(xlabel=r"rate of bad batches, $\lambda / \lambda_c$", xlim=(0, 2.4))
+    axes.set(xlabel=r"rate that was set, $\lambda / \lambda_c$", xlim=(0, 2.4))
     axes.set(ylabel="test loss (nats)", ylim=(0, 1.2))
     _style.label_panel(axes, "c", "Final loss")

@@ -112,7 +112,7 @@ def _together(seeds: Sequence[tuple[float, float]]) -> float:
 
 
 def forecast_error(run: Result, interval: int) -> float:
-    """Return by which share of them more steps were skipped than T3 says from the float32 runs' first ceilings.
+    """Return by how much more steps were skipped than T3 predicts from the float32 runs' first ceilings, over that.
 
     The steps that are counted come after those that the forecast saw.
     """

@@ -32,7 +32,7 @@ CROSS: dict[str, Any] = {
     "markersize": 6,
     "markeredgewidth": 1.8,
 }
-FAINT = {"linewidth": 0.5, "alpha": 0.4}
+THIN = {"linewidth": 0.7}
 PLANTED: Mapping[str, Any] = {"on_rank_0": 0, "on_rank_1": 1, "on_both": "both"}
 LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ours lies beneath
     ("ours", 0): {"color": _style.SKY, "linewidth": 3.2},
@@ -43,7 +43,7 @@ LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ours 
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.ONE_COLUMN, 1.8)
+    figure = _style.new_figure(_style.ONE_COLUMN, 1.75)
     row_of_axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for letter, axes, (way, title) in zip("ab", row_of_axes, WAYS.items(), strict=True):
         for row in run.records[::-1]:
@@ -51,7 +51,7 @@ def plot(run: Result) -> Figure:
         mark_planted(axes, run)
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda log2, _: _style.power_of_two(log2)))
-        axes.set(xlim=(0, run.steps))
+        axes.set(xlim=(0, run.steps + 5))
         axes.margins(y=0.13)
         _style.label_panel(axes, letter, title)
         axes.set_xlabel("step")
@@ -59,7 +59,7 @@ def plot(run: Result) -> Figure:
     handles, labels = row_of_axes[0].get_legend_handles_labels()
     handles.append(Line2D([], [], **CROSS))
     figure.legend(handles, [*labels, "not finite from here"], loc="outside lower left", ncols=3, fontsize=6,
-                  handlelength=1.6, columnspacing=1.0)  # fmt: skip
+                  handlelength=1.6, columnspacing=1.0, borderpad=0, borderaxespad=0.2)  # fmt: skip
     return figure
 
 
@@ -69,10 +69,12 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None
         columns = by_scaler[scaler][rank]
         scales = np.log2(results.in_force(columns["scale_changes"], len(columns["loss"])))
         first = row["seed"] == 0
-        shown = {**style, "label": label(scaler, rank)} if first else {**style, **FAINT}
+        shown = {**style, "label": label(scaler, rank)} if first else {**style, **THIN}
         axes.step(range(len(scales)), scales, where="post", **shown)
-        if first and (start := lost(columns)) is not None:
-            axes.plot(start, scales[start], zorder=5, **CROSS)
+        if (start := lost(columns)) is not None:
+            axes.plot(
+                start, scales[start], zorder=5, **CROSS if first else {**CROSS, "markersize": 4, "markeredgewidth": 1}
+            )
 
 
 def lost(columns: Record) -> int | None:

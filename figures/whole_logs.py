@@ -1,6 +1,6 @@
 """Whole public logs of fp16 training on GPUs: the machine goes through every number, wrong constants do not.
 
-a, b: the line is the machine, dots are printed overflows; they hide where they came in ten steps. c: by which step a
+a, b: the line is the machine at the ends of blocks and where a printed overflow, a dot, met it. c: by which step a
 rule that differs in one thing from the one that was set is refuted; grey: the log does not tell them apart; white: it
 would be the same.
 """
@@ -26,7 +26,7 @@ OTHERS = {
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 3.0)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.75)
     halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3))
     longest = max(run.records, key=lambda row: row["steps"])
     widest = max(run.records, key=lambda row: float(np.ptp(row["log2_scale"])))
@@ -39,15 +39,33 @@ def plot(run: Result) -> Figure:
     return figure
 
 
+def overflows(row: Mapping[str, Any]) -> list[tuple[float, int, int]]:
+    """Return the printed overflows: the step, or the middle of its block, and log2 of the scale before and after."""
+    return [
+        (step or last - row["every"] / 2, before, after)
+        for last, step, before, after in row["events"]
+        if after <= before
+    ]
+
+
+def history(row: Mapping[str, Any]) -> list[tuple[float, int]]:
+    """Return the steps at which log2 of the machine's scale is known, and it: ends of blocks, and printed overflows."""
+    if any(low != high for low, high in row["log2_scale"]):
+        raise ValueError(f"{row['arm']}: expected one scale at the end of each block")
+    ends = [(float(row["every"] * (n + 1)), low) for n, (low, _) in enumerate(row["log2_scale"])]
+    known = [point for step, before, after in overflows(row) for point in ((step, before), (step, after))]
+    return sorted([*known, *ends], key=lambda point: point[0])
+
+
 def draw_scale(axes: Axes, row: Mapping[str, Any]) -> None:
-    """Draw the machine's scale at each line, and a dot per printed overflow at the scale that it met."""
-    lines = [row["every"] * (n + 1) for n in range(len(row["log2_scale"]))]
-    low, high = zip(*row["log2_scale"], strict=True)
-    axes.fill_between(lines, low, high, step="post", color=_style.SKY, alpha=0.5, linewidth=0)
-    axes.plot(lines, low, color=_style.BLUE, drawstyle="steps-post", linewidth=0.7)
-    met = [(step or last, before) for last, step, before, after in row["events"] if after <= before]
-    axes.plot(*zip(*met, strict=True), "o", color=_style.CLASS["overflow"], markersize=1.6)
-    _style.power_ticks(axes.yaxis, range(min(low), max(high) + 2, 2))
+    """Draw the machine's scale where it is known, and a dot per printed overflow at the scale that it met."""
+    steps, log2_scales = zip(*history(row), strict=True)
+    axes.plot(steps, log2_scales, color=_style.BLUE, linewidth=0.6, label="machine")
+    met = [(step, before) for step, before, _ in overflows(row)]
+    axes.plot(
+        *zip(*met, strict=True), "o", color=_style.CLASS["overflow"], markersize=1.6, clip_on=False, label="overflows"
+    )
+    _style.power_ticks(axes.yaxis, range(min(log2_scales), max(log2_scales) + 2, 2 if np.ptp(log2_scales) < 8 else 4))
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, row["steps"]))
 
 

@@ -5,9 +5,9 @@ words that the data must bear out is a claim in `figures/claims.py`, which the t
 """
 
 from paper.ledger import Formula, Number
-from paper.numbers import costs, gradients, judged, processors, scalers, theory, training
+from paper.numbers import gradients, judged, processors, scalers, theory, training
 
-PARTS = (scalers, judged, theory, gradients, training, costs, processors)
+PARTS = (scalers, judged, theory, gradients, training, processors)
 NUMBERS: dict[str, Number | Formula] = {name: number for part in PARTS for name, number in part.NUMBERS.items()}
 FIGURES = (
     "exponent_heatmap", "theory_real", "loops", "staleness", "ranks_cells", "ranks_training", "overflow_storm",

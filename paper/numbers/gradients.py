@@ -1,10 +1,12 @@
 """Where gradients lie, the rule and the start, storms and formats."""
 
+from collections.abc import Callable
 from functools import partial
+from math import log2
 from statistics import fmean
 
 from ampsim.core.machine import Rule
-from ampsim.core.theory import trade_off
+from ampsim.core.theory import bad_step_drift, trade_off
 from figures.claims import NEAR
 from figures.quantities import at_share, flushed, growths, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
@@ -16,6 +18,7 @@ default = partial(Number, "torch_default")
 storm = partial(Number, "overflow_storm")
 hist = partial(Number, "gradient_histogram")
 
+NEW = "@cpu-new-seeds"
 ALIKE = ("G=20", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25")
 
 
@@ -36,6 +39,26 @@ def predicted_products(run: Result) -> list[float]:
     return [trade_off(rule) for rule in alike]
 
 
+def lowest(arm: str) -> Callable[[Result], float]:
+    """Return a function that gives the lowest test loss of an arm."""
+    return lambda run: run.arm(arm).min("test_loss")
+
+
+def highest(arm: str) -> Callable[[Result], float]:
+    """Return a function that gives the highest test loss of an arm."""
+    return lambda run: run.arm(arm).max("test_loss")
+
+
+def off_t8(run: Result) -> float:
+    """Return how far the drift of a run is from T8's at the share of bad steps that it met, at most, above critical."""
+    found = []
+    for row in (row for name in ("storm 1.25", "storm 2") for row in run.arm(name)):
+        (_, first), *_, (_, last) = row["scale_changes"]
+        law = bad_step_drift(Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps)
+        found.append(abs(log2(last / first) / run.steps - law))
+    return max(found)
+
+
 def predicted(run: Result, fmt: str, arm: str) -> list[float]:
     """Return the share that T9 says a format flushes, per seed."""
     return [row["parameters"]["formats"][fmt]["predicted"] for row in run.arm(arm)]
@@ -52,9 +75,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "hist.real": hist(lambda run: fmean(at_share(run, "real_flushed", 0)), "%0"),
     "hist.steps": hist(lambda run: run.arm("gpt").the("points")[2], "d"),
     "hist.error.real": hist(lambda run: fmean(at_share(run, "real_error", 2)), "%0"),
-    "hist.error.new": Number(
-        "gradient_histogram@cpu-new-seeds", lambda run: fmean(at_share(run, "real_error", 2)), "%0"
-    ),
+    "hist.error.new.min": Number(f"gradient_histogram{NEW}", lambda run: min(at_share(run, "real_error", 2)), ">=%0"),
+    "hist.error.new.max": Number(f"gradient_histogram{NEW}", lambda run: max(at_share(run, "real_error", 2)), "<=%0"),
     "hist.error.rounded": hist(lambda run: fmean(at_share(run, "rounded_error", 2)), "%0"),
     "trained.largest": heat(lambda run: max(arm.first["elements"] for arm in run.arms.values()), ">=,d"),
     "heat.unscaled.lost": heat(lambda run: fmean(row["lost"][0] for row in run.arm("gpt unscaled")), "%0"),
@@ -90,17 +112,26 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "default.steps": default(lambda run: run.config["steps"], ",d"),
     "default.grown": default(lambda run: common(growths(run)), "words"),
+    "default.new.min": Number(f"torch_default{NEW}", lambda run: min(run.arm("torch").skips()), ">=words"),
+    "default.new.max": Number(f"torch_default{NEW}", lambda run: max(run.arm("torch").skips()), "<=words"),
     "default.skips": default(lambda run: common(run.arm("torch").skips()), "words"),
     "rules.headroom.1": rules(lambda run: run.arm("headroom 1 bit").mean("skip_rate"), "%1"),
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
-    "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
-    "storm.2.max": storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
-    "storm.floor.min": storm(lambda run: run.arm("storm 2 floor=2^8").min("test_loss"), ">=.3f"),
-    "storm.floor.max": storm(lambda run: run.arm("storm 2 floor=2^8").max("test_loss"), "<=.3f"),
-    "storm.short.min": storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
-    "storm.short.max": storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
-    "formats.fp16": Number("formats", lambda run: max(flushed(run, "fp16")), "<=%2"),
-    "formats.e5m2": Number("formats", lambda run: max(flushed(run, "e5m2")), "<=%1"),
-    "formats.e4m3.seeds": Number("formats", lambda run: listed(flushed(run, "e4m3", "sigmoid")), "text"),
-    "formats.e4m3.t9": Number("formats", lambda run: listed(predicted(run, "e4m3", "sigmoid")), "text"),
+    **{
+        f"storm.{new}{name}.{end}": Number(f"overflow_storm{folder}", extreme(arm), form)
+        for new, folder in (("", ""), ("new.", NEW))
+        for name, arm in (("2", "storm 2"), ("floor", "storm 2 floor=2^8"), ("short", "storm 2 G=4"))
+        for end, extreme, form in (("min", lowest, ">=.3f"), ("max", highest, "<=.3f"))
+    },
+    "storm.drift.off": storm(off_t8, "<=.3f"),
+    **{
+        f"formats.{new}{name}": Number(f"formats{folder}", value, form)
+        for new, folder in (("", ""), ("new.", NEW))
+        for name, value, form in (
+            ("fp16", lambda run: max(flushed(run, "fp16")), "<=%2"),
+            ("e5m2", lambda run: max(flushed(run, "e5m2")), "<=%1"),
+            ("e4m3.seeds", lambda run: listed(flushed(run, "e4m3", "sigmoid")), "text"),
+            ("e4m3.t9", lambda run: listed(predicted(run, "e4m3", "sigmoid")), "text"),
+        )
+    },
 }

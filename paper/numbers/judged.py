@@ -1,7 +1,8 @@
 """What the machine and the laws say of loops, threads, ranks and logs."""
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from math import floor, isnan, log2, sqrt
 
 from ampsim.records import Record
@@ -15,14 +16,15 @@ from figures.quantities import (
     rank_wrong,
     total,
 )
-from figures.results import Result
+from figures.results import Array, Result
 from paper.ledger import Formula, Number
 from paper.sources import ROOT
 
 START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their tens of steps
 SFT = "SFT, OPT-1.3B"
 SET_ASIDE = {"AMP105", "AMP109", "AMP127"}  # the census does not count these: off by default, or broken by choice
-OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler of their own
+ICEFALL = "k2-fsa/icefall"
+OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
 
 
 def _wrong(run: Result, depth: int, interval: int) -> float:
@@ -46,10 +48,22 @@ def _hiding(run: Result) -> list[Record]:
     return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
 
 
-def _higher(run: Result, column: str, interval: int) -> int:
-    """Return for how many seeds a loss ends higher with torch's shared scaler than with ours."""
-    ours, torchs = (run.arm(f"{whose} G={interval}").numbers(column) for whose in ("ampsim", "torch"))
-    return int((torchs > ours).sum())
+def _test_costs(run: Result, interval: int) -> Array:
+    """Return how much more test loss torch's shared scaler ends with than ours, per seed, nats."""
+    ours, torchs = (run.arm(f"{whose} G={interval}").numbers("test_loss") for whose in ("ampsim", "torch"))
+    return torchs - ours
+
+
+def _margins(run: Result) -> list[float]:
+    """Return by how much the intervals of the four mean differences of losses leave out zero, those that do."""
+    samples = [sample for g in run.config["growth_intervals"] for sample in (race_costs(run)[g], _test_costs(run, g))]
+    margins = [abs(float(sample.mean())) - half_width(sample) for sample in samples]
+    return [margin for margin in margins if margin > 0]
+
+
+def _share_of_passes(run: Result, arm: str, column: str) -> float:
+    """Return which share of all passes of an arm a column counts."""
+    return float(sum(run.arm(arm).column(column)) / (len(run.seeds) * run.config["steps"]))
 
 
 def _other_rules(run: Result) -> list[bool]:
@@ -71,14 +85,28 @@ def _read(code: str) -> list[bool]:
     return [each["true"] for each in found if each["code"] == code and each["sample"].startswith("unseen")]
 
 
-def by_repository() -> list[tuple[int, int]]:
+def _seen(pattern: str) -> str:
+    """Return how many of the defects that readers had found the rules found, as `docs/lint/README.md` has it."""
+    found = re.search(pattern, (ROOT / "docs" / "lint" / "README.md").read_text("utf-8"))
+    if found is None:
+        raise LookupError(f"docs/lint/README.md: expected {pattern!r}")
+    return f"{found['found']} of {found['all']}"
+
+
+def _corpus() -> set[str]:
+    """Return the repositories of the corpus on which the rules were made, as far as a finding names them."""
+    _, *found = map(json.loads, (ROOT / "docs" / "lint" / "measured.jsonl").read_text("utf-8").splitlines())
+    return {each["repository"] for each in found if not each["sample"].startswith("unseen")}
+
+
+def by_repository() -> dict[str, tuple[int, int]]:
     """Return per repository of the census how many of its loops break a law, and how many it has; copies count once."""
     files = [*map(json.loads, (ROOT / "experiments" / "inputs" / "census.jsonl").read_text("utf-8").splitlines())]
     loops = {loop["digest"]: (file["repository"], loop) for file in files[::-1] for loop in file["loops"]}
     found: dict[str, list[bool]] = {}
     for repository, loop in loops.values():
         found.setdefault(repository, []).append(bool(loop["codes"].keys() - SET_ASIDE))
-    return [(sum(wrong), len(wrong)) for wrong in found.values()]
+    return {repository: (sum(wrong), len(wrong)) for repository, wrong in found.items()}
 
 
 def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
@@ -96,7 +124,7 @@ def _of_kind(run: Result, kind: str, wrong: bool) -> int:
 
 
 def _loops(run: Result) -> list[Record]:
-    """Return the loops of frameworks that have a scaler of their own."""
+    """Return the loops of packages that train with a scaler, torch's or their own."""
     return [row for row in run.records if "laws" in row and row["arm"] not in OUR_SCALER]
 
 
@@ -118,6 +146,11 @@ def _broken_cells(run: Result) -> list[Record]:
 def _faults(run: Result) -> list[Record]:
     """Return the runs of the explainer in which a fault was planted."""
     return [row for row in run.records if row["arm"] != "healthy"]
+
+
+def _missed(rows: Iterable[Record]) -> int:
+    """Return how many runs the explainer calls healthy."""
+    return sum(row["verdict"] == "healthy" for row in rows)
 
 
 def _apart(run: Result) -> list[float]:
@@ -146,18 +179,21 @@ NUMBERS: dict[str, Number | Formula] = {
         for column in ("wrong", "checked")
     },
     "threads.ours.checked": Number("threads", lambda run: total(run, "ampsim ", "checked"), ",d"),
-    "race.wrong": Number("threads_loss", lambda run: run.arm("torch G=5").mean("wrong") / run.config["steps"], "%1"),
+    "race.apart": Number("threads_loss", lambda run: len(_margins(run)), "words"),
+    "race.margin": Number("threads_loss", lambda run: max(_margins(run)), ".4f"),
     "race.seeds": Number("threads_loss", lambda run: len(run.seeds), "words"),
-    "race.test": Number("threads_loss", lambda run: _higher(run, "test_loss", 5), "words"),
-    "race.50.test": Number("threads_loss", lambda run: _higher(run, "test_loss", 50), "words"),
-    "race.errors": Number("threads_loss", lambda run: sum(run.arm("torch G=5").column("errors")), "d"),
-    "race.50.errors": Number("threads_loss", lambda run: sum(run.arm("torch G=50").column("errors")), "d"),
+    "race.train": Number("threads_loss", lambda run: int((race_costs(run)[5] > 0).sum()), "words"),
+    "race.50.train": Number("threads_loss", lambda run: int((race_costs(run)[50] > 0).sum()), "words"),
+    "race.test.mean": Number("threads_loss", lambda run: float(_test_costs(run, 5).mean()), ".4f"),
+    "race.test.half": Number("threads_loss", lambda run: half_width(_test_costs(run, 5)), "<=.4f"),
+    "race.50.test.mean": Number("threads_loss", lambda run: float(_test_costs(run, 50).mean()), ".4f"),
+    "race.50.test.half": Number("threads_loss", lambda run: half_width(_test_costs(run, 50)), "<=.4f"),
+    "race.errors": Number("threads_loss", lambda run: _share_of_passes(run, "torch G=5", "errors"), "%1"),
+    "race.50.errors": Number("threads_loss", lambda run: _share_of_passes(run, "torch G=50", "errors"), "%1"),
     "race.mean": Number("threads_loss", lambda run: race_costs(run)[5].mean(), ".4f"),
     "race.half": Number("threads_loss", lambda run: half_width(race_costs(run)[5]), "<=.4f"),
     "race.loss": Number("threads_loss", lambda run: run.arm("ampsim G=5").mean("train_loss"), ".3f"),
-    "race.50.wrong": Number(
-        "threads_loss", lambda run: run.arm("torch G=50").mean("wrong") / run.config["steps"], "%1"
-    ),
+    "race.50.wrong": Number("threads_loss", lambda run: _share_of_passes(run, "torch G=50", "wrong"), "%1"),
     "race.50.mean": Number("threads_loss", lambda run: race_costs(run)[50].mean(), ".4f"),
     "race.50.half": Number("threads_loss", lambda run: half_width(race_costs(run)[50]), "<=.4f"),
     "race.50.loss": Number("threads_loss", lambda run: run.arm("ampsim G=50").mean("train_loss"), ".3f"),
@@ -187,13 +223,10 @@ NUMBERS: dict[str, Number | Formula] = {
         "ranks_cells", lambda run: len(rank_wrong(run, "torch", "raised infinite")), "words"
     ),
     "logs.scalers": Number("whole_logs", lambda run: len(run.records), "words"),
-    "logs.printed": Number("whole_logs", lambda run: sum(row["printed"] for row in run.records), ",d"),
     "logs.logs": Number("whole_logs", lambda run: len({row["source"] for row in run.records}), "words"),
     "logs.steps": Number("whole_logs", lambda run: sum(row["steps"] for row in run.records), ",d"),
     "logs.rules": Number("whole_logs", lambda run: len(_other_rules(run)), "d"),
     "logs.rules.refuted": Number("whole_logs", lambda run: sum(_other_rules(run)), "d"),
-    "logs.sft.printed": Number("whole_logs", lambda run: run.arm(SFT).the("printed"), ",d"),
-    "logs.sft.blocks": Number("whole_logs", lambda run: len(run.arm(SFT).the("log2_scale")), "d"),
     "logs.unprinted": Number(
         "whole_logs", lambda run: sum(step is None for _, step, *_ in run.arm(SFT).the("events")), "d"
     ),
@@ -215,8 +248,18 @@ NUMBERS: dict[str, Number | Formula] = {
     "census.repositories.wrong": Number(
         "census", lambda run: len({name for row in run.records for name in row["wrong"]["repositories"]}), "d"
     ),
-    "census.low": Formula(lambda: clustered(by_repository())[0], ">=%0"),
-    "census.high": Formula(lambda: clustered(by_repository())[1], "<=%0"),
+    "census.share": Number("census", lambda run: census(run, "wrong")[0] / census(run, "wrong")[1], "%0"),
+    "census.averages": Number("census", lambda run: census(run, "of", "average")[1], "d"),
+    "census.icefall": Formula(lambda: by_repository()[ICEFALL][1], "d"),
+    "census.rest": Formula(lambda: sum(size for name, (_, size) in by_repository().items() if name != ICEFALL), "d"),
+    "census.corpus": Formula(lambda: len(by_repository().keys() & _corpus()), ">=d"),
+    "census.low": Formula(lambda: clustered([*by_repository().values()])[0], ">=%0"),
+    "census.high": Formula(lambda: clustered([*by_repository().values()])[1], "<=%0"),
+    "lint.seen.first": Formula(lambda: _seen(r"\| together \| (?P<found>\d+) of (?P<all>\d+) "), "text"),
+    "lint.seen.now": Formula(lambda: _seen(r"\| together .* (?P<found>\d+) of (?P<all>\d+) \|\n"), "text"),
+    "lint.seen.fourth": Formula(
+        lambda: _seen(r"A fourth reading,[^:]*: of (?P<all>\d+) defects[^,]*, (?P<found>\d+) were"), "text"
+    ),
     "census.script": Number("census", lambda run: _of_kind(run, "script", wrong=True), "d"),
     "census.script.loops": Number("census", lambda run: _of_kind(run, "script", wrong=False), "d"),
     "census.package": Number("census", lambda run: _of_kind(run, "package", wrong=True), "d"),
@@ -247,10 +290,15 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "explain.planted": Number("explain_faults", lambda run: len(_faults(run)), "d"),
     "explain.named": Number("explain_faults", lambda run: sum(row["named"] == row["arm"] for row in _faults(run)), "d"),
-    "explain.interval": Number(
-        "explain_faults",
-        lambda run: sum(row["named"] == row["arm"] for row in run.arm("interval too long")),
-        "words",
+    "explain.unsure": Number(
+        "explain_faults", lambda run: sum(row["verdict"] == "cannot tell" for row in run.arm("healthy")), "words"
+    ),
+    "explain.missed": Number("explain_faults", lambda run: _missed(_faults(run)), "words"),
+    "explain.missed.share": Number("explain_faults", lambda run: _missed(_faults(run)) / len(_faults(run)), "%0"),
+    "explain.missed.interval": Number("explain_faults", lambda run: _missed(run.arm("interval too long")), "words"),
+    "explain.missed.clip": Number("explain_faults", lambda run: _missed(run.arm("scaled clip")), "words"),
+    "explain.other": Number(
+        "explain_faults", lambda run: sum(row["named"] not in ("healthy", row["arm"]) for row in _faults(run)), "words"
     ),
     "explain.each": Number("explain_faults", lambda run: len(run.arm("interval too long")), "words"),
 }

@@ -1,6 +1,6 @@
 """The same experiments with other kernels, another processor's own or those that all share, and on other seeds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ampsim import records
 from figures import quantities as q
@@ -10,8 +10,10 @@ from figures.verdicts import judge
 from paper import lint, sources
 from paper.ledger import Cell, Formula, Number, Table
 
-FOLDERS = {"": "common kernels", "@cpu-amd-epyc": "EPYC's own", "@cpu-intel-xeon": "Xeon's own"}
 SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
+FOLDERS = {
+    "": "common kernels", f"@{SEEDS}": "new seeds", "@cpu-amd-epyc": "EPYC's own", "@cpu-intel-xeon": "Xeon's own",
+}  # fmt: skip
 COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by itself
 
 
@@ -45,9 +47,21 @@ def crashes(run: Result) -> str:
     return ", ".join(str(run.arm(f"fp16 lr={rate}").known("crash_step")) for rate in ("0.03", "0.035", "0.04", "0.05"))
 
 
-def above_float32(run: Result) -> float:
-    """Return by how much a fixed scale of 2^16 raises the mean loss."""
-    return run.arm("static 2^16").mean("test_loss") - run.arm("fp32").mean("test_loss")
+def above_float32(run: Result, arm: str) -> float:
+    """Return by how much an arm raises the mean loss."""
+    return run.arm(arm).mean("test_loss") - run.arm("fp32").mean("test_loss")
+
+
+def ends(values: Sequence[float], digits: int, factor: float = 1.0) -> str:
+    """Return the lowest and the highest of some values, in words."""
+    low, high = (f"{factor * value:.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def depth_4(run: Result, column: str, digits: int, factor: float = 1.0) -> str:
+    """Return a mean at depth four, for the cumulative rule, the deduplicated one and the probe."""
+    means = (run.arm(f"{rule} k=4").mean(column) for rule in ("cumulative", "deduplicated", "probe"))
+    return ", ".join(f"{factor * mean:.{digits}f}" for mean in means)
 
 
 ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
@@ -55,9 +69,23 @@ ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("calm runs with a false alarm of large activations", "crash_signals", alarms, "text"),
     ("sigmoid network, loss in float32", "sigmoid_underflow", lambda run: run.arm("fp32").mean("train_loss"), ".3f"),
     ("the same, dynamic, $G = 50$", "sigmoid_underflow", lambda run: run.arm("dynamic G=50").mean("train_loss"), ".3f"),
-    ("residual network at $2^16$, loss above float32's", "static_sweep", above_float32, ".3f"),
-    ("E4M3 flushes at most", "formats", lambda run: max(q.flushed(run, "e4m3")), "%1"),
+    ("residual network at $2^16$, loss above float32's", "static_sweep",
+     lambda run: above_float32(run, "static 2^16"), ".3f"),
+    ("the same, dynamic, $G = 50$", "static_sweep", lambda run: above_float32(run, "dynamic G=50"), ".3f"),
+    ("fp16, E5M2 and E4M3 flush at most, %", "formats",
+     lambda run: ", ".join(f"{100 * max(q.flushed(run, fmt)):.2f}" for fmt in ("fp16", "e5m2", "e4m3")), "text"),
+    ("error of a trained gradient, % of its norm", "gradient_histogram",
+     lambda run: ends(q.at_share(run, "real_error", 2), 0, 100), "text"),
     ("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f"),
+    ("$k = 4$, bits unused: cumulative, deduplicated, probe", "staleness",
+     lambda run: depth_4(run, "headroom", 2), "text"),
+    ("the same, % of steps skipped", "staleness", lambda run: depth_4(run, "skip_rate", 2, 100), "text"),
+    ("one bit of margin, bits unused", "policies",
+     lambda run: ends([row["policies"]["headroom 1 bit"]["headroom"][0] for row in run.arm("digits")], 2), "text"),
+    ("torch's default, bits unused", "policies",
+     lambda run: ends([row["policies"]["backoff G=2000"]["headroom"][0] for row in run.arm("digits")], 2), "text"),
+    ("steps to recover at $G = 50$", "policies",
+     lambda run: ends(q.per_policy(run, "backoff G=50", "recovery"), 0), "text"),
 )  # fmt: skip
 
 
@@ -65,9 +93,16 @@ def table() -> Table:
     """Return some results of each folder, side by side."""
 
     def cells(what: str, stem: str, value: Callable[[Result], float | str], form: str) -> tuple[Cell, ...]:
-        return what, *(Number(f"{stem}{folder}", value, form) for folder in FOLDERS)
+        numbers = (Number(f"{stem}{folder}", value, form) for folder in FOLDERS)
+        return what, *(number if run_there(number.stem) else "–" for number in numbers)
 
-    return Table(("", *FOLDERS.values()), tuple(cells(*row) for row in ROWS), "lrrr")
+    return Table(("", *FOLDERS.values()), tuple(cells(*row) for row in ROWS), "lrrrr")
+
+
+def run_there(stem: str) -> bool:
+    """Return whether an experiment was run where its stem says."""
+    name, _, folder = stem.partition("@")
+    return (DATA / (folder or "cpu") / f"{name}.jsonl").exists()
 
 
 def claims() -> list[Claim]:

@@ -105,7 +105,9 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("sigmoid_underflow", 1, "y", arms(lambda arm: arm.column("train_loss"))),
     ("sigmoid_underflow", 2, "y", lambda run: {name: np.log2(run.arm(name).scales())[2] for name in FULL}),
     ("sigmoid_underflow", 2, "x", lambda run: {f"skips {k}": run.arm(k).records[-1]["found_inf"] for k in FULL}),
-    ("overflow_storm", 1, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
+    ("overflow_storm", 1, "x", storms(lambda arm: [
+        len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
+    ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
     ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
     ("crash_signals", 0, "x", leads),
@@ -190,6 +192,27 @@ def test_storms_are_drawn_as_they_were() -> None:
     slope = theory.bad_step_drift(rule, F.overflow_storm.storm(run, 2.0).first["rate"])
     assert one(axes, "T8 2").get_ydata() == pytest.approx([16, 16 + slope * run.steps])
     assert not lines(axes, "T8 0.8")
+
+
+def test_the_machines_line_goes_through_every_printed_overflow_and_the_end_of_every_block() -> None:
+    rows = {row["arm"]: row for row in results.load("whole_logs").records}
+    for axes, arm in zip(drawn("whole_logs").axes, ("SFT, OPT-1.3B", "reward, OPT-350M"), strict=False):
+        line, dots = ([*map(tuple, one(axes, name).get_xydata())] for name in ("machine", "overflows"))
+        assert {*dots} <= {*line}
+        assert len(dots) == sum(after <= before for _, _, before, after in rows[arm]["events"])
+        assert {(10.0 * n, low) for n, (low, _) in enumerate(rows[arm]["log2_scale"], 1)} <= {*line}
+    with pytest.raises(ValueError, match="one scale at the end of each block"):
+        F.whole_logs.history({**rows[arm], "log2_scale": [[1, 2]]})
+
+
+def test_the_atlas_leaves_out_only_laws_that_nobody_breaks() -> None:
+    names, peers = F.atlas.atlas_page.parts(results.load("atlas"))
+    kept = F.atlas.kept_by_all(names, peers)
+    broken = {law for peer in peers for law, found in peer["laws"].items() if found["outcome"] in ("failed", "refused")}
+    chosen = {law for peer in peers for law, found in peer["laws"].items() if found["outcome"] == "expected failure"}
+    assert {*names} - {*kept} == broken | chosen
+    (text,) = (said for said in says("atlas") if said.startswith("Kept by all"))
+    assert all(law.replace("_", " ") in text.replace("\n", " ") for law in kept)
 
 
 def test_recoveries_are_drawn_as_they_were() -> None:
@@ -454,7 +477,10 @@ def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost
     first = {(each["way"], each["scaler"]): each["ranks"] for each in run.records[0]["runs"]}
     for axes, way in zip(drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True):
         crosses = [line.get_xdata().tolist() for line in axes.lines if line.get_marker() == "x"]
-        assert crosses == [[F.ranks_training.lost(each)] for each in first[way, "torch"]]
+        runs = [each for row in run.records[::-1] for each in row["runs"] if each["way"] == way]
+        ranks = [rank for each in runs if each["scaler"] == "torch" for rank in each["ranks"]]
+        assert crosses == [[F.ranks_training.lost(rank)] for rank in ranks]
+        assert all(max(axes.get_xlim()) > x + 2 for (x,) in crosses)  # whole, not cut at the edge
         for scaler, rank in F.ranks_training.LINES:
             columns = first[way, scaler][rank]
             scales = results.in_force(columns["scale_changes"], run.steps)

@@ -15,13 +15,14 @@ import pytest
 
 from ampsim import records
 from ampsim.core import theory
-from figures import claims, rendering
+from figures import claims, rendering, verdicts
 from figures.claims import Finding
 from figures.quantities import INTERVALS
 from paper import __main__ as cli
 from paper import build, ledger, lint, sources, tables
 from paper.ledger import Declared, Number, Table
-from paper.numbers import judged
+from paper.numbers import judged, scalers
+from paper.numbers import theory as theory_numbers
 from paper.printed import show
 from paper.sources import ROOT, PaperError
 
@@ -48,7 +49,7 @@ def checkout(whole: Path, tmp_path: Path) -> Path:
 def built(whole: Path) -> dict[str, bytes]:
     """The paper, built where a ledger with a wrong number lay."""
     shutil.copy(ROOT / "paper" / "numbers.json", whole / "paper")
-    edit(whole / "paper" / "numbers.json", '"typst": "no"', '"typst": "three"')
+    edit(whole / "paper" / "numbers.json", '"typst": "two"', '"typst": "three"')
     return build.build(whole, draft=True)
 
 
@@ -491,13 +492,39 @@ def test_a_claims_code_and_powers_of_two_are_set_as_such() -> None:
     assert markup == r"After `unscale_`, at $2^(-14)$ of \[a\]: 1 ± 2"
 
 
+def test_what_is_said_behind_a_frozen_claim_is_said_of_a_claim_of_the_text() -> None:
+    printed = [row[1]["text"] for row in BOOK["tables"]["claims"]["rows"]]
+    behind = {
+        name: text.rsplit(" _", 1)[1] for name, text in zip(BOOK["claims"], printed, strict=True) if text[-1] == "_"
+    }
+    assert behind == {name: f"{words}_" for name, words in verdicts.NARROWER.items()}
+
+
+def test_torchs_failures_are_counted_by_the_atlass_rule() -> None:
+    (torch,) = (row for row in rows("conformance") if row["arm"] == "torch")
+    own = {"skip_is_reported", "constants_that_no_run_could_want_are_refused"}
+    away = {name for name in torch["failed"] if name not in scalers.ENDS}
+    assert own < away
+    said = {name: BOOK["numbers"][f"kit.torch.{name}"]["value"] for name in ("asked", "away", "own")}
+    asked = sum(check["outcome"] != "not applicable" for check in torch["checks"].values())
+    assert said == {"asked": asked, "away": len(away - own), "own": len(own)}
+
+
+def test_what_is_close_to_two_deviations_is_neither_within_nor_past_them() -> None:
+    assert [theory_numbers.edge_of_two(z) for z in (1.9, 1.907, -1.988, 2.0, 2.01)] == [False, True, True, True, False]
+    zs = theory_numbers.level_zs()
+    low, high = sum(z > 2 for z in zs), sum(z > 2 / 1.05 for z in zs)
+    assert BOOK["numbers"]["judged[3,3]"]["text"] == f"{low} to {high}"
+
+
 def test_the_bugs_of_the_table_are_all_that_were_planted() -> None:
     run = sources.load("loops")
     assert sum(len(tables.of_law(run, law)) for law in tables.LOOP_LAWS) == BOOK["numbers"]["loops.bugs"]["value"]
 
 
 def test_the_census_by_repository_adds_up_and_alone_loops_have_the_binomial_interval() -> None:
-    groups = judged.by_repository()
+    repositories = judged.by_repository()
+    groups = [*repositories.values()]
     assert sum(wrong for wrong, _ in groups) == BOOK["numbers"]["census.wrong"]["value"]
     assert sum(size for _, size in groups) == BOOK["numbers"]["census.loops"]["value"]
     assert len(groups) == BOOK["numbers"]["census.repositories"]["value"]
