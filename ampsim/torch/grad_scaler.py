@@ -219,24 +219,21 @@ class GradScaler(TorchNames):
         """Multiply a tensor, or tensors in nested iterables, by the ticket's scale. Dtypes as in torch."""
         if not self._enabled:
             return outputs
-        if isinstance(outputs, Tensor):
-            return self._scale_one(outputs, ticket)
-        if isinstance(outputs, Iterable):
-            scaled = map(partial(GradScaler.scale, self, ticket=ticket), outputs)  # a subclass counts one call
-            return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
-        raise refusals.NOT_A_LOSS.error()
-
-    def _scale_one(self, output: Tensor, ticket: ScaleTicket | None) -> Tensor:
+        if not isinstance(outputs, Tensor):
+            if not isinstance(outputs, Iterable):
+                raise refusals.NOT_A_LOSS.error()
+            each = map(partial(GradScaler.scale, self, ticket=ticket), outputs)  # a subclass counts one call
+            return type(outputs)(each) if isinstance(outputs, (list, tuple)) else each
         if ticket is not None:
             self._iterations.checked("scale", ticket)
         else:
             self._iterations.needs_no_ticket("scale")
             if self._iterations.register is None:
-                self._start_as_torch(output.device)
+                self._start_as_torch(outputs.device)
             ticket = self._iterations.stepping("scale", None)
         self._check_by_hand("scale")
         self._scaled = ticket
-        scaled = output * ticket.value.scale_on(output.device)
+        scaled = outputs * ticket.value.scale_on(outputs.device)
         if scaled.requires_grad:
             self._owners.watch(scaled, ticket)
         return scaled
@@ -401,7 +398,8 @@ class GradScaler(TorchNames):
             if by_hand is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
 
-            self._owners.leave(ticket, self._records.of(ticket.index))
+            records = self._records.of(ticket.index)
+            self._owners.leave(ticket, records)
 
             def advance(version: AnyVersion) -> AnyVersion:
                 version = self._by_hand or version
@@ -412,9 +410,9 @@ class GradScaler(TorchNames):
 
             register.apply(ticket, advance, is_async=is_async)
             self._by_hand = None
-            found = self._records.close(ticket.index)
+            self._records.close(ticket.index)
         for observer in [*self._observers.values()]:
-            observer.closed(ticket, found)
+            observer.closed(ticket, [(record.optimizer, [*record.found_inf.values()]) for record in records])
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""

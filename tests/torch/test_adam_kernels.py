@@ -88,7 +88,8 @@ def test_the_check_is_that_of_float64(sizes, dtype, magnitude, scale, clip, on_d
     bound = torch.tensor(clip, device=DEVICE) if clip is not None and (on_device or refused) else clip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "_at_once", lambda _: programs)
-        norm, found, divisor = (value.item() for value in kernels.check(grads, at, bound)[:3])
+        checked = kernels.check(grads, at, bound)
+    norm, found, divisor = (value.item() for value in (checked.norm, checked.found_inf, checked.divisor))
     values = np.concatenate([grad.cpu().double().numpy() for grad in grads]) / scale
     with np.errstate(all="ignore"):
         exact = np.sqrt(np.square(values).sum())

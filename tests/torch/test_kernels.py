@@ -151,7 +151,8 @@ def test_more_tiles_than_programs(programs, monkeypatch) -> None:
 def test_gradients_are_read_only_and_the_results_are_scalars() -> None:
     grad = torch.randn(100, device=DEVICE, requires_grad=True)
     before, version = grad.detach().clone(), grad._version
-    for value in norm_and_flag([grad], torch.tensor(0.5, device=DEVICE))[:4]:
+    checked = norm_and_flag([grad], torch.tensor(0.5, device=DEVICE))
+    for value in (checked.norm, checked.found_inf, checked.divisor, checked.largest):
         assert (value.shape, value.dtype, value.requires_grad) == ((), torch.float32, False)
     assert torch.equal(grad, before)
     assert grad._version == version
@@ -328,14 +329,14 @@ def test_on_cuda_a_captured_graph_reads_new_values_from_the_old_addresses() -> N
     norm_and_flag(grads)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        norm, found, *_ = norm_and_flag(grads)
+        checked = norm_and_flag(grads)
     for size in range(1, 30):  # other tables take its place in the cache
         norm_and_flag([torch.ones(size, device="cuda")])
     for value in (2.0, NAN):
         grads[1].fill_(value)
         graph.replay()
-        np.testing.assert_allclose(norm.item(), np.linalg.norm(wide(grads)), rtol=1e-6)
-        assert found.item() == float(math.isnan(value))
+        np.testing.assert_allclose(checked.norm.item(), np.linalg.norm(wide(grads)), rtol=1e-6)
+        assert checked.found_inf.item() == float(math.isnan(value))
 
 
 @pytest.mark.gpu
@@ -352,9 +353,9 @@ def test_on_cuda_a_tensor_of_more_than_2_to_the_31_elements(value) -> None:
         pytest.skip("needs 20 GB of GPU memory that are free")
     grad = torch.zeros(2**32 + 5, dtype=torch.bfloat16, device="cuda")
     grad[0], grad[2**31 + 7], grad[-1] = 4.0, 12.0, value
-    norm, found, *_ = norm_and_flag([grad])
-    np.testing.assert_allclose(norm.item(), math.sqrt(16 + 144 + value**2), rtol=1e-6)
-    assert found.item() == float(math.isnan(value))
+    checked = norm_and_flag([grad])
+    np.testing.assert_allclose(checked.norm.item(), math.sqrt(16 + 144 + value**2), rtol=1e-6)
+    assert checked.found_inf.item() == float(math.isnan(value))
 
 
 @pytest.mark.gpu

@@ -42,6 +42,11 @@ def swapped(tensor):
     tensor.data = tensor.data.clone()
 
 
+def shrunk(param):
+    param.grad, param.data = None, param.data[:1]
+    param.grad = torch.ones(1, 3)
+
+
 def with_grad(optimizer, grad):
     second(optimizer).grad = None
     if grad is not None and grad.dtype is not torch.float32:
@@ -66,6 +71,7 @@ CHANGES = {
     "a gradient in float16": lambda o: with_grad(o, torch.ones(2, 3, dtype=torch.float16)),
     "a gradient in another order": lambda o: with_grad(o, torch.ones(3, 2).t()),
     "a gradient of another kind": lambda o: with_grad(o, torch.nn.Parameter(torch.ones(2, 3))),
+    "a smaller parameter in its place": lambda o: shrunk(second(o)),
     "a sparse gradient": lambda o: with_grad(o, torch.ones(2, 3).to_sparse()),
 }
 
@@ -118,8 +124,20 @@ def test_what_is_known_goes_with_its_optimizer():
 def test_counts_that_nobody_else_wrote_are_kept_together():
     optimizer, group = known()
     steps = [each["step"] for each in optimizer.state.values()]
-    assert group.counts is None
-    group.counted(counts := torch.stack(steps))
-    assert group.counts is counts
+    given = []
+
+    def launch(counts):
+        given.append(counts)
+        torch._foreach_add_(steps, 1.0)
+        return torch.stack(steps)
+
+    assert group.step(launch)
+    assert group.step(launch)
+    assert given[0] is None
+    assert given[1].tolist() == [2.0] * 3
     steps[1].fill_(7.0)
-    assert group.counts is None
+    assert group.step(launch)
+    assert given[2] is None
+    assert not group.step(lambda counts: None)
+    assert group.step(launch)
+    assert given[3].tolist() == [4.0, 8.0, 4.0]

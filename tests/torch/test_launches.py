@@ -1,5 +1,6 @@
 """What a step gives a CUDA device to do beside torch's own kernel, counted on the CPU with our kernels left out."""
 
+import functools
 from collections import Counter
 from types import SimpleNamespace
 
@@ -9,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsim.core.machine import Rule
 from ampsim.torch import GradScaler, config
-from ampsim.torch.gradients import kernels, unscale
+from ampsim.torch.gradients import adam, kernels, kernels_adam, unscale
 from ampsim.torch.state.device import DeviceVersion
+from ampsim.torch.step import fused_step
 
 VIEWS = (
     "view",
@@ -113,3 +115,78 @@ def test_what_is_found_is_aligned_for_the_kernel_that_reads_it(check) -> None:
     checked = kernels.check([torch.ones(3)], torch.ones(()), 1.0, (torch.ones(()), torch.zeros(()), Rule()))
     found = (checked.norm, checked.found_inf, checked.divisor, checked.largest, *checked.following)
     assert [each.data_ptr() % 16 for each in found] == [0] * 6
+
+
+class Adam(Check):
+    """In the place of the kernel that steps: notes its arguments."""
+
+    def launch(self, *args, **options) -> None:
+        self.calls.append(args)
+
+
+@pytest.fixture
+def stepped(check, monkeypatch) -> Adam:
+    """Take the CPU for a device with our step too, of which the kernel is left out."""
+    stub = Adam()
+    monkeypatch.setattr(kernels_adam, "adam", stub)
+    monkeypatch.setattr(adam, "tl", SimpleNamespace(float32=None))
+    monkeypatch.setattr(adam, "available", lambda _: True)
+    monkeypatch.setattr(fused_step, "KERNEL_DEVICES", {"cpu"})
+    return stub
+
+
+def behind(replace, step):
+    """Return a client's step that looks like the one that it calls."""
+
+    @functools.wraps(step)
+    def wrapped(*args):
+        replace()
+        return step(*args)
+
+    return wrapped
+
+
+def by_class(optimizer, replace, patch) -> None:
+    patch.setattr(torch.optim.AdamW, "step", behind(replace, torch.optim.AdamW.step))
+
+
+def by_class_below_a_schedule(optimizer, replace, patch) -> None:
+    by_class(optimizer, replace, patch)
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
+
+
+CLIENTS = {
+    "nobody": lambda optimizer, replace, patch: None,
+    "a schedule": lambda optimizer, replace, patch: torch.optim.lr_scheduler.ConstantLR(optimizer),
+    "a hook": lambda optimizer, replace, patch: optimizer.register_step_pre_hook(lambda *_: replace()),
+    "a step": lambda optimizer, replace, patch: patch.setattr(optimizer, "step", behind(replace, optimizer.step)),
+    "a class's step": by_class,
+    "a class's step below a schedule": by_class_below_a_schedule,
+}
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_the_gradients_that_a_step_takes_are_those_that_are_there_then(stepped, client, clips, monkeypatch) -> None:
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(8)]
+    groups = [{"params": params[:4]}, {"params": params[4:]}]
+    optimizer, scaler = torch.optim.AdamW(groups, fused=True), GradScaler("cpu", fused_step=True)
+    missing: list[int] = []
+
+    def replace() -> None:
+        for number, param in enumerate(params):
+            param.grad = None if number in missing else torch.ones_like(param)
+
+    client(optimizer, replace, monkeypatch)
+    for without in ([], [], [], [5], [1, 6], []):
+        missing[:] = without
+        stepped.calls.clear()
+        replace()
+        scaler.scale(torch.ones(()))
+        if clips:
+            scaler.unscale_and_clip_(optimizer, 1.0)
+            replace()
+        scaler.step(optimizer)
+        scaler.update()
+        taken = [address for call in stepped.calls for address in call[1][:, 1].tolist()]
+        assert taken == [param.grad.data_ptr() for param in params if param.grad is not None]

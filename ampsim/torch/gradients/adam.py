@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from ampsim._triton import is_dense, runs, tl
 from ampsim.torch.dynamo import leave_alone
 from ampsim.torch.gradients import kernels, kernels_adam
-from ampsim.torch.gradients.collect import Groups, PlainGroups
-from ampsim.torch.gradients.kernels import DTYPES, Numbers, addresses_of
+from ampsim.torch.gradients.collect import Groups, Numbers, PlainGroups, numbers
+from ampsim.torch.gradients.kernels import DTYPES, addresses_of
 
 PART = 1024  # elements of a tile that one program of `adam` steps, 8 per thread
 STEP_OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}  # what is fused is written as fma
@@ -67,22 +67,21 @@ class Addresses(NamedTuple):
     def of(cls, tensors: Tensors) -> "Addresses":
         """Look at the tensors."""
         sizes, grads = addresses_of(tensors.grads)
-        params, *moments = (tuple(map(Tensor.data_ptr, each)) for each in tensors[1:4])
-        return cls(sizes, grads, (params, *moments))  # type: ignore[arg-type]
+        params, first, second = (numbers(Tensor.data_ptr, each) for each in tensors[1:4])
+        return cls(sizes, grads, (params, first, second))
 
 
-def _powers(beta: float, counts: Tensor) -> Tensor:
-    """Return a power per tensor, float32: on CUDA as torch's own kernel rounds it, on the CPU to nearest."""
-    beta = float(np.float32(beta))
+def _powers(counts: Tensor, *betas: float) -> list[Tensor]:
+    """Return each beta's power per tensor, float32: on CUDA as torch's own kernel rounds it, on the CPU to nearest."""
     wide = counts if counts.is_cuda else counts.double()
-    return torch.pow(beta, wide).float()
+    return [torch.pow(float(np.float32(beta)), wide).float() for beta in betas]
 
 
 def step(
     tensors: Tensors,
     found_inf: Tensor,
     divisor: Tensor | None,
-    numbers: Hyperparameters,
+    chosen: Hyperparameters,
     addresses: Addresses | None = None,
     counts: Tensor | None = None,
 ) -> Tensor:
@@ -106,11 +105,11 @@ def step(
         counts = torch.stack([*tensors.steps]).reshape(-1) if counts is None else counts.add_(clean)
         if not tiles.size(0):
             return counts
-        lr, beta1, beta2, eps, decay = map(float, numbers[:5])
+        lr, beta1, beta2, eps, decay = map(float, chosen[:5])
         dtype, decays = getattr(tl, DTYPES[grads[0].dtype]), decay != 0.0
         kernels_adam.adam[(tiles.size(0) * (kernels.BLOCK // PART),)](
-            tiles, table, state, _powers(beta1, counts), _powers(beta2, counts), found_inf, divisor, lr, beta1, beta2,
-            eps, decay, dtype, decays, numbers.decoupled, numbers.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
+            tiles, table, state, *_powers(counts, beta1, beta2), found_inf, divisor, lr, beta1, beta2, eps, decay,
+            dtype, decays, chosen.decoupled, chosen.maximize, kernels.BLOCK, PART, **STEP_OPTIONS
         )  # fmt: skip
     return counts
 
@@ -125,8 +124,8 @@ def _try(grads: list[Tensor]) -> None:
     checked = kernels.check(grads, one, 1.0)
     param, exp_avg, exp_avg_sq = ([torch.zeros_like(grads[0])] for _ in range(3))
     tensors = Tensors(grads, param, exp_avg, exp_avg_sq, steps=[torch.zeros_like(one)])
-    numbers = Hyperparameters(1e-3, 0.9, 0.999, 1e-8, 0.0, decoupled=True, maximize=False)
-    step(tensors, checked.found_inf, checked.divisor, numbers)
+    chosen = Hyperparameters(1e-3, 0.9, 0.999, 1e-8, 0.0, decoupled=True, maximize=False)
+    step(tensors, checked.found_inf, checked.divisor, chosen)
 
 
 def why_not_check(groups: Groups) -> str | None:

@@ -1,7 +1,6 @@
 """An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 
 import numpy as np
@@ -12,13 +11,14 @@ from torch.optim import Optimizer
 from ampsim.core.torch_model import refusals
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
+Numbers = bytes  # one of each tensor, int64: its elements, or its address
 
 
 class PlainGroups(Groups):
     """Gradients known to be of one device and dtype, no subclasses, and contiguous."""
 
 
-_GRAD = attrgetter("grad")
+_GRAD, _DTYPE, _IS_CPU = map(attrgetter, ("grad", "dtype", "is_cpu"))
 FEW = 4  # parameters, below which a look at each costs less than a look at all
 _SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other views it gives up
 
@@ -66,16 +66,25 @@ def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
     lists = [group["params"] for group in optimizer.param_groups]
     if len(lists) == 1 and len(lists[0]) < FEW:
         return None
-    params = chain.from_iterable(lists)
-    grads = [grad for param in params if (grad := param.grad) is not None]
+    grads = [grad for params in lists for param in params if (grad := param.grad) is not None]
+    return PlainGroups({(grads[0].device, grads[0].dtype): grads}) if are_plain(grads) else None
+
+
+def are_plain(grads: list[Tensor]) -> bool:
+    """Tell whether gradients, at least one, are of one device and dtype, no subclasses, and contiguous."""
+    if {*map(type, grads)} != {Tensor} or {*map(_DTYPE, grads)} != {grads[0].dtype}:
+        return False
+    device = grads[0].device  # of a CPU torch says -1, and of others without a number
+    alike = all(map(_IS_CPU, grads)) if device.type == "cpu" else {*map(Tensor.get_device, grads)} == {device.index}
     try:
-        if {*map(type, grads)} != {Tensor} or not all(map(Tensor.is_contiguous, grads)):  # as no sparse COO one is
-            return None
+        return alike and all(map(Tensor.is_contiguous, grads))  # as no sparse COO one is
     except RuntimeError:  # of other layouts
-        return None
-    some: list[Tensor | None] = [*grads]
-    found = torch._C._group_tensors_by_device_and_dtype([some], False)  # noqa: SLF001, FBT003 - as torch's own do
-    return PlainGroups(dict.fromkeys(found, grads)) if len(found) == 1 else None
+        return False
+
+
+def numbers(of: Callable[[Tensor], int], tensors: Sequence[Tensor]) -> Numbers:
+    """Return a number of each tensor, as bytes: they are hashed, compared and sent sooner than Python's numbers."""
+    return np.fromiter(map(of, tensors), np.int64, len(tensors)).tobytes()
 
 
 def check_separate(groups: Groups) -> None:
@@ -119,10 +128,12 @@ def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None
     gradients are known to be contiguous.
     """
     for group in optimizer.param_groups:
-        params, grads = group["params"], [*map(_GRAD, group["params"])]
-        if all(map(Tensor.is_contiguous, params)) and (are_plain or all(g is None or g.is_contiguous() for g in grads)):
+        params = group["params"]
+        if all(map(Tensor.is_contiguous, params)) and (
+            are_plain or all(grad is None or grad.is_contiguous() for grad in map(_GRAD, params))
+        ):
             continue
-        for param, grad in zip(params, grads, strict=True):
+        for param, grad in zip(params, map(_GRAD, params), strict=True):
             contiguous = grad is None or (grad.is_contiguous() and param.is_contiguous())
             if not contiguous and grad.layout is torch.strided and grad.device.type == "cpu":
                 param.grad = _laid_out(grad, param)

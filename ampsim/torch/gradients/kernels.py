@@ -32,8 +32,8 @@ from ampsim import _triton
 from ampsim._triton import NewAddressesError, is_dense, jit, runs, tl
 from ampsim.core.machine import Rule
 from ampsim.torch.dynamo import leave_alone
+from ampsim.torch.gradients.collect import Numbers, numbers
 
-Numbers = tuple[int, ...]  # of all tensors: their elements, or their addresses
 Sent = tuple[Tensor, Any]  # a table, and the event after which it is on its device; None where it need not be sent
 
 BLOCK = 4096  # elements per tile, 16 per thread: rounding errs by less than (16 + 10) / 2 * 2^-24 in the norm
@@ -48,12 +48,22 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 class Checked(NamedTuple):
     """The result of one read of all gradients; each shape (), float32, on their device."""
 
-    norm: Tensor  # 2-norm of g / scale; inf if it exceeds float32, as of finite gradients it may
     found_inf: Tensor  # 1.0 if any g / scale is inf or NaN in float32, or the bound is no norm; else 0.0
-    divisor: Tensor  # g / divisor is unscaled and clipped
-    largest: Tensor  # max |g|, still scaled; NaN if any is NaN
     following: tuple[Tensor, Tensor] | None  # scale and growth tracker (int32) after an update by this flag alone
-    places: Numbers  # where the gradients lay
+    places: tuple[Numbers, Numbers]  # the gradients' elements, and where they lay
+    found: Tensor  # all in one; of these a tensor is made when it is asked for:
+
+    @property
+    def norm(self) -> Tensor:  # 2-norm of g / scale; inf if it exceeds float32, as of finite gradients it may
+        return self.found[0]
+
+    @property
+    def divisor(self) -> Tensor:  # g / divisor is unscaled and clipped
+        return self.found[2 * SLOT]
+
+    @property
+    def largest(self) -> Tensor:  # max |g|, still scaled; NaN if any is NaN
+        return self.found[3 * SLOT]
 
 
 Update = tuple[Tensor, Tensor, Rule]
@@ -97,9 +107,9 @@ def check(
     it: NewAddressesError otherwise.
     """
     device = grads[0].device
-    sizes, places = addresses_of(grads)
+    places = addresses_of(grads)
     with torch.cuda.device_of(grads[0]):  # Triton launches on the current one
-        tiles, table = tiles_on(device, sizes), table_on(device, sizes, places)
+        tiles, table = tiles_on(device, places[0]), table_on(device, *places)
         number = tiles.size(0)
         programs = max(1, min(number, PARTS, _at_once(device)))
         partials = torch.empty(2 * programs, dtype=torch.float64, device=device)
@@ -112,13 +122,12 @@ def check(
             *_state(update), counted, getattr(tl, DTYPES[grads[0].dtype]), bound, PARTS, BLOCK, SLOT,
             *_constants(update), **OPTIONS
         )  # fmt: skip
-    norm, flag, divisor, largest, following = found[::SLOT].unbind()
-    return Checked(norm, flag, divisor, largest, (following, counted) if counted is not None else None, places)
+    return Checked(found[SLOT], None if counted is None else (found[4 * SLOT], counted), places, found)
 
 
 def addresses_of(tensors: Sequence[Tensor]) -> tuple[Numbers, Numbers]:
     """Return the elements of each tensor, and where they lie."""
-    return tuple(map(Tensor.numel, tensors)), tuple(map(Tensor.data_ptr, tensors))
+    return numbers(Tensor.numel, tensors), numbers(Tensor.data_ptr, tensors)
 
 
 def _state(update: Update | None) -> tuple[Tensor | None, Tensor | None, int]:
@@ -186,12 +195,12 @@ def arrived(sent: Sent) -> Tensor:
 
 @functools.lru_cache(maxsize=64)  # of numbers: keeps no tensor alive; 8 bytes per tensor
 def _table(device: torch.device, *columns: Numbers) -> Sent:
-    return send(np.array(columns, dtype=np.int64).T.copy(), device)
+    return send(np.frombuffer(b"".join(columns), np.int64).reshape(len(columns), -1).T.copy(), device)
 
 
 @functools.lru_cache(maxsize=8)  # each 1/2000 of the size of large gradients
 def _tiles(device: torch.device, sizes: Numbers) -> Sent:
-    return send(tiles_of(sizes), device)
+    return send(tiles_of(np.frombuffer(sizes, np.int64)), device)
 
 
 def send(rows: "np.ndarray[Any, Any]", device: torch.device) -> Sent:
@@ -210,7 +219,7 @@ def send(rows: "np.ndarray[Any, Any]", device: torch.device) -> Sent:
     return table, copied
 
 
-def tiles_of(sizes: Numbers) -> "np.ndarray[Any, np.dtype[np.int32]]":
+def tiles_of(sizes: "Sequence[int] | np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.int32]]":
     """Return the tensor and the number in it of each tile of at most BLOCK elements; shape (tiles, 2), int32."""
     number = -(-np.array(sizes, dtype=np.int64) // BLOCK)
     of = np.repeat(np.arange(len(number)), number)  # the tile's tensor

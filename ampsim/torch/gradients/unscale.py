@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from ampsim.torch.gradients.collect import Groups, PlainGroups
+from ampsim.torch.gradients.collect import Groups, PlainGroups, are_plain
 from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, sum_of_squares
 
 if TYPE_CHECKING:
-    from ampsim.torch.gradients.kernels import Checked, Update
+    from ampsim.torch.gradients.kernels import Checked
 
 T = TypeVar("T")
 OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
+UpdateOn = Callable[[torch.device], Any]  # of what `kernels.check` is told of an update
 
 EXACT_CHECK = {"cpu"}
 """Where torch's own check looks at gradients as they are. On CUDA it rounds float64 to float32 first."""
@@ -161,10 +162,12 @@ def norm_on_host(groups: Groups, scale: float) -> float | None:
     return norm if norm < SAFE else None
 
 
-@torch.no_grad()
 def copied(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on `device`. Only a copy to the host is waited for: it may be used at once."""
-    return tensor.to(device, non_blocking=device.type != "cpu")
+    if tensor.device == device:
+        return tensor
+    with torch.no_grad():
+        return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,31 +213,24 @@ def triton_kernels() -> Any:
     return kernels
 
 
-def reads_at_once(groups: Groups) -> bool:
-    """Tell whether `kernels.check` says of gradients all that a step by torch's fused kernels needs.
-
-    Those write unscaled gradients in their own dtype, where a narrower one than float32 may overflow.
-    """
-    ((_, dtype), grads), *more = groups.items()
-    if more or dtype is not torch.float32:
-        return False
-    whole = isinstance(groups, PlainGroups) or all(map(Tensor.is_contiguous, grads))
-    return whole and _by_kernels(grads, lambda _: True) is True
-
-
 def check_at_once(
-    groups: Groups, scale_on: OnDevice, max_norm: float | Tensor | None, update: "Update | None"
+    groups: Groups, scale_on: OnDevice, max_norm: float | Tensor | None, update_on: UpdateOn, *, ours: bool
 ) -> "Checked | None":
-    """Do `kernels.check` of gradients that it takes; None in a capture, where it cannot be told of them.
+    """Do `kernels.check` of gradients, where it says of them all that a step needs and, in a capture, knows them.
 
-    `max_norm` is what to clip to: shape () if it is a tensor, on any device.
+    A step of `ours` takes them as the check does. torch's fused kernels write unscaled gradients in their own dtype,
+    where a narrower one than float32 may overflow. `max_norm` is what to clip to: shape () if a tensor, on any device.
     """
-    ((device, _), grads) = next(iter(groups.items()))
-    if isinstance(max_norm, Tensor):
-        max_norm = copied(max_norm.float(), device)
-    kernels = triton_kernels()
+    ((device, dtype), grads), *more = groups.items()
+    if not ours and (more or dtype is not torch.float32 or device.type not in KERNEL_DEVICES):
+        return None
+    kernels, is_plain = triton_kernels(), isinstance(groups, PlainGroups) or are_plain(grads)
     try:
-        checked: Checked = kernels.check(grads, scale_on(device), max_norm, update)
+        if not (ours or (is_plain and kernels.available(device))):
+            return None
+        if isinstance(max_norm, Tensor):
+            max_norm = copied(max_norm.float(), device)
+        checked: Checked = kernels.check(grads, scale_on(device), max_norm, update_on(device))
     except kernels.NewAddressesError:  # a graph's own gradients
         return None
     return checked

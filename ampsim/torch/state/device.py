@@ -73,14 +73,17 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         return float(self.scale.item())
 
-    @torch.inference_mode(mode=False)  # what is made here is multiplied by where gradients are wanted
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
-        self._wait()
         for successor in outcome.successors:
-            if successor.fits(self, rule, outcome.flags):
+            if successor.fits(self, rule, outcome.flags):  # it was read before, on a stream that this one is behind
                 return self._successor(*successor.state)
+        return self._updated(rule, outcome.flags)
+
+    @torch.inference_mode(mode=False)  # what is made here is multiplied by where gradients are wanted
+    def _updated(self, rule: Rule, flags: list[Tensor]) -> "DeviceVersion":
+        self._wait()
         device = self.scale.device
-        flags = [copied(flag, device) for flag in outcome.flags]
+        flags = [copied(flag, device) for flag in flags]
         found = flags[0] if len(flags) == 1 else torch.stack(flags).sum()
         scale, counted = self.scale.clone(), self.growth_tracker
         if rule.growth_test == ">=":  # the kernel knows "==" only: no count may be past the interval
@@ -157,6 +160,7 @@ class StaticVersion(DeviceVersion):
         self.growth_tracker.copy_(made.growth_tracker)
         return self
 
+    @torch.inference_mode(mode=False)
     def _successor(self, scale: Tensor, tracker: Tensor) -> "StaticVersion":
         return self._write(DeviceVersion(scale, tracker))
 

@@ -4,7 +4,7 @@ On other devices each update waits for the flags, and for the largest gradient w
 that reads the gradients once more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -69,7 +69,7 @@ class PolicyVersion(HostScale[Policy, PolicyState]):
         return self._of(override(rule, self.carried, float(new_scale)))
 
 
-def combined(policy: Policy, found: bool, observed: list[DeviceObservation]) -> Observation:
+def combined(policy: Policy, found: bool, observed: Sequence[DeviceObservation]) -> Observation:
     """Combine what all optimizers of an iteration showed."""
     if not policy.needs:
         return Observation(found)

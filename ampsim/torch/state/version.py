@@ -4,9 +4,9 @@ A version is the state after some number of updates. It is never written after i
 have saved its scale for a backward pass that is still running; `StaticVersion` is the one exception.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ class DeviceObservation:
     elements: int
 
 
-@dataclass(frozen=True, eq=False)
-class Successor:
+class Successor(NamedTuple):
     """The state after an update of one version by one flag, made by the kernel that made the flag."""
 
     version: "AnyVersion"
@@ -40,13 +39,12 @@ class Successor:
         return self.version is version and self.rule is rule and all(flag is self.found_inf for flag in flags)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The findings of an iteration's optimizers in their gradients."""
 
     flags: list[Tensor]  # found_inf of each: (), float32, on any device
-    observed: list[DeviceObservation] = field(default_factory=list)
-    successors: list[Successor] = field(default_factory=list)
+    observed: Sequence[DeviceObservation] = ()
+    successors: Sequence[Successor] = ()
     is_async: bool = True  # False: the next iteration uses the scale that this update makes, whatever the depth
 
 

@@ -1,9 +1,11 @@
 """torch.optim.Adam and AdamW by kernels of ours, in the place of torch's; all else of their step is torch's own."""
 
+import functools
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,9 +20,11 @@ from ampsim.torch.step.known_group import KnownGroup, Read
 if TYPE_CHECKING:
     from ampsim.torch.gradients.adam import Addresses, Tensors
 
+T = TypeVar("T")
 Lists = tuple[list[Tensor], ...]  # what `_init_group` fills: see `FusedStep._stepped`
 
 KINDS = (torch.optim.Adam, torch.optim.AdamW)
+_adam = functools.cache(partial(import_module, "ampsim.torch.gradients.adam"))  # and Triton, for nothing else needs it
 
 
 class FusedStep:
@@ -64,22 +68,18 @@ class FusedStep:
             return False
         why = _elsewhere(next(iter(groups))[0])
         if not why:
-            from ampsim.torch.gradients import adam  # imports Triton, which nothing else needs
-
-            why = adam.why_not_check(groups)
+            why = _adam().why_not_check(groups)
         if why:
             self._tell(why)
         return not why
 
-    @contextmanager
-    def replacing(self, optimizer: Any, read: "Read | None") -> Iterator[None]:
-        """Step each parameter group of an optimizer by our kernel, if it can be, when its own ``step`` comes to it.
+    def within(self, step: Callable[[], T], optimizer: Any, read: "Read | None") -> T:
+        """Return what `step` returns, which calls the optimizer's own; in that our kernel steps each group that it can.
 
         `read` are its gradients as the check read them, where they were plain; they may have been replaced since.
         """
         if _of_other_kind(optimizer):
-            yield
-            return
+            return step()
         begin = 0  # of the group's gradients among those that were read
 
         def init_group(group: dict[str, Any], *lists: list[Tensor]) -> bool:
@@ -97,7 +97,7 @@ class FusedStep:
 
         optimizer._init_group = init_group  # noqa: SLF001 - where torch's step gathers what it hands to its kernel
         try:
-            yield
+            return step()
         finally:
             del optimizer._init_group  # noqa: SLF001
 
@@ -105,10 +105,7 @@ class FusedStep:
         """Step a group that is known by our kernel; False if it is not, or cannot be stepped now."""
         for known in self._known.get(optimizer, ()):
             if known.group is group and (now := known.again(optimizer, read)):
-                if _options_of(group) or (counts := self._launched(optimizer, group, *now, known.counts)) is None:
-                    return False
-                known.counted(counts)
-                return True
+                return not _options_of(group) and known.step(partial(self._launched, optimizer, group, *now))
         return False
 
     def _stepped(self, optimizer: Any, group: dict[str, Any], lists: Lists) -> bool:
@@ -117,8 +114,7 @@ class FusedStep:
         if why := _options_of(group) or _elsewhere(params[0].device):
             self._tell(why)
             return False
-        from ampsim.torch.gradients import adam
-
+        adam = _adam()
         tensors = adam.Tensors([*grads], [*params], [*exp_avgs], [*exp_avg_sqs], [*steps])
         if why := adam.why_not_step(tensors):
             self._tell(why)
@@ -141,18 +137,16 @@ class FusedStep:
         counts: Tensor | None = None,
     ) -> Tensor | None:
         """Launch the step of tensors that are known to be right; return their counts, None in a capture of others."""
-        from ampsim.torch.gradients import adam
-
-        device = tensors.params[0].device
+        adam, device = _adam(), tensors.params[0].device
         (beta1, beta2), decoupled = group["betas"], group["decoupled_weight_decay"]
-        numbers = adam.Hyperparameters(
+        chosen = adam.Hyperparameters(
             group["lr"], beta1, beta2, group["eps"], group["weight_decay"], decoupled, group["maximize"]
         )
         found_inf, divisor = optimizer.found_inf, optimizer.grad_scale
         found_inf = torch.zeros((), device=device) if found_inf is None else copied(found_inf, device)  # None: known
         divisor = None if divisor is None else copied(divisor, device)
         try:
-            counts = adam.step(tensors, found_inf, divisor, numbers, addresses, counts)
+            counts = adam.step(tensors, found_inf, divisor, chosen, addresses, counts)
         except triton_kernels().NewAddressesError:  # a graph's own gradients: torch's kernel takes addresses by value
             return None
         # As torch's kernel does; the backward pass looks at it.
@@ -185,10 +179,8 @@ def _options_of(group: dict[str, Any]) -> str | None:
 def _elsewhere(device: torch.device) -> str | None:
     """Say why the kernels do not run on a device, without Triton where nothing else needs it."""
     if device.type in KERNEL_DEVICES:
-        from ampsim.torch.gradients import adam
-
         try:
-            if adam.available(device):
+            if _adam().available(device):
                 return None
         except triton_kernels().NewAddressesError:
             return "it is first stepped in the capture of a CUDA graph: expected a step before it"

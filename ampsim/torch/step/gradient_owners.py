@@ -189,9 +189,10 @@ class LeftGradients(Owners):
         self._has_left = True
         if len(records) != len(self._stepped):
             self._know(_parameters_of(*(record.optimizer for record in records)))
-        unscaled = _parameters_of(*(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None))
-        left = {}
-        for key in self._unstepped():
+        left: dict[int, _Left] = {}
+        if unstepped := self._unstepped():
+            unscaled = _parameters_of(*(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None))
+        for key in unstepped:
             param = self._known[key]() if key in self._known else None
             grad = None if param is None else param.grad
             if grad is None or grad.is_inference():  # such a tensor counts no versions

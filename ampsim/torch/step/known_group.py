@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
+from ampsim.torch.gradients.collect import Numbers, are_plain, numbers
+
 if TYPE_CHECKING:
     from ampsim.torch.gradients.adam import Addresses, Tensors
 
@@ -15,11 +17,14 @@ class Read(NamedTuple):
     """Gradients as a kernel has read them: of one device and dtype, no subclasses, and contiguous."""
 
     grads: Sequence[Tensor]
-    places: tuple[int, ...]  # their addresses
+    sizes: Numbers
+    places: Numbers  # their addresses
+    is_new: bool = False  # these are the gradients of all parameters, and no code of a client's has run since
 
     def part(self, begin: int, end: int) -> "Read":
         """Return some of them."""
-        return self if begin == 0 and end == len(self.grads) else Read(self.grads[begin:end], self.places[begin:end])
+        sizes, places = self.sizes[8 * begin : 8 * end], self.places[8 * begin : 8 * end]
+        return Read(self.grads[begin:end], sizes, places, self.is_new)
 
 
 _STATE: Callable[[Any], tuple[Tensor, ...]] = itemgetter("exp_avg", "exp_avg_sq", "step")
@@ -38,20 +43,20 @@ class KnownGroup:
         self._tensors = tensors
         self._states = [optimizer.state[param] for param in tensors.params]
         self._all = [*tensors.params, *chain.from_iterable(map(_STATE, self._states))]
-        self._places = [*map(Tensor.data_ptr, self._all)]
+        self._places = numbers(Tensor.data_ptr, self._all)
         self._addresses = addresses
-        self._counts: Tensor | None = None  # of all tensors in one, see `counted`
-        self._dtype, self._device = tensors.grads[0].dtype, tensors.grads[0].get_device()
+        self._counts: Tensor | None = None  # of all tensors in one
+        self._writes = -1  # to all of the tensors that they are of
+        self._kind = tensors.grads[0].dtype, tensors.grads[0].device
 
-    def counted(self, counts: Tensor) -> None:
-        """Note what the counts of steps are, gathered, as long as nobody else writes them."""
-        self._counts, self._versions = counts, [*map(_VERSION, self._tensors.steps)]
-
-    @property
-    def counts(self) -> Tensor | None:
-        """The counts that were noted, if they are still that."""
-        same = self._counts is not None and self._versions == [*map(_VERSION, self._tensors.steps)]
-        return self._counts if same else None
+    def step(self, launch: Callable[[Tensor | None], Tensor | None]) -> bool:
+        """Call `launch` with the counts that it last returned, None if others wrote one since; tell if it stepped."""
+        steps = self._tensors.steps
+        first, writes = steps[0]._version, sum(map(_VERSION, steps))  # noqa: SLF001
+        counts = launch(self._counts if writes == self._writes else None)
+        if counts is not None:  # and has written each as often
+            self._counts, self._writes = counts, writes + (steps[0]._version - first) * len(steps)  # noqa: SLF001
+        return counts is not None
 
     @staticmethod
     def fits(group: dict[str, Any], tensors: "Tensors") -> bool:
@@ -65,33 +70,34 @@ class KnownGroup:
 
         Gradients that lie where they were `read` are not looked at again.
         """
-        params, grads = self.group["params"], [param.grad for param in self.group["params"]]
+        params = self.group["params"]
         if len(params) != len(self._states) or not self._holds(optimizer, params):
             return None
-        same = read is not None and len(grads) == len(read.grads) and all(map(is_, grads, read.grads))
-        if not (self._takes(grads[:1]) if same else self._takes(grads)):
+        if read is None or not read.is_new:
+            read = _look(params, read)
+        tensors, at = self._tensors, self._addresses
+        if read is None or read.sizes != at.sizes or (read.grads[0].dtype, read.grads[0].device) != self._kind:
             return None
-        places = tuple(map(Tensor.data_ptr, grads))
-        if same and read is not None and places != read.places and not self._takes(grads):
-            return None
-        return self._tensors._replace(grads=grads), self._addresses._replace(grads=places)
+        return type(tensors)(read.grads, *tensors[1:]), type(at)(at.sizes, read.places, at.state)  # `_replace` is slow
 
     def _holds(self, optimizer: Any, params: list[Tensor]) -> bool:
         state = optimizer.state  # of a single group in its order: a parameter's hash is Python code
         states = state.values() if len(state) == len(params) else map(state.get, params)
-        same = all(map(is_, params, self._tensors.params)) and all(map(is_, states, self._states))
-        now = chain.from_iterable(map(_STATE, self._states))
+        now = chain(params, chain.from_iterable(map(_STATE, self._states)))
         return (
-            same
-            and all(map(is_, now, self._all[len(params) :]))
-            and self._places == [*map(Tensor.data_ptr, self._all)]
+            all(map(is_, states, self._states))
+            and all(map(is_, now, self._all))
+            and self._places == numbers(Tensor.data_ptr, self._all)
             and all(map(Tensor.is_contiguous, params))
         )
 
-    def _takes(self, grads: list[Tensor]) -> bool:
-        return (
-            {*map(type, grads)} == {Tensor}
-            and {*map(attrgetter("dtype"), grads)} == {self._dtype}
-            and {*map(Tensor.get_device, grads)} == {self._device}
-            and all(map(Tensor.is_contiguous, grads))
-        )
+
+def _look(params: list[Tensor], read: Read | None) -> Read | None:
+    """Return the gradients of parameters, as they were `read` if they lie there still; None of what is not plain."""
+    grads: list[Any] = [param.grad for param in params]
+    same = read is not None and len(grads) == len(read.grads) and all(map(is_, grads, read.grads))
+    if read is not None and same and read.places == numbers(Tensor.data_ptr, grads):
+        return read
+    if not are_plain(grads):
+        return None
+    return Read(grads, numbers(Tensor.numel, grads), numbers(Tensor.data_ptr, grads))

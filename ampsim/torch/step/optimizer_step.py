@@ -3,8 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable, Collection
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ampsim.torch.gradients.kernels import Checked
 
 T = TypeVar("T")
+_OPTIM = torch.optim.__path__[0]  # where torch's own steps are
 _HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
 Args = tuple[Any, ...]  # of the optimizer's own step
 Kwargs = dict[str, Any]
@@ -145,12 +145,12 @@ class OptimizerStep:
 
     def check(self) -> FoundInf:
         """Note whether all gradients, still scaled, are finite; return the flags."""
-        return self._check(self._gradients(allow_fp16=True))
-
-    def _check(self, groups: Groups) -> FoundInf:
-        self.record.found_inf = self._check_for_kernel(groups)
-        self._tell_ranks()
+        self._check(self._gradients(allow_fp16=True))
         return self.record.found_inf
+
+    def _check(self, groups: Groups, *, is_stepped: bool = False) -> None:
+        self.record.found_inf = self._check_for_kernel(groups, is_stepped)
+        self._tell_ranks()
 
     def _divide(self) -> None:
         version, means, found = self.version, self.means, self.record.found_inf
@@ -242,29 +242,31 @@ class OptimizerStep:
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
         record, scale = self.record, self.record.folded
-        if record.stage is Stage.READY:
+        if is_ready := record.stage is Stage.READY:
             if self.show:
                 self.show()
             groups = self._gradients(allow_fp16=True)
-            self._lay_out({device for device, _ in groups}, are_plain=isinstance(groups, PlainGroups))
-            self._check(groups)
+            self._check(groups, is_stepped=True)
             scale = self.version.scale_on(record.home)
         else:
-            self._lay_out(record.found_inf.keys())
+            self._lay_out({device.type for device in record.found_inf})
         state = getattr(self.record.optimizer, "state", None)
         state = state if isinstance(state, dict) else {}  # what is none of torch's optimizers may have none
         had_state = len(state)
         read, record.read = record.read, None
+        if read and is_ready and _is_read_by_torch_alone(record.optimizer):
+            whole = len(read.grads) == sum(len(group["params"]) for group in record.optimizer.param_groups)
+            read = Read(*read[:3], is_new=whole)
         ours = self.means.fused_step
-        with ours.replacing(record.optimizer, read) if ours else nullcontext():
-            result = _call_fused(record.optimizer, scale, record, args, kwargs)
+        step = partial(_call_fused, record.optimizer, scale, record, args, kwargs)
+        result = ours.within(step, record.optimizer, read) if ours else step()
         if not self.means.exact_torch and len(state) > had_state:
             self._drop_if_skipped(state, list(state)[had_state:])
         return result
 
-    def _lay_out(self, devices: Collection[torch.device], *, are_plain: bool = False) -> None:
+    def _lay_out(self, kinds: set[str], *, are_plain: bool = False) -> None:
         """Lay gradients out as torch's kernel on the CPU reads them, where some may be there; others see strides."""
-        if not devices or any(device.type == "cpu" for device in devices):
+        if not kinds or "cpu" in kinds:
             collect.lay_out_for_kernel(self.record.optimizer, are_plain=are_plain)
 
     def _drop_if_skipped(self, state: dict[Any, Any], made: list[Any]) -> None:
@@ -279,28 +281,32 @@ class OptimizerStep:
 
     def _check_at_once(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
         """Read norm, flag, divisor and the next state in one launch, for a fused step; None where that cannot be."""
-        exact_torch, *_, fused_step = self.means
-        if exact_torch or not groups:
+        fused_step = self.means.fused_step
+        if self.means.exact_torch or not groups:
             return None
         ours = fused_step is not None and fused_step.takes(self.record.optimizer, groups)
-        if not (ours or unscale.reads_at_once(groups)):
-            return None
-        newest, (home, _) = self.register and self.register.newest, next(iter(groups))
-        state = newest.state_on(home) if newest else None
-        update: Any = (*state, self.rule) if state else None  # of a policy no state is on a device
-        checked = unscale.check_at_once(groups, self.version.scale_on, max_norm, update)
+        newest = self.register and self.register.newest
+
+        def update_on(device: torch.device) -> Any:
+            state = newest.state_on(device) if newest else None
+            return (*state, self.rule) if state else None  # of a policy no state is on a device
+
+        checked = unscale.check_at_once(groups, self.version.scale_on, max_norm, update_on, ours=ours)
         if newest and checked and checked.following:
             self.record.successor = Successor(newest, self.rule, checked.found_inf, checked.following)
         if ours and checked and isinstance(groups, PlainGroups):
-            self.record.read = Read(next(iter(groups.values())), checked.places)
+            self.record.read = Read(next(iter(groups.values())), *checked.places)
         return checked
 
-    def _check_for_kernel(self, groups: Groups) -> FoundInf:
+    def _check_for_kernel(self, groups: Groups, is_stepped: bool) -> FoundInf:
+        found = FoundInf()
+        if not self.overrides.unscale_grads_ and (checked := self._check_at_once(groups)):
+            found[checked.found_inf.device] = checked.found_inf
+            return found
+        if is_stepped:
+            self._lay_out({device.type for device, _ in groups}, are_plain=isinstance(groups, PlainGroups))
         if self.overrides.unscale_grads_:
             return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
-        if checked := self._check_at_once(groups):
-            return FoundInf({checked.found_inf.device: checked.found_inf})
-        found = FoundInf()
         if self.means.exact_torch:
             unscale.check_and_multiply_(groups, unscale.ones_on, found)
         elif self.version.may_be_below_one and self.record.stage is Stage.READY:  # else they are divided
@@ -328,12 +334,14 @@ def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args
 
 
 def _is_read_by_torch_alone(optimizer: Any) -> bool:
-    """Tell whether no hook and no step of a client's sees the flag that an optimizer is handed."""
+    """Tell whether no hook and no step of a client's runs before torch's step, or sees the flag that it is handed."""
     if not type(optimizer).__module__.startswith("torch.optim."):
         return False
-    step = vars(optimizer).get("step")  # torch's schedules count calls by one of theirs
+    step = vars(optimizer).get("step", type(optimizer).step)  # torch's schedules count calls by one of theirs
+    while getattr(getattr(step, "__code__", None), "co_filename", "").startswith(_OPTIM):
+        step = getattr(step, "__wrapped__", None)
     hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_HOOKS_OF_ALL)  # noqa: SLF001
-    return not any(hooks) and (step is None or hasattr(step, "_wrapped_by_lr_sched"))
+    return step is None and not any(hooks)
 
 
 def _flag(optimizer: Optimizer, record: Record) -> Tensor | None:

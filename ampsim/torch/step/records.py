@@ -19,6 +19,7 @@ from ampsim.torch.step.known_group import Read
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
+_CPU = torch.device("cpu")
 
 
 @dataclass(eq=False, slots=True)
@@ -60,7 +61,7 @@ class Record:
     @property
     def home(self) -> torch.device:
         """Where the first flag is: the CPU if there is none."""
-        return next(iter(self.found_inf), torch.device("cpu"))
+        return next(iter(self.found_inf), _CPU)
 
     def check_unscalable(self) -> None:
         """Raise torch's error unless READY."""
@@ -101,8 +102,8 @@ class StepRecords:
 
     def any_from(self, applied: int) -> bool:
         """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
-        noted = any(record.is_used for record in self._looked_at.values())
-        return noted or any(records for ticket, records in self._records.items() if ticket >= applied)
+        noted = [ticket for ticket, records in self._records.items() if records and ticket >= applied]
+        return bool(noted) or any(record.is_used for record in self._looked_at.values())
 
     def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object], work: Callable[[Record], T]) -> T:
         """Return what `work` returns, which holds this optimizer's record; RuntimeError if some other call holds it.
@@ -174,15 +175,10 @@ class StepRecords:
         successors = [record.successor for record in records if record.successor is not None]
         return Outcome(flags, observed, successors, is_async)
 
-    def close(self, ticket: int) -> list[tuple[Optimizer, list[Tensor]]]:
-        """Forget this ticket and those before: they were updated. Return what each optimizer of this one found.
-
-        For a caller that has the lock.
-        """
-        records = self._records.get(ticket, {}).values()
+    def close(self, ticket: int) -> None:
+        """Forget this ticket and those before: they were updated. For a caller that has the lock."""
         self._records = {other: kept for other, kept in self._records.items() if other > ticket}
         self._looked_at = {}
-        return [(record.optimizer, list(record.found_inf.values())) for record in records]
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
