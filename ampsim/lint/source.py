@@ -20,6 +20,7 @@ _HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
 _FIXED = re.compile(r"initialize\((?:[^()]|\([^()]*\))*\bloss_scale=['\"]?[\d.]|^\s*loss_scale = ['\"]?[\d.]", re.M)
 _LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
 _TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", ".grad", "update_parameters", "scale_loss"}
+_TOUCHED |= {"zip", "named_parameters", "state_dict"}  # of an average by hand
 
 
 class UnreadableError(Exception):
@@ -130,6 +131,10 @@ class Source:
             bases = [leaf(name_of(base)) for base in self.classes[each].bases]
             line += [base for base in bases if base in self.classes and base not in line]
         return [self.classes[each] for each in line]
+
+    def heirs(self, name: str) -> list[str]:
+        """Return a class, and those of this file that have it among their bases."""
+        return [name, *(each for each in self.classes if self.classes.get(name) in self.lineage(each)[1:])]
 
     def method(self, owner: str, name: str) -> Function | None:
         """Return a method of a class of this file, or of its bases in this file."""
