@@ -51,7 +51,7 @@ class Source:
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.owners = {part: name for name, each in self.classes.items() for part in each.body}
+        self.owners: dict[ast.AST, str] = {part: name for name, each in self.classes.items() for part in each.body}
         self.made: dict[str, ast.Call] = {}
         self.imports: dict[str, str] = {}
         for node in self.nodes:
@@ -131,10 +131,6 @@ class Source:
             bases = [leaf(name_of(base)) for base in self.classes[each].bases]
             line += [base for base in bases if base in self.classes and base not in line]
         return [self.classes[each] for each in line]
-
-    def heirs(self, name: str) -> list[str]:
-        """Return a class, and those of this file that have it among their bases."""
-        return [name, *(each for each in self.classes if self.classes.get(name) in self.lineage(each)[1:])]
 
     def method(self, owner: str, name: str) -> Function | None:
         """Return a method of a class of this file, or of its bases in this file."""

@@ -272,7 +272,9 @@ def traces_of(source: Source) -> Iterator[Trace]:
     seen = set[Function]()
     for start in (None, *sorted(source.functions, key=lambda each: (each.name in names, each.lineno))):
         if start is None or (start not in seen and start.name in source.touched):
-            for owner in source.heirs(source.owners.get(start, "")):
+            own = source.owners.get(start or source.tree, "")
+            heirs = (each for each in source.classes if own in [other.name for other in source.lineage(each)])
+            for owner in heirs if own else [""]:
                 walker = Walker(source, start, owner)
                 walker.block(start.body if start else source.tree.body)
                 seen |= {function for function, _ in walker.trace.entered.values()}

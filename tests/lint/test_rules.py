@@ -254,6 +254,10 @@ WRONG = {
         "    ours, theirs = dict(slow.named_parameters()), dict(fast.named_parameters())\n"
         "    for key in ours:\n        ours[key].data.mul_(0.9).add_(theirs[key].data, alpha=0.1)\n",
     ),
+    "an average in a dictionary, in place": (
+        "AMP102",
+        f"{END}    for name, p in model.named_parameters():\n        slow[name].mul_(d).add_(p.data, alpha=1 - d)\n",
+    ),
     "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
     "an average that is called": ("AMP102", f"{END}    ema(runner.model, step=1)\nema = EMA(model)\n"),
     "clipped between step and update": (
@@ -588,6 +592,13 @@ def test_branches_of_one_compound_condition_exclude_each_other_wherever_they_sta
     assert [(each.line, each.code) for each in lint(wrong)] == [(9, "AMP103")]
 
 
+def test_a_scaler_that_a_file_is_given_and_steps_by_is_to_be_saved_too() -> None:
+    text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
+    text = text.replace("\n    scaler.u", "\n        scaler.u")
+    assert lint(text) == []
+    assert [each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")] == ["AMP112"]
+
+
 GIVEN = """\
 class Trainer:
     def __init__(self):
@@ -635,6 +646,10 @@ def test_a_scaler_that_is_called_as_one_is_given_an_optimizer_in_any_place(given
     made = "for epoch in range(9):\n    scaler = NativeGradScaler()\n"
     text = f"{made}    for batch in loader:\n        scaler({given})\n"
     assert [each.code for each in lint(text)] == ["AMP113"]
+
+
+def test_a_scaler_that_is_made_for_an_optimizer_takes_no_step() -> None:
+    assert lint("for epoch in range(9):\n    scaler = LossScaler(config, optimizer)\n    scheduler.step()\n") == []
 
 
 def test_a_loop_of_a_base_class_steps_as_its_heirs_do() -> None:

@@ -43,10 +43,10 @@ def two_updates(trace: Trace, update: Event) -> bool:
 
 
 def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
-    """Yield the optimizer's state in a checkpoint of a file that makes a scaler and nowhere saves that."""
+    """Yield the optimizer's state in a checkpoint of a file that has a scaler, and nowhere saves that."""
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
-    used = given or any(source.events("step"))
-    if used and "GradScaler(" in source.text and not mentions_a_scaler(source):
+    used = any(source.events("step")) or (given and "GradScaler(" in source.text)
+    if used and not mentions_a_scaler(source):
         yield from [*saved_optimizers(source)][:1]
 
 
@@ -101,12 +101,12 @@ def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
     stepped = {loop for _, step in source.events("step") for loop in step.loops}
     loops = [{*ast.walk(loop)} for loop in stepped]
     repeated = list[set[ast.AST]]()
-    followed = {call: function for trace in source.traces for call, (function, _) in trace.entered.items()}
+    calls = [(call, function) for trace in source.traces for call, (function, _) in trace.entered.items()]
     for function in source.functions:
         given = any("optim" in arg.arg for arg in (*function.args.args, *function.args.kwonlyargs))
         if given and stepped & {*function.body}:
             own = {part for each in function.body if each not in stepped for part in ast.walk(each)}
-            repeated += [own | nodes for nodes in loops if function in map(followed.get, nodes)]
+            repeated += [own | nodes for nodes in loops if any(call in nodes for call, of in calls if of is function)]
             repeated += [own] * bool(re.search("epoch(?!s)", function.name))  # which another file calls
     for nodes in (*loops, *repeated):
         names = (each for each in nodes if isinstance(each, ast.Name | ast.Attribute))
