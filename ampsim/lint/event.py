@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from ampsim.lint.names import name_of
 
 ASKS = re.compile(  # of a condition that asks whether the step was skipped, or will be
-    r"get_scale|skip|last_step|was_run|found_inf|overflow|finite|isnan|isinf|is_nan|has_nan|has_inf|scale_before|"
+    r"get_scale|skip|_step_count|last_step|was_run|found_inf|overflow|finite|isnan|isinf|is_nan|has_nan|has_inf|scale_before|"
     r"(prev|old|last|before|initial|current|new)_?(\w+_)?scale|scale_?(after|old|new|prev)|_growth_tracker|stepped",
     re.I,
 )

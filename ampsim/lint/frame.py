@@ -87,8 +87,6 @@ class Frame:
                 return self.scaler(left) or self.scaler(right)
             case ast.Call(func=ast.Attribute(value=value), args=[]):  # detach(), mean(), clone()
                 return self.scaler(value)
-            case ast.Call(func=ast.Name(id="cast"), args=[_, value]):
-                return self.scaler(value)
             case ast.Tuple(elts=elts) | ast.List(elts=elts):
                 return next(filter(None, map(self.scaler, elts)), "")
         return ""
@@ -186,7 +184,8 @@ class Frame:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 return self.guards(operand, holds=not holds)
             case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) == holds:
-                return tuple(guard for value in values for guard in self.guards(value, holds=holds))
+                parts = (guard for value in values for guard in self.guards(value, holds=holds))
+                return (*parts, Guard(ast.unparse(test), holds))  # whose other branch excludes this one
             case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None | True | False as value)]):
                 if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
                     return self.guards(left, holds=holds == (isinstance(op, ast.Is | ast.Eq) == bool(value)))

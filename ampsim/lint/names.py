@@ -103,11 +103,8 @@ def leaves(body: Sequence[ast.stmt]) -> bool:
     return False
 
 
-def mixes(node: ast.For | ast.AsyncFor) -> bool:
+def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
     """Return whether a loop over parameters moves other ones towards them: an average by hand."""
-    over, text = ast.unparse(node.iter), "\n".join(ast.unparse(each) for each in node.body)
-    pairs = isinstance(node.iter, ast.Call) and called(node.iter) == "zip" and len(node.iter.args) == 2
-    decays = (
-        r"\.(mul_|lerp_)\(|\.data = .*\*.*\+|\.copy_\(.*\*.*\+" if pairs else r"\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
-    )
-    return bool(re.search("param|state_dict", over) and re.search(decays, text)) and ".grad" not in text
+    text = "\n".join(ast.unparse(each) for each in node.body)
+    decays = r"\.lerp_\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
+    return has(over, "param|state_dict") and ".grad" not in text and bool(re.search(decays, text))

@@ -20,6 +20,7 @@ _HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
 _FIXED = re.compile(r"initialize\((?:[^()]|\([^()]*\))*\bloss_scale=['\"]?[\d.]|^\s*loss_scale = ['\"]?[\d.]", re.M)
 _LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
 _TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", ".grad", "update_parameters", "scale_loss"}
+_TOUCHED |= {"zip", "named_parameters", "state_dict"}  # of an average by hand
 
 
 class UnreadableError(Exception):
@@ -50,7 +51,7 @@ class Source:
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.owners = {part: name for name, each in self.classes.items() for part in each.body}
+        self.owners: dict[ast.AST, str] = {part: name for name, each in self.classes.items() for part in each.body}
         self.made: dict[str, ast.Call] = {}
         self.imports: dict[str, str] = {}
         for node in self.nodes:

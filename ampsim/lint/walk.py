@@ -29,7 +29,7 @@ Found = Iterator[tuple[str, str, str]]
 class Walker:
     """A walk through one function."""
 
-    def __init__(self, source: Source, start: Function | None = None) -> None:
+    def __init__(self, source: Source, start: Function | None = None, owner: str = "") -> None:
         self.source, self.trace = source, Trace(source, start)
         self.frame = Frame(source)
         self.guards: tuple[Guard, ...] = ()
@@ -38,8 +38,9 @@ class Walker:
         self.stack: tuple[Function, ...] = (start,) if start else ()
         self.left = LONGEST
         if start:
-            owner = source.owners.get(start, "")
             self.frame.values |= {name: Value(name, made=owner) for name in ("self", "cls") if owner}
+            given = [arg.arg for arg in start.args.args if arg.arg.endswith("loss")]
+            self.frame.values |= {name: Value(name, frozenset({"maybe scaled"})) for name in given}
             self.frame.annotated(start)
 
     def block(self, body: Sequence[ast.AST]) -> None:
@@ -106,7 +107,7 @@ class Walker:
             self.walk(node.test)
         else:
             self.walk(node.iter)
-            if mixes(node):
+            if mixes(node, self.frame.words(node.iter)):
                 self.note("average", node)
             targets = self.frame.over(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
@@ -223,10 +224,6 @@ class Walker:
         if owner and kind != SCALER:
             yield from self.of_losses(node, owner)
         yield from self.by_name(node, given, base, kind)
-        if len(node.args) > 1 and self.frame.kind(node.func) == SCALER and self.frame.kind(node.args[1]) == OPTIMIZER:
-            name, of = self.frame.name(node.func), self.frame.name(node.args[1])  # called as one, as timm's
-            yield "backward", f"scaled {name}", of
-            yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
 
     def of_losses(self, node: ast.Call, owner: ast.expr) -> Found:
         """Yield the events of losses: passed back, patched by apex, differentiated, logged."""
@@ -244,7 +241,11 @@ class Walker:
 
     def by_name(self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str) -> Found:
         """Yield the events that the name of what is called says, and what it is given."""
-        attr = called(node)
+        attr, name = called(node), self.frame.name(node.func)
+        as_one = self.frame.kind(node.func) == SCALER and attr[:1].islower()  # as timm's
+        for of in [self.frame.name(each) for each in given[1:] if as_one and self.frame.kind(each) == OPTIMIZER]:
+            yield "backward", f"scaled {name}", of
+            yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
         if attr == "float" and node.args:
             self.logged(node.args[0], node)
         if _CLIPS.match(attr) and not _OWN_CLIP.search(leaf(base)):
@@ -267,14 +268,15 @@ class Walker:
 
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, of the functions that no other calls, and of those that were missed."""
-    names, seen = (
-        {called(each) for each in source.calls if isinstance(each.func, ast.Name | ast.Attribute)},
-        set[Function](),
-    )
+    names = {called(each) for each in source.calls if isinstance(each.func, ast.Name | ast.Attribute)}
+    seen = set[Function]()
     for start in (None, *sorted(source.functions, key=lambda each: (each.name in names, each.lineno))):
         if start is None or (start not in seen and start.name in source.touched):
-            walker = Walker(source, start)
-            walker.block(start.body if start else source.tree.body)
-            seen |= {function for function, _ in walker.trace.entered.values()}
-            if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
-                yield walker.trace
+            own = source.owners.get(start or source.tree, "")
+            heirs = (each for each in source.classes if own in [other.name for other in source.lineage(each)])
+            for owner in heirs if own else [""]:
+                walker = Walker(source, start, owner)
+                walker.block(start.body if start else source.tree.body)
+                seen |= {function for function, _ in walker.trace.entered.values()}
+                if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
+                    yield walker.trace

@@ -65,6 +65,8 @@ def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
         "unseen-5": 31,
         "unseen-6": 85,
         "unseen-7": 31,
+        "unseen-8": 111,
+        "unseen-9": 10,
         "corpus-7": 13,
     }
     assert HEAD["files"] == files

@@ -171,6 +171,13 @@ scheduler.step()
         scaler.step(optimizer)
         scaler.update()
 """,
+    "a schedule that waits for the optimizer's own count": """\
+    taken = optimizer._step_count
+    scaler.step(optimizer)
+    scaler.update()
+    if taken < optimizer._step_count < limit:
+        scheduler.step()
+""",
     "a rate by epoch of a schedule that knows its steps": """\
     scaler.step(optimizer)
     scaler.update()
@@ -216,6 +223,11 @@ WRONG = {
     ),
     "by value": ("AMP103", f"    nn.utils.clip_grad_value_(params, 1)\n{END}"),
     "unscaled twice": ("AMP105", f"    scaler.unscale_(optimizer)\n    scaler.unscale_(optimizer)\n{END}"),
+    "a schedule behind a part of the step's condition and a setting": (
+        "AMP101",
+        "    if ready(batch):\n        scaler.step(optimizer)\n        scaler.update()\n"
+        "    if ready(batch) and scheduler is not None:\n        scheduler.step()\n",
+    ),
     "a schedule that is told where it is": ("AMP127", f"{END}    scheduler.step(epoch + index / len(loader))\n"),
     "an average by hand": (
         "AMP102",
@@ -229,6 +241,22 @@ WRONG = {
     "a schedule that steps once per micro-batch": (
         "AMP101",
         f"{END}    for _ in range(window):\n        scheduler.step()\n",
+    ),
+    "an average in a function of any name": (
+        "AMP102",
+        f"{END}    follow(slow, fast)\ndef follow(slow, fast):\n"
+        "    for s, f in zip(slow.parameters(), fast.parameters()):\n"
+        "        s.data.mul_(0.9).add_(f.data, alpha=0.1)\n",
+    ),
+    "an average in a function, by the names of the parameters": (
+        "AMP102",
+        f"{END}    follow(slow, fast)\ndef follow(slow, fast):\n"
+        "    ours, theirs = dict(slow.named_parameters()), dict(fast.named_parameters())\n"
+        "    for key in ours:\n        ours[key].data.mul_(0.9).add_(theirs[key].data, alpha=0.1)\n",
+    ),
+    "an average in a dictionary, in place": (
+        "AMP102",
+        f"{END}    for name, p in model.named_parameters():\n        slow[name].mul_(d).add_(p.data, alpha=1 - d)\n",
     ),
     "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
     "an average that is called": ("AMP102", f"{END}    ema(runner.model, step=1)\nema = EMA(model)\n"),
@@ -528,9 +556,132 @@ def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
         ("Net().to('cuda', dtype=torch.float16)", True),
         ("Net().to(torch.bfloat16)", False),
         ("Net().half().float()", False),
+        ("Net.from_pretrained(name, torch_dtype=torch.float16)", True),
+        ("Net.from_pretrained(name, dtype=torch.half).to('cuda')", True),
+        ("Net.from_pretrained(name, torch_dtype=torch.bfloat16)", False),
         ("get_peft_model(Net()).half()", False),
     ],
 )
 def test_a_model_is_half_where_it_is_made_so(made: str, found: bool) -> None:
     text = f"model = {made}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{MAKES}{LOOP}{END}"
     assert ("AMP114" in {each.code for each in lint(text)}) == found
+
+
+@pytest.mark.parametrize("test", ["args.amp and native", "args.amp or native", "scaler is not None and native"])
+def test_branches_of_one_compound_condition_exclude_each_other_wherever_they_stand(test: str) -> None:
+    text = f"""\
+{MAKES}for batch in loader:
+    loss = model(batch)
+    if {test}:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+    if {test}:
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(params, 1.0)
+    elif limit > 0:
+        torch.nn.utils.clip_grad_norm_(params, limit)
+    if {test}:
+        scaler.step(optimizer)
+        scaler.update()
+    else:
+        optimizer.step()
+"""
+    assert lint(text) == []
+    wrong = text.replace("        scaler.unscale_(optimizer)\n", "")
+    assert [(each.line, each.code) for each in lint(wrong)] == [(9, "AMP103")]
+
+
+def test_a_scaler_that_a_file_is_given_and_steps_by_is_to_be_saved_too() -> None:
+    text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
+    text = text.replace("\n    scaler.u", "\n        scaler.u")
+    assert lint(text) == []
+    assert [each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")] == ["AMP112"]
+
+
+GIVEN = """\
+class Trainer:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler()
+    def backward(self, loss):
+        loss = loss / 2
+        loss.backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+
+
+def test_a_loss_that_is_given_by_another_file_may_have_been_scaled_there() -> None:
+    computed = GIVEN.replace("loss / 2", "self.loss_of(loss_fn)")
+    assert lint(GIVEN, codes=["AMP107"]) == []
+    assert [each.code for each in lint(computed, codes=["AMP107"])] == ["AMP107"]
+    own = "    def fit(self, loader):\n        for batch in loader:\n            self.backward(self.model(batch))\n"
+    assert [each.code for each in lint(GIVEN + own, codes=["AMP107"])] == ["AMP107"]
+
+
+REPEATED = f"""\
+def run(loader, optimizer):
+    {MAKES}    for batch in loader:
+        scaler.scale(model(batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+def main(loader):
+    for turn in range(9):
+        optimizer = SGD(model.parameters(), lr=0.1)
+        run(loader, optimizer)
+"""
+
+
+def test_a_function_that_a_loop_calls_is_repeated() -> None:
+    """Unless the optimizer, too, is a new one each time, or the function makes it."""
+    assert lint(REPEATED) == []
+    assert lint(REPEATED.replace("SGD(model.parameters(), lr=0.1)", "prepared(model)[0]")) == []
+    made = "        optimizer = SGD(model.parameters(), lr=0.1)\n"
+    once = REPEATED.replace(made, "").replace("    for turn", f"{made[4:]}    for turn")
+    assert [(each.line, each.code) for each in lint(once)] == [(2, "AMP113")]
+    assert [each.code for each in lint(once.replace("run(", "run_epoch("))] == ["AMP113"]
+
+
+@pytest.mark.parametrize("given", ["model(batch), optimizer", "loss=model(batch), optimizer=optimizer"])
+def test_a_scaler_that_is_called_as_one_is_given_an_optimizer_in_any_place(given: str) -> None:
+    made = "for epoch in range(9):\n    scaler = NativeGradScaler()\n"
+    text = f"{made}    for batch in loader:\n        scaler({given})\n"
+    assert [each.code for each in lint(text)] == ["AMP113"]
+
+
+def test_a_scaler_that_is_made_for_an_optimizer_takes_no_step() -> None:
+    assert lint("for epoch in range(9):\n    scaler = LossScaler(config, optimizer)\n    scheduler.step()\n") == []
+
+
+def test_a_loop_of_a_base_class_steps_as_its_heirs_do() -> None:
+    text = """\
+class Base:
+    def train(self):
+        for batch in self.loader:
+            self.advance(batch)
+            self.scheduler.step()
+    def advance(self, batch):
+        raise NotImplementedError
+class Trainer(Base):
+    def advance(self, batch):
+        self.scaler.scale(self.model(batch)).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+    assert [(each.line, each.code) for each in lint(text)] == [(5, "AMP101")]
+    assert lint(text.replace("    def advance", "    def evaluate")) == []
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ("index == total - 1", True),
+        ("(index + 1) == self.total", True),
+        ("index + 1 >= len(loader)", True),
+        ("index == 0", False),
+        ("epoch == last", False),
+    ],
+)
+def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(end: str, found: bool) -> None:
+    text = RULES["AMP115"].wrong.replace("index + 1 == len(loader)", end)
+    assert [each.code for each in lint(text)] == ["AMP115"] * found

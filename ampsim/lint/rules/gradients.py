@@ -9,13 +9,12 @@ from ampsim.lint.names import OPTIMIZER, called, has, kind_by_class, words_in
 from ampsim.lint.source import Source, Trace
 
 _MEASURES = re.compile(r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$")
+_TO_HALF = r"\.(half\(\)|to\(([^(),]+, )?(dtype=)?torch\.(half|float16)\))"
 _HALF = re.compile(  # a model by its name, or one that is made there
-    r"(?:(?:[\w.]+ = )?(?P<name>[\w.]+)|(?P<new>[\w.]+) = [\w.]+\(.*\))"
-    r"\.(half\(\)|to\(([^(),]+, )?(dtype=)?torch\.(half|float16)\))"
+    rf"(?:[\w.]+ = )?(?P<name>[\w.]+){_TO_HALF}|(?P<new>[\w.]+) = "
+    rf"(?:[\w.]+\(.*\){_TO_HALF}|[\w.]+\.from_pretrained\(.*dtype=torch\.(half|float16)\b.*\))"
 )
-_UNSURE = re.compile(
-    r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I
-)  # which are trained, or half
+_UNSURE = re.compile(r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I)  # which are half
 
 
 def clip_before_unscale(trace: Trace, clip: Event) -> bool:
@@ -66,7 +65,9 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
         return not has(each.words, "get_scale|inv_scale|_scale$")
     start, later = trace.scaled(each), trace.of("step", "unscale", after=each)
     asked = has(each.words, "scale") or any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
-    if not start or not later or later[0].apart(each) or asked or not _measures(each):
+    calls = (call for call in ast.walk(each.node) if isinstance(call, ast.Call) and _MEASURES.match(called(call)))
+    measured = any(".grad" in words_in(call) for call in calls)  # and what was taken is no multiple of them
+    if not start or not later or later[0].apart(each) or asked or not measured:
         return False
     if any(_allows_for_it(each, next_) for next_ in trace.of("grad", after=each, before=later[0])):
         return False
@@ -78,12 +79,6 @@ def _allows_for_it(measured: Event, event: Event) -> bool:
     names = "|".join(re.escape(ast.unparse(each)) for each in getattr(measured.node, "targets", ())) or "$^"
     divided = re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", ast.unparse(event.node))
     return bool(divided) or has(event.words, "^(get_scale|inv_scale)$")
-
-
-def _measures(event: Event) -> bool:
-    """Return whether a statement takes from gradients what is no multiple of them."""
-    calls = [each for each in ast.walk(event.node) if isinstance(each, ast.Call) and _MEASURES.match(called(each))]
-    return any(".grad" in words_in(call) for call in calls)
 
 
 def loss_not_scaled(trace: Trace, plain: Event) -> bool:

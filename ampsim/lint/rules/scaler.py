@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import OPTIMIZER, SCALER, called, kind_by_class, leaf, name_of
+from ampsim.lint.names import OPTIMIZER, SCALER, called, leaf, name_of
 from ampsim.lint.source import Source, Trace
 
 _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", re.I)
@@ -43,10 +43,10 @@ def two_updates(trace: Trace, update: Event) -> bool:
 
 
 def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
-    """Yield the optimizer's state in a checkpoint of a file that makes a scaler and nowhere saves that."""
+    """Yield the optimizer's state in a checkpoint of a file that has a scaler, and nowhere saves that."""
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
-    used = given or any(source.events("step"))
-    if used and "GradScaler(" in source.text and not mentions_a_scaler(source):
+    used = any(source.events("step")) or (given and "GradScaler(" in source.text)
+    if used and not mentions_a_scaler(source):
         yield from [*saved_optimizers(source)][:1]
 
 
@@ -60,8 +60,6 @@ def mentions_a_scaler(source: Source) -> bool:
                 said = name_of(value)
             case ast.Dict(values=values):
                 said = " ".join(leaf(name_of(each)) for each in values)  # as ignite's Checkpoint is given it
-            case ast.Assign(targets=[ast.Subscript(slice=key)]):
-                said = ast.unparse(key)
             case ast.Call(func=func) if re.search("(^|_)save|checkpoint", name_of(func), re.I):
                 said = " ".join(map(ast.unparse, (*node.args, *node.keywords)))
             case _:
@@ -101,15 +99,19 @@ def _is_optimizer(source: Source, node: ast.AST) -> bool:
 def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
     """Yield the scalers that are made in the body of a loop that trains with an optimizer of outside."""
     stepped = {loop for _, step in source.events("step") for loop in step.loops}
-    bodies = [loop.body for loop in stepped if isinstance(loop, ast.For | ast.While)]
+    loops = [{*ast.walk(loop)} for loop in stepped]
+    repeated = list[set[ast.AST]]()
+    calls = [(call, function) for trace in source.traces for call, (function, _) in trace.entered.items()]
     for function in source.functions:
         given = any("optim" in arg.arg for arg in (*function.args.args, *function.args.kwonlyargs))
-        if given and re.search("epoch(?!s)", function.name) and stepped & {*function.body}:
-            bodies.append([each for each in function.body if each not in stepped])
-    for body in bodies:
-        calls = [each for part in body for each in ast.walk(part) if isinstance(each, ast.Call)]
-        if not any(kind_by_class(name_of(each.func)) == OPTIMIZER or "optim" in called(each).lower() for each in calls):
-            yield from (call for call in calls if "GradScaler" in called(call))
+        if given and stepped & {*function.body}:
+            own = {part for each in function.body if each not in stepped for part in ast.walk(each)}
+            repeated += [own | nodes for nodes in loops if any(call in nodes for call, of in calls if of is function)]
+            repeated += [own] * bool(re.search("epoch(?!s)", function.name))  # which another file calls
+    for nodes in (*loops, *repeated):
+        names = (each for each in nodes if isinstance(each, ast.Name | ast.Attribute))
+        if OPTIMIZER not in (source.kind(name_of(each)) for each in names if isinstance(each.ctx, ast.Store)):
+            yield from (each for each in nodes if isinstance(each, ast.Call) and "GradScaler" in called(each))
 
 
 def deprecated_names(source: Source) -> Iterator[ast.AST]:

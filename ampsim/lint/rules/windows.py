@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import leaf
+from ampsim.lint.names import leaf, words_in
 from ampsim.lint.source import Source, Trace
 
 
@@ -45,8 +45,11 @@ def short_window(source: Source) -> Iterator[ast.AST]:
 
 def _or_the_end(test: ast.AST) -> bool:
     """Return whether a condition ends a window with the last batch: ``i % window == 0 or i == len(...)``."""
-    parts = map(ast.unparse, test.values) if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else ()
-    return any("len(" in text and "%" not in text for text in parts)
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
+    said = [{*words_in(part)} - {"self"} for part in parts if isinstance(part, ast.Compare)]
+    rests = (each for each in ast.walk(test) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod))
+    index = {word for rest in rests for word in words_in(rest.left)} - {"self"}
+    return any(words & {*index, "len"} and words - index and "%" not in words for words in said)
 
 
 def _divided_by(node: ast.AST) -> str:
