@@ -223,6 +223,9 @@ def test_a_record_without_its_step_is_damaged(tmp_path, record):
 
 def test_a_number_that_is_no_step_is_passed_over(tmp_path):
     assert read(tmp_path, "step " + "9" * 400 + " loss: 1\n").step.tolist() == [1]
+    for epoch in ("NaN", "-Infinity", "0.5"):
+        history = read(tmp_path, f'{{"epoch": {epoch}, "loss": 1}}\n', "log.jsonl")
+        assert (history.step.tolist(), history.unit) == ([1], "line")
 
 
 APEX = """\

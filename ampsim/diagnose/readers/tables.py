@@ -93,7 +93,7 @@ def add_row(builder: HistoryBuilder, row: Row, *, line: int = 0, step: float = m
         entry.setdefault("step", step)
     step = entry.get("step", step)
     entry = in_company(entry)
-    if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
+    if math.isnan(step) and entry.get("epoch", math.nan).is_integer():
         step, builder.unit = entry["epoch"], "epoch"
     if kinds := {"means", "bare"} & entry.keys():
         builder.settings |= dict.fromkeys(kinds, True)
