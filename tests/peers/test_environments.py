@@ -48,6 +48,14 @@ def test_an_environment_that_is_not_whole_is_refused_with_the_cure(home: Path) -
     assert environments.python("main") == sys.executable
 
 
+def test_a_folder_is_the_same_from_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AMPSIM_PEERS", "elsewhere")
+    assert environments.folder() == tmp_path / "elsewhere"
+    monkeypatch.setenv("AMPSIM_PEERS", "")
+    assert environments.folder() == Path(environments.__file__).parents[2] / ".peers"
+
+
 def test_a_build_goes_on_where_it_ended_and_past_what_cannot_be_had(home: Path) -> None:
     half_built(home, "good")
     half_built(home, "broken")
