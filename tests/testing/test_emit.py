@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +10,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.cli.completion import complete_law, laws  # noqa: E402
-from ampsim.testing import Subject, known  # noqa: E402
+from ampsim.core.machine import Rule  # noqa: E402
+from ampsim.testing import Subject, Traits, known  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure  # noqa: E402
-from ampsim.testing.emit.scaler import write  # noqa: E402
+from ampsim.testing.emit.scaler import _maker, write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
 from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
+from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
@@ -101,6 +103,16 @@ def test_a_constructor_of_any_kind_is_called_as_the_kit_does(shape: str, declare
     assert outcome(source) == "failed", source
     peer.Scaler = shapes(Stranger)[shape]
     assert outcome(source) == "passed", source
+
+
+def test_a_maker_that_is_written_keeps_within_the_bounds_as_the_kit_does() -> None:
+    traits = Traits(min_scale=1.0, max_scale=2.0**20, powers_of_two=True, without=frozenset({"factors"}))
+    defined: dict[str, Any] = {"SimpleNamespace": SimpleNamespace, "math": math, "Scaler": vars}
+    exec(_maker("make", "Scaler", lambda rule: rule, traits), defined)  # noqa: S102
+    for asked in (2.0**30, 2.0**20, 1700.0, 1.0, 0.1):
+        made = defined["make"](init_scale=asked, growth_factor=3.0)
+        kept = traits.possible(Rule(init_scale=asked, growth_factor=3.0))
+        assert made == {name: getattr(kept, name) for name in CONSTANTS}
 
 
 def test_a_subject_is_not_written(peer: ModuleType) -> None:
