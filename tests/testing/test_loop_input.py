@@ -6,10 +6,14 @@ from functools import partial
 
 import pytest
 import torch
+import typer
 from torch import nn
 
+from ampsim.cli.check import _report
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
-from ampsim.testing.loop.judge import judge_loop
+from ampsim.testing.law import Result
+from ampsim.testing.loop.judge import LAWS, judge_loop
+from ampsim.testing.report import Report
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
 from tests.testing.loops import RIGHT, Trainer, batches, looping, loss_of, sgd
@@ -302,6 +306,22 @@ def test_the_command_judges_loops_side_by_side():
 def test_the_command_refuses_what_cannot_be_judged(target, said):
     code, text = run("check-loop", *target)
     assert (code, said in text, "Traceback" in text) == (2, True, False), text
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "said"),
+    [
+        (["refused", "failed"], 1, "it_learns: no parameter moved\n"),
+        (["refused", "passed"], 2, "ampsim: loop 0: make raised\n"),
+    ],
+)
+def test_a_loop_that_cannot_be_judged_hides_no_finding_of_another(ended, status, said, capsys):
+    texts = {"refused": "make raised", "failed": "it_learns: no parameter moved"}
+    results = [Result(LAWS["it_learns"], f"loop {n}", each, texts.get(each, "")) for n, each in enumerate(ended)]
+    with pytest.raises(typer.Exit) as left:
+        _report(lambda expected: Report(results), None, None, None, None)
+    assert left.value.exit_code == status
+    assert said in "".join(capsys.readouterr())
 
 
 @pytest.mark.usefixtures("module")
