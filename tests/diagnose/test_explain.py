@@ -13,6 +13,7 @@ from ampsim.cli import app
 from ampsim.cli import explain as command
 from ampsim.diagnose.explain import explain, in_words
 from ampsim.diagnose.history import HistoryBuilder
+from ampsim.diagnose.statements import make
 from ampsim.diagnose.wording import counted, sparkline
 
 
@@ -110,6 +111,13 @@ def test_data_and_lines_are_given_when_they_are_asked_for(tmp_path):
     assert (collapse["first"], collapse["last"], collapse["numbers"]["from"]) == (0, 190, [4.0, 4.0])
     why = CliRunner().invoke(app, ["explain", "--why", str(tmp_path / "train.log")]).output
     assert "[lines 1, 2, 3," in why
+
+
+def test_of_many_lines_the_first_and_the_last_are_named():
+    history = run(*[8.0] * 30, line=range(1, 31))
+    assert make(history, "read", range(30)).lines == (*range(1, 31),)
+    history = run(*[8.0] * 60, line=range(1, 61))
+    assert make(history, "read", range(60)).lines == (*range(1, 21), *range(41, 61))
 
 
 def test_an_error_text_alone_is_answered():

@@ -1,5 +1,6 @@
 """Each kind of log gives the history that is in it. The lines are in the form that the programs print."""
 
+import codecs
 import functools
 import gzip
 import json
@@ -316,7 +317,8 @@ def test_the_skips_that_each_rank_tells_count_once(tmp_path):
 
 def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
     packed, expected = gzip.compress(MEGATRON.encode()), columns(read(tmp_path, MEGATRON))
-    for data in (packed, gzip.compress(MEGATRON.encode("utf-16")), MEGATRON.encode("utf-16")):
+    wide = MEGATRON.encode("utf-16"), codecs.BOM_UTF16_BE + MEGATRON.encode("utf-16-be")
+    for data in (packed, gzip.compress(wide[0]), *wide):
         (tmp_path / "log").write_bytes(data)
         assert columns(read_history(tmp_path / "log")) == expected
     (tmp_path / "log").write_bytes(packed[:-8])
