@@ -315,6 +315,18 @@ def test_the_skips_that_each_rank_tells_count_once(tmp_path):
     assert read(tmp_path, RANKS).skipped.tolist() == [2, 2]
 
 
+ONE_PROCESS = {  # sentences of what no rank prints again, and of what each does
+    "The grad norm is nan. Skipping updating the model.\n": 2,
+    "Found inf or nan, current scale is: 1024.0, decrease to: 1024.0*0.5\n": 2,
+    "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 1024.0\n": 1,
+}
+
+
+@pytest.mark.parametrize("sentence", ONE_PROCESS)
+def test_a_sentence_that_comes_again_tells_of_another_skip_where_no_ranks_repeat_it(tmp_path, sentence):
+    assert np.nansum(read(tmp_path, "step 1 loss: 2.0\n" + sentence * 2).skipped) == ONE_PROCESS[sentence]
+
+
 def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
     packed, expected = gzip.compress(MEGATRON.encode()), columns(read(tmp_path, MEGATRON))
     wide = MEGATRON.encode("utf-16"), codecs.BOM_UTF16_BE + MEGATRON.encode("utf-16-be")

@@ -31,7 +31,10 @@ RUNS = {
                          "every step is skipped whatever the scale."),
 }  # fmt: skip
 SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.js", "playground.js")
-READ = {"program": ("name", "mark"), "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats")}
+READ = {
+    "program": ("name", "mark"),
+    "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats", "ranks"),
+}
 FORMATS = {
     "names": TABLE["fields"],
     "pattern": TABLE["pattern"],

@@ -170,7 +170,8 @@ const Reader = (() => {
       const found = each.found.exec(line), value = (group) => each.logarithm ? 2 ** asNumber(found[group]) : asNumber(found[group]);
       const rank = /Rank (\d+)/.exec(line)?.[1];
       if (rank !== undefined) seen.rank ??= rank;
-      const again = rank === undefined ? seen.told === each.word + found[1] : rank !== seen.rank;
+      const told = each.ranks !== false && seen.told === each.word + found[1];
+      const again = rank === undefined ? told : rank !== seen.rank;
       const repeats = seen.told === each.repeats + found[1]; // another sentence on the same skip
       seen.told = each.word + found[1];
       if (again || repeats) return true; // each rank prints the same overflow
