@@ -130,6 +130,13 @@ def test_our_own(tmp_path):
     assert np.array_equal(history.skipped, [1, 0])
 
 
+def test_a_run_that_was_started_again_has_its_records_on_the_lines_where_they_are(tmp_path):
+    for _ in range(3):
+        with RunFile(tmp_path / "run.jsonl", {}) as file:
+            file.append({"step": file.next_step, "scale": 8.0})
+    assert read_history(tmp_path / "run.jsonl").line.tolist() == [2, 4, 6]
+
+
 def test_of_a_long_run_some_samples_and_the_first_events_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "SAMPLES", 4)
     monkeypatch.setattr(own, "EVENTS", 2)
@@ -216,7 +223,7 @@ def test_steps_that_begin_anew_with_each_epoch_go_on(tmp_path):
     assert history.notes == []
 
 
-@pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}'])
+@pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}', '{"step": null}'])
 def test_a_record_without_its_step_is_damaged(tmp_path, record):
     with pytest.raises(DamagedFileError, match=r"line 2: .*step"):
         read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')
