@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import ampsim
 from ampsim import dialects
 from ampsim.cli import COMMANDS, app, line_of, terminal
-from ampsim.cli.compare import _defaults
+from ampsim.cli.compare import _defaults, _print_history
 from ampsim.cli.terminal import settings
 
 
@@ -217,6 +217,16 @@ def test_a_schedule_that_was_found_is_replayed_by_the_command_in_the_message() -
     assert story.splitlines()[0] == next(line for line in text.splitlines() if line.startswith(torn))
     assert story.count(" up to ") > text.count(" up to ")  # every turn, not the last ones
     assert run("check", TORCH, "--check", torn, "--schedule", "") == (0, f"{torn} holds under this schedule\n")
+
+
+@pytest.mark.parametrize(("updates", "first", "rows"), [(8, "", 9), (9, "...", 9), (20, "...", 9)])
+def test_a_long_history_is_shown_from_where_it_matters(
+    updates: int, first: str, rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_history(("a", "b"), [ampsim.Rule()] * 2, [False] * updates)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert (len(lines), lines[0][:3].strip()) == (rows, first)
+    assert lines[-1].split()[0] == str(updates - 1)
 
 
 def test_explain_ends_a_range_of_skips_at_a_step_of_the_log(tmp_path: Path) -> None:

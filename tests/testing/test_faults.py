@@ -3,7 +3,7 @@
 import pytest
 
 from ampsim.testing.conductor import Conductor, DeadlockError, Run, attempt, explore, run
-from ampsim.testing.conductor.deadlock import replay
+from ampsim.testing.conductor.deadlock import Step, replay, story
 
 
 def guarded(c: Conductor) -> list[str]:
@@ -63,6 +63,12 @@ def test_all_faults_of_a_run_are_in_the_call_that_repeats_it() -> None:
     assert replay({3: 1}, attempt(guarded, **faults).faults) == (
         "replay: run(program, schedule={3: 1}, interrupt_at={1: 'main'}, crash_at={2: 'a', 4: 'b'})"
     )
+
+
+def test_a_story_is_of_the_last_steps_numbered_as_they_were() -> None:
+    trace = [Step("main", "point", f"{number}") for number in range(5)]
+    assert story(trace, last=5).splitlines()[0] == "    0  main: point 0"
+    assert story(trace, last=2).splitlines() == ["    3  main: point 3", "    4  main: point 4"]
 
 
 def test_a_task_that_waits_can_crash_too() -> None:

@@ -81,6 +81,19 @@ def test_a_story_begins_with_the_rule_of_the_first_scaler():
     assert dict(example.story())["scaler"].startswith("init_scale=4.0, ")
 
 
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (7, "1.0 -> 2.0 -> 3.0 -> 4.0 -> 5.0 -> 6.0 -> 7.0"),
+        (8, "1.0 -> 2.0 -> 3.0 -> ... -> 6.0 -> 7.0 -> 8.0"),
+    ],
+)
+def test_a_story_has_seven_scales_or_its_ends(count, shown):
+    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
+    example.scales = [float(scale) for scale in range(1, count + 1)]
+    assert dict(example.story())["scale"] == shown
+
+
 @pytest.mark.parametrize(("scale", "may"), [(2.0, True), (4.0, True), (8.0, False)])
 def test_a_scaler_may_give_up_where_a_backoff_leads_to_its_floor_or_below(scale, may):
     example = Example(Subject(lambda rule: None, Traits(min_scale=2.0)), LAWS["clean_step_is_taken"])
