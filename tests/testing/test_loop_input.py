@@ -4,6 +4,7 @@ import sys
 import traceback
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -13,6 +14,8 @@ from ampsim.cli.check import _report
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
 from ampsim.testing.law import Result
 from ampsim.testing.loop.judge import LAWS, judge_loop
+from ampsim.testing.loop.laws.excused import Excuses, is_copy
+from ampsim.testing.loop.state import Difference
 from ampsim.testing.report import Report
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
@@ -322,6 +325,26 @@ def test_a_loop_that_cannot_be_judged_hides_no_finding_of_another(ended, status,
         _report(lambda expected: Report(results), None, None, None, None)
     assert left.value.exit_code == status
     assert said in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("array", "copies"),
+    [(np.array([256.0, 1 / 256]), True), (np.array(256), True), (np.array([256.0, 2.0]), False), (np.zeros(1), False)],
+)
+def test_a_copy_of_the_scale_may_be_its_inverse(array, copies):
+    assert is_copy(array, {256.0, 0.0}) is copies
+
+
+@pytest.mark.parametrize(
+    ("name", "excused"), [("seen", True), ("streak", True), ("globalStep", False), ("num_Updates", False)]
+)
+def test_a_count_that_goes_on_in_a_skip_is_excused_unless_its_name_promises_steps(name, excused):
+    before, after = np.array(3), np.array(4)
+    excuses = object.__new__(Excuses)
+    excuses.trained, excuses.owners, excuses.clean = set(), {}, {f"state.{name}": after}
+    assert excuses._counts(Difference(f"state.{name}", before, after)) is excused
+    assert excuses._counts(Difference(f"state.{name}", before, np.array(0))) is excused  # it begins anew
+    assert not excuses._counts(Difference(f"state.{name}", before, np.array(7)))
 
 
 @pytest.mark.usefixtures("module")
