@@ -3,6 +3,7 @@
 import sys
 import traceback
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,8 +14,14 @@ from torch import nn
 from ampsim.cli.check import _report
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
 from ampsim.testing.law import Result
+from ampsim.testing.loop import rows as of_batches
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from ampsim.testing.loop.laws.excused import Excuses, is_copy
+from ampsim.testing.loop.laws.scaler import _again
+from ampsim.testing.loop.laws.skipped import Skip
+from ampsim.testing.loop.loop import blame_user_code
+from ampsim.testing.loop.run import Planted
+from ampsim.testing.loop.runs import Batch, iterations
 from ampsim.testing.loop.state import Difference
 from ampsim.testing.report import Report
 from experiments.bugs.loops import BUGS
@@ -345,6 +352,69 @@ def test_a_count_that_goes_on_in_a_skip_is_excused_unless_its_name_promises_step
     assert excuses._counts(Difference(f"state.{name}", before, after)) is excused
     assert excuses._counts(Difference(f"state.{name}", before, np.array(0))) is excused  # it begins anew
     assert not excuses._counts(Difference(f"state.{name}", before, np.array(7)))
+
+
+def planted(**passes):
+    skip = object.__new__(Skip)
+    skip.clean, skip.owners = Planted(passes), {}
+    return [str(fault) for fault in skip.faults()]
+
+
+def test_faults_are_planted_in_the_first_and_the_last_pass_and_parameter():
+    assert planted(first=1, last=3) == [
+        "a NaN in one element of last's gradient",
+        "a -inf in one element of first's gradient",
+        "an inf in one element of last's gradient, backward pass 0",
+        "a NaN in one element of last's gradient, backward pass 2",
+        "an inf in the scaled loss",
+        "an inf in all gradients",
+    ]
+    assert planted(only=1) == ["a NaN in one element of only's gradient", *planted(first=1, last=3)[-2:]]
+    assert planted() == ["a NaN in the scaled loss", "a -inf in the scaled loss", "an inf in the scaled loss"]
+
+
+def test_a_loop_is_cut_anew_for_other_batches():
+    for data in (batches(), batches()):
+        given = [Batch(place, each) for place, each in enumerate(data)]
+        assert [batch for group in iterations(sgd, given) for batch in group] == given
+        assert iterations(sgd, [*given]) is iterations(sgd, given)
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    y: list[np.ndarray]
+
+
+def test_a_batch_in_parts_is_of_its_own_kind():
+    rows = np.arange(4.0)
+    first, second = of_batches.halved({"pair": Pair(rows, [rows])}, 2)
+    assert isinstance(first["pair"], Pair)
+    assert (second["pair"].x.tolist(), second["pair"].y[0].tolist()) == ([2.0, 3.0], [2.0, 3.0])
+    assert of_batches.larger(Pair(rows, [rows])).x.tolist() == (rows * (1 + 2.0**-23)).tolist()
+    assert of_batches.with_inf(Pair(rows, [rows])).x[-1] == np.inf
+
+
+def test_an_exception_is_told_where_it_was_raised():
+    def deep():
+        raise KeyError("no such feature")
+
+    line = deep.__code__.co_firstlineno + 1
+    with pytest.raises(LoopError, match=rf"KeyError: .* \(test_loop_input\.py:{line}\)"), blame_user_code("step"):
+        deep()
+
+
+@pytest.mark.parametrize(
+    ("updates", "steps", "seen"),
+    [
+        ([2, 2], [1, 1], "the scaler is updated 2 times where optimizers step 1 time"),
+        ([3, 4, 0], [2, 2, 1], "the scaler is updated 3 times where optimizers step 2 times"),
+        ([2, 0], [1, 0], ""),  # one batch may be a guard's
+        ([2, 1], [1, 1], ""),
+    ],
+)
+def test_a_scaler_is_updated_too_often_where_each_of_several_batches_says_so(updates, steps, seen):
+    found = _again(updates, steps, batches(), "optimizers step")
+    assert (found.seen if found else "") == seen
 
 
 @pytest.mark.usefixtures("module")
