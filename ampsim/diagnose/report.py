@@ -99,8 +99,7 @@ def _ledger(history: History) -> dict[str, object]:
 
     Returns:
         ``rows``: [first step, last step, skips, scale or None] of what counts and sentences tell; ``bad``: step ->
-        [[parameter, what it has], ...] of the first few, and how many there are; ``bad`` names each parameter by its index
-        in ``names``.
+        [[parameter, what it has], ...] of the first few, and how many there are; a parameter is its index in ``names``.
     """
     index: dict[str, int] = {}
     bad = {

@@ -174,7 +174,7 @@ def test_what_does_not_fail_apart_is_not_given_out() -> None:
     require_failure("def test_x(): 1 / 0", raises=True, limit=60)
     for raises in (False, True):  # a test that never began shows nothing
         with pytest.raises(
-            ValueError, match="ended otherwise, where .*: ModuleNotFoundError: No module named 'peer_of'"
+            ValueError, match=r"ended otherwise, where .*: ModuleNotFoundError: No module named 'peer_of'"
         ):
             require_failure("import peer_of\ndef test_x(): pass", raises=raises, limit=60)
     with pytest.raises(ValueError, match=r"did not end within 0\.5 s"):
