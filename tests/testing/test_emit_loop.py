@@ -152,6 +152,16 @@ def test_a_change_that_is_little_apart_is_bounded_by_half_of_that(apart: float, 
     assert asked == f"assert apart.double().norm() <= {bound} * change.double().norm()"
 
 
+def test_what_the_first_step_makes_was_nothing_before_it() -> None:
+    parameter, buffer = (
+        Difference(name, np.ones(1), np.zeros(1), before)
+        for name, before in (("model.weight", np.zeros(1)), ("optimizer.state.0.momentum_buffer", None))
+    )
+    lines = [TEMPLATES["splitting_is_invisible"](told(differences=[each])) for each in (parameter, buffer)]
+    assert "before = torch.as_tensor(copy.deepcopy(seen))" in lines[0]
+    assert "before = 0.0" in lines[1]
+
+
 def test_generators_that_a_loop_draws_from_are_seeded(loops: ModuleType) -> None:
     import random
 
