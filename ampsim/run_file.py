@@ -42,7 +42,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -159,27 +159,32 @@ def records(path: AnyPath) -> Iterator[Record]:
     Raises:
         DamagedFileError: a line before the last is not a record; ValueError: not a run's file.
     """
+    yield from (record for _, record in numbered(path))
+
+
+def numbered(path: AnyPath) -> Iterator[tuple[int, Record]]:
+    """Yield what `records` does with the number of its line: a start that goes on writes a line of its own."""
     path = Path(path)
     with path.open("rb") as file:
         _header(path, file.readline())
-        yield from _records(path, file)
+        for number, line in enumerate(file, start=2):
+            if not line.endswith(b"\n"):
+                return
+            if "step" in (record := _record(path, number, line)):
+                yield number, record
 
 
-def _records(path: Path, file: BinaryIO) -> Iterator[Record]:
-    for number, line in enumerate(file, start=2):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            record = decode(line.decode())
-        except (ValueError, RecursionError) as error:
-            raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object per line") from error
-        if not isinstance(record, dict) or not record.keys() & {"step", "run"}:
-            raise DamagedFileError(path, number, "no step", "a record with a step")
-        if "step" in record:
-            for name, (is_one, expected) in _KINDS.items():
-                if record.get(name) is not None and not is_one(record[name]):
-                    raise DamagedFileError(path, number, f"{name}={record[name]!r:.60}", expected)
-            yield record
+def _record(path: Path, number: int, line: bytes) -> Record:
+    try:
+        record: Record = decode(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object per line") from error
+    if not isinstance(record, dict) or not record.keys() & {"step", "run"}:
+        raise DamagedFileError(path, number, "no step", "a record with a step")
+    for name, (is_one, expected) in _KINDS.items() if "step" in record else ():
+        if (record.get(name) is not None or name == "step") and not is_one(record[name]):
+            raise DamagedFileError(path, number, f"{name}={record[name]!r:.60}", expected)
+    return record
 
 
 def _is_number(value: object) -> bool:

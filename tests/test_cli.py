@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import ampsim
 from ampsim import dialects
 from ampsim.cli import COMMANDS, app, line_of, terminal
-from ampsim.cli.compare import _defaults
+from ampsim.cli.compare import _defaults, _print_history
 from ampsim.cli.terminal import settings
 
 
@@ -219,6 +219,22 @@ def test_a_schedule_that_was_found_is_replayed_by_the_command_in_the_message() -
     assert run("check", TORCH, "--check", torn, "--schedule", "") == (0, f"{torn} holds under this schedule\n")
 
 
+@pytest.mark.parametrize(("updates", "first", "rows"), [(8, "", 9), (9, "...", 9), (20, "...", 9)])
+def test_a_long_history_is_shown_from_where_it_matters(
+    updates: int, first: str, rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _print_history(("a", "b"), [ampsim.Rule()] * 2, [False] * updates)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert (len(lines), lines[0][:3].strip()) == (rows, first)
+    assert lines[-1].split()[0] == str(updates - 1)
+
+
+def test_explain_ends_a_range_of_skips_at_a_step_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 10, "loss": 2, "overflow": 0}\n{"loss": 2, "overflow": 2}\n{"step": 11, "loss": 1}\n')
+    assert "\n10 to 11  2 " in run("explain", str(log))[1]
+
+
 def test_version_and_completion() -> None:
     assert run("--version") == (0, f"ampsim {ampsim.__version__}\n")
     assert "--show-completion" in run("--help")[1]
@@ -236,6 +252,7 @@ def test_sweep_plays_every_combination_over_every_trace_of_a_folder(tmp_path: Pa
     assert [row[:3] for row in rows] == [
         ["1024.0", "5", "6"], ["1024.0", "100", "1"], ["2048.0", "5", "8"], ["2048.0", "100", "2"],
     ]  # fmt: skip
+    assert rows[1][3:] == ["0.025", "9.75"]  # of all steps: 10 at 2^9 and 30 at 2^10
     lines = table.read_text().splitlines()
     assert lines[0] == "trace,steps,init,interval,skips,skip_rate,mean_log2_scale,scale"
     assert lines[2] == "a.npy,10,1024.0,100,1,0.1,9.0,512.0"

@@ -72,11 +72,12 @@ def check_scalers(
     Example: ampsim check torch.amp:GradScaler --law scale_stays_normal
     """
     from ampsim.testing.child import FORKS
+    from ampsim.testing.kit.check import time_limit as longest
     from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
     from ampsim.testing.kit.subject import find
 
     declared = declared_traits(trait or (), without or ())
-    limit = max(60.0, examples) if time_limit is None else time_limit
+    limit = longest(examples) if time_limit is None else time_limit
     if schedule is not None:
         raise typer.Exit(_replay(targets, law or [], schedule, declared))
     laws = chosen(level, expected, law)

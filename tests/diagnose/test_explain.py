@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from ampsim.cli import app
 from ampsim.cli import explain as command
-from ampsim.diagnose.explain import explain, in_words
+from ampsim.diagnose.explain import Explanation, explain, in_words
 from ampsim.diagnose.history import HistoryBuilder
+from ampsim.diagnose.statements import make
 from ampsim.diagnose.wording import counted, sparkline
 
 
@@ -110,6 +111,32 @@ def test_data_and_lines_are_given_when_they_are_asked_for(tmp_path):
     assert (collapse["first"], collapse["last"], collapse["numbers"]["from"]) == (0, 190, [4.0, 4.0])
     why = CliRunner().invoke(app, ["explain", "--why", str(tmp_path / "train.log")]).output
     assert "[lines 1, 2, 3," in why
+
+
+def test_of_many_lines_the_first_and_the_last_are_named():
+    history = run(*[8.0] * 30, line=range(1, 31))
+    assert make(history, "read", range(30)).lines == (*range(1, 31),)
+    history = run(*[8.0] * 60, line=range(1, 61))
+    assert make(history, "read", range(60)).lines == (*range(1, 21), *range(41, 61))
+
+
+@pytest.mark.parametrize(("lines", "end"), [(12, "11, 12]"), (13, "11, 12, ...]")])
+def test_a_dozen_lines_are_named_and_of_more_it_is_said_that_there_are(lines, end):
+    history = run(*[8.0] * lines, line=range(1, lines + 1))
+    alone = Explanation("healthy", "", [make(history, "read", range(lines), lines=lines, program="test")], [])
+    assert f"[lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, {end}" in in_words(alone, lines=True)
+
+
+def test_what_to_try_is_said_once():
+    history = run(8.0, 4.0)
+    burst = make(history, "burst", [0, 1], to=4.0, **{"from": 8.0})
+    assert in_words(Explanation("wrong", "", [burst, burst], [])).count(f"- {burst.cure}") == bool(burst.cure) == 1
+
+
+@pytest.mark.parametrize(("rows", "head"), [(10, "Skips:"), (11, "Skips, the last 10 of 11 rows:")])
+def test_the_ledger_has_ten_rows_or_says_of_how_many(rows, head, capsys):
+    command._print_ledger(run(*[8.0] * rows, skipped=[1.0] * rows))
+    assert capsys.readouterr().out.splitlines()[1] == head
 
 
 def test_an_error_text_alone_is_answered():

@@ -128,10 +128,12 @@ def test_a_layer_without_gradients():
     assert finding.kind == "dead layer"
     assert "block.0.weight" in finding.what
     assert "head" not in finding.what
-    for sample in run.samples:
-        sample.counts.update({f"block.{number}.weight": dead for number in range(1, 6)})
-    [finding] = findings(run)
-    assert "6 of 7 parameters: block.0.weight, " in finding.what
+    for most, others in ((3, ""), (4, " and 1 other"), (5, " and 2 others")):
+        for sample in run.samples:
+            sample.counts.update({f"block.{number}.weight": dead for number in range(1, most + 1)})
+        [finding] = findings(run)
+        assert f"{most + 1} of {most + 2} parameters: block.0.weight, " in finding.what
+        assert finding.numbers["names"] == ", ".join(f"block.{number}.weight" for number in range(4)) + others
     run.samples[:] = [Sample(step, {"a.weight": dead, "b.weight": dead}) for step in (0, 100, 200)]
     assert kinds(run) == []
 

@@ -108,6 +108,14 @@ def test_names_of_a_step_that_comes_again_are_forgotten():
     assert builder.bad.keys() == {2}
 
 
+def test_of_a_sentence_that_comes_often_the_first_lines_are_kept(monkeypatch):
+    monkeypatch.setattr(history, "EVENTS", 2)
+    builder = HistoryBuilder("-", "test")
+    for line in (3, 5, 8):
+        builder.say("guard off", line)
+    assert builder.says == {"guard off": [3, 5]}
+
+
 def test_merging_keeps_the_largest_loss(monkeypatch):
     monkeypatch.setattr(history, "ENTRIES", 4)
     builder = HistoryBuilder("-", "test")

@@ -157,6 +157,16 @@ def test_the_page_draws_the_scales_that_the_command_reads(number: int, tmp_path:
     assert length >= bool(known.any())
 
 
+@needs_node
+def test_the_page_counts_a_sentence_that_comes_again_as_the_command_does() -> None:
+    texts = ["step 1 loss: 2.0\n" + sentence * 2 for sentence in logs.ONE_PROCESS]
+    counts = asked(
+        "given.texts.map((text) => Reader.read(text, given.table).skipped.filter((each) => each > 0).length)",
+        {"texts": texts, "table": FORMATS},
+    )
+    assert counts == [*logs.ONE_PROCESS.values()]
+
+
 def test_the_committed_page_is_what_the_committed_data_gives() -> None:
     page = build.playground()
     assert len(page.encode()) < 1_000_000

@@ -1,5 +1,6 @@
 """Each kind of log gives the history that is in it. The lines are in the form that the programs print."""
 
+import codecs
 import functools
 import gzip
 import json
@@ -129,6 +130,13 @@ def test_our_own(tmp_path):
     assert np.array_equal(history.skipped, [1, 0])
 
 
+def test_a_run_that_was_started_again_has_its_records_on_the_lines_where_they_are(tmp_path):
+    for _ in range(3):
+        with RunFile(tmp_path / "run.jsonl", {}) as file:
+            file.append({"step": file.next_step, "scale": 8.0})
+    assert read_history(tmp_path / "run.jsonl").line.tolist() == [2, 4, 6]
+
+
 def test_of_a_long_run_some_samples_and_the_first_events_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "SAMPLES", 4)
     monkeypatch.setattr(own, "EVENTS", 2)
@@ -215,7 +223,7 @@ def test_steps_that_begin_anew_with_each_epoch_go_on(tmp_path):
     assert history.notes == []
 
 
-@pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}'])
+@pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}', '{"step": null}'])
 def test_a_record_without_its_step_is_damaged(tmp_path, record):
     with pytest.raises(DamagedFileError, match=r"line 2: .*step"):
         read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')
@@ -223,6 +231,9 @@ def test_a_record_without_its_step_is_damaged(tmp_path, record):
 
 def test_a_number_that_is_no_step_is_passed_over(tmp_path):
     assert read(tmp_path, "step " + "9" * 400 + " loss: 1\n").step.tolist() == [1]
+    for epoch in ("NaN", "-Infinity", "0.5"):
+        history = read(tmp_path, f'{{"epoch": {epoch}, "loss": 1}}\n', "log.jsonl")
+        assert (history.step.tolist(), history.unit) == ([1], "line")
 
 
 APEX = """\
@@ -333,9 +344,22 @@ def test_the_skips_that_each_rank_tells_count_once(tmp_path):
     assert read(tmp_path, RANKS).skipped.tolist() == [2, 2]
 
 
+ONE_PROCESS = {  # sentences of what no rank prints again, and of what each does
+    "The grad norm is nan. Skipping updating the model.\n": 2,
+    "Found inf or nan, current scale is: 1024.0, decrease to: 1024.0*0.5\n": 2,
+    "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 1024.0\n": 1,
+}
+
+
+@pytest.mark.parametrize("sentence", ONE_PROCESS)
+def test_a_sentence_that_comes_again_tells_of_another_skip_where_no_ranks_repeat_it(tmp_path, sentence):
+    assert np.nansum(read(tmp_path, "step 1 loss: 2.0\n" + sentence * 2).skipped) == ONE_PROCESS[sentence]
+
+
 def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
     packed, expected = gzip.compress(MEGATRON.encode()), columns(read(tmp_path, MEGATRON))
-    for data in (packed, gzip.compress(MEGATRON.encode("utf-16")), MEGATRON.encode("utf-16")):
+    wide = MEGATRON.encode("utf-16"), codecs.BOM_UTF16_BE + MEGATRON.encode("utf-16-be")
+    for data in (packed, gzip.compress(wide[0]), *wide):
         (tmp_path / "log").write_bytes(data)
         assert columns(read_history(tmp_path / "log")) == expected
     (tmp_path / "log").write_bytes(packed[:-8])

@@ -10,10 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from ampsim.cli import app
-from ampsim.diagnose.exponents import exponents
+from ampsim.diagnose import report as pages
+from ampsim.diagnose.explain import Explanation
+from ampsim.diagnose.exponents import Exponents, exponents
 from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.readers.sniff import read_history
-from ampsim.diagnose.report import report
+from ampsim.diagnose.report import FINDINGS, _diagnosis, _layers, _ledger, report, skip_rows
+from ampsim.diagnose.statements import make
 from ampsim.run_file import RunFile, pack_counts
 from tests.diagnose.browser import needs_chromium
 
@@ -59,6 +62,33 @@ def test_a_finding_comes_with_its_step_and_what_to_try():
     page = report(COLLAPSED)
     assert "Healthy" not in text(page)
     assert '<article class="finding"><h2>Collapse, <button class="go" data-step="300">' in page
+
+
+def test_findings_unfold_only_where_there_are_more_than_are_open():
+    alarms = [make(HEALTHY, "alarm", 0, text=f"{number}") for number in range(FINDINGS + 1)]
+    pages = ["".join(_diagnosis(Explanation("wrong", "", alarms[:count], []))) for count in (FINDINGS, FINDINGS + 1)]
+    assert ["more finding" in page for page in pages] == [False, True]
+    assert "<summary>1 more finding</summary>" in pages[1]
+
+
+def test_of_a_skips_parameters_some_are_named_and_all_are_counted():
+    names, told = (_ledger(history(steps=3, skips=(1,)))[key] for key in ("names", "bad"))
+    assert told == {1: [[[number, "has inf"] for number in range(6)], 7]}
+    assert names == LAYERS[:6]
+
+
+def test_a_table_of_layers_has_those_that_lose_most(monkeypatch):
+    monkeypatch.setattr(pages, "LAYERS", 2)
+    lost = np.array([[0.0], [0.5], [0.25]])
+    table = _layers(Exponents([0], ["none", "half", "quarter"], 0, np.zeros((3, 1, 1), np.uint8), lost))
+    assert re.findall("<tr><td>([a-z]+)<", table) == ["half", "quarter"]
+
+
+def test_a_range_of_skips_begins_behind_the_line_before():
+    builder = HistoryBuilder("-", "Megatron")
+    for step, skipped in ((10, 0.0), (20, 3.0), (20.5, 1.0)):
+        builder.add(step, skipped=skipped, scale=8.0)
+    assert skip_rows(builder.finish()) == [(11.0, 20.0, 3, 8.0), (20.5, 20.5, 1, 8.0)]
 
 
 def test_of_many_findings_the_first_are_open():

@@ -161,6 +161,11 @@ def test_we_go_on_after_from_flax_at_both_ends_too(interval, growth, low, expone
 
 
 @pytest.mark.peer("flax")
+def test_a_ceiling_that_bounds_nothing_is_none() -> None:
+    assert interop.to_flax(LossScale.create(Rule(max_scale=math.inf))).growth_interval == 1999
+
+
+@pytest.mark.peer("flax")
 @pytest.mark.parametrize("low", [None, 0.0, 2.0**-126])
 def test_flax_there_and_back_is_the_same(low) -> None:
     from flax.training.dynamic_scale import DynamicScale

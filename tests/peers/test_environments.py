@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from ampsim.peers import REGISTRY, connect, environments, load
+from ampsim.peers.__main__ import main
 from ampsim.peers.build import _reason, build_all
 from ampsim.peers.environments import NoEnvironmentError
 from ampsim.peers.peer import is_pinned
@@ -48,6 +49,14 @@ def test_an_environment_that_is_not_whole_is_refused_with_the_cure(home: Path) -
     assert environments.python("main") == sys.executable
 
 
+def test_a_folder_is_the_same_from_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AMPSIM_PEERS", "elsewhere")
+    assert environments.folder() == tmp_path / "elsewhere"
+    monkeypatch.setenv("AMPSIM_PEERS", "")
+    assert environments.folder() == Path(environments.__file__).parents[2] / ".peers"
+
+
 def test_a_build_goes_on_where_it_ended_and_past_what_cannot_be_had(home: Path) -> None:
     half_built(home, "good")
     half_built(home, "broken")
@@ -62,6 +71,23 @@ def test_a_build_goes_on_where_it_ended_and_past_what_cannot_be_had(home: Path) 
     before = (home / "good.log").stat().st_mtime_ns
     assert build_all(["good"], Console(file=text)) == {}
     assert (home / "good.log").stat().st_mtime_ns == before, "what is ready is not built again"
+
+
+def test_the_command_says_how_far_each_is_and_fails_where_one_could_not_be_had(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    half_built(home, "broken")
+    (home / "good").mkdir()
+    (home / "good" / environments.STAMP).write_text(environments.stamp("good"))
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "broken: half built; peers: ", "good: ready; peers: ", "never: missing; peers: "
+    ]  # fmt: skip
+    assert main(["good"]) == 0
+    assert main(["good", "never"]) == 1
+    assert "never could not be had: its newest wheel is for Python 3.6" in capsys.readouterr().out
+    assert main(["good", "other"]) == 2
+    assert capsys.readouterr().out == "no environment other; there are broken, good, never\n"
 
 
 def test_the_reason_is_the_error_or_what_was_said_last() -> None:

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import dis
+import math
 from collections.abc import Iterator, Sequence
 from random import Random
 from types import CodeType, MappingProxyType
@@ -17,9 +18,9 @@ from ampsim.peers.laws import LAWS, judge
 from ampsim.peers.laws.drift import drawn_setting, drift, run
 from ampsim.peers.laws.emit import emitted, prove
 from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED
-from ampsim.peers.laws.reports import reported
+from ampsim.peers.laws.reports import NONE, reported
 from ampsim.peers.laws.source import driver_of, flat, prune
-from ampsim.peers.laws.subject import constants, fields, subject_of
+from ampsim.peers.laws.subject import Driven, GaveUpError, constants, fields, followed, subject_of
 from ampsim.peers.peer import Step
 from ampsim.peers.wire import PeerLostError
 from ampsim.testing.kit.laws import LAWS as KIT
@@ -89,6 +90,7 @@ def test_a_step_that_raises_keeps_the_parameters_finite_and_no_other_law(law: st
 def test_only_a_thread_of_its_own_repository_reports_what_a_peer_breaks() -> None:
     assert reported(load("torch")(), "scale_comes_back").startswith("reported of torch: https://github.com/pytorch/")
     assert reported(load("accelerate")(), "scale_comes_back").startswith("also seen in: https://github.com/pytorch/")
+    assert reported(load("flax")(), "scale_comes_back") == NONE
 
 
 def test_a_law_that_cannot_be_told_here_is_not_asked() -> None:
@@ -192,6 +194,15 @@ def test_a_peer_that_gives_up_is_judged_until_then_and_asked_again() -> None:
     assert (verdict.result.outcome, "then ZeroDivisionError" in verdict.seen) == ("failed", True)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_leads_to_giving_up_as_inf_does(bad: float) -> None:
+    peer, given = GivesUp(), {"init_scale": 4.0}
+    scaler = Driven(peer, given, followed(peer, given), frozenset())
+    assert [scaler.step([1.0, bad]).used for _ in range(3)] == [4.0, 4.0, 2.0]
+    with pytest.raises(GaveUpError):
+        scaler.step([1.0, bad])
+
+
 class GrowsEarly(Torch):
     def after(self, found_inf: bool) -> State:
         after = super().after(found_inf)
@@ -224,6 +235,13 @@ def test_an_emitted_test_stands_alone_and_fails() -> None:
         "",
         "AttributeError",
     ]
+
+
+@pytest.mark.usefixtures("warm_python")
+def test_a_process_that_ends_before_its_last_test_proves_none() -> None:
+    tests = ["def test_a(): assert False", "import os\ndef test_b(): os._exit(3)", "def test_c(): pass"]
+    with pytest.raises(RuntimeError, match=r"right: 1 of 3 tests ended; the process said last: nothing"):
+        prove(Right(), tests)
 
 
 def read_by(code: CodeType) -> Iterator[str]:

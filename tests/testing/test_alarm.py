@@ -64,6 +64,10 @@ def test_what_waits_is_given_more_time_than_what_computes(monkeypatch):
         threading.Event().wait()
 
 
+def test_a_law_has_a_minute_and_a_second_per_example_if_that_is_more():
+    assert [check.time_limit(examples) for examples in (1, 60, 61, 1000)] == [60.0, 60.0, 61.0, 1000.0]
+
+
 def test_an_alarm_that_rings_after_the_end_is_nobodys():
     with alarm(60.0):
         ring = signal.getsignal(signal.SIGALRM)

@@ -27,7 +27,7 @@ CALLS = {
         *("acquire(blocking=False)", "acquire(timeout=1e-6)", "acquire(blocking=False, timeout=1)"),
         *("release()", "release(2)", "release(0)"),
     ],
-    "Queue(2)": [
+    "Queue(1)": [
         *("put_nowait('item')", "put('other', timeout=1e-6)", "get_nowait()", "get(timeout=1e-6)", "get(timeout=0)"),
         *("get(timeout=-1)", "qsize()", "empty()", "full()", "task_done()"),
     ],

@@ -7,8 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
+from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import Traits, check_scaler, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.kit.choices import Seen, _patience  # noqa: E402
+from ampsim.testing.kit.expected import scales  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError  # noqa: E402
 from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger, UnscalesByTheScaleOfTheMoment  # noqa: E402
@@ -196,6 +199,22 @@ def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared):
     assert declared in str(failure.value).splitlines()[2]
 
 
+@pytest.mark.parametrize(
+    "declared",
+    [{"delay": 1}, {"delay": 2}]
+    + [
+        {"hysteresis": patience, "hysteresis_refill": frozenset(refill)}
+        for patience in (2, 3) for refill in ((), ("growth",), ("clean",), ("backoff",), ("clean", "backoff"))
+    ],
+)  # fmt: skip
+def test_how_a_scale_lags_behind_overflows_is_read_as_it_would_be_declared(declared):
+    def used(found_inf, **constants):
+        return Seen(None, scales(Traits(**declared), Rule(**constants), found_inf), None)
+
+    late = declared.get("delay", 0) + declared.get("hysteresis", 1)
+    assert dict(_patience(used, late, used([True] * 9).scales)) == declared
+
+
 class NeverGrows(torch.amp.GradScaler):
     def update(self, new_scale=None):
         before = self._scale.clone()
@@ -223,7 +242,7 @@ class HasAFloor(torch.amp.GradScaler):
         self._scale.clamp_(min=1.0)
 
 
-def test_what_inherits_from_torchs_scaler_may_keep_what_torchs_breaks():
+def test_what_inherits_from_torchs_scaler_may_keep_what_torchs_breaks(monkeypatch):
     [law] = judge.chosen(names=["scale_comes_back"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
     assert [each.outcome for each in judge.judge(floored, [law], expected=known.TORCH)] == ["passed"]
@@ -231,6 +250,10 @@ def test_what_inherits_from_torchs_scaler_may_keep_what_torchs_breaks():
     assert own.outcome == "unexpected pass"
     [own] = judge.judge(HasAFloor, judge.chosen(names=["clean_step_is_taken"]), expected=OTHERWISE)
     assert own.outcome == "unexpected pass"
+    monkeypatch.setitem(known.TORCH, "clean_step_is_taken", "a link")
+    for scaler, outcome in ((torch.amp.GradScaler, "unexpected pass"), (HasAFloor, "passed")):
+        [mended] = judge.judge(scaler, judge.chosen(names=["clean_step_is_taken"]), expected=known.TORCH)
+        assert mended.outcome == outcome
 
 
 OTHERWISE = {"clean_step_is_taken": "a reason of somebody's own"}

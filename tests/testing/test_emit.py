@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +10,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.cli.completion import complete_law, laws  # noqa: E402
-from ampsim.testing import Subject, known  # noqa: E402
+from ampsim.core.machine import Rule  # noqa: E402
+from ampsim.testing import Subject, Traits, known  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure  # noqa: E402
-from ampsim.testing.emit.scaler import write  # noqa: E402
+from ampsim.testing.emit.scaler import _maker, write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
 from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
+from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
@@ -103,6 +105,16 @@ def test_a_constructor_of_any_kind_is_called_as_the_kit_does(shape: str, declare
     assert outcome(source) == "passed", source
 
 
+def test_a_maker_that_is_written_keeps_within_the_bounds_as_the_kit_does() -> None:
+    traits = Traits(min_scale=1.0, max_scale=2.0**20, powers_of_two=True, without=frozenset({"factors"}))
+    defined: dict[str, Any] = {"SimpleNamespace": SimpleNamespace, "math": math, "Scaler": vars}
+    exec(_maker("make", "Scaler", lambda rule: rule, traits), defined)  # noqa: S102
+    for asked in (2.0**30, 2.0**20, 1700.0, 1.0, 0.1):
+        made = defined["make"](init_scale=asked, growth_factor=3.0)
+        kept = traits.possible(Rule(init_scale=asked, growth_factor=3.0))
+        assert made == {name: getattr(kept, name) for name in CONSTANTS}
+
+
 def test_a_subject_is_not_written(peer: ModuleType) -> None:
     peer.Scaler = Subject(torch.amp.GradScaler)
     with pytest.raises(ValueError, match="peer:Scaler is a Subject, which needs ampsim: name the class"):
@@ -160,6 +172,11 @@ def test_what_does_not_fail_apart_is_not_given_out() -> None:
     with pytest.raises(ValueError, match="ended otherwise, where an assertion should fail: ZeroDivisionError"):
         require_failure("def test_x(): 1 / 0", raises=False, limit=60)
     require_failure("def test_x(): 1 / 0", raises=True, limit=60)
+    for raises in (False, True):  # a test that never began shows nothing
+        with pytest.raises(
+            ValueError, match=r"ended otherwise, where .*: ModuleNotFoundError: No module named 'peer_of'"
+        ):
+            require_failure("import peer_of\ndef test_x(): pass", raises=raises, limit=60)
     with pytest.raises(ValueError, match=r"did not end within 0\.5 s"):
         require_failure("import threading\ndef test_x(): threading.Event().wait()", raises=False, limit=0.5)
 

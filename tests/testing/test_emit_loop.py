@@ -4,7 +4,9 @@ import sys
 from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
@@ -12,8 +14,12 @@ from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop  # noqa: E402
 from ampsim.testing.emit.loop import TEMPLATES, WITHOUT, write  # noqa: E402
+from ampsim.testing.emit.loop_case import Case  # noqa: E402
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, check_loop  # noqa: E402
+from ampsim.testing.loop.law import Broken  # noqa: E402
+from ampsim.testing.loop.runs import Batch  # noqa: E402
+from ampsim.testing.loop.state import Difference  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 from tests.testing.loops import FUSED, SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
@@ -117,6 +123,43 @@ def test_what_changes_a_scaler_besides_its_update_is_written(step, loops: Module
     assert outcome(source) == "failed", source
     loops.make = partial(right, SGD)
     assert outcome(source) == "passed", source
+
+
+def told(**broken: Any) -> Any:
+    """Return a case of which a template reads what was broken, on two batches."""
+    shown = broken.get("differences", [None])[0]
+    case = Case(None, None, [Batch(0, None), Batch(1, None)], Broken(**{"where": "", "step": 1} | broken), shown)
+    return SimpleNamespace(**vars(case), seen=lambda *_, **__: "seen", equal=lambda *_: "equal")
+
+
+@pytest.mark.parametrize(
+    ("scale", "where", "start"),
+    [
+        (2.0**8, "", "start(256.0)"),
+        (2.0**16, "", "start(2.0**16)"),
+        (4.0, "at scale 4, which doubles after each update", "start(1.0, growth_interval=1)"),
+    ],
+)
+def test_the_scale_that_broke_a_loop_is_the_one_that_is_written(scale: float, where: str, start: str) -> None:
+    assert TEMPLATES["scale_is_invisible"](told(scale=scale, where=where))[2] == f"other, its = {start}"
+
+
+@pytest.mark.parametrize(("apart", "bound"), [(2.0**-10, "0.0005"), (1.0, "0.008")])
+def test_a_change_that_is_little_apart_is_bounded_by_half_of_that(apart: float, bound: str) -> None:
+    left = np.ones(1)
+    difference = Difference("model.weight", left, left * (1 + apart), np.zeros(1))
+    *_, asked = TEMPLATES["splitting_is_invisible"](told(differences=[difference]))
+    assert asked == f"assert apart.double().norm() <= {bound} * change.double().norm()"
+
+
+def test_what_the_first_step_makes_was_nothing_before_it() -> None:
+    parameter, buffer = (
+        Difference(name, np.ones(1), np.zeros(1), before)
+        for name, before in (("model.weight", np.zeros(1)), ("optimizer.state.0.momentum_buffer", None))
+    )
+    lines = [TEMPLATES["splitting_is_invisible"](told(differences=[each])) for each in (parameter, buffer)]
+    assert "before = torch.as_tensor(copy.deepcopy(seen))" in lines[0]
+    assert "before = 0.0" in lines[1]
 
 
 def test_generators_that_a_loop_draws_from_are_seeded(loops: ModuleType) -> None:

@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
-from ampsim.testing.emit.ranks import TEMPLATES, write  # noqa: E402
+from ampsim.testing.emit.ranks import TEMPLATES, _test, write  # noqa: E402
 from ampsim.testing.ranks.laws import LAWS  # noqa: E402
+from ampsim.testing.ranks.scenario import NONE, Scenario  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 from tests.testing.rank_bugs import WRONG, PollsInTurn, Right  # noqa: E402
 from tests.testing.test_emit import outcome  # noqa: E402
@@ -34,6 +35,16 @@ def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer
     assert outcome(source) == "failed", source
     peer.Scaler = Right
     assert outcome(source) == "passed", source
+
+
+def test_a_history_is_held_against_the_one_in_which_all_overflow() -> None:
+    once = Scenario((NONE, frozenset({(1, 0)})), optimizers=2)
+    assert _test(LAWS["one_overflow_on_ranks_is_one_overflow"], once, 2).splitlines() == [
+        "ranks, _ = run([[], [(1, 0)]])",
+        "expected, _ = run([[], [(0, 0), (0, 1), (1, 0), (1, 1)]])",
+        "assert ranks == expected",
+    ]
+    assert "for i in [0, 2]" in _test(LAWS["clean_steps_are_taken"], Scenario((*once.overflows, NONE)), 2)
 
 
 @pytest.mark.usefixtures("warm_python")

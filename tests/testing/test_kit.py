@@ -18,7 +18,18 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 import ampsim  # noqa: E402
 from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, check_scaler, check_threads, known, parametrize_with_checks  # noqa: E402
+from ampsim.testing import (  # noqa: E402
+    FromFlag,
+    Subject,
+    Traits,
+    check_loop,
+    check_ranks,
+    check_scaler,
+    check_threads,
+    known,
+    parametrize_with_checks,
+    parametrize_with_laws,
+)
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, find  # noqa: E402
@@ -315,6 +326,21 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     (skip,) = cases["mine-pickling_is_invisible"]
     assert (skip.name, skip.kwargs["reason"]) == ("skip", "without pickle")
     assert not cases["mine-a_state_dict_continues_the_run"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda expected: check_scaler(TORCH, expected_failed_checks=expected),
+        lambda expected: parametrize_with_checks([TORCH], expected_failed_checks=expected),
+        lambda expected: check_loop(None, [], expected_failed_laws=expected),
+        lambda expected: parametrize_with_laws(None, [], expected_failed_laws=expected),
+        lambda expected: check_ranks(None, expected_failed_laws=expected),
+    ],
+)
+def test_what_is_expected_may_be_said_by_the_names_of_before(ask):
+    with pytest.raises(ValueError, match="no law 'of_none'"):
+        ask({"of_none": "a law that there is not"})
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from ampsim.testing import FromFlag, Subject, examples
+from ampsim.testing import FromFlag, Subject, Traits, examples
 from ampsim.testing.kit.example import Example
 from ampsim.testing.kit.judge import judge
 from ampsim.testing.kit.laws import LAWS
@@ -72,3 +72,30 @@ def test_a_story_has_a_scale_again_that_comes_again():
     for scale in (2.0, 2.0, 1.0, 2.0):
         used(None, scale)
     assert dict(example.story())["scale"] == "2.0 -> 1.0 -> 2.0"
+
+
+def test_a_story_begins_with_the_rule_of_the_first_scaler():
+    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
+    for scale in (4.0, 8.0):
+        example.make(init_scale=scale)
+    assert dict(example.story())["scaler"].startswith("init_scale=4.0, ")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [
+        (7, "1.0 -> 2.0 -> 3.0 -> 4.0 -> 5.0 -> 6.0 -> 7.0"),
+        (8, "1.0 -> 2.0 -> 3.0 -> ... -> 6.0 -> 7.0 -> 8.0"),
+    ],
+)
+def test_a_story_has_seven_scales_or_its_ends(count, shown):
+    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
+    example.scales = [float(scale) for scale in range(1, count + 1)]
+    assert dict(example.story())["scale"] == shown
+
+
+@pytest.mark.parametrize(("scale", "may"), [(2.0, True), (4.0, True), (8.0, False)])
+def test_a_scaler_may_give_up_where_a_backoff_leads_to_its_floor_or_below(scale, may):
+    example = Example(Subject(lambda rule: None, Traits(min_scale=2.0)), LAWS["clean_step_is_taken"])
+    example.make(init_scale=scale)
+    assert example._may_give_up() is may

@@ -3,13 +3,27 @@
 import sys
 import traceback
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+import typer
 from torch import nn
 
+from ampsim.cli.check import _report
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
-from ampsim.testing.loop.judge import judge_loop
+from ampsim.testing.law import Result
+from ampsim.testing.loop import rows as of_batches
+from ampsim.testing.loop.judge import LAWS, judge_loop
+from ampsim.testing.loop.laws.excused import Excuses, is_copy
+from ampsim.testing.loop.laws.scaler import _again
+from ampsim.testing.loop.laws.skipped import Skip
+from ampsim.testing.loop.loop import blame_user_code
+from ampsim.testing.loop.run import Planted
+from ampsim.testing.loop.runs import Batch, iterations
+from ampsim.testing.loop.state import Difference
+from ampsim.testing.report import Report
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
 from tests.testing.loops import RIGHT, Trainer, batches, looping, loss_of, sgd
@@ -302,6 +316,105 @@ def test_the_command_judges_loops_side_by_side():
 def test_the_command_refuses_what_cannot_be_judged(target, said):
     code, text = run("check-loop", *target)
     assert (code, said in text, "Traceback" in text) == (2, True, False), text
+
+
+@pytest.mark.parametrize(
+    ("ended", "status", "said"),
+    [
+        (["refused", "failed"], 1, "it_learns: no parameter moved\n"),
+        (["refused", "passed"], 2, "ampsim: loop 0: make raised\n"),
+    ],
+)
+def test_a_loop_that_cannot_be_judged_hides_no_finding_of_another(ended, status, said, capsys):
+    texts = {"refused": "make raised", "failed": "it_learns: no parameter moved"}
+    results = [Result(LAWS["it_learns"], f"loop {n}", each, texts.get(each, "")) for n, each in enumerate(ended)]
+    with pytest.raises(typer.Exit) as left:
+        _report(lambda expected: Report(results), None, None, None, None)
+    assert left.value.exit_code == status
+    assert said in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("array", "copies"),
+    [(np.array([256.0, 1 / 256]), True), (np.array(256), True), (np.array([256.0, 2.0]), False), (np.zeros(1), False)],
+)
+def test_a_copy_of_the_scale_may_be_its_inverse(array, copies):
+    assert is_copy(array, {256.0, 0.0}) is copies
+
+
+@pytest.mark.parametrize(
+    ("name", "excused"), [("seen", True), ("streak", True), ("globalStep", False), ("num_Updates", False)]
+)
+def test_a_count_that_goes_on_in_a_skip_is_excused_unless_its_name_promises_steps(name, excused):
+    before, after = np.array(3), np.array(4)
+    excuses = object.__new__(Excuses)
+    excuses.trained, excuses.owners, excuses.clean = set(), {}, {f"state.{name}": after}
+    assert excuses._counts(Difference(f"state.{name}", before, after)) is excused
+    assert excuses._counts(Difference(f"state.{name}", before, np.array(0))) is excused  # it begins anew
+    assert not excuses._counts(Difference(f"state.{name}", before, np.array(7)))
+
+
+def planted(**passes):
+    skip = object.__new__(Skip)
+    skip.clean, skip.owners = Planted(passes), {}
+    return [str(fault) for fault in skip.faults()]
+
+
+def test_faults_are_planted_in_the_first_and_the_last_pass_and_parameter():
+    assert planted(first=1, last=3) == [
+        "a NaN in one element of last's gradient",
+        "a -inf in one element of first's gradient",
+        "an inf in one element of last's gradient, backward pass 0",
+        "a NaN in one element of last's gradient, backward pass 2",
+        "an inf in the scaled loss",
+        "an inf in all gradients",
+    ]
+    assert planted(only=1) == ["a NaN in one element of only's gradient", *planted(first=1, last=3)[-2:]]
+    assert planted() == ["a NaN in the scaled loss", "a -inf in the scaled loss", "an inf in the scaled loss"]
+
+
+def test_a_loop_is_cut_anew_for_other_batches():
+    for data in (batches(), batches()):
+        given = [Batch(place, each) for place, each in enumerate(data)]
+        assert [batch for group in iterations(sgd, given) for batch in group] == given
+        assert iterations(sgd, [*given]) is iterations(sgd, given)
+
+
+class Pair(NamedTuple):
+    x: np.ndarray
+    y: list[np.ndarray]
+
+
+def test_a_batch_in_parts_is_of_its_own_kind():
+    rows = np.arange(4.0)
+    first, second = of_batches.halved({"pair": Pair(rows, [rows])}, 2)
+    assert isinstance(first["pair"], Pair)
+    assert (second["pair"].x.tolist(), second["pair"].y[0].tolist()) == ([2.0, 3.0], [2.0, 3.0])
+    assert of_batches.larger(Pair(rows, [rows])).x.tolist() == (rows * (1 + 2.0**-23)).tolist()
+    assert of_batches.with_inf(Pair(rows, [rows])).x[-1] == np.inf
+
+
+def test_an_exception_is_told_where_it_was_raised():
+    def deep():
+        raise KeyError("no such feature")
+
+    line = deep.__code__.co_firstlineno + 1
+    with pytest.raises(LoopError, match=rf"KeyError: .* \(test_loop_input\.py:{line}\)"), blame_user_code("step"):
+        deep()
+
+
+@pytest.mark.parametrize(
+    ("updates", "steps", "seen"),
+    [
+        ([2, 2], [1, 1], "the scaler is updated 2 times where optimizers step 1 time"),
+        ([3, 4, 0], [2, 2, 1], "the scaler is updated 3 times where optimizers step 2 times"),
+        ([2, 0], [1, 0], ""),  # one batch may be a guard's
+        ([2, 1], [1, 1], ""),
+    ],
+)
+def test_a_scaler_is_updated_too_often_where_each_of_several_batches_says_so(updates, steps, seen):
+    found = _again(updates, steps, batches(), "optimizers step")
+    assert (found.seen if found else "") == seen
 
 
 @pytest.mark.usefixtures("module")

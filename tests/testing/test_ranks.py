@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
+from torch import distributed as dist  # noqa: E402
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
 from ampsim.testing import check_ranks, conductor, known  # noqa: E402
@@ -186,6 +187,29 @@ def test_threads_see_what_gloo_does():
             assert bool(ours.waits) == bool(theirs.waits)
 
 
+COLLECTIVES = {  # what a rank calls, and what it then has of two ranks that bring [1, 4] and [2, 3]
+    "sum": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.SUM, group), ([3, 7], [3, 7])),
+    "mean": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.AVG, group), ([1.5, 3.5], [1.5, 3.5])),
+    "max": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MAX, group), ([2, 4], [2, 4])),
+    "min": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MIN, group), ([1, 3], [1, 3])),
+    "product": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.PRODUCT, group), ([2, 12], [2, 12])),
+    "reduce": (lambda mine, group: dist.reduce(mine, group=group, group_dst=1), (None, [3, 7])),
+    "broadcast": (lambda mine, group: dist.broadcast(mine, group=group, group_src=1), ([2, 3], [2, 3])),
+    "all_gather": (lambda mine, group: dist.all_gather([mine[1:], mine[:1]], mine[:1].clone(), group), ([2, 1],) * 2),
+}
+
+
+@pytest.mark.parametrize("call", COLLECTIVES)
+def test_a_collective_among_threads_is_that_of_torch(call):
+    brought, (collect, expected) = (torch.tensor([1.0, 4.0]), torch.tensor([2.0, 3.0])), COLLECTIVES[call]
+
+    def program(c):
+        threads.live_together(c, 2, {}, lambda group: collect(brought[group.rank()], group))
+
+    conductor.run(program)
+    assert all(has.tolist() == wanted for has, wanted in zip(brought, expected, strict=True) if wanted)
+
+
 def test_who_waits_is_told_for_what_and_for_whom():
     said = broken(AsksOnlyIfItFound, laws=["nobody_waits_for_ever"], processes=False)["nobody_waits_for_ever"]
     assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
@@ -205,6 +229,15 @@ def test_a_finding_says_what_was_played():
         "  history  clean, inf on rank 0 and 1, clean, clean, clean",
         "  seen on  threads",
     ]
+
+
+def test_a_story_has_each_event_in_its_place():
+    overflows = (NONE, frozenset({(0, 0), (1, 1)}), NONE)
+    assert dict(Scenario(overflows, optimizers=2, resumes=2, empty=frozenset({1})).story(2)) == {
+        "ranks": "2, each with 2 optimizers; step, update",
+        "empty": "no gradients on rank 1",
+        "history": "clean, inf on rank 0 optimizer 0 and 1 optimizer 1, all resume from rank 0's state dict, clean",
+    }
 
 
 @pytest.mark.parametrize(

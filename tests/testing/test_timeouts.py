@@ -1,10 +1,11 @@
 """Timeouts are choices: they fire or not, whatever their length."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, explore, run
+from ampsim.testing.conductor import Chooser, Conductor, FailingScheduleError, explore, run
 from tests.testing.programs import outcomes
 
 
@@ -97,6 +98,53 @@ def test_a_notify_after_a_timeout_wakes_the_next() -> None:
         patient.join()
 
     assert explore(program).exhausted
+
+
+def test_a_notify_is_lost_on_a_wait_that_has_timed_out_and_not_its_lock_back() -> None:
+    def program(c: Conductor) -> None:
+        condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
+
+        def wait(timeout: float | None) -> None:
+            with condition:
+                waiting.release()
+                if condition.wait(timeout):
+                    condition.notify()
+
+        c.spawn("impatient", wait, 1.0)
+        waiting.acquire()
+        patient = c.spawn("patient", wait, None)
+        waiting.acquire()
+        with condition:
+            condition.notify()
+        patient.join()
+
+    with pytest.raises(FailingScheduleError, match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify"):
+        explore(program)
+
+
+def test_a_wait_that_was_notified_says_so_though_its_timeout_fires_before_the_lock_is_free() -> None:
+    told: list[bool] = []
+
+    class Late(NamedTuple):
+        def begin(self) -> Chooser:
+            return lambda _, names: names.index("main timeout") if told and "main timeout" in names else 0
+
+    def program(c: Conductor) -> bool:
+        condition = c.sync.Condition()
+
+        def notify() -> None:
+            with condition:
+                condition.notify()
+                told.append(True)
+                c.point("with the lock held")
+
+        with condition:
+            c.spawn("notifier", notify)
+            return bool(condition.wait(1.0))
+
+    done = run(program, Late())
+    assert any(step.note == "timed out" for step in done.trace)
+    assert done.value is True
 
 
 def test_a_lock_about_to_be_given_up_by_a_wait_can_be_met() -> None:

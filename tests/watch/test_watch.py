@@ -460,6 +460,19 @@ def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_
     assert counts.names == ["a", "b"]
 
 
+def test_a_histogram_spans_the_binades_that_have_elements():
+    drawn, ignore = [], lambda *_, **__: None
+    tracker = SimpleNamespace(add_scalar=ignore, add_text=ignore, add_histogram_raw=lambda *args: drawn.append(args))
+    [found] = exponents([("w", torch.tensor([0.0, 0.25, 1.0, 1.5, 8.0, math.inf]))], torch.ones(()))
+    [none] = exponents([("zeros", torch.zeros(2))], torch.ones(()))
+    for name, counts in (("w", found), ("zeros", none)):
+        sink(tracker, {}).append({"step": 3, "by_parameter": {name: pack_counts(counts.counts[0, :280].numpy())}})
+    [(name, low, high, count, total, squares, limits, shown, step)] = drawn
+    assert (name, step) == ("ampsim/exponents/w", 3)
+    assert (low, high, count, total, squares) == (-2.0, 3.0, 4.0, -2.0 + 0.0 + 0.0 + 3.0, 4.0 + 9.0)
+    assert [(limit, n) for limit, n in zip(limits, shown, strict=True) if n] == [(-1.5, 1), (0.5, 2), (3.5, 1)]
+
+
 def test_a_tracker_draws_scales_by_their_logarithm_which_zero_has_not():
     assert _scalars({"step": 0, "scale": 0.5}) == {"scale": 0.5, "log2_scale": -1.0}
     assert _scalars({"step": 0, "scale": 0.0}) == {"scale": 0.0}
@@ -487,6 +500,18 @@ def test_a_value_belongs_to_the_step_that_made_it_whether_it_is_logged_before_or
             losses.append(loss.item() if number % 2 else None)
     assert [record.get("loss") for record in records(tmp_path / "run.jsonl")] == losses
     assert not model._forward_pre_hooks
+
+
+def test_a_name_that_a_step_has_belongs_to_the_next_one_though_its_record_is_under_way(tmp_path):
+    model = make()
+    with watch(model, optimizer := OPTIMIZERS["sgd"](model.parameters()), to=tmp_path / "run.jsonl") as run:
+        run.gradients("step", optimizer, torch.ones(()))
+        run.log(loss=1.0)
+        run.closing("step")
+        run.log(loss=2.0, late=3.0)  # before another thread has closed it
+        run.closed("step", [(optimizer, [])])
+        optimizer.step()
+    assert [(each["loss"], each.get("late")) for each in records(tmp_path / "run.jsonl")] == [(1.0, 3.0), (2.0, None)]
 
 
 def test_what_is_logged_behind_a_flush_belongs_to_the_next_step(tmp_path):

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.history import EVENTS, History, HistoryBuilder, Sample
 from ampsim.diagnose.readers.fields import as_number
-from ampsim.run_file import read_run, records, unpack_counts
+from ampsim.run_file import numbered, read_run, unpack_counts
 
 SAMPLES = 512  # samples of the exponents that are kept; of more, every second is left out, so that memory has a bound
 
@@ -20,12 +19,10 @@ def read_own(path: Path) -> History:
     if builder.settings.get("scaler", "") is None:
         builder.notes.append("watch() was given no scaler: if the run has one, its skips are not known.")
     every = 1
-    for number, record in enumerate(records(path)):
-        step = record.get("step")
-        if not isinstance(step, int) or not 0 <= step < 2**53:
-            raise DamagedFileError(path, number + 2, f"step {step!r}", "a record with its step; remove the line")
+    for number, (line, record) in enumerate(numbered(path)):
+        step = record["step"]
         values = {name: as_number(record.get(name)) for name in ("scale", "skipped", "norm", "loss")}
-        builder.add(float(step), {**values, "line": number + 2})
+        builder.add(float(step), {**values, "line": line})
         if record.get("bad") and len(builder.bad) < EVENTS:
             builder.bad[step] = record["bad"]
         if record.get("alarm") and len(builder.alarms) < EVENTS:

@@ -44,7 +44,7 @@ def _add(builder: HistoryBuilder, row: Row, *, line: int, step: float) -> float:
         entry.setdefault("step", step)
     step = entry.get("step", step)
     entry = in_company(entry)
-    if math.isnan(step) and "epoch" in entry and entry["epoch"] == int(entry["epoch"]):
+    if math.isnan(step) and entry.get("epoch", math.nan).is_integer():
         step, builder.unit = entry["epoch"], "epoch"
     builder.settings |= dict.fromkeys({"means", "bare"} & entry.keys(), True)
     if "skipped" in entry:

@@ -175,16 +175,18 @@ class Condition(_Guard):
         except BaseException:
             self._withdraw(waiter, depth)
             raise
+        heard = waiter.notified
         if in_time:
             self._lock.take(depth)
         else:
             self._withdraw(waiter, depth)
-        return waiter.notified
+        return heard
 
     def _withdraw(self, waiter: _Waiter, depth: int) -> None:
+        """Take the lock again, and end the wait behind that as `threading` does: a notify in between is lost on it."""
+        self._lock.again(depth)
         if waiter in self._waiters:
             self._waiters.remove(waiter)
-        self._lock.again(depth)
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
         result = predicate()

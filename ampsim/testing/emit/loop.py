@@ -230,9 +230,10 @@ def _splitting(case: Case) -> Sequence[str]:
         return *whole, f"train(whole, {last.place})", *parted, asked
     far = max(case.broken.differences, key=lambda each: rounding.distance([each]))
     bound = min(rounding.distance([far]) / 2, rounding.MOST)
+    before = f"torch.as_tensor(copy.deepcopy({case.seen('whole', name=far.name)}))" if far.before is not None else "0.0"
     return (
         *whole,
-        f"before = torch.as_tensor(copy.deepcopy({case.seen('whole', name=far.name)}))",
+        f"before = {before}",
         f"train(whole, {last.place})",
         *parted,
         f"change = torch.as_tensor({case.seen('whole', name=far.name)}) - before",

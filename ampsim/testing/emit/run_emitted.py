@@ -101,5 +101,6 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
         )
     if ended == [""]:
         raise ValueError("the short test passes: it does not show what the kit's own check sees; report that with it")
-    if not raises and not said.startswith("AssertionError"):
-        raise ValueError(f"the short test ended otherwise, where an assertion should fail: {said}")
+    if not ended or (not raises and not said.startswith("AssertionError")):
+        what = "the law's call should raise" if raises else "an assertion should fail"
+        raise ValueError(f"the short test ended otherwise, where {what}: {said}")
