@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -106,7 +107,7 @@ def test_a_tile_is_tried_with_its_own_constants_and_its_own_tiles(monkeypatch: p
     seen: list[Any] = []
 
     def fake(grads: Any) -> None:
-        table, _ = kernels._tiles(torch.device("cpu"), (5000,))
+        table, _ = kernels._tiles(torch.device("cpu"), np.int64(5000).tobytes())
         seen.append((kernels.BLOCK, kernels.OPTIONS["num_warps"], len(table), table.data_ptr()))
 
     monkeypatch.setattr(kernels, "norm_and_flag", fake)

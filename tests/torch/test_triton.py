@@ -74,7 +74,8 @@ def test_the_kernels_in_tritons_interpreter() -> None:
     root = Path(__file__).parents[2]
     files = [f"tests/torch/test_{name}.py" for name in ("kernels", "adam_cases", "adam_kernels", "fused_step")]
     files.append("tests/probe/test_kernels.py")
-    command = [warm.python(), "-m", "pytest", "-q", "-m", "peer", "-p", "no:cacheprovider", *files]
+    options = ["-q", "-m", "peer", "-p", "no:cacheprovider", "-W", "ignore:Module already imported"]
+    command = [warm.python(), "-m", "pytest", *options, *files]
     env = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, env=env, check=False)  # noqa: S603
     assert done.returncode == 0, done.stdout
