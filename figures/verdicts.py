@@ -15,9 +15,12 @@ HERE = "here"
 # as it was, and this is said behind it.
 NARROWER = {
     "adversary.ours": "Of those that were drawn.",
+    "threads.ours": "At depths 1 and 4, four intervals.",
     "ranks.fused": "In the cells that were asked.",
-    "logs.repeated": "For some places of the overflows in their blocks.",
+    "logs.repeated": "Scales and skip counts, for some places of the overflows in their blocks.",
     "formats": "On a new seed it flushes most of the elements.",
+    "sweep": "The left end is gradual.",
+    "async.same": "On the two schedules that ran.",
     "storm": "Within these runs, by the bits beside.",
     "policies.headroom": "In the mean; of some seeds it leaves more.",
     "census.wrong": "Of those that a search met.",

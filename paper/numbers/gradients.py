@@ -6,7 +6,7 @@ from math import log2
 from statistics import fmean
 
 from ampsim.core.machine import Rule
-from ampsim.core.theory import bad_step_drift, trade_off
+from ampsim.core.theory import bad_step_drift, critical_bad_rate, trade_off
 from figures.claims import NEAR
 from figures.quantities import at_share, flushed, growths, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
@@ -47,6 +47,11 @@ def lowest(arm: str) -> Callable[[Result], float]:
 def highest(arm: str) -> Callable[[Result], float]:
     """Return a function that gives the highest test loss of an arm."""
     return lambda run: run.arm(arm).max("test_loss")
+
+
+def critical(run: Result) -> float:
+    """Return T8's critical rate of bad steps at the growth interval of the storms."""
+    return critical_bad_rate(Rule(growth_interval=run.config["growth_interval"]))
 
 
 def off_t8(run: Result) -> float:
@@ -123,6 +128,11 @@ NUMBERS: dict[str, Number | Formula] = {
         for name, arm in (("2", "storm 2"), ("floor", "storm 2 floor=2^8"), ("short", "storm 2 G=4"))
         for end, extreme, form in (("min", lowest, ">=.3f"), ("max", highest, "<=.3f"))
     },
+    "storm.interval": storm(lambda run: run.config["growth_interval"], "d"),
+    "storm.critical": storm(critical, "%1"),
+    "storm.set.min": storm(lambda run: min(run.config["ratios"]) * critical(run), "%1"),
+    "storm.set.max": storm(lambda run: max(run.config["ratios"]) * critical(run), "%1"),
+    "storm.met.max": storm(lambda run: max(len(row["bad"]) for row in run.records) / run.steps, "<=%1"),
     "storm.drift.off": storm(off_t8, "<=.3f"),
     **{
         f"formats.{new}{name}": Number(f"formats{folder}", value, form)

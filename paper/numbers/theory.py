@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import sqrt
+from math import hypot, sqrt
 
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
@@ -17,6 +17,7 @@ from figures.quantities import (
     real_rate,
     real_steps,
     real_z,
+    skips_above,
     t3_level,
     t3_rate,
 )
@@ -71,6 +72,12 @@ def correlations() -> list[float]:
     return [row["ceiling_correlation"] for stem in BOTH for row in sources.load(stem).records]
 
 
+def pooled_z(interval: int) -> float:
+    """Return by how many standard deviations more steps were skipped than T3 says, both sets of seeds together."""
+    seeds = [seed for run in BOTH for seed in skips_above(sources.load(run), interval)]
+    return sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
+
+
 def worst_rate(run: Result) -> float:
     """Return by which share of the law's skip rate the measured one is off at the worst interval."""
     return max(abs(real_rate(run, g) / t3_rate(run, g, f"G={g}") - 1) for g in INTERVALS)
@@ -114,6 +121,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "real.level.both": on_both(worst_level, "<=.2f"),
     "real.level.new": Number(NEW_SEEDS, worst_level, "<=.2f"),
     "real.rate.both": on_both(worst_rate, "<=%0"),
+    "real.pooled.interval": Formula(lambda: max(INTERVALS, key=lambda g: abs(pooled_z(g))), "d"),
+    "real.pooled": Formula(lambda: -min(map(pooled_z, INTERVALS)), ".1f"),
     "real.level.past": Formula(lambda: sum(abs(z) > 2 for z in level_zs()), "words"),
     "real.level.edge": Formula(lambda: sum(map(edge_of_two, level_zs())), "words"),
     "real.z.fp32.new": Number(NEW_SEEDS, lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), ".1f"),

@@ -61,6 +61,11 @@ def raised(run: Result, signal: str, watched: str = "alarms_from_10") -> int:
     return sum(bool(row[watched][signal]) for row in runs_of(run, crashed=False))
 
 
+def false_signals(run: Result) -> int:
+    """Return how many signals that are watched from the first step raise an alarm in a run that does not crash."""
+    return sum(raised(run, name, "alarms") > 0 for name in run.records[0]["alarms"])
+
+
 def warned(run: Result, signal: str, least: int = 0) -> int:
     """Return in how many runs that crash a signal raises an alarm this many steps before, or more."""
     found = ((row["alarms_from_10"][signal], row["crash_step"]) for row in runs_of(run, crashed=True))
@@ -94,9 +99,8 @@ NUMBERS: dict[str, Number] = {
     "resnet.global.dynamic": resnet(lambda run: run.arm("global dynamic").mean("test_loss")),
     "signals.calm": signals(lambda run: len(runs_of(run, crashed=False)), "words"),
     "signals.crashed": signals(lambda run: len(runs_of(run, crashed=True)), "words"),
-    "signals.false": signals(
-        lambda run: sum(raised(run, name, "alarms") > 0 for name in run.records[0]["alarms"]), "words"
-    ),
+    "signals.false": signals(false_signals, "words"),
+    "signals.false.epyc": Number("crash_signals@cpu-amd-epyc", false_signals, "words"),
     "signals.t1.start": signals(lambda run: raised(run, BUDGET, "alarms"), "words"),
     "signals.t1.false": signals(lambda run: raised(run, BUDGET), "words"),
     "signals.t1.ahead": signals(lambda run: warned(run, BUDGET), "words"),

@@ -15,7 +15,7 @@ import pytest
 
 from ampsim import records
 from ampsim.core import theory
-from figures import claims, rendering, verdicts
+from figures import claims, quantities, rendering, verdicts
 from figures.claims import Finding
 from figures.quantities import INTERVALS
 from paper import __main__ as cli
@@ -478,12 +478,20 @@ def test_formats() -> None:
 def test_the_table_of_broken_laws_names_each_class_that_breaks_one_and_no_other() -> None:
     run = sources.load("atlas")
     named = {name for names in tables.breakers(run).values() for name in names.split(", ")}
-    assert len({name.rstrip("*") for name in named}) == BOOK["numbers"]["atlas.classes.away"]["value"]
+    classes = {row["class"] for row in rows("atlas") if row["arm"] in {name.rstrip("*") for name in named}}
+    assert len(classes) == BOOK["numbers"]["atlas.classes.away"]["value"]
     assert sum(name.endswith("*") for name in named) == BOOK["numbers"]["atlas.classes.patched"]["value"]
-    records = [{**row, "laws": {}} if row["arm"] == "flax" else row for row in run.records]
-    fewer = dataclasses.replace(run, records=tuple(row for row in records if row["arm"] != "fairseq"))
-    with pytest.raises(KeyError, match="giving_up_is_said_again"):
-        tables.breakers(fewer)
+    assert tables.breakers(run)["skip_budget"] == "jmp-jit, megatron-chained*"  # jmp's class keeps it outside of jit
+
+
+def test_the_classes_that_break_a_law_are_told_apart_without_a_rest() -> None:
+    run = sources.load("atlas")
+    kinds = [scalers.counting(run), scalers.late(run), scalers.erring(run), scalers.more(run)]
+    assert [len(kind) for kind in kinds] == [
+        BOOK["numbers"][f"atlas.classes.{name}"]["value"] for name in ("counting", "late", "erring", "more")
+    ]
+    assert sum(map(len, kinds)) == len(set().union(*kinds)) == BOOK["numbers"]["atlas.classes.away"]["value"]
+    assert kinds[:3] == [{"flax", "nnabla"}, {"mxnet"}, {"fairscale-sharded"}]
 
 
 def test_a_claims_code_and_powers_of_two_are_set_as_such() -> None:
@@ -515,6 +523,14 @@ def test_what_is_close_to_two_deviations_is_neither_within_nor_past_them() -> No
     zs = theory_numbers.level_zs()
     low, high = sum(z > 2 for z in zs), sum(z > 2 / 1.05 for z in zs)
     assert BOOK["numbers"]["judged[3,3]"]["text"] == f"{low} to {high}"
+
+
+def test_the_interval_that_the_abstract_names_skips_too_little_on_both_sets_of_seeds() -> None:
+    interval = BOOK["numbers"]["real.pooled.interval"]["value"]
+    apart = [quantities.real_z(sources.load(run), interval) for run in theory_numbers.BOTH]
+    assert max(apart) < 0
+    assert -3.3 < theory_numbers.pooled_z(interval) == pytest.approx(sum(apart) / math.sqrt(2), rel=0.01)
+    assert all(abs(theory_numbers.pooled_z(g)) < 2 for g in quantities.INTERVALS if g != interval)
 
 
 def test_the_bugs_of_the_table_are_all_that_were_planted() -> None:
