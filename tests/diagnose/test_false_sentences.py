@@ -567,3 +567,9 @@ def test_a_scale_of_0_that_comes_back_is_none(name: str) -> None:
     explanation = explain(read_text("-", lines))
     assert not [each for each in explanation.statements if each.kind == "scale 0"]
     assert (name == "scale") == (not [each for each in explanation.statements if each.kind in ("scale", "skips")])
+
+
+def test_a_prediction_without_a_step_does_not_make_steps_epochs(tmp_path: Path) -> None:
+    rows = [{"loss": 2.0, "grad_norm": 1.0, "epoch": 0.9, "step": 500}, {"predict_loss": 1.5, "epoch": 1.0}]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}, indent=2))
+    assert read_history(tmp_path / "trainer_state.json").unit == "step"

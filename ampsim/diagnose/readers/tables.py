@@ -44,14 +44,15 @@ def _add(builder: HistoryBuilder, row: Row, *, line: int, step: float) -> float:
         entry.setdefault("step", step)
     step = entry.get("step", step)
     entry = in_company(entry)
-    if math.isnan(step) and entry.get("epoch", math.nan).is_integer():
-        step, builder.unit = entry["epoch"], "epoch"
+    by_epoch = math.isnan(step) and entry.get("epoch", math.nan).is_integer()
+    step = entry["epoch"] if by_epoch else step
     builder.settings |= dict.fromkeys({"means", "bare"} & entry.keys(), True)
     if "skipped" in entry:
         builder.settings["count"] = "unsaid"
     if not math.isfinite(entry.get("evaluated", 0.0)):
         builder.say("evaluation", line)
     if entry.keys() & {"scale", "norm", "loss", "skipped"}:
+        builder.unit = "epoch" if by_epoch else builder.unit
         entry["line"] = line or math.nan
         builder.add(step if 0 <= step < 2**53 else math.nan, entry)
     return step
