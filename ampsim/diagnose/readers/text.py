@@ -11,7 +11,7 @@ from typing import Any
 
 from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern, spelled
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number
+from ampsim.diagnose.readers.fields import Entry, as_number, with_loss
 from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
@@ -184,6 +184,7 @@ class TextReader:
         entry = {name: float(found[group]) for name, group in columns.items() if group}
         if each.get("logarithm"):
             entry = {name: 2.0**value for name, value in entry.items() if abs(value) < 1022}
+        entry |= {name: math.inf for name in ("loss", "norm") if each.get(name)}
         if each.get("skips", 1):
             entry["skipped"] = 1.0
             stream.counted += 1.0
@@ -191,6 +192,7 @@ class TextReader:
 
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
+        stream.builder.loss = with_loss(entry, stream.builder.loss)
         if not math.isfinite(entry.get("evaluated", 0.0)):
             stream.builder.say("evaluation", self.number)
         if form.total and "skipped" in entry:
