@@ -30,6 +30,8 @@ EVALUATED = "{'eval_loss': nan, 'eval_runtime': 0.2, 'epoch': 5.0}"
 NOTE = "2026-01-01 NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 8.0"
 SWIN = "INFO Train: [{}/2][{}/40]\teta 0:00:03 lr 0.1\tloss {} ({})\tgrad_norm {} (1.5)"
 
+FAIRSEQ = "| train | epoch 001: {} / 1374 loss=14.3, num_updates={}, gnorm=3.9, loss_scale={}, train_loss_scale={}"
+
 CASES = {
     "one rank notes each overflow": (
         [
@@ -320,6 +322,22 @@ CASES = {
         ["LOW SCALE: Steps overflowed at loss scales of 4 at most, lines 5 to 8, down to 0.5: a gradient"],
         ["although the loss scale was down to"],
     ),
+    "a running loss of NaN beside a loss that is finite is none": (
+        [
+            f"Epoch 0: 3%|# | {at}/99 [00:10<05:00, 3.1it/s, loss=nan, v_num=0, train_loss_step={3 - at / 50}]"
+            for at in range(9)
+        ],
+        ["cannot tell"],
+        ["LOSS NOT FINITE"],
+    ),
+    "fairseq sums over tokens": (
+        [
+            *(f"| WARNING: overflow detected, setting loss scale to: {2.0**-k}" for k in (6, 7, 8)),
+            *(FAIRSEQ.format(at, at, 0.004, 0.004) for at in range(1, 9)),
+        ],
+        ["healthy", "every gradient norm that was read is finite"],
+        ["LOW SCALE"],
+    ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
         ["its skips are counted, and in its last quarter steps were taken"],
@@ -462,7 +480,6 @@ CASES = {
     ),
 }
 
-FAIRSEQ = "| train | epoch 001: {} / 1374 loss=14.3, num_updates={}, gnorm=3.9, loss_scale={}, train_loss_scale={}"
 CASES |= {
     "fairseq prints its newest scale, and no mean": (
         [FAIRSEQ.format(at, at, scale, scale) for at, scale in enumerate([4, 4, *[1] * 17])],
@@ -549,6 +566,18 @@ SICK = {
     "gradients that are made zero were not finite": (
         [f"[NeMo W 10:{at}] detected inf or nan values in gradients! Setting gradients to zero." for at in range(20)],
         ["NO STEP SEEN"],
+    ),
+    "a bar and a sentence share a line": (
+        [
+            f"[Train]: 0%| | {at}/8614 [00:00<1:00:07, 2.39it/s, loss={loss}, lr=2.5e-05][deepscale] OVERFLOW! "
+            f"Rank 0 Skipping step. Attempted loss scale: {2.0 ** (33 - at)}, reducing to {2.0 ** (32 - at)}"
+            for at, loss in [(1, 265.25), (2, "nan"), (3, "nan"), (4, "nan")]
+        ],
+        ["LOSS NOT FINITE", "on 3 records of 4, steps 2 to 4", "at least 4 steps"],
+    ),
+    "what is not finite has its name in the exception": (
+        ["[55045] core_hours=5.4, uptime=19705.6", "train_utils.TrainingDivergedError: NaN detected in train_loss"],
+        ["The log ends in an error: loss not finite."],
     ),
     "BMTrain tells both scales": (
         [f"Gradient overflow, change scale from {2.0**k:f} to {2.0 ** (k - 1):f}" for k in range(20, -5, -1)],
