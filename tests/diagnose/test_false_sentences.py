@@ -338,6 +338,16 @@ CASES = {
         ["healthy", "every gradient norm that was read is finite"],
         ["LOW SCALE"],
     ),
+    "a word is no rest of a number": (
+        [f"{APEX} 32768.0", "Epoch 0 loss: 3.0", f"{APEX} 16384.0"],
+        ["Skipped: at least 2 steps", "32768 at first"],
+        [],
+    ),
+    "thousands have a comma": (
+        [f"INFO: <epoch: 86, iter: 107,{at}00, lr:2.500e-05> l_g_pix: nan l_g_fea: 1.0389e+00" for at in range(2, 5)],
+        ["steps 107200 to 107400"],
+        ["step 107 "],
+    ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
         ["its skips are counted, and in its last quarter steps were taken"],
@@ -567,6 +577,25 @@ SICK = {
         [f"[NeMo W 10:{at}] detected inf or nan values in gradients! Setting gradients to zero." for at in range(20)],
         ["NO STEP SEEN"],
     ),
+    "a loss of 0 from the first line on is one that the Trainer left out": (
+        [STATE.format("0.0", 2e-4 - at / 1e5, at) for at in range(9)],
+        ["LOSS 0 THROUGHOUT: The loss is 0 on each of 9 records"],
+    ),
+    "Composer's loss is a path": (
+        [f"\t Train loss/train/total: {'nan' if at > 2 else 9 - at}" for at in range(9)],
+        ["LOSS NOT FINITE", "on 6 records of 9"],
+    ),
+    "VITS prints its losses in a list": (
+        [
+            line
+            for at in range(4)
+            for line in (
+                f"INFO:ljs:Train Epoch: 1 [{at}%]",
+                f"INFO:ljs:[{'nan, nan' if at > 1 else '2.7, 1.9'}, 9.37, 20.8, 0.0, 1.2, {200 * at}, 0.0002]",
+            )
+        ],
+        ["LOSS NOT FINITE", "on 2 records of 4, steps 400 to 600"],
+    ),
     "a bar and a sentence share a line": (
         [
             f"[Train]: 0%| | {at}/8614 [00:00<1:00:07, 2.39it/s, loss={loss}, lr=2.5e-05][deepscale] OVERFLOW! "
@@ -704,6 +733,8 @@ Test set: Average loss: nan
 loss weights: inf
 loss_threshold: inf
 stop if loss is nan: True
+    LOSS_GAMMA: 2.0
+prediction_loss_only=True,
 loss_nan_count: 0
 loss delta: nan
 Is it normal that the loss is nan in the first epoch?

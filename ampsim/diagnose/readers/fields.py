@@ -42,6 +42,8 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
     ranks: dict[str, int] = {}
     for each in named:
         field, rank, _ = field_of(each[0])
+        if field.startswith(SOME) and each[1] in ("True", "False"):
+            continue  # a setting's
         if rank < ranks.get(field, UNKNOWN) and (number := as_number(each[1])) is not None:
             ranks[field], best[field] = rank, (number, each)
     return {field: found for field, found in best.items() if not field.startswith(SOME)} if "loss" in best else best
@@ -91,8 +93,9 @@ def field_of(name: str) -> tuple[str, int, str]:
         alone = start and words[start] in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
         if known and not alone and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
+    words = [word for word in [*_OTHER.sub("_", path).split("_"), *words] if word and not word.isdigit()]
     if len(words) <= WORDS and any(map(_SOME_LOSS.fullmatch, words)) and (NOT_TRAINING | NO_LOSS).isdisjoint(words):
-        return SOME + "_".join(word for word in words if not word.isdigit()), 0, ""
+        return SOME + "_".join(words), 0, ""
     return "", UNKNOWN, ""
 
 
