@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
-from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source
 
 _HIDES = re.compile(  # of names that may hold a verdict
@@ -207,7 +207,8 @@ class Frame:
                 computed = name in self.source.emptied or (name in self.values and self.values[name].computed)
                 return not computed or bool(CONFIG.match(name)) or kind_by_name(name) in (AVERAGE, SCHEDULE)
             case ast.Attribute(value=value) | ast.Subscript(value=value, slice=ast.Constant()):
-                return self.is_setting(value) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)
+                known = is_wrapper(name_of(value)) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)
+                return known or self.is_setting(value)
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                 plain = isinstance(right, ast.Constant) and (
                     isinstance(right.value, str) or _SETTING.search(ast.unparse(left))

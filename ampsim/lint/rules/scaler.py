@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import OPTIMIZER, SCALER, called, leaf, name_of
+from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of
 from ampsim.lint.source import Source, Trace
 
 _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", re.I)
@@ -46,16 +46,21 @@ def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
     """Yield the optimizer's state in a checkpoint of a file that has a scaler, and nowhere saves that."""
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)
-    if used and not mentions_a_scaler(source):
-        yield from [*saved_optimizers(source)][:1]
+    if not mentions_a_scaler(source):
+        saved = [*saved_optimizers(source)] if used or any(source.events("apex")) else []
+        yield from [each for each in saved if used or called(each) == "state_dict"][:1]  # what saves may ask apex
 
 
 def mentions_a_scaler(source: Source) -> bool:
-    """Return whether a scaler is saved, or handed to what may save it."""
+    """Return whether a scaler is saved, or handed to what may save it, or apex or an accelerator saves its own."""
     for node in source.nodes:
         match node:
             case ast.Constant(value=str(text)) if len(text) < 40:
                 said = text
+            case ast.Attribute(attr="save_state", value=value) if is_wrapper(name_of(value)):
+                return True
+            case ast.Attribute(attr="state_dict", value=ast.Name(id="amp")):
+                return True
             case ast.Attribute(attr="state_dict" | "load_state_dict", value=value):
                 said = name_of(value)
             case ast.Dict(values=values):
@@ -87,7 +92,7 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
             case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
                 parts = [*args, *(word.value for word in words)]
                 given += [node] * any(_is_optimizer(source, part) for part in parts)
-            case ast.Call(args=args) if called(node) in ("print", "load_state_dict"):
+            case ast.Call(args=args) if called(node) in ("print", "load_state_dict", "store"):
                 aside |= {*args}
     yield from given
 
