@@ -226,6 +226,9 @@ class Walker:
                 yield "step", base, of
             case "scaler", "update", _:
                 yield "update", base, ""
+            case "scaler", "minimize", [of]:  # paddle's
+                yield "step", base, of
+                yield "update", base, ""
             case "scaler" | "", "unscale_", [of] if owner:
                 yield "unscale", base, of
             case "optimizer", "step", []:
@@ -233,7 +236,7 @@ class Walker:
                 yield "step" if held else "bare", held, base
             case "schedule", "step", []:
                 yield "schedule", base, ""
-            case kind, "zero_grad", _ if kind != SCALER:
+            case kind, "zero_grad" | "clear_grad", _ if kind != SCALER:
                 yield "zero", "", base
         if owner and kind != SCALER:
             yield from self.of_losses(node, owner)
@@ -281,7 +284,7 @@ class Walker:
         whole = self.source.made_kind(attr) == AVERAGE and given and _MODEL.search(leaf(name_of(given[0])))
         if _AVERAGES.search(attr) or moves or whole:
             said = {word for each in node.args for word in words_in(each)}
-            if not has(said, "loss|item|acc|metric|norm|decay_only"):  # an average of parameters
+            if not has(said, "loss|item|acc|metric|norm|decay_only|buffer"):  # an average of parameters
                 yield "average", base, ""
 
     def is_place(self, given: Sequence[ast.expr]) -> bool:

@@ -720,6 +720,7 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         (SCHEDULED.replace("(model, optimizer, loader)", "(*everything)"), ["AMP102"]),
         (SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"), ["AMP101"]),
         (SCHEDULED.replace("_process:", "_process and not accelerator.optimizer_step_was_skipped:"), ["AMP101"]),
+        (SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)", ["AMP101", "AMP102"]),
         (SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"), ["AMP103", "AMP101", "AMP102"]),
         (SCHEDULED.replace("accelerator.backward(model(batch))", "model(batch).backward()"), []),
         (ACCELERATED.format(inside="torch.save(optimizer.state_dict(), p)"), ["AMP112", "AMP102"]),
@@ -809,3 +810,34 @@ def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
     said = {name: lint(text.replace("NAME", name), codes=["AMP127"]) for name in ("cool", "adjust_learning_rate")}
     assert [each.line for each in said["cool"]] == [3]
     assert [each.line for each in said["adjust_learning_rate"]] == [6]  # where it is called, as its name says it
+
+
+@pytest.mark.parametrize(
+    ("guard", "call", "found"),
+    [
+        ("index % every == 0", "ema.update(model)", True),
+        ("self.step % self.update_every == 0 and self.step > self.step_start", "ema.update(model)", True),
+        ("self.step_loss > 2", "ema.update(model)", False),
+        ("index % every == 0 and scaler.get_scale() >= scale", "ema.update(model)", False),
+        ("index % every == 0", "ema.update_average(old_buffer, new_buffer)", False),
+        ("index % len(loader) == 0", "scheduler.step()", False),
+    ],
+)
+def test_an_average_may_wait_for_every_tenth_step(guard: str, call: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == ["AMP102"] * found
+
+
+def test_paddles_minimize_is_a_step_and_an_update() -> None:
+    loop = LOOP.replace(
+        "scaler.scale(model(batch)).backward()", "loss = scaler.scale(model(batch))\n    loss.backward()"
+    )
+    text = f"{MAKES}{loop}    scaler.minimize(optimizer, loss)\n    scheduler.step()\n"
+    assert [each.code for each in lint(text)] == ["AMP101"]
+
+
+def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
+    wrong = RULES["AMP130"].wrong
+    assert lint(wrong + "    save(scaler)\n") == []
+    assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == ["AMP130"]
+    assert lint(wrong.replace("    scaler =", "    self.scaler =")) == []
+    assert lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"]) == []

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of
+from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of, words_in
 from ampsim.lint.source import Source, Trace
 
 _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", re.I)
@@ -48,7 +48,7 @@ def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)
     if not mentions_a_scaler(source):
         saved = [*saved_optimizers(source)] if used or any(source.events("apex")) else []
-        yield from [each for each in saved if used or called(each) == "state_dict"][:1]  # what saves may ask apex
+        yield from [each for each in saved if used or "state_dict" in words_in(each)][:1]  # what saves may ask apex
 
 
 def mentions_a_scaler(source: Source) -> bool:
@@ -99,6 +99,19 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and source.kind(name_of(node)) == OPTIMIZER
+
+
+def scaler_unused(source: Source) -> Iterator[ast.AST]:
+    """Yield the scalers that a function makes, and neither calls nor hands on, and that passes losses back itself."""
+    own = [trace.start for trace in source.traces if trace.of("bare") and not trace.of("scale", "apex")]
+    kept = {each.value for each in source.nodes if isinstance(each, ast.Attribute) and "state_dict" in each.attr}
+    for function in own if "GradScaler(" in source.text else ():
+        for node in ast.walk(function or source.tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as made) if called(made) == "GradScaler":
+                    named = (each for each in source.nodes if isinstance(each, ast.Name) and each.id == name)
+                    if kept.issuperset(each for each in named if isinstance(each.ctx, ast.Load)):
+                        yield made
 
 
 def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
