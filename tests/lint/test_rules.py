@@ -739,6 +739,7 @@ def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(text: s
     [
         ("model, optimizer = amp.initialize(model, optimizer)", "", True),
         ("model, optimizer = amp.initialize(model, optimizer)", ', "amp": amp.state_dict()', False),
+        ("model, optimizer = apex.amp.initialize(model, optimizer)", ', "amp": apex.amp.state_dict()', False),
         ("model, optimizer = amp.initialize(model, optimizer, opt_level='O0')", "", False),
         ("model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)", "", False),
     ],

@@ -59,7 +59,7 @@ def mentions_a_scaler(source: Source) -> bool:
                 said = text
             case ast.Attribute(attr="save_state", value=value) if is_wrapper(name_of(value)):
                 return True
-            case ast.Attribute(attr="state_dict", value=ast.Name(id="amp")):
+            case ast.Attribute(attr="state_dict", value=value) if leaf(name_of(value)) == "amp":
                 return True
             case ast.Attribute(attr="state_dict" | "load_state_dict", value=value):
                 said = name_of(value)
