@@ -26,7 +26,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale", re.I)
 _WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(")
 _LIBRARY = re.compile(r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b")
-_FP16 = re.compile(r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|precision\s*=\s*16\b|step_was_skipped")
+_FP16 = re.compile(
+    r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\("
+)
 _PRECISION = re.compile(r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]")
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
 _HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)

@@ -720,6 +720,7 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         (SCHEDULED.replace("(model, optimizer, loader)", "(*everything)"), ["AMP102"]),
         (SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"), ["AMP101"]),
         (SCHEDULED.replace("_process:", "_process and not accelerator.optimizer_step_was_skipped:"), ["AMP101"]),
+        (SCHEDULED.replace('"fp16"', "precision, handlers=[GradScalerKwargs()]"), ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)", ["AMP101", "AMP102"]),
         (SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"), ["AMP103", "AMP101", "AMP102"]),
         (SCHEDULED.replace("accelerator.backward(model(batch))", "model(batch).backward()"), []),
@@ -842,3 +843,20 @@ def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
     assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == ["AMP130"]
     assert lint(wrong.replace("    scaler =", "    self.scaler =")) == []
     assert lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"]) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("self.optimizers[name].state_dict()", True),
+        ("{name: each.state_dict() for name, each in self.optimizers.items()}", True),
+        ("[each.state_dict() for each in optims]", True),
+        ("[each.state_dict() for _, each in enumerate(optims)]", True),
+        ("{name: each.state_dict() for name, each in self.models.items()}", False),
+        ("{name: each.state_dict() for name, each in zip(names, self.models)}", False),
+        ("saved['optimizer'].state_dict()", False),
+    ],
+)
+def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None:
+    text = RULES["AMP112"].wrong.replace("optimizer.state_dict()", state)
+    assert [each.code for each in lint(text)] == ["AMP112"] * found
