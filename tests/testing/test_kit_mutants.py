@@ -237,7 +237,7 @@ CHECKS = {check.name: check for check in judge.chosen()}
     [*((check, scaler) for check, bugs in KILLS.items() for scaler in bugs), *((WRONG[each], each) for each in WRONG)],
     ids=lambda each: getattr(each, "name", None),  # of a Subject; a class has its own
 )
-def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch):
+def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch, golden):
     # No shrinking, and no search for what would excuse it, which take half the time: asserted is which check fails.
     monkeypatch.setattr(check, "choice", lambda *_: [])
     monkeypatch.setattr(examples, "SETTINGS", settings(examples.SETTINGS, phases=[Phase.generate]))
@@ -247,6 +247,7 @@ def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch):
     assert text.startswith(f"{name}: ")
     assert f"\n  law      {CHECKS[name].law}" in text
     assert CHECKS[name].issue in text
+    golden("\n".join(line for line in text.splitlines() if not line.startswith(("  law ", "  issue "))))
 
 
 def test_every_check_has_been_seen_to_fail():
