@@ -25,6 +25,7 @@ WRITTEN_WITH = {"hypothesis": "6.170", "torch": "2.13"}  # others draw and word 
 ANEW = "if it is meant: AMPSIM_GOLDEN=write python -m pytest -q -n0 tests/testing"
 NUMBER = re.compile(r"(?<![\w.])\d+\.\d+(?:e[+-]?\d+)?\b|(?<![\w.])\d+e[+-]?\d+\b")
 LEFT_OUT = [
+    (r"(?<=\()/(?:[\w.-]+/)+(?=\w+\.py\b)", ""),
     (r"\.py:\d+", ".py:N"),
     (r"0x[0-9a-f]{8,}", "0x"),
     (r'("(?:ampsim|torch|hypothesis)": )"[^"]*"', r"\1VERSION"),
