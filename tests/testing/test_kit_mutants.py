@@ -12,6 +12,7 @@ from ampsim.testing import FromFlag, Subject, Traits, examples, known  # noqa: E
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from tests.core.test_laws import decays_when_clean, never_backs_off  # noqa: E402
+from tests.testing.goldens import without_law  # noqa: E402
 from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
 
@@ -247,7 +248,7 @@ def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch, go
     assert text.startswith(f"{name}: ")
     assert f"\n  law      {CHECKS[name].law}" in text
     assert CHECKS[name].issue in text
-    golden("\n".join(line[:300] for line in text.splitlines() if not line.startswith(("  law ", "  issue "))))
+    golden("\n".join(line[:300] for line in without_law(text).splitlines()))
 
 
 def test_every_check_has_been_seen_to_fail():
