@@ -260,7 +260,7 @@ DECLARED = [
     Traits(),
     Traits(min_scale=2.0, max_scale=2.0**20, powers_of_two=True, without=frozenset({"factors", "pickle"})),
     Traits(static=True, scale_dtype="float64", drop_in=True, skips="all", delay=2),
-    Traits(hysteresis=3, hysteresis_refill=frozenset({"clean", "backoff"}), gives_up=(OverflowError,)),
+    Traits(hysteresis=3, hysteresis_refill="clean", gives_up=(OverflowError,)),
 ]
 
 
