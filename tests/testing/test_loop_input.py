@@ -99,6 +99,9 @@ REFUSED = {
 
 @pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_judged_is_refused(make, said, golden):
+    CALLS.clear()  # as before any test
+    for param in SHARED.parameters():
+        nn.init.ones_(param)
     with pytest.raises(LoopError) as caught:
         check_loop(make, batches())
     assert said in str(caught.value)
