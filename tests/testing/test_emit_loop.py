@@ -45,6 +45,11 @@ KINDS = (  # one of each kind of runs that are compared
     "rae_67_cleared_per_micro_batch",
     "deepspeed_8415_every_step_skipped",
     "automodel_1408_return_value_discarded",
+    "lerobot_4652_average_goes_on",
+    "deepspeed_8432_momentum_before_the_check",
+    "applio_860_second_optimizer_called_directly",
+    "ace_349_average_not_saved",
+    "iseekyan_56_auxiliary_loss_not_divided",
 )
 
 
