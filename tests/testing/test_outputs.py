@@ -1,9 +1,11 @@
 """All that is printed and written, to the letter: reports, commands, runs of threads, refusals, and the laws."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +19,7 @@ from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
 from ampsim.testing.conductor import Conductor, DeadlockError, FailingScheduleError, attempt, explore, pct  # noqa: E402
 from ampsim.testing.emit.ranks import TRAIN, write  # noqa: E402
-from ampsim.testing.emit.text import value  # noqa: E402
+from ampsim.testing.emit.text import Text, value, versions, written  # noqa: E402
 from ampsim.testing.kit import judge as scalers  # noqa: E402
 from ampsim.testing.kit.laws import LAWS  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, arguments_of, as_subject  # noqa: E402
@@ -212,6 +214,49 @@ RUNS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_told(name: str, golden: Golden) -> None:
     golden(str(RUNS[name]()))
+
+
+# ---------------------------------------------------------------------------------------------------- written tests
+
+VALUES: list[Any] = [
+    *(0.0, 1.0, -1.0, 0.7, 1024.0, 2048.0, 2.0**11, 2.0**12, 2.0**-12, 2.0**-149, -(2.0**20), 1e38, 3e-30, math.inf),
+    *(-math.inf, math.nan, 3, True, None, "it", 'it is "it"', (), (1,), (1.0, 2), [], [1], [1, 1, 1], [1, 1, 1, 1]),
+    *([True] * 5 + [False], [0.5] * 3, [0.5] * 4, [0.1, 0.2, 0.3], [0.1, 0.2, 0.3, 0.4], [0.1 * i for i in range(9)]),
+    *({"init_scale": 2.0**16, "on": False}, {}, {"deep": {"x": [1.5, 2]}}, [0.5] * 26 + [0.25], [0.5] * 8 + [0.25]),
+]
+CODE = """
+copy.deepcopy(1), io.x, itertools.count(), math.inf, numpy.x, pickle.x, random.x, sys.x, tempfile.x
+TestCase(), SimpleNamespace(), namedtuple(), suppress(), partial(), timedelta()
+@contextmanager
+@cache
+"""
+
+
+def test_values_are_written_as_python_reads_them(golden: Golden) -> None:
+    golden("\n".join(value(each) for each in VALUES))
+
+
+FILES = {
+    "a test": ("assert made", []),
+    "all that is standard": (CODE, ["def make():\n    pass"]),
+    "much space": ("assert made", ["x = 1", "\n\n\n\ndef make():\n    pass\n"]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_written_around_a_test(name: str, golden: Golden) -> None:
+    code, head = FILES[name]
+    seen = " ".join(f"word{i} \x1b[31mred\x1b[0m" for i in range(25))
+    about = Text("it_holds", seen, "It holds, " * 20 + "always.", "https://example.org", "a cause", "peer 1.0")
+    golden(written(about, ["import torch", "from peer import X", "import math"], code.splitlines(), head))
+
+
+def test_what_a_file_was_seen_with_is_what_it_imports() -> None:
+    assert versions(["import torch", "from torch.amp import X", "from hypothesis import y", "import math"]) == (
+        f"torch {torch.__version__}, hypothesis {metadata.version('hypothesis')}"
+    )
+    assert versions(["import math"]) == "its version of today"
+    assert '"""it: x\n\nIt is.\nSeen with its version of today.\n"""' in written(Text("it", "x", "It is."), [], [])
 
 
 # ---------------------------------------------------------------------------------- laws, and what is known of scalers
