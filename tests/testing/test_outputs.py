@@ -279,7 +279,7 @@ def test_what_is_known_of_scalers_and_frameworks(golden: Golden) -> None:
 
 
 def test_the_scenarios_of_ranks(golden: Golden) -> None:
-    played = [*scenarios(2), *(each for each in scenarios(3, FAST_ON_DTENSORS) if each.kernel)]
+    played = [*scenarios(2), *(each for each in scenarios(3, FAST_ON_DTENSORS) if each.kernel and not each.unscales)]
     golden("\n".join("; ".join(text for _, text in each.story(2)) for each in played))
 
 
