@@ -143,6 +143,11 @@ def test_overflows_end_at_a_floor_that_is_given_up_above_or_is_no_float32(scaler
         CHECKS[law](as_subject(scaler, declared), examples=3 * FEW)
 
 
+class ExponentBelowACeiling(Exponent):
+    def raised(self, scale):
+        return min(super().raised(scale), 2.0**16)
+
+
 class NoSetters(Stranger):
     set_growth_factor = property()
 
@@ -185,6 +190,7 @@ class TakesHalves(torch.amp.GradScaler):
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
+        (ExponentBelowACeiling, "scale_is_exact_float32", "Traits(powers_of_two=True, max_scale=65536.0)"),
         (NoSetters, "setters_take_effect", "without={'setters'}"),
         (TakesAgain, "unscaling_twice_is_refused", "without={'refusals'}"),
         (

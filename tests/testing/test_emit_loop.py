@@ -26,9 +26,14 @@ from tests.testing.goldens import Golden  # noqa: E402
 from tests.testing.loops import FUSED, SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
 from tests.testing.test_emit import outcome  # noqa: E402
 from tests.testing.test_loops import (  # noqa: E402
+    adds_a_group,
+    averages_the_loss,
     begins_anew,
+    counts_micro_batches,
     scales_by_its_own,
     sets_the_tracker,
+    steps,
+    steps_at_the_third_skip,
     updates_twice,
 )
 
@@ -121,7 +126,7 @@ def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops
     loops.make = partial(right, FUSED if "fused" in name else SGD)
     assert outcome(source) == "passed", source
     if name in KINDS:
-        golden(source)
+        golden(source if name == KINDS[0] else source.partition("def train(")[2])  # what is before is the same
 
 
 @pytest.mark.parametrize("step", [scales_by_its_own, begins_anew, sets_the_tracker, updates_twice])
@@ -132,6 +137,28 @@ def test_what_changes_a_scaler_besides_its_update_is_written(step, loops: Module
     loops.make = partial(right, SGD)
     assert outcome(source) == "passed", source
     golden(source)
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [
+        (looping(counts_micro_batches, split=cut), "splitting_is_invisible"),
+        (looping(adds_a_group), "resume_is_invisible"),
+        (looping(steps, setup=Trainer.schedule), "it_learns"),
+        (looping(steps_at_the_third_skip), "skipped_step_never_happened"),
+        (looping(averages_the_loss, setup=boxed(mean=0.0)), "skipped_step_never_happened"),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_what_loops_of_other_kinds_break_is_written(make, law: str, loops: ModuleType, golden: Golden) -> None:
+    loops.make = make
+    try:
+        source, raises = write(law, "loops:make")
+    except ValueError as error:
+        golden(f"refused: {error}")
+    else:
+        golden(f"raises {raises}\n{source.partition('def train(')[2]}")
+        assert outcome(source).startswith("raised" if raises else "failed"), source
 
 
 def told(**broken: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ampsim.cli.check import _report
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
-from ampsim.testing.law import Result
+from ampsim.testing.law import BrokenError, Result
 from ampsim.testing.loop import rows as of_batches
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from ampsim.testing.loop.laws.excused import Excuses, is_copy
@@ -283,6 +283,18 @@ def test_a_loop_by_decorator(make, law):
 @parametrize_with_laws([NERF], batches(), ["scale_is_invisible"], expected_failures=BROKEN)
 def test_an_expected_failure_by_decorator(make, law):
     law(make)
+
+
+@pytest.mark.parametrize(
+    ("make", "ends"), [(sgd, pytest.skip.Exception), (looping(raising), LoopError), (NERF, BrokenError)]
+)
+def test_a_law_by_decorator_is_skipped_refused_or_broken(make, ends, golden):
+    name = "splitting_is_invisible" if make is sgd else "scale_is_invisible"
+    [case] = parametrize_with_laws([make], batches(), [name]).args[1]
+    assert case.id == f"{make.__name__}-{name}"
+    with pytest.raises(ends) as ended:
+        case.values[1](make)
+    golden(str(ended.value))
 
 
 @pytest.fixture
