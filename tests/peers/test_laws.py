@@ -5,6 +5,7 @@ import builtins
 import dis
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from types import CodeType, MappingProxyType
 from typing import Any
@@ -24,9 +25,11 @@ from ampsim.peers.laws.subject import Driven, GaveUpError, constants, fields, fo
 from ampsim.peers.peer import Step
 from ampsim.peers.wire import PeerLostError
 from ampsim.testing.kit.laws import LAWS as KIT
+from tests.golden import agree_part
 from tests.peers.planted import PLANTED, Right
 
 EXAMPLES = 15
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -42,6 +45,11 @@ def test_a_planted_bug_dies_by_its_law(law: str, peer: type[Right]) -> None:
     assert verdict.seen
     assert verdict.example is not None
     assert verdict.scalers or law in CHOICE
+    told = [verdict.result.outcome, verdict.seen, repr(verdict.example.drawn), verdict.result.text]
+    if peer is PLANTED[law][0] and law not in CHOICE:
+        text = emitted(peer, verdict, "1.0")
+        told += [*text.splitlines()[1:4], text[text.index("def make") :].replace(verdict.seen, "...")]
+    agree_part(GOLDEN / "planted.txt", f"{law} {peer.__name__}", "\n".join(told))
 
 
 def test_every_law_has_a_planted_bug_a_promise_and_words_for_a_search() -> None:
@@ -227,6 +235,7 @@ def test_an_emitted_test_stands_alone_and_fails() -> None:
     peer = load("torch")
     verdict = judge(peer(), LAWS["never_steps_on_nonfinite_at_subnormal_scales"], examples=EXAMPLES)
     text = emitted(peer, verdict, "2.13.0")
+    agree_part(GOLDEN / "planted.txt", "torch", text)
     assert "ampsim" not in text
     assert len(text.splitlines()) < 100
     right = text.replace("2.0**-128", "1.0")

@@ -1,0 +1,63 @@
+"""Complete outputs that are committed: a test compares, and `python -m tests.golden` writes them anew.
+
+A file is sections, each a line ``=== name`` and what was printed. `python -m tests.golden lint diagnose` writes those
+of some rooms; then `git diff` is what to read: each line of it is a line that a user will see.
+"""
+
+import difflib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WRITING = "AMPSIM_GOLDEN"
+
+
+def agree(path: Path, found: Mapping[str, str]) -> None:
+    """Hold texts, by name, against the committed file; or write it, where that is asked for."""
+    if os.environ.get(WRITING) == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"=== {name}\n{_whole(text)}" for name, text in found.items()), "utf-8")
+    committed = sections(path.read_text("utf-8"))
+    assert [*found] == [*committed], f"{path.name}: other names; python -m tests.golden writes it anew"
+    for name, text in found.items():
+        _compare(path, name, committed[name], text)
+
+
+def agree_part(path: Path, name: str, text: str) -> None:
+    """Hold one text against its section of the committed file; or write that section."""
+    if os.environ.get(WRITING) == "write":
+        before = sections(path.read_text("utf-8")) if path.exists() else {}
+        agree(path, dict(sorted({**before, name: text}.items())))
+    _compare(path, name, sections(path.read_text("utf-8")).get(name, ""), text)
+
+
+def sections(text: str) -> dict[str, str]:
+    """Return the sections of a file by their names."""
+    parts = re.split(r"^=== (.*)\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _whole(text: str) -> str:
+    return text if text.endswith("\n") or not text else f"{text}\n"
+
+
+def _compare(path: Path, name: str, committed: str, text: str) -> None:
+    if _whole(text) != committed:
+        lines = difflib.unified_diff(committed.splitlines(), text.splitlines(), "committed", "found", n=1, lineterm="")
+        raise AssertionError("\n".join([f"{path.name}, {name}: python -m tests.golden writes it anew", *lines]))
+
+
+def main(rooms: list[str]) -> int:
+    """Run the tests of committed outputs with the wish to write; return pytest's exit status."""
+    files = (path for path in (ROOT / "tests").rglob("test_*.py") if not rooms or path.parent.name in rooms)
+    tests = sorted(path for path in files if "tests.golden" in path.read_text("utf-8"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, tests)]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, WRITING: "write"}, check=False).returncode  # noqa: S603
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
