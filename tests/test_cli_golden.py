@@ -319,3 +319,98 @@ def test_values_after_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
         })  # fmt: skip
     found["--without x"] = said(lambda: options.declared_traits([], ["x"]))
     agree(GOLDEN / "values.txt", found)
+
+
+LOOP = """
+import torch
+from ampsim.testing import Loop
+
+def make(scaler):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+
+    def step(batch):
+        optimizer.zero_grad()
+        scaler.scale(model(batch).square().mean()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return Loop(step, {"model": model, "optimizer": optimizer})
+"""
+QUICK = "-n 5 --time-limit 0"
+TWO = "-k a_refused_state_dict_changes_nothing -k pickling_is_invisible"
+JUDGED = [
+    f"check torch.amp:GradScaler -l 4 {QUICK}", f"check torch.amp:GradScaler ampsim.torch:GradScaler {TWO} {QUICK}",
+    f"check torch.amp:GradScaler {TWO} {QUICK} {TWO.replace('-k', '--xfail')}",
+    f"check torch.amp:GradScaler {TWO} {QUICK} --expect expected.json",
+    f"check torch.amp:GradScaler {TWO} {QUICK} -o r.json",
+    f"check torch.amp:GradScaler {TWO} {QUICK} --expect list.json",
+    f"check torch.amp:GradScaler --expect deep.json {QUICK}",
+    f"check torch.amp:GradScaler -k skip_budget -k pickling_is_invisible {QUICK} --without pickle --report json",
+    f"check torch.amp:GradScaler -k skip_budget {QUICK} -o report.txt", f"check mine:make {TWO} {QUICK}",
+    "check torch.amp:GradScaler -k skip_budget --schedule 1:1", "check torch.amp:GradScaler --schedule 1:1",
+    "check torch.amp:GradScaler -k a_state_dict_is_never_torn --schedule 1-1", f"check torch.amp:GradScaler -l 9 {QUICK}",
+    "check-loop loop:make --law scale_is_invisible --time-limit 0", "check-loop loop:make --law scale --time-limit 0",
+    "check-loop fed:make --law scale_is_invisible --time-limit 0", "check-loop fed:nothing --time-limit 0",
+    "check-loop fed:make --law scale_is_invisible --time-limit 0 --xfail scale_is_invisible", "check-loop none:make",
+    "check-ranks mine:make --gradients odd", "check-ranks mine:none", "check-ranks mine:make --ranks 1",
+    "emit-test scale torch.amp:GradScaler", "emit-test skip_budget mine:none",
+    "emit-test skip_budget torch.amp:GradScaler -n 3",
+]  # fmt: skip
+
+
+@pytest.mark.peer("torch")
+def test_what_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("loop.py").write_text(LOOP)
+    Path("fed.py").write_text(LOOP + "\nbatches = [torch.full((4, 2), float(n + 1)) for n in range(4)]\n")
+    Path("mine.py").write_text("def make(rule): return None\n")
+    Path("expected.json").write_text('{"a_refused_state_dict_changes_nothing": "it is known"}')
+    Path("list.json").write_text("[]")
+    Path("deep.json").write_text("[" * 100_000)
+    found = {command: run(command) for command in JUDGED}
+    found["r.json"] = Path("r.json").read_text()
+    version = re.compile(r'": "[\d.]+(dev\d|\+cpu)*"')
+    agree(GOLDEN / "checked.txt", {each: version.sub('": "VERSION"', text) for each, text in found.items()})
+
+
+def test_what_is_passed_on_to_the_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from ampsim.testing import child
+    from ampsim.testing.emit import run_emitted
+    from ampsim.testing.kit.laws import LAWS
+    from ampsim.testing.law import Result
+    from ampsim.testing.ranks import judge as ranks
+
+    monkeypatch.chdir(tmp_path)
+    Path("loop.py").write_text(LOOP + "\nbatches = [torch.ones(2)] * 3\n")
+    outcomes = ["passed", "failed", "expected failure", "unexpected pass", "not applicable"]
+    told: list[str] = []
+
+    def results(name: str, said: object) -> Iterator[Result]:
+        told.append(f"{said}")
+        for law, outcome in zip([*LAWS.values()][:5], outcomes, strict=True):
+            yield Result(law, name, outcome, f"text of {outcome}")  # type: ignore[arg-type]
+
+    def judge_apart(begin: Any, laws: Any, **given: Any) -> Iterator[Result]:
+        return results(given["name"], [*(f"{each!r}" for each in begin.args[1:]), len(laws), sorted(given.items())])
+
+    def judge_ranks(make: Any, *args: Any, **given: Any) -> Iterator[Result]:
+        return results("", [*args, sorted(given.items())])
+
+    monkeypatch.setattr(child, "judge_apart", judge_apart)
+    monkeypatch.setattr(ranks, "judge_ranks", judge_ranks)
+    monkeypatch.setattr(run_emitted, "emit", lambda *args, **given: f"# {args} {sorted(given.items())}\n")
+    commands = [
+        "check torch.amp:GradScaler", "check torch.amp:GradScaler -n 300 -l 1 --time-limit 7", "check-loop loop:make",
+        "check torch.amp:GradScaler ampsim.torch:GradScaler --report md",
+        "check-loop loop:make --time-limit 3 --law resume_is_invisible",
+        "check-ranks torch.amp:GradScaler --ranks 3 --gradients replicated --without enabled --xfail skip_budget",
+        "emit-test skip_budget torch.amp:GradScaler", "emit-test skip_budget x:y --ranks 3 -n 4 --time-limit 9 -o it.py",
+        "emit-test skip_budget x:y --trait min_scale=1 --without threads", "check torch.amp:GradScaler --report xml",
+    ]  # fmt: skip
+    found = {command: run(command) + "\n".join([told.pop() for _ in told[:]]) for command in commands}
+    agree(GOLDEN / "passed_on.txt", {**found, "it.py": Path("it.py").read_text()})
