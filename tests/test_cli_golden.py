@@ -124,7 +124,6 @@ HOWS = {
     "wrong form": ("outcome = outcome[1:] if number == 1 else outcome", ""),
     "no line": ("if number == 2: sys.exit(3)", ""),
     "killed": ("if number == 2: print('last words', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)", ""),
-    "two lines": ("if number == 2: print('[]')", ""),
     "silent": ("if number == 2: import time; time.sleep(60)", ""),
     "fails at the end": ("pass", "sys.exit(4)"),
     "more at the end": ("pass", "print('more', flush=True)"),
@@ -351,7 +350,8 @@ JUDGED = [
     f"check torch.amp:GradScaler -k skip_budget -k pickling_is_invisible {QUICK} --without pickle --report json",
     f"check torch.amp:GradScaler -k skip_budget {QUICK} -o report.txt", f"check mine:make {TWO} {QUICK}",
     "check torch.amp:GradScaler -k skip_budget --schedule 1:1", "check torch.amp:GradScaler --schedule 1:1",
-    "check torch.amp:GradScaler -k a_state_dict_is_never_torn --schedule 1-1", f"check torch.amp:GradScaler -l 9 {QUICK}",
+    "check torch.amp:GradScaler -k a_state_dict_is_never_torn --schedule 1-1",
+    f"check torch.amp:GradScaler -l 9 {QUICK}",
     "check-loop loop:make --law scale_is_invisible --time-limit 0", "check-loop loop:make --law scale --time-limit 0",
     "check-loop fed:make --law scale_is_invisible --time-limit 0", "check-loop fed:nothing --time-limit 0",
     "check-loop fed:make --law scale_is_invisible --time-limit 0 --xfail scale_is_invisible", "check-loop none:make",
@@ -409,7 +409,8 @@ def test_what_is_passed_on_to_the_judges(tmp_path: Path, monkeypatch: pytest.Mon
         "check torch.amp:GradScaler ampsim.torch:GradScaler --report md",
         "check-loop loop:make --time-limit 3 --law resume_is_invisible",
         "check-ranks torch.amp:GradScaler --ranks 3 --gradients replicated --without enabled --xfail skip_budget",
-        "emit-test skip_budget torch.amp:GradScaler", "emit-test skip_budget x:y --ranks 3 -n 4 --time-limit 9 -o it.py",
+        "emit-test skip_budget torch.amp:GradScaler",
+        "emit-test skip_budget x:y --ranks 3 -n 4 --time-limit 9 -o it.py",
         "emit-test skip_budget x:y --trait min_scale=1 --without threads", "check torch.amp:GradScaler --report xml",
     ]  # fmt: skip
     found = {command: run(command) + "\n".join([told.pop() for _ in told[:]]) for command in commands}

@@ -1,0 +1,104 @@
+"""What lint and adapt say, as it is committed: `python -m tests.golden lint` writes it anew."""
+
+import hashlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from ampsim.lint.adapt.command import main as adapt
+from ampsim.lint.command import main, parser
+from ampsim.lint.engine import RULES
+from tests.golden import agree
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def variants(code: str) -> dict[str, str]:
+    """Return a rule's loops: as they are, in a function, in a class, with other names, and with all on one branch."""
+    found = {}
+    for kind in ("wrong", "right"):
+        text: str = getattr(RULES[code], kind)
+        inner = "".join(f"    {line}" if line.strip() else line for line in text.splitlines(keepends=True))
+        deeper = inner.replace("\n    ", "\n        ")
+        found |= {
+            f"{code}_{kind}.py": text,
+            f"{code}_{kind}_function.py": f"def train(model, loader, scaler, optimizer, **kwargs):\n{inner}",
+            f"{code}_{kind}_class.py": f"class Trainer:\n    def fit(self):\n    {deeper.rstrip(' ')}",
+            f"{code}_{kind}_names.py": re.sub(r"\bscaler\b", "amp_scaler", re.sub(r"\boptimizer\b", "opt", text)),
+            f"{code}_{kind}_branch.py": f"if True:\n{inner}",
+        }
+    return found
+
+
+def said(call: object, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    try:
+        status = call(arguments)  # type: ignore[operator]
+    except SystemExit as ended:
+        status = ended.code
+    found = capsys.readouterr()
+    return "".join([f"{status}\n", found.out, *([f"--- said\n{found.err}"] if found.err else [])])
+
+
+def test_what_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for code in RULES:
+        for name, text in variants(code).items():
+            Path(name).write_text(text)
+    Path("torn.py").write_text("for x in y:\n    scaler.step(\n")
+    Path("tabs.py").write_text("if 1:\n\tx\n        y\n")
+    Path("latin.py").write_bytes("# é\n".encode("latin-1"))
+    Path("null.py").write_text("a\0b")
+    Path("notes.txt").write_text("scaler")
+    Path("odd,name.py").write_text(RULES["AMP101"].wrong)
+    Path("twice.py").write_text(RULES["AMP101"].wrong + RULES["AMP102"].wrong)
+    commands = [
+        "--select ALL .", "AMP101_wrong.py AMP101_right.py",
+        "--select ALL --json AMP101_wrong.py AMP103_wrong.py torn.py",
+        "--format github odd,name.py AMP102_wrong.py torn.py",
+        "--json AMP101_right.py", "--format github AMP101_right.py",
+        "--select AMP10 twice.py", "--ignore AMP101 twice.py", "--select amp101,AMP102 --ignore AMP102 twice.py",
+        "--select AMP9 twice.py", "--ignore , twice.py",
+        "torn.py", "tabs.py latin.py null.py none.py", "", "--explain amp101",
+        "--explain AMP1", "--rules", "--format xml twice.py", "--select ALL notes.txt", "no/such/folder",
+    ]  # fmt: skip
+    found = {command: said(main, command.split(), capsys) for command in commands}
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(RULES["AMP101"].wrong.encode())))
+    found["-"] = said(main, ["-"], capsys)
+    agree(GOLDEN / "found.txt", {command or "nothing": text for command, text in found.items()})
+
+
+def test_what_each_rule_says(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for code, rule in RULES.items():
+        text = said(main, ["--explain", code], capsys)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        found[code] = "\n".join([rule.name, rule.sentence, rule.law, rule.thread, str(rule.on), f"page {digest}"])
+    monkeypatched = parser()
+    found["options"] = "\n".join(f"{vars(each)}" for each in monkeypatched._actions)
+    agree(GOLDEN / "rules.txt", {name: re.sub(r", 'container': <[^>]*>", "", text) for name, text in found.items()})
+
+
+def test_what_is_adapted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    for number, code in enumerate(RULES):
+        for name, text in variants(code).items():
+            Path(name).write_text(text)
+            whole = said(adapt, [name], capsys)
+            if name.endswith("wrong.py") and number % 3 == 0:
+                found[name] = whole
+            else:
+                digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+                marks = whole.count("TODO")
+                found[name] = f"{whole.partition(chr(10))[0]}, {marks} marks, {len(whole.splitlines())} lines, {digest}"
+    Path("torn.py").write_text("for x in y:\n    scaler.step(\n")
+    for arguments in (
+        ["torn.py"],
+        ["none.py"],
+        ["AMP101_wrong.py", "--line", "3"],
+        ["AMP101_wrong.py", "--line", "999"],
+    ):
+        found[" ".join(arguments)] = said(adapt, arguments, capsys)
+    agree(GOLDEN / "adapted.txt", found)
