@@ -146,7 +146,7 @@ def test_what_is_said_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Path("program.py").write_text(PROGRAM.replace("HOW", how).replace("END", end))
         limit = 2 if name in ("silent", "goes on") else 60
         only = f"-d {TORCH}" if name != "right" else f"-d {TORCH} -d {FLAX}"
-        found[name] = run(f"traces judge {only} --time-limit {limit} -- {sys.executable} program.py")
+        found[name] = run(f"traces judge {only} --time-limit {limit} -- {sys.executable} -I -S program.py")
     found["nothing"] = run("traces judge -- ./no_such_program")
     found["unknown"] = run("traces judge -d torch -- true")
     found["no file"] = run("traces judge --vectors none.jsonl -- true")
@@ -199,7 +199,7 @@ def test_what_a_sweep_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "sweep runs torch.amp.GradScaler -s interval=5,100 -s init=2**10,2**16 --jobs 2 -o rows.csv",
         "sweep empty torch.amp.GradScaler", "sweep runs torch", "sweep runs torch.amp.GradScaler -s interval",
         "sweep runs torch.amp.GradScaler -s interval=1 -s interval=2",
-        "sweep runs torch.amp.GradScaler -o no/such/rows.csv",
+        "sweep runs torch.amp.GradScaler --jobs 1 -o no/such/rows.csv",
     ]  # fmt: skip
     found = {command: run(command) for command in commands}
     agree(GOLDEN / "sweep.txt", {**found, "rows.csv": Path("rows.csv").read_text()})
