@@ -18,9 +18,12 @@ WRITING = "AMPSIM_GOLDEN"
 
 def agree(path: Path, found: Mapping[str, str]) -> None:
     """Hold texts, by name, against the committed file; or write it, where that is asked for."""
+    first: dict[str, str] = {}
+    found = {
+        name: text if first.setdefault(text, name) == name else f"as {first[text]}" for name, text in found.items()
+    }
     if os.environ.get(WRITING) == "write":
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("".join(f"=== {name}\n{_whole(text)}" for name, text in found.items()), "utf-8")
+        _write(path, found)
     committed = sections(path.read_text("utf-8"))
     assert [*found] == [*committed], f"{path.name}: other names; python -m tests.golden writes it anew"
     for name, text in found.items():
@@ -31,7 +34,7 @@ def agree_part(path: Path, name: str, text: str) -> None:
     """Hold one text against its section of the committed file; or write that section."""
     if os.environ.get(WRITING) == "write":
         before = sections(path.read_text("utf-8")) if path.exists() else {}
-        agree(path, dict(sorted({**before, name: text}.items())))
+        _write(path, dict(sorted({**before, name: text}.items())))
     _compare(path, name, sections(path.read_text("utf-8")).get(name, ""), text)
 
 
@@ -39,6 +42,11 @@ def sections(text: str) -> dict[str, str]:
     """Return the sections of a file by their names."""
     parts = re.split(r"^=== (.*)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def _write(path: Path, found: Mapping[str, str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"=== {name}\n{_whole(text)}" for name, text in found.items()), "utf-8")
 
 
 def _whole(text: str) -> str:

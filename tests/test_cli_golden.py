@@ -103,7 +103,9 @@ SCALERS = [
 def test_what_scalers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    agree(GOLDEN / "scalers.txt", {command: run(command) for command in SCALERS})
+    found = {command: run(command) for command in SCALERS}
+    found["dialects"] = "".join(found["dialects"].splitlines(keepends=True)[::4])
+    agree(GOLDEN / "scalers.txt", found)
 
 
 PROGRAM = """
