@@ -5,12 +5,18 @@ of some rooms; then `git diff` is what to read: each line of it is a line that a
 """
 
 import difflib
+import importlib
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 WRITING = "AMPSIM_GOLDEN"
@@ -36,6 +42,34 @@ def agree_part(path: Path, name: str, text: str) -> None:
         before = sections(path.read_text("utf-8")) if path.exists() else {}
         _write(path, dict(sorted({**before, name: text}.items())))
     _compare(path, name, sections(path.read_text("utf-8")).get(name, ""), text)
+
+
+def defaults(package: ModuleType) -> str:
+    """Return what the functions and classes of a package take where nothing is given, and of dataclasses the kind."""
+    names = [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    modules = [importlib.import_module(name) for name in [package.__name__, *sorted(names)] if "__main__" not in name]
+    return "\n".join(line for module in modules for line in _defaults(module, vars(module)))
+
+
+def _defaults(module: ModuleType, members: Mapping[str, Any], owner: str = "") -> Iterator[str]:
+    for name, each in members.items():
+        function = getattr(each, "__func__", each)
+        if getattr(function, "__module__", None) != module.__name__:
+            continue
+        if isinstance(function, FunctionType) and function.__code__.co_filename == module.__file__:
+            taken = inspect.signature(function).parameters.values()
+            given = [f"{of.name}={of.default!r}" for of in taken if of.default is not of.empty]
+            yield from [f"{owner or module.__name__}.{name}: {_stable(', '.join(given))}"] if given else []
+        elif isinstance(each, type) and not owner:
+            if kind := getattr(each, "__dataclass_params__", None):
+                given = {of.name: of.default for of in fields(each) if of.default is not MISSING}
+                yield f"{module.__name__}.{name}, frozen={kind.frozen}, eq={kind.eq}: {_stable(given)}"
+            yield from _defaults(module, vars(each), f"{module.__name__}.{name}")
+
+
+def _stable(value: object) -> str:
+    text = re.sub(r" at 0x\w+", "", f"{value}")
+    return re.sub(r"(?<=set\(\{)[^}]*", lambda found: ", ".join(sorted(found[0].split(", "))), text)
 
 
 def sections(text: str) -> dict[str, str]:

@@ -129,7 +129,7 @@ clock = [0.0]
 
 
 def broken(device: str) -> Iterator[dict[str, object]]:
-    raise ValueError(f"an error on {device}")
+    raise ValueError(f"an [b]error[/b] on {device}")
     yield
 
 

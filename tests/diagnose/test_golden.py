@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ampsim.diagnose
 from ampsim.diagnose.explain import Explanation, explain, in_words
 from ampsim.diagnose.formats import ERRORS
 from ampsim.diagnose.history import COLUMNS, History
@@ -27,7 +28,7 @@ from ampsim.diagnose.report import report
 from ampsim.run_file import RunFile, pack_counts
 from tests.diagnose.drawn_runs import ENDINGS, PRINTERS, Log
 from tests.diagnose.test_readers import DEEPSPEED, FAIRSEQ, MEGATRON, TRAINER
-from tests.golden import agree
+from tests.golden import agree, defaults
 
 GOLDEN = Path(__file__).parent / "golden"
 FORMS = sorted(PRINTERS)
@@ -192,3 +193,7 @@ def test_what_is_said_of_errors() -> None:
         told = [error[word] for word in ("name", "cause", "cure")]
         found[error["pattern"].pattern] = f"{told[0]}, {digest(*told)}"
     agree(GOLDEN / "errors.txt", found)
+
+
+def test_what_is_taken_where_nothing_is_given() -> None:
+    agree(GOLDEN / "defaults.txt", {"ampsim.diagnose": defaults(ampsim.diagnose)})

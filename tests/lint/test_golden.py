@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import ampsim.lint
 from ampsim.lint.adapt.command import main as adapt
 from ampsim.lint.command import main, parser
 from ampsim.lint.engine import RULES
-from tests.golden import agree
+from tests.golden import agree, defaults
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -102,3 +103,7 @@ def test_what_is_adapted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     ):
         found[" ".join(arguments)] = said(adapt, arguments, capsys)
     agree(GOLDEN / "adapted.txt", found)
+
+
+def test_what_is_taken_where_nothing_is_given() -> None:
+    agree(GOLDEN / "defaults.txt", {"ampsim.lint": defaults(ampsim.lint)})

@@ -2,22 +2,26 @@
 
 import inspect
 import json
+import os
 from dataclasses import fields as attributes
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
+import ampsim.peers
 from ampsim.core.machine import Rule
 from ampsim.peers import REGISTRY
 from ampsim.peers.environments import stamp, tables
-from ampsim.peers.laws import LAWS
+from ampsim.peers.laws import LAWS, emit
 from ampsim.peers.laws.drift import drift
 from ampsim.peers.laws.judging import CHOICE, ENDS, LOUD, UNASKED, promise
 from ampsim.peers.laws.reports import NONE, reported, search
 from ampsim.peers.laws.source import driver_of
 from ampsim.peers.laws.subject import PeerTraits, fields, followed, subject_of
 from ampsim.peers.peer import Peer
-from tests.golden import agree
+from tests.golden import agree, defaults
 from tests.peers.planted import PLANTED, Right
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -95,3 +99,27 @@ def test_a_peer_as_the_kit_asks_it() -> None:
         told = drift(Said(), histories=60, seed=3)
         found[peer.__name__] = "\n".join([*(json.dumps(each, default=sorted) for each in traits), repr(told)])
     agree(GOLDEN / "subjects.txt", found)
+
+
+def test_what_is_taken_where_nothing_is_given() -> None:
+    agree(GOLDEN / "defaults.txt", {"ampsim.peers": defaults(ampsim.peers)})
+
+
+def test_how_what_is_emitted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run_apart(sources: object, **given: Any) -> tuple[list[str], str]:
+        kept = {
+            name: value for name, value in given.pop("env").items() if name not in os.environ or name == "PYTHONPATH"
+        }
+        asked.append(f"{sources} {sorted(given.items())} {kept}")
+        return ["AssertionError of a law", ""], "the last line"
+
+    monkeypatch.setenv("PYTHONPATH", "here")
+    monkeypatch.setattr(emit, "run_apart", run_apart)
+    monkeypatch.setattr(emit.environments, "python", lambda name: f"python of {name}")
+    monkeypatch.setattr(emit.environments, "variables", lambda name: {"OF": name})
+    asked.append(repr(emit.prove(Right(), ["a", "b"])))
+    with pytest.raises(RuntimeError) as error:
+        emit.prove(Right(), ["a", "b", "c"])
+    agree(GOLDEN / "run.txt", {"asked": "\n".join([*asked, str(error.value)])})

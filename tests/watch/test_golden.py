@@ -21,12 +21,13 @@ import torch
 from torch import nn
 
 import ampsim.torch
+import ampsim.watch
 from ampsim.watch import attach, watch
 from ampsim.watch.measure import exponents, fingerprint, norms
 from ampsim.watch.run_header import optimizers_of
 from ampsim.watch.sinks import sink
 from ampsim.watch.standstill import Standstill
-from tests.golden import agree
+from tests.golden import agree, defaults
 
 GOLDEN = Path(__file__).parent / "golden"
 INF, NAN = math.inf, math.nan
@@ -323,3 +324,7 @@ def test_what_is_refused() -> None:
         GOLDEN / "refused.txt",
         {**found, "warned": "\n".join(f"{each.category.__name__}: {each.message}" for each in caught)},
     )
+
+
+def test_what_is_taken_where_nothing_is_given() -> None:
+    agree(GOLDEN / "defaults.txt", {"ampsim.watch": defaults(ampsim.watch)})
