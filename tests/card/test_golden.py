@@ -6,11 +6,12 @@ import importlib.metadata
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ampsim.card import claims, probes, run
 from ampsim.card.verify import read, replayed, seal, verify
@@ -256,3 +258,62 @@ def test_what_a_gpt_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 << 30, 0))
     found["on a card"] = json.dumps(next(probes.train_both("gpt2-small", "cuda")))
     agree(GOLDEN / "gpt.txt", found)
+
+
+class Made(TorchFunctionMode):
+    """Notes on which device, and of which type, tensors are made or brought to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, None] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if sys._getframe(1).f_code.co_filename == probes.__file__:
+            given = {name: f"{value}" for name, value in (kwargs or {}).items() if name in ("device", "dtype", "fused")}
+            plain = [each for each in args if isinstance(each, str | torch.dtype)]
+            self.seen[f"{getattr(func, '__name__', '')} {plain} {given}"] = None
+        return func(*args, **(kwargs or {}))
+
+
+def test_where_tensors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "ITERATIONS", 2)
+    monkeypatch.setattr(probes, "ELEMENTS", (64,))
+    monkeypatch.setattr(probes, "SIZES", {"small": [10] * 3})
+    monkeypatch.setattr(probes, "SECONDS", 0.001)
+    found = {}
+    for name, call in {
+        "facts": lambda: probes.facts("cpu"), "step": lambda: probes.step("in order", "cpu", 1),
+        "train": lambda: next(probes.train("torch", "cpu", 256, 1, 1, 4, 8)), "steps": lambda: next(probes.time_steps("cpu")),
+    }.items():  # fmt: skip
+        with Made() as made:
+            call()
+        found[name] = "\n".join(made.seen)
+    agree(GOLDEN / "made.txt", found)
+
+
+def test_what_a_bar_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Bar:
+        def __init__(self, *columns: object, **given: Any) -> None:
+            told.append(f"{[type(each).__name__ for each in columns]} {given['transient']} {given['disable']}")
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            told.append("end")
+
+        def add_task(self, description: str, total: float) -> int:
+            told.append(f"task {description!r} {total}")
+            return 5
+
+        def update(self, task: int, **given: object) -> None:
+            told.append(f"{task} {given}")
+
+    monkeypatch.setattr("rich.progress.Progress", Bar)
+    clock[0] = 0.0
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: clock[0], time=lambda: 0))
+    monkeypatch.setattr(run, "PROBES", {"a": looked({}, {}, {}), "b": looked({}), "c": looked(*[{}] * 9)})
+    assert call("--device", "cpu", "--out", str(tmp_path / "card.jsonl"), "--minutes", "0.5").startswith("0\n")
+    agree(GOLDEN / "bar.txt", {"bar": "\n".join(told)})

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -31,6 +32,10 @@ from tests.golden import agree, defaults
 
 GOLDEN = Path(__file__).parent / "golden"
 INF, NAN = math.inf, math.nan
+
+
+def _warning(each: warnings.WarningMessage) -> str:
+    return f"{each.category.__name__} of {Path(each.filename).name}: {each.message}"
 
 
 class Kept:
@@ -98,7 +103,7 @@ def trained(scaler: Any, several: bool = False, clips: bool = False, moves: bool
         told += [f"closed: {kept.closed}"]
         run.close()
     lines = [json.dumps(each) for each in kept.records]
-    return "\n".join([*lines, *told, *(f"{each.category.__name__}: {each.message}" for each in caught)])
+    return "\n".join([*lines, *told, *(_warning(each) for each in caught)])
 
 
 def test_what_is_recorded() -> None:
@@ -284,6 +289,12 @@ def test_what_is_measured() -> None:
     agree(GOLDEN / "measured.txt", {**found, "alarms": "\n".join(map(str, alarms))})
 
 
+def scale_a_step(scaler: Any, net: nn.Module, optimizer: Any) -> None:
+    scaler.scale(net(torch.ones(1, 2)).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
 def test_what_is_refused() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -314,15 +325,23 @@ def test_what_is_refused() -> None:
                     ),
                 )
 
-    found = dict(said())
+    found, opened = dict(said()), Kept()
+    with pytest.raises(ValueError, match="is being watched"):
+        watch(net, optimizer, watched, to=opened)
+    assert opened.closed == 1
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         optimizer.step()
+        run._process = -1  # as in a fork
+        scale_a_step(watched, net, optimizer)
+        run.close()
+        run._process = os.getpid()
+        run.log(more=1)
         run.close()
         run.close()
     agree(
         GOLDEN / "refused.txt",
-        {**found, "warned": "\n".join(f"{each.category.__name__}: {each.message}" for each in caught)},
+        {**found, "warned": "\n".join(_warning(each) for each in caught)},
     )
 
 
