@@ -1,19 +1,27 @@
+# ruff: noqa: E501 - a table of calls
 """What the peers are, how each is driven, and what is written of a broken law: all of it, as it is committed."""
 
 import inspect
+import io
 import json
+import math
 import os
+import re
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import fields as attributes
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import ampsim.peers
 from ampsim.core.machine import Rule
-from ampsim.peers import REGISTRY
+from ampsim.peers import REGISTRY, build, environments, load
 from ampsim.peers.environments import stamp, tables
+from ampsim.peers.frameworks import here
 from ampsim.peers.laws import LAWS, emit
 from ampsim.peers.laws.drift import drift
 from ampsim.peers.laws.judging import CHOICE, ENDS, LOUD, UNASKED, promise
@@ -99,6 +107,87 @@ def test_a_peer_as_the_kit_asks_it() -> None:
         told = drift(Said(), histories=60, seed=3)
         found[peer.__name__] = "\n".join([*(json.dumps(each, default=sorted) for each in traits), repr(told)])
     agree(GOLDEN / "subjects.txt", found)
+
+
+def test_what_a_build_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each environment, from nothing, half built, whole, outdated; and where the installer refuses."""
+    ran: list[str] = []
+    status = {"--version": 0}
+
+    def run(command: Sequence[str], **given: object) -> SimpleNamespace:
+        ran.append(" ".join(command).replace(str(tmp_path), "HOME").replace(sys.executable, "PYTHON"))
+        if "venv" in command:
+            (Path(command[-1]) / "lib" / "python3" / "site-packages").mkdir(parents=True, exist_ok=True)
+        return SimpleNamespace(
+            returncode=status.get(command[-1], 0), stdout=f"did {len(command)}\nERROR: no such thing\nend\n"
+        )
+
+    monkeypatch.setenv("AMPSIM_PEERS", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setattr(build, "sys", SimpleNamespace(version="3.11.7 (main)", executable=sys.executable))
+    monkeypatch.setattr(build.subprocess, "run", run)
+    monkeypatch.setattr(build.shutil, "which", lambda name: f"/found/{name}")
+    found = {}
+    for name in environments.tables():
+        console = Console(file=io.StringIO(), width=200)
+        states = [environments.state(name)]
+        failed = build.build_all([name], console)
+        states.append(environments.state(name))
+        first = "\n".join(ran) if len(found) < 2 else "\n".join(ran)[:200]
+        ran.clear()
+        failed |= build.build_all([name], console)
+        shown = console.file.getvalue().splitlines()[:1]  # type: ignore[attr-defined]
+        put = [*tmp_path.glob(f"{name}/lib/*/*/*.pth")]
+        found[name] = "\n".join([first, f"{states} {shown} {failed} {len(ran)} {len(put)}"])
+    (tmp_path / "numpy2" / environments.STAMP).write_text("old")
+    (tmp_path / "numpy2" / "kept").touch()
+    states = [environments.state("numpy2")]
+    build.build("numpy2")
+    found["outdated"] = f"{states} {environments.state('numpy2')} {(tmp_path / 'numpy2' / 'kept').exists()} {len(ran)}"
+    found["log"] = (
+        (tmp_path / "numpy2.log").read_text().replace(str(tmp_path), "HOME").replace(sys.executable, "PYTHON")[:300]
+    )
+    last = environments.tables()["numpy2"]["stages"][-1][-1]
+    status[last] = 1
+    (tmp_path / "numpy2" / environments.STAMP).unlink()
+    console = Console(file=io.StringIO(), width=200)
+    failed = build.build_all(["numpy2"], console)
+    found["refused"] = f"{failed} {environments.state('numpy2')}".replace(str(tmp_path), "HOME")
+    status["--version"] = 1
+    with pytest.raises(build.BuildError) as error:
+        build.interpreter("3.1")
+    found["no Python"] = str(error.value)
+    agree(GOLDEN / "built.txt", found)
+
+
+def test_what_is_said_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMPSIM_PEERS", str(tmp_path))
+    peer = Right()
+    peer.start()
+    calls: dict[str, Callable[[], object]] = {
+        "saves": lambda: Peer.state_dict(peer), "loads": lambda: Peer.load_state_dict(peer, {}), "load": lambda: load("torsh"),
+        "float16": lambda: here.held_by_float16([65519.0, -65520.0]), "pass over": lambda: here.pass_over("no_such_package"),
+        "held": lambda: here.held_by_float16([65519.0, math.inf, math.nan]), "drift": lambda: drift(peer),
+        "overflowed": lambda: [here.overflowed(each) for each in ([1.0], [math.inf], [1.0, math.nan], [-math.inf, 0.0], [])],
+        "environment": lambda: environments.python("deepspeed").partition(" in ")[0], "history": lambda: peer.history({}, [[1.0], [math.inf], [1.0]]),
+        "raises": lambda: Broken().history({}, [[1.0], [2.0], [3.0]]), "roundpipe": lambda: load("roundpipe")().state_dict(),
+        "roundpipe loads": lambda: load("roundpipe")().load_state_dict({}), "chained": lambda: load("megatron-chained")().state_dict(),
+        "chained loads": lambda: load("megatron-chained")().load_state_dict({}),
+    }  # fmt: skip
+    found = {}
+    for name, call in calls.items():
+        try:
+            found[name] = f"{call()}"
+        except Exception as error:
+            found[name] = re.sub(r" in /\S*", " in FOLDER", f"{type(error).__name__}: {error}")
+    agree(GOLDEN / "refused.txt", found)
+
+
+class Broken(Right):
+    def step(self, scaled: Sequence[float]) -> Any:
+        if scaled[0] == 3.0:
+            raise ValueError("at the third")
+        return super().step(scaled)
 
 
 def test_what_is_taken_where_nothing_is_given() -> None:
