@@ -110,12 +110,9 @@ def test_what_scalers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 PROGRAM = """
 import json, os, sys
-from ampsim.core import vectors
-from ampsim.core.replay.stream import Swept
-known = {vector.question(): vector for vector in vectors.make()}
+known = json.load(open("known.json"))
 for number, line in enumerate(sys.stdin):
-    vector = known[line.rstrip("\\n")]
-    outcome = [vectors.GIVES_UP if scale is None else vectors.as_hex(scale) for scale in vector.outcome]
+    outcome = known[line.rstrip("\\n")]
     HOW
     print(json.dumps(outcome), flush=True)
 END
