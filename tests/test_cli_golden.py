@@ -41,6 +41,9 @@ USUAL = {
 }  # fmt: skip
 
 
+USUALLY = (("nargs", 1), ("rich_markup_mode", "rich"), ("show_default", True))
+
+
 def in_words(command: Any) -> dict[str, Any]:
     """Return what a command takes, however its help is drawn."""
 
@@ -48,6 +51,7 @@ def in_words(command: Any) -> dict[str, Any]:
         given = {name: value for name, value in vars(each).items() if value and name not in USUAL}
         plain = {name: value for name, value in given.items() if isinstance(value, str | int | float | list)}
         plain |= {"default": "CPUs"} if plain.get("name") == "jobs" else {}
+        plain = {name: value for name, value in plain.items() if (name, value) not in USUALLY}
         called = [name for name in ("callback", "_custom_shell_complete") if getattr(each, name, None)]
         return {**plain, "does": called}
 
