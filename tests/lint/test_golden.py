@@ -1,19 +1,27 @@
+# ruff: noqa: E501 - a table of calls
 """What lint and adapt say, as it is committed: `python -m tests.golden lint` writes it anew."""
 
+import ast
+import contextlib
 import hashlib
 import io
+import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import ampsim.lint
 from ampsim.lint.adapt.command import main as adapt
+from ampsim.lint.adapt.module import adapt as adapt_source
 from ampsim.lint.command import main, parser
-from ampsim.lint.engine import RULES
+from ampsim.lint.engine import RULES, lint
+from ampsim.lint.source import UnreadableError
 from tests.golden import agree, defaults
 
 GOLDEN = Path(__file__).parent / "golden"
+OUTSIDERS = Path(__file__).parents[1] / "testing" / "outsiders.jsonl"
 
 
 def variants(code: str) -> dict[str, str]:
@@ -102,6 +110,43 @@ def test_what_is_adapted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     ):
         found[" ".join(arguments)] = said(adapt, arguments, capsys)
     agree(GOLDEN / "adapted.txt", found)
+
+
+def changed(text: str) -> Iterator[tuple[str, str]]:
+    """Yield a loop without its n-th line, with it and the next one swapped, and with it twice, where that is Python."""
+    lines = text.splitlines(keepends=True)
+    for n in range(len(lines)):
+        for sign, part in (("-", []), ("~", lines[n + 1 : n + 2] + lines[n : n + 1]), ("+", [lines[n]] * 2)):
+            whole = "".join([*lines[:n], *part, *lines[n + 1 + (sign == "~") :]])
+            with contextlib.suppress(SyntaxError):
+                ast.parse(whole)
+                yield f"{sign}{n + 1}", whole
+
+
+def test_what_is_found_where_a_line_is_missing_moved_or_doubled() -> None:
+    found = {}
+    for code, rule in RULES.items():
+        for kind in ("wrong", "right"):
+            codes = {
+                name: [each.code[3:] for each in lint(text, codes=RULES)] for name, text in changed(getattr(rule, kind))
+            }
+            found[f"{code} {kind}"] = ", ".join(f"{name} {'&'.join(each)}" for name, each in codes.items())
+    agree(GOLDEN / "changed.txt", found)
+
+
+def test_what_is_found_in_loops_of_others() -> None:
+    """Of every third program of `tests/testing/outsiders.jsonl` the findings, and a digest of what adapt makes of it."""
+    programs = [json.loads(line) for line in OUTSIDERS.read_text("utf-8").splitlines()][::3]
+    found, adapted = {}, []
+    for each in programs:
+        if findings := lint(each["source"], each["file"], codes=RULES):
+            found[each["file"]] = "\n".join(f"{one.line}:{one.column} {one.code} {one.message}" for one in findings)
+        try:
+            text, marks = adapt_source(each["source"], each["file"], None)
+        except UnreadableError as error:
+            text, marks = f"{error}", []
+        adapted.append(f"{each['file']} {hashlib.sha256(f'{text}{marks}'.encode()).hexdigest()[:6]}")
+    agree(GOLDEN / "others.txt", {**found, "adapted": "\n".join(adapted)})
 
 
 def test_what_is_taken_where_nothing_is_given() -> None:
