@@ -68,7 +68,7 @@ def _defaults(module: ModuleType, members: Mapping[str, Any], owner: str = "") -
 
 
 def _stable(value: object) -> str:
-    text = re.sub(r" at 0x\w+", "", f"{value}")
+    text = re.sub(r" at 0x\w+", "", f"{value}").replace(str(ROOT), "HERE")
     return re.sub(r"(?<=set\(\{)[^}]*", lambda found: ", ".join(sorted(found[0].split(", "))), text)
 
 
