@@ -2,6 +2,9 @@
 
 A file is sections, each a line ``=== name`` and what was printed. `python -m tests.golden lint diagnose` writes those
 of some rooms; then `git diff` is what to read: each line of it is a line that a user will see.
+
+They are those of Python 3.11 and of the packages of constraints.txt; with others a test is skipped, as versions print
+differently what is not ours.
 """
 
 import difflib
@@ -14,16 +17,22 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 WRITING = "AMPSIM_GOLDEN"
+PRINTING = ("flax", "hypothesis", "jax", "numpy", "optax", "rich", "torch", "typer")
 
 
 def agree(path: Path, found: Mapping[str, str]) -> None:
     """Hold texts, by name, against the committed file; or write it, where that is asked for."""
+    _as_pinned()
     first: dict[str, str] = {}
     found = {
         name: text if first.setdefault(text, name) == name else f"as {first[text]}" for name, text in found.items()
@@ -38,6 +47,7 @@ def agree(path: Path, found: Mapping[str, str]) -> None:
 
 def agree_part(path: Path, name: str, text: str) -> None:
     """Hold one text against its section of the committed file; or write that section."""
+    _as_pinned()
     if os.environ.get(WRITING) == "write":
         before = sections(path.read_text("utf-8")) if path.exists() else {}
         _write(path, dict(sorted({**before, name: text}.items())))
@@ -65,6 +75,20 @@ def _defaults(module: ModuleType, members: Mapping[str, Any], owner: str = "") -
                 given = {of.name: of.default for of in fields(each) if of.default is not MISSING}
                 yield f"{module.__name__}.{name}, frozen={kind.frozen}, eq={kind.eq}: {_stable(given)}"
             yield from _defaults(module, vars(each), f"{module.__name__}.{name}")
+
+
+@cache
+def _others() -> list[str]:
+    pins = dict(re.findall(r"^([\w-]+)==([\w.]+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE))
+    there = {
+        name: metadata.version(name).partition("+")[0] for name in PRINTING if any(metadata.distributions(name=name))
+    }
+    return [f"{name} {version}" for name, version in there.items() if pins.get(name, version) != version]
+
+
+def _as_pinned() -> None:
+    if sys.version_info[:2] != (3, 11) or _others():
+        pytest.skip(f"written with Python 3.11 and constraints.txt, here {sys.version.split()[0]} {_others()}")
 
 
 def _stable(value: object) -> str:

@@ -236,7 +236,6 @@ def test_an_emitted_test_stands_alone_and_fails() -> None:
     peer = load("torch")
     verdict = judge(peer(), LAWS["never_steps_on_nonfinite_at_subnormal_scales"], examples=EXAMPLES)
     text = emitted(peer, verdict, "2.13.0")
-    agree_part(GOLDEN / "planted.txt", "torch", text)
     assert "ampsim" not in text
     assert len(text.splitlines()) < 100
     right = text.replace("2.0**-128", "1.0")
@@ -245,6 +244,7 @@ def test_an_emitted_test_stands_alone_and_fails() -> None:
         "",
         "AttributeError",
     ]
+    agree_part(GOLDEN / "planted.txt", "torch", text)
 
 
 @pytest.mark.usefixtures("warm_python")
