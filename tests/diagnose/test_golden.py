@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import math
+import random
 import re
 from dataclasses import replace
 from itertools import product
@@ -19,8 +20,8 @@ import pytest
 
 import ampsim.diagnose
 from ampsim.diagnose.explain import Explanation, explain, in_words
-from ampsim.diagnose.formats import ERRORS
-from ampsim.diagnose.history import COLUMNS, History
+from ampsim.diagnose.formats import ERRORS, PROGRAMS
+from ampsim.diagnose.history import COLUMNS, History, HistoryBuilder
 from ampsim.diagnose.page.page import asset
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.text import read_text
@@ -193,6 +194,164 @@ def test_what_is_said_of_errors() -> None:
         told = [error[word] for word in ("name", "cause", "cure")]
         found[error["pattern"].pattern] = f"{told[0]}, {digest(*told)}"
     agree(GOLDEN / "errors.txt", found)
+
+
+LINES = [
+    "step {n}: loss={loss:.4f}, scale={scale:g}", "step {n} | loss {loss:.3f} | loss_scale: {scale:g} | grad_norm: {norm:.3f} |",
+    " iteration {n:8d}/  99999 | consumed samples: {n} | lm loss: {loss:.6E} | loss scale: {scale:.1f} | grad norm: {norm:.3f} | number of skipped iterations: {skip:3d} | number of nan iterations: {nan:3d} |",
+    "[2026-01-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step={n}, skipped={total}, lr=[0.1], mom=[0.9]",
+    "Epoch: [{epoch}][{i}/{of}] Loss {loss:.4f} ({mean:.3f}) Scale {scale:g}", "epoch {epoch} step {i}: loss {loss:.3f} grad_scale: {scale:g} grad_norm: {norm:.2f}",
+    "{{'loss': {loss:.4f}, 'grad_norm': {norm:.3f}, 'learning_rate': {rate:g}, 'epoch': {part:.2f}}}", " 3%|x | {n}/9999 [00:01<00:09, 8it/s]{{'loss': {loss:.4f}, 'learning_rate': {rate:g}, 'epoch': {part:.2f}}}",
+    "2026-01-01 10:00:00 | INFO | train_inner | epoch {epoch:03d}: {i:6d} / {of} loss={loss:.3f}, num_updates={n}, lr={rate:g}, gnorm={norm:.3f}, loss_scale={scale:.4g}",
+    "Epoch: [{epoch}]  [{i:4d}/{of}]  eta: 0:01:00  lr: {rate:g}  loss: {loss:.4f} ({mean:.4f})  loss_scale: {scale:.1f} ({scale:.1f})  grad_norm: {norm:.4f} ({norm:.4f})",
+    "01/01 10:00:00 - mmengine - INFO - Epoch(train) [{epoch}][{i}/{of}]  lr: {rate:g}  eta: 0:01:00  loss: {loss:.4f}  grad_norm: {norm:.4f}",
+    "{epoch}epoch:train:{i}-{n}batch: iter_time=0.1, loss={loss:.3f}, optim0_lr0={rate:g}, grad_norm={norm:.3f}, clip=0.000e+00, loss_scale={scale:.3e}",
+    "Training: Speed 9.1 samples/sec   Loss {loss:.4f}   LearningRate {rate:g}   Epoch: {epoch}   Global Step: {n}   Fp16 Grad Scale: {scale:2.0f}   Required: 9 hours",
+    "2026-01-01 10:00:00,000 - mmdet - INFO - Epoch [{epoch}][{i}/{of}]\tlr: {rate:g}, loss: {loss:.4f}, grad_norm: {norm:.4f}",
+    "INFO - {{ Epoch:[{epoch:3d}/ 9], step:[{i:5d}/{of}], loss: {loss:5.3f}, lr: {rate:g}, overflow cond: {flag}, loss_scale: {scale:g}, global_norm: [{norm:.4f}]",
+    "epoch: {epoch}, current epoch percent: 0.1, step: {n}, outputs are ({loss:.4f}, {flag}, {scale:g})", "[{epoch}/9][{i}/{of}] Loss_D: {loss:.4f} Loss_G: {mean:.4f} amp_scale: {scale:g}",
+    "epoch {epoch}: train_loss {mean:.3f}, train_loss_scale {scale:g}", '{{"step": {n}, "loss": "{loss:.4f}", "gnorm": "{norm:.3f}", "loss_scale": "{scale:g}"}}', "global_step {n} loss tensor({loss:.4f}, device='cuda:0') scaler {scale:g}",
+    "| step | {n} |", "| loss | {loss:.4f} |", "| grad_norm | {norm:.3g} |", "| lg_loss_scale | {log} |", "{n}\t{loss:.6f}\t{mean:.6f}", "Iter {n}, loss: {loss:.3f}, skipped steps: {total}, current loss scale: {scale:g}",
+    "  step: {n}", "  loss: {loss:.4f}", "loss_scale: {scale:g}", "training loss {loss:.4f} at iteration {n} log2_scale: {log}", "epoch {epoch} | valid | loss {loss:.3f} | scale {scale:g}", "step {n} nan loss: {loss} grad norm is {norm}",
+]  # fmt: skip
+SAID = [
+    "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {scale:g}, reducing to {half:g}", "[deepspeed] OVERFLOW! Rank 1 Skipping step. Attempted loss scale: {scale:g}, but hysteresis is 2. Reducing hysteresis to 1",
+    "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {half:g}", "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: {half:g}", "Overflow detected at step {n}, ignoring gradient, decreasing loss scale from {scale:g} to {half:g}",
+    "_update_scale] Grad overflow on iteration {n}", "Using dynamic loss scale of {scale:g}", "Skipped batch, new scale: {half:g}", "Found inf or nan, current scale is: {scale:g}, decrease to: {scale:g}*0.5", "optimizer not run, scale_before: {scale:g}, scale_after: {half:g}",
+    "Overflow occurs, the loss scale is adjusted to {half:g}", "Found NaN, decreased lg_loss_scale to {log}", "Grad scale is small: {scale:g}", "The grad norm is nan. Skipping updating the model.", "The gradients at all steps are invalid in this epoch.",
+    "overflow, drop step, loss scale adjust to {half:g}", "overflow, still update, loss scale adjust to {half:g}", "  fp16_enabled ................. False", "  fp16_enabled ................. True", "Current loss scale already at minimum - cannot decrease scale anymore.",
+    "Minimum loss scale reached (0.0001).", "_update_scale] Increasing dynamic loss scale from {half:g} to {scale:g}", "OVERFLOW! Skipping step. Attempted loss scale: {scale:g}", "saving checkpoint at iteration {n}", "ValueError: Attempting to unscale FP16 gradients.",
+    "FloatingPointError: Minimum loss scale reached", "Step\tTraining Loss\tValidation Loss", "---", "RuntimeError: element 0 of tensors does not require grad", "ZeroDivisionError: float division by zero", "{{'eval_loss': {loss:.4f}, 'epoch': {part:.2f}}}",
+]  # fmt: skip
+TAGGED = (
+    "",
+    "",
+    "",
+    "[rank0]: ",
+    "[rank1]: ",
+    "0: ",
+    "[default1]:",
+    "2026-01-01 10:00:00 INFO ",
+    "\x1b[32mINFO\x1b[0m ",
+)
+
+
+def mixed(seed: int) -> list[str]:
+    """Return a log of one to three kinds of lines, in which a scale falls and rises, with sentences and stamps."""
+    it = random.Random(seed)  # noqa: S311  no secret
+    kinds, sentences = it.sample(LINES, it.choice((1, 1, 1, 2, 3))), it.sample(SAID, it.choice((0, 1, 1, 2)))
+    tags = it.sample(TAGGED, it.choice((1, 1, 2)))
+    now, total, step, every, of = (
+        2.0 ** it.randint(0, 20),
+        0,
+        it.choice((0, 0, 1, 100)),
+        it.choice((1, 1, 1, 5, 10)),
+        it.choice((4, 10, 50)),
+    )
+    fate, found = it.choice(("stands", "falls", "rises", "wanders", "collapses", "nan")), []
+    for number in range(it.randint(3, 40)):
+        bad = (
+            it.random()
+            < {"stands": 0.02, "falls": 0.3, "rises": 0.0, "wanders": 0.2, "collapses": 0.9, "nan": 0.5}[fate]
+        )
+        total += bad
+        now = now * (0.5 if bad else 2.0 if it.random() < {"rises": 0.4, "wanders": 0.2}.get(fate, 0.02) else 1.0)
+        loss = (
+            math.nan
+            if fate == "nan" and bad
+            else 3.0 - number / 30 + it.random() / 20 + (fate == "wanders" and number > 20) * 2
+        )
+        given = {
+            "n": step, "loss": loss, "mean": 3 - number / 40, "scale": now, "half": now / 2, "log": math.log2(now), "norm": math.inf if bad and it.random() < 0.7 else 1 + it.random(),
+            "skip": int(bad), "nan": int(loss != loss), "total": total, "flag": bad, "rate": 1e-4 * number, "part": step / of, "epoch": 1 + step // of, "i": step % of + it.choice((0, 1)), "of": of,
+        }  # fmt: skip
+        if bad or it.random() < 0.05:
+            found += [it.choice(tags) + each.format(**given) for each in sentences]
+        found += [it.choice(tags) + each.format(**given) for each in kinds]
+        step = 0 if it.random() < 0.01 else step + every
+    ends = "\n" if it.random() < 0.9 else "\r"
+    return [f"{line}{ends}" for line in found]
+
+
+def read_and_said(history: History) -> str:
+    if not len(history.step):
+        return "nothing"
+    explanation = explain(history)
+    return f"{explanation.verdict[0]} {digest(numbers(history))[:4]}{digest(in_words(explanation, lines=True), explanation.to_json())[:4]}"
+
+
+def test_what_is_said_of_mixed_lines() -> None:
+    """Of each log the verdict, and a digest of what was read and of what was said."""
+    found = [read_and_said(read_text("train.log", mixed(seed))) for seed in range(400)]
+    rows = {f"seeds {at} to {at + 19}": "\n".join(found[at : at + 20]) for at in range(0, len(found), 20)}
+    agree(GOLDEN / "mixed.txt", rows)
+
+
+def built(seed: int) -> History:
+    """Return a history of drawn rows, of a program that is drawn: a way of the scale, and whatever else is told."""
+    it = random.Random(seed)  # noqa: S311  no secret
+    program = it.choice(
+        [*(each["name"] for each in PROGRAMS), "a training log", "ampsim.watch", "JSON Lines", "TensorBoard"]
+    )
+    builder = HistoryBuilder("run", program)
+    has = {
+        name: it.random() < share
+        for name, share in (
+            ("scale", 0.7),
+            ("norm", 0.6),
+            ("loss", 0.7),
+            ("skipped", 0.4),
+            ("total", 0.2),
+            ("rate", 0.2),
+            ("left", 0.3),
+            ("step", 0.9),
+        )
+    }
+    now, total, step, line = 2.0 ** it.choice((0, 4, 10, 16, 16, 30, 50)), 0, it.choice((0, 0, 1, 1000)), 0
+    ways = [it.choice(("stands", "falls", "rises", "wanders")) for _ in range(it.choice((1, 2, 2, 3)))]
+    unit = it.choice((1, 1, 1, 10, 100))
+    for way in ways:
+        for _ in range(it.randint(2, 25)):
+            bad = it.random() < {"stands": 0.01, "falls": 0.8, "rises": 0.0, "wanders": 0.15}[way]
+            line += it.choice((1, 1, 2))
+            total += bad
+            loss = (
+                0.0
+                if it.random() < 0.01
+                else it.choice((math.inf, 4.0))
+                if bad and it.random() < 0.3
+                else 3.0 - line / 60 + it.random() / 9 + 4 * (way == "falls" and it.random() < 0.2)
+            )
+            row = {
+                "scale": now,
+                "norm": math.inf if bad and it.random() < 0.8 else it.choice((1.0, 1.5, 900.0)),
+                "loss": loss,
+                "skipped": float(bad * it.choice((1, 1, unit))),
+                "total": float(total),
+                "rate": 1e-4 * (line - total),
+            }
+            row = {name: value for name, value in row.items() if has[name]}
+            if has["left"] and bad:
+                row = {"left": now / 2, "skipped": 1.0, **({"scale": now} if it.random() < 0.5 else {})}
+            builder.add(float(step) if has["step"] and "left" not in row else math.nan, {**row, "line": float(line)})
+            now *= 0.5 if bad else it.choice((1.0, 2.0)) if way == "rises" else 2.0 if it.random() < 0.05 else 1.0
+            step += unit
+    for name, share in {"means": 0.05, "values": 0.05, "cut": 0.03, "engines": 0.03, "composed": 0.05}.items():
+        builder.settings |= {name: True} if it.random() < share else {}
+    builder.settings |= {"count": it.choice(("unsaid", "each"))} if it.random() < 0.2 else {}
+    for word in ("at minimum", "unguarded", "evaluation", "no fp16", "all invalid", "guard off", "told"):
+        if it.random() < 0.04:
+            builder.say(word, line)
+    if it.random() < 0.1:
+        builder.alarms.append((step, "no parameter has moved"))
+    return builder.finish()
+
+
+def test_what_is_said_of_drawn_rows() -> None:
+    """Of each history the verdict, and a digest of it and of what was said."""
+    found = [read_and_said(built(seed)) for seed in range(600)]
+    rows = {f"seeds {at} to {at + 19}": "\n".join(found[at : at + 20]) for at in range(0, len(found), 20)}
+    agree(GOLDEN / "rows.txt", rows)
 
 
 def test_what_is_taken_where_nothing_is_given() -> None:
