@@ -5,6 +5,7 @@ import builtins
 import dis
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
 from types import CodeType, MappingProxyType
 from typing import Any
@@ -24,9 +25,11 @@ from ampsim.peers.laws.subject import Driven, GaveUpError, constants, fields, fo
 from ampsim.peers.peer import Step
 from ampsim.peers.wire import PeerLostError
 from ampsim.testing.kit.laws import LAWS as KIT
+from tests.golden import agree_part
 from tests.peers.planted import PLANTED, Right
 
 EXAMPLES = 15
+GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -42,6 +45,12 @@ def test_a_planted_bug_dies_by_its_law(law: str, peer: type[Right]) -> None:
     assert verdict.seen
     assert verdict.example is not None
     assert verdict.scalers or law in CHOICE
+    told = [verdict.result.outcome, repr(verdict.example.drawn), verdict.result.text]
+    told += [] if verdict.seen in verdict.result.text else [verdict.seen]
+    if peer is PLANTED[law][0] and law in [*LAWS][:6]:
+        text = emitted(peer, verdict, "1.0")
+        told += [*text.splitlines()[1:4], text[text.index("def make") : text.index("def test_")]]
+    agree_part(GOLDEN / "planted.txt", f"{law} {peer.__name__}", "\n".join(told))
 
 
 def test_every_law_has_a_planted_bug_a_promise_and_words_for_a_search() -> None:
@@ -235,6 +244,7 @@ def test_an_emitted_test_stands_alone_and_fails() -> None:
         "",
         "AttributeError",
     ]
+    agree_part(GOLDEN / "planted.txt", "torch", text)
 
 
 @pytest.mark.usefixtures("warm_python")
