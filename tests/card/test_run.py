@@ -4,9 +4,12 @@ import errno
 import itertools
 import math
 import os
+import pty
 import random
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +45,8 @@ def call(*arguments: str) -> tuple[int, str]:
 def started(path: Path, minutes: str) -> subprocess.Popen[str]:
     command = [warm.python(), "-m", "ampsim", "card", "--minutes", minutes, "--device", "cpu", "--out", str(path)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=path.parent, env=environment, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
 
 
 def records(path: Path) -> int:
@@ -76,6 +80,7 @@ def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes
         kept.append(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     out, err = started(path, minutes).communicate(timeout=300)
     assert "done" in out, err
+    assert [*tmp_path.iterdir()] == [path]
     data = path.read_bytes()
     assert all(data.startswith(each) for each in kept)  # what is there is not run again
     assert [record["probe"] for record in read(path)[1:]] == [*run.PROBES]
@@ -86,17 +91,50 @@ def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes
     assert call("verify", str(path))[0] == 2
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "card.jsonl"
-    monkeypatch.setattr(run, "PROBES", {"a": found({"seen": 0}, {"seen": 1}), "b": failing(KeyboardInterrupt())})
-    code, text = call("--device", "cpu", "--out", str(path))
+def at_a_terminal(python: str, code: str, cwd: Path) -> tuple[int, str]:
+    """Run `ampsim card --out card.jsonl` with a terminal, behind code; return how it ended, and what it showed."""
+    setting = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    running = "from ampsim.__main__ import main\nsys.argv[1:] = 'card --device cpu --out card.jsonl'.split()\nmain()"
+    terminal, side = pty.openpty()
+    process = subprocess.Popen(  # noqa: S603
+        [python, "-c", setting + code + running], cwd=cwd, stdin=side, stdout=side, stderr=side,
+        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    os.close(side)
+    text = b""
+    with suppress(OSError):  # so it ends
+        while piece := os.read(terminal, 1 << 16):
+            text += piece
+    os.close(terminal)
+    return process.wait(), text.decode()
+
+
+DROPPING = """
+from ampsim.card import run
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def interrupted(device):
+    Dropped()
+    yield {}
+run.PROBES = {"a": lambda device: iter([{"seen": 0}, {"seen": 1}]), "b": interrupted}
+"""
+
+
+def test_ctrl_c_ends_it_at_once_even_where_python_drops_what_is_raised(tmp_path: Path) -> None:
+    code, text = at_a_terminal(warm.python(), DROPPING, tmp_path)
+    assert text.splitlines()[-1].endswith("stopped; what is done is in card.jsonl, and the same command goes on")
     assert code == 130
-    assert "stopped; what is done is in" in text
-    assert [(each["probe"], each["seen"]) for each in read(path)[1:]] == [("a", 1)]
-    monkeypatch.setattr(run, "PROBES", {"a": failing(KeyboardInterrupt()), "b": failing(RuntimeWarning("why"))})
-    code, text = call("--device", "cpu", "--out", str(path))
-    assert code == 0
-    assert "b: skipped: why" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is shown again"
+    assert [path.name for path in tmp_path.iterdir()] == ["card.jsonl"]
+    assert [(each["probe"], each["seen"]) for each in read(tmp_path / "card.jsonl")[1:]] == [("a", 1)]
+
+
+def test_ctrl_c_while_torch_is_loaded_is_no_failure_of_it(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    code, text = at_a_terminal(sys.executable, "", tmp_path)
+    assert text.splitlines()[-1].endswith("stopped; nothing is written")
+    assert (code, [path.name for path in tmp_path.iterdir()]) == (130, ["torch.py"])
 
 
 def test_a_probe_that_raises_leaves_its_error_and_the_others_go_on(tmp_path: Path, monkeypatch) -> None:
