@@ -2,10 +2,11 @@
 
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import count
+from math import inf
 from pathlib import Path
 from timeit import timeit
 from typing import Any
@@ -83,9 +84,7 @@ def step(way: str, device: str, seed: int) -> tuple[Record, bytes]:
     params = [nn.Parameter(torch.linspace(-1, 1, size, device=device)) for size in sizes]
     optimizer = it.choice([Adam, AdamW])(params, lr=0.01, weight_decay=seed % 2 / 10, fused=True)
 
-    def pause(cycles: int) -> None:  # of the stream of this thread
-        if behind and device == "cuda":
-            torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]  # noqa: SLF001
+    pause: Callable[[int], object] = torch.cuda._sleep if behind and device == "cuda" else abs  # noqa: SLF001
 
     def take(grads: list[Tensor], ticket: Record, cycles: int) -> None:
         pause(cycles)
@@ -100,7 +99,7 @@ def step(way: str, device: str, seed: int) -> tuple[Record, bytes]:
         scaler = SCALERS["torch" if way == "torch" else "ampsim"](device, **rule, **options)
         for flag in flags:
             noise = [torch.randn(size, device=device, generator=generator) for size in sizes]
-            noise[0][-1] = float("inf") if flag else 1.0
+            noise[0][-1] = inf if flag else 1.0
             ticket = {} if way == "torch" else {"ticket": scaler.begin()}
             used += [each.value for each in ticket.values()]
             pause(it.choice(CYCLES))
@@ -154,25 +153,20 @@ def train(kind: str, device: str, words: int, layers: int, heads: int, width: in
 
 
 def compare_arithmetic(device: str) -> Iterator[Record]:
-    """Find each fact here and on the CPU; it takes milliseconds."""
-    here, cpu = facts(device), facts("cpu")
-    yield {"facts": {name: [here[name], cpu[name]] for name in here}}
+    """Find what products of a row and a column in fp16 come to, filled up with zeros to a tile, here and on the CPU."""
 
-
-def facts(device: str) -> Record:
-    """Return what products of a row and a column in fp16 come to, each filled up with zeros to a tile."""
-
-    def product(left: list[float], right: list[float]) -> float:
-        a, b = torch.zeros(2, 64, 64, dtype=torch.float16, device=device)
+    def product(where: str, left: list[float], right: list[float]) -> float:
+        a, b = torch.zeros(2, 64, 64, dtype=torch.float16, device=where)
         a[0, : len(left)], b[: len(right), 0] = torch.tensor(left), torch.tensor(right)
         return float((a @ b)[0, 0])
 
-    return {
-        "a GEMM overflows at": 65504.0 + sum(product([65504, x], [1, 1]) < float("inf") for x in range(64)),
-        "a GEMM's sum may pass 65504": product([65504, 65504, -65504], [1, 1, 1]),
-        "a GEMM keeps a subnormal factor": product([2.0**-24], [1024]) == 2.0**-14,
-        "a GEMM keeps a subnormal result": product([2.0**-12], [2.0**-12]) == 2.0**-24,
+    facts: dict[str, Callable[[str], object]] = {
+        "a GEMM overflows at": lambda at: 65504.0 + sum(product(at, [65504, x], [1, 1]) < inf for x in range(64)),
+        "a GEMM's sum may pass 65504": lambda at: product(at, [65504, 65504, -65504], [1, 1, 1]),
+        "a GEMM keeps a subnormal factor": lambda at: product(at, [2.0**-24], [1024]) == 2.0**-14,
+        "a GEMM keeps a subnormal result": lambda at: product(at, [2.0**-12], [2.0**-12]) == 2.0**-24,
     }
+    yield {"facts": {name: [fact(device), fact("cpu")] for name, fact in facts.items()}}
 
 
 def time_steps(device: str) -> Iterator[Record]:

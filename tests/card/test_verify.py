@@ -32,6 +32,9 @@ GOOD: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
+EARLIER = Path(__file__).with_name("earlier.jsonl")  # made at 0be32493, before this code was made smaller
+
+
 def written(path: Path, found: dict[str, dict[str, object]], device: str = "cuda", frozen: str = claims.SHA256) -> Path:
     who = {"device": {"type": device}, "claims_sha256": frozen, "probes": [*PROBES]}
     records = [{"probe": probe, "seconds": 1.0, **record} for probe, record in found.items()]
@@ -41,6 +44,15 @@ def written(path: Path, found: dict[str, dict[str, object]], device: str = "cuda
 
 def wrong(path: Path) -> list[str]:
     return [verdict.text for verdict in verify(path) if verdict.outcome == "does not hold"]
+
+
+def test_a_file_of_an_earlier_version_is_judged_by_the_claims_of_this_one() -> None:
+    verdicts = verify(EARLIER)
+    assert {each.outcome for each in verdicts} == {"holds", "not looked at"}
+    judged = [each.text.partition(" (by claims of another version")[0] for each in verdicts if each.outcome == "holds"]
+    facts = [claim.text for claim in claims.CLAIMS if claim.probe == "arithmetic"]
+    scales = "gpt small: 4 scales of 2 runs are the machine's, 4 skips within T1"
+    assert judged == [scales, "a scale of 2^24 overflows", *facts]
 
 
 def test_a_good_file_holds_in_all_points(tmp_path: Path) -> None:

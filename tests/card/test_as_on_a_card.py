@@ -1,0 +1,132 @@
+"""What only a card runs, on a CPU that passes for one: its tensors lie here, its streams are those of a fake world."""
+
+import warnings
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ampsim.card import probes
+from ampsim.torch import OptimizerThread
+from tests.torch.test_fake_cuda import World, fake_cuda
+
+
+def here(device: object) -> object:
+    return "cpu" if str(device).startswith("cuda") else device
+
+
+class OnCPU(TorchFunctionMode):
+    """Make on the CPU what is asked for on a card."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if "device" in kwargs:
+            kwargs["device"] = here(kwargs["device"])
+        return func(*(here(arg) if isinstance(arg, str | torch.device) else arg for arg in args), **kwargs)
+
+
+class Generator(torch.Generator):
+    def __new__(cls, device: object) -> torch.Generator:
+        return super().__new__(cls, here(device))
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    cycles = []
+    monkeypatch.setattr(torch, "Generator", Generator)
+    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append)
+    monkeypatch.setattr(probes, "ELEMENTS", (64, 256))
+    return cycles
+
+
+def stepped(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[object, World]:
+    """Step a history behind a stream; return what came of it, and the world, which knows whether it was ordered."""
+    with fake_cuda() as world, OnCPU(), world:
+
+        class Watched(probes.GradScaler):
+            def scale(self, outputs, *ticket, **options):
+                for each in (scaled := super().scale(outputs, *ticket, **options)):
+                    world.watch_release(each)
+                return scaled
+
+        def thread() -> OptimizerThread:
+            made = OptimizerThread()
+            made.launch(world.__enter__)
+            return made
+
+        monkeypatch.setitem(probes.SCALERS, "ampsim", Watched)
+        monkeypatch.setattr(probes, "OptimizerThread", thread)
+        return probes.step("behind", "cuda", seed), world
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_behind_a_stream_is_ordered_and_pauses_both_streams(seed: int, slept, monkeypatch) -> None:
+    plain = probes.step("in order", "cpu", seed)
+    found, world = stepped(seed, monkeypatch)
+    assert found == plain
+    assert world.wrong == []
+    assert len(world.streams) == 2
+    assert len(slept) == 2 * probes.ITERATIONS
+    assert {*slept} == {*probes.CYCLES}
+
+
+def test_parameters_that_are_read_before_their_stream_is_done_are_seen(slept, monkeypatch) -> None:
+    monkeypatch.setattr("ampsim.torch.threads.optimizer_thread.come_behind", lambda event: None)
+    assert any("may still be using" in said for said in stepped(0, monkeypatch)[1].wrong)
+
+
+WAITS = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:156.)"
+
+
+class Waiting(TorchDispatchMode):
+    """Say so, as torch's debug mode does, where the host would wait for a device."""
+
+    mode = "default"
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if self.mode == "warn" and func is torch.ops.aten._local_scalar_dense.default:
+            warnings.warn(WAITS, UserWarning, stacklevel=2)
+        return func(*args, **(kwargs or {}))
+
+    def set(self, mode: str) -> None:
+        self.mode = mode
+
+
+@pytest.mark.parametrize(("free", "sizes"), [(28 * 4, ["small"]), (28 * 5, ["small", "large"])])
+def test_ways_to_step_on_a_card_are_timed_where_they_fit_and_waits_are_counted(free, sizes, monkeypatch) -> None:
+    class Scaler(probes.GradScaler):
+        def __init__(self, device: str, init_scale: float, *, fused_step: bool, **rule: object) -> None:
+            told.append(fused_step)
+            super().__init__("cpu", init_scale, **rule)
+
+    told, torchs = [], torch.amp.GradScaler
+    monkeypatch.setattr(probes, "SIZES", {"small": [2, 2], "large": [5]})
+    monkeypatch.setattr(probes, "SECONDS", 0.001)
+    monkeypatch.setattr(probes, "TORCHS", f"loss.item(); {probes.TORCHS}; loss.item()")
+    monkeypatch.setattr(probes, "GradScaler", Scaler)
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda device, *rule, **more: torchs("cpu", *rule, **more))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 2 * free))
+    with Waiting() as waiting, OnCPU():
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", waiting.set)
+        *_, found = probes.time_steps("cuda")
+    assert [*found["sizes"]] == sizes
+    assert told == [True] * len(sizes)
+    assert waiting.mode == "default"
+    for each in found["sizes"].values():
+        assert {*each["waits"]} == {*each["ratios"]} == {"bare", "torch", "ours, fused step"}
+        assert (each["waits"]["bare"], each["waits"]["torch"]) == (0, 2)
+
+
+@pytest.mark.parametrize(("gib", "fits"), [(9, False), (10, True)])
+def test_a_gpt_is_trained_where_its_memory_is_free(gib: int, fits: bool, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (gib << 30, 80 << 30))
+    monkeypatch.setattr(probes, "train", lambda kind, device, *shape: iter([{"name": kind}]))
+    if fits:
+        assert [*probes.train_both("gpt2-small", "cuda")] == [{"trajectories": [{"name": "torch"}, {"name": "ampsim"}]}]
+    else:
+        with pytest.raises(RuntimeWarning, match="needs 10 GiB of free memory on a card"):
+            next(probes.train_both("gpt2-small", "cuda"))
