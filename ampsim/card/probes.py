@@ -172,10 +172,12 @@ def compare_arithmetic(device: str) -> Iterator[Record]:
 def time_steps(device: str) -> Iterator[Record]:
     """Time ways to step sets of parameters that fit into memory, small ones first; on the CPU none that are large.
 
-    Yield microseconds per step for device and host, torch's over each, and how often the host waits.
+    Yield microseconds per step for device and host, torch's over each, and how often the host waits in ten steps, as
+    torch's debug mode sees it.
     """
     fused, found = device == "cuda", {}
     room = torch.cuda.mem_get_info()[0] // BYTES if fused else 1_000_000
+    debug: Callable[[str], object] = torch.cuda.set_sync_debug_mode if fused else str
     ways = {"bare": "optimizer.step()", "torch": TORCHS, "ours, fused step" if fused else "ours": OURS}
     for name in (name for name, sizes in SIZES.items() if sum(sizes) <= room):
         params = [nn.Parameter(torch.randn(size, device=device)) for size in SIZES[name]]
@@ -187,21 +189,14 @@ def time_steps(device: str) -> Iterator[Record]:
             "torchs": torch.amp.GradScaler(device, 1.0, growth_interval=1 << 30),  # divided by 1 no gradient shrinks
             "ours": GradScaler(device, 1.0, growth_interval=1 << 30, fused_step=fused),
         }  # fmt: skip
-        waits = {way: waited(code, names) if fused else 0 for way, code in ways.items()}
-        us, host_us = {}, {}
+        waits, us, host_us = {}, {}, {}
         for way, code in ways.items():
             us[way] = 1e6 * Timer(code, globals=names).blocked_autorange(min_run_time=SECONDS).median
-            host_us[way] = 1e5 * timeit(code, globals=names, number=10)
+            with warnings.catch_warnings(record=True, action="always") as caught:
+                debug("warn")
+                host_us[way] = 1e5 * timeit(code, globals=names, number=10)
+                debug("default")
+            waits[way] = sum("synchronizing CUDA operation" in str(each.message) for each in caught)
         ratios = {way: us["torch"] / each for way, each in us.items()}
         found[name] = {"waits": waits, "device_us": us, "host_us": host_us, "ratios": ratios}
         yield {"sizes": found}
-
-
-def waited(code: str, names: Record) -> int:
-    """Count how often the host waits in a third step, as torch's debug mode sees them; the first compiles."""
-    timeit(code, globals=names, number=2)
-    with warnings.catch_warnings(record=True, action="always") as caught:
-        torch.cuda.set_sync_debug_mode("warn")
-        timeit(code, globals=names, number=1)
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing CUDA operation" in str(each.message) for each in caught)

@@ -228,12 +228,14 @@ def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["NVIDIA B999 7GB HBM9", "Tesla T4", "AMD Radeon (TM) X"])
-def test_the_folder_of_the_experiments_and_the_file_of_a_card_have_one_name(name: str, monkeypatch) -> None:
+def test_the_folder_of_the_experiments_and_the_file_of_a_card_have_one_name(name: str, tmp_path, monkeypatch) -> None:
     of_experiments = pytest.importorskip("experiments.runner.device")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
-    assert run.slug("cuda") == of_experiments.slug("cuda") != "cuda"
-    assert run.slug("cpu") == "cpu"
+    monkeypatch.setattr(run, "describe", lambda device: {"type": device, "name": name})
+    with run.opened(None, 8.0, None) as (path, _):
+        assert path.name.startswith(f"ampsim-card-{of_experiments.slug('cuda')}-")
 
 
 def test_the_file_is_named_by_the_device_and_what_ran_on_it(tmp_path: Path, monkeypatch) -> None:
