@@ -27,7 +27,7 @@ CLAIMS = (
           lambda it: not it["findings"]),
     Claim("kit ampsim", "ampsim's scaler breaks no law", lambda it: not it["findings"]),
     Claim("streams", "no schedule of an optimizer on its own stream changes a scale or a bit",
-          lambda it: not it["differing"]),
+          lambda it: not it["differing"], cuda=True),
     Claim("fused step", "ampsim's fused step is torch's to the bit", lambda it: not it["differing"]),
     Claim("gpt small", "a scale of 2^24 overflows", lambda it: all(run["found_inf"][0] for run in it["trajectories"])),
     Claim("gpt2-small", "GPT-2 learns in fp16",
