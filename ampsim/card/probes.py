@@ -50,7 +50,7 @@ def ask_laws(name: str, device: str) -> Iterator[Record]:
     laws = [each for level in LEVELS for each in chosen([level])]
     subject, expected = Subject(partial(SCALERS[name], device), name=name), known.TORCH if name == "torch" else {}
     found: Record = {"checks": {}, "findings": {}, "of": len(laws)}
-    with torch.device(device):  # where whatever a law makes comes to lie
+    with torch.device(device), warnings.catch_warnings(action="ignore"):  # where whatever a law makes comes to lie
         for result in judge(subject, laws, examples=EXAMPLES, expected=expected):
             found["checks"][result.law.name] = result.outcome
             found["findings"] |= {result.law.name: result.text} if result.is_finding else {}

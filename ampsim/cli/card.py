@@ -20,7 +20,11 @@ from ampsim.core.files import BusyError
 if TYPE_CHECKING:
     from ampsim.card.verify import Verdict
 
-app = typer.Typer(help="Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.")
+app = typer.Typer(
+    help="Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.",
+    epilog="Each probe is on the disk before the next begins. After Ctrl-C, or killed, the same command goes on. "
+    "Example: ampsim card --minutes 8",
+)
 COLOURS = {"holds": "green", "does not hold": "bold red", "not looked at": "dim"}
 URL = "Repository"  # the label of the project's address in the package's metadata
 
@@ -28,20 +32,16 @@ URL = "Repository"  # the label of the project's address in the package's metada
 @app.callback(invoke_without_command=True)
 def probe_card(
     context: typer.Context,
-    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time for all probes.")] = 8.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time for all probes together, in minutes.")] = 8.0,
     device: Annotated[
-        str | None, typer.Option(help="cuda, or cpu to try it; what there is by default.", show_default=False)
+        str | None, typer.Option(help="cuda, or cpu to try it; by default cuda where there is one.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="By default ampsim-card-DEVICE-DIGITS.jsonl, here."),
+        typer.Option("--out", "-o", metavar="FILE", help="By default ampsim-card-DEVICE-DIGITS.jsonl in this folder."),
     ] = None,
 ) -> None:
-    """Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.
-
-    Each probe is on the disk before the next begins. Stopped or killed, the same command goes on.
-    Example: ampsim card --minutes 8
-    """
+    """Run the probes that a file has not, and show how far they are."""
     if context.invoked_subcommand is not None:
         return
     if importlib.util.find_spec("torch") is None:
@@ -59,7 +59,7 @@ def probe_card(
         path, records = held.enter_context(opened(device, minutes, file))
         stopped.append(f"stopped; what is done is in {path}, and the same command goes on")
         who, done = records[0]["identity"], {each["probe"] for each in records[1:] if "error" not in each}
-        out.print(f"{path}: {len(done)} of {len(PROBES)} probes are there", markup=False)
+        out.print(f"{path}: {len(done)} of {len(PROBES)} probes are done", markup=False)
         if who["device"]["type"] == "cpu" and device is None:
             out.print(f"torch {who['torch']} sees no card: the probes run on the CPU", markup=False)
 
@@ -70,7 +70,7 @@ def probe_card(
         for record in missing(path, records, tell):
             said = [f": {word}: {record[word]}" for word in ("skipped", "error") if word in record]
             out.print(f"{record['seconds']:7.1f} s  {record['probe']}{''.join(said)}", markup=False)
-    out.print(f"done; ampsim card verify {path}", markup=False)
+    out.print(f"done; ampsim card verify {path} says what holds", markup=False)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def verify_card(
         bool, typer.Option("--submit", help="Also print the address of an issue, filled in; nothing is sent.")
     ] = False,
 ) -> None:
-    """Replay every scale of FILE, hold the laws, and say which of the claims hold that were frozen before.
+    """Replay every scale of FILE, and say which of the claims hold that were written before any card was looked at.
 
     Exit status 1 if something does not hold, 2 for a file that is not as it was written.
     """

@@ -317,7 +317,7 @@ def test_without_a_card_it_says_that_the_cpu_is_looked_at(tmp_path: Path, monkey
     assert said in call("--out", str(tmp_path / "card.jsonl"))[1]
     text = call("--device", "cpu", "--out", str(tmp_path / "card.jsonl"))[1]
     assert said not in text
-    assert "card.jsonl: 1 of 2 probes are there" in text
+    assert "card.jsonl: 1 of 2 probes are done" in text
 
 
 @pytest.mark.parametrize("name", ["card.jsonl: ", ""])  # a full disk may leave an error without a name
