@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsim.card import probes
+from ampsim.testing import known
 from ampsim.torch import OptimizerThread
 from tests.torch.test_fake_cuda import World, fake_cuda
 
@@ -130,3 +131,15 @@ def test_a_gpt_is_trained_where_its_memory_is_free(gib: int, fits: bool, monkeyp
     else:
         with pytest.raises(RuntimeWarning, match="needs 10 GiB of free memory on a card"):
             next(probes.train_both("gpt2-small", "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "refused"), [("torch", "cuda", 1), ("torch", "cpu", 0), ("ampsim", "cuda", 0)]
+)
+def test_what_torchs_kernels_refuse_on_a_card_is_not_expected_to_go_wrong(name, device, refused, monkeypatch) -> None:
+    """libtorch_cuda's fused SGD checks strides; the CPU's does not: see the law, and `known.TORCH`."""
+    asked = []
+    monkeypatch.setattr("ampsim.testing.kit.judge.judge", lambda *_, expected, **__: iter(asked.append(expected) or ()))
+    assert [*probes.ask_laws(name, device)] == []
+    refused = {"fused_steps_follow_strides"} if device == "cuda" else set()
+    assert asked[0].keys() == (known.TORCH.keys() - refused if name == "torch" else set())
