@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ampsim.card import probes
 from ampsim.testing import known
@@ -28,6 +29,49 @@ class OnCPU(TorchFunctionMode):
         if "device" in kwargs:
             kwargs["device"] = here(kwargs["device"])
         return func(*(here(arg) if isinstance(arg, str | torch.device) else arg for arg in args), **kwargs)
+
+
+class Placed(TorchFunctionMode):
+    """Keep in mind what was made on a card, say of it that it lies there, and note what is computed of both places."""
+
+    MOVES = ("to", "cpu", "copy_", "__set__", "__get__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.card: dict[int, torch.UntypedStorage] = {}  # kept, so that no address is used twice
+        self.mixed: set[str] = set()
+
+    def storage(self, tensor: torch.Tensor) -> torch.UntypedStorage:
+        with torch._C.DisableTorchFunction():
+            return (tensor._values() if tensor.layout is torch.sparse_coo else tensor).untyped_storage()
+
+    def is_on_card(self, tensor: torch.Tensor) -> bool:
+        return self.storage(tensor)._cdata in self.card
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = dict(kwargs or {}), func.__name__
+        asked = getattr(func.__self__, "__name__", "") if name == "__get__" else ""
+        if asked in ("device", "is_cuda"):
+            on_card = self.is_on_card(args[0])
+            return on_card if asked == "is_cuda" else torch.device("cuda", 0) if on_card else torch.device("cpu")
+        if func is torch.device:
+            return func(*args, **kwargs)
+        places = [str(each) for each in (*args, kwargs.get("device")) if isinstance(each, str | torch.device)]
+        to_card = any(place.startswith("cuda") for place in places)
+        to_cpu = name == "cpu" or (name == "to" and "cpu" in places)
+        tensors = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
+        on_card = [self.is_on_card(each) for each in tensors]
+        if any(on_card) and name not in self.MOVES:
+            alone = (each.dim() for each, is_there in zip(tensors, on_card, strict=True) if not is_there)
+            self.mixed |= {name} if any(alone) else set()  # a CPU's scalar may take part
+        with OnCPU():
+            out = func(*args, **kwargs)
+        if (to_cpu and any(on_card)) or (name == "to" and to_card and not any(on_card)):
+            out = out.clone()
+        if to_card or (any(on_card) and not to_cpu):
+            found = (self.storage(each) for each in tree_leaves(out) if isinstance(each, torch.Tensor))
+            self.card |= {each._cdata: each for each in found}
+        return out
 
 
 class Generator(torch.Generator):
@@ -133,13 +177,27 @@ def test_a_gpt_is_trained_where_its_memory_is_free(gib: int, fits: bool, monkeyp
             next(probes.train_both("gpt2-small", "cuda"))
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "refused"), [("torch", "cuda", 1), ("torch", "cpu", 0), ("ampsim", "cuda", 0)]
-)
-def test_what_torchs_kernels_refuse_on_a_card_is_not_expected_to_go_wrong(name, device, refused, monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["torch", "ampsim"])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_what_torchs_kernels_refuse_on_a_card_is_not_expected_to_go_wrong(name, device, monkeypatch) -> None:
     """libtorch_cuda's fused SGD checks strides; the CPU's does not: see the law, and `known.TORCH`."""
     asked = []
     monkeypatch.setattr("ampsim.testing.kit.judge.judge", lambda *_, expected, **__: iter(asked.append(expected) or ()))
     assert [*probes.ask_laws(name, device)] == []
     refused = {"fused_steps_follow_strides"} if device == "cuda" else set()
     assert asked[0].keys() == (known.TORCH.keys() - refused if name == "torch" else set())
+
+
+@pytest.mark.parametrize("name", ["torch", "ampsim"])
+def test_no_law_computes_of_a_card_and_of_the_cpu_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All laws, as on a card. What the CPU's fused SGD does here, whose tensors are there, it does not refuse."""
+    monkeypatch.setattr(probes, "EXAMPLES", 2)
+    monkeypatch.setattr(probes, "REFUSED", "")
+    with fake_cuda(), Placed() as placed:
+        *_, found = probes.ask_laws(name, "cuda")
+        assert placed.mixed == set()
+        assert len(placed.card) > 1000
+        assert len(found["checks"]) == found["of"]
+        assert found["findings"].keys() <= {"fused_steps_follow_strides", "never_steps_on_nonfinite_below_scale_one"}
+        torch.ones(2, device="cuda") + torch.ones(2)
+    assert placed.mixed == {"add"}
