@@ -83,7 +83,6 @@ def step(way: str, device: str, seed: int) -> tuple[Record, bytes]:
     flags, generator = [it.random() < 0.25 for _ in range(ITERATIONS)], torch.Generator(device).manual_seed(seed)
     params = [nn.Parameter(torch.linspace(-1, 1, size, device=device)) for size in sizes]
     optimizer = it.choice([Adam, AdamW])(params, lr=0.01, weight_decay=seed % 2 / 10, fused=True)
-
     pause: Callable[[int], object] = torch.cuda._sleep if behind and device == "cuda" else abs  # noqa: SLF001
 
     def take(grads: list[Tensor], ticket: Record, cycles: int) -> None:
