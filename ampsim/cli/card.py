@@ -48,11 +48,12 @@ def probe_card(
         fail("no module 'torch'; pip install 'ampsim[torch,card]', or the torch that fits the card")
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-    columns, stopped = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn()), ["stopped; nothing is written"]
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn()
+    stopped = ["stopped before a probe began; the same command goes on"]
     progress = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
     with refusing("expected a place to write to; make room there, or pass another --out"), ExitStack() as held:
         held.enter_context(progress)
-        held.enter_context(leaving(held, stopped))
+        leave_at_interrupt(held, stopped)
         task = progress.add_task("loading torch", total=60 * minutes)
         from ampsim.card.run import PROBES, missing, opened
 
@@ -73,15 +74,14 @@ def probe_card(
     out.print(f"done; ampsim card verify {path} says what holds", markup=False)
 
 
-@contextmanager
-def leaving(held: ExitStack, said: Sequence[str]) -> Iterator[None]:
-    """Leave at once at Ctrl-C, with the last sentence: an exception is lost where Python drops it, as in a destructor.
+def leave_at_interrupt(held: ExitStack, said: Sequence[str]) -> None:
+    """Let Ctrl-C close all that is held and end the process, with the last sentence.
 
-    A second one ends it as it is. Where Ctrl-C is ignored, as by a shell's job in the background, it stays so.
+    What it would raise could be lost: in a destructor Python drops it. Where Ctrl-C is ignored, as by a shell's job in
+    the background, it stays so.
     """
 
     def leave(*_: object) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             held.close()
             out.print(said[-1], markup=False)
@@ -90,11 +90,8 @@ def leaving(held: ExitStack, said: Sequence[str]) -> Iterator[None]:
 
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        held.callback(signal.signal, signal.SIGINT, before)  # so that a second one ends what does not close
         signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @app.command("verify")

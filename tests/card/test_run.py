@@ -142,7 +142,7 @@ def test_ctrl_c_ends_it_at_once_even_where_python_drops_what_is_raised(tmp_path:
 def test_ctrl_c_while_torch_is_loaded_is_no_failure_of_it(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
     code, text = at_a_terminal(sys.executable, "", tmp_path)
-    assert text.splitlines()[-1].endswith("stopped; nothing is written")
+    assert text.splitlines()[-1].endswith("stopped before a probe began; the same command goes on")
     assert (code, [path.name for path in tmp_path.iterdir()]) == (130, ["torch.py"])
 
 
