@@ -1,6 +1,7 @@
 # ruff: noqa: E501 - records as probes write them
 """What is probed, claimed, written and printed of a card, as it is committed: `python -m tests.golden card`."""
 
+import contextlib
 import copy
 import importlib.metadata
 import json
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+from rich.color import ColorSystem
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
@@ -159,6 +161,14 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     address = SimpleNamespace(get_all=lambda key: ["Other, https://b.invalid", f"Repository, https://a.invalid/{key}"])
     monkeypatch.setattr(importlib.metadata, "metadata", lambda name: address)
+    shown: list[str] = []
+
+    @contextlib.contextmanager
+    def status(text: str) -> Iterator[None]:
+        shown.append(text)
+        yield
+
+    monkeypatch.setattr(command.err, "status", status)
     found = {"first": call("--out", "a.jsonl", "--minutes", "1"), "file": plain(Path("a.jsonl").read_text())}
     found["again"] = call("--out", "a.jsonl", "--device", "cpu", "--minutes", "1")
     found["records"] = "\n".join(json.dumps(each) for each in read(Path("a.jsonl"))[1:])
@@ -189,6 +199,10 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     found["default name"] = "\n".join(names)
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     found["no torch"] = call()
+    found["status"] = "\n".join(dict.fromkeys(shown))
+    for name, value in {"_force_terminal": True, "_color_system": ColorSystem.STANDARD}.items():
+        monkeypatch.setattr(command.out, name, value)
+    found["in colours"] = call("verify", "a.jsonl").replace("\x1b", "ESC")
     agree(GOLDEN / "printed.txt", {name: plain(text) for name, text in found.items()})
 
 
