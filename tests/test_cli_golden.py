@@ -1,6 +1,7 @@
 """All that the command line says, as it is committed: `python -m tests.golden tests` writes it anew."""
 
 import functools
+import importlib.util
 import json
 import re
 import shlex
@@ -20,6 +21,7 @@ import ampsim.cli
 from ampsim.cli import COMMANDS, app, line_of, options, sweep, terminal
 from ampsim.cli.completion import complete_dialect, complete_law
 from ampsim.core import vectors
+from ampsim.core.files import DamagedFileError
 from ampsim.core.replay.stream import Swept
 from tests.golden import agree
 
@@ -48,7 +50,8 @@ def in_words(command: Any) -> dict[str, Any]:
     """Return what a command takes, however its help is drawn."""
 
     def told(each: Any) -> dict[str, Any]:
-        given = {name: value for name, value in vars(each).items() if value and name not in USUAL}
+        named = {name: value for name, value in vars(each).items() if name not in USUAL}
+        given = {name: value for name, value in named.items() if value or (value == 0 and value is not False)}
         plain = {name: value for name, value in given.items() if isinstance(value, str | int | float | list)}
         plain |= {"default": "CPUs"} if plain.get("name") == "jobs" else {}
         plain = {name: value for name, value in plain.items() if (name, value) not in USUALLY}
@@ -247,6 +250,7 @@ def test_what_is_said_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     logs()
     found = {command: run(command) for command in RUNS}
     found["-"] = re.sub(r"/\S*/tmp\w+|/tmp/\w+", "FILE", run("explain -", LOSSES))
+    found["- nothing"] = re.sub(r"/\S*/", "FOLDER/", re.sub(r"tmp\w+", "FILE", run("explain -", "hello\n")))
     found["written"] = "\n".join(
         f"{path.name} {path.stat().st_size > 10_000}" for path in sorted(Path().glob("*.html"))
     )
@@ -292,6 +296,18 @@ def test_the_program_ends_with_its_status(monkeypatch: pytest.MonkeyPatch, capsy
     agree(GOLDEN / "main.txt", found)
 
 
+def test_a_page_that_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged() -> str:
+        raise DamagedFileError(Path("data.jsonl"), 3, "torn", "a record")
+
+    monkeypatch.setattr("ampsim.diagnose.playground.build.playground", damaged)
+    agree(GOLDEN / "damaged.txt", {"playground": run("playground -o page.html")})
+
+
+if importlib.util.find_spec("torch"):  # the command of the card is one of the command line's
+    from tests.card.test_golden import test_what_a_bar_shows, test_what_is_printed  # noqa: F401
+
+
 def test_values_after_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(call: Callable[[], object]) -> str:
         try:
@@ -316,6 +332,9 @@ def test_values_after_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     found = {text: said(lambda text=text: terminal.settings("--set", [text], "word")) for text in texts}
     found["none"] = said(lambda: terminal.settings("--set", None))
+    with pytest.raises(AttributeError) as absent:
+        ampsim.cli.nothing  # noqa: B018  it is asked for
+    found["nothing"] = str(absent.value)
     traits = [
         "min_scale=1",
         "each=growth",

@@ -1,6 +1,7 @@
 # ruff: noqa: E501 - records as probes write them
 """What is probed, claimed, written and printed of a card, as it is committed: `python -m tests.golden card`."""
 
+import contextlib
 import copy
 import importlib.metadata
 import json
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+from rich.color import ColorSystem
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
@@ -159,6 +161,14 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     address = SimpleNamespace(get_all=lambda key: ["Other, https://b.invalid", f"Repository, https://a.invalid/{key}"])
     monkeypatch.setattr(importlib.metadata, "metadata", lambda name: address)
+    shown: list[str] = []
+
+    @contextlib.contextmanager
+    def status(text: str) -> Iterator[None]:
+        shown.append(text)
+        yield
+
+    monkeypatch.setattr(command.err, "status", status)
     found = {"first": call("--out", "a.jsonl", "--minutes", "1"), "file": plain(Path("a.jsonl").read_text())}
     found["again"] = call("--out", "a.jsonl", "--device", "cpu", "--minutes", "1")
     found["records"] = "\n".join(json.dumps(each) for each in read(Path("a.jsonl"))[1:])
@@ -189,6 +199,10 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     found["default name"] = "\n".join(names)
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     found["no torch"] = call()
+    found["status"] = "\n".join(dict.fromkeys(shown))
+    for name, value in {"_force_terminal": True, "_color_system": ColorSystem.STANDARD}.items():
+        monkeypatch.setattr(command.out, name, value)
+    found["in colours"] = call("verify", "a.jsonl").replace("\x1b", "ESC")
     agree(GOLDEN / "printed.txt", {name: plain(text) for name, text in found.items()})
 
 
@@ -204,13 +218,12 @@ def test_what_is_known_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
         return SimpleNamespace(stdout="a, b\nc\n")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H0-80GB (PCIe)")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(subprocess, "run", done)
     found = {}
     for smi in ("/bin/nvidia-smi", None):
         monkeypatch.setattr(run.shutil, "which", lambda name, smi=smi: smi and f"{smi} {name}")
-        found[f"{smi}"] = f"{run.describe('cuda')}\n{run.slug('cuda')} {run.slug('cpu')}"
+        found[f"{smi}"] = f"{run.describe('cuda')}"
     monkeypatch.setattr(run, "platform", SimpleNamespace(processor=lambda: "", machine=lambda: "x86"))
     agree(GOLDEN / "device.txt", {**found, "asked": "\n".join(asked), "cpu": f"{run.describe('cpu')}"})
 
@@ -282,7 +295,7 @@ def test_where_tensors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "SECONDS", 0.001)
     found = {}
     for name, call in {
-        "facts": lambda: probes.facts("cpu"), "step": lambda: probes.step("in order", "cpu", 1),
+        "facts": lambda: next(probes.compare_arithmetic("cpu")), "step": lambda: probes.step("in order", "cpu", 1),
         "train": lambda: next(probes.train("torch", "cpu", 256, 1, 1, 4, 8)), "steps": lambda: next(probes.time_steps("cpu")),
     }.items():  # fmt: skip
         with Made() as made:

@@ -26,6 +26,8 @@ from ampsim.diagnose.page.page import asset
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.report import report
+from ampsim.diagnose.statements import said, where
+from ampsim.diagnose.wording import sparkline
 from ampsim.run_file import RunFile, pack_counts
 from tests.diagnose.drawn_runs import ENDINGS, PRINTERS, Log
 from tests.diagnose.test_readers import DEEPSPEED, FAIRSEQ, MEGATRON, TRAINER
@@ -63,7 +65,16 @@ def numbers(history: History) -> dict[str, object]:
 
 
 def digest(*told: object) -> str:
-    return hashlib.sha256(json.dumps(told, default=str, sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(rounded(told), default=str, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def rounded(told: object) -> object:
+    """Return data with six digits of each number: the last ones of a logarithm are the processor's."""
+    if isinstance(told, dict):
+        return {str(key): rounded(each) for key, each in told.items()}
+    if isinstance(told, list | tuple):
+        return [rounded(each) for each in told]
+    return f"{told:.6g}" if isinstance(told, float) else told
 
 
 def short(history: History, explanation: Explanation) -> str:
@@ -101,6 +112,12 @@ TRAINED = [
     {"epoch": n / 9, "grad_norm": 1.5, "learning_rate": 1e-4, "loss": 2 - n / 99, "step": 10 * n} for n in range(1, 30)
 ]
 FALLING = [{"step": n, "loss": 2.0, "loss_scale": 2.0 ** (16 - n), "overflow": 1} for n in range(50)]
+COLUMNS_FIRST = "Step | Accuracy | Time\nloss  accuracy  time\nEpoch  Train Loss  Score\n" + "".join(
+    f"{n}  {3 - n / 40:.3f}  0.{n}\n" for n in range(1, 30)
+)
+QUOTED = "".join(
+    f'{{\n"step": {n},\n"note": "warm",\n"loss": {3 - n / 40:.3f},\n"loss_scale": 1024.0\n}}\n' for n in range(1, 30)
+)
 PRINTED = [f"step {row['step']}: loss={row['loss']}, scale={row['loss_scale']}\n" for row in ROWS]
 TABLE = "".join(f"<tr><td>{10 * n}</td><td>{3 - n / 50}</td></tr>" for n in range(1, 40))
 SHOWN = ["<table><tr><th>Step</th><th>Training Loss</th></tr>", TABLE, "</table>"]
@@ -129,7 +146,7 @@ def own(path: Path, now: float = 2.0**15, bad: tuple[int, ...] = (60, 61), **hea
                 now /= 2
             if step == 150:
                 record["alarm"] = "no parameter has moved for 100 steps"
-            if step % 20 == 0:
+            if step % 19 == 0:
                 drawn = {name: np.exp2(random.normal(at, 3, 99)) for name, at in (("embed", -9), ("head", -24))}
                 record["by_parameter"] = {name: pack_counts(counts_of(values)) for name, values in drawn.items()}
             file.append(record)
@@ -154,6 +171,7 @@ def files(folder: Path) -> dict[str, Path]:
         "nothing.log": "hello\nworld\n", "back.log": "".join(PRINTED[:40] + PRINTED[20:]), "none.jsonl": '{"a": 1}\n' * 3,
         "negative.log": "step 1: loss=2, scale=-4\nstep 2: loss=nan, scale=8\nstep 3: loss=inf, scale=inf\n",
         "megatron.log": MEGATRON, "deepspeed.log": DEEPSPEED, "fairseq.log": FAIRSEQ, "trainer.log": TRAINER * 9,
+        "columns.log": COLUMNS_FIRST, "quoted.log": QUOTED, "long.log": f"step 1: loss=2, {'x' * (1 << 14)} scale=8\nstep 2: loss=1, scale=4\n",
         "error.log": "".join(PRINTED[:9]) + "ValueError: Attempting to unscale FP16 gradients.\n",
         "epochs.log": "".join(f"Epoch {n // 10} [{n % 10}/10] loss: {3 - n / 50} grad_scale: 1024.0\n" for n in range(40)),
         "colours.log": "".join(f"\x1b[32m[rank{n % 2}]:\x1b[0m step {n} | loss {2 - n / 99} | grad_norm 1.0\n" for n in range(60)),
@@ -185,6 +203,33 @@ def test_what_is_said_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             pages[name] = f"{body}{re.sub('[A-Za-z0-9+/=]{60,}', lambda packed: digest(packed[0]), data)}"
     agree(GOLDEN / "files.txt", found)
     agree(GOLDEN / "pages.txt", pages)
+
+
+def test_how_numbers_and_steps_are_said() -> None:
+    bounds = [(3, 7), (1, None), (0.5, 0.5), (1e90, 1e90), (2.0**60, 2.0**60), (2.0, 2.0**-3), (1, 1)]
+    found = {
+        f"{low} {high} {noun} {name}": said(name, (low, high), noun)
+        for low, high in bounds
+        for noun in ("step", None)
+        for name in ("skips", "to")
+    }
+    spans = [(3.0, 3.0), (3.2, 7.5), (-math.inf, 7.0), (3.0, math.inf), (-2.0, 0.0), (1e6, 1e6 + 1)]
+    found |= {
+        f"{first} {last} {unit}": where(first, last, unit)
+        for first, last in spans
+        for unit in ("step", "epoch", "line")
+    }
+    found |= {f"line of {width}": "\n".join(sparkline(built(9), width)) for width in (5, 30, 100)}
+    found |= {f"line {seed}": "\n".join(sparkline(built(seed), 40)) for seed in range(4)}
+    for name, losses in {
+        "falls": [3.0, 3.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.0, 2.0, 2.0], "a little": [3.0] * 9 + [2.8] * 3, "once": [3.0] * 11 + [1.0], "few": [3, 2, 1], "to 0": [3.0] * 9 + [0.0] * 3,
+        "before the last quarter": [3.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.0, 2.0, 2.0], "at its end": [3.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 3.1],
+    }.items():  # fmt: skip
+        builder = HistoryBuilder("run", "JSON Lines")
+        for step, loss in enumerate(losses):
+            builder.add(float(step), loss=float(loss), scale=8.0)
+        found[f"loss {name}"] = explain(builder.finish()).why
+    agree(GOLDEN / "said.txt", found)
 
 
 def test_what_is_said_of_errors() -> None:
