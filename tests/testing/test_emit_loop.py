@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 from torch import nn  # noqa: E402
 
+from ampsim.jax import LossScale  # noqa: E402
 from ampsim.testing import Loop  # noqa: E402
 from ampsim.testing.emit.loop import TEMPLATES, WITHOUT, write  # noqa: E402
 from ampsim.testing.emit.loop_case import Case  # noqa: E402
@@ -139,6 +140,16 @@ def test_what_changes_a_scaler_besides_its_update_is_written(step, loops: Module
     golden(source)
 
 
+def skips_nothing_bad(t, batch):
+    t.backward(batch)
+    nn.utils.clip_grad_norm_(t.params(), 1.0, error_if_nonfinite=True)
+    t.update()
+
+
+def of_jax(scaler: LossScale) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
     ("make", "law"),
     [
@@ -146,6 +157,9 @@ def test_what_changes_a_scaler_besides_its_update_is_written(step, loops: Module
         (looping(adds_a_group), "resume_is_invisible"),
         (looping(steps, setup=Trainer.schedule), "it_learns"),
         (looping(steps_at_the_third_skip), "skipped_step_never_happened"),
+        (of_jax, "it_learns"),
+        (lambda scaler: 1 / 0, "it_learns"),
+        (looping(skips_nothing_bad), "skipped_step_never_happened"),
         (looping(averages_the_loss, setup=boxed(mean=0.0)), "skipped_step_never_happened"),
     ],
     ids=lambda each: getattr(each, "__name__", None),

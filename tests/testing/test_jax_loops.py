@@ -1,5 +1,6 @@
 """JAX loops: a right one keeps every law, a planted bug is caught by the law that should."""
 
+import dataclasses
 import os
 
 import pytest
@@ -8,11 +9,12 @@ pytest.importorskip("jax", reason="pip install -c constraints.txt 'ampsim[jax]'"
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ampsim.jax import LossScale, PolicyScale, select_tree
 from ampsim.jax.dynamic_scale import DynamicScale
 from ampsim.testing import Loop, LoopError, check_loop
-from ampsim.testing.loop.backends.jax_faults import derivatives, losses
+from ampsim.testing.loop.backends.jax_faults import derivatives, losses, make_scale, updates
 from ampsim.testing.loop.faults import ENDS, FAULTS
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from ampsim.testing.loop.run import NOTHING, Fault
@@ -132,6 +134,43 @@ def test_only_gradients_of_a_scaled_loss_are_spoiled(through):
             FAULTS.plant(NOTHING)
     assert scaled.tolist() == [2.0, float("inf")]
     assert plain.tolist() == [6.0, 6.0]
+
+
+def flax_scale():
+    return pytest.importorskip("flax.training.dynamic_scale").DynamicScale
+
+
+def jmp_scale():
+    return pytest.importorskip("jmp").DynamicLossScale
+
+
+@pytest.mark.parametrize("kind", [lambda: LossScale, lambda: DynamicScale, flax_scale, jmp_scale])
+def test_what_an_update_makes_of_a_scale_is_known_of_each_class(kind):
+    """An inf is found by flax's, too, which looks at gradients alone; the second clean step grows."""
+    scaler = make_scale(kind(), 256.0, 2)
+    clean, bad = updates(scaler)
+    (grown, _), names = updates(clean), [each.name for each in dataclasses.fields(scaler)]
+    name = "loss_scale" if "loss_scale" in names else "scale"
+    assert [float(getattr(each, name)) for each in (clean, bad, grown)] == [256.0, 128.0, 512.0]
+
+
+@pytest.mark.parametrize("kind", [LossScale, DynamicScale])
+def test_a_batch_that_overflows_is_an_update_as_another(kind):
+    def step(state, batch):
+        if kind is LossScale:
+            return update(state, unscaled(state, batch))
+        scale, finite, _, grads = state["scale"].value_and_grad(loss_of)(state["params"], batch)
+        after = select_tree(finite, stepped(state, grads), {key: state[key] for key in ("params", "opt")})
+        return {**after, "scale": scale}
+
+    def make(scaler):
+        return Loop(step, start(scaler))
+
+    make.__annotations__ = {"scaler": kind}
+    data = batches()
+    data[1] = (data[1][0], data[1][1] * np.float32(1e38))
+    (result,) = judge_loop(make, data, ["scaler_changes_by_update_only"])
+    assert result.outcome == "passed", result.text
 
 
 # --------------------------------------------------------------------------------------------------------- bad input

@@ -27,6 +27,7 @@ from ampsim.testing.report import Report
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
 from tests.testing.loops import RIGHT, Trainer, batches, looping, loss_of, sgd
+from tests.testing.test_loops import scales_by_its_own
 
 SHARED = nn.Linear(3, 1)
 CALLS = []
@@ -93,6 +94,7 @@ REFUSED = {
         lambda scaler: 1 / 0,
         "make raised ZeroDivisionError: division by zero (test_loop_input",
     ),
+    "names nothing": (lambda scaler: Loop(print, [SHARED]), "state is a list: expected a mapping of names"),
     "makes no Loop": (lambda scaler: None, "make returned NoneType, expected a Loop"),
 }
 
@@ -146,6 +148,23 @@ def test_an_exception_in_a_planted_run_names_the_law():
         LoopError, match="skipped_step_never_happened: step, in batch 2 at scale 256, raised RuntimeError"
     ):
         check_loop(looping(step), batches())
+
+
+def nothing_trained(scaler, group=None):
+    """Names what counts its batches alone."""
+    t, seen = Trainer(scaler), torch.zeros(())
+
+    def step(batch):
+        good(t, batch)
+        seen.add_(1)
+
+    return Loop(step, {"data": seen})
+
+
+@pytest.mark.parametrize("make", [scales_by_its_own, nothing_trained])
+def test_each_law_says_why_it_is_not_asked(make, golden):
+    make = make if make is nothing_trained else looping(make)
+    golden("\n".join(f"{name}: {outcome}, {text}" for name, (outcome, text) in outcomes(make).items()))
 
 
 def test_few_batches_and_unknown_laws_are_refused():

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import metadata
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ if not torch.distributed.is_available():
 
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, known  # noqa: E402
-from ampsim.testing.conductor import Conductor, DeadlockError, FailingScheduleError, attempt, explore, pct  # noqa: E402
+from ampsim.testing.conductor import Conductor, DeadlockError, FailingScheduleError, Run, attempt, explore, pct  # noqa: E402
+from ampsim.testing.conductor import run as run_alone  # noqa: E402
 from ampsim.testing.emit.ranks import TRAIN, write  # noqa: E402
 from ampsim.testing.emit.text import Text, value, versions, written  # noqa: E402
 from ampsim.testing.kit import judge as scalers  # noqa: E402
@@ -214,6 +215,69 @@ RUNS: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_told(name: str, golden: Golden) -> None:
     golden(str(RUNS[name]()))
+
+
+class Watched:
+    value = 0
+
+    def method(self) -> None:
+        pass
+
+
+def remembers() -> Callable[[Conductor], None]:
+    """A program that is another one the second time."""
+    runs: list[int] = []
+
+    def program(c: Conductor) -> None:
+        runs.append(len(runs))
+        for i in range(3 * (len(runs) == 1)):
+            c.spawn(f"task {i}", c.point, "here")
+
+    return program
+
+
+def left(use: Callable[[Any], object]) -> Callable[[], object]:
+    """Use what a run has left behind."""
+
+    def later() -> object:
+        return use(attempt(lambda c: SimpleNamespace(queue=c.sync.Queue(), thread=c.sync.Thread(name="late"))).value)
+
+    return later
+
+
+def too_late(c: Conductor) -> None:
+    c.spawn("early", c.point, "x")
+    c.watch_tensors(late=torch.ones(1))
+
+
+def checked(done: Run) -> None:
+    raise ValueError(f"{len(done.trace)} steps")
+
+
+REFUSED_RUNS: dict[str, Callable[[], object]] = {
+    "no names": lambda: run_alone(lambda c: c.watch(Watched)),
+    "a method": lambda: run_alone(lambda c: c.watch(Watched, "method")),
+    "a negative choice": lambda: run_alone(guarded, {3: -1}),
+    "a negative step": lambda: run_alone(guarded, {-3: 1, 4: 1}),
+    "a queue of a run that is over": left(lambda it: it.queue.get()),
+    "a thread of a run that is over": left(lambda it: it.thread.start()),
+    "a run in a run": lambda: run_alone(lambda c: run_alone(guarded)),
+    "a lock without a run": lambda: Conductor.sync.Lock(),
+    "no stand-in": lambda: Conductor.sync.Barrier,
+    "no such name": lambda: Conductor.sync.Lokc,
+    "no such attribute": lambda: run_alone(lambda c: (c.watch(Watched, "absent"), Watched().absent)),  # type: ignore
+    "a tensor too late": lambda: run_alone(too_late),
+    "another program each time": lambda: explore(remembers()),
+    "a check": lambda: explore(guarded, check=checked),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_RUNS)
+def test_a_run_is_refused(name: str, golden: Golden) -> None:
+    with pytest.raises(Exception) as refused:  # noqa: PT011  the golden text has its kind and words
+        REFUSED_RUNS[name]()
+    notes = "".join(f"\n{note}" for note in getattr(refused.value, "__notes__", ()))
+    golden(f"{type(refused.value).__name__}: {refused.value}{notes}")
 
 
 # ---------------------------------------------------------------------------------------------------- written tests

@@ -176,4 +176,4 @@ def updates(scale: Any) -> list[Any]:
         return [scale.update(jax.numpy.bool_(found_inf)) for found_inf in (False, True)]
     if hasattr(scale, "adjust"):
         return [scale.adjust(jax.numpy.bool_(is_finite)) for is_finite in (True, False)]
-    return [scale.value_and_grad(lambda number: number)(jax.numpy.float32(number))[0] for number in (0, np.inf)]
+    return [scale.value_and_grad(jax.numpy.square)(jax.numpy.float32(number))[0] for number in (0, np.inf)]
