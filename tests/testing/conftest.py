@@ -3,14 +3,13 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 from ampsim.testing import conductor
-from tests.testing import goldens
+from tests.golden import Golden, agree_part, canonical
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +36,7 @@ def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """What holds a text against the golden one of this test: see `goldens`."""
-    return partial(goldens.compare, request.path.stem, request.node.name)
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Hold a text against the committed one of this test: see `tests.golden`."""
+    path = request.path.parent / "golden" / f"{request.path.stem}.txt"
+    return lambda text: agree_part(path, request.node.name, canonical(text))

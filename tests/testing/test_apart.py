@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 from ampsim.testing.child import judge_apart
 from ampsim.testing.kit import judge
 from ampsim.testing.law import Result
-from tests.testing.goldens import Golden
+from tests.golden import Golden
 from tests.testing.programs import checked
 
 Results = dict[str, tuple[int, str]]

@@ -20,8 +20,8 @@ from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
+from tests.golden import Golden  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.goldens import Golden  # noqa: E402
 from tests.testing.strangers import WRONG, OverrideRestartsTheStreak, Stranger  # noqa: E402
 from tests.testing.test_kit_mutants import KILLS  # noqa: E402
 

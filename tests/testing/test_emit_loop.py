@@ -22,8 +22,8 @@ from ampsim.testing.loop.law import Broken  # noqa: E402
 from ampsim.testing.loop.runs import Batch  # noqa: E402
 from ampsim.testing.loop.state import Difference  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
+from tests.golden import Golden  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.goldens import Golden  # noqa: E402
 from tests.testing.loops import FUSED, SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
 from tests.testing.test_emit import outcome  # noqa: E402
 from tests.testing.test_loops import (  # noqa: E402

@@ -18,7 +18,7 @@ from ampsim.testing.loop.backends.jax_faults import derivatives, losses, make_sc
 from ampsim.testing.loop.faults import ENDS, FAULTS
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from ampsim.testing.loop.run import NOTHING, Fault
-from tests.testing.goldens import without_law
+from tests.golden import without_law
 from tests.testing.jax_loops import (
     BUGS,
     LEAVES,

@@ -12,7 +12,7 @@ from ampsim.testing import FromFlag, Subject, Traits, examples, known  # noqa: E
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from tests.core.test_laws import decays_when_clean, never_backs_off  # noqa: E402
-from tests.testing.goldens import without_law  # noqa: E402
+from tests.golden import without_law  # noqa: E402
 from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing.loop.judge import judge_loop  # noqa: E402
-from tests.testing.goldens import Golden  # noqa: E402
+from tests.golden import Golden  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
 from tests.testing.programs import checked  # noqa: E402
 

@@ -22,7 +22,7 @@ from ampsim.testing.loop.patterns import PATTERNS, _power, cause_of
 from ampsim.testing.loop.run import Fault
 from ampsim.testing.loop.runs import Batch, run_class
 from ampsim.testing.loop.state import Difference, differences, same, snapshot
-from tests.testing.goldens import Golden
+from tests.golden import Golden
 from tests.testing.loops import batches, looping
 
 F32 = np.float32

@@ -16,7 +16,7 @@ from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 from ampsim.testing.loop.laws import rounding  # noqa: E402
 from ampsim.testing.loop.state import Difference  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
-from tests.testing.goldens import without_law  # noqa: E402
+from tests.golden import without_law  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
     SGD,
