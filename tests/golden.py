@@ -82,7 +82,7 @@ def canonical(text: str) -> str:
 def _rounded(number: str) -> str:
     """Return a number with three digits; a power of two, and what is short and not tiny, as it is."""
     value = float(number)
-    if math.frexp(value)[0] in (0.0, 0.5) or (value >= 1e-6 and len(number) < 9):
+    if math.frexp(value)[0] in (0.0, 0.5) or (value >= 1e-6 and len(number) < 8):
         return number
     return f"{value:.3g}" if value >= 1e-6 else "tiny"
 
