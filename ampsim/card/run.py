@@ -57,7 +57,7 @@ def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tu
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise ValueError(
             f"device={device}: expected cpu, or cuda where there is one; torch {torch.__version__} sees "
-            f"{torch.cuda.device_count()}; pass --device cpu to try it, or install a CUDA build of torch"
+            f"{torch.cuda.device_count()} cards; pass --device cpu to try it, or install a CUDA build of torch"
         )
     versions = {name: version(name) for name in ("triton", "hypothesis", "numpy") if any(distributions(name=name))}
     who: Record = {

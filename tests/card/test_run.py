@@ -201,7 +201,7 @@ def test_each_probe_has_its_share_of_the_time_that_is_left(paces: list[float], t
         (["verify", "notes.txt"], "ampsim: notes.txt: expected a file of `ampsim card`; pass another name"),
         (["--device", "cpu", "--out", "notes.txt"], "notes.txt: expected a file of `ampsim card`; pass another name"),
         pytest.param(
-            ["--device", "cuda"], "sees 0; pass --device cpu to try it, or install a CUDA build of torch",
+            ["--device", "cuda"], "sees 0 cards; pass --device cpu to try it, or install a CUDA build of torch",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card"),
         ),
     ],
