@@ -23,7 +23,7 @@ def fact(name: str, value: object) -> Callable[[Record], bool]:
 
 
 CLAIMS = (
-    Claim("kit torch", "torch's scaler breaks the laws that it breaks on a CPU, but that of strides, and no other",
+    Claim("kit torch", "torch's scaler breaks the laws known of it, on a card all but that of strides, and no other",
           lambda it: not it["findings"]),
     Claim("kit ampsim", "ampsim's scaler breaks no law", lambda it: not it["findings"]),
     Claim("streams", "no schedule of an optimizer on its own stream changes a scale or a bit",

@@ -16,7 +16,7 @@ import torch
 
 from ampsim import __version__
 from ampsim.card import claims, probes
-from ampsim.card.verify import HEAD, read, write
+from ampsim.card.verify import read, write
 from ampsim.core.files import sole_writer
 from ampsim.records import Record, decode, difference, encode
 
@@ -57,7 +57,7 @@ def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tu
     if device != "cpu" and not (device == "cuda" and torch.cuda.is_available()):
         raise ValueError(
             f"device={device}: expected cpu, or cuda where there is one; torch {torch.__version__} sees "
-            f"{torch.cuda.device_count()}; pass --device cpu to try it, or install a CUDA build of torch"
+            f"{torch.cuda.device_count()} cards; pass --device cpu to try it, or install a CUDA build of torch"
         )
     versions = {name: version(name) for name in ("triton", "hypothesis", "numpy") if any(distributions(name=name))}
     who: Record = {
@@ -70,8 +70,6 @@ def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tu
     with sole_writer(path):
         if not path.exists():
             write(path, [{"card": 1, "identity": who, "platform": platform.platform(), "begun": round(time.time())}])
-        if not path.read_bytes().startswith(HEAD):
-            raise ValueError(f"{path}: expected a file of `ampsim card`, or none; pass another --out")
         records = read(path)
         if (old := records[0]["identity"]) != decode(encode(who)):
             raise ValueError(f"{path} is of another run: {difference(old, who)}; expected the same; pass another --out")

@@ -38,15 +38,17 @@ def write(path: Path, records: list[Record]) -> None:
 
 
 def read(path: Path) -> list[Record]:
-    """Return the records of a file, the first line included; raise DamagedFileError for one that is not as written."""
+    """Return the records of a file, the first line included; raise ValueError for one that is not as written."""
     lines = (data := path.read_bytes()).splitlines(keepends=True)
-    if data != seal(b"".join(lines[:-1])) or not data.startswith(HEAD):
+    if not data.startswith(HEAD):
+        raise ValueError(f"{path}: expected a file of `ampsim card`; pass another name")
+    if data != seal(b"".join(lines[:-1])):
         raise DamagedFileError(path, len(lines), "its seal is another", "the sha256 of all lines before")
     return [decode(line.decode()) for line in lines[:-1]]
 
 
 def verify(path: Path) -> list[Verdict]:
-    """Judge a file; raise DamagedFileError for one that is not as it was written, OSError for none."""
+    """Judge a file; raise ValueError for one that is not as it was written, OSError for none."""
     head, *records = read(path)
     try:
         who, found = head["identity"], {each["probe"]: each for each in records}  # of a probe tried again, the last

@@ -198,10 +198,10 @@ def test_each_probe_has_its_share_of_the_time_that_is_left(paces: list[float], t
         (["--minutes", "0"], "greater than or equal to 0.05"),
         (["verify", "nowhere.jsonl"], "nowhere.jsonl: No such file or directory; expected a file of `ampsim card`"),
         (["verify", "."], "expected a file of `ampsim card`"),
-        (["verify", "notes.txt"], "line 1: its seal is another; expected the sha256 of all lines before"),
-        (["--device", "cpu", "--out", "notes.txt"], "expected a file of `ampsim card`, or none; pass another --out"),
+        (["verify", "notes.txt"], "ampsim: notes.txt: expected a file of `ampsim card`; pass another name"),
+        (["--device", "cpu", "--out", "notes.txt"], "notes.txt: expected a file of `ampsim card`; pass another name"),
         pytest.param(
-            ["--device", "cuda"], "sees 0; pass --device cpu to try it, or install a CUDA build of torch",
+            ["--device", "cuda"], "sees 0 cards; pass --device cpu to try it, or install a CUDA build of torch",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card"),
         ),
     ],
@@ -266,7 +266,7 @@ def test_a_file_of_anything_else_or_of_another_run_stays_as_it_is(tmp_path: Path
     path = tmp_path / "card.jsonl"
     monkeypatch.setattr(run, "PROBES", {"a": found({})})
     assert call("--device", "cpu", "--out", str(path))[0] == 0
-    whole, anything = path.read_bytes(), "expected a file of `ampsim card`, or none; pass another --out"
+    whole, anything = path.read_bytes(), "expected a file of `ampsim card`; pass another name"
     others = {b"": anything, b"my notes": anything, b'{"card":2': anything, b"\x00": anything, whole[:-1]: "its seal"}
     for content, said in others.items():
         path.write_bytes(content)
