@@ -231,6 +231,14 @@ def schedules_by_the_other(t, batch):
         t.state["scheduler"].step()
 
 
+def averages_by_the_first_parameter(t, batch):
+    t.backward(batch)
+    finite = t.params()[0].grad.isfinite().all()
+    t.update()
+    if finite:
+        t.state["ema"].update_parameters(t.model)
+
+
 def two_and_a_schedule(t):
     two(t)
     t.carry("scheduler", torch.optim.lr_scheduler.StepLR(t.state["two"], 1, 0.9))
@@ -313,6 +321,7 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
     (swallows_the_verdict_of_each_fourth, boxed(seen=0), SKIP, "after batch 3, skip 3 in a row"),
     (averages_the_loss, boxed(mean=0.0), SKIP, "box.mean is inf"),
     (schedules_by_the_other, two_and_a_schedule, SKIP, "two.param_groups.0.lr is"),
+    (averages_by_the_first_parameter, Trainer.average, SKIP, "ema.n_averaged is 2, expected 1"),
     (scales_by_its_own, None, OWN, "the loss is scaled by another scaler, in batch 0"),
     (begins_anew, boxed(seen=0), OWN, "the loss is scaled by another scaler, in batch 1, 3"),
     (sets_the_tracker, None, OWN, "the scaler's _growth_tracker was 1, and 0 in the next update"),

@@ -1,0 +1,395 @@
+"""The small parts of the kit and of the laws of ranks, asked directly: what each says of a table of cases."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no torch.distributed", allow_module_level=True)
+
+import ampsim.testing  # noqa: E402
+from ampsim.core.machine import Rule  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, examples  # noqa: E402
+from ampsim.testing.alarm import OverdueError, place  # noqa: E402
+from ampsim.testing.conductor.deadlock import Step  # noqa: E402
+from ampsim.testing.emit.run_emitted import require_failure, run_apart  # noqa: E402
+from ampsim.testing.kit import choices  # noqa: E402
+from ampsim.testing.kit.choices import Seen, _habits  # noqa: E402
+from ampsim.testing.kit.example import Recorded, readable, shorten  # noqa: E402
+from ampsim.testing.kit.expected import backed_off, scales, trajectory  # noqa: E402
+from ampsim.testing.kit.laws import LAWS  # noqa: E402
+from ampsim.testing.kit.subject import as_subject  # noqa: E402
+from ampsim.testing.law import BrokenError, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
+from ampsim.testing.loop import judge as loops  # noqa: E402
+from ampsim.testing.ranks import judge  # noqa: E402
+from ampsim.testing.ranks.gradients import DDP, FSDP2, Replicated, Sharded, bits, kind_of  # noqa: E402
+from ampsim.testing.ranks.judge import find  # noqa: E402
+from ampsim.testing.ranks.laws import LAWS as RANK_LAWS  # noqa: E402
+from ampsim.testing.ranks.scenario import NONE, RankRecord, Scenario, scenarios  # noqa: E402
+from ampsim.testing.ranks.scenario import Seen as OnRank  # noqa: E402
+from ampsim.testing.ranks.threads import Late  # noqa: E402
+from tests.testing.goldens import Golden  # noqa: E402
+from tests.testing.strangers import Stranger  # noqa: E402
+
+
+def test_each_public_name_is_there() -> None:
+    assert {name: getattr(ampsim.testing, name).__name__.rpartition(".")[2] for name in ampsim.testing.__all__} == {
+        name: name for name in ampsim.testing.__all__
+    }
+    assert {*ampsim.testing.__all__} <= {*dir(ampsim.testing)}
+    with pytest.raises(AttributeError, match=r"module 'ampsim.testing' has no attribute 'check': expected one of"):
+        _ = ampsim.testing.check
+
+
+# --------------------------------------------------------------------------------------------------------- findings
+
+
+@pytest.mark.parametrize(
+    ("issue", "said"),
+    [
+        ("a/b#1", "https://github.com/a/b/issues/1"),
+        ("a-1/b.c_d#123", "https://github.com/a-1/b.c_d/issues/123"),
+        ("https://github.com/a/b#1", "https://github.com/a/b#1"),
+        ("see a/b#1", "see a/b#1"),
+        ("a/b#1 and more", "a/b#1 and more"),
+        ("", ""),
+    ],
+)
+def test_an_issue_is_an_address(issue: str, said: str) -> None:
+    assert address(issue) == said
+
+
+def test_how_a_law_is_settled() -> None:
+    law, reason = LAWS["skip_budget"], "a link"
+    assert settled(law, None, None) == ("passed", "")
+    holds = "skip_budget holds, but was expected to be broken: a link; take it off the list"
+    assert settled(law, None, reason) == ("unexpected pass", holds)
+    assert settled(law, "it broke", None) == ("failed", "it broke")
+    assert settled(law, "it broke", reason) == settled(law, BrokenError("it"), reason) == ("expected failure", reason)
+    another = ("failed", "x\n  expected a link: another kind of failure")
+    assert settled(law, RaisedError("x"), reason) == settled(law, AssertionError("x"), reason) == another
+    assert (failure_of("raised x"), failure_of("it raised x")) == (RaisedError, BrokenError)
+    assert settled(law, RaisedError("x"), "raised x") == ("expected failure", "raised x")
+
+
+def test_findings_have_one_cause_by_their_whole_history_their_choice_or_what_they_raise() -> None:
+    scaler, history, scale = "\n  scaler   a", "\n  history  b", "\n  scale    c"
+    told = {
+        "skip_budget": f"fell{scaler}{history}{scale}",
+        "scale_comes_back": f"rose{scaler}{history}{scale}",
+        "scale_stays_normal": f"fell{scaler}{history}",  # which is no whole history
+        "clean_step_is_taken": f"rose{scaler}{history}",
+        "new_scaler_is_fresh": f"raised X: 1{scaler}",
+        "scale_stays_finite": "raised X: 1",
+        "skip_is_reported": "raised X: 2\n  choice   d",
+        "skip_is_per_optimizer": "fell\n  choice   d",
+    }
+    results = [Result(LAWS[name], "it", "failed", f"{name}: {text}") for name, text in told.items()]
+    also = {each.law.name: text.partition("\n  also     ")[2] for each, text in by_cause(results)}
+    assert also == {
+        "skip_budget": "scale_comes_back",
+        "scale_stays_normal": "",
+        "clean_step_is_taken": "",
+        "new_scaler_is_fresh": "scale_stays_finite",
+        "skip_is_reported": "skip_is_per_optimizer",
+    }
+
+
+def descend(depth: int) -> None:
+    def ring() -> None:
+        raise OverdueError("did not end")
+
+    if depth:
+        descend(depth - 1)
+    else:
+        ring()
+
+
+@pytest.mark.parametrize(("depth", "told"), [(0, 1), (2, 3), (3, 4), (5, 4)])
+def test_where_an_alarm_rang_is_told_by_three_calls_and_the_last(depth: int, told: int) -> None:
+    with pytest.raises(OverdueError) as late:
+        examples.run(partial(descend, depth), (), (), 1)
+    calls = place(late.value).split(", ")
+    assert [call.rpartition(" in ")[2] for call in calls] == ["descend"] * told
+    assert len({*calls[:-1]}) <= 2  # the first one is called by the kit, the others by themselves
+    assert calls[-1].startswith("test_kit_parts.py:")
+
+
+def test_a_law_of_a_loop_has_ten_minutes() -> None:
+    assert loops.LIMIT == 600.0
+
+
+# ------------------------------------------------------------------------------------------------------ the story
+
+
+def test_numbers_and_events_are_written_short() -> None:
+    assert readable("fell to 2.938735877055719e-39, 1e-05, 0.5, 16777216.0, 1.5e+30, 12345678.0, 340282e+33") == (
+        "fell to 2**-128, 1e-05, 0.5, 2**24, 1.5e+30, 12345678.0, 340282e+33"
+    )
+    assert shorten(["inf"] * 3 + ["clean"] + ["inf"] * 2) == "inf x 3, clean, inf x 2"
+    assert shorten([]) == ""
+
+
+def test_a_recorded_scaler_notes_calls_and_is_what_it_was() -> None:
+    notes: list[str] = []
+    scaler = Stranger(4.0)
+    recorded = Recorded(scaler, notes.append)
+    recorded.scale(torch.ones(()))
+    recorded.set_growth_factor(3.0)
+    assert (recorded.get_scale(), recorded.up, recorded._none if hasattr(recorded, "_none") else None) == (
+        4.0,
+        3.0,
+        None,
+    )
+    recorded.up = 5.0
+    assert (scaler.up, notes) == (5.0, ["scale()", "set_growth_factor(3.0)"])
+
+
+# ----------------------------------------------------------------------------------------------- what is expected
+
+
+def test_scales_of_the_reference(golden: Golden) -> None:
+    """Of each kind of traits, over overflows of one or several optimizers and overrides."""
+    flags: list[Any] = [False, True, (False, False), (False, True), True, False, False, False]
+    lines = []
+    for traits in (
+        Traits(), Traits(min_scale=4.0, max_scale=16.0), Traits(hysteresis=2), Traits(delay=1), Traits(static=True),
+        Traits(scale_dtype="float64"),
+    ):  # fmt: skip
+        rule = Rule(init_scale=8.1, growth_factor=3.0, backoff_factor=0.3, growth_interval=2)
+        lines += [f"{scales(traits, rule, flags)}", f"  {scales(traits, rule, flags, {0: 5.0, 3: 7.3, 8: 1.0})}"]
+        lines += [f"  {trajectory(traits, flags[:5])} {trajectory(traits, flags[:5], {'init_scale': 2.0})}"]
+        lines += [f"  {backed_off(traits)}"]
+    golden("\n".join(lines))
+
+
+# -------------------------------------------------------------------------------------- choices that would excuse
+
+SHOWN: dict[str, BaseException] = {
+    "set_": AttributeError("no attribute 'set_growth_factor'"),
+    "state_dict": NotImplementedError("state_dict"),
+    "load_state_dict": TypeError("load_state_dict() missing"),
+    "unscale_": AttributeError("unscale_"),
+    "pickle": TypeError("cannot pickle 'lock' object"),
+    "update": TypeError("update() takes 1 positional argument"),
+    "another": ValueError("set_growth_factor, state_dict, unscale_, pickle"),
+    "taken": AssertionError("it was taken"),
+    "untaken": AssertionError("it was mistaken"),
+    "resumed": AssertionError("after resuming the scales are"),
+    "later": AssertionError("the scales after resuming"),
+    "no last_step": AssertionError("the scaler has no last_step"),
+    "raised None": AssertionError("it raised None"),
+    "saw": AssertionError("optimizer 1 saw a gradient"),
+    "optimizer 0": AssertionError("optimizer 0 saw a gradient"),
+}
+
+
+def test_what_a_failure_shows_a_scaler_to_lack(golden: Golden) -> None:
+    asked = [*choices.CALLS, *choices.SHOWN, "refusals", "fused"]
+    subjects = {"a stranger": as_subject(Stranger), "torch's": as_subject(torch.amp.GradScaler)}
+    golden("\n".join(
+        f"{kind}, {name}: {[feature for feature in asked if choices._lacks(subject, feature, seen)]}"
+        for kind, subject in subjects.items() for name, seen in SHOWN.items()
+    ))  # fmt: skip
+
+
+def by_a_machine(traits: Traits, lowest: float = 0.0, **fixed: float) -> Callable[..., Seen]:
+    """Use the reference machine with these traits, which knows some constants alone, and gives up at the lowest."""
+
+    def used(found_inf: list[bool], **constants: float) -> Seen:
+        seen = scales(traits, Rule(**{**constants, **fixed}), found_inf)
+        ended = next((at for at, scale in enumerate(seen) if scale < lowest), len(seen))
+        raised = OverflowError() if ended < len(seen) else None
+        kept = seen[-1] * (1 + 1e-9) if traits.scale_dtype == "float64" else seen[-1]
+        return Seen(SimpleNamespace(get_scale=lambda: kept), seen[:ended], raised)
+
+    return used
+
+
+MACHINES = {
+    "torch's": by_a_machine(Traits()),
+    "static": by_a_machine(Traits(static=True)),
+    "powers of two": by_a_machine(Traits(powers_of_two=True)),
+    "two and a half": by_a_machine(Traits(), growth_factor=2.0, backoff_factor=0.5),
+    "a floor": by_a_machine(Traits(min_scale=2.0)),
+    "a ceiling": by_a_machine(Traits(max_scale=2.0**20)),
+    "a double": by_a_machine(Traits(scale_dtype="float64")),
+    "patient": by_a_machine(Traits(hysteresis=2, hysteresis_refill="clean")),
+    "late": by_a_machine(Traits(delay=2)),
+    "gives up": by_a_machine(Traits(), lowest=1.0),
+}
+
+
+def test_the_habits_of_a_scaler_are_seen(golden: Golden) -> None:
+    golden("\n".join(f"{name}: {dict(_habits(used))}".replace("frozenset()", "{}") for name, used in MACHINES.items()))
+
+
+def test_what_is_to_be_declared_in_python_and_in_the_shell(golden: Golden) -> None:
+    subject = Subject(Stranger)
+    changes: list[dict[str, Any]] = [
+        {"min_scale": 2.0**-30},
+        {"static": True, "without": frozenset({"pickle", "factors"})},
+        {"gives_up": (OverflowError, ValueError)},
+        {"hysteresis": 2, "hysteresis_refill": frozenset({"clean"})},
+        {"hysteresis": 2, "hysteresis_refill": frozenset({"clean", "backoff"})},
+        {"hysteresis": 2, "hysteresis_refill": frozenset()},
+        {"skips": "all"},
+    ]
+    golden("\n".join(choices._told(subject, each) for each in changes))
+
+
+def test_a_flag_adapter_scales_each_loss_of_a_container_and_unscales_by_what_it_scaled_with() -> None:
+    told: list[bool] = []
+    scale = [4.0]
+    scaler = FromFlag(lambda: scale[0], told.append)
+    assert [float(each) for each in scaler.scale([torch.ones(()), torch.ones(())])] == [4.0, 4.0]
+    assert isinstance(scaler.scale((1.0,)), tuple)
+    param = torch.nn.Parameter(torch.ones(2))
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1)), param], lr=1.0)
+    for grad, found in ((8.0, False), (-math.inf, True), (math.nan, True)):
+        scaler.scale(torch.ones(()))
+        scale[0], param.grad = 2.0, torch.tensor([4.0, grad])
+        before = param.detach().clone()
+        assert scaler.step(other) is None
+        scaler.update()
+        assert param.grad[0] == 1.0 if grad == 8.0 else True
+        assert (told[-1], torch.equal(param, before)) == (found, found)
+        scale[0] = 4.0
+
+
+# ------------------------------------------------------------------------------------------------------ short tests
+
+
+def test_how_written_tests_end_apart() -> None:
+    tests = [
+        "def test_x(): pass",
+        "def test_x(): assert 0, 'one\\ntwo'",
+        "def test_x(): [][1]",
+        "def test_x(): exit(3)",
+    ]
+    ended, last = run_apart(["import ampsim\n" + each for each in tests])
+    assert ended == ["", "AssertionError one", "IndexError list index out of range", "SystemExit 3"]
+    assert last == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("ended", "raises", "said"),
+    [
+        ((["AssertionError x"], ""), False, None),
+        ((["ValueError x"], ""), True, None),
+        ((["ValueError x"], ""), False, "the short test ended otherwise, where an assertion should fail: ValueError x"),
+        (([], "Killed"), True, "the short test ended otherwise, where the law's call should raise: Killed"),
+        (
+            ([""], ""),
+            True,
+            "the short test passes: it does not show what the kit's own check sees; report that with it",
+        ),
+    ],
+)
+def test_a_short_test_that_does_not_fail_is_not_given_out(
+    ended: Any, raises: bool, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ampsim.testing.emit.run_emitted.run_apart", lambda sources, limit: ended)
+    if said is None:
+        require_failure("", raises=raises, limit=0)
+        return
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        require_failure("", raises=raises, limit=0)
+    assert str(refused.value) == said
+
+
+# ------------------------------------------------------------------------------------------------------------ ranks
+
+
+def on_rank(used: float = 8.0, after: float = 8.0, moved: Any = (True,), steps: Any = (1,), **more: Any) -> OnRank:
+    return OnRank(used, after, more.get("state", "{}"), moved, more.get("finite", True), steps)
+
+
+ONE = Scenario((frozenset({(0, 0)}),))
+CLEAN, TWO = Scenario((NONE,)), Scenario((frozenset({(1, 1)}),), optimizers=2)
+EMPTY, AGAIN = Scenario((NONE,), empty=frozenset({1})), Scenario((NONE, NONE), resumes=1)
+PARTS = Scenario((frozenset({(0, 0)}),), parts="leaves out optimizer 0")
+STEPPED, SKIPPED = on_rank(), on_rank(after=4.0, moved=(False,), steps=(0,))
+SEEN: dict[str, tuple[Scenario, list[RankRecord]]] = {
+    "clean": (CLEAN, [RankRecord([STEPPED])] * 2),
+    "skipped": (ONE, [RankRecord([SKIPPED])] * 2),
+    "one skips": (ONE, [RankRecord([SKIPPED]), RankRecord([STEPPED])]),
+    "skipped though clean": (CLEAN, [RankRecord([STEPPED]), RankRecord([SKIPPED])]),
+    "the second optimizer steps": (TWO, [RankRecord([on_rank(moved=(True, True), steps=(1, 1))])] * 2),
+    "one scales otherwise": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(used=4.0)])]),
+    "one has another scale": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(after=4.0)])]),
+    "one has another state": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(state="{1}")])]),
+    "one counts otherwise": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(steps=(2,))])]),
+    "a kernel that counts nothing": (CLEAN, [RankRecord([on_rank(steps=(None,))])] * 2),
+    "an inf": (ONE, [RankRecord([SKIPPED]), RankRecord([on_rank(moved=(False,), finite=False)])]),
+    "one waits": (CLEAN, [RankRecord([STEPPED], waits="all_reduce 1"), RankRecord([STEPPED, STEPPED])]),
+    "both wait": (CLEAN, [RankRecord(waits="all_reduce 1"), RankRecord(waits="broadcast 1")]),
+    "one raises and one waits": (CLEAN, [RankRecord(error="E: x"), RankRecord(waits="all_reduce 1")]),
+    "both raise": (CLEAN, [RankRecord(error="E: x"), RankRecord(error="E: y")]),
+    "the empty one raises": (EMPTY, [RankRecord([STEPPED]), RankRecord(error="E: x")]),
+    "the empty one has moved nothing": (EMPTY, [RankRecord([STEPPED]), RankRecord([on_rank(moved=(None,))])]),
+    "a rank parts and steps": (PARTS, [RankRecord([SKIPPED]), RankRecord([STEPPED])]),
+    "it resumes": (AGAIN, [RankRecord([STEPPED, SKIPPED])] * 2),
+}
+
+
+def test_what_each_law_of_ranks_says_of_what_was_seen(golden: Golden) -> None:
+    """Against what was seen of the same scenario with all overflowing, uninterrupted, and with gradients everywhere."""
+    others = {each: [RankRecord([STEPPED, STEPPED])] * 2 for each in (
+        ONE.joined(2), TWO.joined(2), CLEAN, Scenario((NONE, NONE)),
+    )}  # fmt: skip
+    lines = []
+    for name, (scenario, records) in SEEN.items():
+        told = {law.name: law.function(scenario, records, others) for law in RANK_LAWS.values()}
+        lines += [name, *(f"  {law}: {said}" for law, said in told.items() if said)]
+    golden("\n".join(lines))
+
+
+def test_what_makes_a_scaler_of_a_rank() -> None:
+    sharded = "torch.distributed.fsdp.sharded_grad_scaler:ShardedGradScaler"
+    targets = ("torch.amp:GradScaler", sharded, "ampsim.torch:GradScaler", f"{__name__}:on_rank")
+    assert [find(each)[1] for each in targets] == [
+        'GradScaler(device="cpu", init_scale=1024.0, growth_interval=2)',
+        'ShardedGradScaler(device="cpu", init_scale=1024.0, growth_interval=2, process_group=dist.group.WORLD)',
+        'GradScaler(device="cpu", init_scale=1024.0, growth_interval=2, group=dist.group.WORLD)',
+        "on_rank(dist.group.WORLD)",
+    ]  # fmt: skip
+    made = find("torch.amp:GradScaler")[0](None)
+    assert (made.get_scale(), made.get_growth_interval()) == (1024.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "lacks", "left"),
+    [
+        ("sharded", set(), 42), ("DDP", set(), 39), ("sharded", {"unscale_"}, 21), ("sharded", {"state_dict"}, 38),
+        ("sharded", {"optimizers"}, 24), ("replicated", {"unscale_", "state_dict", "optimizers"}, 8),
+    ],
+)  # fmt: skip
+def test_what_a_scaler_lacks_is_not_played(gradients: Any, lacks: set[str], left: int) -> None:
+    assert sum(judge._can_play(each, gradients, lacks) for each in scenarios(2)) == left
+
+
+def test_gradients_are_known_by_name() -> None:
+    kinds = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}
+    assert {name: kind_of(name) for name in kinds} == kinds  # type: ignore[arg-type]
+    assert kind_of(Sharded) is Sharded
+    assert [kind.on_threads for kind in kinds.values()] == [True, True, True, False]
+    assert (bits(torch.tensor([1.0])), bits(3)) == (b"\x00\x00\x80?", 3)
+
+
+def test_a_late_rank_goes_on_where_no_other_can_and_now_and_then() -> None:
+    choose = Late(1).begin()
+    names = ["rank 1", "rank 0", "main"]
+    assert [choose(step, names) for step in (1, 63, 64, 65, 128)] == [1, 1, 0, 1, 0]
+    assert [choose(step, ["rank 1"]) for step in (1, 64)] == [0, 0]
+    assert choose(64, ["rank 0", "rank 1"]) == 1
+
+
+def test_a_step_is_told_without_what_it_lacks() -> None:
+    assert str(Step("a", "point", "here")) == "a: point here"
+    assert str(Step("a", "begin", "", "timed out")) == "a: begin timed out"
