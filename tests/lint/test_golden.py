@@ -206,10 +206,71 @@ class Runner:
 """
 
 
+SECOND = """
+import torch
+
+use_ema = False
+log_every, clip = 10, None
+n_iter, skipped = 0, 0
+scaler = torch.cuda.amp.GradScaler()
+net, ema = Net().cuda(), Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+sched = torch.optim.lr_scheduler.StepLR(opt, 10)
+
+def closure(x, y, *, weight=1.0):
+    loss = crit(net(x), y).sum() * weight
+    return loss, loss.detach()
+
+def finish(grads):
+    for g in grads:
+        g.nan_to_num_(0.0)
+    return [g for g in grads if g is not None]
+
+while n_iter < 1000:
+    for x, y in loader:
+        n_iter += 1
+        loss, kept = closure(x, y)
+        scaler.scale(loss).backward()
+        if n_iter % 2:
+            continue
+        scaler.unscale_(opt)
+        total = torch.nn.utils.clip_grad_norm_(net.parameters(), max_norm=args.clip)
+        for p in net.parameters():
+            p.grad.mul_(0.5)
+            p.grad += 0.01 * p.data
+        if use_ema:
+            ema.update(net)
+        match args.kind:
+            case "fast":
+                opt.zero_grad()
+            case _:
+                pass
+        finish([p.grad for p in net.parameters()])
+        found = scaler.step(opt)
+        scale = scaler.get_scale()
+        scaler.update()
+        skipped += scaler.get_scale() < scale
+        opt.zero_grad(set_to_none=False)
+        if not torch.isinf(total) and clip is None:
+            sched.step()
+        elif total > 10.0:
+            raise RuntimeError
+        lr = opt.param_groups[0]["lr"] = 0.1 * 0.9 ** n_iter
+        losses = [*losses, loss.item()] if n_iter % log_every == 0 else losses
+    else:
+        sched.step()
+        torch.save({"net": net.state_dict(), "opt": opt.state_dict()}, "last.pt")
+        continue
+    break
+else:
+    scaler = torch.cuda.amp.GradScaler()
+"""
+
+
 def test_what_is_made_of_odd_loops_where_a_line_is_missing_or_moved() -> None:
-    """A digest of what adapt writes, and the findings, of each change of two long loops."""
+    """A digest of what adapt writes, and the findings, of each change of three long loops."""
     found = {}
-    for name, text in {"odd": ODD, "whole": WHOLE.format(step=GATED, saved=SAVED)}.items():
+    for name, text in {"odd": ODD, "second": SECOND, "whole": WHOLE.format(step=GATED, saved=SAVED)}.items():
         told = [f"{adapt_source(text, 'train.py', None)[0]}"]
         for change, whole in changed(text):
             if change[0] == "+" or (change[0] == "~" and int(change[1:]) % 2):
