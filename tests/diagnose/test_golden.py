@@ -91,7 +91,7 @@ def test_what_is_said_of_drawn_runs() -> None:
             continue
         explanation = explain(history)
         found[name] = short(history, explanation)
-        if number % 8 == 0:
+        if number % 12 == 0:
             texts[name] = in_words(explanation, lines=True)
     by_form = {
         form: [f"{name}: {text}" for name, text in found.items() if name.partition(",")[0] == form] for form in FORMS
@@ -196,7 +196,7 @@ def test_what_is_said_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         explanation = explain(history)
         read = {key: value for key, value in numbers(history).items() if key in ("program", "unit", "rows", "settings")}
         found[name] = f"{json.dumps(read)}\n{short(history, explanation)}\n{in_words(explanation, lines=True)}"
-        if name in ("own.jsonl", "down.jsonl", "falling.jsonl", "rows.jsonl"):
+        if name in ("own.jsonl", "down.jsonl"):
             page = re.sub("(?s)<style>.*?</style>", "", report(history))
             body = page[: page.index("<script")].replace(asset("report.html").partition("<!--layers-->")[0], "...\n")
             data = page.partition('id="data">')[2].partition("</script>")[0]
