@@ -203,7 +203,8 @@ def test_what_a_sweep_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     commands = [
         "sweep runs torch.amp.GradScaler --jobs 1",
         "sweep runs torch.amp.GradScaler -s interval=5,100 -s init=2**10,2**16 --jobs 2 -o rows.csv",
-        "sweep empty torch.amp.GradScaler", "sweep runs torch", "sweep runs torch.amp.GradScaler -s init=1=2", "sweep runs torch.amp.GradScaler -s interval",
+        "sweep empty torch.amp.GradScaler", "sweep runs torch", "sweep runs torch.amp.GradScaler -s init=1=2",
+        "sweep runs torch.amp.GradScaler -s interval",
         "sweep runs torch.amp.GradScaler -s interval=1 -s interval=2",
         "sweep runs torch.amp.GradScaler --jobs 1 -o no/such/rows.csv",
     ]  # fmt: skip
