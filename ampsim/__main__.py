@@ -1,5 +1,6 @@
 """``python -m ampsim`` is the same program as ``ampsim``."""
 
+import os
 import sys
 
 from ampsim.core.output import run_command
@@ -22,6 +23,7 @@ def _command() -> int:
             return adapt(rest)
     from ampsim.cli import main as program
 
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # else the folder that this is run in
     program()
 
 

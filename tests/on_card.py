@@ -202,7 +202,7 @@ def main() -> int:
     options = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT), str(KIT)]
-    from ampsim.card.run import slug
+    from experiments.runner.device import slug
 
     signal.signal(
         signal.SIGINT, signal.default_int_handler

@@ -61,3 +61,8 @@ def test_what_an_encoding_lacks_is_an_escape_code() -> None:
     assert (code, "Usage" in printed) == (0, True)
     code, _, said = shell(f"{AMPSIM} replay ünbekannt 01", PYTHONIOENCODING="ascii")
     assert (code, "unknown dialect '\\xfcnbekannt'" in said) == (2, True)
+
+
+def test_the_folder_that_a_scaler_is_judged_in_stays_as_it_was(tmp_path: Path) -> None:
+    assert shell(f"cd {shlex.quote(str(tmp_path))} && {warm.python()} {CHECK}")[0] == 1  # as known of torch's
+    assert [*tmp_path.iterdir()] == []

@@ -136,6 +136,7 @@ def become(folder, arguments, here, environment):
     os.chdir(here)
     os.environ.clear()
     os.environ.update(environment)
+    vars(sys.modules["hypothesis.configuration"])["__hypothesis_home_directory_default"] = Path(here, ".hypothesis")
     sys.executable = f"{folder}/python"
     if encoding := environment.get("PYTHONIOENCODING"):
         sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115

@@ -34,11 +34,6 @@ PROBES: dict[str, Probe] = {  # the most valuable first
 SMI = "--query-gpu=driver_version,clocks.max.sm,clocks.max.memory,power.limit,ecc.mode.current"
 
 
-def slug(device: str) -> str:
-    """Return `cpu`, or the card's name in small letters, joined by hyphens."""
-    return "cpu" if device == "cpu" else "-".join(re.findall("[a-z0-9]+", torch.cuda.get_device_name().lower()))
-
-
 def describe(device: str) -> Record:
     """Return what stays the same of a device from one start to the next; driver and clocks as nvidia-smi has them."""
     if device == "cpu":
@@ -70,7 +65,8 @@ def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tu
         "source_sha256": hashlib.sha256(probes.source()).hexdigest(),  # a wheel has no commit
         "ampsim": __version__, "torch": str(torch.__version__), "python": platform.python_version(), **versions,
     }  # fmt: skip
-    path = path or Path(f"ampsim-card-{slug(device)}-{hashlib.sha256(encode(who).encode()).hexdigest()[:8]}.jsonl")
+    slug = "-".join(re.findall("[a-z0-9]+", (who["device"]["name"] if device == "cuda" else device).lower()))
+    path = path or Path(f"ampsim-card-{slug}-{hashlib.sha256(encode(who).encode()).hexdigest()[:8]}.jsonl")
     with sole_writer(path):
         if not path.exists():
             write(path, [{"card": 1, "identity": who, "platform": platform.platform(), "begun": round(time.time())}])
@@ -89,22 +85,21 @@ def missing(path: Path, records: list[Record], tell: Callable[[str, float], None
     """
     who, *done = records[0]["identity"], *records[1:]
     waiting = [probe for probe in PROBES if probe not in {each["probe"] for each in done if "error" not in each}]
-    left = 60 * who["minutes"] - sum(each["seconds"] for each in done)
+    end = time.monotonic() + 60 * who["minutes"] - sum(each["seconds"] for each in done)
     torch.set_num_threads(1)  # on a CPU that others use, more are slower
     for place, probe in enumerate(waiting):
-        begun, taken, found = time.monotonic(), 0.0, {}
-        tell(probe, left)
+        begun, found = time.monotonic(), {}
+        tell(probe, end - begun)
         try:
             for found in PROBES[probe](who["device"]["type"]):  # noqa: B007 - the last is wanted
-                taken = time.monotonic() - begun
-                tell(probe, left - taken)
-                if taken >= left / (len(waiting) - place):
+                now = time.monotonic()
+                tell(probe, end - now)
+                if now - begun >= (end - begun) / (len(waiting) - place):
                     break
         except RuntimeWarning as why:  # there is nothing to look at here
             found = {"skipped": str(why)}
         except Exception as error:  # the probes behind it are worth as much
             found = {"error": f"{type(error).__name__}: {error}"}
-        left -= (taken := time.monotonic() - begun)
-        records.append({"probe": probe, "seconds": round(taken, 3), **found})
+        records.append({"probe": probe, "seconds": round(time.monotonic() - begun, 3), **found})
         write(path, records)
         yield records[-1]

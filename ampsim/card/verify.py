@@ -68,7 +68,7 @@ def replayed(probe: str, record: Record | None) -> Iterator[Verdict]:
         yield from (Verdict("does not hold", f"{probe}, {name}: {said}") for name, said in wrong.items())
         if not wrong:
             scales, skips = sum(len(run["scale"]) for run in runs), sum(sum(run["found_inf"]) for run in runs)
-            text = f"{scales} scales of {len(runs)} runs are the machine's, {skips} skips within T1"
+            text = f"{scales} scales of {len(runs)} runs are the reference machine's; {skips} skips, within bound T1"
             yield Verdict("holds", f"{probe}: {text}")
 
 
@@ -95,4 +95,7 @@ def judged(claim: claims.Claim, who: Record, record: Record | None) -> Verdict:
     if why:
         return Verdict("not looked at", f"{claim.text} ({why})")
     late = "" if who["claims_sha256"] == claims.SHA256 else " (by claims of another version than the data's)"
-    return Verdict("holds" if claim.holds(record) else "does not hold", claim.text + late)
+    if claim.holds(record):
+        return Verdict("holds", claim.text + late)
+    seen = ", ".join(map(str, record.get("findings") or record.get("differing") or ()))
+    return Verdict("does not hold", f"{claim.text}{seen and ': '}{seen}{late}")

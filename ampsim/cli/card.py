@@ -1,8 +1,11 @@
 """``ampsim card``: look at a CUDA card, or verify the file of somebody else's."""
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -16,9 +19,12 @@ from ampsim.core.files import BusyError
 
 if TYPE_CHECKING:
     from ampsim.card.verify import Verdict
-    from ampsim.records import Record
 
-app = typer.Typer(help="Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.")
+app = typer.Typer(
+    help="Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.",
+    epilog="Each probe is on the disk before the next begins. After Ctrl-C, or killed, the same command goes on. "
+    "Example: ampsim card --minutes 8",
+)
 COLOURS = {"holds": "green", "does not hold": "bold red", "not looked at": "dim"}
 URL = "Repository"  # the label of the project's address in the package's metadata
 
@@ -26,58 +32,66 @@ URL = "Repository"  # the label of the project's address in the package's metada
 @app.callback(invoke_without_command=True)
 def probe_card(
     context: typer.Context,
-    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time for all probes.")] = 8.0,
+    minutes: Annotated[float, typer.Option(min=0.05, max=600, help="Time for all probes together, in minutes.")] = 8.0,
     device: Annotated[
-        str | None, typer.Option(help="cuda, or cpu to try it; what there is by default.", show_default=False)
+        str | None, typer.Option(help="cuda, or cpu to try it; by default cuda where there is one.", show_default=False)
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="By default ampsim-card-DEVICE-DIGITS.jsonl, here."),
+        typer.Option("--out", "-o", metavar="FILE", help="By default ampsim-card-DEVICE-DIGITS.jsonl in this folder."),
     ] = None,
 ) -> None:
-    """Look at a CUDA card: probes of loss scaling on it, into one file that can be verified.
-
-    Each probe is on the disk before the next begins. Stopped or killed, the same command goes on.
-    Example: ampsim card --minutes 8
-    """
+    """Run the probes that a file has not, and show how far they are."""
     if context.invoked_subcommand is not None:
         return
     if importlib.util.find_spec("torch") is None:
         fail("no module 'torch'; pip install 'ampsim[torch,card]', or the torch that fits the card")
-    with refusing("expected a place to write to; make room there, or pass another --out"):
-        with err.status("loading torch"):
-            from ampsim.card.run import PROBES, opened
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-        with opened(device, minutes, file) as (path, records):
-            who, done = records[0]["identity"], {each["probe"] for each in records[1:] if "error" not in each}
-            out.print(f"{path}: {len(done)} of {len(PROBES)} probes are there", markup=False)
-            if who["device"]["type"] == "cpu" and device is None:
-                out.print(f"torch {who['torch']} sees no card: the probes run on the CPU", markup=False)
-            try:
-                _probe(path, records, 60 * minutes)
-            except KeyboardInterrupt:
-                out.print(f"stopped; what is done is in {path}, and the same command goes on", markup=False)
-                raise typer.Exit(130) from None
-    out.print(f"done; ampsim card verify {path}", markup=False)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn()
+    stopped = ["stopped before a probe began; the same command goes on"]
+    progress = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    with refusing("expected a place to write to; make room there, or pass another --out"), ExitStack() as held:
+        held.enter_context(progress)
+        leave_at_interrupt(held, stopped)
+        task = progress.add_task("loading torch", total=60 * minutes)
+        from ampsim.card.run import PROBES, missing, opened
 
-
-def _probe(path: Path, records: "list[Record]", seconds: float) -> None:
-    """Run the probes that are missing; show the time that is over, and a line per probe."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    from ampsim.card.run import missing
-
-    columns = TextColumn("{task.description}"), BarColumn()
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task("", total=seconds)
+        path, records = held.enter_context(opened(device, minutes, file))
+        stopped.append(f"stopped; what is done is in {path}, and the same command goes on")
+        who, done = records[0]["identity"], {each["probe"] for each in records[1:] if "error" not in each}
+        out.print(f"{path}: {len(done)} of {len(PROBES)} probes are done", markup=False)
+        if who["device"]["type"] == "cpu" and device is None:
+            out.print(f"torch {who['torch']} sees no card: the probes run on the CPU", markup=False)
 
         def tell(probe: str, left: float) -> None:
-            over = seconds - left
-            progress.update(task, description=f"{probe}: {over:.0f} of {seconds:.0f} s are over", completed=over)
+            minute, second = divmod(max(0, round(left)), 60)
+            progress.update(task, description=f"{probe}: {minute}:{second:02} left", completed=60 * minutes - left)
 
         for record in missing(path, records, tell):
             said = [f": {word}: {record[word]}" for word in ("skipped", "error") if word in record]
             out.print(f"{record['seconds']:7.1f} s  {record['probe']}{''.join(said)}", markup=False)
+    out.print(f"done; ampsim card verify {path} says what holds", markup=False)
+
+
+def leave_at_interrupt(held: ExitStack, said: Sequence[str]) -> None:
+    """Let Ctrl-C close all that is held and end the process, with the last sentence.
+
+    What it would raise could be lost: in a destructor Python drops it. Where Ctrl-C is ignored, as by a shell's job in
+    the background, it stays so.
+    """
+
+    def leave(*_: object) -> None:
+        try:
+            held.close()
+            out.print(said[-1], markup=False)
+        finally:
+            os._exit(130)
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler and threading.current_thread() is threading.main_thread():
+        held.callback(signal.signal, signal.SIGINT, before)  # so that a second one ends what does not close
+        signal.signal(signal.SIGINT, leave)
 
 
 @app.command("verify")
@@ -87,7 +101,7 @@ def verify_card(
         bool, typer.Option("--submit", help="Also print the address of an issue, filled in; nothing is sent.")
     ] = False,
 ) -> None:
-    """Replay every scale of FILE, hold the laws, and say which of the claims hold that were frozen before.
+    """Replay every scale of FILE, and say which of the claims hold that were written before any card was looked at.
 
     Exit status 1 if something does not hold, 2 for a file that is not as it was written.
     """

@@ -22,7 +22,7 @@ CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if
 
 
 def run_command(name: str, command: Callable[[], int]) -> int:
-    """Run a command, and return its exit status, or 2 if its output could not be written.
+    """Run a command, and return its exit status, or 2 if its output could not be written, or 130 at Ctrl-C.
 
     What the encoding lacks is written as an escape code. A reader that has gone, as `head` does, changes nothing; any
     other reason is said on standard error.
@@ -33,6 +33,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
             return command()
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
         print(f"{name}: cannot write what was found: {error}; expected room for it", file=sys.stderr)

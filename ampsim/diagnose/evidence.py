@@ -247,8 +247,10 @@ class Evidence(History):
             return False
         if len(losses) < 8 and losses[-1] > JUDGED.rose * losses[:-1].max():
             return True
-        quarters = [float(np.median(losses[at : at + part])) for at in range(0, len(losses) - part + 1, part)]
-        return len(losses) >= 4 and bool(np.median(losses[-part:]) > JUDGED.risen * min(quarters))
+        quarters = [losses[at : at + part] for at in range(0, len(losses) - part + 1, part)]
+        last, least = losses[-part:], min(quarters, key=np.median)
+        above = np.searchsorted(np.sort(least), last).mean() > JUDGED.noise * part
+        return len(losses) >= 4 and bool(above and np.median(last) > JUDGED.risen * np.median(least))
 
     @cached_property
     def tail(self) -> Ints:

@@ -91,7 +91,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
 def _reason(run: Evidence, norms: int) -> str:
     counts = run.flags or "count" in run.settings
     if not run.unsaid and ((~np.isnan(run.total)).any() or (counts and (run.skipped == 0).any())):
-        return "counted"
+        return "counted" if run.skips[0] <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
     if norms > JUDGED.often * len(run.step):
         return "some norms" if np.isinf(run.norm).any() else "norms"
     if (run.moves > 0).any():
@@ -114,7 +114,7 @@ def in_words(explanation: Explanation, *, lines: bool = False) -> str:
         where = ", ".join(map(str, each.lines[:12])) + (", ..." if len(each.lines) > 12 else "")
         return each.what + (f" [lines {where}]" if lines and where else "")
 
-    wrong = [f"{each.kind.upper()}: {line(each)}" for each in explanation.wrong]
+    wrong = [f"{each.heading.upper()}: {line(each)}" for each in explanation.wrong]
     rest = [line(each) for each in explanation.statements if each.verdict != "wrong"]
     cures = dict.fromkeys(each.cure for each in explanation.statements if each.cure)
     tries = ["", "Try:", *(f"- {cure}" for cure in cures)] if cures else []

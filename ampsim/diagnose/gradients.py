@@ -103,23 +103,27 @@ def loss(run: Evidence) -> Iterator[Statement]:
     zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" else 0
     before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
     beside = (losses == 0) & np.isinf(run.norm[rows])
-    if beside.any() and _lasting(beside):
+    if beside.any() and _lasting(beside, guarded=True):
         yield make(run, "loss 0 beside the norm", rows[beside], count=int(beside.sum()), of=str(len(rows)))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
         yield make(run, "no gradient", rows, count=len(rows))
+    if zeros == len(rows) >= 3:
+        yield make(run, "loss 0 throughout", rows, count=zeros)
     if before >= JUDGED.doubted:
         kind = "loss 0" if zeros >= 3 and before >= JUDGED.shown else "last losses 0"
         yield make(run, kind, rows[-zeros:], count=zeros, before=f"{before:.4g}")
     if not bad.any():
         return
-    kind = "forward overflow" if _lasting(bad) else "last losses" if bad[-1] else "some losses"
+    guarded = bool(len(run.points[0]) or (run.counted > 0).any())  # a scaler may skip, and go on
+    kind = "forward overflow" if _lasting(bad, guarded=guarded) else "last losses" if bad[-1] else "some losses"
     yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
-def _lasting(bad: Bools) -> bool:
-    """Return whether losses that are not finite are many, or more than two in a row at the end."""
+def _lasting(bad: Bools, *, guarded: bool) -> bool:
+    """Return whether losses that are not finite are many, or end the log of a run that is not known to go on."""
     end, part = at_end(bad), float(bad.mean())
-    return bool(end >= 3 or (end and part >= 0.5) or (bad.sum() >= 3 and part > JUDGED.often))
+    goes_on = guarded or bad.sum() > end
+    return bool(end >= 3 or (end and (part >= 0.5 or not goes_on)) or (bad.sum() >= 3 and part > JUDGED.often))
 
 
 def rose(run: Evidence) -> Iterator[Statement]:

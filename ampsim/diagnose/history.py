@@ -97,6 +97,7 @@ class HistoryBuilder(Told):
     """Collects rows in bounded memory; `finish` makes the history. A row of the last one's step adds to it."""
 
     rows: int = 0
+    loss: str = ""  # the field that losses are read from
     _values: "array[float]" = field(default_factory=lambda: array("d"))
     _row: list[float] = field(default_factory=list)  # the last one, which is not in the values yet
     _last: float = -math.inf  # the last number of a step

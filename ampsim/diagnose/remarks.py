@@ -123,9 +123,9 @@ def _low(run: Evidence) -> Iterator[Statement]:
     over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
     low = np.flatnonzero(scales <= JUDGED.lower * run.lowest) if over else low
     if len(low):
-        least, told = float(scales[low].min()), run.sentence[at[low]].all()
+        least, high, told = float(scales[low].min()), float(scales[low].max()), run.sentence[at[low]].all()
         kind = "low scale before" if rose or (told and run.goes_on(at[low])) else "low scale"
-        yield make(run, kind, at[low], to=least, most=f"{65504 / least:.4g}")
+        yield make(run, kind, at[low], high=high, to=least, most=f"{65504 / least:.4g}")
 
 
 def _start(run: Evidence) -> Iterator[Statement]:

@@ -42,7 +42,7 @@ def report(history: History) -> str:
         "step": packed(history.step[drawn], "float64"),
         **{column: packed(getattr(history, column)[drawn]) for column in ("scale", "skipped", "norm", "loss")},
         "ledger": _ledger(history),
-        "findings": [[each.kind, each.step] for each in wrong],
+        "findings": [[each.heading, each.step] for each in wrong],
         "exponents": layers and layers.to_json(),
     }
     scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
@@ -74,7 +74,7 @@ def _diagnosis(explanation: Explanation) -> Iterator[str]:
 
 def _article(finding: Statement) -> str:
     return (
-        f'<article class="finding"><h2>{escape(finding.kind.capitalize())}, '
+        f'<article class="finding"><h2>{escape(finding.heading.capitalize())}, '
         f'<button class="go" data-step="{finding.step}">{finding.unit} {finding.step:,}</button></h2>'
         f"<p>{_prose(finding.what)}</p><p><strong>Try:</strong> {_prose(finding.cure)}</p></article>"
     )
@@ -95,7 +95,13 @@ def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
 
 
 def _ledger(history: History) -> dict[str, object]:
-    """Return the skips, and what each step's bad gradients have, the first few by their parameters' places in names."""
+    """Return the skips as the page takes them.
+
+    Returns:
+        ``rows``: [first step, last step, skips, scale or None] of what counts and sentences tell; ``bad``: step ->
+        [[parameter, what it has], ...] of the first few, and how many there are; ``bad`` names each parameter by its
+        index in ``names``.
+    """
     index: dict[str, int] = {}
     bad = {
         step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]

@@ -49,6 +49,11 @@ class Statement:
         return int(max(self.first if self.first > -math.inf else min(self.last, 2.0**53), 0))
 
     @property
+    def heading(self) -> str:
+        """What it is called before its words."""
+        return str(TABLE["statement"][self.kind].get("heading", self.kind))
+
+    @property
     def what(self) -> str:
         """The statement in words."""
         return self._filled("words")

@@ -29,7 +29,12 @@ def scale_text(scale: float) -> str:
 
 
 def sparkline(history: History, width: int) -> list[str]:
-    """Return the logarithm of the loss scale over the steps as a line of blocks, marks of skips below, and a legend."""
+    """Return the logarithm of the loss scale over the steps as a line of blocks, and below it a mark for each skip.
+
+    Returns:
+        one or two strings of `width` characters at most, and a legend; nothing where no scale is known, or none but 0
+        and inf.
+    """
     drawn = history.last
     steps, scale = history.step[drawn], history.scale[drawn]
     known = np.flatnonzero((scale > 0) & (scale < np.inf))

@@ -41,11 +41,12 @@ class Rule:
 
     def find(self, source: Source) -> Iterator[tuple[ast.AST, str]]:
         """Yield the places in a source that break it, and a message for each."""
+        within = f" (the scaler: {source.wrapped}'s, for fp16)" if source.wrapped else ""
         for trace, each in source.events(*self.events):
             if self.asks(trace, each):
-                yield each.node, self.message.format(on=each.on, of=each.of)
+                yield each.node, self.message.format(on=each.on, of=each.of) + within
         for node in () if self.events else self.asks(source):
-            yield node, self.message
+            yield node, self.message + within
 
 
 @dataclass(frozen=True, order=True)

@@ -45,6 +45,11 @@ class Guard:
         return "%" in self.words or (named and not verdict)
 
     @property
+    def counts(self) -> bool:
+        """Whether it holds every so many iterations."""
+        return "%" in self.words and not self.asks and not self.of_gradients
+
+    @property
     def no_window(self) -> bool:
         """Whether it says that each window is one micro-batch."""
         asks = any(map(_WINDOW.search, self.words)) and _IS_ONE.search(self.text)
@@ -85,7 +90,8 @@ class Event:
     def regardless(self, step: "Event") -> bool:
         """Return whether this happens once per step of a scaler, whether that was skipped or not."""
         asks = any(guard.asks and guard.of_gradients for guard in self.guards)
-        plain = all(guard.benign for guard in self.beyond(step))
+        counted = self.kind == "average"  # and not a schedule, which may step once per epoch then
+        plain = all(guard.benign or (counted and guard.counts) for guard in self.beyond(step))
         off = any(guard.text.endswith(".is_enabled()") and not guard.holds for guard in self.guards)
         inner = self.loops[len(step.loops) :]
         with_it = self.loops[: len(step.loops)] == step.loops and all(map(_is_once_per_micro_batch, inner))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
-from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source
 
 _HIDES = re.compile(  # of names that may hold a verdict
@@ -14,6 +14,7 @@ _HIDES = re.compile(  # of names that may hold a verdict
     r"^(update|step)(_|$)",
     re.I,
 )
+_COUNTS = re.compile(r"^(update|step)s?(_(start|begin|after)\w*)?$")  # where training is, and no flag if compared
 CONFIG = re.compile(r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options)$", re.I)
 _SETTING = re.compile(r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I)
 _MAKES = re.compile(
@@ -207,15 +208,10 @@ class Frame:
                 computed = name in self.source.emptied or (name in self.values and self.values[name].computed)
                 return not computed or bool(CONFIG.match(name)) or kind_by_name(name) in (AVERAGE, SCHEDULE)
             case ast.Attribute(value=value) | ast.Subscript(value=value, slice=ast.Constant()):
-                return self.is_setting(value) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                plain = isinstance(right, ast.Constant) and (
-                    isinstance(right.value, str) or _SETTING.search(ast.unparse(left))
-                )
-                enum = isinstance(right, ast.Attribute) and name_of(right)[:1].isupper()
-                return bool(plain or enum) and self.is_setting(left)
-            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() | ast.Is() | ast.IsNot()]):
-                return self.is_setting(left)
+                known = is_wrapper(name_of(value)) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)
+                return known or self.is_setting(value)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self.compares(left, op, right)
             case ast.Call(func=ast.Name(id=name), args=[first, *_]) if name in _OF_FIRST:
                 return self.is_setting(first)
             case ast.Call(func=func):
@@ -223,3 +219,16 @@ class Frame:
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp() | ast.IfExp():
                 return all(self.is_setting(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
         return False
+
+    def compares(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
+        """Return whether a comparison is of settings, or of where training is."""
+        match op:
+            case ast.Eq():
+                named = isinstance(right, ast.Attribute) and name_of(right)[:1].isupper()  # of an enum
+                plain = isinstance(right, ast.Constant) and (
+                    isinstance(right.value, str) or _SETTING.search(ast.unparse(left))
+                )
+                return bool(plain or named) and self.is_setting(left)
+            case ast.In() | ast.NotIn() | ast.Is() | ast.IsNot():
+                return self.is_setting(left)
+        return all(self.is_setting(each) or _COUNTS.search(leaf(name_of(each))) for each in (left, right))

@@ -83,6 +83,11 @@ def words_in(node: ast.AST) -> Iterator[str]:
                 yield "%"
 
 
+def is_wrapper(name: str) -> bool:
+    """Return whether a name is what accelerate's or Fabric's object is called."""
+    return bool(re.search(r"accelerator$|fabric$", leaf(name)))
+
+
 def is_module(node: ast.AST) -> bool:
     """Return whether ``node.grad`` is a function, as in torch.autograd.grad."""
     return leaf(name_of(node)) in ("autograd", "jax", "func", "tape", "nnx", "eqx", "mx", "ag")

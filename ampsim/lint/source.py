@@ -11,16 +11,34 @@ from functools import cached_property
 from pathlib import Path
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import called, kind_by_class, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import (
+    OPTIMIZER,
+    SCHEDULE,
+    called,
+    kind_by_class,
+    kind_by_name,
+    leaf,
+    name_of,
+    words_in,
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale", re.I)
+_WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(")
+_LIBRARY = re.compile(r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b")
+_FP16 = re.compile(
+    r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\("
+)
+_PRECISION = re.compile(r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]")
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
 _HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
-_FIXED = re.compile(r"initialize\((?:[^()]|\([^()]*\))*\bloss_scale=['\"]?[\d.]|^\s*loss_scale = ['\"]?[\d.]", re.M)
+_FIXED = re.compile(  # a scale of apex, or a level without one
+    r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|^\s*loss_scale = ['\"]?[\d.]",
+    re.M,
+)
 _LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
 _TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", ".grad", "update_parameters", "scale_loss"}
-_TOUCHED |= {"zip", "named_parameters", "state_dict"}  # of an average by hand
+_TOUCHED |= {"param_groups", "zip", "named_parameters", "state_dict"}  # of an average by hand
 
 
 class UnreadableError(Exception):
@@ -100,6 +118,20 @@ class Source:
         """Whether each scaler that the file makes is made with ``enabled=False``."""
         made = re.findall(r"GradScaler\(([^)]*)", self.text)
         return bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
+
+    @cached_property
+    def wrapped(self) -> str:
+        """The library within which the scaler is, accelerate or Fabric, if the file says or lets choose fp16; or ""."""
+        return wrapped(self.text)
+
+    @cached_property
+    def prepared(self) -> bool:
+        """Whether accelerate may have prepared the schedules, which wait for the step then."""
+        given = [call.args for call in self.calls_of("prepare")]
+        kinds = [{self.kind(name_of(arg)) for arg in args} for args in given]
+        alone = any(OPTIMIZER in found and SCHEDULE not in found for found in kinds)
+        starred = any(isinstance(arg, ast.Starred) for args in given for arg in args)
+        return self.wrapped == "accelerate" and (starred or not alone or any(SCHEDULE in found for found in kinds))
 
     @cached_property
     def touched(self) -> frozenset[str]:
@@ -207,7 +239,18 @@ def read(path: Path) -> str:
 
 def parse(text: str, path: str = "<source>") -> Source | None:
     """Return the source, or None where no word in it concerns a loss scaler. UnreadableError: it does not parse."""
-    return Source(_tree(text), text, Path(path)) if _CONCERNED.search(text) else None
+    return Source(_tree(text), text, Path(path)) if _CONCERNED.search(text) or wrapped(text) else None
+
+
+def wrapped(text: str) -> str:
+    """Return the library within which a text has its scaler, accelerate or Fabric, if it speaks of fp16; or ""."""
+    found = _WRAPPED.search(text)
+    if found is None or not _FP16.search(text) or not _LIBRARY.search(text):
+        return ""
+    asked = _PRECISION.findall(text)  # where it is written, and not chosen
+    if asked and not any(re.fullmatch("['\"]?(fp16|16|16-mixed)['\"]?", each) for each in asked):
+        return ""
+    return "accelerate" if found[1] == "accelerator" else "Fabric"
 
 
 def _tree(text: str) -> ast.Module:

@@ -7,7 +7,20 @@ from dataclasses import replace
 
 from ampsim.lint.event import Event, Guard
 from ampsim.lint.frame import Frame, Value
-from ampsim.lint.names import AVERAGE, OPTIMIZER, SCALER, SCHEDULE, called, has, leaf, leaves, mixes, name_of, words_in
+from ampsim.lint.names import (
+    AVERAGE,
+    OPTIMIZER,
+    SCALER,
+    SCHEDULE,
+    called,
+    has,
+    is_wrapper,
+    leaf,
+    leaves,
+    mixes,
+    name_of,
+    words_in,
+)
 from ampsim.lint.source import Function, Source, Trace
 
 DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
@@ -148,8 +161,8 @@ class Walker:
     def call(self, node: ast.Call) -> None:
         """Walk a function of this file; note a call that a rule looks at, unless what it does was seen there."""
         events, function = [*self.kinds(node)], self.resolve(node.func)
-        average = any(kind == "average" for kind, *_ in events)
-        inside = self.enter(function, node) if function and not average else set()
+        whole = any(kind in ("average", "rate") for kind, *_ in events)
+        inside = self.enter(function, node) if function and not whole else set()
         base = self.frame.name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         given, kept = [self.frame.name(each) for each in node.args[:1]], self.guards
         for kind, on, of in events:
@@ -213,13 +226,17 @@ class Walker:
                 yield "step", base, of
             case "scaler", "update", _:
                 yield "update", base, ""
+            case "scaler", "minimize", [of]:  # paddle's
+                yield "step", base, of
+                yield "update", base, ""
             case "scaler" | "", "unscale_", [of] if owner:
                 yield "unscale", base, of
             case "optimizer", "step", []:
-                yield "bare", "", base
+                held = self.held()
+                yield "step" if held else "bare", held, base
             case "schedule", "step", []:
                 yield "schedule", base, ""
-            case kind, "zero_grad", _ if kind != SCALER:
+            case kind, "zero_grad" | "clear_grad", _ if kind != SCALER:
                 yield "zero", "", base
         if owner and kind != SCALER:
             yield from self.of_losses(node, owner)
@@ -227,7 +244,12 @@ class Walker:
 
     def of_losses(self, node: ast.Call, owner: ast.expr) -> Found:
         """Yield the events of losses: passed back, patched by apex, differentiated, logged."""
+        base = self.frame.name(owner)
         match called(node), node.args:
+            case "backward", [_, *_] if self.source.wrapped and is_wrapper(base):
+                yield "backward", f"scaled {base}", ""
+            case attr, _ if self.source.wrapped and is_wrapper(base) and re.match("clip_grad|unscale_grad", attr):
+                yield "unscale", base, ""
             case "backward", args:
                 plain = not args and not has(self.frame.words(owner), "scal|accel|fabric|amp")
                 scaler = self.frame.scaler(owner)
@@ -238,6 +260,11 @@ class Walker:
                 yield from [("penalty", "", "")] * any(word.arg == "create_graph" for word in node.keywords)
             case "item", []:
                 self.logged(owner, node)
+
+    def held(self) -> str:
+        """Return the accelerator that passed the last loss back, and steps its optimizers with the scaler; or ""."""
+        on = next((each.on for each in reversed(self.trace) if each.kind == "backward"), "")
+        return on.removeprefix("scaled ") if self.source.wrapped and is_wrapper(on) else ""
 
     def by_name(self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str) -> Found:
         """Yield the events that the name of what is called says, and what it is given."""
@@ -257,7 +284,7 @@ class Walker:
         whole = self.source.made_kind(attr) == AVERAGE and given and _MODEL.search(leaf(name_of(given[0])))
         if _AVERAGES.search(attr) or moves or whole:
             said = {word for each in node.args for word in words_in(each)}
-            if not has(said, "loss|item|acc|metric|norm|decay_only"):  # an average of parameters
+            if not has(said, "loss|item|acc|metric|norm|decay_only|buffer"):  # an average of parameters
                 yield "average", base, ""
 
     def is_place(self, given: Sequence[ast.expr]) -> bool:

@@ -4,9 +4,12 @@ import errno
 import itertools
 import math
 import os
+import pty
 import random
 import subprocess
+import sys
 import time
+from contextlib import suppress
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -42,7 +45,8 @@ def call(*arguments: str) -> tuple[int, str]:
 def started(path: Path, minutes: str) -> subprocess.Popen[str]:
     command = [warm.python(), "-m", "ampsim", "card", "--minutes", minutes, "--device", "cpu", "--out", str(path)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, cwd=path.parent, env=environment, stdout=pipe, stderr=pipe, text=True)  # noqa: S603
 
 
 def records(path: Path) -> int:
@@ -52,6 +56,13 @@ def records(path: Path) -> int:
 def found(*records: dict[str, object]) -> Probe:
     """A probe that finds this, and this."""
     return lambda device: iter(records)
+
+
+def form(value: object) -> object:
+    """What of a record is the same whenever it is made: names, and types of values."""
+    if isinstance(value, dict):
+        return {key: form(each) if key not in ("checks", "findings") else dict for key, each in value.items()}
+    return [form(each) for each in value[:1]] if isinstance(value, list) else type(value)
 
 
 def failing(error: BaseException) -> Probe:
@@ -76,8 +87,11 @@ def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes
         kept.append(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     out, err = started(path, minutes).communicate(timeout=300)
     assert "done" in out, err
+    assert [*tmp_path.iterdir()] == [path]
     data = path.read_bytes()
     assert all(data.startswith(each) for each in kept)  # what is there is not run again
+    earlier = {each["probe"]: form(each) for each in read(Path(__file__).with_name("earlier.jsonl"))[1:]}
+    assert {each["probe"]: form(each) for each in read(path)[1:]} | {"streams": earlier["streams"]} == earlier
     assert [record["probe"] for record in read(path)[1:]] == [*run.PROBES]
     assert [verdict for verdict in verify(path) if verdict.outcome == "does not hold"] == []
     flipped = bytearray(data)
@@ -86,17 +100,50 @@ def test_killed_at_random_points_it_goes_on_and_verifies(tmp_path: Path, minutes
     assert call("verify", str(path))[0] == 2
 
 
-def test_ctrl_c_keeps_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "card.jsonl"
-    monkeypatch.setattr(run, "PROBES", {"a": found({"seen": 0}, {"seen": 1}), "b": failing(KeyboardInterrupt())})
-    code, text = call("--device", "cpu", "--out", str(path))
+def at_a_terminal(python: str, code: str, cwd: Path) -> tuple[int, str]:
+    """Run `ampsim card --out card.jsonl` with a terminal, behind code; return how it ended, and what it showed."""
+    setting = "import signal, sys\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    running = "from ampsim.__main__ import main\nsys.argv[1:] = 'card --device cpu --out card.jsonl'.split()\nmain()"
+    terminal, side = pty.openpty()
+    process = subprocess.Popen(  # noqa: S603
+        [python, "-c", setting + code + running], cwd=cwd, stdin=side, stdout=side, stderr=side,
+        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    os.close(side)
+    text = b""
+    with suppress(OSError):  # so it ends
+        while piece := os.read(terminal, 1 << 16):
+            text += piece
+    os.close(terminal)
+    return process.wait(), text.decode()
+
+
+DROPPING = """
+from ampsim.card import run
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+def interrupted(device):
+    Dropped()
+    yield {}
+run.PROBES = {"a": lambda device: iter([{"seen": 0}, {"seen": 1}]), "b": interrupted}
+"""
+
+
+def test_ctrl_c_ends_it_at_once_even_where_python_drops_what_is_raised(tmp_path: Path) -> None:
+    code, text = at_a_terminal(warm.python(), DROPPING, tmp_path)
+    assert text.splitlines()[-1].endswith("stopped; what is done is in card.jsonl, and the same command goes on")
     assert code == 130
-    assert "stopped; what is done is in" in text
-    assert [(each["probe"], each["seen"]) for each in read(path)[1:]] == [("a", 1)]
-    monkeypatch.setattr(run, "PROBES", {"a": failing(KeyboardInterrupt()), "b": failing(RuntimeWarning("why"))})
-    code, text = call("--device", "cpu", "--out", str(path))
-    assert code == 0
-    assert "b: skipped: why" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is shown again"
+    assert [path.name for path in tmp_path.iterdir()] == ["card.jsonl"]
+    assert [(each["probe"], each["seen"]) for each in read(tmp_path / "card.jsonl")[1:]] == [("a", 1)]
+
+
+def test_ctrl_c_while_torch_is_loaded_is_no_failure_of_it(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import signal; signal.raise_signal(signal.SIGINT)")
+    code, text = at_a_terminal(sys.executable, "", tmp_path)
+    assert text.splitlines()[-1].endswith("stopped before a probe began; the same command goes on")
+    assert (code, [path.name for path in tmp_path.iterdir()]) == (130, ["torch.py"])
 
 
 def test_a_probe_that_raises_leaves_its_error_and_the_others_go_on(tmp_path: Path, monkeypatch) -> None:
@@ -182,12 +229,14 @@ def test_two_at_once_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["NVIDIA B999 7GB HBM9", "Tesla T4", "AMD Radeon (TM) X"])
-def test_the_folder_of_the_experiments_and_the_file_of_a_card_have_one_name(name: str, monkeypatch) -> None:
+def test_the_folder_of_the_experiments_and_the_file_of_a_card_have_one_name(name: str, tmp_path, monkeypatch) -> None:
     of_experiments = pytest.importorskip("experiments.runner.device")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
-    assert run.slug("cuda") == of_experiments.slug("cuda") != "cuda"
-    assert run.slug("cpu") == "cpu"
+    monkeypatch.setattr(run, "describe", lambda device: {"type": device, "name": name})
+    with run.opened(None, 8.0, None) as (path, _):
+        assert path.name.startswith(f"ampsim-card-{of_experiments.slug('cuda')}-")
 
 
 def test_the_file_is_named_by_the_device_and_what_ran_on_it(tmp_path: Path, monkeypatch) -> None:
@@ -268,7 +317,7 @@ def test_without_a_card_it_says_that_the_cpu_is_looked_at(tmp_path: Path, monkey
     assert said in call("--out", str(tmp_path / "card.jsonl"))[1]
     text = call("--device", "cpu", "--out", str(tmp_path / "card.jsonl"))[1]
     assert said not in text
-    assert "card.jsonl: 1 of 2 probes are there" in text
+    assert "card.jsonl: 1 of 2 probes are done" in text
 
 
 @pytest.mark.parametrize("name", ["card.jsonl: ", ""])  # a full disk may leave an error without a name

@@ -39,3 +39,10 @@ def test_a_full_disk_is_a_sentence() -> None:
     os.close(full)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("it: cannot write what was found: [Errno 28] No space left on device; expected")
+
+
+def test_an_interrupted_command_says_so() -> None:
+    code = "import signal; from ampsim.core.output import run_command\n"
+    code += "raise SystemExit(run_command('it', lambda: signal.raise_signal(signal.SIGINT)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "it: stopped\n")

@@ -92,6 +92,7 @@ CHECKS = {
     "evaluation": _of_lines(lambda step: not math.isfinite(step.loss)),
     "evaluation and training": _of_lines(lambda step: not math.isfinite(step.loss)),
     "loss 0": _of_lines(lambda step: not math.isfinite(step.loss)),
+    "loss 0 throughout": _of_lines(lambda step: not math.isfinite(step.loss)),
     "last losses 0": _of_lines(lambda step: not math.isfinite(step.loss)),
     "norm not finite": _of_lines(lambda step: not math.isfinite(step.norm)),
     "mean norms": _of_lines(lambda step: not math.isfinite(step.norm)),

@@ -685,3 +685,178 @@ class Trainer(Base):
 def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(end: str, found: bool) -> None:
     text = RULES["AMP115"].wrong.replace("index + 1 == len(loader)", end)
     assert [each.code for each in lint(text)] == ["AMP115"] * found
+
+
+ACCELERATED = """\
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="fp16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(model(batch))
+        if accelerator.sync_gradients:
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        {inside}
+        optimizer.zero_grad()
+    if accelerator.sync_gradients and accelerator.is_main_process:
+        ema.update(model)
+"""
+SCHEDULED = ACCELERATED.format(inside="scheduler.step()")
+FABRIC = SCHEDULED.replace("accelerator", "fabric").replace("from accelerate import Accelerator\n", "")
+FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision="16-mixed")')
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (SCHEDULED, ["AMP101", "AMP102"]),
+        (FABRIC, ["AMP101", "AMP102"]),
+        (SCHEDULED.replace('"fp16"', "args.precision"), []),
+        (SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"), ["AMP101", "AMP102"]),
+        (SCHEDULED.replace('"fp16"', '"bf16"') + "make(kind='fp16')", []),
+        (SCHEDULED.replace('mixed_precision="fp16"', "") + "make(variant='fp16')", []),
+        (SCHEDULED.replace("(model, optimizer, loader)", "(model, optimizer, loader, scheduler)"), ["AMP102"]),
+        (SCHEDULED.replace("(model, optimizer, loader)", "(*everything)"), ["AMP102"]),
+        (SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"), ["AMP101"]),
+        (SCHEDULED.replace("_process:", "_process and not accelerator.optimizer_step_was_skipped:"), ["AMP101"]),
+        (SCHEDULED.replace('"fp16"', "precision, handlers=[GradScalerKwargs()]"), ["AMP101", "AMP102"]),
+        (SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)", ["AMP101", "AMP102"]),
+        (SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"), ["AMP103", "AMP101", "AMP102"]),
+        (SCHEDULED.replace("accelerator.backward(model(batch))", "model(batch).backward()"), []),
+        (ACCELERATED.format(inside="torch.save(optimizer.state_dict(), p)"), ["AMP112", "AMP102"]),
+        (ACCELERATED.format(inside="save(optimizer.state_dict(), accelerator.scaler)"), ["AMP102"]),
+        (ACCELERATED.format(inside="optimizer.state_dict(), accelerator.save_state(p)"), ["AMP102"]),
+    ],
+)
+def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(text: str, codes: list[str]) -> None:
+    found = lint(text)
+    assert [each.code for each in found] == codes
+    assert all(re.search(r" \(the scaler: (accelerate|Fabric)'s, for fp16\)$", each.message) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("made", "saved", "found"),
+    [
+        ("model, optimizer = amp.initialize(model, optimizer)", "", True),
+        ("model, optimizer = amp.initialize(model, optimizer)", ', "amp": amp.state_dict()', False),
+        ("model, optimizer = apex.amp.initialize(model, optimizer)", ', "amp": apex.amp.state_dict()', False),
+        ("model, optimizer = amp.initialize(model, optimizer, opt_level='O0')", "", False),
+        ("model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)", "", False),
+    ],
+)
+def test_apexs_scalers_are_to_be_saved_too(made: str, saved: str, found: bool) -> None:
+    loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
+    text = f'{made}\n{loop}    optimizer.step()\ntorch.save({{"optimizer": optimizer.state_dict(){saved}}}, path)\n'
+    assert [each.code for each in lint(text)] == ["AMP112"] * found
+
+
+def test_what_saves_elsewhere_may_ask_apex_which_is_a_module() -> None:
+    loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
+    assert lint(f"{loop}    optimizer.step()\nsave_checkpoint(model, optimizer)\n") == []
+
+
+def test_a_state_that_is_kept_in_memory_is_no_checkpoint() -> None:
+    text = RULES["AMP112"].wrong.replace('torch.save({"optimizer": optimizer.state_dict()}, path)', "")
+    assert lint(f'{text}cache.store("optimizer", optimizer.state_dict())\n') == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "enabled", "cast", "found"),
+    [
+        ("torch.float16", "", "dtype", True),
+        ("torch.float16 if args.fp16 else torch.float32", "enabled=args.fp16", "device, dtype=dtype", True),
+        ("torch.float16 if args.fp16 else torch.float32", "enabled=not args.fp16", "dtype", False),
+        ("torch.float16 if args.fp16 else torch.float32", "enabled=args.amp", "dtype", False),
+        ("{'half': torch.half, 'single': torch.float32}[args.type]", "enabled=dtype == torch.half", "dtype", True),
+        ("torch.bfloat16", "", "dtype", False),
+        ("torch.float16", "", "device", False),
+    ],
+)
+def test_a_dtype_may_have_a_name(dtype: str, enabled: str, cast: str, found: bool) -> None:
+    made = f"dtype = {dtype}\nmodel = Net().to({cast})\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    text = made + f"scaler = torch.amp.GradScaler({enabled})\n" + LOOP + END
+    assert ["AMP114" for each in lint(text) if each.code == "AMP114"] == ["AMP114"] * found
+    named = text.replace("model = Net()", "model = Net()\nmodel")
+    assert ["AMP114" for each in lint(named) if each.code == "AMP114"] == ["AMP114"] * found
+
+
+ADVERSARIES = """\
+scaler = GradScaler()
+for batch in loader:
+    scaler.scale(model(batch)).backward()
+    scaler.unscale_(optimizer_g)
+    clip_grad_norm_(model.parameters(), 1)
+    scaler.step(optimizer_g)
+    scaler.scale(judge(batch)).backward()
+    scaler.unscale_({of})
+    clip_grad_norm_(judge.parameters(), 1)
+    scaler.step(optimizer_d)
+    scaler.update()
+"""
+
+
+def test_another_optimizer_that_is_unscaled_does_not_unscale_what_is_clipped() -> None:
+    assert [(each.line, each.code) for each in lint(ADVERSARIES.format(of="optimizer_g"))] == [(9, "AMP103")]
+    assert lint(ADVERSARIES.format(of="optimizer_d")) == []
+    both = ADVERSARIES.format(of="optimizer_g").replace(
+        "    scaler.update", "    scaler.step(optimizer_g)\n    scaler.update"
+    )
+    assert lint(both) == []
+
+
+def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
+    helper = "def NAME(optimizer, it):\n    for group in optimizer.param_groups:\n        group['lr'] = 1 / it\n"
+    body = f"    NAME(optimizer, it)\n{LOOP.partition('loader:')[2][1:]}{END}"
+    text = f"{helper}{MAKES}for it, batch in enumerate(loader):\n{body}"
+    said = {name: lint(text.replace("NAME", name), codes=["AMP127"]) for name in ("cool", "adjust_learning_rate")}
+    assert [each.line for each in said["cool"]] == [3]
+    assert [each.line for each in said["adjust_learning_rate"]] == [6]  # where it is called, as its name says it
+
+
+@pytest.mark.parametrize(
+    ("guard", "call", "found"),
+    [
+        ("index % every == 0", "ema.update(model)", True),
+        ("self.step % self.update_every == 0 and self.step > self.step_start", "ema.update(model)", True),
+        ("self.step_loss > 2", "ema.update(model)", False),
+        ("index % every == 0 and scaler.get_scale() >= scale", "ema.update(model)", False),
+        ("index % every == 0", "ema.update_average(old_buffer, new_buffer)", False),
+        ("index % len(loader) == 0", "scheduler.step()", False),
+    ],
+)
+def test_an_average_may_wait_for_every_tenth_step(guard: str, call: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == ["AMP102"] * found
+
+
+def test_paddles_minimize_is_a_step_and_an_update() -> None:
+    loop = LOOP.replace(
+        "scaler.scale(model(batch)).backward()", "loss = scaler.scale(model(batch))\n    loss.backward()"
+    )
+    text = f"{MAKES}{loop}    scaler.minimize(optimizer, loss)\n    scheduler.step()\n"
+    assert [each.code for each in lint(text)] == ["AMP101"]
+
+
+def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
+    wrong = RULES["AMP130"].wrong
+    assert lint(wrong + "    save(scaler)\n") == []
+    assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == ["AMP130"]
+    assert lint(wrong.replace("    scaler =", "    self.scaler =")) == []
+    assert lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"]) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("self.optimizers[name].state_dict()", True),
+        ("{name: each.state_dict() for name, each in self.optimizers.items()}", True),
+        ("[each.state_dict() for each in optims]", True),
+        ("[each.state_dict() for _, each in enumerate(optims)]", True),
+        ("{name: each.state_dict() for name, each in self.models.items()}", False),
+        ("{name: each.state_dict() for name, each in zip(names, self.models)}", False),
+        ("saved['optimizer'].state_dict()", False),
+    ],
+)
+def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None:
+    text = RULES["AMP112"].wrong.replace("optimizer.state_dict()", state)
+    assert [each.code for each in lint(text)] == ["AMP112"] * found

@@ -3,12 +3,14 @@
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 
 import pytest
 
 from ampsim.testing import conductor
+from tests.testing import goldens
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +34,9 @@ def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave to the deep tests most of the orders in which the laws of threads are asked."""
     if os.environ.get("AMPSIM_DEEP") != "1":
         monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 20)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """What holds a text against the golden one of this test: see `goldens`."""
+    return partial(goldens.compare, request.path.stem, request.node.name)

@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 from ampsim.testing.child import judge_apart
 from ampsim.testing.kit import judge
 from ampsim.testing.law import Result
+from tests.testing.goldens import Golden
 from tests.testing.programs import checked
 
 Results = dict[str, tuple[int, str]]
@@ -106,6 +107,12 @@ def test_what_cannot_be_loaded_or_made_is_one_sentence(results: Results, target:
     assert code == (3 if "cannot be judged" in text else 2)
     assert UNLOADABLE[target] in text
     assert text.count("\n") == 1, text
+
+
+@pytest.mark.parametrize("name", [*UNLOADABLE, "hang", "end", "waits", "expected"])
+def test_all_that_is_said_is_golden(results: Results, name: str, golden: Golden) -> None:
+    code, text = results[name]
+    golden(f"exit status {code}\n{text}")
 
 
 def test_a_check_that_hangs_is_named_with_its_place_and_history_and_the_others_go_on(

@@ -79,12 +79,13 @@ class Patient(Stranger):
         (Patient, Traits(hysteresis=2, hysteresis_refill="clean", without={"threads"}), "overflow_backs_off_once: "),
     ],
 )
-def test_a_right_scaler_of_another_kind_declares_it_as_its_finding_says(scaler, declared, accused):
+def test_a_right_scaler_of_another_kind_declares_it_as_its_finding_says(scaler, declared, accused, golden):
     check_scaler(scaler, traits=declared, examples=FEW)
     with pytest.raises(AssertionError, match=f"^{accused}") as failure:
         CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
     name, value = declared.as_options()[1].split("=")
     assert f": Traits({name}={value}), in the shell --trait {name}={value}" in str(failure.value)
+    golden(str(failure.value))
 
 
 class Impatient(Patient):
@@ -142,6 +143,11 @@ def test_overflows_end_at_a_floor_that_is_given_up_above_or_is_no_float32(scaler
         CHECKS[law](as_subject(scaler, declared), examples=3 * FEW)
 
 
+class ExponentBelowACeiling(Exponent):
+    def raised(self, scale):
+        return min(super().raised(scale), 2.0**16)
+
+
 class NoSetters(Stranger):
     set_growth_factor = property()
 
@@ -184,6 +190,7 @@ class TakesHalves(torch.amp.GradScaler):
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
+        (ExponentBelowACeiling, "scale_is_exact_float32", "Traits(powers_of_two=True, max_scale=65536.0)"),
         (NoSetters, "setters_take_effect", "without={'setters'}"),
         (TakesAgain, "unscaling_twice_is_refused", "without={'refusals'}"),
         (
@@ -193,10 +200,11 @@ class TakesHalves(torch.amp.GradScaler):
         ),
     ],
 )
-def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared):
+def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared, golden):
     with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
         CHECKS[law](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
+    golden(str(failure.value))
 
 
 @pytest.mark.parametrize(
@@ -222,18 +230,20 @@ class NeverGrows(torch.amp.GradScaler):
         self._scale.copy_(torch.minimum(before, self._scale))
 
 
-def test_no_choice_is_named_where_no_trait_lets_the_law_hold():
+def test_no_choice_is_named_where_no_trait_lets_the_law_hold(golden):
     for law in ("growth_waits_for_the_interval", "any_optimizer_overflow_backs_off"):
         with pytest.raises(BrokenError) as failure:
             CHECKS[law](NeverGrows, examples=FEW)
         assert "  choice " not in str(failure.value)
+    golden(str(failure.value))
 
 
-def test_findings_with_one_choice_are_told_as_one():
+def test_findings_with_one_choice_are_told_as_one(golden):
     with pytest.raises(AssertionError) as failure:
         check_scaler(Static, levels=[0], examples=FEW)
     assert str(failure.value).count("Traits(static=True)") == 1
     assert "\n  also     growth_waits_for_the_interval, " in str(failure.value)
+    golden(str(failure.value))
 
 
 class HasAFloor(torch.amp.GradScaler):

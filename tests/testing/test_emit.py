@@ -21,6 +21,7 @@ from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import laws as ranks  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
+from tests.testing.goldens import Golden  # noqa: E402
 from tests.testing.strangers import WRONG, OverrideRestartsTheStreak, Stranger  # noqa: E402
 from tests.testing.test_kit_mutants import KILLS  # noqa: E402
 
@@ -46,7 +47,7 @@ def outcome(source: str) -> str:
 
 
 @pytest.mark.parametrize("law", [law for law in BUGS if law not in THREADED])
-def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType) -> None:
+def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType, golden: Golden) -> None:
     peer.Scaler = BUGS[law]
     source, raises = write(law, "peer:Scaler")
     assert "ampsim" not in source
@@ -55,6 +56,7 @@ def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer
     assert got == "failed" or (raises and got.startswith("raised ")), source
     peer.Scaler = GradScaler if issubclass(BUGS[law], torch.amp.GradScaler) else Stranger
     assert outcome(source) == "passed", source
+    golden(source.split('"""', 2)[2])
 
 
 def by_rule(rule: object) -> torch.amp.GradScaler:
@@ -96,13 +98,17 @@ def shapes(base: type) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", shapes(Stranger))
 @pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
-def test_a_constructor_of_any_kind_is_called_as_the_kit_does(shape: str, declared: dict, peer: ModuleType) -> None:
+def test_a_constructor_of_any_kind_is_called_as_the_kit_does(
+    shape: str, declared: dict, peer: ModuleType, golden: Golden
+) -> None:
     declared = {**declared, "without": {"factors"}} if shape == "fixed" else declared
     peer.Scaler = shapes(OverrideRestartsTheStreak)[shape]
     source, _ = write("override_keeps_the_streak", "peer:Scaler", **declared)
     assert outcome(source) == "failed", source
     peer.Scaler = shapes(Stranger)[shape]
     assert outcome(source) == "passed", source
+    if declared:
+        golden(source)
 
 
 def test_a_maker_that_is_written_keeps_within_the_bounds_as_the_kit_does() -> None:
@@ -161,9 +167,10 @@ def test_the_command_writes_what_fails_in_a_process_without_ampsim(tmp_path: Pat
         (["skip_budget", "math:pi"], "expected a GradScaler class or make(rule)"),
     ],
 )
-def test_what_cannot_be_written_is_one_sentence(arguments: list[str], said: str) -> None:
+def test_what_cannot_be_written_is_one_sentence(arguments: list[str], said: str, golden: Golden) -> None:
     code, text = run("emit-test", *arguments)
     assert (code, said in text, text.count("\n")) == (2, True, 1), text
+    golden(text)
 
 
 def test_what_does_not_fail_apart_is_not_given_out() -> None:

@@ -22,12 +22,18 @@ from ampsim.testing.loop.runs import Batch  # noqa: E402
 from ampsim.testing.loop.state import Difference  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
+from tests.testing.goldens import Golden  # noqa: E402
 from tests.testing.loops import FUSED, SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
 from tests.testing.test_emit import outcome  # noqa: E402
 from tests.testing.test_loops import (  # noqa: E402
+    adds_a_group,
+    averages_the_loss,
     begins_anew,
+    counts_micro_batches,
     scales_by_its_own,
     sets_the_tracker,
+    steps,
+    steps_at_the_third_skip,
     updates_twice,
 )
 
@@ -44,6 +50,11 @@ KINDS = (  # one of each kind of runs that are compared
     "rae_67_cleared_per_micro_batch",
     "deepspeed_8415_every_step_skipped",
     "automodel_1408_return_value_discarded",
+    "lerobot_4652_average_goes_on",
+    "deepspeed_8432_momentum_before_the_check",
+    "applio_860_second_optimizer_called_directly",
+    "ace_349_average_not_saved",
+    "iseekyan_56_auxiliary_loss_not_divided",
 )
 
 
@@ -105,7 +116,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.deep) for name in BUGS if name no
 
 
 @pytest.mark.parametrize("name", [*KINDS, *OTHERS])
-def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops: ModuleType) -> None:
+def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops: ModuleType, golden: Golden) -> None:
     loops.make = BUGS[name].make
     source, raises = write(BUGS[name].law, "loops:make")
     assert len(source.splitlines()) <= 55, source
@@ -114,15 +125,40 @@ def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops
     assert outcome(source) == "failed", source
     loops.make = partial(right, FUSED if "fused" in name else SGD)
     assert outcome(source) == "passed", source
+    if name in KINDS:
+        golden(source if name == KINDS[0] else source.partition("def train(")[2])  # what is before is the same
 
 
 @pytest.mark.parametrize("step", [scales_by_its_own, begins_anew, sets_the_tracker, updates_twice])
-def test_what_changes_a_scaler_besides_its_update_is_written(step, loops: ModuleType) -> None:
+def test_what_changes_a_scaler_besides_its_update_is_written(step, loops: ModuleType, golden: Golden) -> None:
     loops.make = looping(step, setup=boxed(seen=0))
     source, _ = write("scaler_changes_by_update_only", "loops:make")
     assert outcome(source) == "failed", source
     loops.make = partial(right, SGD)
     assert outcome(source) == "passed", source
+    golden(source)
+
+
+@pytest.mark.parametrize(
+    ("make", "law"),
+    [
+        (looping(counts_micro_batches, split=cut), "splitting_is_invisible"),
+        (looping(adds_a_group), "resume_is_invisible"),
+        (looping(steps, setup=Trainer.schedule), "it_learns"),
+        (looping(steps_at_the_third_skip), "skipped_step_never_happened"),
+        (looping(averages_the_loss, setup=boxed(mean=0.0)), "skipped_step_never_happened"),
+    ],
+    ids=lambda each: getattr(each, "__name__", None),
+)
+def test_what_loops_of_other_kinds_break_is_written(make, law: str, loops: ModuleType, golden: Golden) -> None:
+    loops.make = make
+    try:
+        source, raises = write(law, "loops:make")
+    except ValueError as error:
+        golden(f"refused: {error}")
+    else:
+        golden(f"raises {raises}\n{source.partition('def train(')[2]}")
+        assert outcome(source).startswith("raised" if raises else "failed"), source
 
 
 def told(**broken: Any) -> Any:
@@ -247,9 +283,10 @@ def test_a_make_that_knows_nothing_of_ampsim_needs_no_stand_in(loops: ModuleType
         (["it_learns", "math:pow"], "math has no 'batches'"),
     ],
 )
-def test_what_cannot_be_written_is_one_sentence(module: str, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_written_is_one_sentence(module: str, arguments: list[str], said: str, golden: Golden) -> None:
     code, text = run("emit-test", *arguments)
     assert (code, said in text, text.count("\n")) == (2, True, 1), text
+    golden(text)
 
 
 @pytest.mark.deep

@@ -16,6 +16,7 @@ from ampsim.testing.loop.backends.jax_faults import derivatives, losses
 from ampsim.testing.loop.faults import ENDS, FAULTS
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from ampsim.testing.loop.run import NOTHING, Fault
+from tests.testing.goldens import without_law
 from tests.testing.jax_loops import (
     BUGS,
     LEAVES,
@@ -55,27 +56,30 @@ def test_every_law_has_its_bugs():
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_caught_by_its_law(name):
+def test_a_bug_is_caught_by_its_law(name, golden):
     bug = BUGS[name]
     (result,) = judge_loop(bug.make, batches(), [bug.law])
     assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}: {result}"
     assert result.text.startswith(f"{bug.law}: ")
     assert "\n  cause    " in result.text
+    golden(without_law(result.text))
 
 
 SKIPS = "skipped_step_never_happened"
 
 
 @pytest.mark.parametrize("leaf", LEAVES)
-def test_a_leaf_that_the_select_forgets_is_caught(leaf):
+def test_a_leaf_that_the_select_forgets_is_caught(leaf, golden):
     (result,) = judge_loop(selecting(leaf), batches(), [SKIPS])
     assert (result.outcome, result.text.startswith(f"{SKIPS}: {leaf}")) == ("failed", True), result.text
+    golden(without_law(result.text))
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
-def test_a_verdict_of_a_part_of_the_gradients_is_caught(verdict):
+def test_a_verdict_of_a_part_of_the_gradients_is_caught(verdict, golden):
     (result,) = judge_loop(selecting(verdict=verdict), batches(), [SKIPS])
     assert result.outcome == ("passed" if verdict == "of all" else "failed"), result.text
+    golden(without_law(result.text))
 
 
 @pytest.mark.parametrize("forgets", [False, True])
@@ -164,10 +168,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_judged_is_refused(make, said):
+def test_what_cannot_be_judged_is_refused(make, said, golden):
     with pytest.raises(LoopError) as caught:
         check_loop(make, batches())
     assert said in str(caught.value)
+    golden(str(caught.value))
 
 
 def test_a_dropped_scale_is_missed():

@@ -279,6 +279,12 @@ def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
+def test_a_maker_that_raises_is_a_finding_of_each_check():
+    (case, *_) = parametrize_with_checks([Subject(lambda rule: 1 / 0, name="mine")], levels=[5]).args[1]
+    with pytest.raises(RaisedError, match="raised ZeroDivisionError: division by zero"):
+        case.values[1](case.values[0])
+
+
 class Asserts(TORCH):
     def step(self, optimizer, *args, **kwargs):
         assert optimizer is None, "mine"
@@ -289,9 +295,11 @@ def test_an_assertion_of_the_scalers_own_is_no_broken_law():
         CHECKS["skip_budget"](Asserts)
 
 
-def test_a_failing_schedule_is_shown_turn_by_turn():
-    (history,) = [line for line in message("a_state_dict_is_never_torn") if line.startswith("  history")]
+def test_a_failing_schedule_is_shown_turn_by_turn(golden):
+    said = message("a_state_dict_is_never_torn")
+    (history,) = [line for line in said if line.startswith("  history")]
     assert "checkpoint up to read GradScaler._scale, main up to" in history
+    golden("\n".join(said))
 
 
 def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
@@ -307,11 +315,12 @@ def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
     assert len(set(requested)) > 6
 
 
-def test_all_findings_are_in_one_error():
+def test_all_findings_are_in_one_error(golden):
     with pytest.raises(AssertionError) as failure:
         check_scaler(TORCH, levels=[5], examples=FEW)
     named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
     assert named == [check.name for check in judge.chosen([5]) if check.name in known.TORCH]
+    golden(str(failure.value))
 
 
 # ---------------------------------------------------------------------------------------- expected failures

@@ -12,6 +12,7 @@ from ampsim.testing import FromFlag, Subject, Traits, examples, known  # noqa: E
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from tests.core.test_laws import decays_when_clean, never_backs_off  # noqa: E402
+from tests.testing.goldens import without_law  # noqa: E402
 from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
 from tests.torch import test_mutants as theirs  # noqa: E402
 
@@ -237,9 +238,10 @@ CHECKS = {check.name: check for check in judge.chosen()}
     [*((check, scaler) for check, bugs in KILLS.items() for scaler in bugs), *((WRONG[each], each) for each in WRONG)],
     ids=lambda each: getattr(each, "name", None),  # of a Subject; a class has its own
 )
-def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch):
+def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch, golden):
     # No shrinking, and no search for what would excuse it, which take half the time: asserted is which check fails.
     monkeypatch.setattr(check, "choice", lambda *_: [])
+    monkeypatch.setattr(SharesItsStreak, "streak", 0)  # whichever tests came before
     monkeypatch.setattr(examples, "SETTINGS", settings(examples.SETTINGS, phases=[Phase.generate]))
     with pytest.raises(AssertionError) as failure:
         CHECKS[name](scaler)
@@ -247,6 +249,7 @@ def test_a_planted_bug_dies_by_the_check_it_breaks(name, scaler, monkeypatch):
     assert text.startswith(f"{name}: ")
     assert f"\n  law      {CHECKS[name].law}" in text
     assert CHECKS[name].issue in text
+    golden("\n".join(line[:300] for line in without_law(text).splitlines()))
 
 
 def test_every_check_has_been_seen_to_fail():

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing.loop.judge import judge_loop  # noqa: E402
+from tests.testing.goldens import Golden  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
 from tests.testing.programs import checked  # noqa: E402
 
@@ -88,6 +89,12 @@ def test_what_cannot_be_judged_is_one_sentence(results: dict[str, tuple[int, str
     assert code == 2
     assert REFUSED[target] in text
     assert text.count("\n") == 1, text
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "end", "killed in vain", "json"])
+def test_all_that_is_said_is_golden(results: dict[str, tuple[int, str]], name: str, golden: Golden) -> None:
+    code, text = results[name]
+    golden(f"exit status {code}\n{text}")
 
 
 def test_a_loop_that_always_ends_its_process_fails_by_each_law(results: dict[str, tuple[int, str]]) -> None:

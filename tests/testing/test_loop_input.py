@@ -13,7 +13,7 @@ from torch import nn
 
 from ampsim.cli.check import _report
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
-from ampsim.testing.law import Result
+from ampsim.testing.law import BrokenError, Result
 from ampsim.testing.loop import rows as of_batches
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from ampsim.testing.loop.laws.excused import Excuses, is_copy
@@ -98,10 +98,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_judged_is_refused(make, said):
+def test_what_cannot_be_judged_is_refused(make, said, golden):
+    CALLS.clear()  # as before any test
+    for param in SHARED.parameters():
+        nn.init.ones_(param)
     with pytest.raises(LoopError) as caught:
         check_loop(make, batches())
     assert said in str(caught.value)
+    golden(str(caught.value))
 
 
 def test_the_users_traceback_is_kept():
@@ -111,13 +115,14 @@ def test_the_users_traceback_is_kept():
 
 
 @pytest.mark.parametrize("name", ["dropped", "normed"])
-def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name):
+def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name, golden):
     outcome, text = outcomes(RIGHT[name], ["splitting_is_invisible"])["splitting_is_invisible"]
     assert outcome == "not applicable"
     assert text.startswith("only of verdict and scale, as ")
+    golden(text)
 
 
-def test_dropout_hides_no_wrong_verdict():
+def test_dropout_hides_no_wrong_verdict(golden):
     def dropping(scaler):
         loop = BUGS["marin_7659_last_micro_batch_wins"].make(scaler)
         loop.state["model"].insert(0, nn.Dropout(0.3))
@@ -127,6 +132,7 @@ def test_dropout_hides_no_wrong_verdict():
     outcome, text = outcomes(dropping, ["splitting_is_invisible"])["splitting_is_invisible"]
     assert outcome == "failed"
     assert "with an inf in micro-batch 0 of 2" in text
+    golden(text)
 
 
 def test_an_exception_in_a_planted_run_names_the_law():
@@ -183,18 +189,19 @@ def with_a_half_branch(t, batch, factor=1.0):
 halved = looping(with_a_half_branch)
 
 
-def test_half_precision_that_differs_is_said_and_factors_are_still_held():
+def test_half_precision_that_differs_is_said_and_factors_are_still_held(golden):
     outcome, text = outcomes(halved, ["scale_is_invisible"])["scale_is_invisible"]
     assert (outcome, "only up to factors of the scale, as " in text, "float16" in text) == (
         "not applicable",
         True,
         True,
     )
+    golden(text)
     wrong = looping(partial(with_a_half_branch, factor=2.0))
     assert outcomes(wrong, ["scale_is_invisible"])["scale_is_invisible"][0] == "failed"
 
 
-def test_numbers_below_the_normal_ones_are_not_accused():
+def test_numbers_below_the_normal_ones_are_not_accused(golden):
     def step(t, batch):
         t.optimizer.zero_grad()
         tiny = t.model[0].weight.square().sum() * 3e-39
@@ -208,6 +215,7 @@ def test_numbers_below_the_normal_ones_are_not_accused():
     outcome, text = outcomes(looping(step), ["scale_is_invisible"])["scale_is_invisible"]
     assert outcome == "not applicable", text
     assert "numbers below the normal ones of float32" in text
+    golden(text)
 
 
 def test_what_overflows_at_one_scale_alone_is_not_accused():
@@ -277,6 +285,18 @@ def test_an_expected_failure_by_decorator(make, law):
     law(make)
 
 
+@pytest.mark.parametrize(
+    ("make", "ends"), [(sgd, pytest.skip.Exception), (looping(raising), LoopError), (NERF, BrokenError)]
+)
+def test_a_law_by_decorator_is_skipped_refused_or_broken(make, ends, golden):
+    name = "splitting_is_invisible" if make is sgd else "scale_is_invisible"
+    [case] = parametrize_with_laws([make], batches(), [name]).args[1]
+    assert case.id == f"{make.__name__}-{name}"
+    with pytest.raises(ends) as ended:
+        case.values[1](make)
+    golden(str(ended.value))
+
+
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     """A module `my_loops` with right and wrong makers and their batches, in the folder of the test."""
@@ -292,13 +312,14 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("module")
-def test_the_command_judges_loops_side_by_side():
+def test_the_command_judges_loops_side_by_side(golden):
     code, text = run(
         "check-loop", "my_loops:sgd", "my_loops:NERF", "--check", "it_learns", "--check", "scale_is_invisible"
     )
     assert code == 1
     assert "scale_is_invisible: model.0.weight[" in text
     assert "my_loops:sgd: 2 passed of 2 checks" in text
+    golden(text)
     assert run("check-loop", "my_loops:sgd")[0] == 0
     code, text = run("check-loop", "my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible")
     assert "| loop | `scale_is_invisible` | ✗ expected |" in text
@@ -313,9 +334,10 @@ def test_the_command_judges_loops_side_by_side():
         (["my_loops:sgd", "--check", "it_learn"], "no law 'it_learn'"),
     ],
 )
-def test_the_command_refuses_what_cannot_be_judged(target, said):
+def test_the_command_refuses_what_cannot_be_judged(target, said, golden):
     code, text = run("check-loop", *target)
     assert (code, said in text, "Traceback" in text) == (2, True, False), text
+    golden(text)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +441,8 @@ def test_a_scaler_is_updated_too_often_where_each_of_several_batches_says_so(upd
 
 @pytest.mark.usefixtures("module")
 @pytest.mark.parametrize("form", [[], ["--report", "md"], ["--report", "html"]])
-def test_the_command_says_why_a_law_is_not_asked(form):
+def test_the_command_says_why_a_law_is_not_asked(form, golden):
     code, text = run("check-loop", "my_loops:halved", "--law", "scale_is_invisible", *form)
     assert code == 0
     assert "my_loops:halved: scale_is_invisible is not asked: only up to factors of the scale, as " in text
+    golden(text)

@@ -16,6 +16,7 @@ from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 from ampsim.testing.loop.laws import rounding  # noqa: E402
 from ampsim.testing.loop.state import Difference  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
+from tests.testing.goldens import without_law  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
     SGD,
@@ -71,12 +72,13 @@ CAUSES = {  # that the names of arrays tell, or the factors of their changes: ho
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_caught_by_its_law(name):
+def test_a_bug_is_caught_by_its_law(name, golden):
     bug = BUGS[name]
     (result,) = judge_loop(bug.make, batches(), [bug.law])
     assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}: {result}"
     assert result.text.startswith(f"{bug.law}: ")
     assert f"\n  cause    {CAUSES.get(name, '')}" in result.text
+    golden(without_law(result.text))
 
 
 def step(t, batch):
@@ -324,10 +326,11 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
 
 
 @pytest.mark.parametrize(("wrong", "setup", "law", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None))
-def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
+def test_each_widened_scope_has_a_bug(wrong, setup, law, said, golden):
     outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), law)
     assert (outcome, said in text) == ("failed", True), text
     assert f"\n  cause    {CAUSES.get(wrong.__name__, '')}" in text
+    golden(text)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -360,7 +363,7 @@ def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
     assert "gradients, norm inf" in order
 
 
-def test_a_refusal_of_one_law_leaves_the_findings_of_the_others():
+def test_a_refusal_of_one_law_leaves_the_findings_of_the_others(golden):
     def make(scaler):
         t = Trainer(scaler)
 
@@ -375,6 +378,7 @@ def test_a_refusal_of_one_law_leaves_the_findings_of_the_others():
         check_loop(make, batches())
     assert f"\n{SKIP} cannot be judged: {SKIP}: step, in batch 2" in str(caught.value)
     assert "\nsplitting_is_invisible is not asked: " in str(caught.value)
+    golden(str(caught.value))
     with pytest.raises(LoopError, match=f"^{SKIP}: step, in batch 2"):
         check_loop(make, batches(), [SKIP, "it_learns"])
 
@@ -395,9 +399,10 @@ def backs_off_twice(t, batch):
         (counts_micro_batches, "splitting_is_invisible", "growth_tracker"),
     ],
 )
-def test_what_no_thread_has_shown_is_caught_too(wrong, law, said):
+def test_what_no_thread_has_shown_is_caught_too(wrong, law, said, golden):
     outcome, text = judged(looping(wrong, split=cut), law)
     assert (outcome, said in text) == ("failed", True), text
+    golden(text)
 
 
 def test_who_scales_is_watched_per_thread_and_torchs_class_is_left_as_it_was() -> None:

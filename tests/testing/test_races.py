@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import find, settings
+from hypothesis import Phase, find, settings
 
 from ampsim.testing.conductor import (
     Conductor,
@@ -179,7 +179,7 @@ def test_exploring_finds_it_with_one_preemption(race: Race) -> None:
 def test_hypothesis_finds_it_and_shrinks_it_to_what_matters(race: Race) -> None:
     program = race(cured=False)
     steps = len(attempt(program).trace)
-    quiet = settings(max_examples=500, database=None, deadline=None)
+    quiet = settings(max_examples=500, database=None, deadline=None, phases=[Phase.generate, Phase.shrink])
     found = [
         find(schedules(steps=steps), lambda s: fails(program, s), settings=quiet, random=rng)
         for rng in map(random.Random, range(3))

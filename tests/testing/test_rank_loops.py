@@ -30,13 +30,14 @@ def test_a_loop_of_our_scaler_keeps_all_laws():
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_loop_is_caught(name):
+def test_a_wrong_loop_is_caught(name, golden):
     make, said = WRONG[name]
     outcome, text = judged(make)
     assert outcome == "failed"
     assert text.startswith(f"{LAW}: ")
     assert said in text.splitlines()[0]
     assert "\n  cause    " in text
+    golden(text)
 
 
 def test_who_waits_is_told_for_whom():
@@ -76,10 +77,11 @@ NOT_ASKED = {
 
 
 @pytest.mark.parametrize("name", NOT_ASKED)
-def test_what_cannot_be_asked_is_not_accused(name):
+def test_what_cannot_be_asked_is_not_accused(name, golden):
     make, why = NOT_ASKED[name]
     outcome, text = judged(make)
     assert (outcome, text[: len(why)]) == ("not applicable", why)
+    golden(text)
 
 
 def test_no_default_group_is_left_behind():

@@ -55,9 +55,10 @@ def broken(make, **options):
 
 
 @pytest.mark.parametrize("scaler", WRONG, ids=lambda scaler: scaler.__name__)
-def test_a_planted_bug_dies_by_its_law(scaler):
+def test_a_planted_bug_dies_by_its_law(scaler, golden):
     said = broken(scaler, processes=False, laws=[WRONG[scaler]])
     assert said[WRONG[scaler]].startswith(f"{WRONG[scaler]}: ")
+    golden(said[WRONG[scaler]])
 
 
 def test_an_order_that_is_not_the_first_one_is_tried():
@@ -250,16 +251,18 @@ def test_a_story_has_each_event_in_its_place():
         ({"without": {"fuse"}}, "without='fuse': no such feature; did you mean 'fused'"),
     ],
 )
-def test_wrong_use_is_refused(wrong, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_use_is_refused(wrong, said, golden):
+    with pytest.raises(ValueError, match=said) as refused:
         check_ranks(Right, **wrong)
+    golden(str(refused.value))
 
 
-def test_the_command_holds_a_maker_to_the_laws_of_ranks():
+def test_the_command_holds_a_maker_to_the_laws_of_ranks(golden):
     asked = ["check-ranks", "--law", "verdicts_agree"]
     code, text = run(*asked, "tests.testing.rank_bugs:SkipsLocally")
     assert (code, "\nverdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)\n" in text) == (1, True)
     assert "tests.testing.rank_bugs:SkipsLocally: 1 failed of 1 checks" in text
+    golden(text)
     assert run(*asked, "tests.testing.rank_bugs:SkipsLocally", "--xfail", "verdicts_agree")[0] == 0
     assert run(*asked, "tests.testing.rank_bugs:Right", "--without", "fused")[0] == 0
     assert run("check-ranks", "--law", "skip_budget", "tests.testing.rank_bugs:Right")[0] == 2

@@ -10,14 +10,17 @@ from ampsim.diagnose.formats import TABLE
 
 _FIELD = {name: (field, rank) for field, names in TABLE["fields"].items() for rank, name in enumerate(names.split())}
 _OTHER = re.compile(r"[^a-z0-9_]+|(?<=[a-z])(?=loss$)")  # CTCLoss is a loss of its own kind
-NOT_TRAINING, ALONE, LOGARITHM, MEAN = (
-    frozenset(TABLE["names"][name].split()) for name in ("not_training", "alone", "logarithm", "mean")
+_SOME_LOSS = re.compile(r"loss(?:es)?[a-z]?\d*")  # a word of a name that is not known, as in "Gen Loss Total" or lossD
+NOT_TRAINING, NO_LOSS, ALONE, LOGARITHM, MEAN = (
+    frozenset(TABLE["names"][name].split()) for name in ("not_training", "no_loss", "alone", "logarithm", "mean")
 )
 KINDS = {"scale": "bare"} | dict.fromkeys(MEAN, "means")  # of names of a scale: another quantity may be a mere scale
 COMPANY = frozenset({"step", "epoch", "loss", "norm", "skipped"})
 """A scale without one of them stands in a configuration."""
 
 UNKNOWN = 999  # the rank of a name that stands for no field
+WORDS = 6  # of a name, at most
+SOME = "loss "  # how the field of a loss under a name that is not known begins; the name is the rest of it
 Named = TypeVar("Named", bound=tuple[Any, ...])
 Entry = dict[str, float]  # field -> its number, of one line; and of its scale's name, "means" or "bare"
 
@@ -39,9 +42,11 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
     ranks: dict[str, int] = {}
     for each in named:
         field, rank, _ = field_of(each[0])
+        if field.startswith(SOME) and each[1] in ("True", "False"):
+            continue  # a setting's
         if rank < ranks.get(field, UNKNOWN) and (number := as_number(each[1])) is not None:
             ranks[field], best[field] = rank, (number, each)
-    return best
+    return {field: found for field, found in best.items() if not field.startswith(SOME)} if "loss" in best else best
 
 
 def settled(found: Entry) -> Entry:
@@ -53,8 +58,25 @@ def settled(found: Entry) -> Entry:
 
 def in_company(entry: Entry) -> Entry:
     """Return an entry; nothing if a scale stands alone, as in a configuration, or a norm, as where one overflows."""
-    alone = "scale" in entry and COMPANY.isdisjoint(entry)
+    alone = "scale" in entry and COMPANY.isdisjoint(field.partition(" ")[0] for field in entry)
     return {} if alone or entry.keys() == {"norm"} else entry
+
+
+def with_loss(entry: Entry, read: str) -> str:
+    """Give an entry its loss, and return the field that the run's is read from, which was `read` so far.
+
+    Of names that are not known it is the first one's; where a run has a known one, none of them.
+    """
+    if "loss" in entry:
+        return "loss"
+    some = [field for field in entry if field.startswith(SOME)]
+    if not some or read == "loss":
+        return read
+    read = read or some[0]
+    bad = [field for field in some if not math.isfinite(entry[field])]  # a sum with it is not finite either
+    if bad or read in entry:
+        entry["loss"] = entry[bad[0] if bad else read]
+    return read
 
 
 @lru_cache(1_000)  # a log has few names, and many lines
@@ -65,12 +87,15 @@ def field_of(name: str) -> tuple[str, int, str]:
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
         return "", UNKNOWN, ""
-    for start in range(min(len(words), 6)):
+    for start in range(min(len(words), WORDS)):
         rest = "_".join(words[start:])
         known = _FIELD.get(rest)
         alone = start and words[start] in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
         if known and not alone and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
+    words = [word for word in [*_OTHER.sub("_", path).split("_"), *words] if word and not word.isdigit()]
+    if len(words) <= WORDS and any(map(_SOME_LOSS.fullmatch, words)) and (NOT_TRAINING | NO_LOSS).isdisjoint(words):
+        return SOME + "_".join(words), 0, ""
     return "", UNKNOWN, ""
 
 

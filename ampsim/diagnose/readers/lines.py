@@ -11,6 +11,7 @@ Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN, _GAP, _CELL = map(pattern, ("begin", "gap", "cell"))
+_REST = re.compile(r"[. ]*(?:\d|[eE][-+]?\d|[-+]\d|nan)")  # of a number that a terminal has cut
 CUT = next(each for each in PROGRAMS if "tail" in each)  # the program whose lines are put together
 
 
@@ -112,7 +113,7 @@ def _begins(text: str) -> bool:
 
 def _may_go_on(text: str, following: str) -> bool:
     """Return whether the number at a line's end may go on in the next line, which begins like no line before it."""
-    goes_on = text[-1] in "0123456789.-+e" and following.lstrip(". ")[:1] in tuple("0123456789eE+-n")
+    goes_on = text[-1] in "0123456789.-+e" and bool(_REST.match(following))
     return goes_on and not _BEGIN.match(following) and _differ(text, following)
 
 

@@ -78,12 +78,14 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
         return read_own(path)
     everything, source = itertools.chain(head, lines), str(path)
     first = next((line for line in head if line.strip()), "")
+    state = first.lstrip().startswith("{") and any('"log_history"' in line for line in head)
+    if state:
+        return history_of(source, "HF Trainer", object_rows(everything))
     if first.lstrip().startswith("{") and path.suffix != ".ipynb" and parsed(first):
         program = next((each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines")
         return history_of(source, program, json_rows(everything))
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
-        state = any('"log_history"' in line for line in head)
-        return history_of(source, "HF Trainer" if state else "JSON", object_rows(everything))
+        return history_of(source, "JSON", object_rows(everything))
     if path.suffix == ".ipynb":
         return read_text(source, _printed("".join(everything)))
     for separator in SEPARATORS:
@@ -142,6 +144,11 @@ def _is_own(path: Path) -> bool:
 
 def _is_table(first: str, head: list[str], separator: str) -> bool:
     """Return whether a line names columns, and cells below it are numbers; a sentence may have its comma, too."""
-    named = entry_of((name, 1.0) for name in first.split(separator)).keys() & {"loss", "scale", "norm"}
+    fields = {field.partition(" ")[0] for field in entry_of((name, 1.0) for name in first.split(separator))}
     below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(separator))
-    return "=" not in first and ":" not in first and bool(named) and any(as_number(cell) is not None for cell in below)
+    return (
+        "=" not in first
+        and ":" not in first
+        and bool(fields & {"loss", "scale", "norm"})
+        and any(as_number(cell) is not None for cell in below)
+    )

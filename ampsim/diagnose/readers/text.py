@@ -11,7 +11,7 @@ from typing import Any
 
 from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern, spelled
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import Entry, as_number
+from ampsim.diagnose.readers.fields import Entry, as_number, with_loss
 from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
@@ -110,7 +110,12 @@ class TextReader:
             return
         if not stream.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
             stream.known(mine["name"])
-        if not (self.sentence(stream, text) or self.fault(text)):
+        if said := next(((each, found) for each in SENTENCES if (found := self.said(each, text))), None):
+            if bar:  # in whose line something else may print
+                before = text[: said[1].start()]
+                self.entry(stream, numbers_of(before, torn)[0], before, done, form_of(before))
+            self.sentence(stream, text, *said)
+        elif not self.fault(text):
             entry, tokens = numbers_of(text, torn)
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
@@ -147,22 +152,23 @@ class TextReader:
         stream.engines[at:] = [step, *stream.engines[at + 1 :]]
         return stream if at == 0 else self.streams.setdefault(f"engine {at + 1}", Stream(self.source))
 
-    def sentence(self, stream: Stream, text: str) -> bool:
-        """Take what a program says of an overflow; False if the line says something else."""
-        for each in SENTENCES:
-            if each["word"] in text and (found := each["pattern"].search(text)):
-                if stream.builder.program == UNKNOWN and each["program"]:
-                    stream.known(each["program"])
-                last = stream.told
-                if "says" in each:
-                    stream.builder.say(each["says"], self.number)
-                elif not self._said_before(stream, each, text, found):
-                    if stream.told and last == (each.get("repeats"), stream.told[1]):  # of the same skip: its scale
-                        stream.builder.add(line=self.number, scale=float(found[each["after"]]))
-                    else:
-                        self._told(stream, each, found)
-                return True
-        return False
+    @staticmethod
+    def said(each: dict[str, Any], text: str) -> re.Match[str] | None:
+        """Return where a line says a sentence of the table; None if it does not."""
+        return each["pattern"].search(text) if each["word"] in text else None
+
+    def sentence(self, stream: Stream, text: str, each: dict[str, Any], found: re.Match[str]) -> None:
+        """Take what a program says of an overflow."""
+        if stream.builder.program == UNKNOWN and each["program"]:
+            stream.known(each["program"])
+        last = stream.told
+        if "says" in each:
+            stream.builder.say(each["says"], self.number)
+        elif not self._said_before(stream, each, text, found):
+            if stream.told and last == (each.get("repeats"), stream.told[1]):  # of the same skip: its scale
+                stream.builder.add(line=self.number, scale=float(found[each["after"]]))
+            else:
+                self._told(stream, each, found)
 
     def _said_before(self, stream: Stream, each: dict[str, object], text: str, found: re.Match[str]) -> bool:
         """Return whether another rank says the same; where none gives its name, any line that repeats the last."""
@@ -184,6 +190,7 @@ class TextReader:
         entry = {name: float(found[group]) for name, group in columns.items() if group}
         if each.get("logarithm"):
             entry = {name: 2.0**value for name, value in entry.items() if abs(value) < 1022}
+        entry |= {name: math.inf for name in ("loss", "norm") if each.get(name)}
         if each.get("skips", 1):
             entry["skipped"] = 1.0
             stream.counted += 1.0
@@ -191,6 +198,7 @@ class TextReader:
 
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
+        stream.builder.loss = with_loss(entry, stream.builder.loss)
         if not math.isfinite(entry.get("evaluated", 0.0)):
             stream.builder.say("evaluation", self.number)
         if form.total and "skipped" in entry:

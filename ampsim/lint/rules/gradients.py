@@ -14,6 +14,9 @@ _HALF = re.compile(  # a model by its name, or one that is made there
     rf"(?:[\w.]+ = )?(?P<name>[\w.]+){_TO_HALF}|(?P<new>[\w.]+) = "
     rf"(?:[\w.]+\(.*\){_TO_HALF}|[\w.]+\.from_pretrained\(.*dtype=torch\.(half|float16)\b.*\))"
 )
+_DTYPE = re.compile(r"^ *(\w+) = (.*\btorch\.(?:half|float16)\b.*)", re.M)  # which a name stands for, or may
+_ENABLED = re.compile(r"GradScaler\(.*?enabled=(.*)\)")
+_ADDED = re.compile(r"peft|lora|adapter|requires_grad|cast_training|\.float\(\)", re.I)
 _UNSURE = re.compile(r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I)  # which are half
 
 
@@ -23,8 +26,17 @@ def clip_before_unscale(trace: Trace, clip: Event) -> bool:
     if not trace.of("step", after=clip, near=clip) or has(clip.words, "get_scale|scaler|inv_scale"):
         return False
     if start:
-        return not trace.of("unscale", "step", "grad", "bare", after=start, before=clip, beside=clip)
+        done = trace.of("unscale", "step", "grad", "bare", after=start, before=clip, beside=clip)
+        return all(each.kind == "unscale" and _of_another(trace, each, clip) for each in done)
     return not ("unscale" in trace.source.text or trace.of("backward") or trace.of("step", before=clip))
+
+
+def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
+    """Return whether an optimizer was unscaled that takes its steps elsewhere, and not with what is clipped."""
+    first = next(iter(trace.of("update", "backward", after=clip, near=clip)), None)
+    stepped = {step.of for step in trace.of("step", after=unscale, before=first, near=clip)}
+    own = {step.of for _, step in trace.source.events("step")}
+    return unscale.of in own - stepped and bool(stepped) and all(re.fullmatch(r"[\w.]+", each) for each in own)
 
 
 def unscale_after_step(trace: Trace, late: Event) -> bool:
@@ -99,14 +111,27 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
 def half_model(source: Source) -> Iterator[ast.AST]:
     """Yield what makes models half whose parameters an optimizer in the same function has, with a scaler."""
     for scope in (source.tree, *source.functions) if any(source.events("step")) else ():
-        for node in (each for each in scope.body if isinstance(each, ast.Assign | ast.Expr)):
-            made = _HALF.fullmatch(ast.unparse(node)) if isinstance(node.value, ast.Call) else None
-            whole = ast.unparse(scope) if made else ""
+        calls = [
+            each for each in scope.body if isinstance(each, ast.Assign | ast.Expr) and isinstance(each.value, ast.Call)
+        ]
+        whole = ast.unparse(scope) if calls and (source.wrapped or "GradScaler" in source.text) else ""
+        dtypes = "|".join(name for name, value in _DTYPE.findall(whole) if _scales_with(name, value, whole)) or "$^"
+        for node in calls if source.wrapped or "GradScaler" in whole else ():
+            text = re.sub(rf"(\.to\((?:.*, )?(?:dtype=)?|dtype=)(?:{dtypes})\b", r"\1torch.half", ast.unparse(node))
+            made = _HALF.fullmatch(text)
             model = made["name"] or made["new"] if made else ""
             given = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", whole) if made else ()
-            unsure = made and made["new"] and _UNSURE.search(whole)
-            if made and "GradScaler" in whole and f"{model}.float()" not in whole and not unsure:
+            unsure = made and made["new"] and text == ast.unparse(node) and _UNSURE.search(whole)
+            if made and f"{model}.float()" not in whole and not unsure:
                 yield from [node.value] * (OPTIMIZER in map(kind_by_class, given))
+
+
+def _scales_with(dtype: str, value: str, whole: str) -> bool:
+    """Return whether a scaler scales where a name is float16, and all of a model may be cast to it."""
+    asked = _ENABLED.search(whole)
+    words = [re.findall(r"\w+\b(?!\.)", text) for text in (f"{dtype} {value}", asked[1] if asked else dtype)]
+    same = {*words[0]} & {*words[1]} - {"if", "else"} and "not" not in words[1]
+    return bool(same) and not _ADDED.search(whole)
 
 
 def scaled_loss_logged(trace: Trace, each: Event) -> bool:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import OPTIMIZER, SCALER, called, leaf, name_of
+from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of, words_in
 from ampsim.lint.source import Source, Trace
 
 _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", re.I)
@@ -46,16 +46,21 @@ def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
     """Yield the optimizer's state in a checkpoint of a file that has a scaler, and nowhere saves that."""
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)
-    if used and not mentions_a_scaler(source):
-        yield from [*saved_optimizers(source)][:1]
+    if not mentions_a_scaler(source):
+        saved = [*saved_optimizers(source)] if used or any(source.events("apex")) else []
+        yield from [each for each in saved if used or "state_dict" in words_in(each)][:1]  # what saves may ask apex
 
 
 def mentions_a_scaler(source: Source) -> bool:
-    """Return whether a scaler is saved, or handed to what may save it."""
+    """Return whether a scaler is saved, or handed to what may save it, or apex or an accelerator saves its own."""
     for node in source.nodes:
         match node:
             case ast.Constant(value=str(text)) if len(text) < 40:
                 said = text
+            case ast.Attribute(attr="save_state", value=value) if is_wrapper(name_of(value)):
+                return True
+            case ast.Attribute(attr="state_dict", value=value) if leaf(name_of(value)) == "amp":
+                return True
             case ast.Attribute(attr="state_dict" | "load_state_dict", value=value):
                 said = name_of(value)
             case ast.Dict(values=values):
@@ -82,18 +87,48 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
                 aside.add(value)
             case ast.Return(value=ast.Call() as value):
                 aside.add(value)
-            case ast.Call(func=ast.Attribute(attr="state_dict", value=value)) if node not in aside:
+            case ast.Call(func=ast.Attribute(attr="state_dict", value=ast.Subscript(value=value) | value)) if (
+                node not in aside
+            ):
                 yield from [node] * _is_optimizer(source, value)
+            case ast.ListComp(generators=[each]) | ast.DictComp(generators=[each]) if _runs_over(source, each.iter):
+                own = {part.id for part in ast.walk(each.target) if isinstance(part, ast.Name)}
+                yield from (
+                    call for call in source.calls_of("state_dict", node) if name_of(call.func).split(".")[0] in own
+                )
             case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
                 parts = [*args, *(word.value for word in words)]
                 given += [node] * any(_is_optimizer(source, part) for part in parts)
-            case ast.Call(args=args) if called(node) in ("print", "load_state_dict"):
+            case ast.Call(args=args) if called(node) in ("print", "load_state_dict", "store"):
                 aside |= {*args}
     yield from given
 
 
+def _runs_over(source: Source, node: ast.expr) -> bool:
+    """Return whether a loop over something, or over its items, is one over optimizers."""
+    match node:
+        case ast.Call(func=ast.Name(id="enumerate"), args=[first]):
+            return _runs_over(source, first)
+        case ast.Call(func=ast.Attribute(attr="items" | "values", value=value), args=[]):
+            return _is_optimizer(source, value)
+    return _is_optimizer(source, node)
+
+
 def _is_optimizer(source: Source, node: ast.AST) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and source.kind(name_of(node)) == OPTIMIZER
+
+
+def scaler_unused(source: Source) -> Iterator[ast.AST]:
+    """Yield the scalers that a function makes, and neither calls nor hands on, and that passes losses back itself."""
+    own = [trace.start for trace in source.traces if trace.of("bare") and not trace.of("scale", "apex")]
+    kept = {each.value for each in source.nodes if isinstance(each, ast.Attribute) and "state_dict" in each.attr}
+    for function in own if "GradScaler(" in source.text else ():
+        for node in ast.walk(function or source.tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as made) if called(made) == "GradScaler":
+                    named = (each for each in source.nodes if isinstance(each, ast.Name) and each.id == name)
+                    if kept.issuperset(each for each in named if isinstance(each.ctx, ast.Load)):
+                        yield made
 
 
 def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:

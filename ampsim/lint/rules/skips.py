@@ -14,7 +14,8 @@ _STEPS = r"apply_(gradients|updates)|\.update\(|optim|params \- "
 
 def schedule_on_skip(trace: Trace, each: Event) -> bool:
     """Return whether a schedule steps whether or not the scaler did; a foreign one may follow the optimizer's count."""
-    return leaf(each.on) not in trace.source.foreign and any(map(each.regardless, trace.skippable()))
+    waits = trace.source.prepared or leaf(each.on) in trace.source.foreign
+    return not waits and any(map(each.regardless, trace.skippable()))
 
 
 def average_on_skip(trace: Trace, each: Event) -> bool:

@@ -178,7 +178,7 @@ class Subject:
     def lacking(self) -> frozenset[str]:
         """The features that no check may ask for: what is declared, and what the scaler says in its own ``without``."""
         made: object = None
-        with suppress(Exception):  # a maker that raises is a finding of each check
+        with suppress(Exception):
             made = self.make(self.traits.possible(Rule()))
         said = getattr(made, "without", None)
         has = {
@@ -192,8 +192,10 @@ class Subject:
 
     @cached_property
     def kind(self) -> type:
-        """The class of what it makes."""
-        return type(self.make(self.traits.possible(Rule())))
+        """The class of what it makes; that of None where making it raises, which is a finding of each check."""
+        with suppress(Exception):
+            return type(self.make(self.traits.possible(Rule())))
+        return type(None)
 
     @property
     def is_torchs(self) -> bool:

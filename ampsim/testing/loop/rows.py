@@ -33,9 +33,9 @@ def with_inf(data: Any) -> Any:
     """Return a batch with an inf as the last number of its first array with a point; None if it has none."""
     if not (fractions := [each for each in _arrays(data) if is_fraction(each)]):
         return None
-    factor = np.ones(fractions[0].shape, np.float32)
-    factor[tuple(-1 for _ in factor.shape)] = np.inf
-    return mapped(data, lambda each: each * factor if each is fractions[0] else each)
+    added = np.zeros(fractions[0].shape, np.float32)  # as 0 times an inf is none
+    added[tuple(-1 for _ in added.shape)] = np.inf
+    return mapped(data, lambda each: each + added if each is fractions[0] else each)
 
 
 def halved(data: Any, count: int) -> list[Any] | None:
