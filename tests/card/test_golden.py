@@ -206,7 +206,7 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     agree(GOLDEN / "printed.txt", {name: plain(text) for name, text in found.items()})
 
 
-def test_what_is_known_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_of_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch and nvidia-smi have it; here both are made up."""
     properties = SimpleNamespace(
         name="NVIDIA H0 80GB", uuid="u-1", major=9, minor=1, total_memory=80, multi_processor_count=3
@@ -214,17 +214,20 @@ def test_what_is_known_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def done(line: list[str], **options: object) -> SimpleNamespace:
-        asked.append(f"{line} {options}")
+        asked.extend([f"{line} {options}"] if "--format=csv" in line else [])  # the platform's own runs programs, too
         return SimpleNamespace(stdout="a, b\nc\n")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H0-80GB (PCIe)")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(subprocess, "run", done)
     found = {}
     for smi in ("/bin/nvidia-smi", None):
         monkeypatch.setattr(run.shutil, "which", lambda name, smi=smi: smi and f"{smi} {name}")
-        found[f"{smi}"] = f"{run.describe('cuda')}\n{run.slug('cuda')} {run.slug('cpu')}"
+        found[f"{smi}"] = f"{run.describe('cuda')}"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    with run.opened(None, 1.0, None) as (path, _):
+        found["named"] = re.sub("[0-9a-f]{8}", "DIGITS", path.name)
     monkeypatch.setattr(run, "platform", SimpleNamespace(processor=lambda: "", machine=lambda: "x86"))
     agree(GOLDEN / "device.txt", {**found, "asked": "\n".join(asked), "cpu": f"{run.describe('cpu')}"})
 
@@ -296,7 +299,7 @@ def test_where_tensors_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "SECONDS", 0.001)
     found = {}
     for name, call in {
-        "facts": lambda: probes.facts("cpu"), "step": lambda: probes.step("in order", "cpu", 1),
+        "facts": lambda: next(probes.compare_arithmetic("cpu")), "step": lambda: probes.step("in order", "cpu", 1),
         "train": lambda: next(probes.train("torch", "cpu", 256, 1, 1, 4, 8)), "steps": lambda: next(probes.time_steps("cpu")),
     }.items():  # fmt: skip
         with Made() as made:
