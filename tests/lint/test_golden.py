@@ -132,6 +132,54 @@ def changed(text: str) -> Iterator[tuple[str, str]]:
                 yield f"{sign}{n + 1}", whole
 
 
+THIRD = """
+import torch
+scaler = torch.amp.GradScaler()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+debug = False
+for step, (x, y) in enumerate(loader):
+    optimizer.zero_grad()
+    loss = (model(x) - y).pow(2).sum()
+    scaler.scale(loss).backward()
+    if debug:
+        scaler.update()
+    scaler.unscale_(optimizer)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), threshold_of(step))
+    other = torch.nn.utils.clip_grad_value_(model.parameters())
+    self.count += 1
+    total += loss.mean()
+    if not debug and self.count > 3:
+        scaler.step(optimizer)
+    scaler.update()
+    for p in model.parameters():
+        p.grad.nan_to_num_()
+    optimizer.step()
+else:
+    scheduler.step()
+    scaler.unscale_(optimizer)
+"""
+BARE = """
+import torch
+scaler = torch.amp.GradScaler()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in loader:
+    scaler.scale(model(x).sum()).backward()
+    for p in model.parameters():
+        p.grad.nan_to_num_()
+    optimizer.step()
+    scaler.update()
+"""
+
+
+def test_what_is_made_of_loops_that_say_little() -> None:
+    found = {}
+    for name, text in {"third": THIRD, "bare": BARE, "negated": THIRD.replace("debug = False", "debug = True")}.items():
+        findings = [f"{each.line}:{each.column} {each.code} {each.message}" for each in lint(text, codes=RULES)]
+        made, marks = adapt_source(text, "train.py", None)
+        found[name] = "\n".join([*findings, made[made.index("def make") :], *marks])
+    agree(GOLDEN / "little.txt", found)
+
+
 def test_what_is_found_where_a_line_is_missing_moved_or_doubled() -> None:
     found = {}
     for code, rule in RULES.items():
