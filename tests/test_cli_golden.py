@@ -51,12 +51,17 @@ def in_words(command: Any) -> dict[str, Any]:
 
     def told(each: Any) -> dict[str, Any]:
         named = {name: value for name, value in vars(each).items() if name not in USUAL}
-        given = {name: value for name, value in named.items() if value or (value == 0 and value is not False)}
+        given = {
+            name: value
+            for name, value in named.items()
+            if value or (value == 0 and (value is not False or name == "show_default"))
+        }
         plain = {name: value for name, value in given.items() if isinstance(value, str | int | float | list)}
         plain |= {"default": "CPUs"} if plain.get("name") == "jobs" else {}
         plain = {name: value for name, value in plain.items() if (name, value) not in USUALLY}
+        plain.pop("is_flag", None)
         called = [name for name in ("callback", "_custom_shell_complete") if getattr(each, name, None)]
-        return {**plain, "does": called}
+        return plain | ({"does": called} if called else {})
 
     parameters = [
         [f"{getattr(getattr(each, 'type_descriptor', None), 'annotation', '')}", *told(each).items()]
@@ -203,7 +208,8 @@ def test_what_a_sweep_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     commands = [
         "sweep runs torch.amp.GradScaler --jobs 1",
         "sweep runs torch.amp.GradScaler -s interval=5,100 -s init=2**10,2**16 --jobs 2 -o rows.csv",
-        "sweep empty torch.amp.GradScaler", "sweep runs torch", "sweep runs torch.amp.GradScaler -s interval",
+        "sweep empty torch.amp.GradScaler", "sweep runs torch", "sweep runs torch.amp.GradScaler -s init=1=2",
+        "sweep runs torch.amp.GradScaler -s interval",
         "sweep runs torch.amp.GradScaler -s interval=1 -s interval=2",
         "sweep runs torch.amp.GradScaler --jobs 1 -o no/such/rows.csv",
     ]  # fmt: skip
@@ -263,11 +269,14 @@ def test_what_a_terminal_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     logs()
     for name, value in {"_force_terminal": True, "_width": 90, "_color_system": ColorSystem.STANDARD}.items():
         monkeypatch.setattr(terminal.out, name, value)
-    monkeypatch.setattr(terminal.out, "legacy_windows", False)
+        monkeypatch.setattr(terminal.err, name, value)
+    for console in (terminal.out, terminal.err):
+        monkeypatch.setattr(console, "legacy_windows", False)
     Path("steers.log").write_text(LOSSES + "step 16: loss=\x1b[31m2, scale=8192\n")
     commands = ["explain train.log", "explain healthy.log", "explain fall.log",
                 "explain nothing.log", "explain steers.log", f"replay {TORCH} 01",
-                f"dialects --diff {TORCH} {FLAX}", "explain long.log", "report 'a\x1b]0;b.log'"]  # fmt: skip
+                f"dialects --diff {TORCH} {FLAX}", "explain long.log", "report 'a\x1b]0;b.log'",
+                "report 'none 123 :smile: [b].log'"]  # fmt: skip
     agree(GOLDEN / "terminal.txt", {ascii(each): run(each).replace("\x1b", "ESC") for each in commands})
 
 
@@ -405,7 +414,7 @@ def test_what_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     Path("list.json").write_text("[]")
     Path("deep.json").write_text("[" * 100_000)
     found = {command: run(command) for command in JUDGED}
-    found["r.json"] = Path("r.json").read_text()
+    assert json.loads(Path("r.json").read_text())["findings"] == 1
     version = re.compile(r'": "[\d.]+(dev\d|\+cpu)*"')
     agree(GOLDEN / "checked.txt", {each: version.sub('": "VERSION"', text) for each, text in found.items()})
 
@@ -413,6 +422,7 @@ def test_what_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_is_passed_on_to_the_judges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     from ampsim.testing import child
+    from ampsim.testing.alarm import CannotJudgeError
     from ampsim.testing.emit import run_emitted
     from ampsim.testing.kit.laws import LAWS
     from ampsim.testing.law import Result
@@ -431,6 +441,10 @@ def test_what_is_passed_on_to_the_judges(tmp_path: Path, monkeypatch: pytest.Mon
     def judge_apart(begin: Any, laws: Any, **given: Any) -> Iterator[Result]:
         return results(given["name"], [*(f"{each!r}" for each in begin.args[1:]), len(laws), sorted(given.items())])
 
+    def unjudged(*_: Any, **__: Any) -> Iterator[Result]:
+        raise CannotJudgeError("it hangs")
+        yield
+
     def judge_ranks(make: Any, *args: Any, **given: Any) -> Iterator[Result]:
         return results("", [*args, sorted(given.items())])
 
@@ -442,9 +456,15 @@ def test_what_is_passed_on_to_the_judges(tmp_path: Path, monkeypatch: pytest.Mon
         "check torch.amp:GradScaler ampsim.torch:GradScaler --report md",
         "check-loop loop:make --time-limit 3 --law resume_is_invisible",
         "check-ranks torch.amp:GradScaler --ranks 3 --gradients replicated --without enabled --xfail skip_budget",
+        "check-ranks torch.amp:GradScaler",
         "emit-test skip_budget torch.amp:GradScaler",
         "emit-test skip_budget x:y --ranks 3 -n 4 --time-limit 9 -o it.py",
         "emit-test skip_budget x:y --trait min_scale=1 --without threads", "check torch.amp:GradScaler --report xml",
     ]  # fmt: skip
     found = {command: run(command) + "\n".join([told.pop() for _ in told[:]]) for command in commands}
+    outcomes[:] = ["passed", "refused", "refused", "passed", "passed"]
+    found["refused"] = run("check torch.amp:GradScaler")
+    found["a loop, refused"] = run("check-loop loop:make")
+    monkeypatch.setattr(child, "judge_apart", unjudged)
+    found["cannot judge"] = run("check torch.amp:GradScaler")
     agree(GOLDEN / "passed_on.txt", {**found, "it.py": Path("it.py").read_text()})

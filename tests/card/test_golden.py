@@ -206,7 +206,7 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     agree(GOLDEN / "printed.txt", {name: plain(text) for name, text in found.items()})
 
 
-def test_what_is_known_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_known_of_a_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch and nvidia-smi have it; here both are made up."""
     properties = SimpleNamespace(
         name="NVIDIA H0 80GB", uuid="u-1", major=9, minor=1, total_memory=80, multi_processor_count=3
@@ -214,7 +214,7 @@ def test_what_is_known_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def done(line: list[str], **options: object) -> SimpleNamespace:
-        asked.append(f"{line} {options}")
+        asked.extend([f"{line} {options}"] if "--format=csv" in line else [])  # the platform's own runs programs, too
         return SimpleNamespace(stdout="a, b\nc\n")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
@@ -224,6 +224,10 @@ def test_what_is_known_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     for smi in ("/bin/nvidia-smi", None):
         monkeypatch.setattr(run.shutil, "which", lambda name, smi=smi: smi and f"{smi} {name}")
         found[f"{smi}"] = f"{run.describe('cuda')}"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    with run.opened(None, 1.0, None) as (path, _):
+        found["named"] = re.sub("[0-9a-f]{8}", "DIGITS", path.name)
     monkeypatch.setattr(run, "platform", SimpleNamespace(processor=lambda: "", machine=lambda: "x86"))
     agree(GOLDEN / "device.txt", {**found, "asked": "\n".join(asked), "cpu": f"{run.describe('cpu')}"})
 

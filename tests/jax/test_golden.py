@@ -50,16 +50,8 @@ def stable(text: str) -> str:
 
 RULES = {
     "torch": Rule(init_scale=8.0, growth_interval=2),
-    "thirds": Rule(init_scale=3.0, growth_factor=3.0, backoff_factor=1 / 3, growth_interval=1),
     "patient": Rule(init_scale=8.0, growth_interval=2, hysteresis=2, min_scale=2.0, max_scale=16.0),
     "late": Rule(init_scale=8.0, growth_interval=1, delay=2),
-    "rounded": Rule(
-        init_scale=8.0,
-        growth_interval=3,
-        backoff_factor=0.3,
-        arithmetic=Arithmetic(round_factors=True),
-        growth_test=">=",
-    ),
     "divides": Rule(
         init_scale=7.0,
         growth_factor=3.0,
@@ -67,15 +59,6 @@ RULES = {
         growth_interval=2,
         arithmetic=Arithmetic(backoff="divide"),
     ),
-    "reciprocal": Rule(
-        init_scale=7.0,
-        growth_factor=3.0,
-        backoff_factor=1 / 3,
-        growth_interval=2,
-        arithmetic=Arithmetic(backoff="reciprocal"),
-    ),
-    "top": Rule(init_scale=2.0**127, growth_interval=1),
-    "low": Rule(init_scale=2.0**-125, growth_interval=9, arithmetic=Arithmetic(flush_subnormals=True)),
 }
 HISTORY = [False, True, True, False, False, True, False, False, False]
 

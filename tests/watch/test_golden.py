@@ -110,7 +110,8 @@ def test_what_is_recorded() -> None:
     found = {}
     for name, make in SCALERS.items():
         found[name] = trained(make())
-        found[f"{name}, sampled"] = trained(make(), every=3, names="*.weight", still=0)
+        if name in ("torch", "none"):
+            found[f"{name}, sampled"] = trained(make(), every=3, names="*.weight", still=0)
     for name in ("torch", "ours"):
         found[f"{name}, several"] = trained(SCALERS[name](), several=True, every=0)
         found[f"{name}, clipped"] = trained(SCALERS[name](), clips=True, every=0, first_step=40)
