@@ -115,7 +115,10 @@ def loss(run: Evidence) -> Iterator[Statement]:
     if not bad.any():
         return
     guarded = bool(len(run.points[0]) or (run.counted > 0).any())  # a scaler may skip, and go on
-    kind = "forward overflow" if _lasting(bad, guarded=guarded) else "last losses" if bad[-1] else "some losses"
+    lasting = _lasting(bad, guarded=guarded)
+    if run.format.get("loss") == "mean":  # who scores later has taken steps, and one batch is enough for a mean
+        lasting &= bool(bad[-1]) and run.says.get("scores", [0])[-1] < run.line[rows[bad][0]]
+    kind = "forward overflow" if lasting else "last losses" if bad[-1] else "some losses"
     yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 

@@ -30,6 +30,20 @@ EVALUATED = "{'eval_loss': nan, 'eval_runtime': 0.2, 'epoch': 5.0}"
 NOTE = "2026-01-01 NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 8.0"
 SWIN = "INFO Train: [{}/2][{}/40]\teta 0:00:03 lr 0.1\tloss {} ({})\tgrad_norm {} (1.5)"
 
+
+def yolo(*rows):
+    """Return the lines of some epochs: the loss, and what the evaluation scores."""
+    return [
+        line
+        for epoch, (loss, score) in enumerate(rows, 1)
+        for line in (
+            "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size",
+            f"       {epoch}/20     1.16G       {loss}       {loss}       {loss}         16        448: 100%|#| 1/1",
+            f"                   all         51         42      {score}      {score}      {score}      {score}",
+        )
+    ]
+
+
 FAIRSEQ = "| train | epoch 001: {} / 1374 loss=14.3, num_updates={}, gnorm=3.9, loss_scale={}, train_loss_scale={}"
 
 CASES = {
@@ -348,6 +362,16 @@ CASES = {
         ["steps 107200 to 107400"],
         ["step 107 "],
     ),
+    "a mean over the epoch is NaN by one batch, and the run scores": (
+        yolo(("nan", 0), ("nan", 0.01), ("nan", 0.2)),
+        ["cannot tell", "scores above 0 on at least 2 lines"],
+        ["LOSS NOT FINITE"],
+    ),
+    "a mean that is finite again": (
+        yolo(("nan", 0), ("nan", 0), ("nan", 0), (1.7, 0.2)),
+        ["cannot tell"],
+        ["LOSS NOT"],
+    ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
         ["its skips are counted, and in its last quarter steps were taken"],
@@ -596,6 +620,10 @@ SICK = {
         ],
         ["LOSS NOT FINITE", "on 2 records of 4, steps 400 to 600"],
     ),
+    "YOLO's losses have their names above, and no box is found": (
+        yolo(("nan", 0), ("nan", 0), ("nan", 0)),
+        ["LOSS NOT FINITE", "on 3 records of 3"],
+    ),
     "a bar and a sentence share a line": (
         [
             f"[Train]: 0%| | {at}/8614 [00:00<1:00:07, 2.39it/s, loss={loss}, lr=2.5e-05][deepscale] OVERFLOW! "
@@ -725,6 +753,8 @@ OrderedDict([('epoch', 3), ('train_loss', nan), ('eval_top1', 0.1)])
 """
 NO_TRAINING = """
 best loss inf
+last_loss: inf
+delta_loss: nan
 lowest_loss: inf
 previous loss: inf
 Evaluation: loss = nan

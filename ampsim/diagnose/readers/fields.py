@@ -56,9 +56,14 @@ def settled(found: Entry) -> Entry:
     return found
 
 
+def kinds(entry: Entry) -> set[str]:
+    """Return the fields of an entry, a loss under any name as one."""
+    return {field.partition(" ")[0] for field in entry}
+
+
 def in_company(entry: Entry) -> Entry:
     """Return an entry; nothing if a scale stands alone, as in a configuration, or a norm, as where one overflows."""
-    alone = "scale" in entry and COMPANY.isdisjoint(field.partition(" ")[0] for field in entry)
+    alone = "scale" in entry and COMPANY.isdisjoint(kinds(entry))
     return {} if alone or entry.keys() == {"norm"} else entry
 
 
