@@ -104,7 +104,11 @@ def _falls(history: History) -> bool:
     losses = history.loss[np.isfinite(history.loss)]
     part = len(losses) // 4
     first, last = losses[:part], losses[-part:]
-    return part >= 3 and bool(0 < last.max() < first.min() and np.median(last) < 0.9 * np.median(first))
+    return (
+        part >= 3
+        and "loss" not in history.settings
+        and bool(0 < last.max() < first.min() and np.median(last) < 0.9 * np.median(first))
+    )
 
 
 def in_words(explanation: Explanation, *, lines: bool = False) -> str:

@@ -133,7 +133,7 @@ def rose(run: Evidence) -> Iterator[Statement]:
     """Yield that the loss rose at once, so that each one after is far above those before."""
     rows = np.flatnonzero(np.isfinite(run.loss) & (run.segment == run.segment[-1]))
     losses = run.loss[rows]
-    if len(rows) < 4 or (losses <= 0).any():
+    if len(rows) < 4 or (losses <= 0).any() or "loss" in run.settings:  # one of several may rise
         return
     padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
     highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
@@ -145,7 +145,7 @@ def rose(run: Evidence) -> Iterator[Statement]:
     at = int(shown[0])
     fell = any(run.points[1][last] >= rows[at - 1] and run.halvings(first, last) >= 2
                for first, last in run.descents)  # fmt: skip
-    if fell or min(at, seen[at]) >= 5:
+    if fell or min(at, seen[at]) >= 5 or lowest[at] > JUDGED.leap * highest[at]:
         before, after = np.median(losses[max(0, at - JUDGED.before) : at]), np.median(losses[at:])
         yield make(run, "loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"})
 

@@ -372,6 +372,16 @@ CASES = {
         ["cannot tell"],
         ["LOSS NOT"],
     ),
+    "a leap of the loss needs few lines": (
+        [f"step {at}: loss {loss}" for at, loss in enumerate([11.6, 8.8, 8712.5, 15806.3])],
+        ["LOSS ROSE", "before is 10.2, that of those after is 1.23e+04"],
+        [],
+    ),
+    "one of several losses may rise": (
+        [f"step {at}: gen loss total: {2 if at < 9 else 900 + at}, loss_kl: 2.0" for at in range(18)],
+        ["cannot tell"],
+        ["LOSS ROSE"],
+    ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
         ["its skips are counted, and in its last quarter steps were taken"],
@@ -788,10 +798,11 @@ def test_what_is_not_finite_beside_the_training_is_no_finding(line: str) -> None
 
 
 def test_a_loss_under_a_name_that_is_not_known_is_one_loss() -> None:
-    """Of several names the first; where a known name comes, no other; and its rise is no finding."""
+    """Of several names the first; where a known name comes, no other."""
     parts = [f"step {at}: gen loss total: {2 + at / 9}, loss_kl: {9 - at / 9}\n" for at in range(9)]
     history = read_text("-", parts)
     assert history.loss.tolist() == pytest.approx([2 + at / 9 for at in range(9)])
+    assert history.settings["loss"] == "gen_loss_total"
     known = read_text("-", ["step 1: loss: 2.0\n", "step 2: loss_kl: nan\n", "step 3: loss: 1.0, loss_kl: nan\n"])
     assert known.loss.tolist() == [2.0, 1.0]
 
