@@ -46,7 +46,8 @@ def explain(history: History) -> Explanation:
         statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
         words = TABLE["verdict"]
         if statements[0].verdict == "wrong":
-            verdict, why = "wrong", words[statements[0].why]
+            causes = {each.why for each in statements if each.verdict == "wrong"}
+            verdict, why = "wrong", words["both" if causes == {"scale", "other"} else statements[0].why]
         else:
             verdicts = [_verdict(run, statements) for run in runs]
             verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")

@@ -522,6 +522,84 @@ CASES = {
         ["too few of its lines show"],
         ["too short"],
     ),
+    "a loss that is 0 beside a finite norm is no NaN": (
+        [TRAINER.format(0.0, norm, at) for at, norm in enumerate([0.1, "nan", 0.2, 0.1, 0.2, "nan", 0.1, 0.2])],
+        ["The gradient norm is not finite on 2 records of 8"],
+        ["LOSS 0"],
+    ),
+    "each norm of a short log is not finite": (
+        [TRAINER.format(9 - at, "nan", at).replace("1e-05", "0.0") for at in range(2)],
+        ["The gradient norm is not finite on each of 2 records"],
+        [],
+    ),
+    "a loss is not finite beside a norm that is skipped": (
+        ["Step 0: loss=nan, grad_norm=nan, nan_skipped=1.0 (skipped)"]
+        + [f"Step {at}00: loss=0.{9 - at}, grad_norm=0.{at}, nan_skipped=0.0" for at in range(1, 8)],
+        ["The loss is not finite on 1 record of 8, step 0"],
+        ["stays finite", "up to step 100"],
+    ),
+    "a time per step is no step": (
+        [f"step: {at}0, loss: nan, ms/step: {374.6 - 99 * at}" for at in range(2)],
+        ["2 records of 2, steps 0 to 10"],
+        ["goes back"],
+    ),
+    "a step stands without a colon, and the bar beside it counts batches": (
+        [
+            f" 35%|###   | {666 + at}/1974 [10:00<20:00, 1.0it/s]Train loss {130950 + at} nan Grad Norm nan"
+            for at in (0, 1)
+        ],
+        ["2 records of 2, steps 130950 to 130951"],
+        ["step 666"],
+    ),
+    "iterations and losses alone": (
+        ["1:\t30.65", "2:\tnan", "3:\tnan", "4:\tnan"],
+        ["LOSS NOT FINITE: The loss itself is not finite on 3 records of 4, steps 2 to 4"],
+        [],
+    ),
+    "a person has written beside the values": (
+        [
+            line
+            for at in (10, 20)
+            for line in (
+                "{",
+                f'"step": {at}, # a',
+                '"loss": 0.0, <- 0',
+                '"grad_norm": NaN, <- look',
+                '"epoch": 0.1',
+                "},",
+            )
+        ],
+        ["Read 2 records"],
+        [],
+    ),
+    "a count that is more than the steps since the last line is of the whole run": (
+        [
+            f" iteration {822 + at}/ 99999 | lm loss: 3.9 | loss scale: {2 ** (16 - max(at - 1, 0))}.0 "
+            f"| grad norm: 1.0 | number of skipped iterations: {max(at - 1, 0)} | number of nan iterations: 0 |"
+            for at in range(4)
+        ],
+        ["Skipped: 2 steps"],
+        ["at least 3"],
+    ),
+    "a cause besides the scale": (
+        [
+            f"{RANK} step=1, skipped=0, lr=[0.1]",
+            f"{RANK} step=2, skipped=0, lr=[0.1]",
+            f"{RANK} step=1000, skipped=700, lr=[0.1]",
+            f"{SCALER} Attempted loss scale: 2.0, reducing to 1.0",
+            f"{RANK} step=1001, skipped=701, lr=[0.1]",
+            f"{SCALER} Attempted loss scale: 1.0, reducing to 1.0",
+            f"{RANK} step=1002, skipped=702, lr=[0.1]",
+            f"{RANK} step=1003, skipped=702, lr=[0.1]",
+        ],
+        ["it is not the loss scale alone", "SKIPS TOO OFTEN", "LOW SCALE"],
+        ["and it is the loss scale"],
+    ),
+    "lines follow that say nothing of the scale": (
+        [*(f"{APEX} {2.0**k}" for k in range(15, 9, -1)), *(f"example {at} of the data" for at in range(99))],
+        ["Cannot tell"],
+        ["still looking", "no step is known"],
+    ),
 }
 
 CASES |= {
