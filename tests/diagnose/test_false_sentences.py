@@ -523,8 +523,8 @@ CASES = {
         ["too short"],
     ),
     "a loss that is 0 beside a finite norm is no NaN": (
-        [TRAINER.format(0.0, norm, at) for at, norm in enumerate([0.1, "nan", 0.2, 0.1, 0.2, "nan", 0.1, 0.2])],
-        ["The gradient norm is not finite on 2 records of 8"],
+        [TRAINER.format(0.0, norm, at) for at, norm in enumerate([0.1, "nan", 0.2, "nan", 0.1, 0.2, "nan", 0.1])],
+        ["The gradient norm is not finite on 3 records of 8"],
         ["LOSS 0"],
     ),
     "each norm of a short log is not finite": (
@@ -539,7 +539,7 @@ CASES = {
         ["stays finite", "up to step 100"],
     ),
     "a time per step is no step": (
-        [f"step: {at}0, loss: nan, ms/step: {374.6 - 99 * at}" for at in range(2)],
+        [f"Step {at}0/20 | Loss: nan | LR: 0.0 | ms/step: {374.6 - 99 * at}" for at in range(2)],
         ["2 records of 2, steps 0 to 10"],
         ["goes back"],
     ),
@@ -558,16 +558,8 @@ CASES = {
     ),
     "a person has written beside the values": (
         [
-            line
-            for at in (10, 20)
-            for line in (
-                "{",
-                f'"step": {at}, # a',
-                '"loss": 0.0, <- 0',
-                '"grad_norm": NaN, <- look',
-                '"epoch": 0.1',
-                "},",
-            )
+            *("{", '"epoch": 0.02,', '"grad_norm": NaN,', '"loss": 14577.9766,  ← the first loss', '"step": 10', "},"),
+            *("{", '"epoch": 0.04,', '"grad_norm": NaN,  ← NaN (bad)', '"loss": 0.0,  # now 0', '"step": 20', "}"),
         ],
         ["Read 2 records"],
         [],
