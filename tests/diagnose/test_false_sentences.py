@@ -587,6 +587,14 @@ CASES = {
         ["it is not the loss scale alone", "SKIPS TOO OFTEN", "LOW SCALE"],
         ["and it is the loss scale"],
     ),
+    "a warning is no error that ends the log": (
+        [
+            *(f"step {at}: loss: {9 - at / 9:.2f}, grad_norm: 1.{at}" for at in range(20)),
+            "lr_scheduler.py:100: UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`.",
+        ],
+        ["Healthy"],
+        ["ends in an error"],
+    ),
     "lines follow that say nothing of the scale": (
         [*(f"{APEX} {2.0**k}" for k in range(15, 9, -1)), *(f"example {at} of the data" for at in range(99))],
         ["Cannot tell"],

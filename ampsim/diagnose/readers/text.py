@@ -130,10 +130,10 @@ class TextReader:
             self.plans.insert(0, (plan, stream))
 
     def fault(self, text: str) -> bool:
-        """Take an error that is known; False if there is none."""
+        """Take an error that is known; False if there is none. A warning ends no run of which lines were read."""
         programs = " ".join(each.builder.program for each in self.streams.values())
         error = error_in(text, programs) if any(word in text for word in _ENDS) else None
-        if error:
+        if error and not ("Warning: " in text and any(each.builder.rows for each in self.streams.values())):
             self.error = self.number, error["pattern"].pattern
         return error is not None
 
