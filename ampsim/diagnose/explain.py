@@ -46,7 +46,8 @@ def explain(history: History) -> Explanation:
         statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
         words = TABLE["verdict"]
         if statements[0].verdict == "wrong":
-            verdict, why = "wrong", words[statements[0].why]
+            causes = {each.why for each in statements if each.verdict == "wrong"}
+            verdict, why = "wrong", words["both" if causes == {"scale", "other"} else statements[0].why]
         else:
             verdicts = [_verdict(run, statements) for run in runs]
             verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")
@@ -104,7 +105,11 @@ def _falls(history: History) -> bool:
     losses = history.loss[np.isfinite(history.loss)]
     part = len(losses) // 4
     first, last = losses[:part], losses[-part:]
-    return part >= 3 and bool(0 < last.max() < first.min() and np.median(last) < 0.9 * np.median(first))
+    return (
+        part >= 3
+        and "loss" not in history.settings
+        and bool(0 < last.max() < first.min() and np.median(last) < 0.9 * np.median(first))
+    )
 
 
 def in_words(explanation: Explanation, *, lines: bool = False) -> str:

@@ -23,9 +23,9 @@ def norm(run: Evidence) -> Iterator[Statement]:
     if not bad.any() or run.settings.get("cut"):
         return
     end, later = at_end(bad), bad[at_end(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
-    after = run.loss[rows[bad][-1] :]
-    finite = np.isfinite(run.loss).any() and not np.isinf(after).any()
-    if bad.all() and of_a_search(run, rows, len(rows)):
+    finite = np.isfinite(run.loss).any() and not np.isinf(run.loss[rows[bad][0] :]).any()
+    if bad.all() and not (run.status[rows] == 1).any() and of_a_search(run, rows, len(rows)):
+        yield make(run, "first norms", rows, count=len(rows))
         return
     wrong = end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)
     kind = ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
@@ -100,10 +100,12 @@ def loss(run: Evidence) -> Iterator[Statement]:
     """Yield losses that are not finite, or that the Trainer prints as 0."""
     rows = np.flatnonzero(~np.isnan(run.loss))
     bad, losses = np.isinf(run.loss[rows]), run.loss[rows]
-    zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" else 0
+    real = bool(((losses == 0) & np.isfinite(run.norm[rows])).any())  # as GRPO's is, whatever the norm
+    zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" and not real else 0
     before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
-    beside = (losses == 0) & np.isinf(run.norm[rows])
-    if beside.any() and _lasting(beside, guarded=True):
+    beside = (losses == 0) & np.isinf(run.norm[rows]) & (not real)
+    guarded = bool(len(run.points[0]) or (run.counted > 0).any())  # a scaler may skip, and go on
+    if beside.any() and _lasting(beside, guarded=guarded):
         yield make(run, "loss 0 beside the norm", rows[beside], count=int(beside.sum()), of=str(len(rows)))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
         yield make(run, "no gradient", rows, count=len(rows))
@@ -114,8 +116,10 @@ def loss(run: Evidence) -> Iterator[Statement]:
         yield make(run, kind, rows[-zeros:], count=zeros, before=f"{before:.4g}")
     if not bad.any():
         return
-    guarded = bool(len(run.points[0]) or (run.counted > 0).any())  # a scaler may skip, and go on
-    kind = "forward overflow" if _lasting(bad, guarded=guarded) else "last losses" if bad[-1] else "some losses"
+    lasting = _lasting(bad, guarded=guarded)
+    if run.format.get("loss") == "mean":  # who scores later has taken steps, and one batch is enough for a mean
+        lasting &= bool(bad[-1]) and run.says.get("scores", [0])[-1] < run.line[rows[bad][0]]
+    kind = "forward overflow" if lasting else "last losses" if bad[-1] else "some losses"
     yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
 
 
@@ -130,7 +134,7 @@ def rose(run: Evidence) -> Iterator[Statement]:
     """Yield that the loss rose at once, so that each one after is far above those before."""
     rows = np.flatnonzero(np.isfinite(run.loss) & (run.segment == run.segment[-1]))
     losses = run.loss[rows]
-    if len(rows) < 4 or (losses <= 0).any():
+    if len(rows) < 4 or (losses <= 0).any() or "loss" in run.settings:  # one of several may rise
         return
     padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
     highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
@@ -142,7 +146,7 @@ def rose(run: Evidence) -> Iterator[Statement]:
     at = int(shown[0])
     fell = any(run.points[1][last] >= rows[at - 1] and run.halvings(first, last) >= 2
                for first, last in run.descents)  # fmt: skip
-    if fell or min(at, seen[at]) >= 5:
+    if fell or min(at, seen[at]) >= 5 or lowest[at] > JUDGED.leap * highest[at]:
         before, after = np.median(losses[max(0, at - JUDGED.before) : at]), np.median(losses[at:])
         yield make(run, "loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"})
 

@@ -160,6 +160,8 @@ class HistoryBuilder(Told):
             self.notes.append(f"The log has more than {ENTRIES} lines of a run: {many}.")
         scale = columns[SCALE]
         logs = np.log2(np.where((scale > 0) & (scale < np.inf), scale, 1.0))
+        if " " in self.loss:
+            self.settings["loss"] = self.loss.partition(" ")[2]  # the name that it goes by
         bare = self.settings.pop("bare", None) and "values" not in self.settings
         if bare and (np.abs(logs - np.rint(logs)) > 0.01).any():
             scale[:] = np.nan  # no powers of two: whatever else is called a scale

@@ -82,14 +82,16 @@ def _article(finding: Statement) -> str:
 
 def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
     """Return the skips that counts and sentences tell: first and last step (inf: no end), how many, at which scale."""
-    skipped, steps = Evidence(**vars(history)).counted, history.step
-    rows = []
+    run, steps = Evidence(**vars(history)), history.step
+    skipped = run.counted
+    rows, counts = [], np.flatnonzero(~history.sentence & ~np.isnan(skipped))
     for at in np.flatnonzero(skipped > 0):
         alone = (skipped[at] == 1 and history.every_step) or not at
-        first, last = steps[at] if alone else min(steps[at - 1] + 1, steps[at]), steps[at]
+        before = max(counts[counts < at][-1:], default=at - 1)  # a count is of all the steps since the last one
+        first, last = steps[at] if alone else min(steps[before] + 1, steps[at]), steps[at]
         if history.sentence[at]:
             first, last = max(0.0, history.bounds[0, at]), history.bounds[1, at]
-        scale = float(history.scale[at])
+        scale = float(history.scale[at]) if run.flags or history.sentence[at] else math.nan  # others' comes after
         rows.append((float(first), float(last), int(skipped[at]), scale if math.isfinite(scale) else None))
     return rows
 

@@ -30,6 +30,20 @@ EVALUATED = "{'eval_loss': nan, 'eval_runtime': 0.2, 'epoch': 5.0}"
 NOTE = "2026-01-01 NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 8.0"
 SWIN = "INFO Train: [{}/2][{}/40]\teta 0:00:03 lr 0.1\tloss {} ({})\tgrad_norm {} (1.5)"
 
+
+def yolo(*rows):
+    """Return the lines of some epochs: the loss, and what the evaluation scores."""
+    return [
+        line
+        for epoch, (loss, score) in enumerate(rows, 1)
+        for line in (
+            "      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size",
+            f"       {epoch}/20     1.16G       {loss}       {loss}       {loss}         16        448: 100%|#| 1/1",
+            f"                   all         51         42      {score}      {score}      {score}      {score}",
+        )
+    ]
+
+
 FAIRSEQ = "| train | epoch 001: {} / 1374 loss=14.3, num_updates={}, gnorm=3.9, loss_scale={}, train_loss_scale={}"
 
 CASES = {
@@ -348,6 +362,26 @@ CASES = {
         ["steps 107200 to 107400"],
         ["step 107 "],
     ),
+    "a mean over the epoch is NaN by one batch, and the run scores": (
+        yolo(("nan", 0), ("nan", 0.01), ("nan", 0.2)),
+        ["cannot tell", "scores above 0 on at least 2 lines"],
+        ["LOSS NOT FINITE"],
+    ),
+    "a mean that is finite again": (
+        yolo(("nan", 0), ("nan", 0), ("nan", 0), (1.7, 0.2)),
+        ["cannot tell"],
+        ["LOSS NOT"],
+    ),
+    "a leap of the loss needs few lines": (
+        [f"step {at}: loss {loss}" for at, loss in enumerate([11.6, 8.8, 8712.5, 15806.3])],
+        ["LOSS ROSE", "before is 10.2, that of those after is 1.23e+04"],
+        [],
+    ),
+    "one of several losses may rise": (
+        [f"step {at}: gen loss total: {2 if at < 9 else 900 + at}, loss_kl: 2.0" for at in range(18)],
+        ["cannot tell"],
+        ["LOSS ROSE"],
+    ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
         ["its skips are counted, and in its last quarter steps were taken"],
@@ -488,6 +522,84 @@ CASES = {
         ["too few of its lines show"],
         ["too short"],
     ),
+    "a loss that is 0 beside a finite norm is no NaN": (
+        [TRAINER.format(0.0, norm, at) for at, norm in enumerate([0.1, "nan", 0.2, "nan", 0.1, 0.2, "nan", 0.1])],
+        ["The gradient norm is not finite on 3 records of 8"],
+        ["LOSS 0"],
+    ),
+    "each norm of a short log is not finite": (
+        [TRAINER.format(9 - at, "nan", at).replace("1e-05", "0.0") for at in range(2)],
+        ["The gradient norm is not finite on each of 2 records"],
+        [],
+    ),
+    "a loss is not finite beside a norm that is skipped": (
+        ["Step 0: loss=nan, grad_norm=nan, nan_skipped=1.0 (skipped)"]
+        + [f"Step {at}00: loss=0.{9 - at}, grad_norm=0.{at}, nan_skipped=0.0" for at in range(1, 8)],
+        ["The loss is not finite on 1 record of 8, step 0"],
+        ["stays finite", "up to step 100"],
+    ),
+    "a time per step is no step": (
+        [f"Step {at}0/20 | Loss: nan | LR: 0.0 | ms/step: {374.6 - 99 * at}" for at in range(2)],
+        ["2 records of 2, steps 0 to 10"],
+        ["goes back"],
+    ),
+    "a step stands without a colon, and the bar beside it counts batches": (
+        [
+            f" 35%|###   | {666 + at}/1974 [10:00<20:00, 1.0it/s]Train loss {130950 + at} nan Grad Norm nan"
+            for at in (0, 1)
+        ],
+        ["2 records of 2, steps 130950 to 130951"],
+        ["step 666"],
+    ),
+    "iterations and losses alone": (
+        ["1:\t30.65", "2:\tnan", "3:\tnan", "4:\tnan"],
+        ["LOSS NOT FINITE: The loss itself is not finite on 3 records of 4, steps 2 to 4"],
+        [],
+    ),
+    "a person has written beside the values": (
+        [
+            *("{", '"epoch": 0.02,', '"grad_norm": NaN,', '"loss": 14577.9766,  ← the first loss', '"step": 10', "},"),
+            *("{", '"epoch": 0.04,', '"grad_norm": NaN,  ← NaN (bad)', '"loss": 0.0,  # now 0', '"step": 20', "}"),
+        ],
+        ["Read 2 records"],
+        [],
+    ),
+    "a count that is more than the steps since the last line is of the whole run": (
+        [
+            f" iteration {822 + at}/ 99999 | lm loss: 3.9 | loss scale: {2 ** (16 - max(at - 1, 0))}.0 "
+            f"| grad norm: 1.0 | number of skipped iterations: {max(at - 1, 0)} | number of nan iterations: 0 |"
+            for at in range(4)
+        ],
+        ["Skipped: 2 steps"],
+        ["at least 3"],
+    ),
+    "a cause besides the scale": (
+        [
+            f"{RANK} step=1, skipped=0, lr=[0.1]",
+            f"{RANK} step=2, skipped=0, lr=[0.1]",
+            f"{RANK} step=1000, skipped=700, lr=[0.1]",
+            f"{SCALER} Attempted loss scale: 2.0, reducing to 1.0",
+            f"{RANK} step=1001, skipped=701, lr=[0.1]",
+            f"{SCALER} Attempted loss scale: 1.0, reducing to 1.0",
+            f"{RANK} step=1002, skipped=702, lr=[0.1]",
+            f"{RANK} step=1003, skipped=702, lr=[0.1]",
+        ],
+        ["it is not the loss scale alone", "SKIPS TOO OFTEN", "LOW SCALE"],
+        ["and it is the loss scale"],
+    ),
+    "a warning is no error that ends the log": (
+        [
+            *(f"step {at}: loss: {9 - at / 9:.2f}, grad_norm: 1.{at}" for at in range(20)),
+            "lr_scheduler.py:100: UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`.",
+        ],
+        ["Healthy"],
+        ["ends in an error"],
+    ),
+    "lines follow that say nothing of the scale": (
+        [*(f"{APEX} {2.0**k}" for k in range(15, 9, -1)), *(f"example {at} of the data" for at in range(99))],
+        ["Cannot tell"],
+        ["still looking", "no step is known"],
+    ),
 }
 
 CASES |= {
@@ -595,6 +707,10 @@ SICK = {
             )
         ],
         ["LOSS NOT FINITE", "on 2 records of 4, steps 400 to 600"],
+    ),
+    "YOLO's losses have their names above, and no box is found": (
+        yolo(("nan", 0), ("nan", 0), ("nan", 0)),
+        ["LOSS NOT FINITE", "on 3 records of 3"],
     ),
     "a bar and a sentence share a line": (
         [
@@ -725,6 +841,8 @@ OrderedDict([('epoch', 3), ('train_loss', nan), ('eval_top1', 0.1)])
 """
 NO_TRAINING = """
 best loss inf
+last_loss: inf
+delta_loss: nan
 lowest_loss: inf
 previous loss: inf
 Evaluation: loss = nan
@@ -758,10 +876,11 @@ def test_what_is_not_finite_beside_the_training_is_no_finding(line: str) -> None
 
 
 def test_a_loss_under_a_name_that_is_not_known_is_one_loss() -> None:
-    """Of several names the first; where a known name comes, no other; and its rise is no finding."""
+    """Of several names the first; where a known name comes, no other."""
     parts = [f"step {at}: gen loss total: {2 + at / 9}, loss_kl: {9 - at / 9}\n" for at in range(9)]
     history = read_text("-", parts)
     assert history.loss.tolist() == pytest.approx([2 + at / 9 for at in range(9)])
+    assert history.settings["loss"] == "gen_loss_total"
     known = read_text("-", ["step 1: loss: 2.0\n", "step 2: loss_kl: nan\n", "step 3: loss: 1.0, loss_kl: nan\n"])
     assert known.loss.tolist() == [2.0, 1.0]
 

@@ -149,7 +149,12 @@ def test_a_skip_and_its_norm_are_one_step():
 
 def test_the_first_rows_skips_are_at_its_own_step_where_the_run_was_started_again():
     rows = skip_rows(a_history(step=[10, 11, 3], skipped=[2, 0, 0], scale=[4.0, 4.0, 4.0]))
-    assert rows == [(10.0, 10.0, 2, 4.0)]
+    assert rows == [(10.0, 10.0, 2, None)]
+
+
+def test_a_count_is_of_all_the_steps_since_the_last_count():
+    rows = skip_rows(a_history(step=[10, 20, 30], skipped=[2, np.nan, 5], scale=[4.0, 4.0, 4.0]))
+    assert rows == [(10.0, 10.0, 2, None), (11.0, 30.0, 5, None)]
 
 
 @pytest.mark.parametrize("late", [False, True])

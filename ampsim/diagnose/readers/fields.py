@@ -14,6 +14,7 @@ _SOME_LOSS = re.compile(r"loss(?:es)?[a-z]?\d*")  # a word of a name that is not
 NOT_TRAINING, NO_LOSS, ALONE, LOGARITHM, MEAN = (
     frozenset(TABLE["names"][name].split()) for name in ("not_training", "no_loss", "alone", "logarithm", "mean")
 )
+STEPS_OF = frozenset(TABLE["names"]["steps_of"].split())
 KINDS = {"scale": "bare"} | dict.fromkeys(MEAN, "means")  # of names of a scale: another quantity may be a mere scale
 COMPANY = frozenset({"step", "epoch", "loss", "norm", "skipped"})
 """A scale without one of them stands in a configuration."""
@@ -56,9 +57,14 @@ def settled(found: Entry) -> Entry:
     return found
 
 
+def kinds(entry: Entry) -> set[str]:
+    """Return the fields of an entry, a loss under any name as one."""
+    return {field.partition(" ")[0] for field in entry}
+
+
 def in_company(entry: Entry) -> Entry:
     """Return an entry; nothing if a scale stands alone, as in a configuration, or a norm, as where one overflows."""
-    alone = "scale" in entry and COMPANY.isdisjoint(field.partition(" ")[0] for field in entry)
+    alone = "scale" in entry and COMPANY.isdisjoint(kinds(entry))
     return {} if alone or entry.keys() == {"norm"} else entry
 
 
@@ -91,7 +97,8 @@ def field_of(name: str) -> tuple[str, int, str]:
         rest = "_".join(words[start:])
         known = _FIELD.get(rest)
         alone = start and words[start] in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
-        if known and not alone and NOT_TRAINING.isdisjoint(words[:start]):
+        per = known and known[0] == "step" and path and path not in STEPS_OF  # "ms/step"
+        if known and not alone and not per and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
     words = [word for word in [*_OTHER.sub("_", path).split("_"), *words] if word and not word.isdigit()]
     if len(words) <= WORDS and any(map(_SOME_LOSS.fullmatch, words)) and (NOT_TRAINING | NO_LOSS).isdisjoint(words):

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TextIO, cast
 
 from ampsim.diagnose.formats import PROGRAMS
 from ampsim.diagnose.history import History
-from ampsim.diagnose.readers.fields import as_number, entry_of
+from ampsim.diagnose.readers.fields import as_number, entry_of, kinds
 from ampsim.diagnose.readers.run import read_own
 from ampsim.diagnose.readers.tables import csv_rows, history_of, json_rows, object_rows, parsed
 from ampsim.diagnose.readers.text import read_text
@@ -78,8 +78,7 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
         return read_own(path)
     everything, source = itertools.chain(head, lines), str(path)
     first = next((line for line in head if line.strip()), "")
-    state = first.lstrip().startswith("{") and any('"log_history"' in line for line in head)
-    if state:
+    if first.lstrip().startswith("{") and '"log_history"' in "".join(head):
         return history_of(source, "HF Trainer", object_rows(everything))
     if first.lstrip().startswith("{") and path.suffix != ".ipynb" and parsed(first):
         program = next((each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines")
@@ -144,11 +143,6 @@ def _is_own(path: Path) -> bool:
 
 def _is_table(first: str, head: list[str], separator: str) -> bool:
     """Return whether a line names columns, and cells below it are numbers; a sentence may have its comma, too."""
-    fields = {field.partition(" ")[0] for field in entry_of((name, 1.0) for name in first.split(separator))}
+    named = kinds(entry_of((name, 1.0) for name in first.split(separator))) & {"loss", "scale", "norm"}
     below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(separator))
-    return (
-        "=" not in first
-        and ":" not in first
-        and bool(fields & {"loss", "scale", "norm"})
-        and any(as_number(cell) is not None for cell in below)
-    )
+    return "=" not in first and ":" not in first and bool(named) and any(as_number(cell) is not None for cell in below)

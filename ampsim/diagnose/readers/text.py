@@ -34,6 +34,7 @@ class Stream:
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
+        self.totals = False  # whether its counts have shown that they are of the whole run
         self.counted = 0.0  # skips told in sentences since the last count
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
         self.rank: str | None = None
@@ -129,10 +130,10 @@ class TextReader:
             self.plans.insert(0, (plan, stream))
 
     def fault(self, text: str) -> bool:
-        """Take an error that is known; False if there is none."""
+        """Take an error that is known; False if there is none. A warning ends no run of which lines were read."""
         programs = " ".join(each.builder.program for each in self.streams.values())
         error = error_in(text, programs) if any(word in text for word in _ENDS) else None
-        if error:
+        if error and not ("Warning: " in text and any(each.builder.rows for each in self.streams.values())):
             self.error = self.number, error["pattern"].pattern
         return error is not None
 
@@ -216,13 +217,13 @@ class TextReader:
             stream.builder.settings["printed_as_zero"] = least
             del entry["scale"]
         if "skipped" in entry:
-            self._skips(stream, entry, form)
+            self._skips(stream, entry, form, step - stream.step)
         if step == step:
             stream.step = step
         entry["line"] = self.number
         stream.builder.add(step, entry)
 
-    def _skips(self, stream: Stream, entry: Entry, form: Form) -> None:
+    def _skips(self, stream: Stream, entry: Entry, form: Form, steps: float) -> None:
         """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total.
 
         Megatron's line leaves out a loss that is not above 0, and its 0 skips mean nothing where DeepSpeed steps.
@@ -234,7 +235,10 @@ class TextReader:
             if name == "DeepSpeed":
                 del entry["skipped"]
                 return
-        if counts == "since":
+        stream.totals |= counts == "since" and entry["skipped"] > steps > 0
+        if stream.totals:
+            entry["total"] = entry.pop("skipped")
+        elif counts == "since":
             entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
             stream.counted = 0.0
         elif counts != "each":
@@ -243,9 +247,10 @@ class TextReader:
     def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
         epochs = form.epochs
+        step = step if step is None or step.is_integer() else None
         if step is not None and 0 <= step < MOST_STEPS and not (epochs or stream.epoch[1]):
             return step
-        if step is None and form.steps and (found := _STEP.search(text)):
+        if step is None and done is None and form.steps and (found := _STEP.search(text)):
             step = float(found[1])
         if step is None and form.steps and (found := _PAIR.search(text)):
             stream.builder.settings["composed"] = True
