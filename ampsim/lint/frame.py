@@ -144,6 +144,10 @@ class Frame:
         match target, iterated:
             case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
                 return self.over(inner, first)
+            case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Attribute(attr="items", value=each)) if self.kind(each):
+                return self.over(inner, each)
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
+                return frozenset().union(*map(self.over, targets, args))
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
                 self.values[name] = Value(f"{self.name(iterated)}[]", self.words(iterated))
                 return frozenset({self.values[name].name})

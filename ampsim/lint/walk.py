@@ -24,13 +24,15 @@ from ampsim.lint.names import (
 from ampsim.lint.source import Function, Source, Trace
 
 DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
-_CLIPS = re.compile(r"^clip_grads?(_norm|_value|_with_norm)?_*$")
+_CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
 _AVERAGES = re.compile(
-    r"^_?(update|accumulate|step|apply)_(g_|model_|multi_tensor_)?ema(_model|_params|_weights|_decay)?$|"
-    r"(^|_)ema_(update|step)$|^update_averages?$|"
+    r"^_?(update|accumulate|step|apply)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|(^|_)ema_(update|step)$|^update_(moving_)?averages?$|"
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
+_BLENDS = re.compile(
+    r"accumulate|moving_average|update_average|soft_update|polyak"
+)  # an average and a model, both given
 _MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
@@ -97,6 +99,9 @@ class Walker:
                 self.frame.decided(node)
             case ast.For() | ast.AsyncFor() | ast.While():
                 self.loop(node)
+            case ast.ListComp(generators=[each, *_]):
+                self.frame.over(each.target, each.iter)
+                self.parts(node)
             case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
                 self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
@@ -169,7 +174,8 @@ class Walker:
             if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
                 asked = (word.value for word in node.keywords if word.arg in ("update_grad", "need_update"))
                 self.guards += tuple(guard for each in asked for guard in self.frame.guards(each))
-            if kind not in ("backward", "bare", "schedule") or not inside & {kind, "step"}:
+            seen = {kind, "grad", "unscale"} if kind == "clip" else {kind, "step"}
+            if kind not in ("backward", "bare", "schedule", "clip") or not inside & seen:
                 said = self.stack[-1] if kind == "penalty" and self.stack else node
                 self.note(kind, node, on, of, self.frame.words(said), {on, of, base, *given})
             self.guards = kept
@@ -234,7 +240,7 @@ class Walker:
             case "optimizer", "step", []:
                 held = self.held()
                 yield "step" if held else "bare", held, base
-            case "schedule", "step", []:
+            case "schedule", "step" | "dampen", []:
                 yield "schedule", base, ""
             case kind, "zero_grad" | "clear_grad", _ if kind != SCALER:
                 yield "zero", "", base
@@ -281,8 +287,10 @@ class Walker:
         if rates and self.is_place(given):
             yield "rate", "", ""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        whole = self.source.made_kind(attr) == AVERAGE and given and _MODEL.search(leaf(name_of(given[0])))
-        if _AVERAGES.search(attr) or moves or whole:
+        of_a_model = given and _MODEL.search(leaf(name_of(given[0])))
+        whole = of_a_model and (self.source.made_kind(attr) == AVERAGE or attr == "update_parameters")
+        blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.frame.kind(each) for each in given}
+        if _AVERAGES.search(attr) or moves or whole or blends:
             said = {word for each in node.args for word in words_in(each)}
             if not has(said, "loss|item|acc|metric|norm|decay_only|buffer"):  # an average of parameters
                 yield "average", base, ""

@@ -860,3 +860,43 @@ def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
 def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None:
     text = RULES["AMP112"].wrong.replace("optimizer.state_dict()", state)
     assert [each.code for each in lint(text)] == ["AMP112"] * found
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("update_ema_variables(model, teacher, 0.99, index)", True),
+        ("accumulate(g_ema, generator, 0.99)", True),
+        ("moving_average(generator, generator_ema, beta=0.99)", True),
+        ("learner.update_moving_average()", True),
+        ("averaged.update_parameters(model)", True),
+        ("agent.update_parameters(memory)", False),
+        ("accumulate(losses, outputs)", False),
+        ("update_loss_ema(state)", False),
+    ],
+)
+def test_an_average_has_many_names(call: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {call}\n")] == ["AMP102"] * found
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "    [each.step() for each in schedulers]\n",
+        "    for _, each in schedulers.items():\n        each.step()\n",
+        "    for each, other in zip(models, schedulers):\n        other.step()\n",
+        "    warmup_scheduler.dampen()\n",
+    ],
+)
+def test_schedules_may_step_one_by_one(steps: str) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{steps}")] == ["AMP101"]
+
+
+def test_what_clips_gradients_may_be_called_so() -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")] == ["AMP103"]
+    unscales = (
+        "def clip_gradient(optimizer):\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1)\n"
+    )
+    assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
+    cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
+    assert [each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")] == ["AMP106"]
