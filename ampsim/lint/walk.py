@@ -92,11 +92,8 @@ class Walker:
                 pass
             case ast.If(test=test) if (known := self.frame.known(test)) is not None:
                 self.block(node.body if known else node.orelse)
-            case ast.If(test=test):
-                self.walk(test)
-                for holds, body in ((True, node.body), (False, node.orelse)):
-                    self.guarded((*self.frame.guards(test, holds=holds), Guard(f"{id(node)} branch", holds)), body)
-                self.frame.decided(node)
+            case ast.If():
+                self.branches(node)
             case ast.For() | ast.AsyncFor() | ast.While():
                 self.loop(node)
             case ast.ListComp(generators=[each, *_]):
@@ -107,6 +104,20 @@ class Walker:
             case _:
                 self.parts(node)
                 self.amounts(node)
+
+    def branches(self, node: ast.If) -> None:
+        """Walk both ways of a condition; what both call happens regardless of it."""
+        self.walk(node.test)
+        starts = list[int]()
+        for holds, body in ((True, node.body), (False, node.orelse)):
+            starts.append(len(self.trace))
+            own = (*self.frame.guards(node.test, holds=holds), Guard(f"{id(node)} branch", holds))
+            self.guarded(own, body)
+        self.frame.decided(node)
+        first = {each.node for each in self.trace[starts[0] : starts[1]]}
+        for index, each in enumerate(self.trace[starts[1] :], starts[1]):
+            if each.node in first:
+                self.trace[index] = replace(each, guards=tuple(guard for guard in each.guards if guard not in own))
 
     def parts(self, node: ast.AST) -> None:
         """Walk the parts of a node in their order."""

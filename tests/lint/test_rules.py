@@ -20,7 +20,8 @@ for batch in loader:
 
 @pytest.mark.parametrize("code", RULES)
 def test_the_wrong_example_has_this_and_nothing_else(code: str) -> None:
-    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code}
+    also = {"AMP122": {"AMP102"}}  # an average of every micro-batch goes on in a skip, too
+    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code} | also.get(code, set())
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -900,3 +901,16 @@ def test_what_clips_gradients_may_be_called_so() -> None:
     assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
     cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
     assert [each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")] == ["AMP106"]
+
+
+def test_what_both_ways_of_a_condition_call_happens_regardless() -> None:
+    end = "def end(last):\n    scheduler.step()\n"
+    text = f"{end}{MAKES}{LOOP}{END}    if verdict(batch):\n        end(True)\n    else:\n        end(False)\n"
+    assert [(each.line, each.code) for each in lint(text)] == [(2, "AMP101")]
+    assert lint(text.replace("    else:\n        end(False)\n", "")) == []
+
+
+@pytest.mark.parametrize("said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"])
+def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
+    assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]
+    assert lint(f"{RULES['AMP112'].wrong}state['scaler_state'] = state_of_it\n") == []

@@ -8,7 +8,8 @@ from ampsim.lint.event import Event
 from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of, words_in
 from ampsim.lint.source import Source, Trace
 
-_SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", re.I)
+_SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$|Checkpointer$", re.I)
+_NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|time)", re.I)
 
 
 def update_missing(trace: Trace, step: Event) -> bool:
@@ -55,7 +56,7 @@ def mentions_a_scaler(source: Source) -> bool:
     """Return whether a scaler is saved, or handed to what may save it, or apex or an accelerator saves its own."""
     for node in source.nodes:
         match node:
-            case ast.Constant(value=str(text)) if len(text) < 40:
+            case ast.Constant(value=str(text)) if len(text) < 40 and not _NO_STATE.search(text):
                 said = text
             case ast.Attribute(attr="save_state", value=value) if is_wrapper(name_of(value)):
                 return True

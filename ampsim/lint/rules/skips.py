@@ -20,7 +20,7 @@ def schedule_on_skip(trace: Trace, each: Event) -> bool:
 
 def average_on_skip(trace: Trace, each: Event) -> bool:
     """Return whether an average is updated whether or not the scaler stepped."""
-    return any(each.regardless(step) and not each.within(step) for step in trace.skippable())
+    return any(map(each.regardless, trace.skippable()))
 
 
 def rate_by_iteration(trace: Trace, each: Event) -> bool:
