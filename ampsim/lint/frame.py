@@ -163,7 +163,8 @@ class Frame:
         about = {key: value for key, value in self.values.items() if closure or "." in key}
         frame = type(self)(self.source, about, dict(self.nested))
         if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
-            frame.values[names.pop(0)] = Value(self.name(node.func.value), made=self.made(node.func.value))
+            owner = ast.Name("self") if name_of(node.func.value) == "super()" else node.func.value
+            frame.values[names.pop(0)] = Value(self.name(owner), made=self.made(owner))
         given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
         for name, argument in given:
             found = self.value(argument)

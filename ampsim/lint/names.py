@@ -111,5 +111,6 @@ def leaves(body: Sequence[ast.stmt]) -> bool:
 def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
     """Return whether a loop over parameters moves other ones towards them: an average by hand."""
     text = "\n".join(ast.unparse(each) for each in node.body)
-    decays = r"\.lerp_\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
-    return has(over, "param|state_dict") and ".grad" not in text and bool(re.search(decays, text))
+    decays = r"\.lerp_\(|\.copy_\(.*\.lerp\(|"
+    decays += r"\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
+    return has(over, "param|state_dict|^ema$") and ".grad" not in text and bool(re.search(decays, text))

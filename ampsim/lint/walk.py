@@ -27,7 +27,7 @@ DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a fil
 _CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
 _AVERAGES = re.compile(
-    r"^_?(update|accumulate|step|apply)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|(^|_)ema_(update|step)$|^update_(moving_)?averages?$|"
+    r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
 _BLENDS = re.compile(
@@ -227,6 +227,10 @@ class Walker:
         match func:
             case ast.Name(id=name):
                 return self.frame.nested.get(name) or self.source.function(name)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr):
+                owner = self.source.owners.get(self.stack[-1], "") if self.stack else ""
+                methods = (self.source.method(base, attr) for base in self.source.bases(owner))
+                return next((each for each in methods if each), None)
             case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
                 return self.source.method(self.frame.made(value), attr)
         return None

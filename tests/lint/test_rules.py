@@ -8,6 +8,7 @@ import pytest
 from ampsim.lint.engine import RULES, lint
 from ampsim.lint.output import explained
 from ampsim.lint.rules import gradients, scaler, skips, windows
+from ampsim.lint.source import UnreadableError
 
 ROOT = Path(__file__).parents[2]
 MAKES = "scaler = torch.amp.GradScaler()\n"
@@ -714,6 +715,8 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         (SCHEDULED, ["AMP101", "AMP102"]),
         (FABRIC, ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', "args.precision"), []),
+        (SCHEDULED.replace('"fp16"', "a.precision") + "add('--mixed-precision', type=str)", ["AMP101", "AMP102"]),
+        (SCHEDULED + MAKES + "scaler.scale(loss)", []),
         (SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"), ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', '"bf16"') + "make(kind='fp16')", []),
         (SCHEDULED.replace('mixed_precision="fp16"', "") + "make(variant='fp16')", []),
@@ -914,3 +917,76 @@ def test_what_both_ways_of_a_condition_call_happens_regardless() -> None:
 def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
     assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]
     assert lint(f"{RULES['AMP112'].wrong}state['scaler_state'] = state_of_it\n") == []
+
+
+@pytest.mark.parametrize(
+    ("scaler", "found"), [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])]
+)
+def test_what_is_made_where_it_is_asked_for_is_made(scaler: str, found: list[str]) -> None:
+    loop = LOOP.replace("scaler", "grad_amp") + END.replace("scaler", "grad_amp")
+    assert [each.code for each in lint(f"grad_amp = {scaler}\n{loop}    scheduler.step()\n")] == found
+
+
+def test_a_schedule_of_an_optimizer_that_no_scaler_steps_waits_for_none() -> None:
+    made = "other = StepLR(optimizer=opt_head, step_size=9)\nscheduler = StepLR(optimizer, 9)\n"
+    steps = "    opt_head.step()\n    scheduler.step()\n    other.step()\n"
+    text = (
+        f"{made}{MAKES}for batch in loader:\n    head_loss(batch).backward()\n{LOOP.partition(':')[2][1:]}{END}{steps}"
+    )
+    assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [(11, "AMP101")]
+
+
+def test_a_schedule_of_an_averages_decay_is_none_of_the_rate() -> None:
+    assert lint(f"{MAKES}{LOOP}{END}    ema_sched.step()\n") == []
+
+
+@pytest.mark.parametrize(
+    ("loop", "found"),
+    [
+        ("for k, v in ema.items():\n        v.copy_(state[k].lerp(v, decay))", True),
+        ("model.apply_ema_weights()", False),
+        ("apply_ema(optimizer, averaged, decay)", True),
+    ],
+)
+def test_an_average_is_what_is_mixed_and_not_what_is_put_in(loop: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {loop}\n")] == ["AMP102"] * found
+
+
+def test_an_average_waits_for_a_verdict_on_gradients_for_which_the_step_waits_too() -> None:
+    verdict = (
+        "    good = not any(torch.isnan(p.grad).any() for p in params)\n    if good:\n        scaler.step(optimizer)\n"
+    )
+    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
+    assert lint(f"{text}        ema.update(model)\n") == []
+
+
+def test_a_method_of_a_base_class_is_called_by_super() -> None:
+    text = """\
+class Base:
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+class Averaged(Base):
+    def step(self):
+        super().step()
+        self.ema.update(self.model)
+"""
+    assert [(each.line, each.code) for each in lint(text)] == [(9, "AMP102")]
+
+
+def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
+    save = 'torch.save({"a": optimizer_a.state_dict(), "b": optimizer_b.state_dict()}, path)\n'
+    blocks = f"if best:\n    {save}    {save}    if last:\n        {save}if often:\n    {save}"
+    text = RULES["AMP112"].right.partition("torch.save")[0]
+    assert [each.line - text.count("\n") for each in lint(f"{text}{blocks}")] == [2, 7]
+    kept = "state = CheckpointState(optimizer.state_dict(), epoch)\ntorch.save(state._asdict(), path)\n"
+    assert [each.code for each in lint(f"{text}{kept}")] == ["AMP112"]
+    own = "def save_model(optimizer):\n    torch.save(optimizer.state_dict(), path)\n"
+    assert [each.line for each in lint(f"{own}{text}save_model(optimizer)\n")] == [2]
+
+
+def test_a_cell_that_a_notebook_writes_to_a_file_is_read() -> None:
+    assert [(each.line, each.code) for each in lint(f"%%file train.py\n{RULES['AMP101'].wrong}")] == [(8, "AMP101")]
+    with pytest.raises(UnreadableError):
+        lint(f"x = 1\n%%file train.py\n{RULES['AMP101'].wrong}")
