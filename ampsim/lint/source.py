@@ -31,7 +31,7 @@ _FP16 = re.compile(
 )
 _PRECISION = re.compile(r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]")
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
-_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
+_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_|weight_decay|(^|_)wd$", re.I)
 _FIXED = re.compile(  # a scale of apex, or a level without one
     r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|^\s*loss_scale = ['\"]?[\d.]",
     re.M,

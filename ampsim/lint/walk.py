@@ -19,6 +19,7 @@ from ampsim.lint.names import (
     leaves,
     mixes,
     name_of,
+    shrinks,
     words_in,
 )
 from ampsim.lint.source import Function, Source, Trace
@@ -27,7 +28,8 @@ DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a fil
 _CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
 _AVERAGES = re.compile(
-    r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
+    r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|"
+    r"(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
 _BLENDS = re.compile(
@@ -138,6 +140,8 @@ class Walker:
             self.walk(node.iter)
             if mixes(node, self.frame.words(node.iter)):
                 self.note("average", node)
+            elif shrinks(node):
+                self.note("decay", node)
             targets = self.frame.over(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
         self.block(node.body)

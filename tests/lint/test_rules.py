@@ -990,3 +990,37 @@ def test_a_cell_that_a_notebook_writes_to_a_file_is_read() -> None:
     assert [(each.line, each.code) for each in lint(f"%%file train.py\n{RULES['AMP101'].wrong}")] == [(8, "AMP101")]
     with pytest.raises(UnreadableError):
         lint(f"x = 1\n%%file train.py\n{RULES['AMP101'].wrong}")
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("param.data = (1 - rate) * param.data", True),
+        ("param.data *= 1 - rate * decay", True),
+        ("param.mul_(1.0 - rate)", True),
+        ("param.data.clamp_(-1, 1)", False),
+        ("param.grad.mul_(1 - rate)", False),
+        ("noise.mul_(1 - rate)", False),
+    ],
+)
+def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bool) -> None:
+    loop = f"    for param in model.parameters():\n        {body}\n"
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{loop}")] == ["AMP131"] * found
+    method = "def _decay(params, wd):\n    for param in params:\n        param.data = (1 - wd) * param.data\n"
+    assert [each.line for each in lint(f"{method}{MAKES}{LOOP}{END}    _decay(params, weight_decay)\n")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "found"),
+    [
+        ("cfg.bf16_run", True),
+        ("dtype == torch.bfloat16", True),
+        ("dtype != torch.bfloat16", False),
+        ("not args.bf16", False),
+        ("args.fp16 or args.bf16", False),
+        ("args.amp and not args.bf16", False),
+        ("dtype in ('float16', 'bfloat16')", False),
+    ],
+)
+def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(enabled: str, found: bool) -> None:
+    assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == ["AMP132"] * found

@@ -9,6 +9,7 @@ from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_
 from ampsim.lint.source import Function, Source, Trace
 
 _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$|Checkpointer$", re.I)
+_BFLOAT16 = re.compile(r"bf16|bfloat16", re.I)
 _NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|time)", re.I)
 
 
@@ -146,6 +147,17 @@ def scaler_unused(source: Source) -> Iterator[ast.AST]:
                     named = (each for each in source.nodes if isinstance(each, ast.Name) and each.id == name)
                     if kept.issuperset(each for each in named if isinstance(each.ctx, ast.Load)):
                         yield made
+
+
+def scaler_of_bfloat16(source: Source) -> Iterator[ast.AST]:
+    """Yield the scalers that are on where training is in bfloat16, and off where it is in float16."""
+    for made in source.calls_of("GradScaler") if _BFLOAT16.search(source.text) else ():
+        for word in (each.value for each in made.keywords if each.arg == "enabled"):
+            said = " ".join(words_in(word))
+            alone = not re.search(r"(?<!b)(fp16|float16|half)", said, re.I) and not isinstance(word, ast.BoolOp)
+            denied = any(isinstance(each, ast.Not | ast.NotEq | ast.IsNot | ast.NotIn) for each in ast.walk(word))
+            if _BFLOAT16.search(said) and alone and not denied:
+                yield made
 
 
 def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:

@@ -30,6 +30,11 @@ def average_on_skip(trace: Trace, each: Event) -> bool:
     return any(map(each.regardless, trace.skippable()))
 
 
+def decay_on_skip(trace: Trace, each: Event) -> bool:
+    """Return whether parameters are made smaller whether or not the scaler stepped."""
+    return any(map(each.regardless, trace.skippable()))
+
+
 def rate_by_iteration(trace: Trace, each: Event) -> bool:
     """Return whether the learning rate is set in every iteration, whether or not the scaler stepped in it."""
     steps = [step for step in trace.skippable() if step.loops and step.loops == each.loops[: len(step.loops)]]
