@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
-from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of
 from ampsim.lint.source import Function, Source
 
 _HIDES = re.compile(  # of names that may hold a verdict
@@ -62,8 +62,9 @@ class Frame:
 
     def words(self, node: ast.AST) -> frozenset[str]:
         """Return the words in an expression and in what its names were assigned."""
-        said = frozenset(words_in(node))
-        partly = {PARTLY for each in ast.walk(node) if isinstance(each, ast.BinOp) and self.partly_scaled(each)}
+        said = self.source.said(node)
+        sums = (each for each in ast.walk(node) if isinstance(each, ast.BinOp))
+        partly = {PARTLY for each in sums if self.partly_scaled(each)}
         return said.union(partly, *(self.values[word].words for word in said if word in self.values))
 
     def partly_scaled(self, node: ast.BinOp) -> bool:

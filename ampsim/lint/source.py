@@ -63,6 +63,7 @@ class Source:
     def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
         self.tree, self.text, self.path = tree, text, path
         self.traces: list[Trace] = []
+        self._said: dict[ast.AST, frozenset[str]] = {}
         self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.has_gradients = ".grad" in text
         self.nodes = [*ast.walk(tree)]
@@ -84,6 +85,12 @@ class Source:
                 case ast.ImportFrom(module=module, names=names, level=level):
                     dotted = f"{'.' * level}{module or ''}"
                     self.imports |= {each.asname or each.name: f"{dotted}.{each.name}" for each in names}
+
+    def said(self, node: ast.AST) -> frozenset[str]:
+        """Return the words in a tree, which is asked for them again and again."""
+        if node not in self._said:
+            self._said[node] = frozenset(words_in(node))
+        return self._said[node]
 
     @cached_property
     def foreign(self) -> frozenset[str]:
