@@ -35,7 +35,7 @@ class Guard:
     @property
     def of_gradients(self) -> bool:
         """Whether it is about gradients or their norm."""
-        return bool(_OF_GRADIENTS.search(self.text)) or any(map(_NORM.match, self.words))
+        return bool(_OF_GRADIENTS.search(self.text)) or ".grad" in self.words or any(map(_NORM.match, self.words))
 
     @property
     def window(self) -> bool:

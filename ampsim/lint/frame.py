@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
-from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of
 from ampsim.lint.source import Function, Source
 
 _HIDES = re.compile(  # of names that may hold a verdict
@@ -62,8 +62,9 @@ class Frame:
 
     def words(self, node: ast.AST) -> frozenset[str]:
         """Return the words in an expression and in what its names were assigned."""
-        said = frozenset(words_in(node))
-        partly = {PARTLY for each in ast.walk(node) if isinstance(each, ast.BinOp) and self.partly_scaled(each)}
+        said = self.source.said(node)
+        sums = (each for each in ast.walk(node) if isinstance(each, ast.BinOp))
+        partly = {PARTLY for each in sums if self.partly_scaled(each)}
         return said.union(partly, *(self.values[word].words for word in said if word in self.values))
 
     def partly_scaled(self, node: ast.BinOp) -> bool:
@@ -144,6 +145,10 @@ class Frame:
         match target, iterated:
             case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
                 return self.over(inner, first)
+            case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Attribute(attr="items", value=each)) if self.kind(each):
+                return self.over(inner, each)
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
+                return frozenset().union(*map(self.over, targets, args))
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
                 self.values[name] = Value(f"{self.name(iterated)}[]", self.words(iterated))
                 return frozenset({self.values[name].name})
@@ -159,7 +164,8 @@ class Frame:
         about = {key: value for key, value in self.values.items() if closure or "." in key}
         frame = type(self)(self.source, about, dict(self.nested))
         if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
-            frame.values[names.pop(0)] = Value(self.name(node.func.value), made=self.made(node.func.value))
+            owner = ast.Name("self") if name_of(node.func.value) == "super()" else node.func.value
+            frame.values[names.pop(0)] = Value(self.name(owner), made=self.made(owner))
         given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
         for name, argument in given:
             found = self.value(argument)

@@ -111,5 +111,16 @@ def leaves(body: Sequence[ast.stmt]) -> bool:
 def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
     """Return whether a loop over parameters moves other ones towards them: an average by hand."""
     text = "\n".join(ast.unparse(each) for each in node.body)
-    decays = r"\.lerp_\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
-    return has(over, "param|state_dict") and ".grad" not in text and bool(re.search(decays, text))
+    decays = r"\.lerp_\(|\.copy_\(.*\.lerp\(|"
+    decays += r"\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
+    return has(over, "param|state_dict|^ema$") and ".grad" not in text and bool(re.search(decays, text))
+
+
+def shrinks(node: ast.For | ast.AsyncFor) -> bool:
+    """Return whether a loop multiplies the values of what it runs over by 1 - something: weight decay by hand."""
+    names = "|".join(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)) or "$^"
+    text = "\n".join(ast.unparse(each) for each in node.body)
+    less = r"\(?1(\.0)? - [^\n]*"
+    kept = rf"\.data = ({less}\* \w+\.data|\w+\.data \* {less})$"
+    forms = (rf"(\.data)?\.mul_\({less}", rf"\.data \*= {less}", kept)
+    return any(re.search(rf"\b({names}){form}", text, re.M) for form in forms)

@@ -27,11 +27,11 @@ _CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLo
 _WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(")
 _LIBRARY = re.compile(r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b")
 _FP16 = re.compile(
-    r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\("
+    r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\("
 )
 _PRECISION = re.compile(r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]")
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
-_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_", re.I)
+_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_|weight_decay|(^|_)wd$", re.I)
 _FIXED = re.compile(  # a scale of apex, or a level without one
     r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|^\s*loss_scale = ['\"]?[\d.]",
     re.M,
@@ -63,6 +63,7 @@ class Source:
     def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
         self.tree, self.text, self.path = tree, text, path
         self.traces: list[Trace] = []
+        self._said: dict[ast.AST, frozenset[str]] = {}
         self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.has_gradients = ".grad" in text
         self.nodes = [*ast.walk(tree)]
@@ -74,7 +75,7 @@ class Source:
         self.imports: dict[str, str] = {}
         for node in self.nodes:
             match node:
-                case ast.Assign(targets=targets, value=ast.Call() as value):
+                case ast.Assign(targets=targets, value=(ast.Call() as value) | ast.IfExp(body=ast.Call() as value)):
                     self.made |= {leaf(name_of(target)): value for target in targets}
                 case ast.AnnAssign(target=target, value=ast.Call() as value):
                     self.made[leaf(name_of(target))] = value
@@ -84,6 +85,12 @@ class Source:
                 case ast.ImportFrom(module=module, names=names, level=level):
                     dotted = f"{'.' * level}{module or ''}"
                     self.imports |= {each.asname or each.name: f"{dotted}.{each.name}" for each in names}
+
+    def said(self, node: ast.AST) -> frozenset[str]:
+        """Return the words in a tree, which is asked for them again and again."""
+        if node not in self._said:
+            self._said[node] = frozenset(words_in(node))
+        return self._said[node]
 
     @cached_property
     def foreign(self) -> frozenset[str]:
@@ -160,9 +167,13 @@ class Source:
         """Return a class of this file, and its bases in this file."""
         line = [name] if name in self.classes else []
         for each in line:  # it grows by the bases
-            bases = [leaf(name_of(base)) for base in self.classes[each].bases]
-            line += [base for base in bases if base in self.classes and base not in line]
+            line += [base for base in self.bases(each) if base not in line]
         return [self.classes[each] for each in line]
+
+    def bases(self, name: str) -> list[str]:
+        """Return the bases in this file of a class of it."""
+        bases = self.classes[name].bases if name in self.classes else []
+        return [base for base in (leaf(name_of(each)) for each in bases) if base in self.classes]
 
     def method(self, owner: str, name: str) -> Function | None:
         """Return a method of a class of this file, or of its bases in this file."""
@@ -245,7 +256,8 @@ def parse(text: str, path: str = "<source>") -> Source | None:
 def wrapped(text: str) -> str:
     """Return the library within which a text has its scaler, accelerate or Fabric, if it speaks of fp16; or ""."""
     found = _WRAPPED.search(text)
-    if found is None or not _FP16.search(text) or not _LIBRARY.search(text):
+    by_hand = "GradScaler(" in text and ".scale(" in text
+    if found is None or by_hand or not _FP16.search(text) or not _LIBRARY.search(text):
         return ""
     asked = _PRECISION.findall(text)  # where it is written, and not chosen
     if asked and not any(re.fullmatch("['\"]?(fp16|16|16-mixed)['\"]?", each) for each in asked):
@@ -258,7 +270,7 @@ def _tree(text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in somebody's string is no concern of ours
-            return ast.parse(text)
+            return ast.parse(text if text[:1] not in "%!" else f"#{text[1:]}")  # a notebook's cell that writes a file
     except SyntaxError as error:
         raise UnreadableError(f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1) from error
     except (ValueError, RecursionError, MemoryError) as error:

@@ -19,18 +19,22 @@ from ampsim.lint.names import (
     leaves,
     mixes,
     name_of,
+    shrinks,
     words_in,
 )
 from ampsim.lint.source import Function, Source, Trace
 
 DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
-_CLIPS = re.compile(r"^clip_grads?(_norm|_value|_with_norm)?_*$")
+_CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
 _AVERAGES = re.compile(
-    r"^_?(update|accumulate|step|apply)_(g_|model_|multi_tensor_)?ema(_model|_params|_weights|_decay)?$|"
-    r"(^|_)ema_(update|step)$|^update_averages?$|"
+    r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|"
+    r"(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
+_BLENDS = re.compile(
+    r"accumulate|moving_average|update_average|soft_update|polyak"
+)  # an average and a model, both given
 _MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
@@ -90,18 +94,32 @@ class Walker:
                 pass
             case ast.If(test=test) if (known := self.frame.known(test)) is not None:
                 self.block(node.body if known else node.orelse)
-            case ast.If(test=test):
-                self.walk(test)
-                for holds, body in ((True, node.body), (False, node.orelse)):
-                    self.guarded((*self.frame.guards(test, holds=holds), Guard(f"{id(node)} branch", holds)), body)
-                self.frame.decided(node)
+            case ast.If():
+                self.branches(node)
             case ast.For() | ast.AsyncFor() | ast.While():
                 self.loop(node)
+            case ast.ListComp(generators=[each, *_]):
+                self.frame.over(each.target, each.iter)
+                self.parts(node)
             case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
                 self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
                 self.parts(node)
                 self.amounts(node)
+
+    def branches(self, node: ast.If) -> None:
+        """Walk both ways of a condition; what both call happens regardless of it."""
+        self.walk(node.test)
+        starts = list[int]()
+        for holds, body in ((True, node.body), (False, node.orelse)):
+            starts.append(len(self.trace))
+            own = (*self.frame.guards(node.test, holds=holds), Guard(f"{id(node)} branch", holds))
+            self.guarded(own, body)
+        self.frame.decided(node)
+        first = {each.node for each in self.trace[starts[0] : starts[1]]}
+        for index, each in enumerate(self.trace[starts[1] :], starts[1]):
+            if each.node in first:
+                self.trace[index] = replace(each, guards=tuple(guard for guard in each.guards if guard not in own))
 
     def parts(self, node: ast.AST) -> None:
         """Walk the parts of a node in their order."""
@@ -122,6 +140,8 @@ class Walker:
             self.walk(node.iter)
             if mixes(node, self.frame.words(node.iter)):
                 self.note("average", node)
+            elif shrinks(node):
+                self.note("decay", node)
             targets = self.frame.over(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
         self.block(node.body)
@@ -169,7 +189,8 @@ class Walker:
             if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
                 asked = (word.value for word in node.keywords if word.arg in ("update_grad", "need_update"))
                 self.guards += tuple(guard for each in asked for guard in self.frame.guards(each))
-            if kind not in ("backward", "bare", "schedule") or not inside & {kind, "step"}:
+            seen = {kind, "grad", "unscale"} if kind == "clip" else {kind, "step"}
+            if kind not in ("backward", "bare", "schedule", "clip") or not inside & seen:
                 said = self.stack[-1] if kind == "penalty" and self.stack else node
                 self.note(kind, node, on, of, self.frame.words(said), {on, of, base, *given})
             self.guards = kept
@@ -210,6 +231,10 @@ class Walker:
         match func:
             case ast.Name(id=name):
                 return self.frame.nested.get(name) or self.source.function(name)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr):
+                owner = self.source.owners.get(self.stack[-1], "") if self.stack else ""
+                methods = (self.source.method(base, attr) for base in self.source.bases(owner))
+                return next((each for each in methods if each), None)
             case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
                 return self.source.method(self.frame.made(value), attr)
         return None
@@ -234,7 +259,7 @@ class Walker:
             case "optimizer", "step", []:
                 held = self.held()
                 yield "step" if held else "bare", held, base
-            case "schedule", "step", []:
+            case "schedule", "step" | "dampen", []:
                 yield "schedule", base, ""
             case kind, "zero_grad" | "clear_grad", _ if kind != SCALER:
                 yield "zero", "", base
@@ -281,8 +306,10 @@ class Walker:
         if rates and self.is_place(given):
             yield "rate", "", ""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        whole = self.source.made_kind(attr) == AVERAGE and given and _MODEL.search(leaf(name_of(given[0])))
-        if _AVERAGES.search(attr) or moves or whole:
+        of_a_model = given and _MODEL.search(leaf(name_of(given[0])))
+        whole = of_a_model and (self.source.made_kind(attr) == AVERAGE or attr == "update_parameters")
+        blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.frame.kind(each) for each in given}
+        if _AVERAGES.search(attr) or moves or whole or blends:
             said = {word for each in node.args for word in words_in(each)}
             if not has(said, "loss|item|acc|metric|norm|decay_only|buffer"):  # an average of parameters
                 yield "average", base, ""

@@ -8,6 +8,7 @@ import pytest
 from ampsim.lint.engine import RULES, lint
 from ampsim.lint.output import explained
 from ampsim.lint.rules import gradients, scaler, skips, windows
+from ampsim.lint.source import UnreadableError
 
 ROOT = Path(__file__).parents[2]
 MAKES = "scaler = torch.amp.GradScaler()\n"
@@ -20,7 +21,8 @@ for batch in loader:
 
 @pytest.mark.parametrize("code", RULES)
 def test_the_wrong_example_has_this_and_nothing_else(code: str) -> None:
-    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code}
+    also = {"AMP122": {"AMP102"}}  # an average of every micro-batch goes on in a skip, too
+    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code} | also.get(code, set())
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -713,6 +715,8 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         (SCHEDULED, ["AMP101", "AMP102"]),
         (FABRIC, ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', "args.precision"), []),
+        (SCHEDULED.replace('"fp16"', "a.precision") + "add('--mixed-precision', type=str)", ["AMP101", "AMP102"]),
+        (SCHEDULED + MAKES + "scaler.scale(loss)", []),
         (SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"), ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', '"bf16"') + "make(kind='fp16')", []),
         (SCHEDULED.replace('mixed_precision="fp16"', "") + "make(variant='fp16')", []),
@@ -860,3 +864,163 @@ def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
 def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None:
     text = RULES["AMP112"].wrong.replace("optimizer.state_dict()", state)
     assert [each.code for each in lint(text)] == ["AMP112"] * found
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("update_ema_variables(model, teacher, 0.99, index)", True),
+        ("accumulate(g_ema, generator, 0.99)", True),
+        ("moving_average(generator, generator_ema, beta=0.99)", True),
+        ("learner.update_moving_average()", True),
+        ("averaged.update_parameters(model)", True),
+        ("agent.update_parameters(memory)", False),
+        ("accumulate(losses, outputs)", False),
+        ("update_loss_ema(state)", False),
+    ],
+)
+def test_an_average_has_many_names(call: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {call}\n")] == ["AMP102"] * found
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "    [each.step() for each in schedulers]\n",
+        "    for _, each in schedulers.items():\n        each.step()\n",
+        "    for each, other in zip(models, schedulers):\n        other.step()\n",
+        "    warmup_scheduler.dampen()\n",
+    ],
+)
+def test_schedules_may_step_one_by_one(steps: str) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{steps}")] == ["AMP101"]
+
+
+def test_what_clips_gradients_may_be_called_so() -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")] == ["AMP103"]
+    unscales = (
+        "def clip_gradient(optimizer):\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1)\n"
+    )
+    assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
+    cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
+    assert [each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")] == ["AMP106"]
+
+
+def test_what_both_ways_of_a_condition_call_happens_regardless() -> None:
+    end = "def end(last):\n    scheduler.step()\n"
+    text = f"{end}{MAKES}{LOOP}{END}    if verdict(batch):\n        end(True)\n    else:\n        end(False)\n"
+    assert [(each.line, each.code) for each in lint(text)] == [(2, "AMP101")]
+    assert lint(text.replace("    else:\n        end(False)\n", "")) == []
+
+
+@pytest.mark.parametrize("said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"])
+def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
+    assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]
+    assert lint(f"{RULES['AMP112'].wrong}state['scaler_state'] = state_of_it\n") == []
+
+
+@pytest.mark.parametrize(
+    ("scaler", "found"), [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])]
+)
+def test_what_is_made_where_it_is_asked_for_is_made(scaler: str, found: list[str]) -> None:
+    loop = LOOP.replace("scaler", "grad_amp") + END.replace("scaler", "grad_amp")
+    assert [each.code for each in lint(f"grad_amp = {scaler}\n{loop}    scheduler.step()\n")] == found
+
+
+def test_a_schedule_of_an_optimizer_that_no_scaler_steps_waits_for_none() -> None:
+    made = "other = StepLR(optimizer=opt_head, step_size=9)\nscheduler = StepLR(optimizer, 9)\n"
+    steps = "    opt_head.step()\n    scheduler.step()\n    other.step()\n"
+    text = (
+        f"{made}{MAKES}for batch in loader:\n    head_loss(batch).backward()\n{LOOP.partition(':')[2][1:]}{END}{steps}"
+    )
+    assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [(11, "AMP101")]
+
+
+def test_a_schedule_of_an_averages_decay_is_none_of_the_rate() -> None:
+    assert lint(f"{MAKES}{LOOP}{END}    ema_sched.step()\n") == []
+
+
+@pytest.mark.parametrize(
+    ("loop", "found"),
+    [
+        ("for k, v in ema.items():\n        v.copy_(state[k].lerp(v, decay))", True),
+        ("model.apply_ema_weights()", False),
+        ("apply_ema(optimizer, averaged, decay)", True),
+    ],
+)
+def test_an_average_is_what_is_mixed_and_not_what_is_put_in(loop: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {loop}\n")] == ["AMP102"] * found
+
+
+def test_an_average_waits_for_a_verdict_on_gradients_for_which_the_step_waits_too() -> None:
+    verdict = (
+        "    good = not any(torch.isnan(p.grad).any() for p in params)\n    if good:\n        scaler.step(optimizer)\n"
+    )
+    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
+    assert lint(f"{text}        ema.update(model)\n") == []
+
+
+def test_a_method_of_a_base_class_is_called_by_super() -> None:
+    text = """\
+class Base:
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+class Averaged(Base):
+    def step(self):
+        super().step()
+        self.ema.update(self.model)
+"""
+    assert [(each.line, each.code) for each in lint(text)] == [(9, "AMP102")]
+
+
+def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
+    save = 'torch.save({"a": optimizer_a.state_dict(), "b": optimizer_b.state_dict()}, path)\n'
+    blocks = f"if best:\n    {save}    {save}    if last:\n        {save}if often:\n    {save}"
+    text = RULES["AMP112"].right.partition("torch.save")[0]
+    assert [each.line - text.count("\n") for each in lint(f"{text}{blocks}")] == [2, 7]
+    kept = "state = CheckpointState(optimizer.state_dict(), epoch)\ntorch.save(state._asdict(), path)\n"
+    assert [each.code for each in lint(f"{text}{kept}")] == ["AMP112"]
+    own = "def save_model(optimizer):\n    torch.save(optimizer.state_dict(), path)\n"
+    assert [each.line for each in lint(f"{own}{text}save_model(optimizer)\n")] == [2]
+
+
+def test_a_cell_that_a_notebook_writes_to_a_file_is_read() -> None:
+    assert [(each.line, each.code) for each in lint(f"%%file train.py\n{RULES['AMP101'].wrong}")] == [(8, "AMP101")]
+    with pytest.raises(UnreadableError):
+        lint(f"x = 1\n%%file train.py\n{RULES['AMP101'].wrong}")
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("param.data = (1 - rate) * param.data", True),
+        ("param.data *= 1 - rate * decay", True),
+        ("param.mul_(1.0 - rate)", True),
+        ("param.data.clamp_(-1, 1)", False),
+        ("param.grad.mul_(1 - rate)", False),
+        ("noise.mul_(1 - rate)", False),
+    ],
+)
+def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bool) -> None:
+    loop = f"    for param in model.parameters():\n        {body}\n"
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{loop}")] == ["AMP131"] * found
+    method = "def _decay(params, wd):\n    for param in params:\n        param.data = (1 - wd) * param.data\n"
+    assert [each.line for each in lint(f"{method}{MAKES}{LOOP}{END}    _decay(params, weight_decay)\n")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "found"),
+    [
+        ("cfg.bf16_run", True),
+        ("dtype == torch.bfloat16", True),
+        ("dtype != torch.bfloat16", False),
+        ("not args.bf16", False),
+        ("args.fp16 or args.bf16", False),
+        ("args.amp and not args.bf16", False),
+        ("dtype in ('float16', 'bfloat16')", False),
+    ],
+)
+def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(enabled: str, found: bool) -> None:
+    assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == ["AMP132"] * found

@@ -2,13 +2,15 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ampsim.lint.event import Event
 from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of, words_in
-from ampsim.lint.source import Source, Trace
+from ampsim.lint.source import Function, Source, Trace
 
-_SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$", re.I)
+_SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$|Checkpointer$", re.I)
+_BFLOAT16 = re.compile(r"bf16|bfloat16", re.I)
+_NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|time)", re.I)
 
 
 def update_missing(trace: Trace, step: Event) -> bool:
@@ -43,19 +45,26 @@ def two_updates(trace: Trace, update: Event) -> bool:
 
 
 def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
-    """Yield the optimizer's state in a checkpoint of a file that has a scaler, and nowhere saves that."""
+    """Yield an optimizer's state per block that saves some, in a file that has a scaler and nowhere saves that."""
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)
     if not mentions_a_scaler(source):
         saved = [*saved_optimizers(source)] if used or any(source.events("apex")) else []
-        yield from [each for each in saved if used or "state_dict" in words_in(each)][:1]  # what saves may ask apex
+        saved = [each for each in saved if used or "state_dict" in words_in(each)]  # what saves may ask apex
+        parents = {child: each for each in source.nodes if saved for child in ast.iter_child_nodes(each)}
+        told = set[tuple[ast.AST, bool]]()
+        for each in saved:
+            blocks = [*_blocks(each, parents)]
+            if not told & {*blocks}:
+                yield each
+            told |= {*blocks[:1]}
 
 
 def mentions_a_scaler(source: Source) -> bool:
     """Return whether a scaler is saved, or handed to what may save it, or apex or an accelerator saves its own."""
     for node in source.nodes:
         match node:
-            case ast.Constant(value=str(text)) if len(text) < 40:
+            case ast.Constant(value=str(text)) if len(text) < 40 and not _NO_STATE.search(text):
                 said = text
             case ast.Attribute(attr="save_state", value=value) if is_wrapper(name_of(value)):
                 return True
@@ -82,7 +91,7 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=parts)) if "save" in name:
                 yield from (part for part in parts if _is_optimizer(source, part))
             case ast.Assign(targets=[ast.Name()], value=ast.Call(args=args) as value):
-                aside |= {value, *args}
+                aside |= {value} if re.search("checkpoint", called(value), re.I) else {value, *args}
             case ast.For(iter=value) | ast.Attribute(value=value) | ast.Subscript(value=value):
                 aside.add(value)
             case ast.Return(value=ast.Call() as value):
@@ -98,10 +107,19 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
                 )
             case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
                 parts = [*args, *(word.value for word in words)]
-                given += [node] * any(_is_optimizer(source, part) for part in parts)
+                seen = called(node) in source.classes or any(each.name == called(node) for each in source.functions)
+                given += [node] * any(_is_optimizer(source, part) for part in parts if not seen)
             case ast.Call(args=args) if called(node) in ("print", "load_state_dict", "store"):
                 aside |= {*args}
     yield from given
+
+
+def _blocks(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[tuple[ast.AST, bool]]:
+    """Yield the blocks around a node up to its function, the innermost first."""
+    while node in parents and not isinstance(node, Function):
+        if isinstance(node, ast.stmt):
+            yield parents[node], node in getattr(parents[node], "orelse", ())
+        node = parents[node]
 
 
 def _runs_over(source: Source, node: ast.expr) -> bool:
@@ -129,6 +147,17 @@ def scaler_unused(source: Source) -> Iterator[ast.AST]:
                     named = (each for each in source.nodes if isinstance(each, ast.Name) and each.id == name)
                     if kept.issuperset(each for each in named if isinstance(each.ctx, ast.Load)):
                         yield made
+
+
+def scaler_of_bfloat16(source: Source) -> Iterator[ast.AST]:
+    """Yield the scalers that are on where training is in bfloat16, and off where it is in float16."""
+    for made in source.calls_of("GradScaler") if _BFLOAT16.search(source.text) else ():
+        for word in (each.value for each in made.keywords if each.arg == "enabled"):
+            said = " ".join(words_in(word))
+            alone = not re.search(r"(?<!b)(fp16|float16|half)", said, re.I) and not isinstance(word, ast.BoolOp)
+            denied = any(isinstance(each, ast.Not | ast.NotEq | ast.IsNot | ast.NotIn) for each in ast.walk(word))
+            if _BFLOAT16.search(said) and alone and not denied:
+                yield made
 
 
 def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:

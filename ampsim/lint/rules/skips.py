@@ -14,13 +14,25 @@ _STEPS = r"apply_(gradients|updates)|\.update\(|optim|params \- "
 
 def schedule_on_skip(trace: Trace, each: Event) -> bool:
     """Return whether a schedule steps whether or not the scaler did; a foreign one may follow the optimizer's count."""
-    waits = trace.source.prepared or leaf(each.on) in trace.source.foreign
-    return not waits and any(map(each.regardless, trace.skippable()))
+    of_a_decay = re.search("(^|_)ema", leaf(each.on), re.I)  # of an average
+    waits = of_a_decay or trace.source.prepared or leaf(each.on) in trace.source.foreign
+    made = trace.source.made.get(leaf(each.on))
+    given = [*made.args[:1], *(word.value for word in made.keywords if word.arg == "optimizer")] if made else []
+    own = {leaf(name_of(arg)) for arg in given}
+    steps = trace.skippable()
+    mine = [step for step in steps if leaf(step.of) in own]
+    others = any(leaf(bare.of) in own and bare not in steps for bare in trace.of("bare"))
+    return not waits and any(map(each.regardless, mine if mine or others else steps))
 
 
 def average_on_skip(trace: Trace, each: Event) -> bool:
     """Return whether an average is updated whether or not the scaler stepped."""
-    return any(each.regardless(step) and not each.within(step) for step in trace.skippable())
+    return any(map(each.regardless, trace.skippable()))
+
+
+def decay_on_skip(trace: Trace, each: Event) -> bool:
+    """Return whether parameters are made smaller whether or not the scaler stepped."""
+    return any(map(each.regardless, trace.skippable()))
 
 
 def rate_by_iteration(trace: Trace, each: Event) -> bool:
