@@ -149,6 +149,32 @@ def test_that_a_check_ends_its_process_is_never_expected(results: Results) -> No
     assert results["expected"][0] == 1
 
 
+def of_one_law(outcome: str, *, late: bool) -> Callable[[], Callable[[Sequence[str]], Iterator[Result]]]:
+    """What loads a target that prints, whose first law comes to this and ends the judging."""
+    (law,) = judge.chosen(names=["clean_step_is_taken"])
+
+    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
+        print("loaded")
+        return lambda names: iter([Result(law, "it", outcome, "it cannot be judged", is_overdue=late)])  # type: ignore
+
+    return begin
+
+
+def test_what_cannot_be_judged_for_an_import_that_does_not_end_is_refused_and_no_wrong_use() -> None:
+    laws = judge.chosen(names=["clean_step_is_taken", "skip_budget"])
+    (refused,) = judge_apart(of_one_law("refused", late=True), laws, name="it", limit=60.0)
+    assert (refused.outcome, refused.text, refused.is_overdue) == ("refused", "it cannot be judged", True)
+
+
+def test_what_a_target_prints_stands_in_no_report(capfd: pytest.CaptureFixture[str]) -> None:
+    laws = judge.chosen(names=["clean_step_is_taken"])
+    assert [each.outcome for each in judge_apart(of_one_law("passed", late=False), laws, name="it", limit=60.0)] == [
+        "passed"
+    ]
+    said = capfd.readouterr()
+    assert (said.out, "loaded" in said.err) == ("", True)
+
+
 def test_what_fails_in_the_judge_is_no_finding_and_the_others_go_on() -> None:
     laws = judge.chosen(names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"])
 

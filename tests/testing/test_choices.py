@@ -14,6 +14,7 @@ from ampsim.testing.kit.choices import Seen, _patience  # noqa: E402
 from ampsim.testing.kit.expected import scales  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError  # noqa: E402
+from tests.golden import without_law  # noqa: E402
 from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger, UnscalesByTheScaleOfTheMoment  # noqa: E402
 
 torch.set_num_threads(1)
@@ -85,7 +86,7 @@ def test_a_right_scaler_of_another_kind_declares_it_as_its_finding_says(scaler, 
         CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
     name, value = declared.as_options()[1].split("=")
     assert f": Traits({name}={value}), in the shell --trait {name}={value}" in str(failure.value)
-    golden(str(failure.value))
+    golden(without_law(str(failure.value)))
 
 
 class Impatient(Patient):
@@ -204,7 +205,7 @@ def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared, g
     with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
         CHECKS[law](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
-    golden(str(failure.value))
+    golden(without_law(str(failure.value)))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_no_choice_is_named_where_no_trait_lets_the_law_hold(golden):
         with pytest.raises(BrokenError) as failure:
             CHECKS[law](NeverGrows, examples=FEW)
         assert "  choice " not in str(failure.value)
-    golden(str(failure.value))
+    golden(without_law(str(failure.value)))
 
 
 def test_findings_with_one_choice_are_told_as_one(golden):
@@ -243,7 +244,7 @@ def test_findings_with_one_choice_are_told_as_one(golden):
         check_scaler(Static, levels=[0], examples=FEW)
     assert str(failure.value).count("Traits(static=True)") == 1
     assert "\n  also     growth_waits_for_the_interval, " in str(failure.value)
-    golden(str(failure.value))
+    golden(without_law(str(failure.value)))
 
 
 class HasAFloor(torch.amp.GradScaler):

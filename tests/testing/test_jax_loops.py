@@ -14,6 +14,7 @@ import numpy as np
 from ampsim.jax import LossScale, PolicyScale, select_tree
 from ampsim.jax.dynamic_scale import DynamicScale
 from ampsim.testing import Loop, LoopError, check_loop
+from ampsim.testing.loop.backends.jax import JaxRun
 from ampsim.testing.loop.backends.jax_faults import derivatives, losses, make_scale, updates
 from ampsim.testing.loop.faults import ENDS, FAULTS
 from ampsim.testing.loop.judge import LAWS, judge_loop
@@ -134,6 +135,15 @@ def test_only_gradients_of_a_scaled_loss_are_spoiled(through):
             FAULTS.plant(NOTHING)
     assert scaled.tolist() == [2.0, float("inf")]
     assert plain.tolist() == [6.0, 6.0]
+
+
+def test_a_poisoned_number_is_no_statistic_of_a_forward_pass():
+    class Carrying(JaxRun):
+        owners = parameters = lambda self: {"known": None}
+
+    run = object.__new__(Carrying)
+    run.states = [{"known": np.ones(2), "mean": np.ones(2), "loss": np.ones(()), "one": np.ones(1)}]
+    assert run.buffers() == ["mean"]
 
 
 def flax_scale():

@@ -228,6 +228,11 @@ def test_a_feature_that_does_not_exist_is_refused():
         Traits(without={"state_dicts"})
 
 
+def test_a_subject_that_is_given_traits_keeps_its_name():
+    given = as_subject(Subject(TORCH, name="mine"), Traits(static=True))
+    assert (given.name, given.traits.static) == ("mine", True)
+
+
 def test_what_is_declared_comes_on_top_of_what_a_subject_says(monkeypatch):
     mine = Subject(TORCH, Traits(without={"pickle"}))
     monkeypatch.setitem(sys.modules, "somebodys", SimpleNamespace(scaler=mine))

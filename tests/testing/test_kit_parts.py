@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,8 @@ from ampsim.testing.ranks.laws import LAWS as RANK_LAWS  # noqa: E402
 from ampsim.testing.ranks.scenario import NONE, RankRecord, Scenario, scenarios  # noqa: E402
 from ampsim.testing.ranks.scenario import Seen as OnRank  # noqa: E402
 from ampsim.testing.ranks.threads import Late  # noqa: E402
-from tests.testing.goldens import Golden  # noqa: E402
+from tests.golden import Golden  # noqa: E402
+from tests.testing.loops import batches, sgd  # noqa: E402
 from tests.testing.strangers import Stranger  # noqa: E402
 
 
@@ -120,8 +122,15 @@ def test_where_an_alarm_rang_is_told_by_three_calls_and_the_last(depth: int, tol
     assert calls[-1].startswith("test_kit_parts.py:")
 
 
-def test_a_law_of_a_loop_has_ten_minutes() -> None:
-    assert loops.LIMIT == 600.0
+@pytest.mark.parametrize(("limit", "kept"), [(None, 600.0), (0, 0), (7.0, 7.0)])
+def test_a_law_of_a_loop_has_ten_minutes_or_as_long_as_is_said(
+    limit: float | None, kept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    for where in ("ampsim.testing.judge.alarm", "ampsim.testing.loop.judge.alarm"):
+        monkeypatch.setattr(where, lambda seconds: limits.append(seconds) or nullcontext())
+    (result,) = loops.judge_loop(sgd, batches(), ["it_learns"], limit=limit)
+    assert (result.outcome, limits) == ("passed", [kept, kept])
 
 
 # ------------------------------------------------------------------------------------------------------ the story

@@ -1,29 +1,35 @@
 """The small parts of which the laws of loops are made, asked directly: what each says of a table of cases."""
 
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import Loop, LoopError
-from ampsim.testing.emit.loop import _planted
-from ampsim.testing.law import Law, Result
-from ampsim.testing.loop import events, rows
-from ampsim.testing.loop.judge import LAWS, message, unasked
-from ampsim.testing.loop.law import Broken
-from ampsim.testing.loop.laws import excused, learning, ranks, resume, rounding, scale, scaler, skipped, splitting
-from ampsim.testing.loop.patterns import PATTERNS, _power, cause_of
-from ampsim.testing.loop.run import Fault
-from ampsim.testing.loop.runs import Batch, run_class
-from ampsim.testing.loop.state import Difference, differences, same, snapshot
-from tests.golden import Golden
-from tests.testing.loops import batches, looping
+from ampsim.testing import Loop, LoopError  # noqa: E402
+from ampsim.testing.emit.loop import _planted  # noqa: E402
+from ampsim.testing.law import Law, Result  # noqa: E402
+from ampsim.testing.loop import events, rows  # noqa: E402
+from ampsim.testing.loop.adapters import tiny  # noqa: E402
+from ampsim.testing.loop.backends import torch as of_torch  # noqa: E402
+from ampsim.testing.loop.backends.torch_exact import Inexact  # noqa: E402
+from ampsim.testing.loop.judge import LAWS, message, unasked  # noqa: E402
+from ampsim.testing.loop.law import Broken  # noqa: E402
+from ampsim.testing.loop.laws import excused, learning, ranks, resume, rounding, scale, scaler, skipped, splitting  # noqa: E402
+from ampsim.testing.loop.patterns import PATTERNS, _power, cause_of  # noqa: E402
+from ampsim.testing.loop.run import Fault  # noqa: E402
+from ampsim.testing.loop.runs import Batch, run_class  # noqa: E402
+from ampsim.testing.loop.state import Difference, differences, same, snapshot  # noqa: E402
+from tests.golden import Golden  # noqa: E402
+from tests.testing.loops import batches, looping, sgd  # noqa: E402
+from tests.testing.test_loops import steps_at_the_third_skip  # noqa: E402
 
 F32 = np.float32
 
@@ -76,6 +82,7 @@ CHANGED = {
     "inf": difference("w", [2.0], [math.inf], [1.0]),
     "half": difference("w", [3.0], [2.0], [1.0]),
     "backwards": difference("w", [3.0], [-1.0], [1.0]),
+    "unsigned, downwards": difference("w", [3], [1], [5], np.uint8),
 }
 
 
@@ -416,6 +423,56 @@ def test_a_checkpoint_is_cut_where_it_is_said_to_be() -> None:
     ]  # fmt: skip
     run.loop = Loop(lambda batch: None, {"seen": 2}, load=lambda saved: None)
     assert not resume._is_left_out(run, "seen")
+
+
+@pytest.mark.parametrize(("count", "cuts"), [(3, [(1, 2)]), (4, [(2, 2), (1, 3)]), (6, [(3, 3), (2, 3)])])
+def test_a_loop_is_resumed_in_the_middle_and_one_update_before(
+    count: int, cuts: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(resume, "_resumed", lambda make, before, after: seen.append((len(before), len(after))))
+    assert resume.resume_is_invisible.function(sgd, [Batch(*each) for each in enumerate(batches(count))]) is None
+    assert seen == cuts
+
+
+def test_several_skips_in_a_row_name_each_batch_that_is_skipped() -> None:
+    groups = [[Batch(*each)] for each in enumerate(batches())]
+    broken = skipped.in_a_row(looping(steps_at_the_third_skip), groups)
+    assert broken is not None
+    assert (broken.step, broken.places) == (3, [[0], [1, 2, 3], []])
+
+
+def test_the_size_of_a_gradient_is_its_largest_number_of_either_sign() -> None:
+    grads = (None, torch.zeros(0), torch.tensor([-3.0, 1.0]), torch.tensor([[-2.0, 0.0]]).to_sparse())
+    assert [of_torch._size(each) for each in grads] == [-1.0, 0.0, 3.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "half", "tiny"),
+    [
+        (torch.float16, "mul.Tensor gives float16", ""),
+        (torch.bfloat16, "mul.Tensor gives bfloat16", ""),
+        (torch.float32, "", "mul.Tensor gives numbers below the normal ones of float32"),
+        (torch.float64, "", ""),
+    ],
+)
+def test_half_precision_of_either_kind_is_inexact(dtype: torch.dtype, half: str, tiny: str) -> None:
+    one, other = (torch.full((1,), number, dtype=dtype) for number in (1e-30, 1e-10))
+    with Inexact() as watch:
+        one.mul(other)
+    assert (watch.half, watch.tiny) == (half, tiny)
+
+
+def test_a_checkpoint_in_folders_is_kept_whole(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "part").mkdir()
+        for name in ("a.bin", "part/b.bin"):
+            (folder / name).write_text(name)
+
+    files = tiny.saved(write)
+    assert sorted(files) == ["a.bin", "part/b.bin"]
+    tiny.loaded(files, lambda folder: shutil.copytree(folder, tmp_path / "again"))
+    assert (tmp_path / "again/part/b.bin").read_text() == "part/b.bin"
 
 
 @pytest.mark.parametrize(

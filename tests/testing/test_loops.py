@@ -239,6 +239,17 @@ def averages_by_the_first_parameter(t, batch):
         t.state["ema"].update_parameters(t.model)
 
 
+def clips_two_before_unscaling(t, batch):
+    """Steps after every second batch, and clips what is still scaled."""
+    if t.box.seen % 2 == 0:
+        t.optimizer.zero_grad()
+    accumulate(t, batch, 2)
+    t.box.seen += 1
+    if t.box.seen % 2 == 0:
+        nn.utils.clip_grad_norm_(t.params(), 0.1)
+        t.update()
+
+
 def two_and_a_schedule(t):
     two(t)
     t.carry("scheduler", torch.optim.lr_scheduler.StepLR(t.state["two"], 1, 0.9))
@@ -322,6 +333,7 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
     (averages_the_loss, boxed(mean=0.0), SKIP, "box.mean is inf"),
     (schedules_by_the_other, two_and_a_schedule, SKIP, "two.param_groups.0.lr is"),
     (averages_by_the_first_parameter, Trainer.average, SKIP, "ema.n_averaged is 2, expected 1"),
+    (clips_two_before_unscaling, boxed(seen=0), "scale_is_invisible", "after batch 1 at scale 256"),
     (scales_by_its_own, None, OWN, "the loss is scaled by another scaler, in batch 0"),
     (begins_anew, boxed(seen=0), OWN, "the loss is scaled by another scaler, in batch 1, 3"),
     (sets_the_tracker, None, OWN, "the scaler's _growth_tracker was 1, and 0 in the next update"),

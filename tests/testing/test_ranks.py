@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 
 import pytest
 
@@ -209,6 +210,11 @@ def test_a_collective_among_threads_is_that_of_torch(call):
 
     conductor.run(program)
     assert all(has.tolist() == wanted for has, wanted in zip(brought, expected, strict=True) if wanted)
+
+
+def test_what_leaves_its_process_is_told_by_its_exception():
+    played = processes.play_all(lambda group: sys.exit(3), [Scenario((NONE,))], 2, "sharded", 30.0)
+    assert [each.error for each in played[Scenario((NONE,))]] == ["SystemExit: 3"] * 2
 
 
 def test_who_waits_is_told_for_what_and_for_whom():
