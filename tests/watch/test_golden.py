@@ -372,7 +372,10 @@ class Full(Kept):
 def test_where_one_of_several_sinks_fails_the_others_have_every_record() -> None:
     net, sinks = model(), [Full(), Kept(), Full(), Kept()]
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with warnings.catch_warnings(record=True) as caught, watch(net, optimizer, to=sinks, every=0) as run:
+    with (
+        warnings.catch_warnings(record=True, action="always") as caught,
+        watch(net, optimizer, to=sinks, every=0) as run,
+    ):
         for _ in range(5):
             net(torch.ones(1, 2)).sum().backward()
             optimizer.step()
