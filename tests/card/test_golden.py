@@ -174,6 +174,8 @@ def test_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     found["records"] = "\n".join(json.dumps(each) for each in read(Path("a.jsonl"))[1:])
     found["other minutes"] = call("--out", "a.jsonl", "--device", "cpu", "--minutes", "2")
     found["verify"] = call("verify", "a.jsonl")
+    found["good"] = call("verify", f"{written(Path(), GOOD, device='cpu')}")  # some is not looked at, and none fails
+    assert found["good"].startswith("0\n")
     found["submit"] = call("verify", "a.jsonl", "--submit")
     monkeypatch.setattr(
         command, "metadata", SimpleNamespace(metadata=lambda name: address, distributions=lambda name: [])

@@ -91,7 +91,7 @@ def test_what_is_said_of_drawn_runs() -> None:
             continue
         explanation = explain(history)
         found[name] = short(history, explanation)
-        if number % 12 == 0:
+        if number % 18 == 0:
             texts[name] = in_words(explanation, lines=True)
     by_form = {
         form: [f"{name}: {text}" for name, text in found.items() if name.partition(",")[0] == form] for form in FORMS

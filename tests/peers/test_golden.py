@@ -20,7 +20,7 @@ from rich.console import Console
 
 import ampsim.peers
 from ampsim.core.machine import Rule
-from ampsim.peers import REGISTRY, build, environments, load
+from ampsim.peers import REGISTRY, build, connect, environments, load
 from ampsim.peers.environments import stamp, tables
 from ampsim.peers.frameworks import here
 from ampsim.peers.laws import LAWS, emit
@@ -216,3 +216,19 @@ def test_how_what_is_emitted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError) as error:
         emit.prove(Right(), ["a", "b", "c"])
     agree(GOLDEN / "run.txt", {"asked": "\n".join([*asked, str(error.value)])})
+
+
+def test_the_first_call_of_a_peer_has_a_time_of_its_own() -> None:
+    asked = [connect("torch"), connect("torch", limit=2.0), connect("torch", first=3.0)]
+    assert [(each.limit, each.first) for each in asked] == [(60.0, 600.0), (2.0, 600.0), (60.0, 3.0)]
+
+
+def test_a_comparison_counts_the_iterations_of_its_histories(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Said(Right):
+        dialect = "torch.amp.GradScaler"
+        constants = MappingProxyType({"init_scale": "init", "growth_interval": "interval"})
+
+    lengths = iter([3, 1, 5, 2])
+    monkeypatch.setattr("ampsim.peers.laws.drift.drawn_flags", lambda draw: [False] * next(lengths))
+    found = drift(Said(), histories=4)
+    assert (found.histories, found.iterations, found.refused) == (4, 11, 0)

@@ -348,3 +348,38 @@ def test_what_is_refused() -> None:
 
 def test_what_is_taken_where_nothing_is_given() -> None:
     agree(GOLDEN / "defaults.txt", {"ampsim.watch": defaults(ampsim.watch)})
+
+
+@pytest.mark.parametrize(
+    "name", ["step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"]
+)
+def test_a_name_that_a_record_has_for_itself_is_not_logged(name: str) -> None:
+    net = model()
+    with (
+        watch(net, torch.optim.SGD(net.parameters(), 0.1), to=Kept()) as run,
+        pytest.raises(ValueError, match=f"my_{name}"),
+    ):
+        run.log(**{name: 1.0})
+
+
+class Full(Kept):
+    def append(self, record: dict[str, Any]) -> None:
+        if self.records:
+            raise OSError("no space left")
+        super().append(record)
+
+
+def test_where_one_of_several_sinks_fails_the_others_have_every_record() -> None:
+    net, sinks = model(), [Full(), Kept(), Full(), Kept()]
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with (
+        warnings.catch_warnings(record=True, action="always") as caught,
+        watch(net, optimizer, to=sinks, every=0) as run,
+    ):
+        for _ in range(5):
+            net(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        run.flush()
+    assert all("no space left" in str(each.message) for each in caught)
+    assert [len(each.records) for each in sinks] == [1, 5, 1, 5]
+    assert [each.closed for each in sinks[1::2]] == [1, 1]
