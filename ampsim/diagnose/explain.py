@@ -92,7 +92,9 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
 def _reason(run: Evidence, norms: int) -> str:
     counts = run.flags or "count" in run.settings
     if not run.unsaid and ((~np.isnan(run.total)).any() or (counts and (run.skipped == 0).any())):
-        return "counted" if run.skips[0] <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
+        halvings = 0.0 if run.means else -run.moves[run.moves < 0].sum()
+        few = max(run.skips[0], halvings) <= JUDGED.often * (run.step[-1] - run.step[0])
+        return "counted" if few else "searched"
     if norms > JUDGED.often * len(run.step):
         return "some norms" if np.isinf(run.norm).any() else "norms"
     if (run.moves > 0).any():

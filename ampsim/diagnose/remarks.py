@@ -183,7 +183,14 @@ def _bursts(run: Evidence) -> Iterator[Statement]:
     values, rows = run.points
     descents = [] if run.means else [pair for pair in run.descents if pair != run.search]
     for first, last in descents[:9]:
-        if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any() and values[last] > 0:
+        after = slice(last + 1, last + 2)
+        stood = (values[after] >= values[last]) & (run.segment[rows[after]] == run.segment[rows[last]])
+        if (
+            run.halvings(first, last) >= 2
+            and (run.status[rows[last] :] == 1).any()
+            and values[last] > 0
+            and stood.any()
+        ):
             yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
 
 

@@ -260,9 +260,17 @@ CASES = {
         ],
         [
             "many of its lines tell of skipped steps",
-            "Steps overflowed at loss scales of 4 at most, lines 15 to 18, down to 0.5, and the log goes on",
+            "Steps overflowed at loss scales of 4 at most, lines 15 to 18, the lowest that is known of them 0.5",
         ],
         ["NO STEP SEEN", "COLLAPSE", "LOW SCALE"],
+    ),
+    "a fall that goes on to 0 before the run is started again is not told to have ended": (
+        [
+            f"Speed 150.16   Loss {41.0 if x > 4000 else 'nan'}   Epoch: 0   Global Step: {at}0   Fp16 Grad Scale: {x}"
+            for at, x in [*enumerate([4096, 4096, 8192, 8192, 512, 2, 0, 0, 0]), *enumerate([4096, 4096, 8192, 8192])]
+        ],
+        [],
+        ["did not go on falling"],
     ),
     "a loss at which the program stops is an error": (
         ["Epoch: [0]  [20/1251]  eta: 1:00:00  lr: 0.1  loss: 1.0 (0.9)  time: 1.0", "Loss is nan, stopping training"],
@@ -333,7 +341,7 @@ CASES = {
     ),
     "of what tells the scale after the cut each line overflowed at twice that at most": (
         ["loss 2.0", "grad_norm: 1.0, loss: 2.0", *(f"{APEX} {2.0**k}" for k in range(3, -3, -1))],
-        ["LOW SCALE: Steps overflowed at loss scales of 4 at most, lines 5 to 8, down to 0.5: a gradient"],
+        ["LOW SCALE: Steps overflowed at loss scales of 4 at most, lines 5 to 8, the lowest that is known of them"],
         ["although the loss scale was down to"],
     ),
     "a running loss of NaN beside a loss that is finite is none": (
