@@ -185,13 +185,9 @@ def _bursts(run: Evidence) -> Iterator[Statement]:
     for first, last in descents[:9]:
         after = slice(last + 1, last + 2)
         stood = (values[after] >= values[last]) & (run.segment[rows[after]] == run.segment[rows[last]])
-        if (
-            run.halvings(first, last) >= 2
-            and (run.status[rows[last] :] == 1).any()
-            and values[last] > 0
-            and stood.any()
-        ):
-            yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
+        if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any() and values[last] > 0:
+            span, more = np.arange(rows[first], rows[last] + 1), ", and did not go on falling" * bool(stood.any())
+            yield make(run, "burst", span, more=more, **_way(run, first, last))
 
 
 def _hidden(run: Evidence) -> Iterator[Statement]:
