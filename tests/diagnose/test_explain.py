@@ -129,7 +129,7 @@ def test_a_dozen_lines_are_named_and_of_more_it_is_said_that_there_are(lines, en
 
 def test_what_to_try_is_said_once():
     history = run(8.0, 4.0)
-    burst = make(history, "burst", [0, 1], to=4.0, **{"from": 8.0})
+    burst = make(history, "burst", [0, 1], to=4.0, more="", **{"from": 8.0})
     assert in_words(Explanation("wrong", "", [burst, burst], [])).count(f"- {burst.cure}") == bool(burst.cure) == 1
 
 
