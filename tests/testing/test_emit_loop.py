@@ -126,7 +126,7 @@ def test_it_fails_for_the_wrong_loop_and_passes_for_a_right_one(name: str, loops
     assert outcome(source) == "failed", source
     loops.make = partial(right, FUSED if "fused" in name else SGD)
     assert outcome(source) == "passed", source
-    if name in KINDS:
+    if name in KINDS and name != "rae_67_cleared_per_micro_batch":  # what is furthest apart differs by processor
         golden(source if name == KINDS[0] else source.partition("def train(")[2])  # what is before is the same
 
 

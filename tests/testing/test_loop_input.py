@@ -121,7 +121,7 @@ def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name, go
     outcome, text = outcomes(RIGHT[name], ["splitting_is_invisible"])["splitting_is_invisible"]
     assert outcome == "not applicable"
     assert text.startswith("only of verdict and scale, as ")
-    golden(text)
+    golden(text.partition(":")[0])  # which number is furthest apart is a processor's matter
 
 
 def test_dropout_hides_no_wrong_verdict(golden):
