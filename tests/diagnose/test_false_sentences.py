@@ -272,6 +272,15 @@ CASES = {
         [],
         ["did not go on falling"],
     ),
+    "skips are not few because few are counted, where the scale falls further than they bring it": (
+        [
+            f"Epoch:[  1/  1], step:[ {at}/  125], loss:[2.2/2.2], time:7480.9 ms, lr:[1e-6], "
+            f"overflow cond: {x > 2**14}, loss_scale: {x}"
+            for at, x in [(4, 2.0**28), (8, 2.0**24), (116, 2.0**14), (120, 2.0**14), (124, 2.0**14)]
+        ],
+        ["Healthy", "its skips are counted, and in its last quarter steps were taken"],
+        ["counted and few"],
+    ),
     "a loss at which the program stops is an error": (
         ["Epoch: [0]  [20/1251]  eta: 1:00:00  lr: 0.1  loss: 1.0 (0.9)  time: 1.0", "Loss is nan, stopping training"],
         ["ERROR", "The log ends in an error: loss not finite"],
