@@ -143,6 +143,38 @@ def test_no_number_stands_for_what_has_elements_or_becomes_a_loss() -> None:
     assert broken(STRANGE) == ([], [])
 
 
+TWO = """
+scaler = GradScaler()
+both = [opt_a, opt_b]
+for batch in loader:
+    opt_a.zero_grad(), opt_b.zero_grad()
+    scaler.scale(model(batch)).backward()
+    for opt in {over}:
+        scaler.unscale_(opt)
+    for opt in {over}:
+        {step}
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize("over", ["(opt_a, opt_b)", "both"])
+def test_a_loop_over_optimizers_is_each_of_them_once(over: str) -> None:
+    source = TWO.format(over=over, step="scaler.step(opt)")
+    assert broken(source) == ([], [])
+    assert adapt(source, "train.py")[0].count("    scaler.step(opt_b)\n") == 1
+
+
+def test_a_loop_over_optimizers_that_are_not_all_named_has_one_of_them() -> None:
+    for source in (TWO.replace("both =", "both.append(opt_c)\nboth ="), TWO.replace("both = [opt_a, opt_b]\n", "")):
+        text, marks = adapt(source.format(over="both", step="scaler.step(opt)"), "train.py")
+        assert (text.count("scaler.step(opt)"), "range(2)" in text, marks) == (1, False, [])
+
+
+def test_a_loop_over_optimizers_with_a_jump_stays_a_loop() -> None:
+    step = "if frozen:\n            continue\n        scaler.step(opt)"
+    assert "scaler.step(opt_b)" not in adapt(TWO.format(over="both", step=step), "train.py")[0]
+
+
 def test_a_loop_that_says_not_to_train_is_none() -> None:
     line = STRANGE[: STRANGE.index("for batch in held_out")].count("\n") + 1
     with pytest.raises(UnreadableError, match="around line"):

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from ampsim.lint.adapt.facts import line_of, optimizer
 from ampsim.lint.adapt.names import MODEL, Scope
 from ampsim.lint.adapt.statements import Statements
-from ampsim.lint.adapt.text import OWN, identifier, indented, lasting, names
+from ampsim.lint.adapt.text import OWN, indented, lasting, names
+from ampsim.lint.adapt.unroll import unrolled
 from ampsim.lint.engine import RULES
 from ampsim.lint.names import AVERAGE, OPTIMIZER, SCHEDULE
 from ampsim.lint.rules.scaler import mentions_a_scaler, saved_optimizers
-from ampsim.lint.source import Function, UnreadableError, parse
+from ampsim.lint.source import Function, Source, UnreadableError, parse
 from ampsim.lint.walk import traces_of
 
 BATCHES = 6
@@ -147,12 +148,6 @@ class Module(Statements):
             names(body, ast.Load) - known - {"torch", "nn", "scaler", "AveragedModel", "get_ema_multi_avg_fn"}
         )
 
-    def stepped(self) -> Iterator[str]:
-        """Yield the optimizers that are stepped with."""
-        for event in (each for each in self.inside if each.kind in ("step", "bare") and "?" not in each.of):
-            name = identifier(event.of)
-            yield from [name] * (event.kind == "step" or name in self.objects)
-
     def carried(self) -> Iterator[str]:
         """Yield the objects that training carries, by their names in the written file."""
         optimizers = [name for name, kind in self.objects.items() if kind == OPTIMIZER]
@@ -217,6 +212,7 @@ def adapt(text: str, path: str, line: int | None = None) -> tuple[str, list[str]
     """
     source = parse(text)
     if source is not None:
+        source = Source(unrolled(source.tree), text)
         for node in source.nodes:  # names of the module's own
             for name in {"id", "arg", "name"} & {*getattr(node, "_fields", ())}:
                 if getattr(node, name) in OWN and not isinstance(node, ast.alias):

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -158,6 +158,12 @@ class Names:
         """Return the names of what has methods that are called."""
         calls = (call.func for call in self.source.calls if isinstance(call.func, ast.Attribute))
         return {leaf(name_of(func.value)) for func in calls if func.attr in methods}
+
+    def stepped(self) -> Iterator[str]:
+        """Yield the optimizers that are stepped with."""
+        for event in (each for each in self.inside if each.kind in ("step", "bare") and "?" not in each.of):
+            name = identifier(event.of)
+            yield from [name] * (event.kind == "step" or name in self.objects)
 
     def helper(self, node: ast.Call) -> Function | None:
         """Return the function of this file that is called, if something that a rule looks at happens in it."""

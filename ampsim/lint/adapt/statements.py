@@ -83,8 +83,11 @@ class Statements(Calls):
             self.objects["average"] = AVERAGE
             call = self.line(read(f"average.update_parameters({self.net(self.nets(0)[0])})"), node)
             yield f"{call}  # for the loop of line {node.lineno}"
-        elif isinstance(node.target, ast.Tuple) and OPTIMIZER in map(self.kind, node.target.elts):
+        elif OPTIMIZER in map(self.kind, getattr(node.target, "elts", [node.target])):
             yield from lines  # of which there is one, stepped with once per update
+        elif isinstance(node.target, ast.Name) and (over := identifier(name_of(node.iter))) in self.stepped():
+            yield f"{node.target.id} = {over}"
+            yield from lines
         elif does(lines):
             yield f"for {self.over(node.target, node.iter)}:"
             yield from indented(lines)
