@@ -170,6 +170,18 @@ def test_a_loop_over_optimizers_that_are_not_all_named_has_one_of_them() -> None
         assert (text.count("scaler.step(opt)"), "range(2)" in text, marks) == (1, False, [])
 
 
+def test_a_loop_over_optimizers_and_their_schedules_steps_with_each() -> None:
+    source = TWO.replace("for opt in {over}:\n        {step}", "for opt, each in zip(both, {over}):\n        {step}")
+    step = "scaler.step(opt)\n        each.step()"
+    text, marks = adapt(source.format(over="(schedule_a, schedule_b)", step=step), "train.py")
+    assert (text.count("    scaler.step(opt_b)\n        schedule_b.step()\n"), marks) == (1, [])
+    text, marks = adapt(source.format(over="schedules", step=step), "train.py")
+    assert ("opt = both\n        each = schedules\n        scaler.step(opt)\n        each.step()" in text, marks) == (
+        True,
+        [],
+    )
+
+
 def test_a_loop_over_optimizers_with_a_jump_stays_a_loop() -> None:
     step = "if frozen:\n            continue\n        scaler.step(opt)"
     assert "scaler.step(opt_b)" not in adapt(TWO.format(over="both", step=step), "train.py")[0]

@@ -9,6 +9,7 @@ from typing import cast
 from ampsim.lint.adapt.calls import Calls
 from ampsim.lint.adapt.names import KEPT, Scope, UnknownError
 from ampsim.lint.adapt.text import does, identifier, indented, lossy, names, read, short
+from ampsim.lint.adapt.unroll import pairs_of
 from ampsim.lint.event import ASKS
 from ampsim.lint.names import AVERAGE, OPTIMIZER, called, has, name_of, words_in
 
@@ -85,8 +86,9 @@ class Statements(Calls):
             yield f"{call}  # for the loop of line {node.lineno}"
         elif OPTIMIZER in map(self.kind, getattr(node.target, "elts", [node.target])):
             yield from lines  # of which there is one, stepped with once per update
-        elif isinstance(node.target, ast.Name) and (over := identifier(name_of(node.iter))) in self.stepped():
-            yield f"{node.target.id} = {over}"
+        elif {identifier(name_of(over)) for _, over in pairs_of(node)} & {*self.stepped()}:
+            for target, over in pairs_of(node):
+                yield f"{ast.unparse(target)} = {ast.unparse(self.object(over))}"
             yield from lines
         elif does(lines):
             yield f"for {self.over(node.target, node.iter)}:"

@@ -20,6 +20,14 @@ def unrolled(tree: ast.Module) -> ast.Module:
     return made
 
 
+def pairs_of(node: ast.For) -> list[tuple[ast.expr, ast.expr]]:
+    """Return what a loop sets, and what each of it runs over: several with ``zip``."""
+    match node:
+        case ast.For(target=ast.Tuple(elts=targets), iter=ast.Call(func=ast.Name(id="zip"), args=columns)):
+            return [*zip(targets, columns, strict=False)]
+    return [(node.target, node.iter)]
+
+
 class _Unroll(ast.NodeTransformer):
     """Replaces a loop over names by its body, once per name."""
 
@@ -29,21 +37,23 @@ class _Unroll(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> ast.AST | list[ast.AST]:
         """Return the iterations of a loop, or the loop."""
         self.generic_visit(node)
-        over = self.displays.get(leaf(name_of(node.iter)), node.iter)
+        pairs = pairs_of(node)
+        columns = [self.displays.get(leaf(name_of(over)), over) for _, over in pairs]
+        names = [target.id for target, _ in pairs if isinstance(target, ast.Name)]
+        rows = [*zip(*(each.elts for each in columns if isinstance(each, ast.Tuple | ast.List)), strict=False)]
         jumps = any(isinstance(each, ast.Break | ast.Continue) for each in ast.walk(node)) or node.orelse
-        if jumps or not isinstance(node.target, ast.Name) or not isinstance(over, ast.Tuple | ast.List):
+        named = all(isinstance(each, ast.Name | ast.Attribute) for row in rows for each in row)
+        if not rows or jumps or not named or {len(names)} != {len(pairs), *map(len, rows)}:
             return node
-        if not over.elts or not all(isinstance(each, ast.Name | ast.Attribute) for each in over.elts):
-            return node
-        return [_Named(node.target.id, each).visit(deepcopy(part)) for each in over.elts for part in node.body]
+        return [_Named(dict(zip(names, row, strict=True))).visit(deepcopy(part)) for row in rows for part in node.body]
 
 
 class _Named(ast.NodeTransformer):
-    """Replaces a name by what it stands for."""
+    """Replaces names by what they stand for."""
 
-    def __init__(self, name: str, value: ast.expr) -> None:
-        self.name, self.value = name, value
+    def __init__(self, values: dict[str, ast.expr]) -> None:
+        self.values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         """Return what a name stands for."""
-        return deepcopy(self.value) if node.id == self.name else node
+        return deepcopy(self.values.get(node.id, node))
