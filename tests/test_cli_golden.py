@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import os
 import re
 import shlex
 import sys
@@ -295,6 +296,7 @@ MAIN = [
 
 
 def test_the_program_ends_with_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # main() sets it for the process, which goes on here
     found = {}
     for words in MAIN:
         monkeypatch.setattr(sys, "argv", ["ampsim", *words.split()])

@@ -43,6 +43,7 @@ def test_a_full_disk_is_a_sentence() -> None:
 
 def test_an_interrupted_command_says_so() -> None:
     code = "import signal; from ampsim.core.output import run_command\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background of a shell
     code += "raise SystemExit(run_command('it', lambda: signal.raise_signal(signal.SIGINT)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "it: stopped\n")
