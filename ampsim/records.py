@@ -100,7 +100,7 @@ def read(path: AnyPath) -> tuple[Record, list[Record]]:
     provenance, count = _header(path, lines[0])
     records = [_parse(path, number, line) for number, line in enumerate(lines[1:-1], start=2)]
     if len(records) != count:
-        found = f"the file ends after {len(records)} of {count} records"
+        found = f"{len(records)} records stand in the file"
         raise DamagedFileError(path, len(lines), found, f"{count} records as the first line says")
     return provenance, records
 

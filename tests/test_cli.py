@@ -121,6 +121,8 @@ def test_check_takes_expected_failures_from_a_file_and_by_name(tmp_path: Path) -
     file = tmp_path / "expected.json"
     file.write_text(json.dumps({"a_refused_state_dict_changes_nothing": "known"}))
     assert check(TORCH, "--level", "4", "--expect", str(file))[0] == 0
+    colon = file.rename(tmp_path / "of 12:30.json")
+    assert check(TORCH, "--level", "4", "--expect", str(colon))[0] == 0
     assert check(TORCH, "--level", "4", "--xfail", "a_refused_state_dict_changes_nothing")[0] == 0
 
 

@@ -296,7 +296,8 @@ MAIN = [
 
 
 def test_the_program_ends_with_its_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # main() sets it for the process, which goes on here
+    monkeypatch.setenv("HYPOTHESIS_STORAGE_DIRECTORY", "")  # main() sets it for the process, which goes on here
+    del os.environ["HYPOTHESIS_STORAGE_DIRECTORY"]
     found = {}
     for words in MAIN:
         monkeypatch.setattr(sys, "argv", ["ampsim", *words.split()])
@@ -306,6 +307,7 @@ def test_the_program_ends_with_its_status(monkeypatch: pytest.MonkeyPatch, capsy
         first = (said.out + said.err).strip().partition("\n")[0].strip()
         found[words or "no words"] = f"{ended.value.code}, {len(said.out) > 0}, {len(said.err) > 0}: {first}"
     agree(GOLDEN / "main.txt", found)
+    assert os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] == os.devnull  # no .hypothesis is left where a command is run
 
 
 def test_a_page_that_cannot_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

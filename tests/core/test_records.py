@@ -132,6 +132,14 @@ def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(tmp
         assert caught.value.line <= 1 + len(ROWS) + 1
 
 
+def test_a_finished_file_with_a_record_too_many_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    records.write(path, PROVENANCE, ROWS)
+    path.write_bytes(path.read_bytes() + b'{"of":"another run"}\n')
+    with pytest.raises(records.DamagedFileError, match=f"expected {len(ROWS)} records as the first line says"):
+        records.read(path)
+
+
 @pytest.mark.parametrize(
     ("line", "number", "found"),
     [
