@@ -1,6 +1,7 @@
 """Environments of peers: one that is missing, half built, of other pins, or cannot be had; and versions not read."""
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,6 +34,20 @@ def half_built(home: Path, name: str) -> None:
     (home / name / "bin").mkdir(parents=True)
     (home / name / "bin" / "python").symlink_to(sys.executable)
     (home / name / "bin" / "pip").touch()
+
+
+def test_a_build_that_ended_within_venv_begins_anew(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    half_built(home, "good")
+    (home / "good" / "bin" / "pip").unlink()
+    ran: list[str] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command[2])
+        return subprocess.CompletedProcess(command, 0, "")
+
+    monkeypatch.setattr("ampsim.peers.build.subprocess.run", run)
+    assert build_all(["good"], Console(file=io.StringIO())) == {}
+    assert ran[0] == "venv"
 
 
 def test_an_environment_that_is_not_whole_is_refused_with_the_cure(home: Path) -> None:

@@ -1,6 +1,10 @@
 """A peer in its own process: what comes back, and what is said of one that hangs, crashes, prints or talks nonsense."""
 
 import json
+import os
+import select
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +19,7 @@ INF, NAN = float("inf"), float("nan")
 
 # A peer that does in `scale_loss` what a loss tells, in a process that is otherwise as `serve` makes it.
 PLANTED = f"""#!{sys.executable}
-import json, os, signal, sys, time
+import json, os, signal, subprocess, sys, time
 from ampsim.peers import serve
 from ampsim.peers.peer import Peer, Step
 
@@ -26,6 +30,7 @@ class Planted(Peer):
     def step(self, scaled): return Step(self.factor, None, tuple(scaled), float("inf"))
     def scale_loss(self, loss):
         print("last words", flush=True)
+        if loss == 0.5: subprocess.Popen(["sleep", "1000"], close_fds=False)
         if loss == 1.0: time.sleep(1000)
         if loss == 2.0: os.kill(os.getpid(), signal.SIGSEGV)
         if loss == 3.0: os._exit(7)
@@ -117,6 +122,26 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
     assert remote.get_scale() == 3.0
     remote.limit = 0.0  # which is of calls: a start has the first one's
     remote.start(factor=4.0)
+
+
+def test_what_a_peer_has_started_ends_with_it_when_nobody_asks_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "python"
+    path.write_text(PLANTED)
+    path.chmod(0o755)
+    ours, theirs = socket.socketpair()
+    reader, writer = os.pipe()  # which is at its end when each process that may write to it has ended
+    with os.fdopen(reader, "rb"), ours:
+        command = [str(path), "-m", "ampsim.peers.serve", "planted", str(theirs.fileno())]
+        peer = subprocess.Popen(command, pass_fds=(theirs.fileno(), writer), start_new_session=True)  # noqa: S603
+        theirs.close()
+        os.close(writer)
+        with ours.makefile("rw") as channel:
+            for request in ({"call": "start"}, {"call": "scale_loss", "args": [0.5]}):
+                print(json.dumps(request), file=channel, flush=True)
+                assert "value" in channel.readline()
+        ours.shutdown(socket.SHUT_RDWR)
+        peer.wait()
+        assert select.select([reader], [], [], 20)[0]
 
 
 FORMS = [
