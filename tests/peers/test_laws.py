@@ -17,11 +17,11 @@ from ampsim.core.machine import Rule, State, init
 from ampsim.peers import REGISTRY, load
 from ampsim.peers.laws import LAWS, judge
 from ampsim.peers.laws.drift import drawn_setting, drift, run
-from ampsim.peers.laws.emit import emitted, prove
+from ampsim.peers.laws.emit import _maker, emitted, prove
 from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED
 from ampsim.peers.laws.reports import NONE, reported
 from ampsim.peers.laws.source import driver_of, flat, prune
-from ampsim.peers.laws.subject import Driven, GaveUpError, constants, fields, followed, subject_of
+from ampsim.peers.laws.subject import Driven, GaveUpError, ceiling, constants, fields, followed, subject_of
 from ampsim.peers.peer import Step
 from ampsim.peers.wire import PeerLostError
 from ampsim.testing.kit.laws import LAWS as KIT
@@ -128,6 +128,16 @@ def test_one_factor_is_of_growth_and_of_backoff() -> None:
     assert constants(OneFactor(), {"growth_factor": 2.0, "backoff_factor": 0.25}) == {"scale_factor": 4.0}
     possible = subject_of(OneFactor()).traits.possible(Rule(backoff_factor=2.0**-16))
     assert (possible.growth_factor, possible.backoff_factor) == (2.0**16, 2.0**-16)
+
+
+def test_a_scale_in_fp16_has_a_ceiling_of_which_no_parameter_speaks() -> None:
+    assert ceiling(dialects.get("mpx.DynamicLossScaling")) == 65504.0
+    assert [ceiling(Rule(max_scale=most)) for most in (None, 2.0**20)] == [None, 2.0**20]
+
+
+def test_one_factor_is_emitted_as_it_was_asked() -> None:
+    made = _maker("make", OneFactor, judge(OneFactor(), LAWS["skip_budget"], examples=1))
+    assert 'scale_factor=max(rule["growth_factor"], 1 / rule["backoff_factor"])' in made
 
 
 @pytest.mark.parametrize("name", REGISTRY)
