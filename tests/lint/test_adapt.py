@@ -193,6 +193,18 @@ def test_a_loop_that_says_not_to_train_is_none() -> None:
         adapt(STRANGE, "train.py", line)
 
 
+def test_a_loop_is_meant_by_any_of_its_lines() -> None:
+    first = 1 + WHOLE[: WHOLE.index("for index")].count("\n")
+    last = 1 + WHOLE[: WHOLE.index("print(f")].count("\n")
+    whole = WHOLE.format(step=GATED, saved="") + "\ndef other():\n    pass\n"
+    last += GATED.count("\n")
+    for line in (first, last):
+        assert f"train.py:{first} by" in adapt(whole, "train.py", line)[0]
+    for line in (first - 1, last + 1):
+        with pytest.raises(UnreadableError, match=f"around line {line}"):
+            adapt(whole, "train.py", line)
+
+
 def test_a_backward_pass_that_is_elsewhere_stands_before_the_step_of_a_loop() -> None:
     loop = "scaler = GradScaler()\nfor batch in loader:\n    train.forward(batch)\n    scaler.step(optimizer)\n"
     assert (

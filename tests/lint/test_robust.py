@@ -98,3 +98,25 @@ def test_functions_that_call_each_other_end() -> None:
 
 def test_a_file_without_a_scaler_is_not_parsed() -> None:
     assert lint("def (:") == []
+
+
+FREE = """
+def train(loader, scheduler):
+    scaler = GradScaler()
+    for batch in loader:
+        scaler.scale(model(batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+"""
+
+
+def test_a_file_with_a_scaler_that_is_off_is_judged_by_the_others() -> None:
+    off = "def evaluate():\n    scaler = GradScaler(enabled=False)\n"
+    assert [each.code for each in lint(off + FREE, codes=["AMP101"])] == ["AMP101"]
+    assert lint(FREE.replace("()\n", "(enabled=False)\n", 1), codes=["AMP101"]) == []
+
+
+def test_a_form_feed_begins_no_line() -> None:
+    text = "head = 1\n\f\n# \x0b \u2028" + FREE.replace("scheduler.step()", "scheduler.step()  # ampsim: ignore[AMP101]")
+    assert lint(text, codes=["AMP101"]) == []
