@@ -10,6 +10,7 @@ import torch
 
 from ampsim.diagnose.explain import findings
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
+from ampsim.diagnose.readers.tables import history_of
 from ampsim.diagnose.readers.trackers import _log_records
 from ampsim.watch import watch
 
@@ -135,6 +136,13 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
     assert history.step.tolist() == [0, 10, 20, 30]
     assert history.loss.tolist() == [2.0, 1.75, 1.5, 1.25]
     assert history.scale.tolist() == [1024.0] * 4
+
+
+def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
+    rows = [{"train/global_step": 50 * number, "train/loss": 2.0, "loss_scale": 8.0} for number in range(3)]
+    assert history_of("run", "Weights & Biases", enumerate(rows), steps=True).step.tolist() == [0, 50, 100]
+    without = [{"train/loss": 2.0, "loss_scale": 8.0}] * 3
+    assert history_of("run", "Weights & Biases", enumerate(without), steps=True).step.tolist() == [0, 1, 2]
 
 
 @pytest.mark.peer("tensorboard", how=HOW)
