@@ -98,6 +98,7 @@ FLAX_RULES = [
     Rule(growth_factor=3.0, backoff_factor=0.25, growth_interval=2),
     Rule(growth_factor=1.1, backoff_factor=0.7, growth_interval=2, min_scale=1.0, arithmetic=F32),
     Rule(growth_interval=4, min_scale=2.0**-126, max_scale=FP32.max_finite),
+    Rule(growth_interval=4, arithmetic=Arithmetic(backoff="divide")),  # by 2, which is times 0.5
 ]
 
 
@@ -132,6 +133,7 @@ def assert_goes_on(scan_of_peer, peer, rule: Rule, state: State, history: list[b
 @example(FLAX_RULES[0], 10, 0, [False, False, True, False])
 @example(FLAX_RULES[1], 10, 2, [False] * 4)
 @example(FLAX_RULES[1], 10, 3, [False] * 4)  # past its interval: never grows, in both
+@example(FLAX_RULES[-1], 10, 0, [False, True, True, False])
 def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
     state = State(1.25 * 2.0**exponent, tracker)
     peer = interop.to_flax(LossScale.from_state(rule, state))
