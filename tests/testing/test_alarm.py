@@ -75,6 +75,18 @@ def test_an_alarm_that_rings_after_the_end_is_nobodys():
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+def test_the_next_alarm_is_its_owners_again():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    try:
+        with alarm(60.0):
+            pass
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [signal.SIGALRM]
+
+
 def test_an_import_is_not_torn_by_an_alarm(package, monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 1e9)
     name = package("slowly", "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")

@@ -1,5 +1,6 @@
 """`ampsim check` as a command: what hangs, ends its process or cannot be loaded is named, and the rest goes on."""
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -164,6 +165,21 @@ def test_what_cannot_be_judged_for_an_import_that_does_not_end_is_refused_and_no
     laws = judge.chosen(names=["clean_step_is_taken", "skip_budget"])
     (refused,) = judge_apart(of_one_law("refused", late=True), laws, name="it", limit=60.0)
     assert (refused.outcome, refused.text, refused.is_overdue) == ("refused", "it cannot be judged", True)
+
+
+def test_ctrl_c_is_the_parents_who_ends_both() -> None:
+    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
+        signal.raise_signal(signal.SIGINT)
+        return of_one_law("passed", late=False)()
+
+    laws = judge.chosen(names=["clean_step_is_taken"])
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
+    try:
+        [result] = judge_apart(begin, laws, name="it", limit=60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.outcome == "passed"
 
 
 def test_what_a_target_prints_stands_in_no_report(capfd: pytest.CaptureFixture[str]) -> None:

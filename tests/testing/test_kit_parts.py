@@ -102,6 +102,11 @@ def test_findings_have_one_cause_by_their_whole_history_their_choice_or_what_the
     }
 
 
+def test_one_choice_of_two_scalers_is_two_findings() -> None:
+    results = [Result(LAWS["skip_budget"], each, "failed", "skip_budget: fell\n  choice   d") for each in ("a", "b")]
+    assert [(each.target, "also" in text) for each, text in by_cause(results)] == [("a", False), ("b", False)]
+
+
 def descend(depth: int) -> None:
     def ring() -> None:
         raise OverdueError("did not end")
