@@ -118,5 +118,7 @@ def test_a_file_with_a_scaler_that_is_off_is_judged_by_the_others() -> None:
 
 
 def test_a_form_feed_begins_no_line() -> None:
-    text = "head = 1\n\f\n# \x0b \u2028" + FREE.replace("scheduler.step()", "scheduler.step()  # ampsim: ignore[AMP101]")
+    text = "head = 1\n\f\n# \x0b \u2028" + FREE.replace(
+        "scheduler.step()", "scheduler.step()  # ampsim: ignore[AMP101]"
+    )
     assert lint(text, codes=["AMP101"]) == []

@@ -107,6 +107,14 @@ def test_one_choice_of_two_scalers_is_two_findings() -> None:
     assert [(each.target, "also" in text) for each, text in by_cause(results)] == [("a", False), ("b", False)]
 
 
+def test_a_replay_declares_what_the_scaler_was_judged_with() -> None:
+    traits = Traits(max_scale=8.0, without=frozenset({"pickle"}))
+    example = SimpleNamespace(failing={3: 1}, subject=SimpleNamespace(name="m:S"), traits=traits)
+    shown = LAWS["a_state_dict_is_never_torn"]._replay(example)
+    declared = "--trait max_scale=8.0 --without pickle"
+    assert shown == f"ampsim check m:S {declared} --law a_state_dict_is_never_torn --schedule 3:1"
+
+
 def descend(depth: int) -> None:
     def ring() -> None:
         raise OverdueError("did not end")
