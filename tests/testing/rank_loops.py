@@ -160,6 +160,15 @@ def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
 
 
 @looping(said="moves in a step that all must skip")
+def verdicts_are_added_and_one_is_looked_for(t, group, batch):
+    backward(t, batch)
+    for flag in flags(t) if group else ():
+        dist.all_reduce(flag, dist.ReduceOp.SUM, group)
+        flag.copy_(flag == 1)
+    finish(t)
+
+
+@looping(said="moves in a step that all must skip")
 def averaged_after_the_check(t, group, batch):
     backward(t, batch)
     t.scaler.unscale_(t.optimizer)

@@ -2,7 +2,9 @@
 
 import math
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from ampsim.testing.loop import events, rows  # noqa: E402
 from ampsim.testing.loop.adapters import tiny  # noqa: E402
 from ampsim.testing.loop.backends import torch as of_torch  # noqa: E402
 from ampsim.testing.loop.backends.torch_exact import Inexact  # noqa: E402
-from ampsim.testing.loop.judge import LAWS, message, unasked  # noqa: E402
+from ampsim.testing.loop.judge import LAWS, judge_loop, message, unasked  # noqa: E402
 from ampsim.testing.loop.law import Broken  # noqa: E402
 from ampsim.testing.loop.laws import excused, learning, ranks, resume, rounding, scale, scaler, skipped, splitting  # noqa: E402
 from ampsim.testing.loop.patterns import PATTERNS, _power, cause_of  # noqa: E402
@@ -28,7 +30,7 @@ from ampsim.testing.loop.run import Fault  # noqa: E402
 from ampsim.testing.loop.runs import Batch, run_class  # noqa: E402
 from ampsim.testing.loop.state import Difference, differences, same, snapshot  # noqa: E402
 from tests.golden import Golden  # noqa: E402
-from tests.testing.loops import batches, looping, sgd  # noqa: E402
+from tests.testing.loops import Trainer, batches, looping, loss_of, sgd  # noqa: E402
 from tests.testing.test_loops import steps_at_the_third_skip  # noqa: E402
 
 F32 = np.float32
@@ -382,6 +384,19 @@ def test_nine_events_are_told_in_their_order(count: int, monkeypatch: pytest.Mon
     assert told == "; ".join(expected)
 
 
+def test_a_debuggers_tracer_is_left_where_it_is() -> None:
+    def tracer(*_: object) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        told, after = events.order(sgd, [Batch(0, batch) for batch in batches()[:2]], 1.0, Fault()), sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert (told, after) == ("", tracer)
+
+
 # --------------------------------------------------------------------------------------------------- parts of laws
 
 
@@ -508,6 +523,24 @@ def test_what_counts_steps_is_known_by_its_name() -> None:
     assert not found("step", clean=2)
     assert not found("step", size=2)
     assert not found("step", moves=True)
+
+
+def test_a_parameter_at_0_whose_small_gradients_move_nothing_is_no_finding() -> None:
+    def make(size: float, scaler: Any) -> Loop:
+        t = Trainer(scaler)
+        still = torch.nn.Parameter(torch.zeros(2))
+        t.optimizer.add_param_group({"params": [still], "lr": 0.0})
+
+        def step(batch: Any) -> None:
+            t.optimizer.zero_grad()
+            scaler.scale(loss_of(t.model, batch) + size * still.sum()).backward()
+            t.update()
+
+        return Loop(step, {**t.state, "still": still})
+
+    for size, outcome in ((1e-5, "passed"), (1e-3, "failed")):
+        [result] = judge_loop(partial(make, size), batches(), ["it_learns"])
+        assert result.outcome == outcome
 
 
 def test_what_counts_steps_of_ranks_grows_by_one() -> None:
