@@ -57,6 +57,15 @@ def fused(t, batch):
 
 
 @right()
+def has_a_scaler_that_is_off(t, batch):
+    """As where one part trains in bfloat16."""
+    t.optimizer.zero_grad()
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    t.scaler.scale(off.scale(loss_of(t.model, batch))).backward()
+    t.update()
+
+
+@right()
 def writes_into_its_batch(t, batch):
     batch[0].mul_(0.5)
     t.backward(batch)

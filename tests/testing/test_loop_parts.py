@@ -525,6 +525,16 @@ def test_what_counts_steps_is_known_by_its_name() -> None:
     assert not found("step", moves=True)
 
 
+def test_a_judged_loop_leaves_torchs_threads_as_they_are() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        [*judge_loop(sgd, batches(), ["it_learns"])]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_a_parameter_at_0_whose_small_gradients_move_nothing_is_no_finding() -> None:
     def make(size: float, scaler: Any) -> Loop:
         t = Trainer(scaler)
