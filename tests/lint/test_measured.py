@@ -68,6 +68,7 @@ def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
         "unseen-8": 111,
         "unseen-9": 10,
         "corpus-7": 13,
+        "unseen-10": 96,
     }
     assert HEAD["files"] == files
 
