@@ -62,18 +62,19 @@ class Frame:
 
     def words(self, node: ast.AST) -> frozenset[str]:
         """Return the words in an expression and in what its names were assigned."""
-        said = self.source.said(node)
-        sums = (each for each in ast.walk(node) if isinstance(each, ast.BinOp))
-        partly = {PARTLY for each in sums if self.partly_scaled(each)}
+        said, partly = self.source.said(node), {PARTLY} if self.partly_scaled(node) else ()
         return said.union(partly, *(self.values[word].words for word in said if word in self.values))
 
-    def partly_scaled(self, node: ast.BinOp) -> bool:
-        """Return whether one term of a sum is scaled, and the other has nothing to do with a scale."""
-        scaled = [bool(self.scaler(each)) for each in (node.left, node.right)]
-        if not isinstance(node.op, ast.Add | ast.Sub) or all(scaled) or not any(scaled):
-            return False
-        other = node.right if scaled[0] else node.left
-        return not isinstance(other, ast.Constant) and not has(self.words(other), "scal|^backward$")
+    def partly_scaled(self, node: ast.AST) -> bool:
+        """Return whether one term of a sum is scaled, and another has nothing to do with a scale."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=value), args=[]):  # backward(), mean()
+                return self.partly_scaled(value)
+            case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
+                other = right if self.scaler(left) else left
+                alone = not isinstance(other, ast.Constant) and not has(self.words(other), "scal|^backward$")
+                return bool(self.scaler(node)) and (alone or self.partly_scaled(left))
+        return False
 
     def scaler(self, node: ast.AST) -> str:
         """Return the scaler by which the value of an expression is scaled, or ""."""
@@ -81,8 +82,7 @@ class Frame:
             case ast.Call(func=ast.Attribute(attr="scale", value=value)) if self.kind(value) == SCALER:
                 return self.name(value)
             case ast.Name() | ast.Attribute() | ast.Subscript():
-                found = self.values.get(name_of(node)) or self.values.get(self.name(node))
-                return found.scaler if found else ""
+                return found.scaler if (found := self.bound(node)) else ""
             case ast.BinOp(op=ast.Div(), right=right) if has(self.words(right), "scale"):
                 return ""
             case ast.BinOp(left=left, right=right):
@@ -93,6 +93,10 @@ class Frame:
                 return next(filter(None, map(self.scaler, elts)), "")
         return ""
 
+    def bound(self, node: ast.AST) -> Value | None:
+        """Return what an expression was bound to, as it is written or by what it stands for."""
+        return self.values.get(name_of(node)) or self.values.get(self.name(node))
+
     def kind(self, node: ast.AST) -> str:
         """Return the kind of what an expression stands for, or ""."""
         return self.source.kind(self.name(node))
@@ -101,17 +105,15 @@ class Frame:
         """Return what an expression stands for."""
         simple = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
         name = self.name(node) if simple else "?"
-        known = node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
-        made = self.made(node)
         computed = not self.is_setting(node)
-        return Value("" if "?" in name else name, self.words(node), self.scaler(node), computed, made, known)
+        known = node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
+        return Value("" if "?" in name else name, self.words(node), self.scaler(node), computed, self.made(node), known)
 
     def made(self, node: ast.AST) -> str:
         """Return the class of this file that an expression is an instance of, or ""."""
-        names = (name_of(node), self.name(node))
-        if found := [self.values[name].made for name in names if name in self.values]:
-            return next(filter(None, found), "")
-        call = node if isinstance(node, ast.Call) else self.source.made.get(leaf(names[1]))
+        if found := self.bound(node):
+            return found.made
+        call = node if isinstance(node, ast.Call) else self.source.made.get(leaf(self.name(node)))
         made = called(call) if call else ""
         return made if made in self.source.classes else ""
 
@@ -143,9 +145,10 @@ class Frame:
     def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return the names."""
         match target, iterated:
-            case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Name(id="enumerate"), args=[first, *_]):
-                return self.over(inner, first)
-            case ast.Tuple(elts=[_, inner]), ast.Call(func=ast.Attribute(attr="items", value=each)) if self.kind(each):
+            case ast.Tuple(elts=[_, inner]), (
+                ast.Call(func=ast.Name(id="enumerate"), args=[each, *_])
+                | ast.Call(func=ast.Attribute(attr="items", value=each))
+            ) if self.kind(each):
                 return self.over(inner, each)
             case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
                 return frozenset().union(*map(self.over, targets, args))
@@ -170,8 +173,6 @@ class Frame:
         for name, argument in given:
             found = self.value(argument)
             frame.values[name] = replace(found, name=name if "()" in found.name else found.name or name)
-            if found.known is not None and name in {each.id for each in ast.walk(function) if is_stored(each)}:
-                frame.values[name] = replace(frame.values[name], known=None)
         return frame.annotated(function)
 
     def annotated(self, function: Function) -> Self:

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from functools import cache
 
 SCALER, OPTIMIZER, SCHEDULE, AVERAGE = "scaler", "optimizer", "schedule", "average"
@@ -96,16 +96,6 @@ def is_module(node: ast.AST) -> bool:
 def has(words: Collection[str], pattern: str) -> bool:
     """Return whether a word is like a pattern, in upper or lower case."""
     return any(re.search(pattern, word, re.I) for word in words)
-
-
-def leaves(body: Sequence[ast.stmt]) -> bool:
-    """Return whether statements end by going on to the next iteration, or out; an exception ends the run instead."""
-    match body[-1] if body else None:
-        case ast.Continue() | ast.Break() | ast.Return():
-            return True
-        case ast.If(body=yes, orelse=no):
-            return leaves(yes) and leaves(no)
-    return False
 
 
 def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:

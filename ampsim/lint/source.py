@@ -23,7 +23,7 @@ from ampsim.lint.names import (
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale", re.I)
+_CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I)
 _WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(")
 _LIBRARY = re.compile(r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b")
 _FP16 = re.compile(
@@ -36,6 +36,7 @@ _FIXED = re.compile(  # a scale of apex, or a level without one
     r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|^\s*loss_scale = ['\"]?[\d.]",
     re.M,
 )
+_MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was written to a file
 _LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
 _TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", ".grad", "update_parameters", "scale_loss"}
 _TOUCHED |= {"param_groups", "zip", "named_parameters", "state_dict"}  # of an average by hand
@@ -58,6 +59,9 @@ class Source:
         made: what is called to make a name, by its last part.
         emptied: the names of what is emptied somewhere, as by a hook.
         imports: what imported names stand for, dotted; from a module beside this one, with a dot in front.
+        wrapped: the library within which the scaler is, accelerate or Fabric, if the file asks for fp16; or "".
+        fixed: whether apex has a fixed scale, with which it skips nothing.
+        disabled: whether each scaler that the file makes is made with ``enabled=False``.
     """
 
     def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
@@ -66,6 +70,9 @@ class Source:
         self._said: dict[ast.AST, frozenset[str]] = {}
         self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.has_gradients = ".grad" in text
+        self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
+        enabled = [re.search(r"enabled\s*=\s*False", each) is None for each in re.findall(r"GradScaler\(([^)]*)", text)]
+        self.disabled = bool(enabled) and not any(enabled)
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
@@ -116,22 +123,6 @@ class Source:
         return bool(line) and not any("'step'" in ast.unparse(each) for each in line)
 
     @cached_property
-    def fixed(self) -> bool:
-        """Whether the file sets apex a fixed scale, with which it skips nothing."""
-        return bool(_FIXED.search(self.text))
-
-    @cached_property
-    def disabled(self) -> bool:
-        """Whether each scaler that the file makes is made with ``enabled=False``."""
-        made = re.findall(r"GradScaler\(([^)]*)", self.text)
-        return bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
-
-    @cached_property
-    def wrapped(self) -> str:
-        """The library within which the scaler is, accelerate or Fabric, if the file says or lets choose fp16; or ""."""
-        return wrapped(self.text)
-
-    @cached_property
     def prepared(self) -> bool:
         """Whether accelerate may have prepared the schedules, which wait for the step then."""
         given = [call.args for call in self.calls_of("prepare")]
@@ -165,19 +156,15 @@ class Source:
 
     def lineage(self, name: str) -> list[ast.ClassDef]:
         """Return a class of this file, and its bases in this file."""
-        line = [name] if name in self.classes else []
+        line = [self.classes[name]] if name in self.classes else []
         for each in line:  # it grows by the bases
-            line += [base for base in self.bases(each) if base not in line]
-        return [self.classes[each] for each in line]
+            bases = (self.classes.get(leaf(name_of(base))) for base in each.bases)
+            line += [base for base in bases if base and base not in line]
+        return line
 
-    def bases(self, name: str) -> list[str]:
-        """Return the bases in this file of a class of it."""
-        bases = self.classes[name].bases if name in self.classes else []
-        return [base for base in (leaf(name_of(each)) for each in bases) if base in self.classes]
-
-    def method(self, owner: str, name: str) -> Function | None:
-        """Return a method of a class of this file, or of its bases in this file."""
-        parts = (part for each in self.lineage(owner) for part in reversed(each.body))
+    def method(self, line: Sequence[ast.ClassDef], name: str) -> Function | None:
+        """Return the first method of this name in some classes."""
+        parts = (part for each in line for part in reversed(each.body))
         return next((part for part in parts if isinstance(part, Function) and part.name == name), None)
 
     def events(self, *kinds: str) -> Iterator[tuple["Trace", Event]]:
@@ -270,7 +257,10 @@ def _tree(text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in somebody's string is no concern of ours
-            return ast.parse(text if text[:1] not in "%!" else f"#{text[1:]}")  # a notebook's cell that writes a file
+            try:
+                return ast.parse(text)
+            except SyntaxError:
+                return ast.parse(_MAGIC.sub(r"\1pass", text))
     except SyntaxError as error:
         raise UnreadableError(f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1) from error
     except (ValueError, RecursionError, MemoryError) as error:

@@ -16,7 +16,6 @@ from ampsim.lint.names import (
     has,
     is_wrapper,
     leaf,
-    leaves,
     mixes,
     name_of,
     shrinks,
@@ -68,8 +67,11 @@ class Walker:
             if self.left < 0:
                 break
             self.walk(statement)
-            if isinstance(statement, ast.If) and leaves(statement.body) != leaves(statement.orelse):
-                self.guards += self.frame.guards(statement.test, holds=not leaves(statement.body))
+            if isinstance(statement, ast.If):
+                goes, stays = (
+                    isinstance(each[-1], _LEAVES) if each else False for each in (statement.body, statement.orelse)
+                )
+                self.guards += self.frame.guards(statement.test, holds=stays) if goes != stays else ()
             if isinstance(statement, _LEAVES | ast.Raise):
                 break
         self.guards = kept
@@ -88,10 +90,10 @@ class Walker:
     def walk(self, node: ast.AST) -> None:
         """Walk a statement or an expression: the parts of it in their order, then what they amount to."""
         match node:
+            case ast.expr_context() | ast.Name() | ast.Constant() | ast.operator() | ast.ClassDef() | ast.Lambda():
+                pass
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.frame.nested[node.name] = node
-            case ast.ClassDef() | ast.Lambda():
-                pass
             case ast.If(test=test) if (known := self.frame.known(test)) is not None:
                 self.block(node.body if known else node.orelse)
             case ast.If():
@@ -233,10 +235,9 @@ class Walker:
                 return self.frame.nested.get(name) or self.source.function(name)
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr):
                 owner = self.source.owners.get(self.stack[-1], "") if self.stack else ""
-                methods = (self.source.method(base, attr) for base in self.source.bases(owner))
-                return next((each for each in methods if each), None)
+                return self.source.method(self.source.lineage(owner)[1:], attr)
             case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
-                return self.source.method(self.frame.made(value), attr)
+                return self.source.method(self.source.lineage(self.frame.made(value)), attr)
         return None
 
     def kinds(self, node: ast.Call) -> Found:

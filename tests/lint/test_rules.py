@@ -986,10 +986,27 @@ def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
     assert [each.line for each in lint(f"{own}{text}save_model(optimizer)\n")] == [2]
 
 
-def test_a_cell_that_a_notebook_writes_to_a_file_is_read() -> None:
-    assert [(each.line, each.code) for each in lint(f"%%file train.py\n{RULES['AMP101'].wrong}")] == [(8, "AMP101")]
-    with pytest.raises(UnreadableError):
-        lint(f"x = 1\n%%file train.py\n{RULES['AMP101'].wrong}")
+def test_the_magics_of_a_notebook_that_was_written_to_a_file_are_passed_over() -> None:
+    text = f"%%file train.py\nif colab:\n    !pip install timm\n%matplotlib inline\n{RULES['AMP101'].wrong}"
+    assert [(each.line, each.code) for each in lint(text)] == [(11, "AMP101")]
+    with pytest.raises(UnreadableError, match="invalid syntax"):
+        lint(f"{text}%%time\nif else:\n")
+    assert lint("told = ('a scaler of %s'\n%name)\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("import torch.cuda.amp as amp\n@amp.autocast()\ndef f(x): pass\n", [1]),
+        ("import torch\n@torch.cuda.amp.autocast()\ndef f(x): pass\n", [2]),
+        ("import torch.cuda.amp\nscaler = torch.cuda.amp.GradScaler()\n", [2]),
+        ("from torch.cuda import empty_cache, amp\nscaler = amp.GradScaler()\n", [1]),
+        ("from torch.cuda.amp.grad_scaler import GradScaler as Scaler\n", [1]),
+        ("from torch import amp\nscaler = amp.GradScaler()\n", []),
+    ],
+)
+def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int]) -> None:
+    assert [(each.line, each.code) for each in lint(text, codes=RULES)] == [(line, "AMP116") for line in lines]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import OPTIMIZER, SCALER, called, is_wrapper, leaf, name_of, words_in
+from ampsim.lint.names import OPTIMIZER, SCALER, called, leaf, name_of, words_in
 from ampsim.lint.source import Function, Source, Trace
 
 _SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$|Checkpointer$", re.I)
 _BFLOAT16 = re.compile(r"bf16|bfloat16", re.I)
+_OWN = re.compile(r"(^|\.)amp$|accelerator$|fabric$")  # what saves its own scaler
 _NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|time)", re.I)
 
 
@@ -66,9 +67,7 @@ def mentions_a_scaler(source: Source) -> bool:
         match node:
             case ast.Constant(value=str(text)) if len(text) < 40 and not _NO_STATE.search(text):
                 said = text
-            case ast.Attribute(attr="save_state", value=value) if is_wrapper(name_of(value)):
-                return True
-            case ast.Attribute(attr="state_dict", value=value) if leaf(name_of(value)) == "amp":
+            case ast.Attribute(attr="save_state" | "state_dict", value=value) if _OWN.search(name_of(value)):
                 return True
             case ast.Attribute(attr="state_dict" | "load_state_dict", value=value):
                 said = name_of(value)
@@ -184,6 +183,7 @@ def deprecated_names(source: Source) -> Iterator[ast.AST]:
         match node:
             case ast.Attribute(attr="GradScaler" | "autocast") if name_of(node.value) == "torch.cuda.amp":
                 yield node
-            case ast.ImportFrom(module=str(module), names=names):
-                if module.startswith("torch.cuda.amp") or (module == "torch.cuda" and "amp" in {n.name for n in names}):
-                    yield node
+            case ast.ImportFrom(module=module, names=names):
+                yield from [node] * any(f"{module}.{each.name}".startswith("torch.cuda.amp") for each in names)
+            case ast.Import(names=names):
+                yield from [node] * any(each.name.startswith("torch.cuda.amp") and each.asname for each in names)

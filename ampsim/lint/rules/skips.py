@@ -30,9 +30,7 @@ def average_on_skip(trace: Trace, each: Event) -> bool:
     return any(map(each.regardless, trace.skippable()))
 
 
-def decay_on_skip(trace: Trace, each: Event) -> bool:
-    """Return whether parameters are made smaller whether or not the scaler stepped."""
-    return any(map(each.regardless, trace.skippable()))
+decay_on_skip = average_on_skip  # parameters that are made smaller are asked the same
 
 
 def rate_by_iteration(trace: Trace, each: Event) -> bool:
@@ -121,7 +119,8 @@ def skip_not_told(source: Source) -> Iterator[ast.AST]:
 def _awaited(node: ast.Compare, assigned: Sequence[ast.Assign], waits: Sequence[Guard]) -> bool:
     """Return whether what waits for one of some guards waits for a comparison, or a name that it is assigned to."""
     flipped = ast.Compare(node.left, [ast.Eq()], node.comparators) if isinstance(node.ops[0], ast.NotEq) else node
-    names = {ast.unparse(each.targets[0]) for each in assigned if node in ast.walk(each.value)}
+    spans = ((each, each.value.lineno, each.value.end_lineno or 0) for each in assigned)
+    names = {ast.unparse(e.targets[0]) for e, first, last in spans if first <= node.lineno <= last}
     texts = {ast.unparse(node), ast.unparse(flipped)} | names
     return any(guard.text in texts or guard.words & names for guard in waits)
 
