@@ -1,0 +1,132 @@
+"""Gradients that are still scaled, half models, and accumulation windows."""
+
+import pytest
+
+from ampsim.lint.engine import RULES, lint
+from tests.lint.loops import END, LOOP, MAKES
+
+OWN_PASSES = """\
+for index, batch in enumerate(loader):
+    if args.accumulate > 1:
+        with amp.scale_loss(model(batch) / args.accumulate, optimizer) as scaled:
+            scaled.backward()
+        if (index + 1) % args.accumulate == 0:
+            optimizer.step()
+            scheduler.step()
+    else:
+        with amp.scale_loss(model(batch), optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+        ema.update(model)
+"""
+AS_ONE = """\
+scaler = NativeScaler()
+for index, batch in enumerate(loader):
+    ends = (index + 1) % args.accumulate == 0
+    if args.accumulate > 1:
+        scaler(model(batch) / args.accumulate, optimizer, update_grad=ends)
+        if ends:
+            scheduler.step()
+    else:
+        scaler(model(batch), optimizer, update_grad=ends)
+        ema.update(model)
+"""
+
+
+@pytest.mark.parametrize("text", [OWN_PASSES, AS_ONE], ids=["apex", "as one"])
+def test_a_loop_with_and_without_windows_is_two(text: str) -> None:
+    assert {each.code for each in lint(text, codes=RULES)} == {"AMP101", "AMP102"}
+
+
+def test_a_norm_is_read_scaled_where_only_the_clipping_unscales() -> None:
+    clip = "\ndef clip(params, most):\n    if most is None:\n        return sum(p.grad.norm() for p in params)\n"
+    lines = ["if torch.isnan(loss):", "    break", "if most is not None:", "    scaler.unscale_(optimizer)"]
+    lines += ["clip(model.parameters(), most)", "scaler.step(optimizer)", "scaler.update()"]
+    text = clip + MAKES + LOOP + "".join(f"    {line}\n" for line in lines)
+    assert [each.code for each in lint(text)] == ["AMP106"]
+    assert lint(text.replace("if most is not None", "if True")) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("Net().half()", True),
+        ("Net(4).cuda().half()", True),
+        ("Net().to(torch.float16)", True),
+        ("Net().to('cuda', dtype=torch.float16)", True),
+        ("Net().to(torch.bfloat16)", False),
+        ("Net().half().float()", False),
+        ("Net.from_pretrained(name, torch_dtype=torch.float16)", True),
+        ("Net.from_pretrained(name, dtype=torch.half).to('cuda')", True),
+        ("Net.from_pretrained(name, torch_dtype=torch.bfloat16)", False),
+        ("get_peft_model(Net()).half()", False),
+    ],
+)
+def test_a_model_is_half_where_it_is_made_so(made: str, found: bool) -> None:
+    text = f"model = {made}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{MAKES}{LOOP}{END}"
+    assert ("AMP114" in {each.code for each in lint(text)}) == found
+
+
+GIVEN = """\
+class Trainer:
+    def __init__(self):
+        self.scaler = torch.amp.GradScaler()
+    def backward(self, loss):
+        loss = loss / 2
+        loss.backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+"""
+
+
+def test_a_loss_that_is_given_by_another_file_may_have_been_scaled_there() -> None:
+    computed = GIVEN.replace("loss / 2", "self.loss_of(loss_fn)")
+    assert lint(GIVEN, codes=["AMP107"]) == []
+    assert [each.code for each in lint(computed, codes=["AMP107"])] == ["AMP107"]
+    own = "    def fit(self, loader):\n        for batch in loader:\n            self.backward(self.model(batch))\n"
+    assert [each.code for each in lint(GIVEN + own, codes=["AMP107"])] == ["AMP107"]
+
+
+@pytest.mark.parametrize(
+    ("end", "found"),
+    [
+        ("index == total - 1", True),
+        ("(index + 1) == self.total", True),
+        ("index + 1 >= len(loader)", True),
+        ("index == 0", False),
+        ("epoch == last", False),
+    ],
+)
+def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(end: str, found: bool) -> None:
+    text = RULES["AMP115"].wrong.replace("index + 1 == len(loader)", end)
+    assert [each.code for each in lint(text)] == ["AMP115"] * found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "enabled", "cast", "found"),
+    [
+        ("torch.float16", "", "dtype", True),
+        ("torch.float16 if args.fp16 else torch.float32", "enabled=args.fp16", "device, dtype=dtype", True),
+        ("torch.float16 if args.fp16 else torch.float32", "enabled=not args.fp16", "dtype", False),
+        ("torch.float16 if args.fp16 else torch.float32", "enabled=args.amp", "dtype", False),
+        ("{'half': torch.half, 'single': torch.float32}[args.type]", "enabled=dtype == torch.half", "dtype", True),
+        ("torch.bfloat16", "", "dtype", False),
+        ("torch.float16", "", "device", False),
+    ],
+)
+def test_a_dtype_may_have_a_name(dtype: str, enabled: str, cast: str, found: bool) -> None:
+    made = f"dtype = {dtype}\nmodel = Net().to({cast})\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    text = made + f"scaler = torch.amp.GradScaler({enabled})\n" + LOOP + END
+    assert ["AMP114" for each in lint(text) if each.code == "AMP114"] == ["AMP114"] * found
+    named = text.replace("model = Net()", "model = Net()\nmodel")
+    assert ["AMP114" for each in lint(named) if each.code == "AMP114"] == ["AMP114"] * found
+
+
+def test_what_clips_gradients_may_be_called_so() -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")] == ["AMP103"]
+    unscales = (
+        "def clip_gradient(optimizer):\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1)\n"
+    )
+    assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
+    cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
+    assert [each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")] == ["AMP106"]

@@ -1,0 +1,225 @@
+"""The scaler itself: where it is made, updated and saved, and within which library it is."""
+
+import re
+
+import pytest
+
+from ampsim.lint.engine import RULES, lint
+from tests.lint.loops import END, LOOP, MAKES
+
+
+def test_torchs_scaler_of_shards_is_to_be_updated_too() -> None:
+    wrong = RULES["AMP108"].wrong.replace("torch.amp.GradScaler()", "ShardedGradScaler()")
+    assert [each.code for each in lint(wrong)] == ["AMP108"]
+
+
+def test_two_whole_iterations_of_one_optimizer_in_a_loop_are_updated_twice() -> None:
+    once = RULES["AMP108"].right.removeprefix(MAKES).partition("loader:\n")[2]
+    assert lint(f"{MAKES}for batch in loader:\n{once}{once}", codes=["AMP126"]) == []
+
+
+def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
+    body = f"{LOOP}{END}    scheduler.step()\n"
+    assert lint("scaler = GradScaler(enabled=False)\n" + body) == []
+    assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == ["AMP101"]
+
+
+def test_a_scaler_in_the_same_dictionary_is_saved_under_any_name() -> None:
+    loop = "scaler = GradScaler()\nscaler.step(optimizer)\nsave = {{'optimizer': optimizer.state_dict(), 'amp': {}}}\n"
+    assert lint(loop.format("scaler"), codes=["AMP112"]) == []
+    assert len(lint(loop.format("scaler.get_scale()"), codes=["AMP112"])) == 1
+
+
+def test_a_scaler_that_a_file_is_given_and_steps_by_is_to_be_saved_too() -> None:
+    text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
+    text = text.replace("\n    scaler.u", "\n        scaler.u")
+    assert lint(text) == []
+    assert [each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")] == ["AMP112"]
+
+
+REPEATED = f"""\
+def run(loader, optimizer):
+    {MAKES}    for batch in loader:
+        scaler.scale(model(batch)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+def main(loader):
+    for turn in range(9):
+        optimizer = SGD(model.parameters(), lr=0.1)
+        run(loader, optimizer)
+"""
+
+
+def test_a_function_that_a_loop_calls_is_repeated() -> None:
+    """Unless the optimizer, too, is a new one each time, or the function makes it."""
+    assert lint(REPEATED) == []
+    assert lint(REPEATED.replace("SGD(model.parameters(), lr=0.1)", "prepared(model)[0]")) == []
+    made = "        optimizer = SGD(model.parameters(), lr=0.1)\n"
+    once = REPEATED.replace(made, "").replace("    for turn", f"{made[4:]}    for turn")
+    assert [(each.line, each.code) for each in lint(once)] == [(2, "AMP113")]
+    assert [each.code for each in lint(once.replace("run(", "run_epoch("))] == ["AMP113"]
+
+
+@pytest.mark.parametrize("given", ["model(batch), optimizer", "loss=model(batch), optimizer=optimizer"])
+def test_a_scaler_that_is_called_as_one_is_given_an_optimizer_in_any_place(given: str) -> None:
+    made = "for epoch in range(9):\n    scaler = NativeGradScaler()\n"
+    text = f"{made}    for batch in loader:\n        scaler({given})\n"
+    assert [each.code for each in lint(text)] == ["AMP113"]
+
+
+def test_a_scaler_that_is_made_for_an_optimizer_takes_no_step() -> None:
+    assert lint("for epoch in range(9):\n    scaler = LossScaler(config, optimizer)\n    scheduler.step()\n") == []
+
+
+ACCELERATED = """\
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="fp16")
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for batch in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(model(batch))
+        if accelerator.sync_gradients:
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        {inside}
+        optimizer.zero_grad()
+    if accelerator.sync_gradients and accelerator.is_main_process:
+        ema.update(model)
+"""
+SCHEDULED = ACCELERATED.format(inside="scheduler.step()")
+FABRIC = SCHEDULED.replace("accelerator", "fabric").replace("from accelerate import Accelerator\n", "")
+FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision="16-mixed")')
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        (SCHEDULED, ["AMP101", "AMP102"]),
+        (FABRIC, ["AMP101", "AMP102"]),
+        (SCHEDULED.replace('"fp16"', "args.precision"), []),
+        (SCHEDULED.replace('"fp16"', "a.precision") + "add('--mixed-precision', type=str)", ["AMP101", "AMP102"]),
+        (SCHEDULED + MAKES + "scaler.scale(loss)", []),
+        (SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"), ["AMP101", "AMP102"]),
+        (SCHEDULED.replace('"fp16"', '"bf16"') + "make(kind='fp16')", []),
+        (SCHEDULED.replace('mixed_precision="fp16"', "") + "make(variant='fp16')", []),
+        (SCHEDULED.replace("(model, optimizer, loader)", "(model, optimizer, loader, scheduler)"), ["AMP102"]),
+        (SCHEDULED.replace("(model, optimizer, loader)", "(*everything)"), ["AMP102"]),
+        (SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"), ["AMP101"]),
+        (SCHEDULED.replace("_process:", "_process and not accelerator.optimizer_step_was_skipped:"), ["AMP101"]),
+        (SCHEDULED.replace('"fp16"', "precision, handlers=[GradScalerKwargs()]"), ["AMP101", "AMP102"]),
+        (SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)", ["AMP101", "AMP102"]),
+        (SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"), ["AMP103", "AMP101", "AMP102"]),
+        (SCHEDULED.replace("accelerator.backward(model(batch))", "model(batch).backward()"), []),
+        (ACCELERATED.format(inside="torch.save(optimizer.state_dict(), p)"), ["AMP112", "AMP102"]),
+        (ACCELERATED.format(inside="save(optimizer.state_dict(), accelerator.scaler)"), ["AMP102"]),
+        (ACCELERATED.format(inside="optimizer.state_dict(), accelerator.save_state(p)"), ["AMP102"]),
+    ],
+)
+def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(text: str, codes: list[str]) -> None:
+    found = lint(text)
+    assert [each.code for each in found] == codes
+    assert all(re.search(r" \(the scaler: (accelerate|Fabric)'s, for fp16\)$", each.message) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("made", "saved", "found"),
+    [
+        ("model, optimizer = amp.initialize(model, optimizer)", "", True),
+        ("model, optimizer = amp.initialize(model, optimizer)", ', "amp": amp.state_dict()', False),
+        ("model, optimizer = apex.amp.initialize(model, optimizer)", ', "amp": apex.amp.state_dict()', False),
+        ("model, optimizer = amp.initialize(model, optimizer, opt_level='O0')", "", False),
+        ("model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)", "", False),
+    ],
+)
+def test_apexs_scalers_are_to_be_saved_too(made: str, saved: str, found: bool) -> None:
+    loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
+    text = f'{made}\n{loop}    optimizer.step()\ntorch.save({{"optimizer": optimizer.state_dict(){saved}}}, path)\n'
+    assert [each.code for each in lint(text)] == ["AMP112"] * found
+
+
+def test_what_saves_elsewhere_may_ask_apex_which_is_a_module() -> None:
+    loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
+    assert lint(f"{loop}    optimizer.step()\nsave_checkpoint(model, optimizer)\n") == []
+
+
+def test_a_state_that_is_kept_in_memory_is_no_checkpoint() -> None:
+    text = RULES["AMP112"].wrong.replace('torch.save({"optimizer": optimizer.state_dict()}, path)', "")
+    assert lint(f'{text}cache.store("optimizer", optimizer.state_dict())\n') == []
+
+
+def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
+    wrong = RULES["AMP130"].wrong
+    assert lint(wrong + "    save(scaler)\n") == []
+    assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == ["AMP130"]
+    assert lint(wrong.replace("    scaler =", "    self.scaler =")) == []
+    assert lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"]) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("self.optimizers[name].state_dict()", True),
+        ("{name: each.state_dict() for name, each in self.models.items()}", False),
+        ("{name: each.state_dict() for name, each in zip(names, self.models)}", False),
+        ("saved['optimizer'].state_dict()", False),
+    ],
+)
+def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None:
+    text = RULES["AMP112"].wrong.replace("optimizer.state_dict()", state)
+    assert [each.code for each in lint(text)] == ["AMP112"] * found
+
+
+@pytest.mark.parametrize("said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"])
+def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
+    assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]
+    assert lint(f"{RULES['AMP112'].wrong}state['scaler_state'] = state_of_it\n") == []
+
+
+@pytest.mark.parametrize(
+    ("scaler", "found"), [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])]
+)
+def test_what_is_made_where_it_is_asked_for_is_made(scaler: str, found: list[str]) -> None:
+    loop = LOOP.replace("scaler", "grad_amp") + END.replace("scaler", "grad_amp")
+    assert [each.code for each in lint(f"grad_amp = {scaler}\n{loop}    scheduler.step()\n")] == found
+
+
+def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
+    save = 'torch.save({"a": optimizer_a.state_dict(), "b": optimizer_b.state_dict()}, path)\n'
+    blocks = f"if best:\n    {save}    {save}    if last:\n        {save}if often:\n    {save}"
+    text = RULES["AMP112"].right.partition("torch.save")[0]
+    assert [each.line - text.count("\n") for each in lint(f"{text}{blocks}")] == [2, 7]
+    kept = "state = CheckpointState(optimizer.state_dict(), epoch)\ntorch.save(state._asdict(), path)\n"
+    assert [each.code for each in lint(f"{text}{kept}")] == ["AMP112"]
+    own = "def save_model(optimizer):\n    torch.save(optimizer.state_dict(), path)\n"
+    assert [each.line for each in lint(f"{own}{text}save_model(optimizer)\n")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("import torch.cuda.amp as amp\n@amp.autocast()\ndef f(x): pass\n", [1]),
+        ("import torch\n@torch.cuda.amp.autocast()\ndef f(x): pass\n", [2]),
+        ("import torch.cuda.amp\nscaler = torch.cuda.amp.GradScaler()\n", [2]),
+        ("from torch.cuda import empty_cache, amp\nscaler = amp.GradScaler()\n", [1]),
+        ("from torch.cuda.amp.grad_scaler import GradScaler as Scaler\n", [1]),
+        ("from torch import amp\nscaler = amp.GradScaler()\n", []),
+    ],
+)
+def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int]) -> None:
+    assert [(each.line, each.code) for each in lint(text, codes=RULES)] == [(line, "AMP116") for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "found"),
+    [
+        ("cfg.bf16_run", True),
+        ("dtype == torch.bfloat16", True),
+        ("dtype != torch.bfloat16", False),
+        ("not args.bf16", False),
+        ("args.fp16 or args.bf16", False),
+        ("args.amp and not args.bf16", False),
+        ("dtype in ('float16', 'bfloat16')", False),
+    ],
+)
+def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(enabled: str, found: bool) -> None:
+    assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == ["AMP132"] * found

@@ -1,0 +1,248 @@
+"""What goes on in a skipped step: schedules, averages, rates, and what waits for a verdict."""
+
+from pathlib import Path
+
+import pytest
+
+from ampsim.lint.engine import RULES, lint
+from tests.lint.loops import END, LOOP, MAKES
+
+
+def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is_left_alone() -> None:
+    body = f"{END}    scheduler.step()\n"
+    theirs = "from schedulers import Poly\nscheduler = Poly(optimizer)\n"
+    torchs = "from torch.optim.lr_scheduler import StepLR\nscheduler = StepLR(optimizer, 1)\n"
+    assert lint(theirs + MAKES + LOOP + body) == []
+    assert [each.code for each in lint(theirs.replace("Poly", "PolyLR") + MAKES + LOOP + body)] == ["AMP101"]
+    function = theirs.replace("Poly", "make_poly")  # which makes one of torch's, as a rule
+    assert [each.code for each in lint(function + MAKES + LOOP + body)] == ["AMP101"]
+    assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
+
+
+def test_a_schedules_class_is_read_in_the_file_beside_it(tmp_path: Path) -> None:
+    """One that counts its calls is accused, one that reads the optimizer's count is not, nor one that is not found."""
+    body = f"{MAKES}{LOOP}{END}    sched.step()\n"
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "schedules.py").write_text(
+        "class Calls(LRScheduler):\n    pass\nclass Steps:\n    def step(self):\n        self.n = group['step']\n"
+        "class Warm(Steps):\n    pass\n"
+    )
+    (tmp_path / "src" / "torn.py").write_text("class Calls(:\n")
+    script = tmp_path / "src" / "train.py"
+    found = {}
+    for module, name in (
+        ("src.schedules", "Calls"), (".schedules", "Calls"), ("schedules", "Steps"), ("schedules", "Warm"),
+        ("schedules", "Other"),
+        ("torn", "Calls"), ("nowhere", "Calls"), ("...schedules", "Calls"),
+    ):  # fmt: skip
+        script.write_text(f"from {module} import {name}\nsched = {name}(optimizer)\n{body}")
+        found[module, name] = [each.code for each in lint(script.read_text(), str(script))]
+    assert [each for each, codes in found.items() if codes == ["AMP101"]] == [
+        ("src.schedules", "Calls"), (".schedules", "Calls"),
+    ]  # fmt: skip
+    assert sum(map(len, found.values())) == 2
+
+
+FLAX = """\
+def train_step(state, batch):
+    dynamic_scale, is_finite, loss, grads = state.dynamic_scale.value_and_grad(loss_fn)(state.params)
+    state = state.apply_gradients(grads=grads).replace(dynamic_scale=dynamic_scale)
+    return jax.tree.map(functools.partial(jnp.where, is_finite), state, state)
+"""
+
+
+def test_a_verdict_that_selects_among_equals_selects_nothing() -> None:
+    assert [(each.line, each.code) for each in lint(FLAX, codes=RULES)] == [(4, "AMP118")]
+    assert (
+        lint(FLAX.replace("state = state.apply", "new = state.apply").replace("finite), state", "finite), new")) == []
+    )
+
+
+def test_a_dynamic_scale_that_the_next_iteration_reads_is_kept() -> None:
+    step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(".replace(dynamic_scale=dynamic_scale)", "")
+    loop = "def train(state, dynamic_scale):\n    for batch in batches:\n        old = state\n"
+    body = [f"    {line}" for line in step.replace("state, state)", "state, old)").splitlines()[1:3]]
+    select = "        state = jax.tree.map(functools.partial(jnp.where, is_finite), state, old)\n"
+    assert lint("\n".join([loop.rstrip(), *body, select]), codes=RULES) == []
+    assert [each.code for each in lint(step, codes=["AMP128"])] == ["AMP128"]
+
+
+WRAPPER = """\
+class Prepared:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+    def step(self):
+        {step}
+optimizer = Prepared(torch.optim.SGD(model.parameters(), lr=0.1))
+def train(batch):
+    scaler.scale(loss_of(model, batch)).backward()
+    optimizer.step()
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize("step", ["scaler.step(self.optimizer)", "self.optimizer.step()"])
+def test_a_class_of_the_file_may_step_by_the_scaler(step: str) -> None:
+    found = {each.code for each in lint(MAKES + WRAPPER.format(step=step), codes=RULES)}
+    assert ("AMP111" in found) == step.startswith("self")
+
+
+COMPARED = """
+scaler = torch.amp.GradScaler()
+for batch in loader:
+    optimizer.zero_grad()
+    scaler.scale(model(batch)).backward()
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        ("a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a != scaler.get_scale()", ["AMP129"]),
+        ("a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a > scaler.get_scale()", []),
+        ("scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a > scaler.get_scale()", ["AMP129"]),
+        ("scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a != 65536.0", []),
+    ],
+)
+def test_a_comparison_of_scales_tells_a_skip(lines: str, codes: list[str]) -> None:
+    text = COMPARED.format("\n    ".join([*lines.split("; "), "if not skip:", "    scheduler.step()"]))
+    assert [each.code for each in lint(text)] == codes
+
+
+def test_a_scale_that_is_kept_for_the_next_step_or_only_told_is_no_wrong_comparison() -> None:
+    kept = "scaler.step(optimizer); scaler.update(); s = scaler.get_scale(); if s >= last: scheduler.step(); last = s"
+    told = "a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); print(a == scaler.get_scale())"
+    for lines in (kept, told):
+        assert lint(COMPARED.format("\n    ".join(lines.split("; ")))) == []
+
+
+def test_what_runs_where_the_scaler_is_off_runs_in_no_skip() -> None:
+    lines = ["scaler.step(optimizer)", "scaler.update()", "if {}scaler.is_enabled():", "    scheduler.step()"]
+    text = COMPARED.format("\n    ".join(lines))
+    assert lint(text.format("not ")) == []
+    assert [each.code for each in lint(text.format(""))] == ["AMP101"]
+
+
+FIXED = ["m, o = amp.initialize(make(), opt(), loss_scale=128.0)", "loss_scale = '128.0'"]
+
+
+@pytest.mark.parametrize("made", [*FIXED, "def f(loss_scale=8192): pass"])
+def test_apex_with_a_fixed_scale_skips_nothing(made: str) -> None:
+    loop = "for x in loader:\n    with amp.scale_loss(m(x), optimizer) as loss:\n        loss.backward()\n"
+    text = f"{made}\n{loop}    optimizer.step()\n    scheduler.step()\n"
+    assert [each.code for each in lint(text)] == ([] if made in FIXED else ["AMP101"])
+
+
+def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
+    step = "scaler = GradScaler()\nscaler.scale(model(x)).backward()\nscaler.step(optimizer)\nscaler.update()\n"
+    for body in ("fit(model)", "optimizer.step()"):
+        assert lint(f"{step}for epoch in range(9):\n    {body}\n    scheduler.step()\n", codes=["AMP101"]) == []
+
+
+def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
+    helper = "def NAME(optimizer, it):\n    for group in optimizer.param_groups:\n        group['lr'] = 1 / it\n"
+    body = f"    NAME(optimizer, it)\n{LOOP.partition('loader:')[2][1:]}{END}"
+    text = f"{helper}{MAKES}for it, batch in enumerate(loader):\n{body}"
+    said = {name: lint(text.replace("NAME", name), codes=["AMP127"]) for name in ("cool", "adjust_learning_rate")}
+    assert [each.line for each in said["cool"]] == [3]
+    assert [each.line for each in said["adjust_learning_rate"]] == [6]  # where it is called, as its name says it
+
+
+@pytest.mark.parametrize(
+    ("guard", "call", "found"),
+    [
+        ("index % every == 0", "ema.update(model)", True),
+        ("self.step % self.update_every == 0 and self.step > self.step_start", "ema.update(model)", True),
+        ("self.step_loss > 2", "ema.update(model)", False),
+        ("index % every == 0 and scaler.get_scale() >= scale", "ema.update(model)", False),
+        ("index % every == 0", "ema.update_average(old_buffer, new_buffer)", False),
+        ("index % len(loader) == 0", "scheduler.step()", False),
+    ],
+)
+def test_an_average_may_wait_for_every_tenth_step(guard: str, call: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == ["AMP102"] * found
+
+
+def test_paddles_minimize_is_a_step_and_an_update() -> None:
+    loop = LOOP.replace(
+        "scaler.scale(model(batch)).backward()", "loss = scaler.scale(model(batch))\n    loss.backward()"
+    )
+    text = f"{MAKES}{loop}    scaler.minimize(optimizer, loss)\n    scheduler.step()\n"
+    assert [each.code for each in lint(text)] == ["AMP101"]
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("update_ema_variables(model, teacher, 0.99, index)", True),
+        ("learner.update_moving_average()", True),
+        ("agent.update_parameters(memory)", False),
+        ("accumulate(losses, outputs)", False),
+        ("update_loss_ema(state)", False),
+    ],
+)
+def test_an_average_has_many_names(call: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {call}\n")] == ["AMP102"] * found
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "    for _, each in schedulers.items():\n        each.step()\n",
+        "    warmup_scheduler.dampen()\n",
+    ],
+)
+def test_schedules_may_step_one_by_one(steps: str) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{steps}")] == ["AMP101"]
+
+
+def test_a_schedule_of_an_optimizer_that_no_scaler_steps_waits_for_none() -> None:
+    made = "other = StepLR(optimizer=opt_head, step_size=9)\nscheduler = StepLR(optimizer, 9)\n"
+    steps = "    opt_head.step()\n    scheduler.step()\n    other.step()\n"
+    text = (
+        f"{made}{MAKES}for batch in loader:\n    head_loss(batch).backward()\n{LOOP.partition(':')[2][1:]}{END}{steps}"
+    )
+    assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [(11, "AMP101")]
+
+
+def test_a_schedule_of_an_averages_decay_is_none_of_the_rate() -> None:
+    assert lint(f"{MAKES}{LOOP}{END}    ema_sched.step()\n") == []
+
+
+@pytest.mark.parametrize(
+    ("loop", "found"),
+    [
+        ("for k, v in ema.items():\n        v.copy_(state[k].lerp(v, decay))", True),
+        ("model.apply_ema_weights()", False),
+        ("apply_ema(optimizer, averaged, decay)", True),
+    ],
+)
+def test_an_average_is_what_is_mixed_and_not_what_is_put_in(loop: str, found: bool) -> None:
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {loop}\n")] == ["AMP102"] * found
+
+
+def test_an_average_waits_for_a_verdict_on_gradients_for_which_the_step_waits_too() -> None:
+    verdict = (
+        "    good = not any(torch.isnan(p.grad).any() for p in params)\n    if good:\n        scaler.step(optimizer)\n"
+    )
+    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
+    assert lint(f"{text}        ema.update(model)\n") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("param.data = (1 - rate) * param.data", True),
+        ("param.data *= 1 - rate * decay", True),
+        ("param.mul_(1.0 - rate)", True),
+        ("param.data.clamp_(-1, 1)", False),
+        ("param.grad.mul_(1 - rate)", False),
+        ("noise.mul_(1 - rate)", False),
+    ],
+)
+def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bool) -> None:
+    loop = f"    for param in model.parameters():\n        {body}\n"
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{loop}")] == ["AMP131"] * found
+    method = "def _decay(params, wd):\n    for param in params:\n        param.data = (1 - wd) * param.data\n"
+    assert [each.line for each in lint(f"{method}{MAKES}{LOOP}{END}    _decay(params, weight_decay)\n")] == [2]
