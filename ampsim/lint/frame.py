@@ -49,6 +49,8 @@ class Frame:
     def name(self, node: ast.AST) -> str:
         """Return the name of what an expression stands for."""
         plain = name_of(node)
+        if plain in self.values:
+            return self.values[plain].name
         head = re.split(r"[.\[(]", plain, maxsplit=1)[0]
         return self.values[head].name + plain[len(head) :] if head in self.values else plain
 
@@ -73,11 +75,17 @@ class Frame:
         match node:
             case ast.Call(func=ast.Attribute(attr="scale", value=value)) if self.kind(value) == SCALER:
                 return self.name(value)
-            case ast.Name(id=name) if name in self.values:
-                return self.values[name].scaler
+            case ast.Name() | ast.Attribute() | ast.Subscript():
+                return found.scaler if (found := self.bound(node)) else ""
             case ast.BinOp(left=left, right=right):
                 return self.scaler(left) or self.scaler(right)
+            case ast.Call(func=ast.Attribute(value=value), args=[]):  # detach(), mean(), clone()
+                return self.scaler(value)
         return ""
+
+    def bound(self, node: ast.AST) -> Value | None:
+        """Return what an expression was bound to, as it is written or by what it stands for."""
+        return self.values.get(name_of(node)) or self.values.get(self.name(node))
 
     def kind(self, node: ast.AST) -> str:
         """Return the kind of what an expression stands for, or ""."""
@@ -93,14 +101,14 @@ class Frame:
 
     def made(self, node: ast.AST) -> str:
         """Return the class of this file that an expression is an instance of, or ""."""
-        if isinstance(node, ast.Name) and node.id in self.values:
-            return self.values[node.id].made
+        if found := self.bound(node):
+            return found.made
         call = node if isinstance(node, ast.Call) else self.source.made.get(leaf(self.name(node)))
         made = called(call) if call else ""
         return made if made in self.source.classes else ""
 
     def bind(self, target: ast.expr, value: ast.expr) -> None:
-        """Note what a name stands for from here on."""
+        """Note what a name stands for from here on; an attribute goes on standing for itself."""
         match target, value:
             case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
                 for pair in zip(targets, values, strict=True):
@@ -111,14 +119,18 @@ class Frame:
             case ast.Name(id=name), _:
                 found = self.value(value)
                 self.values[name] = replace(found, name=found.name or name, known=None)
+            case _:
+                name, found = self.name(target), self.value(value)
+                self.values[name] = Value(name, scaler=found.scaler, made=found.made)
 
     def decided(self, node: ast.If) -> None:
         """Note of the flags that a condition sets, to True or False, that they hold what it asks."""
         for each in (*node.body, *node.orelse):
             match each:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())):
-                    words = self.values[name].words | self.words(node.test)
-                    self.values[name] = Value(name, words, computed=not self.is_setting(node.test))
+                    old, words = self.values[name], self.words(node.test)
+                    computed = old.computed or not self.is_setting(node.test)
+                    self.values[name] = replace(old, words=old.words | words, computed=computed)
 
     def over(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return the names."""
@@ -137,13 +149,13 @@ class Frame:
     def inner(self, function: Function, node: ast.Call) -> Self:
         """Return the frame of a called function: its parameters stand for the arguments."""
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-        frame = type(self)(self.source)
+        frame = type(self)(self.source, {key: value for key, value in self.values.items() if "." in key})
         if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
             frame.values[names.pop(0)] = Value(self.name(node.func.value), made=self.made(node.func.value))
         given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
         for name, argument in given:
             found = self.value(argument)
-            frame.values[name] = replace(found, name=found.name or name)
+            frame.values[name] = replace(found, name=name if "()" in found.name else found.name or name)
         return frame.annotated(function)
 
     def annotated(self, function: Function) -> Self:
@@ -198,11 +210,11 @@ class Frame:
 
     def compares(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
         """Return whether a comparison is of settings, or of where training is."""
-        match op, right:
-            case ast.Eq(), ast.Constant(value=value) if isinstance(value, str) or _SETTING.search(ast.unparse(left)):
-                return self.is_setting(left)
-            case ast.Eq(), _:
-                return False
-            case ((ast.In() | ast.NotIn() | ast.Is() | ast.IsNot()), _):
+        match op:
+            case ast.Eq():
+                text = isinstance(right, ast.Constant) and isinstance(right.value, str)
+                plain = text or (isinstance(right, ast.Constant) and _SETTING.search(ast.unparse(left)))
+                return bool(plain) and self.is_setting(left)
+            case ast.In() | ast.NotIn() | ast.Is() | ast.IsNot():
                 return self.is_setting(left)
         return all(self.is_setting(each) or _COUNTS.search(leaf(name_of(each))) for each in (left, right))

@@ -19,7 +19,6 @@ _BY_NAME = (
     (AVERAGE, re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)[A-Z]|averaged_model|EMA", re.A)),
     (OPTIMIZER, re.compile(r"optim|^opt(_|\d|s?$)|_opts?(_|\d|$)|^opt[A-Z]", re.I)),
 )
-_MODULES = {"autograd", "jax", "func", "tape", "nnx", "eqx", "mx", "ag"}  # of which grad is a function
 _NO_AVERAGE = re.compile(r"loss|acc|time|meter|metric|norm|grad_", re.I)
 
 
@@ -72,7 +71,7 @@ def words_in(node: ast.AST) -> Iterator[str]:
         match each:
             case ast.Name(id=name):
                 yield name
-            case ast.Attribute(attr="grad", value=value) if leaf(name_of(value)) not in _MODULES:
+            case ast.Attribute(attr="grad", value=value) if not is_module(value):
                 yield ".grad"
             case ast.Attribute(attr=attr):
                 yield attr
@@ -85,6 +84,11 @@ def words_in(node: ast.AST) -> Iterator[str]:
 def is_wrapper(name: str) -> bool:
     """Return whether a name is what accelerate's or Fabric's object is called."""
     return bool(re.search(r"accelerator$|fabric$", leaf(name)))
+
+
+def is_module(node: ast.AST) -> bool:
+    """Return whether ``node.grad`` is a function, as in torch.autograd.grad."""
+    return leaf(name_of(node)) in ("autograd", "jax", "func", "tape", "nnx", "eqx", "mx", "ag")
 
 
 def has(words: Collection[str], pattern: str) -> bool:

@@ -11,7 +11,16 @@ from functools import cached_property
 from pathlib import Path
 
 from ampsim.lint.event import Event
-from ampsim.lint.names import OPTIMIZER, SCHEDULE, called, kind_by_class, kind_by_name, leaf, name_of, words_in
+from ampsim.lint.names import (
+    OPTIMIZER,
+    SCHEDULE,
+    called,
+    kind_by_class,
+    kind_by_name,
+    leaf,
+    name_of,
+    words_in,
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I)
@@ -75,6 +84,8 @@ class Source:
             match node:
                 case ast.Assign(targets=targets, value=(ast.Call() as value) | ast.IfExp(body=ast.Call() as value)):
                     self.made |= {leaf(name_of(target)): value for target in targets}
+                case ast.AnnAssign(target=target, value=ast.Call() as value):
+                    self.made[leaf(name_of(target))] = value
                 case ast.Import(names=names):
                     roots = ((each, each.name.partition(".")[0]) for each in names)
                     self.imports |= {each.asname or root: each.name if each.asname else root for each, root in roots}
@@ -123,7 +134,7 @@ class Source:
     @cached_property
     def touched(self) -> frozenset[str]:
         """The names of functions that do something that a rule looks at, or call one that does."""
-        said = {each: self.said(each) for each in self.functions}
+        said = {each: {*words_in(each)} for each in self.functions}
         found = {each.name for each, words in said.items() if words & _TOUCHED or any(map(_HINT.search, words))}
         while more := {each.name for each, words in said.items() if words & found} - found:
             found |= more

@@ -31,6 +31,10 @@ _AVERAGES = re.compile(
     r"(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|^_?momentum_update\w*$"
 )
+_BLENDS = re.compile(
+    r"accumulate|moving_average|update_average|soft_update|polyak"
+)  # an average and a model, both given
+_MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _LEAVES = ast.Return | ast.Continue | ast.Break
@@ -68,6 +72,8 @@ class Walker:
                     isinstance(each[-1], _LEAVES) if each else False for each in (statement.body, statement.orelse)
                 )
                 self.guards += self.frame.guards(statement.test, holds=stays) if goes != stays else ()
+            if isinstance(statement, _LEAVES | ast.Raise):
+                break
         self.guards = kept
 
     def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
@@ -93,6 +99,9 @@ class Walker:
                 self.branches(node)
             case ast.For() | ast.AsyncFor() | ast.While():
                 self.loop(node)
+            case ast.ListComp(generators=[each, *_]):
+                self.frame.over(each.target, each.iter)
+                self.parts(node)
             case _:
                 self.parts(node)
                 self.amounts(node)
@@ -287,7 +296,10 @@ class Walker:
         if rates and self.is_place(given):
             yield "rate", "", ""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        if _AVERAGES.search(attr) or moves:
+        of_a_model = given and _MODEL.search(leaf(name_of(given[0])))
+        whole = of_a_model and (self.source.made_kind(attr) == AVERAGE or attr == "update_parameters")
+        blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.frame.kind(each) for each in given}
+        if _AVERAGES.search(attr) or moves or whole or blends:
             said = {word for each in node.args for word in words_in(each)}
             if not has(said, "loss|item|acc|metric|norm|decay_only|buffer"):  # an average of parameters
                 yield "average", base, ""

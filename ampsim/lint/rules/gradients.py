@@ -35,6 +35,7 @@ def unscale_after_step(trace: Trace, late: Event) -> bool:
     """Return whether gradients are unscaled or clipped between the step that used them and the update."""
     return any(
         (late.kind == "clip" or (step.of, step.on) == (late.of, late.on))
+        and (late.kind == "unscale" or not trace.of("step", "bare", after=late))
         and not trace.of("update", "backward", "scale", after=step, before=late)
         for step in trace.of("step", before=late, near=late)
     )
@@ -49,6 +50,7 @@ def unscaled_twice(trace: Trace, each: Event) -> bool:
     steps = [step for step in trace.of("step", beside=each) if (step.of, step.on) == (each.of, each.on)]
     return trace.per_window(each, steps) or any(
         (first.of, first.on) == (each.of, each.on)
+        and first.node is not each.node
         and re.fullmatch(r"\w+|self\.\S+", each.of)
         and all(guard.benign for guard in each.beyond(first))
         and not trace.of("update", "step", after=first, before=each)
@@ -90,8 +92,8 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
         return bool(steps)
     if plain.on != "plain" or not steps:
         return False
-    passes = [each for each in trace.of("backward", near=plain) if not each.apart(steps[0])]
-    with_it = [each for each in passes if each.on.startswith("scaled")]
+    scaled = [each for each in trace.of("backward", near=plain) if each.on.startswith("scaled")]
+    with_it = [each for each in scaled if not each.apart(steps[0])]
     first, second = sorted((with_it[0], plain), key=trace.index) if with_it else (plain, plain)
     if with_it and trace.index(second) < trace.index(steps[0]):
         return not trace.of("zero", "update", "bare", "step", after=first, before=steps[0])

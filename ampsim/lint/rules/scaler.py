@@ -16,10 +16,11 @@ _NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|tim
 
 def update_missing(trace: Trace, step: Event) -> bool:
     """Return whether a scaler steps that the file makes, scales with and never updates."""
-    made = trace.source.made.get(leaf(step.on))
+    source, made = trace.source, trace.source.made.get(leaf(step.on))
     torchs = made is not None and called(made) in ("GradScaler", "ShardedGradScaler")
     scales = any(each.on == step.on for each in trace.of("scale"))
-    return torchs and scales and not trace.of("update")
+    owners = [name_of(each.func).rpartition(".")[0] for each in source.calls_of("update")]
+    return torchs and scales and not trace.of("update") and SCALER not in map(source.kind, owners)
 
 
 def update_out_of_place(trace: Trace, update: Event) -> bool:
@@ -86,6 +87,8 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
     aside, given = set[ast.AST](), list[ast.AST]()  # what is read and not kept, and what is given
     for node in source.nodes:
         match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict(values=parts)) if "save" in name:
+                yield from (part for part in parts if _is_optimizer(source, part))
             case ast.Assign(targets=[ast.Name()], value=ast.Call(args=args) as value):
                 aside |= {value} if re.search("checkpoint", called(value), re.I) else {value, *args}
             case (

@@ -13,8 +13,9 @@ from ampsim.lint.source import Source, Trace
 def cleared_in_the_window(trace: Trace, zero: Event) -> bool:
     """Return whether gradients are cleared with every micro-batch, where the scaler steps once per window."""
     steps = [step for step in trace.of("step", beside=zero) if leaf(step.of) == leaf(zero.of)]
+    bare = any(each.loops == zero.loops for each in trace.of("bare"))
     passes = any(not zero.beyond(each) for each in trace.of("backward", near=zero))
-    return passes and trace.per_window(zero, steps)
+    return not bare and passes and trace.per_window(zero, steps)
 
 
 def average_per_micro_batch(trace: Trace, each: Event) -> bool:
