@@ -3,7 +3,7 @@
 import ast
 import re
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
 from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of
@@ -21,6 +21,11 @@ _MAKES = re.compile(
     r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|is_(main|master|rank|enabled)|get_rank"
 )
 _OF_FIRST = {"bool", "int", "float", "getattr", "hasattr", "isinstance", "callable"}
+
+
+def is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
+    """Return whether a node is a name that is assigned."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,11 @@ class Value:
 
 @dataclass
 class Frame:
-    """A function that is walked: its file, and what its names stand for."""
+    """A function that is walked: its file, what its names stand for, the functions defined in it."""
 
     source: Source
     values: dict[str, Value] = field(default_factory=dict)
+    nested: dict[str, Function] = field(default_factory=dict)
 
     def name(self, node: ast.AST) -> str:
         """Return the name of what an expression stands for."""
@@ -77,10 +83,14 @@ class Frame:
                 return self.name(value)
             case ast.Name() | ast.Attribute() | ast.Subscript():
                 return found.scaler if (found := self.bound(node)) else ""
+            case ast.BinOp(op=ast.Div(), right=right) if has(self.words(right), "scale"):
+                return ""
             case ast.BinOp(left=left, right=right):
                 return self.scaler(left) or self.scaler(right)
             case ast.Call(func=ast.Attribute(value=value), args=[]):  # detach(), mean(), clone()
                 return self.scaler(value)
+            case ast.Tuple(elts=elts) | ast.List(elts=elts):
+                return next(filter(None, map(self.scaler, elts)), "")
         return ""
 
     def bound(self, node: ast.AST) -> Value | None:
@@ -140,18 +150,25 @@ class Frame:
                 | ast.Call(func=ast.Attribute(attr="items", value=each))
             ) if self.kind(each):
                 return self.over(inner, each)
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
+                return frozenset().union(*map(self.over, targets, args))
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
                 self.values[name] = Value(f"{self.name(iterated)}[]", self.words(iterated))
                 return frozenset({self.values[name].name})
-        stored = (each for each in ast.walk(target) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
-        return frozenset(each.id for each in stored)
+        names = [each.id for each in ast.walk(target) if is_stored(each)]
+        for name in names:
+            self.values.pop(name, None)
+        return frozenset(names)
 
     def inner(self, function: Function, node: ast.Call) -> Self:
         """Return the frame of a called function: its parameters stand for the arguments."""
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-        frame = type(self)(self.source, {key: value for key, value in self.values.items() if "." in key})
+        closure = function.name in self.nested
+        about = {key: value for key, value in self.values.items() if closure or "." in key}
+        frame = type(self)(self.source, about, dict(self.nested))
         if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
-            frame.values[names.pop(0)] = Value(self.name(node.func.value), made=self.made(node.func.value))
+            owner = ast.Name("self") if name_of(node.func.value) == "super()" else node.func.value
+            frame.values[names.pop(0)] = Value(self.name(owner), made=self.made(owner))
         given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
         for name, argument in given:
             found = self.value(argument)
@@ -180,6 +197,8 @@ class Frame:
             case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None | True | False as value)]):
                 if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
                     return self.guards(left, holds=holds == (isinstance(op, ast.Is | ast.Eq) == bool(value)))
+            case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
+                return self.guards(ast.Compare(left, [ast.Eq()], [right]), holds=not holds)
         text = self.name(test)
         text = ast.unparse(test) if "?" in text else text
         words = self.words(test)
@@ -212,9 +231,11 @@ class Frame:
         """Return whether a comparison is of settings, or of where training is."""
         match op:
             case ast.Eq():
-                text = isinstance(right, ast.Constant) and isinstance(right.value, str)
-                plain = text or (isinstance(right, ast.Constant) and _SETTING.search(ast.unparse(left)))
-                return bool(plain) and self.is_setting(left)
+                named = isinstance(right, ast.Attribute) and name_of(right)[:1].isupper()  # of an enum
+                plain = isinstance(right, ast.Constant) and (
+                    isinstance(right.value, str) or _SETTING.search(ast.unparse(left))
+                )
+                return bool(plain or named) and self.is_setting(left)
             case ast.In() | ast.NotIn() | ast.Is() | ast.IsNot():
                 return self.is_setting(left)
         return all(self.is_setting(each) or _COUNTS.search(leaf(name_of(each))) for each in (left, right))

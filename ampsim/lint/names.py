@@ -53,6 +53,8 @@ def called(node: ast.Call) -> str:
 @cache
 def kind_by_class(made_by: str) -> str:
     """Return the kind of what a call of this name makes, or ""."""
+    if "lr_scheduler." in made_by:
+        return SCHEDULE
     if re.search(r"(^|\.)optim\.[A-Z]", made_by):
         return OPTIMIZER
     return next((kind for kind, pattern in _BY_CLASS if pattern.search(leaf(made_by))), "")

@@ -162,9 +162,9 @@ class Source:
             line += [base for base in bases if base and base not in line]
         return line
 
-    def method(self, owner: str, name: str) -> Function | None:
-        """Return a method of a class of this file, or of its bases in this file."""
-        parts = (part for each in self.lineage(owner) for part in reversed(each.body))
+    def method(self, line: Sequence[ast.ClassDef], name: str) -> Function | None:
+        """Return the first method of this name in some classes."""
+        parts = (part for each in line for part in reversed(each.body))
         return next((part for part in parts if isinstance(part, Function) and part.name == name), None)
 
     def events(self, *kinds: str) -> Iterator[tuple["Trace", Event]]:

@@ -84,15 +84,16 @@ class Walker:
         if body and isinstance(body[-1], _LEAVES | ast.Raise):
             asked = [] if isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
             words = frozenset[str]().union(*(guard.words for guard in asked))
-            self.passed = (*self.passed, Guard(guards[-1].text, not guards[-1].holds, words, not asked))
+            others = tuple(each for each in self.passed if each.text != guards[-1].text)
+            self.passed = (*others, Guard(guards[-1].text, not guards[-1].holds, words, not asked))
 
     def walk(self, node: ast.AST) -> None:
         """Walk a statement or an expression: the parts of it in their order, then what they amount to."""
         match node:
-            case ast.expr_context() | ast.Name() | ast.Constant() | ast.operator():
+            case ast.expr_context() | ast.Name() | ast.Constant() | ast.operator() | ast.ClassDef() | ast.Lambda():
                 pass
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-                pass
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.frame.nested[node.name] = node
             case ast.If(test=test) if (known := self.frame.known(test)) is not None:
                 self.block(node.body if known else node.orelse)
             case ast.If():
@@ -102,6 +103,8 @@ class Walker:
             case ast.ListComp(generators=[each, *_]):
                 self.frame.over(each.target, each.iter)
                 self.parts(node)
+            case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
+                self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
                 self.parts(node)
                 self.amounts(node)
@@ -152,13 +155,18 @@ class Walker:
         match node:
             case ast.Call():
                 self.call(node)
+            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+                self.frame.bind(target, value)
             case ast.Assign(targets=targets, value=value):
                 self.element(targets[0], value, node)
                 for target in targets:
                     self.frame.bind(target, value)
-            case ast.AugAssign(target=ast.Name(id=name), value=value):
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self.frame.bind(target, value)
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
                 old = self.frame.values.get(name, Value(name))
-                self.frame.values[name] = replace(old, words=old.words | self.frame.words(value))
+                scaler = self.frame.scaler(ast.BinOp(target, op, value))
+                self.frame.values[name] = replace(old, words=old.words | self.frame.words(value), scaler=scaler)
         if self.source.has_gradients and isinstance(node, _SIMPLE) and ".grad" in (words := self.frame.words(node)):
             names = [self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name)]
             self.note("grad", node, words=words, about=names)
@@ -224,9 +232,12 @@ class Walker:
         """Return the function of this file that is called, if it is known which one."""
         match func:
             case ast.Name(id=name):
-                return self.source.function(name)
+                return self.frame.nested.get(name) or self.source.function(name)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr):
+                owner = self.source.owners.get(self.stack[-1], "") if self.stack else ""
+                return self.source.method(self.source.lineage(owner)[1:], attr)
             case ast.Attribute(value=value, attr=attr) if self.frame.kind(value) != SCALER:
-                return self.source.method(self.frame.made(value), attr)
+                return self.source.method(self.source.lineage(self.frame.made(value)), attr)
         return None
 
     def kinds(self, node: ast.Call) -> Found:

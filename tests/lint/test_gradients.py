@@ -130,3 +130,27 @@ def test_what_clips_gradients_may_be_called_so() -> None:
     assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
     cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
     assert [each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")] == ["AMP106"]
+
+
+ADVERSARIES = """\
+scaler = GradScaler()
+for batch in loader:
+    scaler.scale(model(batch)).backward()
+    scaler.unscale_(optimizer_g)
+    clip_grad_norm_(model.parameters(), 1)
+    scaler.step(optimizer_g)
+    scaler.scale(judge(batch)).backward()
+    scaler.unscale_({of})
+    clip_grad_norm_(judge.parameters(), 1)
+    scaler.step(optimizer_d)
+    scaler.update()
+"""
+
+
+def test_another_optimizer_that_is_unscaled_does_not_unscale_what_is_clipped() -> None:
+    assert [(each.line, each.code) for each in lint(ADVERSARIES.format(of="optimizer_g"))] == [(9, "AMP103")]
+    assert lint(ADVERSARIES.format(of="optimizer_d")) == []
+    both = ADVERSARIES.format(of="optimizer_g").replace(
+        "    scaler.update", "    scaler.step(optimizer_g)\n    scaler.update"
+    )
+    assert lint(both) == []

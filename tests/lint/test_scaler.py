@@ -159,6 +159,9 @@ def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
     ("state", "found"),
     [
         ("self.optimizers[name].state_dict()", True),
+        ("{name: each.state_dict() for name, each in self.optimizers.items()}", True),
+        ("[each.state_dict() for each in optims]", True),
+        ("[each.state_dict() for _, each in enumerate(optims)]", True),
         ("{name: each.state_dict() for name, each in self.models.items()}", False),
         ("{name: each.state_dict() for name, each in zip(names, self.models)}", False),
         ("saved['optimizer'].state_dict()", False),

@@ -190,6 +190,7 @@ def test_an_average_has_many_names(call: str, found: bool) -> None:
     "steps",
     [
         "    for _, each in schedulers.items():\n        each.step()\n",
+        "    for each, other in zip(models, schedulers):\n        other.step()\n",
         "    warmup_scheduler.dampen()\n",
     ],
 )
@@ -246,3 +247,18 @@ def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bo
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{loop}")] == ["AMP131"] * found
     method = "def _decay(params, wd):\n    for param in params:\n        param.data = (1 - wd) * param.data\n"
     assert [each.line for each in lint(f"{method}{MAKES}{LOOP}{END}    _decay(params, weight_decay)\n")] == [2]
+
+
+def test_a_method_of_a_base_class_is_called_by_super() -> None:
+    text = """\
+class Base:
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+class Averaged(Base):
+    def step(self):
+        super().step()
+        self.ema.update(self.model)
+"""
+    assert [(each.line, each.code) for each in lint(text)] == [(9, "AMP102")]

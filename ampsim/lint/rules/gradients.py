@@ -27,8 +27,16 @@ def clip_before_unscale(trace: Trace, clip: Event) -> bool:
         return False
     if start:
         done = trace.of("unscale", "step", "grad", "bare", after=start, before=clip, beside=clip)
-        return not done
+        return all(each.kind == "unscale" and _of_another(trace, each, clip) for each in done)
     return not ("unscale" in trace.source.text or trace.of("backward") or trace.of("step", before=clip))
+
+
+def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
+    """Return whether an optimizer was unscaled that takes its steps elsewhere, and not with what is clipped."""
+    first = next(iter(trace.of("update", "backward", after=clip, near=clip)), None)
+    stepped = {step.of for step in trace.of("step", after=unscale, before=first, near=clip)}
+    own = {step.of for _, step in trace.source.events("step")}
+    return unscale.of in own - stepped and bool(stepped) and all(re.fullmatch(r"[\w.]+", each) for each in own)
 
 
 def unscale_after_step(trace: Trace, late: Event) -> bool:

@@ -91,17 +91,19 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
                 yield from (part for part in parts if _is_optimizer(source, part))
             case ast.Assign(targets=[ast.Name()], value=ast.Call(args=args) as value):
                 aside |= {value} if re.search("checkpoint", called(value), re.I) else {value, *args}
-            case (
-                ast.For(iter=value)
-                | ast.Attribute(value=value)
-                | ast.Subscript(value=value)
-                | ast.Return(value=ast.Call() as value)
-            ):
+            case ast.For(iter=value) | ast.Attribute(value=value) | ast.Subscript(value=value):
+                aside.add(value)
+            case ast.Return(value=ast.Call() as value):
                 aside.add(value)
             case ast.Call(func=ast.Attribute(attr="state_dict", value=ast.Subscript(value=value) | value)) if (
                 node not in aside
             ):
                 yield from [node] * _is_optimizer(source, value)
+            case ast.ListComp(generators=[each]) | ast.DictComp(generators=[each]) if _runs_over(source, each.iter):
+                own = {part.id for part in ast.walk(each.target) if isinstance(part, ast.Name)}
+                yield from (
+                    call for call in source.calls_of("state_dict", node) if name_of(call.func).split(".")[0] in own
+                )
             case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
                 parts = [*args, *(word.value for word in words)]
                 seen = called(node) in source.classes or any(each.name == called(node) for each in source.functions)
@@ -117,6 +119,16 @@ def _blocks(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> Iterator[tuple
         if isinstance(node, ast.stmt):
             yield parents[node], node in getattr(parents[node], "orelse", ())
         node = parents[node]
+
+
+def _runs_over(source: Source, node: ast.expr) -> bool:
+    """Return whether a loop over something, or over its items, is one over optimizers."""
+    match node:
+        case ast.Call(func=ast.Name(id="enumerate"), args=[first]):
+            return _runs_over(source, first)
+        case ast.Call(func=ast.Attribute(attr="items" | "values", value=value), args=[]):
+            return _is_optimizer(source, value)
+    return _is_optimizer(source, node)
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:

@@ -109,14 +109,20 @@ def skip_not_told(source: Source) -> Iterator[ast.AST]:
         assigned = [each for each in nodes if isinstance(each, ast.Assign) and len(each.targets) == 1]
         calls = [call.lineno for call in nodes if isinstance(call, ast.Call) and called(call) not in _NO_STEP]
         for node in nodes:
-            if isinstance(node, ast.Compare) and len(node.ops) == 1:
-                named = (each for each in assigned if each.lineno <= node.lineno <= (each.end_lineno or 0))
-                texts = {ast.unparse(node), *(ast.unparse(each.targets[0]) for each in named)}
-                awaited = any(texts & {guard.text, *guard.words} for guard in waits)
+            if isinstance(node, ast.Compare) and len(node.ops) == 1 and _awaited(node, assigned, waits):
                 lines = [_read_at(each, assigned, node.lineno) for each in (node.left, node.comparators[0])]
                 late = not any(min(lines) < line <= max(lines) for line in calls)
-                if awaited and min(lines) and (late or isinstance(node.ops[0], ast.Eq | ast.NotEq)):
+                if min(lines) and (late or isinstance(node.ops[0], ast.Eq | ast.NotEq)):
                     yield node
+
+
+def _awaited(node: ast.Compare, assigned: Sequence[ast.Assign], waits: Sequence[Guard]) -> bool:
+    """Return whether what waits for one of some guards waits for a comparison, or a name that it is assigned to."""
+    flipped = ast.Compare(node.left, [ast.Eq()], node.comparators) if isinstance(node.ops[0], ast.NotEq) else node
+    spans = ((each, each.value.lineno, each.value.end_lineno or 0) for each in assigned)
+    names = {ast.unparse(e.targets[0]) for e, first, last in spans if first <= node.lineno <= last}
+    texts = {ast.unparse(node), ast.unparse(flipped)} | names
+    return any(guard.text in texts or guard.words & names for guard in waits)
 
 
 def _read_at(node: ast.expr, assigned: Sequence[ast.Assign], line: int) -> int:
