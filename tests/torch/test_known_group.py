@@ -34,6 +34,10 @@ def state(optimizer):
     return optimizer.state[second(optimizer)]
 
 
+def last(optimizer):
+    return optimizer.state[optimizer.param_groups[0]["params"][-1]]
+
+
 def put(optimizer, name, value):
     state(optimizer)[name] = value
 
@@ -58,6 +62,8 @@ CHANGES = {
     "a parameter's memory": lambda o: swapped(second(o)),
     "a parameter's order": lambda o: setattr(second(o), "data", second(o).data.as_strided((2, 3), (1, 2))),
     "a moment's memory": lambda o: swapped(state(o)["exp_avg"]),
+    "a count's memory": lambda o: swapped(state(o)["step"]),
+    "the last moment": lambda o: last(o).popitem(),
     "a moment": lambda o: put(o, "exp_avg_sq", state(o)["exp_avg_sq"].clone()),
     "a count": lambda o: put(o, "step", state(o)["step"].clone()),
     "a parameter's state": lambda o: o.state.__setitem__(second(o), dict(state(o))),

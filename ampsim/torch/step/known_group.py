@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -27,8 +27,8 @@ class Read(NamedTuple):
         return Read(self.grads[begin:end], sizes, places, self.is_new)
 
 
-_STATE: Callable[[Any], tuple[Tensor, ...]] = itemgetter("exp_avg", "exp_avg_sq", "step")
 _VERSION = attrgetter("_version")
+_END = object()  # behind the last of what is held, so that one less is seen
 
 
 class KnownGroup:
@@ -42,8 +42,10 @@ class KnownGroup:
         self.group = group
         self._tensors = tensors
         self._states = [optimizer.state[param] for param in tensors.params]
-        self._all = [*tensors.params, *chain.from_iterable(map(_STATE, self._states))]
-        self._places = numbers(Tensor.data_ptr, self._all)
+        self._values = [state.values() for state in self._states]  # at any time those of then
+        self._held = [*tensors.params, *chain.from_iterable(self._values), _END]
+        self._all = [*chain(*tensors[1:])]
+        self._places = [*map(Tensor.data_ptr, self._all)]
         self._addresses = addresses
         self._counts: Tensor | None = None  # of all tensors in one
         self._writes = -1  # to all of the tensors that they are of
@@ -71,7 +73,7 @@ class KnownGroup:
         Gradients that lie where they were `read` are not looked at again.
         """
         params = self.group["params"]
-        if len(params) != len(self._states) or not self._holds(optimizer, params):
+        if not self._holds(optimizer, params):
             return None
         if read is None or not read.is_new:
             read = _look(params, read)
@@ -83,11 +85,11 @@ class KnownGroup:
     def _holds(self, optimizer: Any, params: list[Tensor]) -> bool:
         state = optimizer.state  # of a single group in its order: a parameter's hash is Python code
         states = state.values() if len(state) == len(params) else map(state.get, params)
-        now = chain(params, chain.from_iterable(map(_STATE, self._states)))
+        now = chain(params, chain.from_iterable(self._values), (_END,))
         return (
             all(map(is_, states, self._states))
-            and all(map(is_, now, self._all))
-            and self._places == numbers(Tensor.data_ptr, self._all)
+            and all(map(is_, now, self._held))
+            and self._places == [*map(Tensor.data_ptr, self._all)]
             and all(map(Tensor.is_contiguous, params))
         )
 
