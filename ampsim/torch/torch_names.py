@@ -235,9 +235,9 @@ class TorchNames(TorchScaler):
     def _overrides(self) -> Overrides:
         kind, own = type(self), vars(self)
         plain = kind._unscale_grads_ is _UNSCALE and kind._maybe_opt_step is _STEP  # noqa: SLF001 - of this class
-        if plain and own.keys().isdisjoint(_PRIVATE):
+        if plain and _PRIVATE.isdisjoint(own):
             return _NO_OVERRIDES
-        if not own.keys().isdisjoint(_NEVER_CALLED):
+        if not _NEVER_CALLED.isdisjoint(own):
             self._check_overrides()
         maybe_opt_step = self._overridden("_maybe_opt_step")
 

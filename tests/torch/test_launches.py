@@ -1,6 +1,8 @@
 """What a step gives a CUDA device to do beside torch's own kernel, counted on the CPU with our kernels left out."""
 
 import functools
+import gc
+import weakref
 from collections import Counter
 from types import SimpleNamespace
 
@@ -190,3 +192,18 @@ def test_the_gradients_that_a_step_takes_are_those_that_are_there_then(stepped, 
         scaler.update()
         taken = [address for call in stepped.calls for address in call[1][:, 1].tolist()]
         assert taken == [param.grad.data_ptr() for param in params if param.grad is not None]
+
+
+def test_nothing_keeps_an_optimizer_whose_step_was_set_on_it(stepped) -> None:
+    param = torch.nn.Parameter(torch.ones(2))
+    optimizer, scaler = torch.optim.AdamW([param], fused=True), GradScaler("cpu", fused_step=True)
+    optimizer.step = optimizer.step  # a method that is bound to it
+    for _ in range(2):
+        param.grad = torch.ones(2)
+        scaler.scale(torch.ones(()))
+        scaler.step(optimizer)
+        scaler.update()
+    gone = weakref.ref(optimizer)
+    del optimizer, scaler
+    gc.collect()
+    assert gone() is None

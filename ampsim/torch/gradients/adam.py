@@ -101,8 +101,8 @@ def step(
         tiles, table = kernels.tiles_on(device, at.sizes), kernels.table_on(device, at.sizes, at.grads)
         state = kernels.table_on(device, *at.state)
         clean = torch.rsub(found_inf, 1.0)
-        torch._foreach_add_([*tensors.steps], clean)
-        counts = torch.stack([*tensors.steps]).reshape(-1) if counts is None else counts.add_(clean)
+        torch._foreach_add_([*tensors.steps] if counts is None else [*tensors.steps, counts], clean)
+        counts = torch.stack([*tensors.steps]).reshape(-1) if counts is None else counts
         if not tiles.size(0):
             return counts
         lr, beta1, beta2, eps, decay = map(float, chosen[:5])

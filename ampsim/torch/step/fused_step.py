@@ -52,10 +52,12 @@ class FusedStep:
         self._told: set[str] = set()
         self._known: WeakKeyDictionary[Any, list[KnownGroup]] = WeakKeyDictionary()  # by optimizer
 
-    def tell_of(self, optimizer: Optimizer) -> None:
-        """Warn, once, of an optimizer that is left to torch whatever its tensors are."""
-        if why := _of_other_kind(optimizer):
+    def tell_of(self, optimizer: Optimizer) -> bool:
+        """Tell whether an optimizer is left to torch whatever its tensors are, and warn of it once."""
+        why = _of_other_kind(optimizer)
+        if why:
             self._tell(why)
+        return why is not None
 
     def _tell(self, why: str) -> None:
         if why not in self._told:
@@ -78,7 +80,7 @@ class FusedStep:
 
         `read` are its gradients as the check read them, where they were plain; they may have been replaced since.
         """
-        if _of_other_kind(optimizer):
+        if self.tell_of(optimizer):
             return step()
         begin = 0  # of the group's gradients among those that were read
 

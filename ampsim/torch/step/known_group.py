@@ -89,8 +89,8 @@ class KnownGroup:
         return (
             all(map(is_, states, self._states))
             and all(map(is_, now, self._held))
-            and self._places == [*map(Tensor.data_ptr, self._all)]
             and all(map(Tensor.is_contiguous, params))
+            and self._places == [*map(Tensor.data_ptr, self._all)]
         )
 
 

@@ -102,11 +102,11 @@ class OptimizerStep:
         """Step the optimizer, or skip it; divide its gradients before, unless that was done or its kernel does it."""
         record = self.record
         record.check_steppable()
-        if self.means.fused_step:
-            self.means.fused_step.tell_of(record.optimizer)
         if is_fused(record.optimizer):
             result = self._take_fused(args, kwargs)
         else:
+            if self.means.fused_step:
+                self.means.fused_step.tell_of(record.optimizer)
             if record.stage is Stage.READY:
                 self.divide_gradients()
             result = self._take_plain(args, kwargs)
@@ -337,11 +337,18 @@ def _is_read_by_torch_alone(optimizer: Any) -> bool:
     """Tell whether no hook and no step of a client's runs before torch's step, or sees the flag that it is handed."""
     if not type(optimizer).__module__.startswith("torch.optim."):
         return False
-    step = vars(optimizer).get("step", type(optimizer).step)  # torch's schedules count calls by one of theirs
+    own = vars(optimizer).get("step")  # torch's schedules count calls by one of theirs
+    is_torchs = _is_torchs(type(optimizer).step) if own is None else _is_torchs.__wrapped__(own)
+    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_HOOKS_OF_ALL)  # noqa: SLF001
+    return is_torchs and not any(hooks)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_torchs(step: Any) -> bool:
+    """Tell whether a step is torch's own, in no wrappers but torch's."""
     while getattr(getattr(step, "__code__", None), "co_filename", "").startswith(_OPTIM):
         step = getattr(step, "__wrapped__", None)
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_HOOKS_OF_ALL)  # noqa: SLF001
-    return step is None and not any(hooks)
+    return step is None
 
 
 def _flag(optimizer: Optimizer, record: Record) -> Tensor | None:
