@@ -226,3 +226,42 @@ def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int
 )
 def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(enabled: str, found: bool) -> None:
     assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == ["AMP132"] * found
+
+
+PER_EPOCH = """\
+class Trainer:
+    def train_epoch(self, loader):
+        scaler = torch.cuda.amp.GradScaler()
+        for batch in loader:
+            self.optimizer.zero_grad()
+            scaler.scale(self.model(batch)).backward()
+            scaler.step(self.optimizer)
+            scaler.update()
+
+    def fit(self, loader):
+        for epoch in range(9):
+            self.train_epoch(loader)
+            torch.save({"optimizer": self.optimizer.state_dict()}, "last.pt")
+"""
+
+
+def test_a_scaler_that_a_method_makes_per_epoch_is_told_of_once() -> None:
+    assert [(each.line, each.code) for each in lint(PER_EPOCH)] == [(3, "AMP113")]
+    kept = PER_EPOCH.replace("        scaler =", "        self.scaler =").replace(" scaler.", " self.scaler.")
+    once = kept.replace("def train_epoch(self, loader):", "def __init__(self):").replace(
+        "        for batch", "    def train_epoch(self, loader):\n        for batch"
+    )
+    assert [each.code for each in lint(once)] == ["AMP112"]
+
+
+OLDER = [
+    "if version.parse(torch.__version__) >= parse('2.4'):\n    make = torch.amp.GradScaler\nelse:\n    make = {}",
+    "make = torch.amp.GradScaler if hasattr(torch.amp, 'GradScaler') else {}",
+    "try:\n    make = torch.amp.GradScaler\nexcept AttributeError:\n    make = {}",
+]
+
+
+@pytest.mark.parametrize("text", OLDER)
+def test_a_name_for_a_torch_that_lacks_the_new_one_is_not_deprecated(text: str) -> None:
+    assert lint(text.format("torch.cuda.amp.GradScaler"), codes=["AMP116"]) == []
+    assert len(lint(f"{text.format('None')}\nmake = torch.cuda.amp.GradScaler", codes=["AMP116"])) == 1

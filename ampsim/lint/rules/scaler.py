@@ -46,10 +46,13 @@ def two_updates(trace: Trace, update: Event) -> bool:
 
 
 def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
-    """Yield an optimizer's state per block that saves some, in a file that has a scaler and nowhere saves that."""
+    """Yield an optimizer's state per block that saves some, in a file that has a scaler and nowhere saves that.
+
+    A scaler that is made anew for each epoch has nothing to save.
+    """
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)
-    if not mentions_a_scaler(source):
+    if not mentions_a_scaler(source) and not any(scaler_in_the_loop(source)):
         saved = [*saved_optimizers(source)] if used or any(source.events("apex")) else []
         saved = [each for each in saved if used or "state_dict" in words_in(each)]  # what saves may ask apex
         parents = {child: each for each in source.nodes if saved for child in ast.iter_child_nodes(each)}
@@ -166,7 +169,7 @@ def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
     repeated = list[set[ast.AST]]()
     calls = [(call, function) for trace in source.traces for call, (function, _) in trace.entered.items()]
     for function in source.functions:
-        given = any("optim" in arg.arg for arg in (*function.args.args, *function.args.kwonlyargs))
+        given = any("optim" in arg.arg or arg.arg == "self" for arg in (*function.args.args, *function.args.kwonlyargs))
         if given and stepped & {*function.body}:
             own = {part for each in function.body if each not in stepped for part in ast.walk(each)}
             repeated += [own | nodes for nodes in loops if any(call in nodes for call, of in calls if of is function)]
@@ -178,8 +181,15 @@ def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
 
 
 def deprecated_names(source: Source) -> Iterator[ast.AST]:
-    """Yield the uses and imports of ``torch.cuda.amp``."""
+    """Yield the uses and imports of ``torch.cuda.amp``, but where a torch without ``torch.amp`` is asked for."""
+    older = set[ast.AST]()
     for node in source.nodes:
+        match node:
+            case ast.If(test=test) | ast.IfExp(test=test) if re.search("version|hasattr", ast.unparse(test)):
+                older |= {*ast.walk(node)}
+            case ast.Try(body=body, handlers=handlers) if any("torch.amp" in ast.unparse(each) for each in body):
+                older |= {part for each in handlers for part in ast.walk(each)}
+    for node in (each for each in source.nodes if each not in older):
         match node:
             case ast.Attribute(attr="GradScaler" | "autocast") if name_of(node.value) == "torch.cuda.amp":
                 yield node
