@@ -69,6 +69,7 @@ def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
         "unseen-9": 10,
         "corpus-7": 13,
         "unseen-10": 96,
+        "unseen-11": 48,
     }
     assert HEAD["files"] == files
 
