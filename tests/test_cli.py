@@ -233,7 +233,7 @@ def test_a_long_history_is_shown_from_where_it_matters(
 
 def test_explain_ends_a_range_of_skips_at_a_step_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    log.write_text('{"step": 10, "loss": 2, "overflow": 0}\n{"loss": 2, "overflow": 2}\n{"step": 11, "loss": 1}\n')
+    log.write_text('{"step": 9, "loss": 2, "overflow": 0}\n{"step": 11, "loss": 2, "overflow": 2}\n{"step": 13}\n')
     assert "\n10 to 11  2 " in run("explain", str(log))[1]
 
 

@@ -43,7 +43,7 @@ class Evidence(History):
         return self.own or self.format.get("counts") == "each"
 
     @property
-    def least(self) -> float:
+    def digit(self) -> float:
         """By how much a scale that was printed with few decimals may be wrong."""
         return float(self.format.get("least", 0.0))
 
@@ -66,11 +66,17 @@ class Evidence(History):
         return both[known], np.repeat(np.arange(len(self.scale)), 2)[known]
 
     @cached_property
+    def part(self) -> Floats:
+        """A number for the rows of each start; a row without a number, beside which a start may lie, is alone."""
+        torn = np.isinf(self.bounds).all(axis=0)
+        return np.where(torn, -1.0 - np.arange(len(self.step)), self.segment)
+
+    @cached_property
     def logs(self) -> Floats:
-        """The base-2 logarithm of each point; that of 0 is below all others, that of inf is 1024."""
+        """The base-2 logarithm of each point, at most, and that of inf as 1024; a true 0 is below all others."""
         values = self.points[0]
         logs = np.log2(np.where(values > 0, values, 1.0)).clip(max=1024.0)
-        logs[values == 0] = min(-150.0, logs.min(initial=0.0) - 1)
+        logs[values == 0] = math.log2(self.digit) if self.digit else min(-150.0, logs.min(initial=0.0) - 1)
         return logs
 
     @cached_property
@@ -78,38 +84,52 @@ class Evidence(History):
         """Whether the printed scales cannot be taken for values at a step: off the powers of two, or means by name."""
         if self.own:
             return False
-        logs = np.log2(self.scale[(self.scale > 20 * self.least) & np.isfinite(self.scale)])
+        logs = np.log2(self.scale[(self.scale > 20 * self.digit) & np.isfinite(self.scale)])
         return bool(self.settings.get("means") or (np.abs(logs - np.round(logs)) > 2 * NEAR).any())
 
     @cached_property
-    def moves(self) -> Floats:
-        """The log2 of the ratio of each two neighbouring points, 0 between segments and for near equals."""
-        rows, moves = self.points[1], np.diff(self.logs)
-        moves[(np.abs(moves) < 1.5 * NEAR) | (np.diff(self.segment[rows]) != 0)] = 0.0
-        behind = self.sentence[rows[:-1]] & (moves > 0)
-        if self.means:  # a sentence of a step may be printed before the mean that its step is in
-            moves[behind] = 0.0
+    def series(self) -> list[Ints]:
+        """The points that sentences tell and those that are printed beside a loss: each a way of its own."""
+        told = self.sentence[self.points[1]]
+        return [np.flatnonzero(told), np.flatnonzero(~told)]
+
+    @cached_property
+    def before(self) -> Ints:
+        """The point before each one in its series; -1 if none is, or none that is known to be of the same start."""
+        rows, found = self.points[1], np.full(len(self.points[1]), -1)
+        for points in self.series:
+            found[points[1:]] = points[:-1]
+        apart = self.part[rows] != self.part[rows[found]]
         if "engines" in self.settings:  # sentences do not tell of which one they are
-            moves[behind & (np.diff(rows) > 0)] = 0.0
-        return moves
+            apart |= self.sentence[rows] & (rows != rows[found])
+        return np.where(apart, -1, found)
+
+    @cached_property
+    def moves(self) -> Floats:
+        """The log2 of the ratio of each point to the one before it; 0 if there is none, and for near equals."""
+        moves = np.where(self.before < 0, 0.0, self.logs - self.logs[self.before])
+        return np.where(np.abs(moves) < 1.5 * NEAR, 0.0, moves)
 
     @cached_property
     def descents(self) -> list[tuple[int, int]]:
-        """First and last point of each longest way on which the scale falls and never rises."""
+        """First and last point of each way on which the scale falls and never rises, in the series that falls most."""
+        return max(map(self.falls_of, self.series), key=lambda ways: sum(self.halvings(*way) for way in ways))
+
+    def falls_of(self, points: Ints) -> list[tuple[int, int]]:
+        """Return the first and last point of each longest way on which a series falls and never rises."""
         found: list[tuple[int, int]] = []
-        segments = self.segment[self.points[1]]
-        barred = np.flatnonzero((self.moves > 0) | (np.diff(segments) != 0))
-        for begin, end in itertools.pairwise([-1, *barred, len(self.moves)]):
-            falls = begin + 1 + np.flatnonzero(self.moves[begin + 1 : end] < 0)
+        barred = np.flatnonzero((self.moves[points] > 0) | (self.before[points] < 0))
+        for begin, end in itertools.pairwise([*barred, len(points)]):
+            falls = begin + 1 + np.flatnonzero(self.moves[points[begin + 1 : end]] < 0)
             if len(falls):
-                found.append((int(falls[0]), int(falls[-1]) + 1))
+                found.append((int(points[falls[0] - 1]), int(points[falls[-1]])))
         return found
 
     @cached_property
     def search(self) -> tuple[int, int] | None:
         """First and last point of the fall with which the log begins: no rise and no step that was taken before it."""
         for first, last in self.descents[:1]:
-            if not (self.moves[:first] > 0).any() and not (self.status[: self.points[1][first]] == 1).any():
+            if not (self.moves[: last + 1] > 0).any() and not (self.status[: self.points[1][first]] == 1).any():
                 return first, last
         return None
 
@@ -117,27 +137,26 @@ class Evidence(History):
         """Return by how many halvings one point is lower than another."""
         return float(self.logs[first] - self.logs[last])
 
-    def proved(self, first: int, last: int) -> int:
-        """Return the skips that a fall between two points takes: one, or more where an overflow halves the scale."""
-        left = float(self.points[0][last])
+    def proved(self, point: int | np.signedinteger[Any]) -> int:
+        """Return the skips that a fall to a point takes: one, or more where an overflow halves the scale."""
+        left = float(self.points[0][point])
         if self.means or not self.format.get("halves") or not 0 < left < math.inf:
             return 1
-        return max(1, math.ceil(float(self.logs[first]) - math.log2(left + self.least) - 0.1))
+        return max(1, math.ceil(float(self.logs[self.before[point]]) - math.log2(left + self.digit) - 0.1))
 
     @cached_property
     def overflows(self) -> tuple[Ints, Floats]:
         """Rows at which a step overflowed, and at which scale, or a higher bound; a backoff is taken to halve it."""
         values, rows = self.points
-        told = np.flatnonzero((self.counted > 0) & self.sentence)
-        own = np.flatnonzero((self.counted == 1) & ~np.isnan(self.scale)) if self.flags else told[:0]
-        fell = np.flatnonzero(np.append(False, self.moves < 0) & (not self.means))
-        below = np.flatnonzero((values > 0) & (values < self.format.get("start", 0.0)))  # no run begins there
-        lower = np.concatenate([fell, below])
-        few = (values > 0) & (values <= 20 * self.least)  # powers of two like the others, in few decimals
-        most = np.where(few, 2.0 ** np.floor(np.log2(np.where(few, values, 1.0) + self.least)), values)[lower]
+        told = np.flatnonzero(self.told > 0)
+        own = np.flatnonzero((self.counts == 1) & ~np.isnan(self.scale)) if self.flags else told[:0]
+        below = (values > 0) & (values < self.format.get("start", 0.0))  # no run begins there
+        lower = np.flatnonzero(below | ((self.moves < 0) & (not self.means)))
+        few = (values > 0) & (values <= 20 * self.digit)  # powers of two like the others, in few decimals
+        most = np.where(few, 2.0 ** np.floor(np.log2(np.where(few, values, 1.0) + self.digit)), values)[lower]
         before = np.where(np.isnan(self.scale), 2 * self.left, self.scale)
         at = np.concatenate([told, rows[lower], own]).astype(np.int64)
-        scales = np.concatenate([before[told], 2 * most, self.scale[own]])
+        scales = np.concatenate([before[told], 2 * np.maximum(most, self.digit), self.scale[own]])
         kept = np.argsort(at, kind="stable")
         kept = kept[~np.isnan(scales[kept]) & (scales[kept] > 0)]
         return at[kept], scales[kept]
@@ -150,58 +169,48 @@ class Evidence(History):
         return bool(said and len(values) and values.max() > 0 and (np.diff(values) >= 0).all())
 
     @cached_property
-    def counted(self) -> Floats:
-        """Skips that are proved by counts and sentences, since the row before; NaN where nothing is said."""
-        skipped, total = self.skipped.copy(), self.total
+    def counts(self) -> Floats:
+        """Skips that the program counts since the row before, at least; NaN where it counts none."""
+        counts = self.skipped.copy()
         if self.unsaid:
-            rose = np.diff(skipped, prepend=0.0)
-            return np.where(np.isnan(skipped), np.nan, np.fmax(rose, 0.0))
-        before = told = 0.0
-        for at in np.flatnonzero(~np.isnan(total) | (skipped > 0)):
-            if math.isnan(total[at]):
-                told += skipped[at]
-            else:
-                before = 0.0 if total[at] < before else before
-                skipped[at] = max(0.0, total[at] - before - told)
-                before, told = total[at], 0.0
-        return np.where(skipped > MANY, np.nan, skipped)
-
-    def short(self, first: int, last: int, begin: int) -> int:
-        """Return the skips that a fall between two points takes beyond those that are told from a row on."""
-        told = np.nansum(self.counted[begin : self.points[1][last] + 1])
-        return max(0, self.proved(first, last) - int(told))
+            return np.where(np.isnan(counts), np.nan, np.fmax(np.diff(counts, prepend=0.0), 0.0))
+        at = np.flatnonzero(~np.isnan(self.total))
+        rises = np.diff(self.total[at], prepend=0.0) - np.diff(np.nancumsum(counts)[at], prepend=0.0)
+        rises[1:][np.diff(self.segment[at]) != 0] = 0.0  # what was counted before, of the steps that come again
+        counts[at] = np.maximum(rises, 0.0)
+        return np.where(counts > MANY, np.nan, counts)
 
     @cached_property
-    def hidden(self) -> tuple[int, list[int]]:
-        """Skips that falls of the scale take beyond what the log counts there, and the first such fall's two rows."""
-        rows, found = self.points[1], dict[int, int]()
-        if not self.means and self.format.get("counts") != "each":
-            told = ~np.isnan(self.counted[rows[1:]]) & (np.diff(rows) > 0)
-            for k in np.flatnonzero((self.moves < 0) & told).tolist():
-                if short := self.short(k, k + 1, rows[k]):
-                    found[k] = short
-        return sum(found.values()), [int(row) for k in [*found][:1] for row in rows[k : k + 2]]
+    def counted(self) -> Floats:
+        """Skips that are proved on each row, by a count or a sentence; NaN where nothing is said."""
+        return np.fmax(self.counts, self.told)
+
+    def least(self, begin: int = 0, end: int | None = None) -> int:
+        """Return the skips that some rows prove: by sentences, by counts or by falls, whichever are most.
+
+        They tell of the same steps, not always in the same order.
+        """
+        rows, span = self.points[1], slice(begin, len(self.step) if end is None else end)
+        printed = self.series[1]
+        falls = [last for _, last in self.falls_of(printed)] if self.means else printed[self.moves[printed] < 0]
+        taken = sum(self.proved(k) for k in falls if span.start <= rows[self.before[k]] and rows[k] < span.stop)
+        return int(max(np.nansum(self.told[span]), np.nansum(self.counts[span]), taken))
 
     @cached_property
     def trusted(self) -> bool:
         """Whether a count of 0 since the last line proves that none was skipped: not beside falls that it hides."""
-        return not self.hidden[0] and not (self.format.get("counts") == "since" and self.sentence.any())
+        rows, told = self.points[1], self.sentence
+        if self.format.get("counts") == "since" and told.any():
+            return False
+        falls = () if self.means or self.format.get("counts") == "each" else np.flatnonzero(self.moves < 0)
+        spans = ((k, rows[self.before[k]], rows[k]) for k in falls if not told[rows[k]] and self.counts[rows[k]] >= 0)
+        return all(np.nansum(self.counted[first : last + 1]) >= self.proved(k) for k, first, last in spans)
 
     @cached_property
     def skips(self) -> tuple[int, int | None]:
         """Bounds on the steps that were skipped, from what the first row counts to the last row."""
-        one, rows, counted = self.segment[-1] == 0, self.points[1], int(np.nansum(self.counted))
-        totals = np.flatnonzero(~np.isnan(self.total))
-        told = totals[-1] if len(totals) and one else -1  # what came before is in the last total
-        if told == len(self.total) - 1:
-            return int(self.total[-1]), int(self.total[-1])
-        if self.own and self.every_step and one:
-            return counted, counted
-        falls = self.descents if self.means else [(k, k + 1) for k in np.flatnonzero(self.moves < 0).tolist()]
-        for first, last in falls:
-            if rows[first] >= told:
-                counted += self.short(first, last, rows[max(first - self.means, 0)])  # a mean is of the steps before
-        return counted, None
+        least = self.least()
+        return least, least if self.own and self.every_step else None
 
     @cached_property
     def progress(self) -> Bools:
@@ -209,7 +218,7 @@ class Evidence(History):
         at = np.flatnonzero(~np.isnan(self.total))
         rises, one = np.diff(self.total[at], prepend=0.0), self.segment[-1] == 0
         steps = np.diff(self.step[at], prepend=0.0) if one else np.diff(self.step, prepend=np.nan)[at]
-        same = np.diff(self.segment, prepend=0.0)[at] == 0
+        same = np.diff(self.part, prepend=0.0)[at] == 0
         shown = np.zeros(len(self.total), np.bool_)
         shown[at] = self.numbered[at] & same & (steps > 0) & (rises < steps)
         return shown
@@ -222,7 +231,7 @@ class Evidence(History):
         bad = (self.counted > 0) | np.isinf(self.norm) & ~self.averaged
         taken = self.progress.copy()
         if self.flags or (self.trusted and not self.unsaid and counts != "since" and "count" in self.settings):
-            taken |= (self.counted == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
+            taken |= (self.counts == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
         if self.unsaid:
             taken |= self.skipped == 0
         if not total.any():
@@ -235,7 +244,7 @@ class Evidence(History):
         if self.program == "HF Trainer" and not self.sentence.any():  # its schedule waits for steps, but with apex
             change = np.diff(self.rate, prepend=np.nan)
             taken = (taken | (change != 0)) & (~np.isnan(change) | finite)
-        taken[self.points[1][1:][self.moves > 0]] = True
+        taken[self.points[1][self.moves > 0]] = True
         return np.where(taken, 1, np.where(bad, -1, 0))
 
     @cached_property
@@ -264,8 +273,8 @@ class Evidence(History):
 
     def weight(self, rows: Ints) -> int:
         """Return how many steps were skipped or had gradients that were not finite, at least, by some rows."""
-        counted, norms = np.nansum(self.counted[rows]), np.isinf(self.norm[rows]).sum()
-        return int(max(counted, norms))  # a sentence and a norm may tell of one step
+        told, counts, norms = np.nansum(self.told[rows]), np.nansum(self.counts[rows]), np.isinf(self.norm[rows]).sum()
+        return int(max(told, counts, norms))  # they may tell of one step
 
 
 def _held(values: Floats) -> Floats:

@@ -61,8 +61,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     norms = run.norm[~np.isnan(run.norm)]
     good, bad = run.status == 1, run.status == -1
     skips, steps, _ = share(run)
-    low = "printed_as_zero" in run.settings
-    shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says or low
+    shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
     ends = run.weight(run.tail) > 2
     late = good[-max(1, len(good) // 4) :]
@@ -70,13 +69,13 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     doubts = {
         "no fp16": "no fp16" in says and not len(values),
         "searching": "searching" in kinds,
-        "zero": "last losses 0" in kinds,
+        "zero": bool({"last losses 0", "loss 0 throughout"} & kinds),
         "ending": (ends and (good.any() or not run.goes_on(run.tail))) or np.isinf(norms[-1:]).any(),
         "rises": run.rises,
         "nothing": not shown,
         "cut": run.settings.get("cut"),
         "often": many and (not steps or skips >= 3),
-        "low": low or (len(values) and values[-1] < 1 and values[-1] <= values[0] / 4),
+        "low": len(values) and values[-1] < 1 and values[-1] <= values[0] / 4,
         "unguarded": "unguarded" in says,
         "short": 0 < good.sum() < JUDGED.short,
         "evaluation": "evaluation" in says,
@@ -90,11 +89,10 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
 
 
 def _reason(run: Evidence, norms: int) -> str:
-    counts = run.flags or "count" in run.settings
-    if not run.unsaid and ((~np.isnan(run.total)).any() or (counts and (run.skipped == 0).any())):
-        halvings = 0.0 if run.means else -run.moves[run.moves < 0].sum()
-        few = max(run.skips[0], halvings) <= JUDGED.often * (run.step[-1] - run.step[0])
-        return "counted" if few else "searched"
+    counts, total = run.flags or "count" in run.settings, run.total[~np.isnan(run.total)]
+    if not run.unsaid and (len(total) or (counts and (run.skipped == 0).any())):
+        few = run.skips[1] if not len(total) else max(total.max(), run.least())
+        return "counted" if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
     if norms > JUDGED.often * len(run.step):
         return "some norms" if np.isinf(run.norm).any() else "norms"
     if (run.moves > 0).any():

@@ -25,12 +25,12 @@ def norm(run: Evidence) -> Iterator[Statement]:
     end, later = at_end(bad), bad[at_end(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
     finite = np.isfinite(run.loss).any() and not np.isinf(run.loss[rows[bad][0] :]).any()
     if bad.all() and not (run.status[rows] == 1).any() and of_a_search(run, rows, len(rows)):
-        yield make(run, "first norms", rows, count=len(rows))
+        yield make(run, "first norms", rows, count=(len(rows), None))
         return
     wrong = end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)
     kind = ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
     if wrong or (finite and not end and "ampsim" not in run.program):
-        yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
+        yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
 
 
 def of_a_search(run: Evidence, rows: Ints, weight: int) -> bool:
@@ -106,21 +106,21 @@ def loss(run: Evidence) -> Iterator[Statement]:
     beside = (losses == 0) & np.isinf(run.norm[rows]) & (not real)
     guarded = bool(len(run.points[0]) or (run.counted > 0).any())  # a scaler may skip, and go on
     if beside.any() and _lasting(beside, guarded=guarded):
-        yield make(run, "loss 0 beside the norm", rows[beside], count=int(beside.sum()), of=str(len(rows)))
+        yield make(run, "loss 0 beside the norm", rows[beside], count=(int(beside.sum()), None))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
-        yield make(run, "no gradient", rows, count=len(rows))
+        yield make(run, "no gradient", rows, count=(len(rows), None))
     if zeros == len(rows) >= 3:
-        yield make(run, "loss 0 throughout", rows, count=zeros)
+        yield make(run, "loss 0 throughout", rows, count=(zeros, None))
     if before >= JUDGED.doubted:
         kind = "loss 0" if zeros >= 3 and before >= JUDGED.shown else "last losses 0"
-        yield make(run, kind, rows[-zeros:], count=zeros, before=f"{before:.4g}")
+        yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")
     if not bad.any():
         return
     lasting = _lasting(bad, guarded=guarded)
     if run.format.get("loss") == "mean":  # who scores later has taken steps, and one batch is enough for a mean
         lasting &= bool(bad[-1]) and run.says.get("scores", [0])[-1] < run.line[rows[bad][0]]
     kind = "forward overflow" if lasting else "last losses" if bad[-1] else "some losses"
-    yield make(run, kind, rows[bad], count=int(bad.sum()), of=str(len(rows)))
+    yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
 
 
 def _lasting(bad: Bools, *, guarded: bool) -> bool:
@@ -132,7 +132,7 @@ def _lasting(bad: Bools, *, guarded: bool) -> bool:
 
 def rose(run: Evidence) -> Iterator[Statement]:
     """Yield that the loss rose at once, so that each one after is far above those before."""
-    rows = np.flatnonzero(np.isfinite(run.loss) & (run.segment == run.segment[-1]))
+    rows = np.flatnonzero(np.isfinite(run.loss) & (run.part == run.part[-1]))
     losses = run.loss[rows]
     if len(rows) < 4 or (losses <= 0).any() or "loss" in run.settings:  # one of several may rise
         return
@@ -158,7 +158,7 @@ def rate(run: Evidence) -> Iterator[Statement]:
     rows = np.flatnonzero(~np.isnan(run.rate))
     rates, steps = run.rate[rows], run.step[rows]
     if len(rows) >= 3 and (rates == 0).all():
-        yield make(run, "rate stands still", rows, count=len(rows))
+        yield make(run, "rate stands still", rows, count=(len(rows), None))
     gaps, rises = np.diff(steps), np.diff(rates)
     if len(rises) < 4 or not run.numbered[rows].all() or (gaps <= 0).any():
         return

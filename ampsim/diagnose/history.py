@@ -21,8 +21,8 @@ ENTRIES = 2**18  # rows that are kept one by one; of a longer run, neighbours ar
 EVENTS = 1_000  # skipped steps whose parameters are kept, alarms, and lines of a kind of sentence
 
 Floats = npt.NDArray[np.float64]
-COLUMNS = ("line", "step", "scale", "left", "skipped", "total", "norm", "loss", "rate", "segment")
-LINE, STEP, SCALE, LEFT, SKIPPED, TOTAL, NORM, LOSS, RATE, SEGMENT = range(len(COLUMNS))
+COLUMNS = ("line", "step", "scale", "left", "told", "skipped", "total", "norm", "loss", "rate", "segment")
+LINE, STEP, SCALE, LEFT, TOLD, SKIPPED, TOTAL, NORM, LOSS, RATE, SEGMENT = range(len(COLUMNS))
 WIDTH = len(COLUMNS)
 AT = {name: at for at, name in enumerate(COLUMNS)}
 NONE: Mapping[str, float | None] = {}
@@ -65,6 +65,7 @@ class History(Told):
     numbered: npt.NDArray[np.bool_]  # whether the line had a number
     scale: Floats  # loss scale as printed, or the one that a sentence says the step had
     left: Floats  # loss scale that a sentence says the step left
+    told: Floats  # skips that a sentence tells of, 0 or 1; NaN where the row is no sentence of a scale or a skip
     skipped: Floats  # skips that the program counts since the row before
     total: Floats  # skips that the program counts since its start
     norm: Floats  # 2-norm of the gradients as printed, inf for inf and NaN; the largest of merged rows
@@ -77,7 +78,7 @@ class History(Told):
     @property
     def sentence(self) -> npt.NDArray[np.bool_]:
         """Rows that a sentence made."""
-        return np.asarray(~np.isnan(self.left) | (~self.numbered & (self.skipped == 1)))
+        return ~np.isnan(self.told)
 
     @property
     def last(self) -> npt.NDArray[np.bool_]:
@@ -201,8 +202,9 @@ def _halved(rows: Floats) -> Floats:
         rows = np.append(rows, [BLANK], axis=0)
     first, second = rows[::2], rows[1::2]
     merged = np.where(np.isnan(second), first, second)
-    both = first[:, SKIPPED] + second[:, SKIPPED]
-    merged[:, SKIPPED] = np.where(np.isnan(both), merged[:, SKIPPED], both)
+    for at in (TOLD, SKIPPED):
+        both = first[:, at] + second[:, at]
+        merged[:, at] = np.where(np.isnan(both), merged[:, at], both)
     for at in (NORM, LOSS):
         merged[:, at] = np.fmax(first[:, at], second[:, at])
     return merged

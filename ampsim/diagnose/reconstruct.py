@@ -21,7 +21,7 @@ DIALECT = "deepspeed.DynamicLossScaler"
 
 def reconstructed(run: Evidence) -> Iterator[Statement]:
     """Yield the growths that nobody printed, where one rule explains all that was printed."""
-    rows = np.flatnonzero(~np.isnan(run.scale) & ~np.isnan(run.left) & (run.skipped == 1))
+    rows = np.flatnonzero(~np.isnan(run.scale) & ~np.isnan(run.left) & (run.told == 1))
     low, high = np.maximum(run.bounds[0, rows], 0.0), run.bounds[1, rows]
     counted = run.total[~np.isnan(run.total)]
     if run.program != "DeepSpeed" or len(rows) < LEAST or run.segment[-1] or run.others:

@@ -26,24 +26,16 @@ def remarks(run: Evidence) -> Iterator[Statement]:
 
 def facts(run: Evidence) -> Iterator[Statement]:
     """Yield what is in the log."""
-    yield make(run, "read", np.arange(len(run.step)), lines=run.rows, program=run.program)
+    yield make(run, "read", np.arange(len(run.step)))
     values, rows = run.points
     if len(values):
         ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
-        aside = ", where it is not printed as 0," if "printed_as_zero" in run.settings else ""
-        yield make(run, "scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], aside=aside, **ends)
+        yield make(run, "scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
     if len(values) and run.means:
         yield make(run, "means" if run.settings.get("means") else "no powers", rows)
-    falls = np.flatnonzero(run.moves < 0)
-    if len(falls) and not run.means and "engines" not in run.settings:
-        k, rises = int(run.moves.argmin()), int((run.moves > 0).sum())
-        size = round(float(-run.moves[k]), 2)
-        yield make(run, "falls", rows[[k, k + 1]], falls=len(falls), rises=rises, halvings=size, **_way(run, k, k + 1))
     low, high = run.skips
-    if low or (high == 0 and not np.isnan([run.skipped, run.total]).all()):
-        proving = np.flatnonzero(run.counted > 0)
-        span = proving if len(proving) and np.isnan(run.total).all() else ENDS
-        yield make(run, "skips", [*ENDS, *span], since=not run.own, skips=(low, high))
+    if low or high == 0:
+        yield make(run, "skips", [*ENDS, *np.flatnonzero(run.counted > 0)], since=not run.own, skips=(low, high))
 
 
 def _way(run: Evidence, first: int, last: int) -> dict[str, Any]:
@@ -89,27 +81,27 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         taken = (run.status[rows[last] :] == 1).any()
         stands = still or taken or (told and run.goes_on(rows[first : last + 1]))
         search = values[last] >= run.lowest and (first == 0 or not (run.status[: rows[first] + 1] == 1).any())
-        if depth >= JUDGED.descent and not search and not stands and not (run.moves[last:] > 0).any():
+        if depth >= JUDGED.descent and not search and not stands and not (run.moves[last + 1 :] > 0).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
 
 
 def _scale(run: Evidence) -> Iterator[Statement]:
-    """Yield what the last scales are beyond all use."""
+    """Yield that the last scales are beyond all use."""
     values, rows = run.points
-    zero = np.flatnonzero(values == 0)
-    zero = zero[zero > max(np.flatnonzero(values > 0), default=-1)]  # one that comes back was printed with few digits
-    if len(zero) == len(values) and not run.own and not run.sentence.any():
-        return  # a scaler that is off may print 0
     last = float(values[-1]) if len(values) else math.nan
-    if len(zero) and "printed_as_zero" not in run.settings:
-        yield make(run, "scale 0", rows[zero], to=0.0)
-    elif last <= JUDGED.tiny and (last > 0 or len(values) > 1):
+    zero = np.arange(max(np.flatnonzero(values > 0), default=-1) + 1, len(values))
+    if len(zero) and (len(zero) < len(values) or run.own or run.sentence.any()):  # a scaler that is off may print 0
+        norms = run.norm[rows[zero[0]] + 1 :]  # at a true 0 none is left
+        small = not run.own and (run.digit > 0 or ((norms > 0) & np.isfinite(norms)).any())
+        before = {"from": float(values[max(zero[0] - 1, 0)])}
+        yield make(run, "scale near 0" if small else "scale 0", rows[zero], **before)
+    elif 0 < last <= JUDGED.tiny:
         yield make(run, "tiny scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
     up = np.flatnonzero(run.moves > 0)
     if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
         first = int(np.argmax(values >= JUDGED.endless))
-        yield make(run, "endless growth", rows[[first, -1]], to=last, most=f"{65504 / last:.2g}")
+        yield make(run, "endless growth", rows[[first, -1]], to=last)
 
 
 def _low(run: Evidence) -> Iterator[Statement]:
@@ -119,13 +111,13 @@ def _low(run: Evidence) -> Iterator[Statement]:
     low = np.flatnonzero(scales <= JUDGED.low * run.lowest)
     if not len(low) or (len(values) and values[-1] <= JUDGED.tiny):
         return
-    rose = (run.moves[np.searchsorted(rows, at[low[-1]]) :] > 0).any()
+    rose = (run.moves[rows > at[low[-1]]] > 0).any()
     over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
     low = np.flatnonzero(scales <= JUDGED.lower * run.lowest) if over else low
     if len(low):
-        least, high, told = float(scales[low].min()), float(scales[low].max()), run.sentence[at[low]].all()
+        least, told = float(scales[low].min()), run.sentence[at[low]].all()
         kind = "low scale before" if rose or (told and run.goes_on(at[low])) else "low scale"
-        yield make(run, kind, at[low], high=high, to=least, most=f"{65504 / least:.4g}")
+        yield make(run, kind, at[low], to=least, most=f"{65504 / least:.4g}")
 
 
 def _start(run: Evidence) -> Iterator[Statement]:
@@ -138,8 +130,8 @@ def _start(run: Evidence) -> Iterator[Statement]:
     taken = (run.status[rows[last] :] == 1).any()
     if known and run.halvings(first, last) >= 3 and taken and values[last] >= run.lowest:
         span = np.arange(rows[first], rows[last] + 1)
-        proved = sum(run.proved(k, k + 1) for k in range(first, last) if run.moves[k] < 0)
-        yield make(run, "spared", span, since=True, skips=(proved, None), **_way(run, first, last))
+        falls = [k for k in run.series[not run.sentence[rows[last]]] if first < k <= last and run.moves[k] < 0]
+        yield make(run, "spared", span, skips=(sum(map(run.proved, falls)), None), **_way(run, first, last))
 
 
 def share(run: Evidence) -> tuple[float, float, int]:
@@ -153,7 +145,7 @@ def share(run: Evidence) -> tuple[float, float, int]:
     elif not len(run.points[0]) and len(totals) > 1:
         begin = int(np.argmax(run.status == 1))  # where no scale is printed, a search ends where a step is taken
     totals, numbered = totals[totals >= begin], begin + np.flatnonzero(run.numbered[begin:])
-    if (np.diff(run.segment[begin:]) != 0).any() or run.unit != "step" or not len(numbered):
+    if (np.diff(run.part[begin:]) != 0).any() or run.unit != "step" or not len(numbered):
         return 0.0, 0.0, begin
     if len(totals) == 1 and begin == 0 and run.step[totals[0]] >= 100:  # both are counted from the start
         return max(0.0, float(run.total[totals[0]]) - JUDGED.search), float(run.step[totals[0]]), begin
@@ -161,7 +153,7 @@ def share(run: Evidence) -> tuple[float, float, int]:
         ends = totals[[0, -1]]
         return float(np.diff(run.total[ends])[0]), float(np.diff(run.step[ends])[0]), begin
     first, last = numbered[[0, -1]]  # others' steps are only drawn
-    skips, steps = float(np.nansum(run.counted[first + 1 : last + 1])), float(run.step[last] - run.step[first])
+    skips, steps = float(run.least(int(first) + 1, int(last) + 1)), float(run.step[last] - run.step[first])
     return skips, steps + skips * bool(run.format.get("updates")), begin
 
 
@@ -179,33 +171,24 @@ def _often(run: Evidence) -> Iterator[Statement]:
 
 
 def _bursts(run: Evidence) -> Iterator[Statement]:
-    """Yield each fall of two halvings or more in the middle of a run."""
-    values, rows = run.points
-    descents = [] if run.means else [pair for pair in run.descents if pair != run.search]
-    for first, last in descents[:9]:
-        after = slice(last + 1, last + 2)
-        stood = (values[after] >= values[last]) & (run.segment[rows[after]] == run.segment[rows[last]])
-        if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any() and values[last] > 0:
-            span, more = np.arange(rows[first], rows[last] + 1), ", and did not go on falling" * bool(stood.any())
-            yield make(run, "burst", span, more=more, **_way(run, first, last))
-
-
-def _hidden(run: Evidence) -> Iterator[Statement]:
-    extra, rows = run.hidden
-    if extra and not run.sentence.any():
-        told = float(np.nansum(run.counted))
-        yield make(run, "hidden skips", rows, since=True, said=told, skips=(extra + int(told), None))
+    """Yield the deepest fall of two halvings or more in the middle of a run."""
+    rows = run.points[1]
+    falls = [(first, last) for first, last in run.descents if (first, last) != run.search and not run.means
+             and run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any()]  # fmt: skip
+    for first, last in sorted(falls, key=lambda fall: -run.halvings(*fall))[:1]:
+        yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
 
 
 def _said(run: Evidence) -> Iterator[Statement]:
     """Yield what the program says itself."""
     for kind, lines in run.says.items():
-        if (kind == "told" and run.skips[0]) or (kind == "no fp16" and len(run.points[0])):
+        if kind == "scores" or (kind == "told" and run.skips[0]) or (kind == "no fp16" and len(run.points[0])):
             continue
         numbers: dict[str, Any] = {"count": (len(lines), None)}
         if kind == "error":
             error = next(each for each in ERRORS if each["pattern"].pattern == run.settings["error"])
             numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
+            kind = "warning" if error.get("warning") else kind
         elif kind == "unguarded" and run.rises:
             kind = "guard off"
         elif kind == "evaluation" and _ends_badly(run):
@@ -224,13 +207,13 @@ def _ends_badly(run: Evidence) -> bool:
 def _runs_of_log(run: Evidence) -> Iterator[Statement]:
     back = np.flatnonzero(np.diff(run.segment) > 0) + 1
     if len(back):
-        yield make(run, "restarted", back, times=len(back))
+        yield make(run, "restarted", [back[0] - 1, back[0]])
     if run.others:
-        yield make(run, "engines", ENDS, streams=len(run.others) + 1)
+        yield make(run, "engines", ENDS)
 
 
 REMARKS: tuple[Callable[[Evidence], Iterator[Statement]], ...] = (
-    _said, loss, scaled_norm, dead_layers, _tail, _collapse, _scale, _low, norm, rose, rate, _often, _hidden, _start,
+    _said, loss, scaled_norm, dead_layers, _tail, _collapse, _scale, _low, norm, rose, rate, _often, _start,
     _bursts, reconstructed, _runs_of_log,
 )  # fmt: skip
 """In the order in which one goes before another."""

@@ -25,15 +25,14 @@ LAYERS = 200  # rows of the table of layers
 def report(history: History) -> str:
     """Return the page of a run as HTML; it needs no network and no other file."""
     explanation, layers = explain(history), exponents(history)
-    wrong, drawn = explanation.wrong, history.last
+    wrong, drawn, steps = explanation.wrong, history.last, history.step
     values = {key: value if isinstance(value, str) else json.dumps(value, default=str)
               for key, value in history.settings.items()}  # fmt: skip
     name = PurePath(history.source).name or history.source
     body = [
         f"<style>{asset('report.css')}</style>",
         f"<header><h1>{escape(name)}</h1>",
-        f'<p class="faint">What the loss scale did, {where(history.step[0], history.step[-1], history.unit)}, '
-        f"from {escape(history.program)}</p></header>",
+        f'<p class="faint">What the loss scale did, {where(steps.min(), steps.max(), history.unit)}</p></header>',
         *_diagnosis(explanation),
         asset("report.html").replace("<!--layers-->", _layers(layers)),
         _table("The run", ("setting", "value"), values.items()),
@@ -74,25 +73,29 @@ def _diagnosis(explanation: Explanation) -> Iterator[str]:
 
 def _article(finding: Statement) -> str:
     return (
-        f'<article class="finding"><h2>{escape(finding.heading.capitalize())}, '
-        f'<button class="go" data-step="{finding.step}">{finding.unit} {finding.step:,}</button></h2>'
+        f'<article class="finding"><h2>{escape(finding.heading.capitalize())}, <button class="go" '
+        f'data-step="{finding.step}">{where(finding.first, finding.first, finding.unit)}</button></h2>'
         f"<p>{_prose(finding.what)}</p><p><strong>Try:</strong> {_prose(finding.cure)}</p></article>"
     )
 
 
 def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
-    """Return the skips that counts and sentences tell: first and last step (inf: no end), how many, at which scale."""
+    """Return the skips whose steps are known: the first that they can be of, the last, how many, and at which scale.
+
+    A sentence lies between the numbered lines around it, a count between its own and the one before.
+    """
     run, steps = Evidence(**vars(history)), history.step
-    skipped = run.counted
-    rows, counts = [], np.flatnonzero(~history.sentence & ~np.isnan(skipped))
-    for at in np.flatnonzero(skipped > 0):
-        alone = (skipped[at] == 1 and history.every_step) or not at
-        before = max(counts[counts < at][-1:], default=at - 1)  # a count is of all the steps since the last one
-        first, last = steps[at] if alone else min(steps[before] + 1, steps[at]), steps[at]
-        if history.sentence[at]:
-            first, last = max(0.0, history.bounds[0, at]), history.bounds[1, at]
-        scale = float(history.scale[at]) if run.flags or history.sentence[at] else math.nan  # others' comes after
-        rows.append((float(first), float(last), int(skipped[at]), scale if math.isfinite(scale) else None))
+    told = run.told if (run.told > 0).any() else run.counts
+    rows, before = [], -1
+    for at in np.flatnonzero(~np.isnan(told) & (run.sentence | run.numbered)).tolist():
+        first, last = run.bounds[:, at]
+        if not (run.sentence[at] or run.flags):
+            known = before >= 0 and run.part[before] == run.part[at]
+            first, last = steps[before] + 1 if known else -math.inf, steps[at]
+        if told[at] > 0 and math.isfinite(first) and first <= last < math.inf:
+            scale = float(history.scale[at]) if run.flags or run.sentence[at] else math.nan  # others' comes after
+            rows.append((float(first), float(last), int(told[at]), scale if math.isfinite(scale) else None))
+        before = at
     return rows
 
 
@@ -109,9 +112,7 @@ def _ledger(history: History) -> dict[str, object]:
         step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]
         for step, names in history.bad.items()
     }
-    end = float(history.step[-1])
-    rows = [[first, min(last, max(first, end)), skips, scale] for first, last, skips, scale in skip_rows(history)]
-    return {"rows": rows, "bad": bad, "names": list(index)}
+    return {"rows": skip_rows(history), "bad": bad, "names": list(index)}
 
 
 def _layers(layers: Exponents | None) -> str:

@@ -27,11 +27,12 @@ class Statement:
     """One thing that the log bears."""
 
     kind: str  # its name in the table of formats
-    first: float  # the first step that it can be about, as the log numbers them; -inf if nothing tells
-    last: float  # the last, or inf
+    first: float  # the first step that it is about, as the log numbers them, or the first line that bears it
+    last: float
     numbers: Mapping[str, Bound | str]  # each number with its bounds, None for none above; or a text
     lines: tuple[int, ...]  # the lines of the log that bear it
     unit: str = "step"
+    place: float = 0.0  # the step at which a chart shows it
 
     @property
     def verdict(self) -> str:
@@ -46,7 +47,7 @@ class Statement:
     @property
     def step(self) -> int:
         """The first step, as a whole number."""
-        return int(max(self.first if self.first > -math.inf else min(self.last, 2.0**53), 0))
+        return int(max(self.place, 0))
 
     @property
     def heading(self) -> str:
@@ -98,13 +99,11 @@ def said(name: str, bound: Bound, noun: str | None) -> str:
 
 
 def where(first: float, last: float, unit: str) -> str:
-    """Return steps in words.
+    """Return steps or lines in words.
 
-    >>> where(3, 3, "step"), where(3, 7.5, "step"), where(-math.inf, 7, "step"), where(3, math.inf, "step")
-    ('step 3', 'steps 3 to 8', 'up to step 7', 'from step 3 on')
+    >>> where(3, 3, "step"), where(3, 7.5, "line")
+    ('step 3', 'lines 3 to 8')
     """
-    if math.isinf(first) or math.isinf(last):
-        return f"up to {unit} {last:.15g}" if math.isinf(first) else f"from {unit} {first:.15g} on"
     low, high = int(max(first, 0)), int(-(-last // 1))
     return f"{unit} {low}" if low >= high else f"{unit}s {low} to {high}"
 
@@ -113,14 +112,13 @@ def make(
     run: History, kind: str, rows: object, since: float | Bound | str = False, **numbers: float | Bound | str
 ) -> Statement:
     """Return a statement about some rows; a plain number is exact. `since`: it is of the steps before them, too."""
-    at = np.atleast_1d(np.asarray(rows, np.int64))
+    at = np.arange(len(run.step))[np.atleast_1d(np.asarray(rows, np.int64))]
     lines = sorted({int(line) for line in run.line[at] if line > 0})
     lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
     given = {name: value if isinstance(value, tuple | str) else (value, value) for name, value in numbers.items()}
-    first, last, unit = run.bounds[0, at].min(), run.bounds[1, at].max(), run.unit
-    if since and unit != "line":
-        first = run.bounds[0, at.min() - 1] if at.min() > 0 else -math.inf
-    # of an epoch and a step of it: no number of the log's
-    if lines and (run.settings.get("composed") or (math.isinf(first) and math.isinf(last))):
-        first, last, unit = lines[0], lines[-1], "line"
-    return Statement(kind, float(first), float(last), given, tuple(lines), unit)
+    told = np.append(at, at.min() - 1) if since else at
+    one = told.min() >= 0 and run.numbered[told].all() and len({*run.segment[told.min() : told.max() + 1]}) == 1
+    ends, unit = run.step[[max(told.min(), 0), told.max()]], run.unit
+    if lines and (not one or unit == "line" or run.settings.get("composed")):  # no number of the log's own
+        ends, unit = np.array([lines[0], lines[-1]]), "line"
+    return Statement(kind, float(ends[0]), float(ends[1]), given, tuple(lines), unit, float(run.step[at.min()]))

@@ -213,7 +213,7 @@ def test_how_numbers_and_steps_are_said() -> None:
         for noun in ("step", None)
         for name in ("skips", "to")
     }
-    spans = [(3.0, 3.0), (3.2, 7.5), (-math.inf, 7.0), (3.0, math.inf), (-2.0, 0.0), (1e6, 1e6 + 1)]
+    spans = [(3.0, 3.0), (3.2, 7.5), (-2.0, 0.0), (1e6, 1e6 + 1)]
     found |= {
         f"{first} {last} {unit}": where(first, last, unit)
         for first, last in spans
@@ -379,7 +379,7 @@ def built(seed: int) -> History:
             }
             row = {name: value for name, value in row.items() if has[name]}
             if has["left"] and bad:
-                row = {"left": now / 2, "skipped": 1.0, **({"scale": now} if it.random() < 0.5 else {})}
+                row = {"left": now / 2, "told": 1.0, **({"scale": now} if it.random() < 0.5 else {})}
             builder.add(float(step) if has["step"] and "left" not in row else math.nan, {**row, "line": float(line)})
             now *= 0.5 if bad else it.choice((1.0, 2.0)) if way == "rises" else 2.0 if it.random() < 0.05 else 1.0
             step += unit

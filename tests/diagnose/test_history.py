@@ -135,11 +135,11 @@ def a_history(program="test", **columns):
 
 def test_one_halving_is_one_skip_also_where_few_digits_are_printed():
     evidence = Evidence(**vars(a_history("DeepSpeed", scale=[65536.0, 32767.0, 8192.0])))
-    assert [evidence.proved(k, k + 1) for k in range(2)] == [1, 2]
+    assert [evidence.proved(k + 1) for k in range(2)] == [1, 2]
 
 
-def test_of_a_total_that_begins_again_every_skip_counts():
-    assert Evidence(**vars(a_history(step=[10, 20, 5, 10], total=[3, 5, 2, 4]))).counted.tolist() == [3, 2, 2, 2]
+def test_of_a_total_that_begins_again_only_what_it_grows_by_counts():
+    assert Evidence(**vars(a_history(step=[10, 20, 5, 10], total=[3, 5, 2, 4]))).counted.tolist() == [3, 2, 0, 2]
 
 
 def test_a_skip_and_its_norm_are_one_step():
@@ -147,14 +147,13 @@ def test_a_skip_and_its_norm_are_one_step():
     assert evidence.weight(np.arange(3)) == 2
 
 
-def test_the_first_rows_skips_are_at_its_own_step_where_the_run_was_started_again():
-    rows = skip_rows(a_history(step=[10, 11, 3], skipped=[2, 0, 0], scale=[4.0, 4.0, 4.0]))
-    assert rows == [(10.0, 10.0, 2, None)]
+def test_of_the_first_rows_skips_no_step_is_known():
+    assert skip_rows(a_history(step=[10, 11, 3], skipped=[2, 0, 0], scale=[4.0, 4.0, 4.0])) == []
 
 
 def test_a_count_is_of_all_the_steps_since_the_last_count():
     rows = skip_rows(a_history(step=[10, 20, 30], skipped=[2, np.nan, 5], scale=[4.0, 4.0, 4.0]))
-    assert rows == [(10.0, 10.0, 2, None), (11.0, 30.0, 5, None)]
+    assert rows == [(11.0, 30.0, 5, None)]
 
 
 @pytest.mark.parametrize("late", [False, True])

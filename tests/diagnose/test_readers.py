@@ -81,7 +81,7 @@ def test_deepspeed_counts_the_overflows_of_one_rank(tmp_path):
     assert history.program == "DeepSpeed"
     assert history.scale.tolist()[1:] == [65536.0, 65536.0, 32768.0]
     assert history.left.tolist()[1:] == [65536.0, 32768.0, 16384.0]
-    assert history.skipped.tolist()[1:] == [1, 1, 1]
+    assert history.told.tolist()[1:] == [1, 1, 1]
     assert history.total[0] == 0
 
 
@@ -353,7 +353,7 @@ ONE_PROCESS = {  # sentences of what no rank prints again, and of what each does
 
 @pytest.mark.parametrize("sentence", ONE_PROCESS)
 def test_a_sentence_that_comes_again_tells_of_another_skip_where_no_ranks_repeat_it(tmp_path, sentence):
-    assert np.nansum(read(tmp_path, "step 1 loss: 2.0\n" + sentence * 2).skipped) == ONE_PROCESS[sentence]
+    assert np.nansum(read(tmp_path, "step 1 loss: 2.0\n" + sentence * 2).told) == ONE_PROCESS[sentence]
 
 
 def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):

@@ -86,9 +86,9 @@ def test_a_table_of_layers_has_those_that_lose_most(monkeypatch):
 
 def test_a_range_of_skips_begins_behind_the_line_before():
     builder = HistoryBuilder("-", "Megatron")
-    for step, skipped in ((10, 0.0), (20, 3.0), (20.5, 1.0)):
+    for step, skipped in ((10, 0.0), (20, 3.0), (22, 1.0)):
         builder.add(step, skipped=skipped, scale=8.0)
-    assert skip_rows(builder.finish()) == [(11.0, 20.0, 3, None), (20.5, 20.5, 1, None)]
+    assert skip_rows(builder.finish()) == [(11.0, 20.0, 3, None), (21.0, 22.0, 1, None)]
 
 
 def test_of_many_findings_the_first_are_open():

@@ -241,8 +241,8 @@ def plants() -> dict[str, tuple[object, str, object]]:
     """Return false beliefs: each an object, an attribute of it, and what to put there."""
     proved, told = Evidence.proved, TextReader._told
 
-    def one_more(evidence: Evidence, first: int, last: int) -> int:
-        return proved(evidence, first, last) + 1
+    def one_more(evidence: Evidence, point: int) -> int:
+        return proved(evidence, point) + 1
 
     def told_twice(reader: TextReader, stream: Stream, *given: object) -> None:
         told(reader, stream, *given)

@@ -123,8 +123,8 @@
     byId("more").hidden = body.rows.length >= rows.length;
   }
   const total = rows.reduce((sum, row) => sum + row[2], 0);
-  byId("ledger-says").textContent = !rows.length ? "No step is known to have been skipped."
-    : `${grouped(total)} skipped, as the log counts them or says so.`;
+  byId("ledger-says").textContent = !rows.length ? "Of no skip the log tells the step."
+    : `${grouped(total)} skipped whose steps are known, as the log counts them or says so.`;
   byId("ledger").hidden = !rows.length;
   byId("ledger").classList.toggle("ones", rows.every((row) => row[2] === 1));
   byId("ledger").classList.toggle("nameless", !told.length);

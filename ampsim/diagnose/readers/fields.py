@@ -71,15 +71,13 @@ def in_company(entry: Entry) -> Entry:
 def with_loss(entry: Entry, read: str) -> str:
     """Give an entry its loss, and return the field that the run's is read from, which was `read` so far.
 
-    Of names that are not known it is the first one's; where a run has a known one, none of them.
+    Of names that are not known it is the first one's; where a run has a known one, none of them that is finite.
     """
     if "loss" in entry:
         return "loss"
     some = [field for field in entry if field.startswith(SOME)]
-    if not some or read == "loss":
-        return read
-    read = read or some[0]
     bad = [field for field in some if not math.isfinite(entry[field])]  # a sum with it is not finite either
+    read = read or (some[0] if some else "")
     if bad or read in entry:
         entry["loss"] = entry[bad[0] if bad else read]
     return read

@@ -18,6 +18,7 @@ from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numb
 _LAST, _GAPS, _COLOUR, _TAG, _RANK = map(pattern, ("last", "gaps", "colour", "tag", "rank"))
 _STEP, _EPOCH, _PAIR, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "pair", "batch", "bar", "aside"))
 _WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
+_AVERAGED = [each["mark"] for each in PROGRAMS if each.get("scale") == "means"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
 UNKNOWN = "a training log"  # A program that the table does not name
 MOST_STEPS = 2**53  # what is numbered beyond it is no step
@@ -35,10 +36,16 @@ class Stream:
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
         self.totals = False  # whether its counts have shown that they are of the whole run
-        self.counted = 0.0  # skips told in sentences since the last count
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
         self.rank: str | None = None
+        self.numbers: set[str] = set()  # what its steps are numbered by: more than one are no numbers of one kind
         self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
+
+    def numbered(self, by: str, step: float) -> float:
+        """Return a step, by whatever it is numbered."""
+        self.numbers.add(by)
+        self.builder.settings |= {"composed": True} if len(self.numbers) > 1 else {}
+        return step
 
     def kind(self, entry: Entry) -> None:
         """Keep what kind of scale it has."""
@@ -118,6 +125,8 @@ class TextReader:
             self.sentence(stream, text, *said)
         elif not self.fault(text):
             entry, tokens = numbers_of(text, torn)
+            if "scale" in entry and any(mark.search(text) for mark in _AVERAGED):  # whatever the program is
+                stream.builder.settings["means"] = True
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
             self.entry(stream, entry, text, done, form_of(text))
@@ -192,9 +201,7 @@ class TextReader:
         if each.get("logarithm"):
             entry = {name: 2.0**value for name, value in entry.items() if abs(value) < 1022}
         entry |= {name: math.inf for name in ("loss", "norm") if each.get(name)}
-        if each.get("skips", 1):
-            entry["skipped"] = 1.0
-            stream.counted += 1.0
+        entry["told"] = float(each.get("skips", 1))
         stream.builder.add(entry=entry | {"line": self.number})
 
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
@@ -213,9 +220,6 @@ class TextReader:
             return
         step = self.step_of(stream, entry.pop("step", None), done, text, form)
         stream.kind(entry)
-        if entry.get("scale") == 0 and (least := stream.row.get("least")):
-            stream.builder.settings["printed_as_zero"] = least
-            del entry["scale"]
         if "skipped" in entry:
             self._skips(stream, entry, form, step - stream.step)
         if step == step:
@@ -224,7 +228,7 @@ class TextReader:
         stream.builder.add(step, entry)
 
     def _skips(self, stream: Stream, entry: Entry, form: Form, steps: float) -> None:
-        """Turn a count into skips that no sentence has told, or a number of no known meaning into a bare total.
+        """Take a count for a total where it has shown to be one, or for a number of no known meaning.
 
         Megatron's line leaves out a loss that is not above 0, and its 0 skips mean nothing where DeepSpeed steps.
         """
@@ -238,20 +242,18 @@ class TextReader:
         stream.totals |= counts == "since" and entry["skipped"] > steps > 0
         if stream.totals:
             entry["total"] = entry.pop("skipped")
-        elif counts == "since":
-            entry["skipped"] = max(0.0, entry["skipped"] - stream.counted)
-            stream.counted = 0.0
-        elif counts != "each":
+        elif counts not in ("since", "each"):
             stream.builder.settings["count"] = "unsaid"
 
     def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
         epochs = form.epochs
         step = step if step is None or step.is_integer() else None
+        named = step is not None
         if step is not None and 0 <= step < MOST_STEPS and not (epochs or stream.epoch[1]):
-            return step
+            return stream.numbered("name", step)
         if step is None and done is None and form.steps and (found := _STEP.search(text)):
-            step = float(found[1])
+            step, named = float(found[1]), True
         if step is None and form.steps and (found := _PAIR.search(text)):
             stream.builder.settings["composed"] = True
             return float(int(found[1]) * int(found[3]) + int(found[2]))
@@ -270,7 +272,7 @@ class TextReader:
             restarted = step + stream.epoch[1] <= stream.step
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
             stream.builder.settings |= {"composed": True} if restarted else {}
-        return step + stream.epoch[1]
+        return stream.numbered("name" if named else "bar", step + stream.epoch[1])
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:
