@@ -191,7 +191,7 @@ class Evidence(History):
         They tell of the same steps, not always in the same order.
         """
         rows, span = self.points[1], slice(begin, len(self.step) if end is None else end)
-        printed = self.series[1]
+        printed = self.series[1][: 0 if self.settings.get("cut") else None]  # cut lines may hide a start
         falls = [last for _, last in self.falls_of(printed)] if self.means else printed[self.moves[printed] < 0]
         taken = sum(self.proved(k) for k in falls if span.start <= rows[self.before[k]] and rows[k] < span.stop)
         return int(max(np.nansum(self.told[span]), np.nansum(self.counts[span]), taken))

@@ -71,7 +71,7 @@ class History(Told):
     norm: Floats  # 2-norm of the gradients as printed, inf for inf and NaN; the largest of merged rows
     loss: Floats  # loss as printed, inf for inf and NaN; the largest of merged rows
     rate: Floats  # learning rate as printed
-    segment: Floats  # 0, and one more each time that the step went back
+    segment: Floats  # 0, and one more each time that the step did not go on
     rows: int  # of the log: more than there are here where neighbours were merged
     others: "tuple[History, ...]" = ()  # the other ranks and engines of the log
 
@@ -101,7 +101,8 @@ class HistoryBuilder(Told):
     loss: str = ""  # the field that losses are read from
     _values: "array[float]" = field(default_factory=lambda: array("d"))
     _row: list[float] = field(default_factory=list)  # the last one, which is not in the values yet
-    _last: float = -math.inf  # the last number of a step
+    _known: list[float] = field(default_factory=list)  # the last one with a number
+    _last: float = -math.inf  # its number
     _segment: int = 0
     _halvings: int = 0  # how often neighbours were merged
     _merged: int = 0  # rows of the values that are merged; those behind them are not yet
@@ -118,14 +119,15 @@ class HistoryBuilder(Told):
             row[SCALE] = math.nan  # nobody's loss scale
         if not 0 <= row[SKIPPED] < 2**53:
             row[SKIPPED] = math.nan
-        if self._row and step == self._row[STEP] and self._joins(row):
+        if self._row and step == self._row[STEP] and self._joins(row, self._row):
             _join(self._row, row)
             return
-        if step < self._last:
+        if step < self._last or (step == self._last and not self._joins(row, self._known)):
             self._segment += 1
+        if step < self._last:
             self._forget(step)
         if step == step:
-            self._last = step
+            self._last, self._known = step, row
         row[SEGMENT] = self._segment
         self.rows += 1
         self._values.fromlist(self._row)
@@ -178,9 +180,10 @@ class HistoryBuilder(Told):
         self.samples[:] = [sample for sample in self.samples if sample.step < step]
         self.alarms[:] = [alarm for alarm in self.alarms if alarm[0] < step]
 
-    def _joins(self, row: list[float]) -> bool:
-        """Return whether a row of the last one's step says nothing else than that one."""
-        return not any(self._row[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(self._row[at] + row[at]))
+    @staticmethod
+    def _joins(row: list[float], known: list[float]) -> bool:
+        """Return whether a row of another one's step says nothing else than that one."""
+        return not any(known[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(known[at] + row[at]))
 
     def _condense(self) -> None:
         """Merge the rows that have come lately as the others are, and all of them once more if they are too many."""

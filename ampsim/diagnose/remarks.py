@@ -55,13 +55,14 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     same = inside[values[inside] == final]
     same = same[1:] if run.format.get("counts") == "since" else same  # what its first line counts came before
     stood = run.weight(np.intersect1d(rows, at[same]))
-    fallen = run.halvings(int(inside[0]), -1) if len(inside) else 0.0
+    one = len(inside) and run.part[at[inside[0]]] == run.part[at[-1]]  # start
+    fallen = run.halvings(int(inside[0]), -1) if one else 0.0
     if never and fallen >= 1 and final >= run.lowest and stood < JUDGED.stuck:
         down = math.ceil(math.log2(final / 65504))
         more = f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down." if down > 0 else ""
         yield make(run, "searching", rows, more=more, **_way(run, int(inside[0]), -1))
-    elif never and final >= run.lowest and (len(inside) == 1 or (len(inside) and not stood)):
-        return  # one scale shows no way, and no skip is known to have come while it stood
+    elif never and final >= run.lowest and (len({*at[inside]}) == 1 or (len(inside) and not stood)):
+        return  # one line with a scale shows no way, and no skip is known to have come while it stood
     elif never and not len(inside) and of_a_search(run, rows, bad):
         return  # where no scale is printed, its search shows no way either
     elif never:
@@ -81,7 +82,7 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         taken = (run.status[rows[last] :] == 1).any()
         stands = still or taken or (told and run.goes_on(rows[first : last + 1]))
         search = values[last] >= run.lowest and (first == 0 or not (run.status[: rows[first] + 1] == 1).any())
-        if depth >= JUDGED.descent and not search and not stands and not (run.moves[last + 1 :] > 0).any():
+        if depth >= JUDGED.descent and not search and not stands and not (values[last + 1 :] > values[last]).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
 
@@ -205,9 +206,9 @@ def _ends_badly(run: Evidence) -> bool:
 
 
 def _runs_of_log(run: Evidence) -> Iterator[Statement]:
-    back = np.flatnonzero(np.diff(run.segment) > 0) + 1
+    back = np.flatnonzero(np.diff(run.step) < 0)
     if len(back):
-        yield make(run, "restarted", [back[0] - 1, back[0]])
+        yield make(run, "restarted", [back[0], back[0] + 1])
     if run.others:
         yield make(run, "engines", ENDS)
 

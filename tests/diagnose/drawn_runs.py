@@ -2,6 +2,7 @@
 """Runs that are drawn, with everything that was true of them, and their logs as programs print them."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -251,6 +252,35 @@ def insightface(run: Drawn, every: int) -> Iterator[Line]:
         yield text, number, number
 
 
+def rounded(run: Drawn, every: int) -> Iterator[Line]:
+    """The scale with two decimals: one below 0.005 is printed as 0."""
+    for number, step in [*enumerate(run.steps)][::every]:
+        yield f"iter {number} | loss {step.loss:.4f} | scale {step.scale:.2f} |", number, number
+
+
+def videomae(run: Drawn, every: int) -> Iterator[Line]:
+    """DeepSpeed's sentences, and a line every few steps with the median of the last 20 scales."""
+    sentences = {number: text for text, number, last in deepspeed(run, len(run.steps) + 1)}
+    for number, step in enumerate(run.steps):
+        if number in sentences:
+            yield sentences[number], number, number
+        if number % every == 0:
+            part = sorted(each.scale for each in run.steps[max(0, number - 19) : number + 1])
+            scale = f"{part[(len(part) - 1) // 2]:.4f} ({sum(part) / len(part):.4f})"
+            text = f"Epoch: [0]  [{number:4d}/9999]  eta: 1:00:00  loss: {step.loss:.4f} (3.1)  loss_scale: {scale}  time: 0.5"
+            yield text, max(0, number - 19), number
+
+
+def gan(run: Drawn, every: int) -> Iterator[Line]:
+    """Two records per step, of a generator's loss and of a discriminator's."""
+    for number, step in [*enumerate(run.steps)][::every]:
+        yield f"  --> STEP: {number}/999 -- GLOBAL_STEP: {number}", number, number
+        yield f"     | > loss_gen: {step.loss:.5f}  (3.14231)", number, number
+        yield f"     | > grad_norm_0: {step.norm:.5f}  (3.14231)", number, number
+        yield f"     | > loss_disc: {9 - step.loss:.5f}  (3.14231)", number, number
+        yield f"     | > amp_scaler: {step.scale:.5f}  (3.14231)", number, number
+
+
 def mmcv(run: Drawn, every: int) -> Iterator[Line]:
     """Means over the interval, of norms that are not finite too."""
     for end in range(every, len(run.steps) + 1, every):
@@ -260,13 +290,18 @@ def mmcv(run: Drawn, every: int) -> Iterator[Line]:
         yield f"2026-01-01 10:00:00,000 {text}", end - every, end - 1
 
 
+NUMBER = re.compile(
+    r"(?:iteration +|[^g] step[:= ]*|\] step=|^step |step:\[ *|\]\[ *|iter |Global Step: |\]  \[ *|num_updates=|# \| |^\| step  *\| |epoch\": |^(?=\d+\t))(\d+)"
+)
+"""The number of a step, as lines have it."""
 PRINTERS = {
     "stale": (stale, "deepspeed"),
     "Megatron": (megatron, "megatron"), "DeepSpeed": (deepspeed, "deepspeed"), "fused": (fused, "fused"),
     "generic": (generic, "torch"), "bare": (bare, "torch"), "HF Trainer": (trainer, "torch"),
     "MindFormers": (mindformers, "torch"), "epochs": (epochs, "torch"), "apex": (apex, "apex"),
     "fairseq": (fairseq, "apex"), "diffusion": (diffusion, "torch"),
-    "insightface": (insightface, "torch"), "mmcv": (mmcv, "torch"),
+    "insightface": (insightface, "torch"), "mmcv": (mmcv, "torch"), "rounded": (rounded, "torch"),
+    "videomae": (videomae, "deepspeed"), "gan": (gan, "torch"),
     "notebook": (notebook, "torch"), "outputs": (outputs, "torch"),
 }  # fmt: skip
 
@@ -295,21 +330,70 @@ class Log:
     """0 for one, 1 where the sentence of an overflow comes from two ranks, 2 where each line does."""
     torn: bool = False
     """Whether its last line was cut."""
+    stop: int = 0
+    """The step at which it was started again; 0 if it was not."""
+    resumed: int = 0
+    """The number of the step at which it then begins, with a state of its own."""
+    hole: int = 0
+    """Lines that are missing in the middle, and at the end."""
+    twice: bool = False
+    """Whether each line is printed by two handlers."""
+    dev: bool = False
+    """Whether records of another data set stand in between."""
+
+    @cached_property
+    def starts(self) -> tuple[Drawn, ...]:
+        """The run, and the one that was started again."""
+        dialect = PRINTERS[self.form][1]
+        seeds = (self.seed, self.seed + 1) if self.stop else (self.seed,)
+        return tuple(drawn(self.ending, dialect, self.count, self.begin, seed) for seed in seeds)
 
     @cached_property
     def run(self) -> Drawn:
-        """The run behind it."""
-        return drawn(self.ending, PRINTERS[self.form][1], self.count, self.begin, self.seed)
+        """The run behind it: the steps of both starts in the order in which they were made."""
+        first, *again = self.starts
+        if not again:
+            return first
+        steps = first.steps[: self.stop] + again[0].steps[self.resumed :]
+        return Drawn(self.ending, steps, self.stop + max(0, again[0].begin - self.resumed))
+
+    def number(self, step: int) -> int:
+        """Return how a step is numbered that is the so-and-so-manieth."""
+        return step - self.stop + self.resumed if self.stop and step >= self.stop else step
+
+    @property
+    def visible(self) -> bool:
+        """Whether the numbers in the lines go back where the run was started again."""
+        told = [(last >= self.stop, found) for text, _, last in self.lines if (found := NUMBER.search(text))]
+        numbers = [[int(found[1]) for again, found in told if again == late] for late in (False, True)]
+        return all(numbers) and numbers[1][0] < numbers[0][-1]
+
+    @cached_property
+    def printed(self) -> list[Line]:
+        """What both starts print."""
+        first, *again = ([*PRINTERS[self.form][0](run, self.every)] for run in self.starts)
+        if not again:
+            return first
+        moved = self.stop - self.resumed
+        kept = [line for line in again[0] if line[2] >= self.resumed and (not line[1] or line[1] >= self.resumed)]
+        later = [(text, max(begin, self.resumed) + moved, end + moved) for text, begin, end in kept]
+        return [line for line in first if line[2] < self.stop] + later
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
         """Its lines, each with the steps that it tells of."""
-        lines = list(PRINTERS[self.form][0](self.run, self.every))[self.drop :]
+        lines = self.printed[self.drop :]
         if self.form == "diffusion":  # a table is one record of many lines
             tables = [list(table) for _, table in groupby(lines, lambda line: line[1:])]
             lines = [line for table in tables[:: self.thin] for line in table]
         else:
             lines = lines[:: self.thin]
+            middle = len(lines) // 2
+            lines = lines[:middle] + lines[middle + self.hole : len(lines) - self.hole]
+            if self.dev:
+                lines = [each for at, line in enumerate(lines) for each in (line, *_dev(at, line))]
+            if self.twice:
+                lines = [(f"{before}{text}", *span) for text, *span in lines for before in ("INFO:root:", "")]
         if self.width:
             return tuple(wrapped(lines, self.width))
         lines = [(self.tag + text, first, last) for text, first, last in lines]
@@ -338,6 +422,14 @@ class Log:
         return min((first for _, first, _ in self.lines), default=0)
 
 
+def _dev(at: int, line: Line) -> list[Line]:
+    """Return what an evaluation prints now and then, whose loss is not the training's."""
+    text = ("Epoch 1, validation: loss=nan, ppl=9.1", f"valid | step {line[2]} | loss nan | ppl 2.3", "dev loss: nan")[
+        at % 3
+    ]
+    return [(text, line[2], line[2])] if at % 7 == 5 else []
+
+
 def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
     """Return lines as a terminal cuts them."""
     return [
@@ -359,4 +451,10 @@ def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = Fal
     elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
         tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""]))
         log = replace(log, tag=tag, ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans())))
+    if form not in ("epochs", "diffusion", "gan", "notebook"):
+        log = replace(log, hole=draw(st.sampled_from([0, 0, 0, 5])), dev=draw(st.booleans()) and not log.width)
+    if draw(st.booleans()):
+        stop = draw(st.integers(1, count - 1))
+        again = replace(log, stop=stop, resumed=draw(st.integers(0, stop)))
+        log = again if again.visible else log
     return replace(log, torn=draw(st.booleans()))

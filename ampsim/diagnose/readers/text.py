@@ -16,7 +16,8 @@ from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
 
 _LAST, _GAPS, _COLOUR, _TAG, _RANK = map(pattern, ("last", "gaps", "colour", "tag", "rank"))
-_STEP, _EPOCH, _PAIR, _BATCH, _BAR, _ASIDE = map(pattern, ("step", "epoch", "pair", "batch", "bar", "aside"))
+_STEP, _EPOCH, _PAIR, _BATCH, _BAR = map(pattern, ("step", "epoch", "pair", "batch", "bar"))
+_ASIDE, _OTHER = map(pattern, ("aside", "other"))
 _WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
 _AVERAGED = [each["mark"] for each in PROGRAMS if each.get("scale") == "means"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
@@ -116,6 +117,7 @@ class TextReader:
             done, _ = stream.bar = int(bar[1]), int(bar[2])
         if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
             return
+        text = _OTHER.sub("", text)
         if not stream.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
             stream.known(mine["name"])
         if said := next(((each, found) for each in SENTENCES if (found := self.said(each, text))), None):
@@ -155,7 +157,12 @@ class TextReader:
         return self.streams.setdefault(key, Stream(self.source))
 
     def engine(self, stream: Stream, step: float) -> Stream:
-        """Return the engine that counts its steps on this line: the first that has not come so far."""
+        """Return the engine that counts its steps on this line: the first that has not come so far.
+
+        None of them goes back, but in a run that was started again.
+        """
+        if step < min(stream.engines, default=step):
+            stream.engines = []
         at = next((i for i, last in enumerate(stream.engines) if last < step), len(stream.engines))
         if at >= STREAMS:
             return stream
