@@ -22,14 +22,19 @@ def norm(run: Evidence) -> Iterator[Statement]:
     bad = np.isinf(run.norm[rows])
     if not bad.any() or run.settings.get("cut"):
         return
-    end, later = at_end(bad), bad[at_end(bad[::-1]) :]  # those at the very beginning may be of the search for a scale
+    begins = np.zeros(len(rows), np.bool_)  # the first norms of each start may be of the search for a scale
+    for start in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(run.part[rows])) + 1):
+        first = start[np.logical_and.accumulate(bad[start])]
+        search = not (run.status[rows[start]] == 1).any() and of_a_search(run, rows[start], len(start))
+        begins[first] = len(first) < len(start) or search
+    later = bad & ~begins
     finite = np.isfinite(run.loss).any() and not np.isinf(run.loss[rows[bad][0] :]).any()
-    if bad.all() and not (run.status[rows] == 1).any() and of_a_search(run, rows, len(rows)):
+    if begins.all():
         yield make(run, "first norms", rows, count=(len(rows), None))
         return
-    wrong = end >= 3 or (later.sum() >= 3 and later.mean() > 0.25)
+    wrong = at_end(later) >= 3 or (later.sum() >= 3 and later[~begins].mean() > 0.25)
     kind = ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
-    if wrong or (finite and not end and "ampsim" not in run.program):
+    if wrong or (finite and not bad[-1] and "ampsim" not in run.program):
         yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
 
 
@@ -37,6 +42,7 @@ def of_a_search(run: Evidence, rows: Ints, weight: int) -> bool:
     """Return whether so many skips, or norms that are not finite, may be those of a search whose scales are unsaid."""
     norms = bool(np.isinf(run.norm[rows]).any())
     last = float(run.bounds[1, rows[-1]]) if run.unit == "step" else -math.inf
+    last -= run.step[rows[0]] if run.segment[rows[0]] else 0.0  # of a later start
     if norms:
         return bool(max(weight, last) <= JUDGED.halved)
     return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)

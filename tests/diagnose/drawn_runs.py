@@ -48,6 +48,8 @@ class Drawn:
     steps: tuple[Step, ...]
     begin: int
     """The step at which what is wrong begins."""
+    since: int = 0
+    """The first step of the process that prints."""
 
     def skips(self, first: int, last: int) -> int:
         """Return the steps that were skipped from one step to another."""
@@ -265,7 +267,7 @@ def videomae(run: Drawn, every: int) -> Iterator[Line]:
         if number in sentences:
             yield sentences[number], number, number
         if number % every == 0:
-            part = sorted(each.scale for each in run.steps[max(0, number - 19) : number + 1])
+            part = sorted(each.scale for each in run.steps[max(min(run.since, number), number - 19) : number + 1])
             scale = f"{part[(len(part) - 1) // 2]:.4f} ({sum(part) / len(part):.4f})"
             text = f"Epoch: [0]  [{number:4d}/9999]  eta: 1:00:00  loss: {step.loss:.4f} (3.1)  loss_scale: {scale}  time: 0.5"
             yield text, max(0, number - 19), number
@@ -338,6 +340,8 @@ class Log:
     """Lines that are missing in the middle, and at the end."""
     twice: bool = False
     """Whether each line is printed by two handlers."""
+    late: bool = False
+    """Whether sentences come behind the next record, as from another stream."""
     dev: bool = False
     """Whether records of another data set stand in between."""
 
@@ -346,7 +350,8 @@ class Log:
         """The run, and the one that was started again."""
         dialect = PRINTERS[self.form][1]
         seeds = (self.seed, self.seed + 1) if self.stop else (self.seed,)
-        return tuple(drawn(self.ending, dialect, self.count, self.begin, seed) for seed in seeds)
+        runs = [drawn(self.ending, dialect, self.count, self.begin, seed) for seed in seeds]
+        return (runs[0], *(replace(run, since=self.resumed) for run in runs[1:]))
 
     @cached_property
     def run(self) -> Drawn:
@@ -390,6 +395,8 @@ class Log:
             lines = lines[:: self.thin]
             middle = len(lines) // 2
             lines = lines[:middle] + lines[middle + self.hole : len(lines) - self.hole]
+            if self.late:
+                lines = [line for _, line in sorted(_places(lines), key=lambda placed: placed[0])]
             if self.dev:
                 lines = [each for at, line in enumerate(lines) for each in (line, *_dev(at, line))]
             if self.twice:
@@ -420,6 +427,14 @@ class Log:
     def first(self) -> int:
         """The first step that it tells of."""
         return min((first for _, first, _ in self.lines), default=0)
+
+
+def _places(lines: Sequence[Line]) -> Iterator[tuple[int, Line]]:
+    """Yield lines with their places, a sentence behind the next line that is none."""
+    records = [at for at, line in enumerate(lines) if "verflow" not in line[0].lower()]
+    for at, line in enumerate(lines):
+        later = next((each for each in records if each > at), len(lines))
+        yield (2 * at if "verflow" not in line[0].lower() else 2 * later + 1), line
 
 
 def _dev(at: int, line: Line) -> list[Line]:
@@ -453,6 +468,8 @@ def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = Fal
         log = replace(log, tag=tag, ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans())))
     if form not in ("epochs", "diffusion", "gan", "notebook"):
         log = replace(log, hole=draw(st.sampled_from([0, 0, 0, 5])), dev=draw(st.booleans()) and not log.width)
+        log = replace(log, late=draw(st.booleans()) and draw(st.booleans()))
+        log = replace(log, twice=draw(st.booleans()) and draw(st.booleans()) and not (log.width or log.tag))
     if draw(st.booleans()):
         stop = draw(st.integers(1, count - 1))
         again = replace(log, stop=stop, resumed=draw(st.integers(0, stop)))

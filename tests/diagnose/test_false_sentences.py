@@ -278,7 +278,7 @@ CASES = {
             f"overflow cond: {x > 2**14}, loss_scale: {x}"
             for at, x in [(4, 2.0**28), (8, 2.0**24), (116, 2.0**14), (120, 2.0**14), (124, 2.0**14)]
         ],
-        ["Healthy", "its count of skips shows steps that were taken in its last quarter"],
+        ["Healthy", "its count of skips shows steps that were taken in its last third"],
         ["counted and few"],
     ),
     "a loss at which the program stops is an error": (
@@ -401,7 +401,7 @@ CASES = {
     ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
-        ["its count of skips shows steps that were taken in its last quarter"],
+        ["its count of skips shows steps that were taken in its last third"],
         ["counted and few"],
     ),
     "losses that are noise are not higher at the end": (
@@ -791,6 +791,111 @@ def test_a_false_sentence_is_not_said_again(case: str) -> None:
         assert part in text
     for part in unsaid:
         assert part not in text
+
+
+CASES |= {
+    "sentences and the medians beside them are two series": (
+        [f"{SCALER} Attempted loss scale: 512, reducing to 256"]
+        + [
+            line
+            for at in range(60)
+            for line in (
+                *([f"{SCALER} Attempted loss scale: 256, reducing to 128"] if at % 20 == 10 else []),
+                f"Epoch: [0]  [{20 * at}/9999]  eta: 1:00:00  loss: {4 - at / 60:.4f} (3.1)  "
+                f"loss_scale: {128 if at % 20 > 14 else 256}.0000 (200.1)",
+            )
+        ],
+        ["Skipped: at least 4 steps"],
+        ["at least 5", "256 to 128, is 1 halving"],
+    ),
+    "what a later start tells before its first number is none of the first start": (
+        [f"step {at}: loss {4 - at / 60:.4f}, loss_scale: {2.0**17}, grad_norm: 1.{at}" for at in range(40)]
+        + [*SEARCH[:4]]
+        + [f"step {at}: loss {4 - at / 60:.4f}, loss_scale: 4096.0, grad_norm: 1.{at}" for at in range(10)],
+        ["Skipped: at least 4 steps", "the run was started again"],
+        ["at least 5", "fell from", "falls from 131072"],
+    ),
+    "a range does not span two starts": (
+        [SWIN.format(0, at, "nan", "nan", "nan") for at in range(20, 40)]
+        + [SWIN.format(0, at, "nan", "nan", "nan") for at in range(10, 30)],
+        ["not finite on at least 40 records, lines 1 to 40"],
+        ["steps 10", "up to step"],
+    ),
+    "a scale that is printed as 0 ends its fall": (
+        [
+            f"Loss {2 + at / 9:.2f}   Global Step: {at}   Fp16 Grad Scale: {scale}   Required: 7 hours"
+            for at, scale in enumerate([64, 32, 16, 8, 4, 2, *[" 0"] * 30])
+        ],
+        ["The printed loss scale ends at 0, steps 6 to 35, and was 2 before", "lowest 0"],
+        ["falls from 64 to 2,", "it is not the loss scale", "Healthy"],
+    ),
+    "of a total that a later start takes over only what it grows by counts": (
+        [f"{RANK} step={at}, skipped={6 + at // 50}, lr=[0.1]" for at in (50, 100, 150)]
+        + [f"{RANK} step={at}, skipped={6 + at // 50}, lr=[0.1]" for at in (100, 150, 200)],
+        ["Skipped: at least 11 steps"],
+        ["at least 19", "Skipped: 1"],
+    ),
+    "a record of another data set is none of the training": (
+        [
+            line
+            for at in range(20)
+            for line in (
+                SWIN.format(0, at, 3 - at / 40, 0, 1.0 + at),
+                "INFO:root:Epoch 1, validation: loss=nan, ppl=9.1",
+                f"dev | step {at} | loss nan |",
+            )
+        ],
+        ["20 rows", "healthy"],
+        ["not finite", "goes back"],
+    ),
+    "a part of the loss has a line of its own": (
+        [
+            "(trainer:831) INFO: (Step: 95400) train_f0_loss = 0.0659.",
+            "(trainer:831) INFO: (Step: 95400) train_mel_loss_after = nan.",
+        ],
+        ["A loss is not finite on at least 1 record, step 95400"],
+        ["no loss scale"],
+    ),
+    "a traceback is cut": (
+        ["loss_gen: 2.4", 'trainer.py", line 466, in _optimize', '    raise RuntimeError(f" > Detected NaN'],
+        ["the log holds an error that is known: loss not finite"],
+        ["higher", "rise"],
+    ),
+    "a fall is not to the end where a later start prints a higher scale": (
+        [f"step {at}: loss 4.{at}, loss_scale: {2.0 ** (12 - at)}, grad_norm: inf" for at in range(16)]
+        + ["step 0: loss 4.0, loss_scale: 2048.0, grad_norm: inf"],
+        ["goes back"],
+        ["COLLAPSE"],
+    ),
+    "each start may look for its scale": (
+        [
+            f"{at}/100 [00:01<00:09, 80.0it/s]{{'loss': 3.1, 'grad_norm': {'inf' if at < 6 else 1.5}, 'epoch': 0.{at}}}"
+            for at in [*range(1, 9), *range(1, 9)]
+        ],
+        [],
+        ["Something is wrong"],
+    ),
+    "a warning alone is no end": (
+        ["UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`."],
+        ["the log holds a warning that is known", "cannot tell"],
+        ["ERROR", "ends in an error"],
+    ),
+    "a loss of 0 throughout is no NaN": (
+        [f"{{'loss': 0.0, 'learning_rate': {1e-5 - at * 1e-7}, 'epoch': {at / 9}}}" for at in range(9)],
+        ["cannot tell", "printed as 0 on at least 9 records"],
+        ["Something is wrong"],
+    ),
+    "two handlers print each line": (
+        [f"{before}{line}" for line in SEARCH for before in ("INFO:root:", "")],
+        ["Skipped: at least 10 steps"],
+        ["at least 20"],
+    ),
+    "two of apex' scalers are two": (
+        [f"{APEX.replace(' 0 ', f' {which} ')} {2.0 ** (15 - at - 6 * which)}" for at in range(4) for which in (0, 1)],
+        ["32768 at first and 4096 at last", "told apart"],
+        ["lowest 64", "rose", "grew"],
+    ),
+}
 
 
 CONFIGURATIONS = [

@@ -118,7 +118,6 @@ CHECKS = {
     "low scale before": lambda log, each, about: _low(log, each, about),
     "reconstructed": lambda log, each, about: _grown(log, each, about),
     "means": lambda log, each, about: "" if log.form in AVERAGED else "they are values",
-    "engines": lambda log, each, about: "" if log.stop or any("rank1" in text for text, _, _ in log.lines) else "one",
     "restarted": lambda log, each, about: "" if log.stop else "it went on",
     "collapse": lambda log, each, about: "it rose" * (log.run.steps[log.last].after > _most(log, each)),
     "hidden skips": lambda log, each, about: "the log hides none" if log.form not in ("Megatron", "stale") else "",
@@ -269,6 +268,13 @@ def plants() -> dict[str, tuple[object, str, object]]:
         "each rank skips for itself": (TextReader, "_said_before", lambda *_: False),
         "a number is whole where its line ends": (text, "_LAST", re.compile("(?!)")),
         "every scale is a tiny one": (JUDGED, "tiny", 2.0**40),
+        "sentences and what is printed are one series": (
+            Evidence,
+            "series",
+            property(lambda evidence: [np.arange(0), np.arange(len(evidence.points[0]))]),
+        ),
+        "a run is never started again": (Evidence, "part", property(lambda evidence: np.zeros(len(evidence.step)))),
+        "each record is of the training": (text, "_OTHER", re.compile("(?!)")),
     }
 
 
@@ -279,6 +285,7 @@ def of_every_ending() -> list[Log]:
         log for ending in ENDINGS for log in sample(120 if ending in ("healthy", "searching", "thrash") else 60, ending)
     ]
     many += [Log("searching", form, count=99, begin=0, seed=1, every=5, ranks=1) for form in ("apex", "stale")]
+    many += [Log("healthy", "epochs", count=150, begin=0, seed=4, every=10)]
     assert not any(map(lies, many))
     return many
 

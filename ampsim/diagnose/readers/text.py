@@ -38,6 +38,7 @@ class Stream:
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
         self.totals = False  # whether its counts have shown that they are of the whole run
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
+        self.line = (-1, "")  # its whole line, and how many rows there were then
         self.rank: str | None = None
         self.numbers: set[str] = set()  # what its steps are numbered by: more than one are no numbers of one kind
         self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
@@ -186,15 +187,22 @@ class TextReader:
                 stream.builder.add(line=self.number, scale=float(found[each["after"]]))
             else:
                 self._told(stream, each, found)
+            stream.line = stream.builder.rows, _TAG.sub("", text[: found.end()]).strip()
 
     def _said_before(self, stream: Stream, each: dict[str, object], text: str, found: re.Match[str]) -> bool:
-        """Return whether another rank says the same; where none gives its name, any line that repeats the last."""
-        if _RANK.search(text):
-            return self._other_rank(stream, text)
+        """Return whether another rank says the same, or another handler.
+
+        Where no rank gives its name, any line does that repeats the last sentence; a handler repeats the whole line.
+        """
+        named = bool(_RANK.search(text))
+        if named and self._other_rank(stream, text):
+            return True
         value = (as_number(found[1]) or 0.0) if found.re.groups else math.nan
         again = stream.told == (each["word"], value)
         stream.told = str(each["word"]), value
-        return again and bool(each.get("ranks", True))
+        (rows, before), text = stream.line, _TAG.sub("", text[: found.end()]).strip()
+        copied = rows == stream.builder.rows and (text.endswith(before) or before.endswith(text))
+        return copied or (again and not named and bool(each.get("ranks", True)))
 
     def _other_rank(self, stream: Stream, text: str) -> bool:
         """Return whether a line names another rank than the first one that was named."""
