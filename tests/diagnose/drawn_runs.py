@@ -303,7 +303,7 @@ PRINTERS = {
     "MindFormers": (mindformers, "torch"), "epochs": (epochs, "torch"), "apex": (apex, "apex"),
     "fairseq": (fairseq, "apex"), "diffusion": (diffusion, "torch"),
     "insightface": (insightface, "torch"), "mmcv": (mmcv, "torch"), "rounded": (rounded, "torch"),
-    "videomae": (videomae, "deepspeed"), "gan": (gan, "torch"),
+    "videomae": (videomae, "fused"), "gan": (gan, "torch"),
     "notebook": (notebook, "torch"), "outputs": (outputs, "torch"),
 }  # fmt: skip
 

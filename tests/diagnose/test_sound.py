@@ -286,6 +286,7 @@ def of_every_ending() -> list[Log]:
     ]
     many += [Log("searching", form, count=99, begin=0, seed=1, every=5, ranks=1) for form in ("apex", "stale")]
     many += [Log("healthy", "epochs", count=150, begin=0, seed=4, every=10)]
+    many += [Log("healthy", "videomae", count=200, begin=0, seed=4, every=5)]
     assert not any(map(lies, many))
     return many
 
