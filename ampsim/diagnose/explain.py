@@ -80,12 +80,11 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "short": 0 < good.sum() < JUDGED.short,
         "evaluation": "evaluation" in says,
         "still": run.program == "HF Trainer" and not len(norms) and not len(values),
-        "taken": (ends and not run.goes_on(run.tail))
-        or (not late.any() and (good.any() or not len(values) or not _falls(run))),
+        "taken": (ends and not run.goes_on(run.tail)) or not (late.any() or (len(values) and _falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt
-    return "healthy", _reason(run, len(norms)) if good.any() else "loss"
+    return "healthy", _reason(run, len(norms)) if late.any() else "loss"
 
 
 def _reason(run: Evidence, norms: int) -> str:
@@ -101,15 +100,15 @@ def _reason(run: Evidence, norms: int) -> str:
 
 
 def _falls(history: History) -> bool:
-    """Return whether the loss is lower by a tenth in the last quarter of the log than in the first, and each is."""
-    losses = history.loss[np.isfinite(history.loss)]
-    part = len(losses) // 4
-    first, last = losses[:part], losses[-part:]
-    return (
-        part >= 3
-        and "loss" not in history.settings
-        and bool(0 < last.max() < first.min() and np.median(last) < 0.9 * np.median(first))
-    )
+    """Return whether the last third of the losses is lower than what was before, by a tenth than the first third."""
+    losses = history.loss[~np.isnan(history.loss)]
+    ends, losses = losses[-1:], losses[np.isfinite(losses)]
+    part = len(losses) // 3
+    if part < JUDGED.falling or losses.min() <= 0 or np.isinf(ends).any() or "loss" in history.settings:
+        return False
+    first, middle, last = losses[:part], np.sort(losses[part:-part]), losses[-part:]
+    above = np.searchsorted(middle, last).mean() > (1 - JUDGED.noise) * len(middle)
+    return bool(not above and np.median(last) < 0.9 * np.median(first))
 
 
 def in_words(explanation: Explanation, *, lines: bool = False) -> str:
