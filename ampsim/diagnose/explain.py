@@ -64,7 +64,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
     ends = run.weight(run.tail) > 2
-    late = good[-max(1, len(good) // 3) :]
+    late = good[-max(2, len(good) // 3) :]
     kinds = {each.kind for each in statements}
     doubts = {
         "no fp16": "no fp16" in says and not len(values),

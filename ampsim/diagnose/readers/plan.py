@@ -26,15 +26,17 @@ class Form(NamedTuple):
     megatron: bool
     loss: bool  # there is a loss, be it under a name that is not known
     epochs: bool
-    steps: bool  # there is the number of a step, be it under no name of a value
+    step: bool  # there is the number of a step under no name of a value,
+    pair: bool  # there are an epoch and a batch in brackets,
+    batch: bool  # there is a batch in brackets and an epoch
 
 
 def form_of(text: str) -> Form:
     """Return the form of a line."""
     megatron = "iteration" in text and bool(CUT["mark"].search(text))
     epochs = "epoch" in text.lower()
-    steps = bool(_STEP.search(text) or _PAIR.search(text) or (epochs and _BATCH.search(text)))
-    return Form("log_dist" in text, megatron, bool(_ANY_LOSS.search(text)), epochs, steps)
+    steps = (bool(each.search(text)) for each in (_STEP, _PAIR, _BATCH))
+    return Form("log_dist" in text, megatron, bool(_ANY_LOSS.search(text)), epochs, *steps)
 
 
 class Plan(NamedTuple):

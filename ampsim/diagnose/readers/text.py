@@ -267,12 +267,12 @@ class TextReader:
         named = step is not None
         if step is not None and 0 <= step < MOST_STEPS and not (epochs or stream.epoch[1]):
             return stream.numbered("name", step)
-        if step is None and done is None and form.steps and (found := _STEP.search(text)):
+        if step is None and done is None and form.step and (found := _STEP.search(text)):
             step, named = float(found[1]), True
-        if step is None and form.steps and (found := _PAIR.search(text)):
+        if step is None and form.pair and (found := _PAIR.search(text)):
             stream.builder.settings["composed"] = True
             return float(int(found[1]) * int(found[3]) + int(found[2]))
-        if step is None and epochs and form.steps and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
+        if step is None and epochs and form.batch and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
             stream.builder.settings["composed"] = True
             return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
         if step is None and epochs:
