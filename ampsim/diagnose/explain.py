@@ -64,7 +64,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
     ends = run.weight(run.tail) > 2
-    late = good[-max(2, len(good) // 3) :]
+    late = slice(-max(2, len(good) // 3), None)
     kinds = {each.kind for each in statements}
     doubts = {
         "no fp16": "no fp16" in says and not len(values),
@@ -80,17 +80,17 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "short": 0 < good.sum() < JUDGED.short,
         "evaluation": "evaluation" in says,
         "still": run.program == "HF Trainer" and not len(norms) and not len(values),
-        "taken": (ends and not run.goes_on(run.tail)) or not (late.any() or (len(values) and _falls(run))),
+        "taken": (ends and not run.goes_on(run.tail)) or not (good[late].any() or (len(values) and _falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt
-    return "healthy", _reason(run, len(norms)) if late.any() else "loss"
+    return "healthy", _reason(run, len(norms), late) if good[late].any() else "loss"
 
 
-def _reason(run: Evidence, norms: int) -> str:
-    counts, total = run.flags or "count" in run.settings, run.total[~np.isnan(run.total)]
-    if not run.unsaid and (len(total) or (counts and (run.skipped == 0).any())):
-        few = run.skips[1] if not len(total) else max(total.max(), run.least())
+def _reason(run: Evidence, norms: int, late: slice) -> str:
+    total = run.total[~np.isnan(run.total)]
+    if not run.unsaid and (run.progress[late] | (run.counts[late] == 0)).any():
+        few = max(total.max(), run.least()) if len(total) else run.skips[1]
         return "counted" if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
     if norms > JUDGED.often * len(run.step):
         return "some norms" if np.isinf(run.norm).any() else "norms"

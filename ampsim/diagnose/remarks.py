@@ -165,9 +165,11 @@ def _often(run: Evidence) -> Iterator[Statement]:
         return
     part = skips / steps
     rows = [begin, *(begin + 1 + np.flatnonzero(run.counted[begin + 1 :] > 0))]
-    kind = "skips too often" if part > JUDGED.often else "probing"
-    if part > JUDGED.often or (part > JUDGED.some and (run.moves > 0).any()):
+    fall = max((run.halvings(*way) for way in run.descents), default=0.0) + 1  # a search, that sentences tell late
+    often = skips - fall > JUDGED.often * steps
+    if often or (part > JUDGED.some and (run.moves > 0).any()):
         percent = f"at least {100 * part:.2g}"
+        kind = "skips too often" if often else "probing"
         yield make(run, kind, rows, since=True, skips=(skips, None), steps=f"{steps:.15g}", percent=percent)
 
 

@@ -329,7 +329,7 @@ CASES = {
         ["The printed loss scale ends at 0"],
         [],
     ),
-    "0 % is no step": ([BAR.format(at) for at in (1, 2, 3)], ["steps 1 to 3"], ["step 0"]),
+    "0 % is no step": ([BAR.format(at) for at in (1, 2, 3)], ["lines 1 to 3"], ["step 0"]),
     "the last loss is not finite": (
         ["step 1, loss: 2.0", "step 2, loss: 2.0", "step 3, loss: 2.0", "step 4, loss: inf"],
         ["LOSS NOT FINITE: A loss is not finite on at least 1 record, step 4."],
@@ -735,7 +735,7 @@ SICK = {
             f"Rank 0 Skipping step. Attempted loss scale: {2.0 ** (33 - at)}, reducing to {2.0 ** (32 - at)}"
             for at, loss in [(1, 265.25), (2, "nan"), (3, "nan"), (4, "nan")]
         ],
-        ["LOSS NOT FINITE", "on at least 3 records, steps 2 to 4", "at least 4 steps"],
+        ["LOSS NOT FINITE", "on at least 3 records, lines 2 to 4", "at least 4 steps"],
     ),
     "what is not finite has its name in the exception": (
         ["[55045] core_hours=5.4, uptime=19705.6", "train_utils.TrainingDivergedError: NaN detected in train_loss"],

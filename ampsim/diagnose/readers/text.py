@@ -40,13 +40,13 @@ class Stream:
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
         self.line = (-1, "")  # its whole line, and how many rows there were then
         self.rank: str | None = None
-        self.numbers: set[str] = set()  # what its steps are numbered by: more than one are no numbers of one kind
+        self.numbers: set[str] = set()  # what its steps are numbered by: a bar may be of anything
         self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
 
     def numbered(self, by: str, step: float) -> float:
         """Return a step, by whatever it is numbered."""
         self.numbers.add(by)
-        self.builder.settings |= {"composed": True} if len(self.numbers) > 1 else {}
+        self.builder.settings |= {"composed": True} if self.numbers != {"name"} else {}
         return step
 
     def kind(self, entry: Entry) -> None:
