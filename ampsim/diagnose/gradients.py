@@ -115,8 +115,8 @@ def loss(run: Evidence) -> Iterator[Statement]:
         yield make(run, "loss 0 beside the norm", rows[beside], count=(int(beside.sum()), None))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
         yield make(run, "no gradient", rows, count=(len(rows), None))
-    if zeros == len(rows) >= 3:
-        yield make(run, "loss 0 throughout", rows, count=(zeros, None))
+    if zeros == len(rows) >= 3 or (len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()):
+        yield make(run, "loss 0 throughout", rows, count=(len(rows), None))
     if before >= JUDGED.doubted:
         kind = "loss 0" if zeros >= 3 and before >= JUDGED.shown else "last losses 0"
         yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")

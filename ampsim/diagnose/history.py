@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 ENTRIES = 2**18  # rows that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound
+MAYBE = 2.0**-20  # a skip that a sentence tells of which repeats the one before, as a second handler does
 EVENTS = 1_000  # skipped steps whose parameters are kept, alarms, and lines of a kind of sentence
 
 Floats = npt.NDArray[np.float64]
@@ -98,6 +99,7 @@ class HistoryBuilder(Told):
     """Collects rows in bounded memory; `finish` makes the history. A row of the last one's step adds to it."""
 
     rows: int = 0
+    twice: bool = False  # whether a line of it was printed twice
     loss: str = ""  # the field that losses are read from
     _values: "array[float]" = field(default_factory=lambda: array("d"))
     _row: list[float] = field(default_factory=list)  # the last one, which is not in the values yet
@@ -161,6 +163,8 @@ class HistoryBuilder(Told):
         if self._halvings:
             many = f"{2**self._halvings} neighbours each are one"
             self.notes.append(f"The log has more than {ENTRIES} lines of a run: {many}.")
+        told = columns[TOLD]
+        told[:] = np.where(told % 1 > 0, np.floor(told) + (told % 1 / MAYBE) * (not self.twice), told)
         scale = columns[SCALE]
         logs = np.log2(np.where((scale > 0) & (scale < np.inf), scale, 1.0))
         if " " in self.loss:

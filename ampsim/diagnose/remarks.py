@@ -165,7 +165,9 @@ def _often(run: Evidence) -> Iterator[Statement]:
         return
     part = skips / steps
     rows = [begin, *(begin + 1 + np.flatnonzero(run.counted[begin + 1 :] > 0))]
-    fall = max((run.halvings(*way) for way in run.descents), default=0.0) + 1  # a search, that sentences tell late
+    early = [way for way in run.descents[:1] if run.search is None and not (run.moves[: way[1] + 1] > 0).any()]
+    early = [way for way in early if (run.status[: run.points[1][way[0]]] == 1).sum() <= 2]
+    fall = sum(run.halvings(*way) + 1 for way in early)  # of a search that sentences tell late
     often = skips - fall > JUDGED.often * steps
     if often or (part > JUDGED.some and (run.moves > 0).any()):
         percent = f"at least {100 * part:.2g}"
@@ -174,12 +176,12 @@ def _often(run: Evidence) -> Iterator[Statement]:
 
 
 def _bursts(run: Evidence) -> Iterator[Statement]:
-    """Yield the deepest fall of two halvings or more in the middle of a run."""
+    """Yield each fall of two halvings or more in the middle of a run."""
     rows = run.points[1]
-    falls = [(first, last) for first, last in run.descents if (first, last) != run.search and not run.means
-             and run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any()]  # fmt: skip
-    for first, last in sorted(falls, key=lambda fall: -run.halvings(*fall))[:1]:
-        yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
+    descents = [] if run.means else [pair for pair in run.descents if pair != run.search]
+    for first, last in descents[:9]:
+        if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any():
+            yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
 
 
 def _said(run: Evidence) -> Iterator[Statement]:

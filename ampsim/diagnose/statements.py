@@ -121,4 +121,6 @@ def make(
     ends, unit = run.step[[max(told.min(), 0), told.max()]], run.unit
     if lines and (not one or unit == "line" or run.settings.get("composed")):  # no number of the log's own
         ends, unit = np.array([lines[0], lines[-1]]), "line"
-    return Statement(kind, float(ends[0]), float(ends[1]), given, tuple(lines), unit, float(run.step[at.min()]))
+    low = run.bounds[0, told.min()] if told.min() >= 0 else -math.inf
+    place = low if math.isfinite(low) else min(run.bounds[1, at.max()], 2.0**53)
+    return Statement(kind, float(ends[0]), float(ends[1]), given, tuple(lines), unit, float(place))

@@ -400,7 +400,8 @@ class Log:
             if self.dev:
                 lines = [each for at, line in enumerate(lines) for each in (line, *_dev(at, line))]
             if self.twice:
-                lines = [(f"{before}{text}", *span) for text, *span in lines for before in ("INFO:root:", "")]
+                told = "INFO:root:" * (self.seed % 2 or all("verflow" in text.lower() for text, *_ in lines))
+                lines = [(f"{before}{text}", *span) for text, *span in lines for before in (told, "")]
         if self.width:
             return tuple(wrapped(lines, self.width))
         lines = [(self.tag + text, first, last) for text, first, last in lines]

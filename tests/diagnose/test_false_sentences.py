@@ -875,6 +875,38 @@ CASES |= {
         [],
         ["Something is wrong"],
     ),
+    "a legend in a summary is no record": (
+        [f"[OVERFLOW] step={at} loss=nan" for at in range(3)] + ["Overflow steps (loss=inf/nan): 3/3 (99.7%)"],
+        ["not finite on at least 3 records"],
+        ["at least 4"],
+    ),
+    "a loss that is left out may be 0": (
+        [
+            MEGATRON.format(1, "", math.nan),
+            MEGATRON.format(2, "", 0.0),
+            *(MEGATRON.format(at, " lm loss: 1.0E+01 |", 0.0) for at in range(3, 16)),
+        ],
+        ["The gradient norm is not finite on at least 1 record, step 1", "shows for certain"],
+        ["loss is not finite", "a finite gradient norm would"],
+    ),
+    "where skips are counted by means it is not said that they are not": (
+        [
+            line
+            for at in range(40)
+            for line in (
+                f"| lg_loss_scale | {20 + at * 0.01 - at // 10:.3f} |",
+                f"| loss | {4 - at / 40:.3f} |",
+                "-----",
+            )
+        ],
+        ["means or medians", "Skipped: at least 3 steps"],
+        ["not counted by them"],
+    ),
+    "a loss of 0 is told, whatever the program is": (
+        [f"Epoch {at}: Loss 0.000, Acc 0.000%" for at in range(20)],
+        ["printed as 0 on at least 20 records", "cannot tell"],
+        [],
+    ),
     "a warning alone is no end": (
         ["UserWarning: Detected call of `lr_scheduler.step()` before `optimizer.step()`."],
         ["the log holds a warning that is known", "cannot tell"],

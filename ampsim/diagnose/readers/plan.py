@@ -14,7 +14,6 @@ PLANS = 8  # forms of lines that are kept; the last one used is tried first
 _VALUE, _NAME, _LONE, _STEP, _SPACED, _PAIR, _BATCH = map(
     pattern, ("value", "name", "lone", "step", "spaced", "pair", "batch")
 )
-_ANY_LOSS = re.compile(r"loss(?![ _]scale)", re.IGNORECASE)
 _PARTS = re.compile(r"\d+|\D+")
 _FLOAT = re.compile(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
 
@@ -24,7 +23,6 @@ class Form(NamedTuple):
 
     total: bool  # its skips are DeepSpeed's, of the whole run
     megatron: bool
-    loss: bool  # there is a loss, be it under a name that is not known
     epochs: bool
     step: bool  # there is the number of a step under no name of a value,
     pair: bool  # there are an epoch and a batch in brackets,
@@ -36,7 +34,7 @@ def form_of(text: str) -> Form:
     megatron = "iteration" in text and bool(CUT["mark"].search(text))
     epochs = "epoch" in text.lower()
     steps = (bool(each.search(text)) for each in (_STEP, _PAIR, _BATCH))
-    return Form("log_dist" in text, megatron, bool(_ANY_LOSS.search(text)), epochs, *steps)
+    return Form("log_dist" in text, megatron, epochs, *steps)
 
 
 class Plan(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern, spelled
-from ampsim.diagnose.history import History, HistoryBuilder
+from ampsim.diagnose.history import MAYBE, History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number, with_loss
 from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
@@ -38,6 +38,7 @@ class Stream:
         self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
         self.totals = False  # whether its counts have shown that they are of the whole run
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
+        self.same = False  # whether the last one was the one before once more
         self.line = (-1, "")  # its whole line, and how many rows there were then
         self.rank: str | None = None
         self.numbers: set[str] = set()  # what its steps are numbered by: a bar may be of anything
@@ -67,6 +68,7 @@ class TextReader:
         self.source = source
         self.streams: dict[str, Stream] = {}
         self.number = 0
+        self.before = ""  # the last record's line
         self.wide = Width()
         self.error: tuple[int, str] | None = None
         self.plans: list[tuple[Plan, Stream]] = []  # of lines that came lately
@@ -80,7 +82,7 @@ class TextReader:
         builders = sorted((each.builder for each in self.streams.values()), key=lambda each: -each.rows)
         main, *others = builders or [HistoryBuilder(self.source, UNKNOWN)]
         if self.wide.joined:
-            main.notes.append(f"{self.wide.joined} lines were cut by a terminal, and put together again.")
+            main.notes.append(f"Put together, as if a terminal had cut them: {self.wide.joined} lines.")
         given = {"cut": self.wide.cut, "engines": any(key.startswith("engine ") for key in self.streams)}
         main.settings |= {name: True for name, so in given.items() if so}
         if self.error and self.error[0] > max((each.line for each in builders), default=0):
@@ -202,7 +204,9 @@ class TextReader:
         stream.told = str(each["word"]), value
         (rows, before), text = stream.line, _TAG.sub("", text[: found.end()]).strip()
         copied = rows == stream.builder.rows and (text.endswith(before) or before.endswith(text))
-        return copied or (again and not named and bool(each.get("ranks", True)))
+        fell = len({*found.groups()}) > 1
+        stream.same = copied and not fell and text == before  # so it may be of a skip of its own, too
+        return (copied and not stream.same) or (again and not named and bool(each.get("ranks", True)))
 
     def _other_rank(self, stream: Stream, text: str) -> bool:
         """Return whether a line names another rank than the first one that was named."""
@@ -216,12 +220,14 @@ class TextReader:
         if each.get("logarithm"):
             entry = {name: 2.0**value for name, value in entry.items() if abs(value) < 1022}
         entry |= {name: math.inf for name in ("loss", "norm") if each.get(name)}
-        entry["told"] = float(each.get("skips", 1))
+        entry["told"] = each.get("skips", 1) * (MAYBE if stream.same else 1.0)
         stream.builder.add(entry=entry | {"line": self.number})
 
     def entry(self, stream: Stream, entry: Entry, text: str, done: int | None, form: Form) -> None:
         """Add what a line says in named numbers."""
         stream.builder.loss = with_loss(entry, stream.builder.loss)
+        stream.builder.twice |= text == self.before
+        self.before = text
         if not math.isfinite(entry.get("evaluated", 0.0)):
             stream.builder.say("evaluation", self.number)
         if form.total and "skipped" in entry:
@@ -243,17 +249,11 @@ class TextReader:
         stream.builder.add(step, entry)
 
     def _skips(self, stream: Stream, entry: Entry, form: Form, steps: float) -> None:
-        """Take a count for a total where it has shown to be one, or for a number of no known meaning.
-
-        Megatron's line leaves out a loss that is not above 0, and its 0 skips mean nothing where DeepSpeed steps.
-        """
+        """Take a count for a total where it has shown to be one, or for a number of no known meaning."""
         name, counts = stream.row["name"], stream.row.get("counts")
-        if form.megatron and not entry["skipped"]:
-            fine = form.loss or "loss" in entry or (name == "Megatron" and math.isfinite(entry.get("norm", math.nan)))
-            entry |= {} if fine else {"loss": math.inf}
-            if name == "DeepSpeed":
-                del entry["skipped"]
-                return
+        if form.megatron and not entry["skipped"] and name == "DeepSpeed":  # which steps, so that 0 means nothing
+            del entry["skipped"]
+            return
         stream.totals |= counts == "since" and entry["skipped"] > steps > 0
         if stream.totals:
             entry["total"] = entry.pop("skipped")
