@@ -39,7 +39,8 @@ def report(history: History) -> str:
     ]
     data = {
         "step": packed(history.step[drawn], "float64"),
-        **{column: packed(getattr(history, column)[drawn]) for column in ("scale", "skipped", "norm", "loss")},
+        **{column: packed(getattr(history, column)[drawn]) for column in ("scale", "norm", "loss")},
+        "skipped": packed(np.fmax(history.skipped, history.told)[drawn]),
         "ledger": _ledger(history),
         "findings": [[each.heading, each.step] for each in wrong],
         "exponents": layers and layers.to_json(),
