@@ -79,6 +79,13 @@ def test_the_picture_has_the_scale_and_below_it_the_skips():
     assert sparkline(run(0.0), 9) == []
 
 
+def test_the_picture_of_a_run_that_went_back_to_a_checkpoint_is_of_what_was_kept():
+    builder = HistoryBuilder("-", "ampsim.watch")
+    for step, scale in [(0, 8.0), (1, 8.0), (2, 1.0), (3, 1.0), (1, 8.0), (2, 8.0), (3, 8.0)]:
+        builder.add(step, scale=scale)
+    assert sparkline(builder.finish(), 4) == ["▁▁▁▁", "loss scale, 8 to 8"]
+
+
 def test_a_pipe_is_explained_too():
     done = CliRunner().invoke(app, ["explain", "-"], input="step: 1, loss_scale: 8\nstep: 2, loss_scale: 8\n")
     assert "The printed loss scale is 8 at first and 8 at last" in done.output
