@@ -19,7 +19,9 @@ DEAD = 0.99  # share of a layer's nonzero gradients below fp16 at which it learn
 def norm(run: Evidence) -> Iterator[Statement]:
     """Yield norms that are not finite, and what the loss says of these steps."""
     rows = np.flatnonzero(~np.isnan(run.norm))
-    bad = np.isinf(run.norm[rows])
+    bad, zeros = np.isinf(run.norm[rows]), at_end(run.norm[rows] == 0) if len(rows) else 0
+    if zeros >= JUDGED.long and run.loss[rows].any():
+        yield make(run, "norm 0", rows[-zeros:], count=(zeros, None))
     if not bad.any() or run.settings.get("cut"):
         return
     begins = np.zeros(len(rows), np.bool_)  # the first norms of each start may be of the search for a scale

@@ -164,7 +164,7 @@ class HistoryBuilder(Told):
             many = f"{2**self._halvings} neighbours each are one"
             self.notes.append(f"The log has more than {ENTRIES} lines of a run: {many}.")
         told = columns[TOLD]
-        told[:] = np.where(told % 1 > 0, np.floor(told) + (told % 1 / MAYBE) * (not self.twice), told)
+        told[:] = told if self.twice else np.floor(told) + np.rint(told % 1 / MAYBE)
         scale = columns[SCALE]
         logs = np.log2(np.where((scale > 0) & (scale < np.inf), scale, 1.0))
         if " " in self.loss:

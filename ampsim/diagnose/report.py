@@ -93,7 +93,7 @@ def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
         if not (run.sentence[at] or run.flags):
             known = before >= 0 and run.part[before] == run.part[at]
             first, last = steps[before] + 1 if known else -math.inf, steps[at]
-        if told[at] > 0 and math.isfinite(first) and first <= last < math.inf:
+        if told[at] >= 1 and math.isfinite(first) and first <= last < math.inf:
             scale = float(history.scale[at]) if run.flags or run.sentence[at] else math.nan  # others' comes after
             rows.append((float(first), float(last), int(told[at]), scale if math.isfinite(scale) else None))
         before = at

@@ -205,7 +205,7 @@ class TextReader:
         (rows, before), text = stream.line, _TAG.sub("", text[: found.end()]).strip()
         copied = rows == stream.builder.rows and (text.endswith(before) or before.endswith(text))
         fell = len({*found.groups()}) > 1
-        stream.same = copied and not fell and text == before  # so it may be of a skip of its own, too
+        stream.same = copied and not fell and text == before and not stream.same  # or it is of a skip of its own
         return (copied and not stream.same) or (again and not named and bool(each.get("ranks", True)))
 
     def _other_rank(self, stream: Stream, text: str) -> bool:
