@@ -63,6 +63,8 @@ def _tail(run: Evidence) -> Iterator[Statement]:
         yield make(run, "searching", rows, more=more, **_way(run, int(inside[0]), -1))
     elif never and final >= run.lowest and (len({*at[inside]}) == 1 or (len(inside) and not stood)):
         return  # one line with a scale shows no way, and no skip is known to have come while it stood
+    elif never and len(inside) and not one and stood < JUDGED.stuck:
+        return  # each start may have looked for its scale
     elif never and not len(inside) and of_a_search(run, rows, bad):
         return  # where no scale is printed, its search shows no way either
     elif never:

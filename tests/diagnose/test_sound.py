@@ -137,6 +137,7 @@ def lies(log: Log) -> list[str]:
 @example(Log("searching", "apex", count=119, begin=36, seed=696237, every=1, width=60))
 @example(Log("searching", "fairseq", count=20, begin=0, seed=1, every=1))
 @example(Log("searching", "DeepSpeed", count=101, begin=0, seed=203, every=1, width=120))
+@example(Log("searching", "videomae", count=20, begin=0, seed=0, every=1, stop=17))
 @given(logs())
 def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
     assert not lies(log)
