@@ -380,7 +380,8 @@ class Log:
         if not again:
             return first
         moved = self.stop - self.resumed
-        kept = [line for line in again[0] if line[2] >= self.resumed and (not line[1] or line[1] >= self.resumed)]
+        whole = self.form in ("DeepSpeed", "fused", "videomae")  # their lines count from the start, or from this one
+        kept = [line for line in again[0] if line[2] >= self.resumed and (whole or line[1] >= self.resumed)]
         later = [(text, max(begin, self.resumed) + moved, end + moved) for text, begin, end in kept]
         return [line for line in first if line[2] < self.stop] + later
 
