@@ -81,9 +81,10 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
     for first, last in run.descents[-1:]:
         depth, told = run.halvings(first, last), run.sentence[rows[first : last + 1]].all()
         still = len(run.status) - 1 - rows[last] > max(2, rows[last] - rows[first])
-        taken = (run.status[rows[last] :] == 1).any()
-        stands = still or taken or (told and run.goes_on(rows[first : last + 1]))
-        search = values[last] >= run.lowest and (first == 0 or not (run.status[: rows[first] + 1] == 1).any())
+        stands = still or (run.status[rows[last] :] == 1).any() or (told and run.goes_on(rows[first : last + 1]))
+        taken = (run.status[: rows[first] + 1] == 1).any()
+        hidden = run.settings.get("cut") and values[first] == values.max()  # where a start may be that no number shows
+        search = values[last] >= run.lowest and (first == 0 or hidden or not taken)
         if depth >= JUDGED.descent and not search and not stands and not (values[last + 1 :] > values[last]).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
@@ -212,9 +213,10 @@ def _ends_badly(run: Evidence) -> bool:
 
 
 def _runs_of_log(run: Evidence) -> Iterator[Statement]:
-    back = np.flatnonzero(np.diff(run.step) < 0)
+    numbered = np.flatnonzero(run.numbered)
+    back = np.flatnonzero(np.diff(run.step[numbered]) < 0)
     if len(back):
-        yield make(run, "restarted", [back[0], back[0] + 1])
+        yield make(run, "restarted", numbered[[back[0], back[0] + 1]])
     if run.others:
         yield make(run, "engines", ENDS)
 
