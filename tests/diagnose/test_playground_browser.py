@@ -75,6 +75,7 @@ def test_the_first_sight_is_what_the_reference_computes(browser: Browser) -> Non
     parted = first_divergence(a.scales(), b.scales()) + 1  # the scale after an update is in force at the next step
     assert f"A and B part at step {parted}:" in text(browser, "#difference")
     assert browser.value("document.querySelectorAll('canvas').length") == 3
+    browser.value("new Promise(done => setTimeout(() => done(0), 60))")  # behind the table's, which waits as long
     assert browser.value("document.querySelectorAll('#dialects tr').length") == len(dialects.names())
     assert cursor(browser) == -1  # no step is looked at yet
     assert colored(browser, "--orange")
