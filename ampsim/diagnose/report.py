@@ -87,16 +87,17 @@ def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
     """
     run, steps = Evidence(**vars(history)), history.step
     told = run.told if (run.told > 0).any() else run.counts
-    rows, before = [], -1
-    for at in np.flatnonzero(~np.isnan(told) & (run.sentence | run.numbered)).tolist():
+    shown = np.flatnonzero(~np.isnan(told) & (run.sentence | run.numbered))
+    pairs = np.stack([np.append(-1, shown[:-1]), shown])[:, told[shown] >= 1] if len(shown) else np.empty((2, 0), int)
+    rows = []
+    for before, at in pairs.T.tolist():
         first, last = run.bounds[:, at]
         if not (run.sentence[at] or run.flags):
             known = before >= 0 and run.part[before] == run.part[at]
             first, last = steps[before] + 1 if known else -math.inf, steps[at]
-        if told[at] >= 1 and math.isfinite(first) and first <= last < math.inf:
+        if math.isfinite(first) and first <= last < math.inf:
             scale = float(history.scale[at]) if run.flags or run.sentence[at] else math.nan  # others' comes after
             rows.append((float(first), float(last), int(told[at]), scale if math.isfinite(scale) else None))
-        before = at
     return rows
 
 
