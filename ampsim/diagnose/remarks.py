@@ -82,9 +82,10 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         depth, told = run.halvings(first, last), run.sentence[rows[first : last + 1]].all()
         still = len(run.status) - 1 - rows[last] > max(2, rows[last] - rows[first])
         stands = still or (run.status[rows[last] :] == 1).any() or (told and run.goes_on(rows[first : last + 1]))
-        taken = (run.status[: rows[first] + 1] == 1).any()
-        hidden = run.settings.get("cut") and values[first] == values.max()  # where a start may be that no number shows
-        search = values[last] >= run.lowest and (first == 0 or hidden or not taken)
+        taken = np.flatnonzero(run.status[: rows[first] + 1] == 1)
+        rises = run.settings.get("cut") or np.isin(taken, rows[run.moves > 0]).all()  # they alone tell of steps
+        hidden = rises and values[first] in (values[0], values.max())  # there may be a start that no number shows
+        search = values[last] >= run.lowest and (first == 0 or hidden or not len(taken))
         if depth >= JUDGED.descent and not search and not stands and not (values[last + 1 :] > values[last]).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)

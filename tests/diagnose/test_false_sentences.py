@@ -12,6 +12,8 @@ from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.report import skip_rows
 
+OVERFLOW = "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale:"
+SEARCHED = [f"{OVERFLOW} {2**k}, reducing to {2 ** (k - 1)}" for k in range(16, 8, -1)]
 RANK = "[2026-01-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0]"
 SCALER = (
     "[2026-01-01 10:00:00,000] [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step."
@@ -603,6 +605,11 @@ CASES = {
         ],
         ["; some of what was found is of the loss scale itself", "SKIPS TOO OFTEN", "LOW SCALE"],
         ["and it is the loss scale"],
+    ),
+    "a search that begins anew where no number shows a start": (
+        [*SEARCHED, *["Reading the data"] * 6, *SEARCHED],
+        ["Cannot tell"],
+        ["COLLAPSE", "Something is wrong"],
     ),
     "a warning is no error that ends the log": (
         [
