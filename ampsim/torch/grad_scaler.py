@@ -321,13 +321,13 @@ class GradScaler(TorchNames):
         owned = self._owners.may_refuse
         if owned and (self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer)):
             self._owners.check_owner(optimizer, ticket)
-        check = partial(self._iterations.stepping, name, ticket)
-        return self._records.holding(ticket.index, optimizer, check, lambda record: work(self._step_of(ticket, record)))
+        check = partial(self._iterations.checked, name, ticket)
+        return self._records.holding(ticket.index, optimizer, check, partial(self._with_step, ticket, work))
 
-    def _step_of(self, ticket: ScaleTicket, record: Record) -> OptimizerStep:
+    def _with_step(self, ticket: ScaleTicket, work: Callable[[OptimizerStep], T], record: Record) -> T:
         show = partial(self._show, ticket, record.optimizer) if self._observers else None
         given = (self._rule, self._means, self._overrides(), show, self._iterations.register)
-        return OptimizerStep(ticket.index, ticket.value, record, *given)
+        return work(OptimizerStep(ticket.index, ticket.value, record, *given))
 
     def _check_by_hand(self, name: str) -> None:
         if self._by_hand is not None:

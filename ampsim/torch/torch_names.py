@@ -234,8 +234,7 @@ class TorchNames(TorchScaler):
 
     def _overrides(self) -> Overrides:
         kind, own = type(self), vars(self)
-        plain = kind._unscale_grads_ is _UNSCALE and kind._maybe_opt_step is _STEP  # noqa: SLF001 - of this class
-        if plain and _PRIVATE.isdisjoint(own):
+        if kind._unscale_grads_ is _UNSCALE and kind._maybe_opt_step is _STEP and _PRIVATE.isdisjoint(own):  # noqa: SLF001
             return _NO_OVERRIDES
         if not _NEVER_CALLED.isdisjoint(own):
             self._check_overrides()

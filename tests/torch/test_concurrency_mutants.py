@@ -205,11 +205,13 @@ def scales_with_a_ticket_whose_update_was_asked_for(self):
 # ------------------------------------------------------------------------------------------- scaler and versions
 
 
-@mutant(GradScaler, "_step_of", INVARIANTS, "test_01_exact_unscale", 1)
-def reads_the_version_at_the_update_instead_of_at_begin(self, *held, honest=GradScaler._step_of):
-    step = honest(self, *held)
-    step.version = self._iterations.register.newest
-    return step
+@mutant(GradScaler, "_with_step", INVARIANTS, "test_01_exact_unscale", 1)
+def reads_the_version_at_the_update_instead_of_at_begin(self, ticket, work, record, honest=GradScaler._with_step):
+    def late(step):
+        step.version = self._iterations.register.newest
+        return work(step)
+
+    return honest(self, ticket, late, record)
 
 
 @mutant(GradScaler, "loss_value", "test_seeds",

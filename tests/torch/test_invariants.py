@@ -765,8 +765,8 @@ for _ in range(2):
 
 
 def test_20_close_is_idempotent_and_wakes_who_waits():
-    scaler = GradScaler("cpu")
-    scaler.begin()
+    scaler, optimizer = GradScaler("cpu"), torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
+    ticket = scaler.begin()
     woken = []
 
     def waiter():
@@ -781,9 +781,11 @@ def test_20_close_is_idempotent_and_wakes_who_waits():
     scaler.close()
     waiting.join(timeout=60)
     assert len(woken) == 1
-    for call in (scaler.begin, scaler.update, lambda: scaler.scale(torch.tensor(1.0))):
-        with pytest.raises((ClosedError, RuntimeError)):
-            call()
+    for call in (scaler.scale, scaler.unscale_, scaler.step, lambda _, ticket: scaler.update(ticket=ticket)):
+        with pytest.raises(ClosedError):
+            call(torch.tensor(1.0) if call == scaler.scale else optimizer, ticket=ticket)
+    with pytest.raises(ClosedError):
+        scaler.begin()
     assert scaler.get_scale() == 2.0**16
     unused = GradScaler("cpu")
     unused.close()

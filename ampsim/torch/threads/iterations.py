@@ -79,12 +79,14 @@ class Iterations(Generic[V]):
         return register.known(waiting) or register.current(waiting)
 
     def checked(self, name: str, ticket: Ticket[V]) -> Ticket[V]:
-        """Return a ticket that was passed; RuntimeError unless it is outstanding."""
-        if not self.is_outstanding(ticket):
+        """Return a ticket that was passed; RuntimeError unless it is outstanding, or if the scaler was closed."""
+        register = self.register
+        if register is None or ticket not in register.outstanding():
             raise RuntimeError(
                 f"{name} with ticket {ticket.index}: expected one that this scaler's begin() returned and "
                 "update() has not had; begin another"
             )
+        register.check_open()
         return ticket
 
     def is_outstanding(self, ticket: Ticket[V]) -> bool:
