@@ -45,7 +45,8 @@ class FusedStep:
     torch's kernel for the CPU takes its powers and betas in float64. From that ours was at most 2 ulp and 2.3e-5 lr
     away per step, with betas up to 0.9999, and torch's CUDA arithmetic is as far.
 
-    Assumes that one thread steps an optimizer at a time, as the scaler does.
+    Assumes that one thread steps an optimizer at a time, as the scaler does, and that step counts are written by
+    operations that torch counts: what ``state["step"].data`` is written is not seen.
     """
 
     def __init__(self) -> None:
