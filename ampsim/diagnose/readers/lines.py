@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from ampsim.diagnose.formats import PROGRAMS, SENTENCES, pattern
 from ampsim.diagnose.readers.fields import as_number, field_of
@@ -11,6 +12,7 @@ Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN, _GAP, _CELL = map(pattern, ("begin", "gap", "cell"))
+_DIGITS = re.compile(r"\d+")
 _REST = re.compile(r"[. ]*(?:\d|[eE][-+]?\d|[-+]\d|nan)")  # of a number that a terminal has cut
 CUT = next(each for each in PROGRAMS if "tail" in each)  # the program whose lines are put together
 
@@ -119,5 +121,9 @@ def _may_go_on(text: str, following: str) -> bool:
 
 def _differ(text: str, following: str) -> bool:
     """Return whether two lines begin otherwise, whatever their digits are."""
-    first, second = (re.sub(r"\d+", "9", each.lstrip()[:24])[:8] for each in (text, following))
-    return first != second
+    return _begun(text.lstrip()[:24]) != _begun(following.lstrip()[:24])
+
+
+@lru_cache(4)  # a line is the following one of another before
+def _begun(text: str) -> str:
+    return _DIGITS.sub("9", text)[:8]

@@ -46,14 +46,17 @@ class Stream:
 
     def numbered(self, by: str, step: float) -> float:
         """Return a step, by whatever it is numbered."""
-        self.numbers.add(by)
-        self.builder.settings |= {"composed": True} if self.numbers != {"name"} else {}
+        if by not in self.numbers:
+            self.numbers.add(by)
+            self.builder.settings |= {"composed": True} if self.numbers != {"name"} else {}
         return step
 
     def kind(self, entry: Entry) -> None:
         """Keep what kind of scale it has."""
-        kinds = {self.row["scale"]} if "scale" in self.row else entry.keys()  # what a program prints is known
-        self.builder.settings |= dict.fromkeys({"means", "bare"} & kinds, True)
+        kinds = (self.row["scale"],) if "scale" in self.row else entry  # what a program prints is known
+        for kind in ("means", "bare"):
+            if kind in kinds:
+                self.builder.settings[kind] = True
 
     def known(self, program: str) -> None:
         """Take it that these are a program's lines."""
