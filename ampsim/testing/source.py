@@ -41,7 +41,7 @@ def definitions(file: Path) -> dict[str, Definition]:
     for node in ast.parse(file.read_text("utf-8")).body:
         targets = [each.id for each in getattr(node, "targets", ()) if isinstance(each, ast.Name)]
         name = getattr(node, "name", targets[0] if targets else "")
-        if name and not isinstance(node, ast.Import | ast.ImportFrom):
+        if name:
             found[name] = Definition(node, file, frozenset(read_by(node)))
     return found
 

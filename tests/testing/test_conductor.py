@@ -225,3 +225,13 @@ def test_the_package_has_the_conductor_by_name() -> None:
     assert "conductor" in dir(ampsim.testing)
     with pytest.raises(AttributeError, match="no attribute 'condutcor'"):
         _ = ampsim.testing.condutcor
+
+
+def test_a_thread_is_given_what_spawn_was() -> None:
+    given: list[object] = []
+
+    def program(c: Conductor) -> None:
+        c.spawn("worker", lambda *args, **kwargs: given.extend((args, kwargs)), 1, key=2).join()
+
+    run(program)
+    assert given == [(1,), {"key": 2}]

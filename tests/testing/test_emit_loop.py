@@ -222,6 +222,7 @@ def test_generators_that_a_loop_draws_from_are_seeded(loops: ModuleType) -> None
     loops.make = make
     source, _ = write("scale_is_invisible", "loops:make")
     assert "random.seed(number)" in source
+    assert source.count("\n    seed(0)\n") == source.count("\n        seed(1 + place)\n") == 1
     assert "numpy" not in source
     assert outcome(source) == "failed", source
 

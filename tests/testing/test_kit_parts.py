@@ -24,6 +24,7 @@ from ampsim.testing.kit.choices import Seen, _habits  # noqa: E402
 from ampsim.testing.kit.example import Recorded, readable, shorten  # noqa: E402
 from ampsim.testing.kit.expected import backed_off, scales, trajectory  # noqa: E402
 from ampsim.testing.kit.laws import LAWS  # noqa: E402
+from ampsim.testing.kit.laws.state_machine import STREAK  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
@@ -64,6 +65,14 @@ def test_each_public_name_is_there() -> None:
 )
 def test_an_issue_is_an_address(issue: str, said: str) -> None:
     assert address(issue) == said
+
+
+@pytest.mark.parametrize("name", STREAK)
+def test_what_is_counted_is_shown_by_growth(name: str) -> None:
+    drawn, derives = {"rule": {"growth_interval": 3}, "found_inf": [True]}, LAWS[name].derives
+    more, expected = (derives[each](Traits(), **drawn) for each in ("more", "expected"))
+    assert expected[-2] < expected[-1]
+    assert len([True] + more) == len(expected)
 
 
 def test_how_a_law_is_settled() -> None:

@@ -197,13 +197,17 @@ COLLECTIVES = {  # what a rank calls, and what it then has of two ranks that bri
     "product": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.PRODUCT, group), ([2, 12], [2, 12])),
     "reduce": (lambda mine, group: dist.reduce(mine, group=group, group_dst=1), (None, [3, 7])),
     "broadcast": (lambda mine, group: dist.broadcast(mine, group=group, group_src=1), ([2, 3], [2, 3])),
-    "all_gather": (lambda mine, group: dist.all_gather([mine[1:], mine[:1]], mine[:1].clone(), group), ([2, 1],) * 2),
+    "all_gather": (
+        lambda mine, group: dist.all_gather([mine.data[1:], mine.data[:1]], mine[:1].clone(), group),
+        ([2, 1],) * 2,
+    ),
 }
 
 
 @pytest.mark.parametrize("call", COLLECTIVES)
 def test_a_collective_among_threads_is_that_of_torch(call):
-    brought, (collect, expected) = (torch.tensor([1.0, 4.0]), torch.tensor([2.0, 3.0])), COLLECTIVES[call]
+    brought = [torch.tensor(each, requires_grad=True) for each in ([1.0, 4.0], [2.0, 3.0])]  # a parameter, too
+    collect, expected = COLLECTIVES[call]
 
     def program(c):
         threads.live_together(c, 2, {}, lambda group: collect(brought[group.rank()], group))

@@ -86,7 +86,6 @@ class TorchRun(Run):
 
     def set_scale(self, scale: float) -> None:
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
-        self.scaler.left = None
 
     @property
     def jumps(self) -> list[str]:
@@ -194,7 +193,6 @@ class TorchRun(Run):
         return super().save() if self.loop.save else (self.scaler.state_dict(), super().save())
 
     def load(self, checkpoint: Any) -> None:
-        self.scaler.left = None
         if not self.loop.load:
             scaler, checkpoint = checkpoint
             self.scaler.load_state_dict(scaler)
