@@ -1,6 +1,7 @@
 """The loops of real frameworks keep the laws but for what is known, each with the real package."""
 
 import gc
+from importlib import metadata
 
 import pytest
 
@@ -9,7 +10,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 import torch
 
 from ampsim.testing import check_loop
-from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS
+from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS, Framework
 
 COMPILED = {"flax", "flax, nnx", "equinox", "keras", "jmp"}  # for seconds each
 CASES = [
@@ -52,3 +53,8 @@ def test_what_is_known_has_a_link_or_was_looked_for():
     reasons = [reason for each in FRAMEWORKS.values() for reason in each.expected.values()]
     assert reasons
     assert all("https://github.com/" in reason or "no report was found" in reason for reason in reasons)
+
+
+def test_a_framework_has_a_version_where_it_is_installed():
+    assert Framework("torch").version == metadata.version("torch")
+    assert Framework("no_such_framework").version is None

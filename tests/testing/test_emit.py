@@ -188,6 +188,19 @@ def test_what_does_not_fail_apart_is_not_given_out() -> None:
         require_failure("import threading\ndef test_x(): threading.Event().wait()", raises=False, limit=0.5)
 
 
+class Spins(torch.amp.GradScaler):
+    def update(self, new_scale: float | None = None) -> None:
+        while True:
+            pass
+
+
+def test_of_what_does_not_end_no_test_is_written(peer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer.Scaler = Spins
+    monkeypatch.setattr("ampsim.testing.kit.check.time_limit", lambda _: 0.1)
+    with pytest.raises(ValueError, match=r"^clean_step_is_taken: did not end within .*: nor would a short test$"):
+        write("clean_step_is_taken", "peer:Scaler")
+
+
 def test_a_target_that_needs_ampsim_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "adapted.py").write_text("from ampsim.testing import FromFlag\n")
     monkeypatch.chdir(tmp_path)

@@ -50,6 +50,10 @@ def stays_below_halfs_largest(rule, before, flag, after):
     return State(min(after.scale, max(65504.0, rule.init_scale)), after.growth_tracker)
 
 
+def is_never_lowered_from_far(rule, before, flag, after):
+    return before if flag and before.scale > 2.0**100 else after
+
+
 def goes_past_its_floor_once(rule, before, flag, after):
     return ignores_its_floor(rule, before, flag, after) if before.scale > rule.min_scale else after
 
@@ -192,6 +196,7 @@ KILLS = {
     "clean_step_counts_once": [theirs.GrowsOneLate],
     "scale_stays_within_bounds": [flagged(ignores_its_floor, min_scale=1.0)],
     "skip_budget": [flagged(never_backs_off)],
+    "scale_comes_back": [flagged(is_never_lowered_from_far, min_scale=2.0**-100)],
     "descends_only_by_skipping": [flagged(decays_when_clean)],
     "get_scale_is_what_scale_multiplies_by": [theirs.RoundsTheScaleForTheLoss],
     "scale_is_exact_float32": [

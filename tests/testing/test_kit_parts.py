@@ -21,12 +21,14 @@ from ampsim.testing.conductor.deadlock import Step  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure, run_apart  # noqa: E402
 from ampsim.testing.kit import choices  # noqa: E402
 from ampsim.testing.kit.choices import Seen, _habits  # noqa: E402
-from ampsim.testing.kit.example import Recorded, readable, shorten  # noqa: E402
+from ampsim.testing.kit.example import Example, Recorded, readable, shorten  # noqa: E402
 from ampsim.testing.kit.expected import backed_off, scales, trajectory  # noqa: E402
 from ampsim.testing.kit.laws import LAWS  # noqa: E402
+from ampsim.testing.kit.laws.protocol import modelled  # noqa: E402
 from ampsim.testing.kit.laws.state_machine import STREAK  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
-from ampsim.testing.law import BrokenError, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
+from ampsim.testing.law import BrokenError, Law, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
+from ampsim.testing.load import load  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.ranks import judge  # noqa: E402
 from ampsim.testing.ranks.gradients import DDP, FSDP2, Replicated, Sharded, bits, kind_of  # noqa: E402
@@ -52,6 +54,12 @@ def test_each_public_name_is_there() -> None:
 # --------------------------------------------------------------------------------------------------------- findings
 
 
+@pytest.mark.parametrize("target", ["", ":", "math", "math:", ":pi"])
+def test_a_target_has_a_module_and_an_attribute(target: str) -> None:
+    with pytest.raises(ValueError, match=f"^'{target}': expected module:attribute, e.g. torch.amp:GradScaler$"):
+        load(target)
+
+
 @pytest.mark.parametrize(
     ("issue", "said"),
     [
@@ -67,12 +75,52 @@ def test_an_issue_is_an_address(issue: str, said: str) -> None:
     assert address(issue) == said
 
 
+@pytest.mark.parametrize(
+    ("traits", "asked", "known"),
+    [
+        ({}, 2.0**127, 2.0**127),
+        ({"scale_dtype": "float64"}, 2.0**127, 2.0**64),
+        ({"min_scale": 1.0, "max_scale": 8.0}, 3.0, 3.0),
+        ({"min_scale": 1.0}, 0.5, 1.0),
+        ({"max_scale": 8.0, "powers_of_two": True}, 100.0, 8.0),
+        ({"powers_of_two": True}, 3.0, 4.0),
+    ],
+)
+def test_a_law_asks_for_what_the_scaler_may_know(traits: dict[str, Any], asked: float, known: float) -> None:
+    given: list[object] = []
+    law = Law(
+        name="it", law="", function=lambda new_scale, factor, kernel: given.extend((new_scale, factor, kernel)),
+        draws=dict.fromkeys(("new_scale", "factor", "kernel")),
+    )  # fmt: skip
+    subject = Subject(torch.amp.GradScaler, Traits(**traits, without=frozenset({"fused"})))
+    Example(subject, law).judge(new_scale=asked, factor=(0.7, 2.0), kernel=True)
+    assert given == [known, (0.5, 2.0) if "powers_of_two" in traits else (0.7, 2.0), False]
+
+
+LOSS, CLEAN, UNSCALE, STEP, UPDATE = ("scale", 0), ("clean", 0), ("unscale_", 0), ("step", 0), ("update", 0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "settled"),
+    [
+        ([LOSS, CLEAN, UNSCALE, STEP, UPDATE], [1, 1, 1, 1, 1]),
+        ([CLEAN, UNSCALE, STEP, LOSS], [1, 0, 0, 1]),  # no loss
+        ([LOSS, UNSCALE, ("none", 0), STEP], [1, 0, 1, 0]),  # no gradient
+        ([LOSS, CLEAN, UNSCALE, CLEAN, ("inf", 0), ("none", 0), ("clean", 1)], [1, 1, 1, 0, 0, 0, 1]),  # exchanged
+        ([UPDATE, ("update(8.0)", 0), LOSS, UPDATE, CLEAN, STEP], [0, 0, 1, 1, 1, 0]),  # no scale yet
+    ],
+)
+def test_where_torchs_answer_is_one_of_several_it_is_asked_of_a_drop_in_alone(calls: Any, settled: Any) -> None:
+    assert [int(due is not None) for due in modelled(Traits(), {}, calls)] == settled
+    assert None not in modelled(Traits(drop_in=True), {}, calls)
+
+
 @pytest.mark.parametrize("name", STREAK)
 def test_what_is_counted_is_shown_by_growth(name: str) -> None:
     drawn, derives = {"rule": {"growth_interval": 3}, "found_inf": [True]}, LAWS[name].derives
     more, expected = (derives[each](Traits(), **drawn) for each in ("more", "expected"))
     assert expected[-2] < expected[-1]
-    assert len([True] + more) == len(expected)
+    assert len([True, *more]) == len(expected)
 
 
 def test_how_a_law_is_settled() -> None:

@@ -653,3 +653,13 @@ def test_every_law_of_loops_is_a_law() -> None:
     assert all(isinstance(each, Law) and each.group == "loop" for each in LAWS.values())
     assert [name for name, each in LAWS.items() if not each.shrinks] == ["scaler_changes_by_update_only", "it_learns"]
     assert len(batches()) > 3
+
+
+@pytest.mark.parametrize(("sizes", "tiny"), [([1e-5, 1e-4], True), ([1e-4, 0.5], False)])
+def test_numbers_below_the_normal_ones_excuse_only_what_is_all_slight(monkeypatch, sizes, tiny):
+    asked = []
+    run = SimpleNamespace(inexact=lambda replay, *, tiny: asked.append(tiny) or "an operation")
+    monkeypatch.setattr(scale, "run_class", lambda _: run)
+    found = [Difference(str(size), np.ones(1), np.full(1, 1 + size), np.ones(1)) for size in sizes]
+    assert scale._excuse(Broken("", 0, found), sgd, [], 2.0, 1) == "an operation"
+    assert asked == [tiny]

@@ -426,6 +426,16 @@ def test_what_no_thread_has_shown_is_caught_too(wrong, law, said, golden):
     golden(text)
 
 
+def test_dropout_hides_no_wrong_growth():
+    def dropping(scaler):
+        loop = looping(counts_micro_batches, split=cut)(scaler)
+        loop.state["model"].insert(0, nn.Dropout(0.3))
+        return loop
+
+    outcome, text = judged(dropping, "splitting_is_invisible")
+    assert (outcome, "growth_tracker" in text) == ("failed", True), text
+
+
 def test_who_scales_is_watched_per_thread_and_torchs_class_is_left_as_it_was() -> None:
     original, scaler, seen = torch.amp.GradScaler.scale, torch.amp.GradScaler("cpu"), []
     entered, leave = threading.Event(), threading.Event()

@@ -16,6 +16,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa
 from ampsim.testing import check_ranks, conductor, known  # noqa: E402
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
+from ampsim.testing.ranks.gradients import DDP, Replicated, Sharded  # noqa: E402
 from ampsim.testing.ranks.scenario import NONE, Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
@@ -214,6 +215,24 @@ def test_a_collective_among_threads_is_that_of_torch(call):
 
     conductor.run(program)
     assert all(has.tolist() == wanted for has, wanted in zip(brought, expected, strict=True) if wanted)
+
+
+@pytest.mark.parametrize("kind", [Sharded, Replicated, DDP])
+def test_a_rank_has_its_own_gradients_or_the_mean_to_which_an_empty_one_adds_zeros(kind):
+    gradients = {}
+
+    def live(group):
+        world = threads.World(group, lambda value: group.share("share", value)[0])
+        for empty in (False, True):
+            owner = kind(torch.optim.SGD, world, empty=empty and world.rank == 1)
+            owner.give(1.0 + world.rank, bad=False, empty=empty and world.rank == 1)
+            gradients[empty, world.rank] = {
+                None if each.grad is None else each.grad.mean().item() for each in owner.params
+            }
+
+    conductor.run(lambda c: threads.live_together(c, 2, {}, live))
+    own = {(False, 0): {1.0}, (False, 1): {2.0}, (True, 0): {1.0}, (True, 1): {None}}
+    assert gradients == (own if kind is Sharded else {each: {0.5 if each[0] else 1.5} for each in own})
 
 
 def test_what_leaves_its_process_is_told_by_its_exception():
