@@ -63,7 +63,7 @@ def test_ours_conforms(scaler, check):
     check(scaler, examples=FEW)
 
 
-def test_ours_conforms_at_depth_1():
+def test_ours_conforms_at_depth_1(few_schedules):
     def make(rule: Rule) -> GradScaler:
         return GradScaler("cpu", *constants(rule), depth=1)
 
