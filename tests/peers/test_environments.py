@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,13 @@ from rich.console import Console
 
 from ampsim.peers import REGISTRY, connect, environments, load
 from ampsim.peers.__main__ import main
-from ampsim.peers.build import _reason, build_all
+from ampsim.peers.build import BuildError, _reason, build_all, interpreter
 from ampsim.peers.environments import NoEnvironmentError
 from ampsim.peers.peer import is_pinned
 
-SATISFIED = ["--dry-run", "--no-index", "pip"]  # installs nothing, and succeeds
+SATISFIED = ["--help"]  # installs nothing, and succeeds
 TABLES = {
-    "broken": {"stages": [SATISFIED, ["--no-index", "no-such-package==1.0"]], "seconds": 1},
+    "broken": {"stages": [["--no-index", "no-such-package==1.0"]], "seconds": 1},
     "good": {"stages": [SATISFIED], "seconds": 1, "variables": {"LEVEL": "2"}},
     "never": {"unavailable": "its newest wheel is for Python 3.6", "stages": [], "seconds": 1},
 }
@@ -48,6 +49,59 @@ def test_a_build_that_ended_within_venv_begins_anew(home: Path, monkeypatch: pyt
     monkeypatch.setattr("ampsim.peers.build.subprocess.run", run)
     assert build_all(["good"], Console(file=io.StringIO())) == {}
     assert ran[0] == "venv"
+
+
+def test_an_environment_of_other_pins_is_built_anew_of_its_table(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"stages": [["first"], ["second==1", "third"]], "seconds": 1, "over_main": True}
+    monkeypatch.setitem(TABLES, "whole", {**table, "variables": {"LEVEL": "2"}})
+    (home / "whole" / "bin").mkdir(parents=True)
+    for file in ("bin/pip", environments.STAMP, "old"):
+        (home / "whole" / file).touch()
+    site, ran = home / "whole" / "lib" / "python3.99" / "site-packages", []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        site.mkdir(parents=True, exist_ok=True)
+        return subprocess.CompletedProcess(command, 0, f"said {len(ran)}\n")
+
+    monkeypatch.setattr("ampsim.peers.build.subprocess.run", run)
+    assert build_all(["whole"], Console(file=io.StringIO())) == {}
+    assert not (home / "whole" / "old").exists()
+    pip = (
+        "env",
+        "LEVEL=2",
+        str(home / "whole" / "bin" / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+    )
+    made = (sys.executable, "-m", "venv", "--clear", str(home / "whole"))
+    assert ran == [made, (*pip, "first"), (*pip, "second==1", "third")]
+    assert [*site.iterdir()] == [site / "ampsim-over-main.pth"]
+    assert (site / "ampsim-over-main.pth").read_text() == f"{sysconfig.get_path('purelib')}\n"
+    log = (home / "whole.log").read_text()
+    assert log == "".join(f"{' '.join(command)}\nsaid {n}\n" for n, command in enumerate(ran, 1))
+    assert (environments.state("whole"), environments.variables("main")) == ("ready", {})
+
+
+def test_a_python_is_one_on_the_path_or_pyenvs_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shim, there = tmp_path / "bin" / "python9.9", tmp_path / "versions" / "9.9.1" / "bin" / "python"
+    monkeypatch.setenv("PATH", str(shim.parent))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert [interpreter(each) for each in (None, ours)] == [sys.executable] * 2
+    for path, status in ((shim, 127), (there, 0)):
+        with pytest.raises(
+            BuildError, match=r"^no Python 9\.9 on the path; install one, such as with `pyenv install 9"
+        ):
+            interpreter("9.9")
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\nexit {status}\n")
+        path.chmod(0o755)
+    assert interpreter("9.9") == str(there)
+    shim.write_text("#!/bin/sh\nexit 0\n")
+    assert interpreter("9.9") == str(shim)
 
 
 def test_an_environment_that_is_not_whole_is_refused_with_the_cure(home: Path) -> None:
@@ -101,6 +155,11 @@ def test_the_command_says_how_far_each_is_and_fails_where_one_could_not_be_had(
     assert main(["good"]) == 0
     assert main(["good", "never"]) == 1
     assert "never could not be had: its newest wheel is for Python 3.6" in capsys.readouterr().out
+    (home / "broken" / environments.STAMP).write_text(environments.stamp("broken"))
+    assert main([]) == 1
+    assert capsys.readouterr().out.splitlines()[-4:-1] == [
+        "broken: ready; peers: ", "good: ready; peers: ", "never: missing; peers: "
+    ]  # fmt: skip
     assert main(["good", "other"]) == 2
     assert capsys.readouterr().out == "no environment other; there are broken, good, never\n"
 
@@ -108,6 +167,7 @@ def test_the_command_says_how_far_each_is_and_fails_where_one_could_not_be_had(
 def test_the_reason_is_the_error_or_what_was_said_last() -> None:
     assert _reason("collecting\nERROR: no such package\nERROR: nothing was installed\n") == "ERROR: no such package"
     assert _reason("collecting\n killed \n\n") == "killed"
+    assert _reason("\n") == "it said nothing"
 
 
 def test_a_peer_without_its_environment_or_name_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

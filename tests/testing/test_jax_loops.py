@@ -260,3 +260,10 @@ def test_numbers_near_underflow_are_not_accused():
     outcome, text = scale_outcome(step)
     assert outcome == "not applicable"
     assert "gives numbers near the smallest normal ones of float32" in text
+
+
+@pytest.mark.parametrize(("passes", "found", "used"), [([0, 1], [], True), ([0, 0], [], False), ([0], [False], True)])
+def test_a_scaler_is_used_where_any_batch_has_a_pass_or_an_update(passes, found, used):
+    run = object.__new__(JaxRun)
+    run.passes, run.found = passes, found
+    assert run.used is used

@@ -32,6 +32,7 @@ from ampsim.testing import (  # noqa: E402
 )
 from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.kit.example import Example  # noqa: E402
 from ampsim.testing.kit.subject import FEATURES, as_subject, find  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.testing.load import load  # noqa: E402
@@ -172,6 +173,31 @@ def test_skipping_all_or_each_is_a_declaration():
     check(as_subject(AllOrNone, Traits(skips="all")), examples=FEW)
     with pytest.raises(AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"):
         check(AllOrNone, examples=FEW)
+
+
+class Lean(TORCH):
+    """Without what is rarely called of a scaler that is off."""
+
+    def unscale_(self, optimizer):
+        if not self.is_enabled():
+            raise AttributeError
+        super().unscale_(optimizer)
+
+    def load_state_dict(self, state_dict):
+        raise AttributeError(state_dict)
+
+
+def test_a_scaler_that_is_off_is_asked_for_nothing_that_it_is_without():
+    def ask(*lacks):
+        example = Example(
+            as_subject(Lean, Traits(without=frozenset(lacks))), CHECKS["disabled_passes_everything_through"]
+        )
+        example.judge(rule={}, found_inf=[True], unscales=True, loads=True)
+
+    for each in ("unscale_", "state_dict"):
+        with pytest.raises(AttributeError):
+            ask(each)
+    ask("unscale_", "state_dict")
 
 
 class GivesUp(TORCH):
