@@ -3,7 +3,6 @@
 import io
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -49,40 +48,6 @@ def test_a_build_that_ended_within_venv_begins_anew(home: Path, monkeypatch: pyt
     monkeypatch.setattr("ampsim.peers.build.subprocess.run", run)
     assert build_all(["good"], Console(file=io.StringIO())) == {}
     assert ran[0] == "venv"
-
-
-def test_an_environment_of_other_pins_is_built_anew_of_its_table(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = {"stages": [["first"], ["second==1", "third"]], "seconds": 1, "over_main": True}
-    monkeypatch.setitem(TABLES, "whole", {**table, "variables": {"LEVEL": "2"}})
-    (home / "whole" / "bin").mkdir(parents=True)
-    for file in ("bin/pip", environments.STAMP, "old"):
-        (home / "whole" / file).touch()
-    site, ran = home / "whole" / "lib" / "python3.99" / "site-packages", []
-
-    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        ran.append(command)
-        site.mkdir(parents=True, exist_ok=True)
-        return subprocess.CompletedProcess(command, 0, f"said {len(ran)}\n")
-
-    monkeypatch.setattr("ampsim.peers.build.subprocess.run", run)
-    assert build_all(["whole"], Console(file=io.StringIO())) == {}
-    assert not (home / "whole" / "old").exists()
-    pip = (
-        "env",
-        "LEVEL=2",
-        str(home / "whole" / "bin" / "python"),
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-    )
-    made = (sys.executable, "-m", "venv", "--clear", str(home / "whole"))
-    assert ran == [made, (*pip, "first"), (*pip, "second==1", "third")]
-    assert [*site.iterdir()] == [site / "ampsim-over-main.pth"]
-    assert (site / "ampsim-over-main.pth").read_text() == f"{sysconfig.get_path('purelib')}\n"
-    log = (home / "whole.log").read_text()
-    assert log == "".join(f"{' '.join(command)}\nsaid {n}\n" for n, command in enumerate(ran, 1))
-    assert (environments.state("whole"), environments.variables("main")) == ("ready", {})
 
 
 def test_a_python_is_one_on_the_path_or_pyenvs_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

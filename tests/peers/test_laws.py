@@ -94,7 +94,34 @@ def test_a_step_that_raises_keeps_the_parameters_finite_and_no_other_law(law: st
                 raise ValueError("out of range")
             return super().step(scaled)
 
-    assert judge(Loud(), LAWS[law]).result.outcome == ("passed" if law.startswith("never") else "failed")
+    verdict = judge(Loud(), LAWS[law])
+    assert verdict.result.outcome == ("passed" if law.startswith("never") else "failed")
+    assert verdict.seen == ("" if law.startswith("never") else "raised ValueError: out of range")
+
+
+def test_a_peer_that_takes_no_such_constants_is_not_judged() -> None:
+    class Picky(Right):
+        def start(self, **constants: Any) -> None:
+            if "growth_interval" in constants:
+                raise ValueError("no interval, please")
+            super().start(**constants)
+
+    result = judge(Picky(), LAWS["overflow_backs_off_once"], examples=EXAMPLES).result
+    assert (result.outcome, result.text) == ("not applicable", "no interval, please")
+
+
+def test_as_many_examples_are_asked_as_are_wanted() -> None:
+    class Counting(Right):
+        starts = 0
+
+        def start(self, **constants: Any) -> None:
+            Counting.starts += 1
+            super().start(**constants)
+
+    judge(Counting(), LAWS["new_scaler_is_fresh"], examples=1)
+    few = Counting.starts
+    judge(Counting(), LAWS["new_scaler_is_fresh"])
+    assert Counting.starts > 4 * few
 
 
 def test_only_a_thread_of_its_own_repository_reports_what_a_peer_breaks() -> None:
@@ -159,6 +186,12 @@ class Torch(Right):
     def start(self, **constants: Any) -> None:
         self.following = Rule(**constants)
         self.now = init(self.following)
+
+
+def test_a_peer_with_fixed_factors_is_asked_for_no_others() -> None:
+    fixed, free = subject_of(Torch()), subject_of(Right())
+    assert ("factors" in fixed.lacking, "factors" in free.lacking) == (True, False)
+    assert fixed.traits.possible(Rule(growth_factor=4.0, backoff_factor=0.25)) == Rule()
 
 
 class Late(Torch):
