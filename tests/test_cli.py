@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import ampsim
 from ampsim import dialects
 from ampsim.cli import COMMANDS, app, line_of, terminal
+from ampsim.cli.card import refusing
 from ampsim.cli.compare import _defaults, _print_history
 from ampsim.cli.terminal import settings
 
@@ -308,3 +309,43 @@ def test_of_a_package_that_an_extra_brings_the_line_to_type_is_said(
     with pytest.raises(typer.Exit):
         terminal.fail(message)
     assert capsys.readouterr().err == f"ampsim: {said}\n"
+
+
+def test_a_page_of_the_folder_that_one_is_in_stands_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    monkeypatch.setattr("ampsim.cli.report.read_log", lambda log: None)
+    monkeypatch.setattr("ampsim.cli.report.write_page", lambda history, log, page: asked.append(page))
+    for log in (".", "log.txt", f"{tmp_path}/run"):
+        assert run("report", log)[0] == 0
+    assert asked == [tmp_path / "run.html", Path("log.html"), tmp_path / "run.html"]
+
+
+def test_of_long_text_that_is_no_log_the_beginning_is_told() -> None:
+    words = "no log " * 30
+    code, text = run("explain", words)
+    assert (code, text.startswith(f"ampsim: {words[:80]}: no such file")) == (2, True)
+
+
+def test_what_is_expected_of_a_loop_is_a_law() -> None:
+    code, text = run("check-loop", "no_such_module:make", "--xfail", "it_lears")
+    assert (code, text) == (2, "ampsim: no law 'it_lears'; did you mean 'it_learns'?\n")
+
+
+def test_a_test_that_has_no_place_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ampsim.testing.emit.run_emitted.emit", lambda *_, **__: "def test_it(): ...\n")
+    asked = "emit-test", "it_learns", "mine:make"
+    assert run(*asked) == (0, "def test_it(): ...\n")
+    code, text = run(*asked, "-o", f"{tmp_path}/none/test_it.py")
+    assert (code, "No such file or directory" in text) == (2, True)
+
+
+def test_what_cannot_be_written_is_told_with_its_file_if_it_has_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ((), ("run.jsonl",)):
+        with pytest.raises(typer.Exit), refusing("expected room"):
+            raise OSError(28, "No space left", *name)
+    assert (
+        capsys.readouterr().err
+        == "ampsim: No space left; expected room\nampsim: run.jsonl: No space left; expected room\n"
+    )

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ampsim import Rule, dialects
 from ampsim.cli import app
 from ampsim.cli.program import Program, ProgramError
-from ampsim.cli.traces import _name
+from ampsim.cli.traces import _entry, _name
 from ampsim.core import vectors
 from ampsim.core.machine import Arithmetic
 from ampsim.core.vectors import Vector, answer
@@ -211,6 +211,18 @@ def test_one_that_complains_and_goes_on(call: Callable[[Program], object], said:
         program._limit = 0.3
         with pytest.raises(ProgramError, match=said):
             call(program)
+
+
+def test_of_a_long_line_the_beginning_is_told() -> None:
+    with Program(python("input(); print('null', flush=True); print('z' * 300)")[1:], 60.0) as program:
+        program.ask("{}")
+        with pytest.raises(ProgramError, match=r"^'z{80}': more lines than it was given; expected"):
+            program.end()
+
+
+def test_of_an_outcome_that_is_over_nothing_is_shown() -> None:
+    shown = [_entry((8.0, None), n) for n in range(3)]
+    assert shown == ["8.0 = 0x1p+3", vectors.GIVES_UP, ""]
 
 
 def test_one_that_never_stops_writing_leaves_nothing_behind() -> None:

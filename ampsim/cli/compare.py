@@ -59,7 +59,7 @@ def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
 
 
 def _typed(value: object) -> str:
-    if isinstance(value, float) and value > 0 and math.isfinite(value):
+    if isinstance(value, float) and value > 0:
         mantissa, exponent = math.frexp(value)
         if mantissa == 0.5 and abs(exponent) > 10:
             return f"2**{exponent - 1}"

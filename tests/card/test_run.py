@@ -6,10 +6,11 @@ import math
 import os
 import pty
 import random
+import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -29,6 +30,7 @@ from ampsim.card import run
 from ampsim.card.run import Probe
 from ampsim.card.verify import read, verify, write
 from ampsim.cli import app
+from ampsim.cli.card import leave_at_interrupt
 from tests import warm
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +139,23 @@ def test_ctrl_c_ends_it_at_once_even_where_python_drops_what_is_raised(tmp_path:
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is shown again"
     assert [path.name for path in tmp_path.iterdir()] == ["card.jsonl"]
     assert [(each["probe"], each["seen"]) for each in read(tmp_path / "card.jsonl")[1:]] == [("a", 1)]
+
+
+def test_what_ctrl_c_says_has_its_brackets_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[object] = []
+    monkeypatch.setattr("ampsim.cli.card.os._exit", ended.append)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with ExitStack() as held:
+            held.callback(ended.append, "closed")
+            leave_at_interrupt(held, ["stopped early", "what is done is in [b]card[/b].jsonl"])
+            signal.raise_signal(signal.SIGINT)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "a second one ends it"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (ended, capsys.readouterr().out) == (["closed", 130], "what is done is in [b]card[/b].jsonl\n")
 
 
 def test_ctrl_c_while_torch_is_loaded_is_no_failure_of_it(tmp_path: Path) -> None:
