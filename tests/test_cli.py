@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from rich.table import Table
 from typer.testing import CliRunner
 
 import ampsim
@@ -349,3 +350,20 @@ def test_what_cannot_be_written_is_told_with_its_file_if_it_has_one(capsys: pyte
         capsys.readouterr().err
         == "ampsim: No space left; expected room\nampsim: run.jsonl: No space left; expected room\n"
     )
+
+
+def test_brackets_in_a_name_are_shown_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "v[bold]ector[/b].jsonl"
+    code, text = run("traces", "export", name)
+    assert (code, text.startswith(f"{name}: version ")) == (0, True)
+    assert run("explain", name)[1].startswith(f"ampsim: {name}: ")
+    for console in (terminal.out, terminal.err):
+        assert console.render_str("[b]as it is[/b]").plain == "[b]as it is[/b]"
+
+
+def test_a_table_has_its_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("[b]a", box=None)
+    table.add_row("[/b]")
+    terminal.print_table(table)
+    assert capsys.readouterr().out.split() == ["[b]a", "[/b]"]

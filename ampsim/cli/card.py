@@ -60,9 +60,9 @@ def probe_card(
         path, records = held.enter_context(opened(device, minutes, file))
         stopped.append(f"stopped; what is done is in {path}, and the same command goes on")
         who, done = records[0]["identity"], {each["probe"] for each in records[1:] if "error" not in each}
-        out.print(f"{path}: {len(done)} of {len(PROBES)} probes are done", markup=False)
+        out.print(f"{path}: {len(done)} of {len(PROBES)} probes are done")
         if who["device"]["type"] == "cpu" and device is None:
-            out.print(f"torch {who['torch']} sees no card: the probes run on the CPU", markup=False)
+            out.print(f"torch {who['torch']} sees no card: the probes run on the CPU")
 
         def tell(probe: str, left: float) -> None:
             minute, second = divmod(max(0, round(left)), 60)
@@ -70,8 +70,8 @@ def probe_card(
 
         for record in missing(path, records, tell):
             said = [f": {word}: {record[word]}" for word in ("skipped", "error") if word in record]
-            out.print(f"{record['seconds']:7.1f} s  {record['probe']}{''.join(said)}", markup=False)
-    out.print(f"done; ampsim card verify {path} says what holds", markup=False)
+            out.print(f"{record['seconds']:7.1f} s  {record['probe']}{''.join(said)}")
+    out.print(f"done; ampsim card verify {path} says what holds")
 
 
 def leave_at_interrupt(held: ExitStack, said: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ def leave_at_interrupt(held: ExitStack, said: Sequence[str]) -> None:
     def leave(*_: object) -> None:
         try:
             held.close()
-            out.print(said[-1], markup=False)
+            out.print(said[-1])
         finally:
             os._exit(130)
 
@@ -111,9 +111,9 @@ def verify_card(
         verdicts = verify(file)
     for each in verdicts:
         out.print(f"{each.outcome:14}", style=COLOURS[each.outcome], end="")
-        out.print(each.text, markup=False)
+        out.print(each.text)
     if submit:
-        out.print(f"\n{_issue(file, verdicts)}", markup=False)
+        out.print(f"\n{_issue(file, verdicts)}")
     raise typer.Exit(1 if any(each.outcome == "does not hold" for each in verdicts) else 0)
 
 

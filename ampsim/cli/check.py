@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from ampsim.cli import options
 from ampsim.cli.options import SHARED, ReportFormat, declared_traits
@@ -105,7 +105,7 @@ def _replay(targets: Sequence[str], laws: Sequence[str], text: str, declared: Ma
     try:
         law(find(targets[0], **declared), schedule=schedule)
     except AssertionError as error:
-        out.print(str(error), markup=False)
+        out.print(str(error))
         return 1
     out.print(f"{law.name} holds under this schedule")
     return 0
@@ -276,7 +276,7 @@ def _written(judged: "Report", form: ReportFormat) -> str:
 def _show(judged: "Report", form: ReportFormat | None) -> None:
     """Print a report; or the table, then every finding, then one sentence per scaler."""
     if form is not None:
-        out.print(_written(judged, form), markup=False, end="")
+        out.print(_written(judged, form), end="")
         return
     from ampsim.testing.report import COLOURS, sign
 
@@ -284,16 +284,16 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
     table = Table("level", box=None, pad_edge=False, header_style="bold")
     table.add_column("check", no_wrap=True)
     for name in judged.scalers:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(name, overflow="fold")
     for check, results in judged.rows():
         signs = [
-            f"[{COLOURS[result.outcome]}]{sign(result) if spelled else result.outcome}" if result else ""
+            Text(sign(result) if spelled else result.outcome, COLOURS[result.outcome]) if result else ""
             for result in results
         ]
         table.add_row(check.group.split()[0], check.name, *signs)
     print_table(table)
     for _, text in judged.at_length():
-        out.print(f"\n{text}", markup=False)
+        out.print(f"\n{text}")
     out.print()
     for line in [*judged.unasked(), *judged.summary()]:
-        out.print(line, markup=False)
+        out.print(line)

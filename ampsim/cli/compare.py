@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from ampsim.cli.completion import complete_dialect
@@ -46,7 +45,7 @@ def list_dialects(
     table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
     for name in dialects.names():
         dialect = dialects.ALL[name]
-        table.add_row(*map(escape, (name, ", ".join(_defaults(dialect)), dialect.source)))
+        table.add_row(name, ", ".join(_defaults(dialect)), dialect.source)
     print_table(table)
 
 
@@ -83,7 +82,7 @@ def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
         fail(str(error))
     _print_words(names, default, given)
     search = shortest_separation(searched[0], searched[1], longest)
-    out.print(f"\n{_settings(names, known, ALIKE | given)}: {_found(search)}", markup=False)
+    out.print(f"\n{_settings(names, known, ALIKE | given)}: {_found(search)}")
     if search.history is not None:
         _print_history(names, searched, search.history)
 
@@ -94,9 +93,9 @@ def _of(known: set[str], given: dict[str, Any]) -> dict[str, Any]:
 
 def _print_words(names: tuple[str, str], rules: Sequence[Rule], given: dict[str, Any]) -> None:
     title = "with these settings" if given else "by default"
-    table = Table(title, *map(escape, names), box=None, pad_edge=False, header_style="bold")
+    table = Table(title, *names, box=None, pad_edge=False, header_style="bold")
     for row in in_words(*rules):
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     if table.row_count:
         print_table(table)
     else:
@@ -129,12 +128,12 @@ def _found(search: Search) -> str:
 
 def _print_history(names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]) -> None:
     """Print the scales of both, to the first that differs."""
-    table = Table("update", "", *map(escape, names), box=None, pad_edge=False, header_style="bold")
+    table = Table("update", "", *names, box=None, pad_edge=False, header_style="bold")
     sides = [[f"{init(rule).scale!r}", *_scales(rule, history)] for rule in rules]
     flags = ["", *("overflow" if flag else "clean" for flag in history)]
     rows = [*zip(itertools.count(-1), flags, *sides, strict=False)]
     for number, flag, *scales in rows if len(rows) <= SHOWN + 1 else [("...",) * 4, *rows[-SHOWN:]]:
-        table.add_row("" if number == -1 else str(number), flag, *map(escape, scales))
+        table.add_row("" if number == -1 else str(number), flag, *scales)
     print_table(table)
 
 

@@ -46,7 +46,7 @@ def emit_test(
         declared = declared_traits(trait or (), without or ())
         source = emit(target, law, ranks=ranks, limit=time_limit, examples=examples, **declared)
         if file is None:
-            out.print(source, markup=False, end="")
+            out.print(source, end="")
         else:
             with replacing(file) as stream:
                 stream.write(source.encode())

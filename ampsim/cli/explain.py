@@ -47,7 +47,7 @@ def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why =
 
     is_text = " " in str(log) and not is_there(log)
     if is_text and (error := error_in(str(log))) is not None:
-        out.print(f"{error['name'].upper()}: {error['cause']}\n\nTry:\n- {error['cure']}", markup=False)
+        out.print(f"{error['name'].upper()}: {error['cause']}\n\nTry:\n- {error['cure']}")
         raise typer.Exit(1)
     history = _pasted(str(log)) if is_text else read_log(log)
     explanation = explain(history)
@@ -55,9 +55,9 @@ def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why =
         print(json.dumps(explanation.to_json(), indent=1))
     else:
         diagnosis, blank, rest = in_words(explanation, lines=why).partition("\n\n")
-        out.print(diagnosis, style=STYLES[explanation.verdict], markup=False)
+        out.print(diagnosis, style=STYLES[explanation.verdict])
         _draw(history)
-        out.print(f"\n{rest}" if blank else "", markup=False)
+        out.print(f"\n{rest}" if blank else "")
         _print_ledger(history)
     if html is not None:
         write_page(history, log, html)
@@ -83,7 +83,7 @@ def _draw(history: "History") -> None:
 
     if out.is_terminal and out.encoding.startswith("utf"):
         for line in sparkline(history, min(out.width, 100)):
-            out.print(line, style="cyan", markup=False)
+            out.print(line, style="cyan")
 
 
 def _print_ledger(history: "History") -> None:
@@ -93,7 +93,7 @@ def _print_ledger(history: "History") -> None:
     rows = skip_rows(history)
     if not rows:
         return
-    out.print(f"\nSkips, the last {ROWS} of {len(rows)} rows:" if len(rows) > ROWS else "\nSkips:", markup=False)
+    out.print(f"\nSkips, the last {ROWS} of {len(rows)} rows:" if len(rows) > ROWS else "\nSkips:")
     table = Table(history.unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         low = math.floor(first)

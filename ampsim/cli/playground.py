@@ -21,4 +21,4 @@ def write_playground(output: Output = Path("playground.html")) -> None:
         fail(f"{error.filename}: no such file; give the path of a file to write")
     except (DamagedFileError, OSError) as error:
         fail(str(error))
-    out.print(f"wrote {output}", markup=False, soft_wrap=True)
+    out.print(f"wrote {output}", soft_wrap=True)

@@ -34,4 +34,4 @@ def replay_history(
         for digit, state in zip(history, states(rule, [digit == "1" for digit in history]), strict=False):
             out.print(f"{'overflow' if digit == '1' else 'clean':8}  {state.scale!r}")
     except Exception as error:  # what the framework itself raises is a result, not a failure of ours
-        out.print(f"raises    {type(error).__name__}: {error}", markup=False)
+        out.print(f"raises    {type(error).__name__}: {error}")

@@ -40,7 +40,7 @@ def report_run(run: Run, page: Page = None) -> None:
     history = read_log(run)
     target = page or (run if run.name else run.resolve()).with_suffix(".html")
     write_page(history, run, target)
-    out.print(f"wrote {target}", markup=False)
+    out.print(f"wrote {target}")
 
 
 def read_log(log: Path) -> "History":

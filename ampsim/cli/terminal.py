@@ -28,20 +28,20 @@ class _Console(Console):
             yield segment if segment.control else segment._replace(text=segment.text.translate(CONTROLS))
 
 
-out = _Console(soft_wrap=True, highlight=False, emoji=False)
-err = _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+out = _Console(soft_wrap=True, highlight=False, emoji=False, markup=False)
+err = _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
 
 
 def print_table(table: Table) -> None:
     """Print a table; a pipe has no width to fit."""
-    (out if out.is_terminal else _Console(width=200)).print(table)
+    (out if out.is_terminal else _Console(width=200, markup=False)).print(table)
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
     """Say what is wrong and leave, with status 2 if it is wrong use; of a module that an extra brings, what to type."""
     if (absent := ABSENT.fullmatch(message)) and absent[2] in BROUGHT_BY:
         message = f"{absent[1]}; {line_to_type(absent[2])}"
-    err.print(f"ampsim: {message}", markup=False)
+    err.print(f"ampsim: {message}")
     raise typer.Exit(status)
 
 

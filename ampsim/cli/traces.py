@@ -57,7 +57,7 @@ def check_traces(
     out.print(f"{matching} of {number} match")
     if mismatches:
         for line in mismatches if verbose else mismatches[:1]:
-            out.print(line, markup=False)
+            out.print(line)
         raise typer.Exit(1)
 
 
@@ -161,7 +161,7 @@ def _report(asked: Sequence[Vector], verdicts: Sequence[Verdict], trouble: str) 
         _show(first)
     if trouble:
         told = f"{_name(asked[len(verdicts)])}: " if len(verdicts) < len(asked) else ""
-        out.print(f"{told}{trouble}", markup=False)
+        out.print(f"{told}{trouble}")
     _count(asked, verdicts)
     right = sum(verdict.kind == "right" for verdict in verdicts)
     out.print(f"{right} of {len(asked)} right" + ("" if right else "; expected some: it may decline, but not all"))
@@ -177,15 +177,15 @@ def _show(verdict: Verdict) -> None:
     """Print a wrong answer: its form, or the first update that is wrong and the history around it."""
     vector, step = verdict.vector, verdict.step
     if step is None:
-        out.print(f"{_name(vector)}: {verdict.said}", markup=False)
+        out.print(f"{_name(vector)}: {verdict.said}")
     else:
-        out.print(f"{_name(vector)}: update {step} is the first that is wrong", markup=False)
+        out.print(f"{_name(vector)}: update {step} is the first that is wrong")
         table = Table("update", "", "expected", "the program", box=None, pad_edge=False, header_style="bold")
         for n in range(max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)):
             flag = "overflow" if vector.found_inf[n] else "clean"
             table.add_row(str(n), flag, *(_entry(outcome, n) for outcome in (vector.outcome, verdict.outcome)))
         print_table(table)
-    out.print(f"what it read: {vector.question()}", markup=False)
+    out.print(f"what it read: {vector.question()}")
 
 
 def _entry(outcome: Outcome, n: int) -> str:

@@ -12,7 +12,7 @@ from ampsim.peers.registry import REGISTRY
 
 def main(arguments: Sequence[str]) -> int:
     """Build or list, and return the exit status: 1 if an environment could not be had, 2 for a name there is not."""
-    console = Console()
+    console = Console(markup=False)
     wanted = [each for each in arguments if each != "--list"] or [*environments.tables()]
     if unknown := [each for each in wanted if each not in environments.tables()]:
         there = ", ".join(environments.tables())

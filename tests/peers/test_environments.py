@@ -18,7 +18,7 @@ SATISFIED = ["--help"]  # installs nothing, and succeeds
 TABLES = {
     "broken": {"stages": [["--no-index", "no-such-package==1.0"]], "seconds": 1},
     "good": {"stages": [SATISFIED], "seconds": 1, "variables": {"LEVEL": "2"}},
-    "never": {"unavailable": "its newest wheel is for Python 3.6", "stages": [], "seconds": 1},
+    "never": {"unavailable": "its newest wheel is [cp36]", "stages": [], "seconds": 1},
 }
 
 
@@ -99,7 +99,7 @@ def test_a_build_goes_on_where_it_ended_and_past_what_cannot_be_had(home: Path) 
     assert environments.state("good") == "ready"
     assert environments.state("broken") == "half built"
     assert not (home / "good" / "bin" / "pip").stat().st_size, "what was there has stayed"
-    assert failed["never"] == "its newest wheel is for Python 3.6"
+    assert failed["never"] == "its newest wheel is [cp36]"
     assert "ERROR: Could not find a version that satisfies the requirement no-such-package==1.0" in failed["broken"]
     assert "good: built" in text.getvalue()
     before = (home / "good.log").stat().st_mtime_ns
@@ -119,7 +119,7 @@ def test_the_command_says_how_far_each_is_and_fails_where_one_could_not_be_had(
     ]  # fmt: skip
     assert main(["good"]) == 0
     assert main(["good", "never"]) == 1
-    assert "never could not be had: its newest wheel is for Python 3.6" in capsys.readouterr().out
+    assert "never could not be had: its newest wheel is [cp36]" in capsys.readouterr().out
     (home / "broken" / environments.STAMP).write_text(environments.stamp("broken"))
     assert main([]) == 1
     assert capsys.readouterr().out.splitlines()[-4:-1] == [
