@@ -355,3 +355,16 @@ def test_a_full_disk_is_named_with_its_cure_and_what_is_done_stays(name: str, tm
     assert code == 2
     assert f"ampsim: {name}No space left on device; expected a place to write to; make room there" in text
     assert [each["probe"] for each in read(path)[1:]] == ["a"]
+
+
+def test_a_package_that_is_not_there_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "triton":
+            raise metadata.PackageNotFoundError(name)
+        return f"{name} 1"
+
+    monkeypatch.setattr(run, "distributions", lambda name: [name] * (name != "triton"))
+    monkeypatch.setattr(run, "version", version)
+    with run.opened("cpu", 1.0, tmp_path / "card.jsonl") as (_, records):
+        versions = [records[0]["identity"].get(name) for name in ("triton", "hypothesis", "numpy")]
+    assert versions == [None, "hypothesis 1", "numpy 1"]
