@@ -26,7 +26,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.card import run
+from ampsim.card import probes, run
 from ampsim.card.run import Probe
 from ampsim.card.verify import read, verify, write
 from ampsim.cli import app
@@ -121,7 +121,7 @@ def at_a_terminal(python: str, code: str, cwd: Path) -> tuple[int, str]:
 
 
 DROPPING = """
-from ampsim.card import run
+from ampsim.card import probes, run
 class Dropped:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
@@ -355,6 +355,12 @@ def test_a_full_disk_is_named_with_its_cure_and_what_is_done_stays(name: str, tm
     assert code == 2
     assert f"ampsim: {name}No space left on device; expected a place to write to; make room there" in text
     assert [each["probe"] for each in read(path)[1:]] == ["a"]
+
+
+def test_the_source_is_that_of_each_file_by_its_name() -> None:
+    files = {path.relative_to(ROOT / "ampsim").as_posix(): path for path in (ROOT / "ampsim").rglob("*.py")}
+    names = sorted(files, key=lambda name: files[name])
+    assert probes.source() == b"".join(f"{name}\0".encode() + files[name].read_bytes() for name in names)
 
 
 def test_a_package_that_is_not_there_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
