@@ -183,8 +183,8 @@ def _when_complete(read: Callable[[], None], args: tuple[Any, ...], kwargs: dict
     if not callable(closure):
         return read()
 
-    def complete(*inputs: Any) -> Any:
-        result = closure(*inputs)
+    def complete(*inputs: Any, **options: Any) -> Any:
+        result = closure(*inputs, **options)
         read()  # the first of several calls counts
         return result
 

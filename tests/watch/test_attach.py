@@ -423,3 +423,22 @@ def test_a_gradient_that_is_conjugated_lazily_has_a_norm(path):
         param.grad = torch.tensor([3 + 4j]).conj()
         optimizer.step()
     assert next(records(path))["norm"] == 5.0
+
+
+def test_a_closure_is_called_as_the_optimizer_calls_it(path):
+    class Searching(torch.optim.SGD):  # as line searches do, which want the loss alone
+        def step(self, closure):
+            return closure(2.0, backward=True)
+
+    def closure(factor, *, backward):
+        loss = model(torch.ones(1, 2)).sum() * factor
+        if backward:
+            loss.backward()
+        return loss.item()
+
+    model = nn.Linear(2, 1)
+    optimizer = Searching(model.parameters(), 0.1)
+    with watch(model, optimizer, to=path):
+        assert optimizer.step(closure) == pytest.approx(2 * model(torch.ones(1, 2)).item())
+    [record] = records(path)
+    assert record["norm"] == pytest.approx(math.sqrt(12))

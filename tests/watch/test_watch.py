@@ -5,6 +5,7 @@ import gc
 import math
 import pickle
 import platform
+import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from ampsim.watch import run as watch_run
 from ampsim.watch import watch
 from ampsim.watch.measure import exponents, fingerprint, norms
 from ampsim.watch.sinks import _scalars, sink
-from ampsim.watch.step import Step
+from ampsim.watch.step import Step, _record
 from ampsim.watch.writer import Writer
 from tests.examples import examples
 
@@ -362,6 +363,7 @@ def test_the_head_of_the_file_says_what_is_known_of_the_run(tmp_path):
     watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
     head = read_run(tmp_path / "run.jsonl")
     assert {"started", "argv"} < head.keys()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", head["started"])
     assert {name: value for name, value in head.items() if name not in {"started", "argv"}} == {
         "scaler": "ampsim.torch.grad_scaler.GradScaler",
         "growth_factor": 2.0,
@@ -574,3 +576,17 @@ def test_a_trackers_histogram_has_zeros_below_all_binades_and_nothing_that_is_no
     sink(run, {}).append({"step": 0, "by_parameter": {"w": pack_counts(found.counts[0, :280].numpy())}})
     shown = logged[0]["ampsim/exponents/w"]
     assert [(edge, n) for edge, n in zip(shown.bins, shown.histogram, strict=False) if n] == [(-150, 1), (0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "skipped", "record"),
+    [
+        ([], [], {}),
+        ([], [True], {"skipped": True}),
+        ([], [False, None, True], {"skipped": True, "optimizers": [False, None, True]}),
+        ([(["a", "b"], [6.0, 8.0], 2.0)], [False], {"scale": 2.0, "skipped": False, "norm": 5.0}),
+        ([(["a"], [3.0], 1.0), (["b"], [8.0], 2.0)], [], {"scale": 1.0, "norm": 5.0}),
+    ],
+)
+def test_a_record_has_what_was_read_and_no_more(pairs, skipped, record):
+    assert _record(pairs, skipped) == record
