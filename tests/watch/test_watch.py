@@ -8,6 +8,7 @@ import platform
 import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from types import SimpleNamespace
 
 import numpy as np
@@ -246,6 +247,7 @@ def test_a_watched_scaler_is_copied_pickled_and_let_go_as_the_plain_one(tmp_path
     assert isinstance(scaler, torch.amp.GradScaler)
     with pytest.raises(ValueError, match="is being watched"):
         watch(model, optimizer, scaler, to=tmp_path / "other.jsonl")
+    assert type(scaler).__doc__ == torch.amp.GradScaler.__doc__
     for other in (copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):  # noqa: S301
         assert type(other) is torch.amp.GradScaler
         assert other.state_dict() == scaler.state_dict()
@@ -590,3 +592,48 @@ def test_a_trackers_histogram_has_zeros_below_all_binades_and_nothing_that_is_no
 )
 def test_a_record_has_what_was_read_and_no_more(pairs, skipped, record):
     assert _record(pairs, skipped) == record
+
+
+def test_where_one_of_several_places_is_refused_the_others_are_closed():
+    closed = []
+    taker = SimpleNamespace(append=lambda record: None, close=lambda: closed.append(True))
+    model = make()
+    for wrong in ({"to": [taker, 3]}, {"to": taker, "first_step": -1}):
+        with pytest.raises((TypeError, ValueError)):
+            watch(model, torch.optim.SGD(model.parameters(), 0.1), **wrong)
+    assert closed == [True, True]
+
+
+def test_a_tracker_is_given_numbers_and_texts():
+    record = {"step": 3, "loss": 2, "alarm": "none moves", "skipped": True, "parts": [1.0], "none": None}
+    assert _scalars(record) == {"loss": 2.0, "alarm": "none moves", "skipped": 1.0}
+
+
+def test_exponents_are_counted_where_nothing_counts_many_at_once(monkeypatch):
+    grads, scale = [("a", torch.tensor([1.0, 0.0, math.inf])), ("b", torch.full((5,), 3.0))], torch.tensor(2.0)
+    (fast,) = exponents(grads, scale)
+    monkeypatch.setattr("ampsim.watch.measure.counter_of_many", lambda device: None)
+    (slow,) = exponents(grads, scale)
+    assert (slow.names, slow.counts.tolist()) == (fast.names, fast.counts.tolist())
+
+
+def test_a_run_that_nobody_closes_is_closed_at_the_end_of_the_process(tmp_path, monkeypatch):
+    at_end = []
+    calls = SimpleNamespace(register=at_end.append, unregister=at_end.remove)
+    monkeypatch.setattr(watch_run, "atexit", calls)
+    model = make()
+    run = watch(model, torch.optim.SGD(model.parameters(), 0.1), to=tmp_path / "run.jsonl")
+    assert at_end == [run.close]
+    run.close()
+    assert at_end == []
+
+
+def test_any_real_number_may_be_logged(tmp_path):
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
+        run.log(a=Fraction(1, 2), b=np.float32(0.5), c=3, d=True)
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    [record] = records(tmp_path / "run.jsonl")
+    assert [record[name] for name in "abcd"] == [0.5, 0.5, 3, True]
