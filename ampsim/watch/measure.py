@@ -77,11 +77,10 @@ def exponents(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Counts]:
 def fingerprint(params: list[Tensor]) -> list[Tensor]:
     """Return one int64 per device that another value of any parameter changes, all but certainly."""
     devices: dict[torch.device, list[Tensor]] = {}
-    with torch.no_grad():
-        for param in map(_plain, params):
-            whole = param.view(_INTEGERS[param.element_size()])
-            devices.setdefault(param.device, []).append(whole.sum(dtype=torch.int64))
-        return [torch.stack(sums) for sums in devices.values()]
+    for param in map(_plain, params):
+        whole = param.view(_INTEGERS[param.element_size()])
+        devices.setdefault(param.device, []).append(whole.sum(dtype=torch.int64))
+    return [torch.stack(sums) for sums in devices.values()]
 
 
 def _plain(tensor: Any) -> Tensor:

@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.probe.binades import BINS
 from ampsim.probe.fetched import Fetched
 from ampsim.run_file import pack_counts
 from ampsim.watch.measure import Counts, Norms
@@ -48,7 +47,7 @@ class Step:
         logged = {name: next(tensors).item() if isinstance(v, Tensor) else v for name, v in self.logged.items()}
         record = _record(pairs, skipped if any(self.flags) else [])
         for names, rows in counts:
-            packed = {name: pack_counts(row[:BINS]) for name, row in zip(names, rows, strict=True)}
+            packed = {name: pack_counts(row) for name, row in zip(names, rows, strict=True)}
             record.setdefault("by_parameter", {}).update(packed)
         return record | logged, moved
 

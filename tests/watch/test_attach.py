@@ -442,3 +442,19 @@ def test_a_closure_is_called_as_the_optimizer_calls_it(path):
         assert optimizer.step(closure) == pytest.approx(2 * model(torch.ones(1, 2)).item())
     [record] = records(path)
     assert record["norm"] == pytest.approx(math.sqrt(12))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_scalers_calls_are_given_and_return_is_passed_on(path, kind):
+    class Noting(torch.optim.SGD):
+        def step(self, closure=None, *, times=1):
+            super().step(closure)
+            return times
+
+    param = one()[0]
+    optimizer, scaler = Noting([param], 1e-3), kind("cpu", init_scale=2.0)
+    with watch({"w": param}, optimizer, scaler, to=path):
+        scaler.scale(param.sum()).backward()
+        assert scaler.step(optimizer, times=7) == 7
+        scaler.update(new_scale=32.0)
+    assert scaler.get_scale() == 32.0

@@ -632,8 +632,10 @@ def test_any_real_number_may_be_logged(tmp_path):
     model = make()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
-        run.log(a=Fraction(1, 2), b=np.float32(0.5), c=3, d=True)
-        model(torch.ones(1, 3)).sum().backward()
+        loss = model(torch.ones(1, 3)).sum()
+        run.log(a=Fraction(1, 2), b=np.float32(0.5), c=3, d=True, loss=loss)
+        assert not run._logged["loss"].requires_grad, "its graph is let go"
+        loss.backward()
         optimizer.step()
     [record] = records(tmp_path / "run.jsonl")
     assert [record[name] for name in "abcd"] == [0.5, 0.5, 3, True]
