@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import find as shortest
+from hypothesis import given, settings
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 if not torch.distributed.is_available():
@@ -26,6 +28,7 @@ from ampsim.testing.kit.expected import backed_off, scales, trajectory  # noqa: 
 from ampsim.testing.kit.laws import LAWS  # noqa: E402
 from ampsim.testing.kit.laws.protocol import modelled  # noqa: E402
 from ampsim.testing.kit.laws.state_machine import STREAK  # noqa: E402
+from ampsim.testing.kit.strategies import rules  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError, Law, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
 from ampsim.testing.load import load  # noqa: E402
@@ -95,6 +98,19 @@ def test_a_law_asks_for_what_the_scaler_may_know(traits: dict[str, Any], asked: 
     subject = Subject(torch.amp.GradScaler, Traits(**traits, without=frozenset({"fused"})))
     Example(subject, law).judge(new_scale=asked, factor=(0.7, 2.0), kernel=True)
     assert given == [known, (0.5, 2.0) if "powers_of_two" in traits else (0.7, 2.0), False]
+
+
+@settings(max_examples=20)
+@given(rules(growth=False), rules())
+def test_rules_move_the_scale_and_reach_the_top_where_they_may(far: dict[str, Any], any_: dict[str, Any]) -> None:
+    assert far["init_scale"] <= 2.0**16
+    for rule in (far, any_):
+        assert rule["backoff_factor"] < 1 < rule["growth_factor"]
+        torch.amp.GradScaler("cpu", **rule)
+
+
+def test_rules_begin_at_the_top() -> None:
+    assert shortest(rules(), lambda rule: rule["init_scale"] == 2.0**127)["growth_interval"] == 1
 
 
 LOSS, CLEAN, UNSCALE, STEP, UPDATE = ("scale", 0), ("clean", 0), ("unscale_", 0), ("step", 0), ("update", 0)
