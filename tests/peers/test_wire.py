@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.peers import environments, wire
+from ampsim.peers import environments, serve, wire
 from ampsim.peers.peer import Peer
 from ampsim.peers.wire import PeerLostError, PeerRaisedError, Remote, _Process
 
@@ -73,6 +73,12 @@ def test_floats_cross_with_their_bits_and_what_is_printed_does_no_harm(remote: R
     assert step.unscaled[:2] == (5e-324, -INF)
     assert step.unscaled[2] != step.unscaled[2]
     assert (step.used, step.stepped, step.scale) == (0.1, None, INF)
+
+
+def test_each_call_of_a_peer_may_come_and_no_other() -> None:
+    assert {*Peer.__abstractmethods__, "version", "history", "state_dict", "load_state_dict"} == serve.CALLS
+    said = serve.answer(object(), {"call": "close"})["raised"]
+    assert said == ["ValueError", f"'close': expected one of {', '.join(sorted(serve.CALLS))}"]
 
 
 def test_a_history_is_asked_of_a_peer_that_has_not_begun(remote: Remote) -> None:
