@@ -271,6 +271,7 @@ FLAX, JMP = (
         FLAX(Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
         FLAX(Rule(growth_factor=1.1), "^growth_factor=1.1 is no float32 number: expected one, flax rounds it"),
         FLAX(Rule(backoff_factor=0.3), "^backoff_factor=0.3 is no float32 number"),
+        FLAX(Rule(growth_test=">="), "^growth_test='>=': expected '=='"),
         FLAX(Rule(**THIRDS, arithmetic=DIVIDE), "^backoff='divide': expected 'multiply'"),
         JMP(Rule(), "^min_scale=None: expected 1.0, jmp holds nothing else"),
         JMP(Rule(min_scale=0.5), "^min_scale=0.5: expected 1.0"),
@@ -279,12 +280,20 @@ FLAX, JMP = (
         JMP(JMP_RULES[3][0], "^backoff='divide': expected 'reciprocal', jmp within jit"),
         JMP(Rule(min_scale=1.0, max_scale=8e4), "^max_scale=80000.0: expected None"),
         JMP(Rule(min_scale=1.0, delay=1), "^delay=1: expected 0"),
+        JMP(Rule(min_scale=1.0, hysteresis=2), "^hysteresis=2: expected 1"),
+        JMP(Rule(min_scale=1.0, growth_test=">="), "^growth_test='>=': expected '=='"),
         JMP(Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), "expected float32 that keeps_finite"),
     ],
 )
 def test_what_a_peer_cannot_hold(to, rule, text) -> None:
     with pytest.raises(ValueError, match=text):
         to(LossScale.create(rule))
+
+
+@pytest.mark.peer("flax")
+def test_flax_holds_no_scale_in_double() -> None:
+    with jax.enable_x64(True), pytest.raises(ValueError, match=r"^dtype='float64': expected 'float32', flax holds"):
+        interop.to_flax(LossScale.create(Rule(arithmetic=Arithmetic(dtype="float64"))))
 
 
 @pytest.mark.peer("jmp")
