@@ -137,7 +137,6 @@ def rule_of_flax(dynamic_scale: Any) -> Rule:
         "flax.DynamicScale",
         growth=float(dynamic_scale.growth_factor),
         backoff=float(dynamic_scale.backoff_factor),
-        interval=max(interval, 1),
     )
     return rule.replace(growth_interval=interval + 1, min_scale=None if low is None else float(low))
 

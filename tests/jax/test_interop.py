@@ -84,6 +84,11 @@ def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
         assert back.state == expected
 
 
+def test_torchs_own_scaler_has_the_keys_that_are_written_without_a_delay() -> None:
+    torch = pytest.importorskip("torch")
+    assert interop.to_torch_state_dict(LossScale.create()).keys() == torch.amp.GradScaler("cpu").state_dict().keys()
+
+
 @pytest.mark.parametrize("saved", [{}, {"scale": 1.0}])
 def test_an_incomplete_state_dict(saved) -> None:
     with pytest.raises(ValueError, match=r"expected an enabled scaler's state_dict\(\)"):
