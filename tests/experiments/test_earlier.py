@@ -74,3 +74,10 @@ def test_a_damaged_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("{")
     assert earlier.earlier(path, {"steps": 1}, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("commit", "said"), [("0123456789abcdef", "0123456789ab"), (None, "no commit"), ("", "no commit")]
+)
+def test_a_commit_is_told_in_twelve_digits(commit: str | None, said: str) -> None:
+    assert earlier.Earlier({"commit": commit}, []).commit == said

@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ import experiments
 from ampsim import records
 from experiments import runner
 from experiments.__main__ import main as experiments_main
-from experiments.runner import cli, device, everything, execute, pool, progress, provenance
+from experiments.runner import cli, device, everything, execute, pool, progress, provenance, settings
 from experiments.runner.experiment import Experiment, stems
 from tests import warm
 from tests.experiments import tiny
@@ -477,6 +478,38 @@ def test_all_leaves_out_what_does_not_run_on_the_device(
 ) -> None:
     assert everything.main(argv) == 0
     assert "left out: tiny, does not run on cuda" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("condition", "good", "bad"),
+    [
+        (settings.COUNT, (1, 9), (0, -1)),
+        (settings.POSITIVE, (5e-324, 1e308), (0.0, math.inf, math.nan)),
+        (settings.FROM_0, (0.0, 1e308), (-5e-324, math.inf, math.nan)),
+        (settings.SHARE, (0.0, 1.0), (-0.1, 1.1)),
+        (settings.BEFORE_THE_END, (0, 2), (-1, 3)),
+        (settings.EXPONENT, (-126, 127), (-127, 128)),
+        (settings.SEED, (0, 2**32 - 1), (-1, 2**32)),
+    ],
+)
+def test_a_setting_may_be_what_its_words_say_to_the_ends(condition, good, bad) -> None:
+    config = SimpleNamespace(steps=3)
+    assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+
+
+def test_as_many_processes_run_as_are_asked_for_or_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, on_cpu in ((None, 1), (1, 1), (2, 2), (64, 2)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        asked = ({}, {"smoke": True}, {"device": "cuda"}, {"jobs": 5}, {"jobs": 5, "smoke": True})
+        assert [execute.Options(**each).processes for each in asked] == [on_cpu, 1, 1, 5, 5]
+
+
+def test_what_is_up_to_date_takes_no_time_unless_it_is_forced(three: Path) -> None:
+    assert everything_in_this_process([]) == 0
+    it = Experiment("tiny")
+    taken = records.read_provenance(three / "data" / "cpu" / "tiny.jsonl")["unit_seconds"]
+    given = ({}, {"force": True, "jobs": 1}, {"smoke": True}, {"force": True, "smoke": True})
+    assert [everything.seconds(it, execute.Options(**each)) for each in given] == [0.0, taken, 1.0, 1.0]
 
 
 def test_what_measures_time_is_not_expected_to_end_sooner_with_more_workers(three: Path) -> None:
