@@ -267,3 +267,22 @@ def test_a_scaler_is_used_where_any_batch_has_a_pass_or_an_update(passes, found,
     run = object.__new__(JaxRun)
     run.passes, run.found = passes, found
     assert run.used is used
+
+
+def test_an_optimizers_state_is_known_by_its_name_or_by_optaxs_types():
+    optax, run = pytest.importorskip("optax"), object.__new__(JaxRun)
+    state = {"params": {"w": jnp.ones(2)}, "mine": optax.adam(0.1).init({"w": jnp.ones(2)})}
+    named = ["opt_state.m", "train.opt.m", "train.optimizer.m", "0.opt_state.m"]
+    run.loop = Loop(lambda batch: None, state)
+    run.states = [dict.fromkeys([*named, "params.w", "mine.0.mu.w", "mine.0.count", "optics.m", "adopt.m", "opt"])]
+    assert run.owners().keys() == {*named, "mine.0.mu.w", "mine.0.count"}
+    assert {*run.owners().values()} == {"the optimizer"}
+
+
+def test_what_is_planted_counts_the_passes_that_were_seen_and_is_taken_out():
+    run, fault = object.__new__(JaxRun), Fault(2.0, ENDS[0])
+    for passes, arrived, seen in ((0, 0, {}), (2, 0, {"": 2}), (2, 3, {"": 2, **dict.fromkeys(ENDS, 3)})):
+        with run.planting(fault) as planted:
+            assert (FAULTS.fault, FAULTS.passes, FAULTS.arrived) == (fault, 0, 0)
+            FAULTS.passes, FAULTS.arrived = passes, arrived
+        assert (planted.passes, planted.outputs, FAULTS.fault) == (seen, 1, NOTHING)
