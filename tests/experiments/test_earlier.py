@@ -41,6 +41,7 @@ def test_the_comparison_counts_equal_records_and_names_the_other_machine(tmp_pat
         ({"commit": "b" * 40, "device": {"name": "another CPU"}}, True),
         ({"versions": {"python": "3.13.0", "torch": "2.13.0", "wandb": "2"}}, True),  # not of what both have
         ({"versions": {"python": "3.12.1", "torch": "2.12.0"}}, False),
+        ({"versions": {"torch": "2.13.0", "numpy": "2"}}, False),
         ({"versions": {"python": "3.12.1", "numpy": "2"}}, False),
         ({"source_sha256": "t"}, False),
         ({"dirty": True}, True),

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from math import comb
 from pathlib import Path
 
@@ -235,3 +236,8 @@ def test_a_thread_is_given_what_spawn_was() -> None:
 
     run(program)
     assert given == [(1,), {"key": 2}]
+
+
+def test_a_run_may_be_in_any_thread() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: run(walkers(2, 1))).result().trace == run(walkers(2, 1)).trace
