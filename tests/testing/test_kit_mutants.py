@@ -117,6 +117,13 @@ class TakesAnyFactor(TorchScaler):
         self._growth_factor, self._backoff_factor = growth_factor, backoff_factor
 
 
+class RefusesFactorsInItsOwnWords(TorchScaler):
+    def __init__(self, device, init_scale, growth_factor, backoff_factor, growth_interval):
+        if not backoff_factor < 1 < growth_factor:
+            raise ValueError("no such factors")
+        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval)
+
+
 class StartsTheGradientAnew(TorchScaler):
     """Each micro-batch's gradient takes the place of the one before."""
 
@@ -210,7 +217,10 @@ KILLS = {
     "a_step_without_gradients_is_refused": [StepsWithoutGradients],
     "an_update_without_a_step_is_refused": [theirs.UpdatesWithoutAnyCheck],
     "what_is_no_loss_is_refused": [ScalesNumbers],
-    "factors_that_do_not_move_the_scale_are_refused": [TakesAnyFactor],
+    "factors_that_do_not_move_the_scale_are_refused": [
+        TakesAnyFactor,
+        Subject(RefusesFactorsInItsOwnWords, Traits(drop_in=True)),
+    ],
     "any_calls_do_what_torchs_do": [
         theirs.KeepsStagesOnOverride,
         Subject(theirs.UnscalesByDividing, Traits(drop_in=True)),

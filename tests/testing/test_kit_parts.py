@@ -33,6 +33,7 @@ from ampsim.testing.kit.subject import as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError, Law, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
 from ampsim.testing.load import load  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
+from ampsim.testing.loop.laws.ranks import _takes_group  # noqa: E402
 from ampsim.testing.ranks import judge  # noqa: E402
 from ampsim.testing.ranks.gradients import DDP, FSDP2, Replicated, Sharded, bits, kind_of  # noqa: E402
 from ampsim.testing.ranks.judge import find  # noqa: E402
@@ -137,6 +138,25 @@ def test_what_is_counted_is_shown_by_growth(name: str) -> None:
     more, expected = (derives[each](Traits(), **drawn) for each in ("more", "expected"))
     assert expected[-2] < expected[-1]
     assert len([True, *more]) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("maker", "is_torchs", "inherits"),
+    [
+        (torch.amp.GradScaler, True, False),
+        (type("Child", (torch.amp.GradScaler,), {}), True, True),
+        (lambda rule: FromFlag(lambda: 1.0, lambda found_inf: None), False, False),
+        (lambda rule: 1 / 0, False, False),
+    ],
+)
+def test_what_a_scaler_inherits_from(maker: Any, is_torchs: bool, inherits: bool) -> None:
+    subject = as_subject(maker)
+    assert (subject.is_torchs, subject.inherits) == (is_torchs, inherits)
+
+
+@pytest.mark.parametrize(("make", "takes"), [(sgd, False), (lambda scaler, group: 0, True), (dict, False)])
+def test_who_takes_a_group_is_seen_in_what_it_takes(make: Any, takes: bool) -> None:
+    assert _takes_group(make) is takes
 
 
 def test_how_a_law_is_settled() -> None:
