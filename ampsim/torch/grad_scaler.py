@@ -26,7 +26,7 @@ from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
 from ampsim.torch.threads.launcher import Launch
 from ampsim.torch.threads.register import Register, Sync, Ticket
-from ampsim.torch.torch_names import TorchNames
+from ampsim.torch.torch_names import CHECK, TorchNames
 
 T = TypeVar("T")
 ByHand = Callable[[AnyVersion], AnyVersion]  # makes the version after an update whatever was found
@@ -52,7 +52,7 @@ class GradScaler(TorchNames):
         * CUDA: the optimizers of one iteration step on one stream, or `update` is called behind all of theirs.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 7 to 12, 14 and 16 remain:
+    Differences from torch. With ``exact_torch=True`` only 8 to 12, 14 and 16 remain:
         1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
            inf into the parameters; 144 overflows in a row lead there from the default scale.
         2. Below scale 1 gradients are checked after the division too, and at any scale the sums of a sparse
@@ -63,13 +63,16 @@ class GradScaler(TorchNames):
         6. What state a fused optimizer makes in a step that is skipped is dropped. torch keeps it, and its fused SGD
            then takes uninitialized memory for its momentum. In both a fused optimizer is called although its kernel
            skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
-        7. ``load_state_dict`` in the middle of an iteration ends it; torch swaps the scale under it.
+        7. ``load_state_dict`` in the middle of an iteration refuses the gradients of it that are not divided yet, as 15
+           does, if they would be divided by another scale; torch divides them by that. In a loop that passes tickets it
+           ends the iteration.
         8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
            place, or taken over half of the dict. A key that is missing is named in a sentence, still as a KeyError.
         9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
         10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
            int for a found_inf.
-        11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler.
+        11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler, and a
+           RuntimeWarning says so: one that divides them all the same, by a scale that it was told elsewhere, must not.
         12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
            refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
@@ -293,15 +296,19 @@ class GradScaler(TorchNames):
             raise refusals.CLOSURE.error()
         ticket = self._iterations.stepping("step", ticket)
         overridden = getattr(self.unscale_, "__func__", None) is not GradScaler.unscale_
-        if overridden and not is_fused(optimizer) and self._records.stage(ticket.index, optimizer) is Stage.READY:
+        by_override = overridden and not is_fused(optimizer)
+        if by_override and self._records.stage(ticket.index, optimizer) is Stage.READY:
             self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
-        result = self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs))
+        take = partial(self._take, ticket, args, kwargs, divides=not by_override)
+        result = self._holding("step", optimizer, ticket, take)
         return result if self._launcher.here() else None
 
-    def _take(self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep) -> object:
+    def _take(
+        self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep, *, divides: bool
+    ) -> object:
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
             ticket.value.keep(every_gradient(step.record.optimizer))
-        result = step.take(args, kwargs)
+        result = step.take(args, kwargs, divides=divides)
         self._stepped(ticket.index, step.record)
         return result
 
@@ -318,7 +325,7 @@ class GradScaler(TorchNames):
         return self._held(name, optimizer, ticket, work)
 
     def _held(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
-        owned = self._owners.may_refuse
+        owned = self._owners.may_refuse and name != CHECK  # which divides nothing
         if owned and (self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer)):
             self._owners.check_owner(optimizer, ticket)
         check = partial(self._iterations.checked, name, ticket)
@@ -491,13 +498,17 @@ class GradScaler(TorchNames):
         if self._ranks:
             self._ranks.check_equal("load_state_dict", {**config.named(rule), "states": states})
         newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
-        changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": StepRecords(sync=self._sync)}
-        changed["_by_hand"] = None
+        versions = () if newest is None else newest.restored(states, rule)
+        goes_on = not self._iterations.by_ticket  # the iteration, as in torch
+        records = self._records.renewed(ticket=len(versions) - 1 if goes_on else None)
+        if goes_on:
+            for ticket in () if newest is None else self._iterations.started("load_state_dict").outstanding():
+                self._owners.swap(ticket, self._records.of(ticket.index))
+        changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": records, "_by_hand": None}
         if self._options.capturable:
             changed["_report"] = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
         else:
-            changed |= {"_scaled": None, "_report": StepReport()}
-        versions = () if newest is None else newest.restored(states, rule)
+            changed["_report"] = StepReport()
         self._iterations.restore(versions, partial(vars(self).update, changed))
 
     def __getstate__(self) -> dict[str, Any]:

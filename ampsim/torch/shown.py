@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from enum import Enum
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
+from torch.amp.grad_scaler import OptState
 from torch.utils._pytree import tree_map_only
 
 from ampsim.torch.gradients.unscale import FoundInf
@@ -138,7 +139,8 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
     """The state of one optimizer in one iteration as torch keeps it: its record, under torch's names.
 
     ``stage`` and ``found_inf_per_device`` are read off the record and written to it, before `unscale_` and after
-    `step`; of an iteration that has ended it is what it was. Under other names a client may note what it likes.
+    `step`; of an iteration that has ended it is what it was. A stage may be of a client's own copy of torch's enum, and
+    is read back so. Under other names a client may note what it likes.
     """
 
     def __init__(self, states: "OptimizerStates", record: Record) -> None:
@@ -146,12 +148,18 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         if key == "stage":
-            return OptState(self._record.stage.value)
+            record = self._record
+            return (
+                record.shown
+                if record.shown and record.shown.name == record.stage.name
+                else OptState(record.stage.value)
+            )
         return self._record.found_inf if key == "found_inf_per_device" else self._record.notes[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key == "stage" and isinstance(value, OptState):
-            self._states.move(self._record, Stage(value.value))
+        if key == "stage" and isinstance(value, Enum) and value.name in Stage.__members__:
+            self._states.move(self._record, Stage[value.name])
+            self._record.shown = value
         elif key == "found_inf_per_device" and isinstance(value, dict) and not self._states.by_ranks:
             self._record.found_inf = FoundInf(value)
         elif key in _TORCHS:
@@ -185,7 +193,7 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
         *,
         by_ranks: bool,
     ) -> None:
-        defaultdict.__init__(self, _refresh_per_optimizer_state)  # type: ignore[arg-type] # to be read
+        defaultdict.__init__(self, records.factory)
         self._records, self._stepped, self._end, self.by_ranks = records, stepped, end, by_ranks
 
     def move(self, record: Record, stage: Stage) -> None:
@@ -201,7 +209,13 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
         record.move(stage)
 
     def __getitem__(self, key: int) -> OptimizerState:
-        return OptimizerState(self, self._records.looked_at(key))
+        is_new = key not in self
+        state = OptimizerState(self, self._records.looked_at(key))
+        if is_new:
+            for name, value in self._records.factory().items():
+                if value or name not in _TORCHS:
+                    state[name] = value
+        return state
 
     def __setitem__(self, key: int, value: Mapping[str, Any]) -> None:
         if not isinstance(value, Mapping):
@@ -247,4 +261,4 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
         return len(self._records.by_id())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return defaultdict, (_refresh_per_optimizer_state, dict(self))
+        return defaultdict, (self._records.factory, dict(self))

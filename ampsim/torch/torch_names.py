@@ -43,6 +43,8 @@ from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, StepRecords
 from ampsim.torch.threads.iterations import Iterations
 
+CHECK = "_check_inf_per_device"
+
 
 class TorchNames(TorchScaler):
     """An instance of torch's class, whose ``__init__`` does not run, with its private names; see the module.
@@ -82,6 +84,8 @@ class TorchNames(TorchScaler):
         new_scale = self._init_scale if new_scale is None else new_scale
         if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
             new_scale = float(new_scale)
+        if isinstance(new_scale, Tensor) and new_scale.numel() == 1:
+            new_scale = new_scale.reshape(())
         new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
         self._write("_scale", new_scale, self._scale_now, lambda version: version.override(self._rule, new_scale))
 
@@ -137,7 +141,8 @@ class TorchNames(TorchScaler):
                 "update(new_scale) or load_state_dict()"
             )
         if self._iterations.register is None:
-            self.load_state_dict(self.state_dict() | change)
+            saved = checkpoint.to_dict(self._rule, self._first, self._options.depth)  # by no override of a subclass
+            _, self._first = checkpoint.from_dict(saved | change, self._rule, self._options)
         elif "scale" in change:  # it has started: as in torch, this is read and no more
             self._first = (replace(self._first[0], **change), *self._first[1:])
         else:
@@ -150,6 +155,7 @@ class TorchNames(TorchScaler):
         now = self._read_states()
         now.clear()
         now.update(states)
+        self._records.factory = getattr(states, "default_factory", None) or self._records.factory
 
     def _updates_by_hand(self) -> bool:
         """Tell whether a subclass may end iterations by an `update` copied from torch's."""
@@ -205,15 +211,14 @@ class TorchNames(TorchScaler):
 
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:  # type: ignore[override]
         """Record by device whether the gradients, which stay scaled, are all finite: 0.0 or 1.0, shape ()."""
-        name = "_check_inf_per_device"
-        ticket = self._iterations.stepping(name, None)
-        return self._holding(name, optimizer, ticket, OptimizerStep.check)  # type: ignore[no-any-return]
+        ticket = self._iterations.stepping(CHECK, None)
+        return self._holding(CHECK, optimizer, ticket, OptimizerStep.check)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------------------------------------- overrides
 
     def _check_overrides(self) -> None:
         """Raise TypeError for an override of what torch's other methods call and ours do not."""
-        for name in _NEVER_CALLED:
+        for name in sorted(_NEVER_CALLED):
             if not self._is_ours(name):
                 raise TypeError(
                     f"{type(self).__name__} overrides {name}, which would never be called: expected "

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from ampsim.torch import GradScaler, roundpipe
 from ampsim.torch.state.device import DeviceVersion
 from ampsim.torch.state.host import HostVersion
+from ampsim.torch.step import optimizer_step
 from tests.examples import examples
 from tests.torch import lockstep
 from tests.torch.helpers import INF, NAN, an_optimizer, told
@@ -561,13 +562,26 @@ def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
         assert len(calls) == 4
 
 
-def test_difference_7_loading_ends_the_iteration():
-    for make, stage in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, "called")):
+def test_difference_7_gradients_are_not_divided_by_a_scale_that_was_loaded_since():
+    for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu", init_scale=4.0)
-        _, optimizer = one(scaler, 1.0)
-        scaler.unscale_(optimizer)
+        param = torch.nn.Parameter(torch.zeros(()))
+        optimizer = torch.optim.SGD([param])
+        scaler.scale(param).backward()
         scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0})
-        assert (told(lambda s=scaler, o=optimizer: s.unscale_(o)) is not None) == (stage is not None)
+        text = told(lambda s=scaler, o=optimizer: s.step(o))
+        assert ("would be divided by the scale 8.0: expected 4.0" in str(text)) == refused, text
+
+
+def test_difference_7_with_tickets_loading_ends_the_iteration():
+    scaler = GradScaler("cpu", init_scale=4.0)
+    ticket = scaler.begin()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))])
+    scaler.unscale_(optimizer, ticket=ticket)
+    scaler.load_state_dict(scaler.state_dict())
+    with pytest.raises(RuntimeError, match="expected one that this scaler's begin"):
+        scaler.step(optimizer, ticket=ticket)
+    scaler.unscale_(optimizer, ticket=scaler.begin())
 
 
 def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
@@ -665,7 +679,9 @@ def test_difference_11_an_optimizer_that_wants_the_scaler_gets_unscaled_gradient
         scaler.scale(torch.tensor(1.0))
         param.data.zero_()
         param.grad = torch.tensor(4.0)
-        scaler.step(optimizer)
+        optimizer_step._wants_scaler.cache_clear()  # it tells once of each step
+        with pytest.warns(RuntimeWarning, match=r"WantsTheScaler.step takes grad_scaler: .* unscaled, and no scaler"):
+            scaler.step(optimizer)
         assert param.item() == moved
         assert optimizer.given is None
     scaler = torch.amp.GradScaler("cpu")

@@ -4,6 +4,7 @@ import copy
 import io
 from collections import defaultdict
 from contextlib import closing
+from enum import Enum
 from functools import partial
 from unittest import mock
 
@@ -821,6 +822,163 @@ class Exact(GradScaler):
 
     def __init__(self, *args, **constants):
         super().__init__(*args, exact_torch=True, **constants)
+
+
+# -------------------------------------------------------- methods, enums, groups and loads of a client's own
+
+
+def with_unscale(name, unscale):
+    """Register a client whose class, or whose scaler itself, has an `unscale_` of its own."""
+
+    def run_it(base, on_class):
+        run = Run(type("Own", (base,), {"unscale_": unscale}) if on_class else base)
+        if not on_class:
+            run.scaler.unscale_ = partial(unscale, run.scaler)
+        for i in range(STEPS):
+            run.backward(i)
+            try:
+                run.scaler.step(run.optimizer)
+                yield run.param.grad.tolist(), run.state["stage"].name, run.end()
+            except AssertionError as error:  # nothing was recorded
+                yield run.param.grad.tolist(), str(error)
+                run.scaler.unscale_ = partial(base.unscale_, run.scaler)
+
+    CLIENTS.extend(pytest.param(partial(run_it, on_class=each), id=f"{name}-{each}") for each in (True, False))
+
+
+def halve(scaler, optimizer):
+    scaler._check_inf_per_device(optimizer)
+    for param in optimizer.param_groups[0]["params"]:
+        param.grad.div_(2 * scaler.get_scale())
+
+
+with_unscale("an_unscale_that_only_looks", lambda scaler, optimizer: scaler._check_inf_per_device(optimizer) and None)
+with_unscale("an_unscale_that_divides_and_leaves_the_stage", halve)
+with_unscale("an_unscale_that_records_nothing", lambda scaler, optimizer: None)
+
+
+def loading(name, when, change=(), **options):
+    """Register a client that loads a state within each third iteration."""
+
+    def run_it(base):
+        run = Run(base, **options)
+        for i in range(STEPS):
+            run.backward(i)
+            for at, call in enumerate((run.scaler.unscale_, run.scaler.step)):
+                if i % 3 == 0 and at == when:
+                    run.scaler.load_state_dict(run.scaler.state_dict() | dict(change))
+                call(run.optimizer)
+            if i % 3 == 0 and when == 2:
+                run.scaler.load_state_dict(run.scaler.state_dict() | dict(change))
+            yield run.param.grad.tolist(), run.state["stage"].name, found(run.state), run.end()
+
+    run_it.__name__ = name
+    client(run_it)
+
+
+for fused in (None, True):
+    kind = " fused" if fused else ""
+    loading(f"a_state_loaded_before_unscale{kind}", 0, fused=fused)
+    loading(f"a_state_loaded_between_unscale_and_step{kind}", 1, {"scale": 64.0, "_growth_tracker": 1}, fused=fused)
+    loading(f"a_state_loaded_between_step_and_update{kind}", 2, {"scale": 64.0}, fused=fused)
+
+
+@client
+def a_load_copied_from_torchs_that_writes_each_name(base):
+    class Copied(base):
+        more = 3
+
+        def state_dict(self):
+            return super().state_dict() | {"more": self.more}
+
+        def load_state_dict(self, state):
+            self._init_scale = state["scale"]
+            if self._scale is not None:
+                self._scale.fill_(state["scale"])
+            self._growth_factor, self._backoff_factor = state["growth_factor"], state["backoff_factor"]
+            self._growth_interval, self._init_growth_tracker = state["growth_interval"], state["_growth_tracker"]
+            if self._growth_tracker is not None:
+                self._growth_tracker.fill_(state["_growth_tracker"])
+            self.more = state["more"]
+
+    state = {"scale": 32.0, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 3, "_growth_tracker": 1}
+    run = Run(Copied)
+    for i in range(STEPS):
+        if i in (0, 4):
+            run.scaler.load_state_dict(state | {"more": i})
+        yield run.scaler.state_dict()
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+class OwnState(Enum):
+    """A client's copy of torch's enum, as fairscale has one."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
+
+
+@each_iteration
+def a_stage_of_an_enum_of_its_own(run, i):
+    run.backward(i)
+    run.scaler.unscale_(run.optimizer)
+    if not found(run.state):
+        run.optimizer.step()
+    run.state["stage"] = OwnState.STEPPED
+    yield run.state["stage"], run.end(), run.state["stage"]
+
+
+@client
+def states_made_by_a_factory_of_its_own(base):
+    run = Run(base)
+    for i in range(STEPS):
+        if i % 2:  # until the next update
+            run.scaler._per_optimizer_states = defaultdict(
+                lambda: {"stage": OwnState.READY, "found_inf_per_device": {}, "seen": False}
+            )
+        run.backward(i)
+        yield dict(run.state)
+        run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        yield run.state.get("seen"), run.end()
+
+
+@client
+def groups_whose_parameters_are_a_generator(base):
+    class Wrapped:
+        def __init__(self, inner):
+            self.inner = inner
+
+        @property
+        def param_groups(self):
+            return [{"params": iter(group["params"])} for group in self.inner.param_groups]
+
+        def step(self):
+            self.inner.step()
+
+    run = Run(base)
+    run.optimizer = Wrapped(run.optimizer)
+    for i in range(STEPS):
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        yield run.end()
+
+
+@client
+def a_check_of_gradients_of_another_scale(base):
+    run = Run(base)
+    run.backward(0)
+    run.scaler.update(16.0)
+    yield run.scaler._check_inf_per_device(run.optimizer)[CPU].item(), run.param.grad.tolist()
+
+
+@client
+def a_scale_of_shape_1(base):
+    run = Run(base)
+    run.scaler._scale = torch.full((1,), 2.0)
+    yield run.scaler.get_scale()
 
 
 @pytest.mark.parametrize("ours", [GradScaler, Exact])

@@ -1,7 +1,7 @@
 """An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from operator import attrgetter, length_hint
 
 import numpy as np
 import torch
@@ -64,7 +64,7 @@ def _any_kind(optimizer: Optimizer, *, sums: bool, uncoalesced: list[Tensor] | N
 def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
     """Group gradients that are plain without a look at each in Python; None of others, or of few."""
     lists = [group["params"] for group in optimizer.param_groups]
-    if len(lists) == 1 and len(lists[0]) < FEW:
+    if len(lists) == 1 and length_hint(lists[0], FEW) < FEW:  # a generator's has none
         return None
     grads = [grad for params in lists for param in params if (grad := param.grad) is not None]
     return PlainGroups({(grads[0].device, grads[0].dtype): grads}) if are_plain(grads) else None

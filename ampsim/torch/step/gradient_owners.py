@@ -43,6 +43,9 @@ class Owners:
     def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
         """Note that a ticket with these records ends."""
 
+    def swap(self, ticket: ScaleTicket, records: list[Record]) -> None:
+        """Note that another scale comes in the place of a ticket's, which has these records."""
+
 
 class GradientOwners(Owners):
     """The tickets that gradients belong to, as tags on the gradients.
@@ -144,12 +147,12 @@ class _Seen:
 
     def __init__(self, lists: list[list[Tensor]], known: int, unstepped: set[int]) -> None:
         self.unstepped = unstepped  # ids
-        self._lists, self._sizes, self._known = lists, list(map(len, lists)), known
+        self._lists, self._sizes, self._known = lists, list(map(operator.length_hint, lists)), known
 
     def is_of(self, lists: list[list[Tensor]], known: int) -> bool:
         """Tell whether groups and count are those of before; a look at each parameter would read it all from memory."""
         same = len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists))
-        return same and known == self._known and self._sizes == list(map(len, lists))
+        return same and known == self._known and self._sizes == list(map(operator.length_hint, lists))
 
 
 class LeftGradients(Owners):
@@ -202,6 +205,12 @@ class LeftGradients(Owners):
                 before = _Left(TensorWeakRef(grad), grad._version, ticket, key in unscaled)  # noqa: SLF001
             left[key] = before
         self._left, self.may_refuse = left, bool(left)
+
+    def swap(self, ticket: ScaleTicket, records: list[Record]) -> None:
+        self.leave(ticket, records)
+        done = _parameters_of(*(record.optimizer for record in records if record.stage is not Stage.READY))
+        self._left = {key: left for key, left in self._left.items() if key not in done}
+        self.may_refuse = bool(self._left)
 
     def _unstepped(self) -> set[int]:
         """Return the parameters whose optimizer has not stepped; if the others are as before, so are these."""

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +51,16 @@ def is_fused(optimizer: Optimizer) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _wants_scaler(step: Callable[..., object]) -> bool:
-    return "grad_scaler" in inspect.signature(step).parameters
+    wants = "grad_scaler" in inspect.signature(step).parameters
+    if wants:
+        warnings.warn(
+            f"{step.__qualname__} takes grad_scaler: it gets gradients that are unscaled, and no scaler; expected one "
+            "that divides nothing then, by a scale that it was told elsewhere either; else use its class without "
+            "scaling of its own",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return wants
 
 
 class Overrides(NamedTuple):
@@ -98,8 +108,11 @@ class OptimizerStep:
             )
         return self._unscaling(partial(self._divide_and_clip, max_norm))
 
-    def take(self, args: Args, kwargs: Kwargs) -> object:
-        """Step the optimizer, or skip it; divide its gradients before, unless that was done or its kernel does it."""
+    def take(self, args: Args, kwargs: Kwargs, *, divides: bool = True) -> object:
+        """Step the optimizer, or skip it; divide its gradients before, unless that was done or its kernel does it.
+
+        And unless not `divides`: a subclass's `unscale_` has had them, and torch does not ask what it did.
+        """
         record = self.record
         record.check_steppable()
         if is_fused(record.optimizer):
@@ -107,7 +120,7 @@ class OptimizerStep:
         else:
             if self.means.fused_step:
                 self.means.fused_step.tell_of(record.optimizer)
-            if record.stage is Stage.READY:
+            if divides and record.stage is Stage.READY:
                 self.divide_gradients()
             result = self._take_plain(args, kwargs)
         record.stage = Stage.STEPPED

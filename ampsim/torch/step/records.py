@@ -1,5 +1,6 @@
 """What was done to each optimizer within one ticket: its stage, what its gradients were found to be."""
 
+import enum
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import _refresh_per_optimizer_state
 from torch.optim import Optimizer
 
 from ampsim.core.torch_model import refusals
@@ -34,6 +36,7 @@ class Record:
     read: Read | None = None  # plain gradients as a kernel has read them, until the step
     is_held: bool = False  # some thread unscales or steps this optimizer now
     notes: dict[str, Any] = field(default_factory=dict)  # a client's own, beside torch's names
+    shown: enum.Enum | None = None  # the stage as a client last wrote it
     _flags: FoundInf = field(default_factory=FoundInf)
     _expected: Callable[[], FoundInf] | None = None  # waits for what takes their place
 
@@ -96,6 +99,7 @@ class StepRecords:
 
     def __init__(self, *, sync: Sync = threading) -> None:
         self._sync = sync
+        self.factory: Callable[[], Any] = _refresh_per_optimizer_state  # of states: torch's, or a client's
         self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
         self._looked_at: dict[int, Record] = {}  # by id, before a ticket had them
@@ -118,8 +122,8 @@ class StepRecords:
                 record = self._of_ticket(ticket, optimizer)
                 if record.is_held:
                     raise RuntimeError(
-                        f"another thread unscales or steps this {type(optimizer).__name__} just now: expected one "
-                        "thread at a time; order the calls, or step it with another ticket"
+                        f"another call unscales or steps this {type(optimizer).__name__} just now: expected one at "
+                        "a time, and none within another; order the calls, or step it with another ticket"
                     )
                 record.is_held, held = True, record
             return work(record)
@@ -146,6 +150,16 @@ class StepRecords:
         with self.lock:
             known = (self._looked_at, *self._records.values())
             del next((records for records in reversed(known) if key in records), self._looked_at)[key]
+
+    def renewed(self, ticket: int | None) -> "StepRecords":
+        """Return records for tickets that are counted anew: the newest of these are that ticket's; nobody's if None."""
+        anew = StepRecords(sync=self._sync)
+        anew.factory = self.factory
+        if ticket is not None:
+            newest = self.by_id()
+            anew._records[ticket] = {key: record for key, record in newest.items() if record.optimizer is not None}
+            anew._looked_at = {key: record for key, record in newest.items() if record.optimizer is None}
+        return anew
 
     def ticket_of(self, record: Record) -> int | None:
         """Return the ticket that holds this record, None if none has yet or it was updated."""
@@ -178,7 +192,7 @@ class StepRecords:
     def close(self, ticket: int) -> None:
         """Forget this ticket and those before: they were updated. For a caller that has the lock."""
         self._records = {other: kept for other, kept in self._records.items() if other > ticket}
-        self._looked_at = {}
+        self._looked_at, self.factory = {}, _refresh_per_optimizer_state
 
     def after_fork(self) -> None:
         """Make the lock anew in a child: it may be held by a thread that is not there."""
