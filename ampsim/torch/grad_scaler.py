@@ -20,7 +20,7 @@ from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
-from ampsim.torch.step.optimizer_step import Means, OptimizerStep, is_fused
+from ampsim.torch.step.optimizer_step import Args, Kwargs, Means, OptimizerStep, is_fused
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
@@ -49,6 +49,7 @@ class GradScaler(TorchNames):
         * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
           end the process in torch itself, earlier than anything here could refuse it.
         * Gradients are not accumulated over an `update` that changes the scale.
+        * An optimizer with ``_step_supports_amp_scaling`` divides and skips by what it is handed.
         * CUDA: the optimizers of one iteration step on one stream, or `update` is called behind all of theirs.
         * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
 
@@ -82,7 +83,8 @@ class GradScaler(TorchNames):
            numpy's writing of them always is; in ``_per_optimizer_states`` all may be written, with `group` the stages;
            of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``
            may be overridden, the first two in torch's class itself too, where no other change reaches ours.
-        15. Gradients from before an `update`, which no step has had, are refused where the scale is now another, or
+        15. Gradients from before an `update`, which no step has had and nothing has written since, are refused where the
+           scale is now another, or
            where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
         16. A first `scale` in inference mode leaves a scale that training can use; torch's raises there.
 
@@ -234,7 +236,8 @@ class GradScaler(TorchNames):
             if self._iterations.register is None:
                 self._start_as_torch(outputs.device)
             ticket = self._iterations.stepping("scale", None)
-        self._check_by_hand("scale")
+        if self._by_hand is not None:
+            raise _written_late("scale")
         self._scaled = ticket
         scaled = outputs * ticket.value.scale_on(outputs.device)
         if scaled.requires_grad:
@@ -299,13 +302,10 @@ class GradScaler(TorchNames):
         by_override = overridden and not is_fused(optimizer)
         if by_override and self._records.stage(ticket.index, optimizer) is Stage.READY:
             self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
-        take = partial(self._take, ticket, args, kwargs, divides=not by_override)
-        result = self._holding("step", optimizer, ticket, take)
+        result = self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs, not by_override))
         return result if self._launcher.here() else None
 
-    def _take(
-        self, ticket: ScaleTicket, args: tuple[Any, ...], kwargs: dict[str, Any], step: OptimizerStep, *, divides: bool
-    ) -> object:
+    def _take(self, ticket: ScaleTicket, args: Args, kwargs: Kwargs, divides: bool, step: OptimizerStep) -> object:
         if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
             ticket.value.keep(every_gradient(step.record.optimizer))
         result = step.take(args, kwargs, divides=divides)
@@ -319,7 +319,8 @@ class GradScaler(TorchNames):
 
     def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
-        self._check_by_hand(name)
+        if self._by_hand is not None:
+            raise _written_late(name)
         if self._launcher.remote:
             return self._launcher.call(self._held, name, optimizer, ticket, work)
         return self._held(name, optimizer, ticket, work)
@@ -335,13 +336,6 @@ class GradScaler(TorchNames):
         show = partial(self._show, ticket, record.optimizer) if self._observers else None
         given = (self._rule, self._means, self._overrides(), show, self._iterations.register)
         return work(OptimizerStep(ticket.index, ticket.value, record, *given))
-
-    def _check_by_hand(self, name: str) -> None:
-        if self._by_hand is not None:
-            raise RuntimeError(
-                f"{name}() after _scale or _growth_tracker was set between scale() and update(): expected an update() "
-                "that ends by clearing _per_optimizer_states; set them in it"
-            )
 
     def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
         for observer in [*self._observers.values()]:
@@ -543,6 +537,13 @@ class GradScaler(TorchNames):
     def close(self) -> None:
         """Refuse further work and wake every thread that waits for a ticket. Idempotent."""
         self._iterations.close()
+
+
+def _written_late(name: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name}() after _scale or _growth_tracker was set between scale() and update(): expected an update() "
+        "that ends by clearing _per_optimizer_states; set them in it"
+    )
 
 
 _NO_TICKET: ScaleTicket = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
