@@ -102,7 +102,7 @@ class Evidence(History):
         apart = self.part[rows] != self.part[rows[found]]
         if "engines" in self.settings:  # sentences do not tell of which one they are
             apart |= self.sentence[rows] & (rows != rows[found])
-        return np.where(apart, -1, found)
+        return np.where(apart | ("mixed" in self.settings), -1, found)
 
     @cached_property
     def moves(self) -> Floats:

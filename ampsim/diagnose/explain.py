@@ -104,7 +104,9 @@ def _falls(history: History) -> bool:
     losses = history.loss[~np.isnan(history.loss)]
     ends, losses = losses[-1:], losses[np.isfinite(losses)]
     part = len(losses) // 3
-    if part < JUDGED.falling or losses.min() <= 0 or np.isinf(ends).any() or "loss" in history.settings:
+    if history.settings.keys() & {"loss", "mixed"}:  # one of several
+        return False
+    if part < JUDGED.falling or losses.min() <= 0 or np.isinf(ends).any():
         return False
     first, middle, last = losses[:part], np.sort(losses[part:-part]), losses[-part:]
     above = np.searchsorted(middle, last).mean() > (1 - JUDGED.noise) * len(middle)

@@ -9,7 +9,12 @@ from typing import Any
 TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 """As the file has it; the page gets it as JSON."""
 
-NUMBER = r"[-+]?(?:\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
+NUMBER = (
+    r"[-+]?(?:\d[\d_]*(?! \d{3}(?![\w.]))(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+    r"|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)"
+    r"(?!\d|(?<![a-zA-Z])\.[\d.]|[,'’~^–-]\d|\*\*|\s*(?:[-=]>|[^\x00-\x7f\s]+)\s*\d)"
+)
+"""A number that stands alone: neither 65,536 nor 65 536, 2**16, 8..4, 8-4, 8 -> 4 or 8 から 4 has one."""
 JUDGED = SimpleNamespace(**TABLE["judged"])  # what is too many, too low, too short
 NAMED: dict[str, dict[str, Any]] = {each["name"]: each for each in TABLE["program"]}  # program -> its row
 

@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 ENTRIES = 2**18  # rows that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound
 MAYBE = 2.0**-20  # a skip that a sentence tells of which repeats the one before, as a second handler does
+SMALL = 1024.0  # a scale that is called nothing else, and never moves, is no loss scale below it
+CLASHES = 3  # steps that have two scales, by which a log is of several runs
 EVENTS = 1_000  # skipped steps whose parameters are kept, alarms, and lines of a kind of sentence
 
 Floats = npt.NDArray[np.float64]
@@ -106,6 +108,7 @@ class HistoryBuilder(Told):
     _known: list[float] = field(default_factory=list)  # the last one with a number
     _last: float = -math.inf  # its number
     _segment: int = 0
+    _clashes: int = 0  # how often a step came again with another scale
     _halvings: int = 0  # how often neighbours were merged
     _merged: int = 0  # rows of the values that are merged; those behind them are not yet
 
@@ -119,13 +122,14 @@ class HistoryBuilder(Told):
         row[STEP] = step
         if row[SCALE] < 0:
             row[SCALE] = math.nan  # nobody's loss scale
-        if not 0 <= row[SKIPPED] < 2**53:
+        if not (0 <= row[SKIPPED] < 2**53 and row[SKIPPED] % 1 == 0):
             row[SKIPPED] = math.nan
         if self._row and step == self._row[STEP] and self._joins(row, self._row):
             _join(self._row, row)
             return
         if step < self._last or (step == self._last and not self._joins(row, self._known)):
             self._segment += 1
+            self._clashes += step == self._last
         if step < self._last:
             self._forget(step)
         if step == step:
@@ -141,6 +145,10 @@ class HistoryBuilder(Told):
     def line(self) -> float:
         """Number of the last row's line; 0 before the first."""
         return self._row[LINE] if self._row else 0.0
+
+    def begin(self) -> None:
+        """Begin another start, of which no number of a step tells."""
+        self._segment += 1
 
     def say(self, what: str, line: int) -> None:
         """Keep that a line says something."""
@@ -160,6 +168,8 @@ class HistoryBuilder(Told):
             self.unit = "line"
         bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._halvings > 0)
         columns[STEP] = _between(columns[STEP]) if len(numbered) else columns[STEP]
+        if self._clashes >= CLASHES:
+            self.settings["mixed"] = True
         if self._halvings:
             many = f"{2**self._halvings} neighbours each are one"
             self.notes.append(f"The log has more than {ENTRIES} lines of a run: {many}.")
@@ -170,8 +180,10 @@ class HistoryBuilder(Told):
         if " " in self.loss:
             self.settings["loss"] = self.loss.partition(" ")[2]  # the name that it goes by
         bare = self.settings.pop("bare", None) and "values" not in self.settings
-        if bare and (np.abs(logs - np.rint(logs)) > 0.01).any():
-            scale[:] = np.nan  # no powers of two: whatever else is called a scale
+        known = scale[~np.isnan(scale)]
+        stands = (known == known[:1]).all() and known.max(initial=0.0) < SMALL
+        if bare and (stands or (np.abs(logs - np.rint(logs)) > 0.01).any()):
+            scale[:] = np.nan  # no powers of two, or one and a small one: whatever else is called a scale
         if self.settings.get("count") == "unsaid":
             _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Told)}
@@ -226,10 +238,16 @@ def _join(first: list[float], second: list[float]) -> None:
 
 
 def _tell_totals(columns: Floats, rows: npt.NDArray[np.bool_]) -> None:
-    """Take counts for totals where they cannot be of the steps since the row before, as they are more than these."""
-    counts = columns[SKIPPED, rows]
-    if (np.diff(counts) >= 0).all() and (counts[1:] > np.diff(columns[STEP, rows])).any():
-        columns[TOTAL, rows], columns[SKIPPED, rows] = counts, np.nan
+    """Take counts for totals where they cannot be of the steps since the row before, as they are more than these.
+
+    They are of something else where they cannot be totals either, or never change.
+    """
+    counts, steps = columns[SKIPPED, rows], np.diff(columns[STEP, rows])
+    if counts.any() and len(counts) > 1 and (counts == counts[0]).all() and counts[0] > 1:
+        columns[SKIPPED, rows] = np.nan
+    elif (counts[1:] > steps)[steps > 0].any():
+        columns[TOTAL, rows] = counts if (np.diff(counts) >= 0).all() else np.nan
+        columns[SKIPPED, rows] = np.nan
 
 
 def _bounds(steps: Floats, segments: Floats, *, merged: bool) -> Floats:

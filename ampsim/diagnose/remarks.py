@@ -6,6 +6,7 @@ skips are too many, is a number of the table.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.formats import ERRORS, JUDGED
 from ampsim.diagnose.gradients import dead_layers, loss, norm, of_a_search, rate, rose, scaled_norm
+from ampsim.diagnose.history import Floats
 from ampsim.diagnose.reconstruct import reconstructed
 from ampsim.diagnose.statements import ENDS, LINES, Statement, make
 from ampsim.diagnose.wording import counted
@@ -26,16 +28,32 @@ def remarks(run: Evidence) -> Iterator[Statement]:
 
 def facts(run: Evidence) -> Iterator[Statement]:
     """Yield what is in the log."""
-    yield make(run, "read", np.arange(len(run.step)))
+    others = [Evidence(**vars(other)) for other in run.others]
+    lines = (
+        [int(line) for one in (run, *others) for line in (np.nanmin(one.line), np.nanmax(one.line))] if others else []
+    )
+    read = make(run, "read", np.arange(len(run.step)))
+    yield replace(read, first=min(lines), last=max(lines), unit="line") if lines else read
     values, rows = run.points
     if len(values):
-        ends = {"from": values[0], "to": values[-1], "low": values.min(), "high": values.max()}
-        yield make(run, "scale", rows[[0, int(values.argmin()), int(values.argmax()), -1]], **ends)
+        at = rows[[0, int(values.argmin()), int(values.argmax()), -1]]
+        ends, *apart = [_ends(one.points[0]) for one in (run, *others) if len(one.points[0])]
+        if all(each == ends for each in apart):
+            yield make(run, "scale", at, **ends)
+        else:
+            extremes = {
+                name: most(each[name] for each in (ends, *apart)) for name, most in (("low", min), ("high", max))
+            }
+            yield make(run, "scales", at, **extremes)
     if len(values) and run.means:
         yield make(run, "means" if run.settings.get("means") else "no powers", rows)
     low, high = run.skips
     if low or high == 0:
         yield make(run, "skips", [*ENDS, *np.flatnonzero(run.counted > 0)], since=not run.own, skips=(low, high))
+
+
+def _ends(values: Floats) -> dict[str, float]:
+    return {"from": float(values[0]), "to": float(values[-1]), "low": float(values.min()), "high": float(values.max())}
 
 
 def _way(run: Evidence, first: int, last: int) -> dict[str, Any]:
@@ -50,6 +68,8 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     never = not (run.status == 1).any()
     if bad < 3 or run.settings.get("cut") or (never and run.goes_on(rows)):
         return
+    if "count" in run.settings and np.nanmax(run.skipped[rows], initial=0) > 1 and bad < np.ptp(run.step[rows]):
+        return  # numbers that are no flags, of fewer steps than passed
     inside = np.flatnonzero(at >= rows[0])
     final = float(values[-1]) if len(values) else math.nan
     same = inside[values[inside] == final]

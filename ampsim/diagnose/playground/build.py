@@ -16,7 +16,7 @@ from ampsim.core.dialects import Dialect
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
 from ampsim.core.vectors import as_data
-from ampsim.diagnose.formats import TABLE
+from ampsim.diagnose.formats import NUMBER, TABLE
 from ampsim.diagnose.page.page import assemble
 from ampsim.records import Record, read
 
@@ -37,6 +37,7 @@ READ = {
     "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats", "ranks"),
 }
 FORMATS = {
+    "number": NUMBER,
     "names": TABLE["fields"],
     "pattern": TABLE["pattern"],
     **{name: TABLE["names"][name].split() for name in ("not_training", "alone")},

@@ -3,8 +3,6 @@
 "use strict";
 
 const Reader = (() => {
-  const NUMBER = "[-+]?(?:\\d[\\d_]*(?:\\.\\d*)?(?:[eE][-+]?\\d+)?|\\.\\d+(?:[eE][-+]?\\d+)?|[nN][aA][nN]|(?:[iI]nf|INF)(?:inity)?)";
-  const PAIR = new RegExp(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"[]?\\s*(${NUMBER}|True|False)(?![\\w:]|\\.\\w)`, "g");
   const WORDS = /loss|scal|norm|skip|overflow|iteration|s are \(/i;
   const COMPANY = ["step", "epoch", "loss", "norm", "skipped"];
   const last = (list) => list[list.length - 1];
@@ -13,7 +11,7 @@ const Reader = (() => {
     if (typeof value === "boolean" || typeof value === "number") return Number(value);
     if (typeof value !== "string") return null;
     if (value === "True" || value === "False") return Number(value === "True");
-    const text = value.trim().replaceAll(",", "").replaceAll(/(?<=\d)_(?=\d)/g, "").toLowerCase();
+    const text = value.trim().replaceAll(/(?<=^\d{1,3}(?:,\d{3})*),(?=\d{3}(?:[,.]|$))/g, "").replaceAll(/(?<=\d)_(?=\d)/g, "").toLowerCase();
     const infinite = /^([-+]?)inf(?:inity)?$/.exec(text);
     if (infinite) return infinite[1] === "-" ? -Infinity : Infinity;
     if (/^[-+]?nan$/.test(text)) return NaN;
@@ -61,7 +59,7 @@ const Reader = (() => {
     return entry;
   }
 
-  const pairsOf = (line, spaced) => [spaced, PAIR].flatMap((pattern) => [...line.matchAll(pattern)].map(([, name, value]) => [name, value]));
+  const pairsOf = (line, patterns) => patterns.flatMap((pattern) => [...line.matchAll(pattern)].map(([, name, value]) => [name, value]));
 
   const largest = (a, b) => (Number.isNaN(a) ? b : Number.isNaN(b) ? a : Math.max(a, b));
   const written = (value) => (value === undefined ? NaN : Number.isNaN(value) ? Infinity : value);
@@ -154,10 +152,11 @@ const Reader = (() => {
   }
 
   function readText(lines, fieldOf, table) {
-    const history = new Builder("a training log"), compiled = (text, flags) => new RegExp(text.replaceAll("NUMBER", NUMBER), flags);
+    const history = new Builder("a training log"), compiled = (text, flags) => new RegExp(text.replaceAll("NUMBER", table.number), flags);
+    const PAIR = compiled(`([A-Za-z_][\\w/. -]{0,80})['"]?\\s*[:=]\\s*['"[]?\\s*(NUMBER|True|False)(?![\\w:]|\\.\\w)`, "g");
     const [SPACED, PAIR_OF, BATCH, BAR, ASIDE] = ["spaced", "pair", "batch", "bar", "aside"].map((name) => compiled(table.pattern[name], name === "spaced" ? "g" : ""));
     const [STEP, EPOCH] = ["step", "epoch"].map((name) => compiled(table.pattern.any_case[name], "i"));
-    const said = table.sentence.map((each) => ({ ...each, found: new RegExp(each.pattern.replaceAll("NUMBER", NUMBER)) }));
+    const said = table.sentence.map((each) => ({ ...each, found: compiled(each.pattern) }));
     const spellings = table.spelling.map((each) => ({ ...each, found: compiled(each.pattern, "g"), as: each.as.replaceAll(/\\(\d)/g, "$$$1") }));
     const programs = table.program.map(({ name, mark }) => [name, new RegExp(mark)]);
     const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0 };
@@ -204,7 +203,7 @@ const Reader = (() => {
       if (history.program === "a training log")
         history.program = programs.find(([, mark]) => mark.test(line))?.[0] ?? history.program;
       if (sentence(line)) return;
-      const pairs = pairsOf(line, SPACED), step = STEP.exec(line);
+      const pairs = pairsOf(line, [SPACED, PAIR]), step = STEP.exec(line);
       const entry = entryOf(new Map(step ? [["_step", step[1]], ...pairs] : pairs), fieldOf);
       if (!["scale", "norm", "loss"].some((field) => field in entry)) return;
       if (line.includes("log_dist")) delete entry.skipped; // of the run, where others count since the last line
@@ -217,7 +216,7 @@ const Reader = (() => {
       const cells = line.replaceAll(/^[ |\t]+|[ |\t]+$/g, "").split(/ *\| *|\t| {2,}/);
       if (line.includes("oss") && !/[:=]/.test(line)) {
         if (cells.length > 1 && cells.some((name) => fieldOf(name)?.[0] === "loss")) columns = cells;
-      } else if (cells.length === columns.length && asNumber(cells[0]) !== null) return cells.map((value, i) => `${columns[i]}: ${value.replaceAll(",", "")}`).join(" | ");
+      } else if (cells.length === columns.length && asNumber(cells[0]) !== null) return cells.map((value, i) => `${columns[i]}: ${asNumber(value) ?? value}`).join(" | ");
       return line;
     }
 

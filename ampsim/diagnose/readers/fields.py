@@ -11,6 +11,7 @@ from ampsim.diagnose.formats import TABLE
 _FIELD = {name: (field, rank) for field, names in TABLE["fields"].items() for rank, name in enumerate(names.split())}
 _OTHER = re.compile(r"[^a-z0-9_]+|(?<=[a-z])(?=loss$)")  # CTCLoss is a loss of its own kind
 _SOME_LOSS = re.compile(r"loss(?:es)?[a-z]?\d*")  # a word of a name that is not known, as in "Gen Loss Total" or lossD
+_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 NOT_TRAINING, NO_LOSS, ALONE, LOGARITHM, MEAN = (
     frozenset(TABLE["names"][name].split()) for name in ("not_training", "no_loss", "alone", "logarithm", "mean")
 )
@@ -47,6 +48,8 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
             continue  # a setting's
         if rank < ranks.get(field, UNKNOWN) and (number := as_number(each[1])) is not None:
             ranks[field], best[field] = rank, (number, each)
+        elif field in best and rank == ranks[field] and field not in ("loss", "step", "epoch"):
+            del best[field]  # of two values nothing tells which is meant; of losses icefall's first is its batch's
     return {field: found for field, found in best.items() if not field.startswith(SOME)} if "loss" in best else best
 
 
@@ -111,5 +114,6 @@ def as_number(value: object) -> float | None:
     except OverflowError:
         return math.inf
     except (TypeError, ValueError):
-        text = value.strip().replace(",", "") if isinstance(value, str) else ""
+        text = value.strip() if isinstance(value, str) else ""
+        text = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
         return float(text == "True") if text in ("True", "False") else as_number(text) if text != value else None

@@ -40,18 +40,23 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
 
     Each line has a name and a number, as guided-diffusion's, or the first one names the columns, as a notebook's.
     """
-    cells, begin, columns = dict[str, str](), 0, list[str]()
+    cells, begin, name, at, columns = dict[str, str](), 0, "", 0, list[str]()
     for text, number, torn in itertools.chain(lines, [("", 0, False)]):
         quoted = text.lstrip()[:1] == '"'  # of an object, in which there may be words, too
         found = _CELL.fullmatch(text) if quoted or "|" in text[:20] else None
+        if found and found[1] == name and len(cells) > 1:  # a list of one key: what stood before is another record
+            value = cells.pop(name)
+            yield from _record(cells, begin)
+            cells, begin = {name: value}, at
         if cells and (found[1] in cells if found else not quoted):
-            if any(field_of(name)[0] in ("loss", "norm") for name in cells):  # no configuration
-                yield _row(cells, cells.values()), begin, False
+            yield from _record(cells, begin)
             cells = {}
         if not found and text:
             if "oss" in text and ":" not in text and "=" not in text:
                 names = _GAP.split(text.strip(" |\t"))
-                columns = names if len(names) > 1 and any(field_of(name)[0] == "loss" for name in names) else columns
+                columns = (
+                    names if len({"loss", "step", "epoch"} & {field_of(each)[0] for each in names}) > 1 else columns
+                )
             elif (
                 columns
                 and len(values := _GAP.split(text.strip(" |\t"))) == len(columns)
@@ -62,10 +67,19 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
         if found and (found[1] != "step" or "e" not in found[2]):  # a step of three digits only is no step
             begin = begin if cells else number
             cells[found[1]] = found[2]
+        name, at = found[1] if found else "", number
+
+
+def _record(cells: dict[str, str], begin: int) -> Iterator[Line]:
+    """Yield what pieces make; nothing if they are of a configuration."""
+    if any(field_of(name)[0] in ("loss", "norm") for name in cells):
+        yield _row(cells, cells.values()), begin, False
 
 
 def _row(names: Iterable[str], values: Iterable[str]) -> str:
-    return " | ".join(f"{name}: {value.replace(',', '')}" for name, value in zip(names, values, strict=True))
+    numbers = ((value, as_number(value)) for value in values)
+    written = (value if number is None else f"{number:.15g}" for value, number in numbers)
+    return " | ".join(f"{name}: {value}" for name, value in zip(names, written, strict=True))
 
 
 def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:

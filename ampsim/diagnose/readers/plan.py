@@ -69,7 +69,7 @@ def _pairs(text: str) -> Iterator[Token]:
     for found in _VALUE.finditer(text):
         name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
         end = found.end()
-        if name:
+        if name and not (text[end : end + 1] == "/" and field_of(name)[0] == "scale"):  # 1/1024
             yield name, found[1], found.start(1)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from ampsim.diagnose.history import History, HistoryBuilder
-from ampsim.diagnose.readers.fields import entry_of, in_company, with_loss
+from ampsim.diagnose.readers.fields import NOT_TRAINING, entry_of, in_company, with_loss
 from ampsim.diagnose.wording import counted
 
 LONGEST_OBJECT = 1 << 20  # characters of an object that are kept while its end has not come
@@ -44,9 +44,13 @@ def _add(builder: HistoryBuilder, row: Row, *, line: int, step: float) -> float:
         entry.setdefault("step", step)
     step = entry.get("step", step)
     entry = in_company(entry)
+    if any(isinstance(value, str) and value.lower() in NOT_TRAINING for value in row.values()):
+        return step  # of a validation
     builder.loss = with_loss(entry, builder.loss)
     by_epoch = math.isnan(step) and entry.get("epoch", math.nan).is_integer()
     step = entry["epoch"] if by_epoch else step
+    if math.isnan(step) and builder.program == "CSV":
+        builder.settings["mixed"] = True  # rows of a table may be of anything
     builder.settings |= dict.fromkeys({"means", "bare"} & entry.keys(), True)
     if "skipped" in entry:
         builder.settings["count"] = "unsaid"

@@ -282,10 +282,13 @@ class TextReader:
             step = done
         if step is None and max(stream.step, 0) < stream.bar[0] < stream.bar[1]:  # one at its end may be any loop's
             step = stream.bar[0]
-        if step is None or not 0 <= step < MOST_STEPS:
-            return math.nan
         found = _EPOCH.search(text) if epochs else None
         epoch_now = int(found[1][:9]) if found else stream.epoch[0]
+        if step is None or not 0 <= step < MOST_STEPS:
+            if epoch_now < stream.epoch[0]:
+                stream.builder.begin()
+            stream.epoch = epoch_now, stream.epoch[1]
+            return math.nan
         if epoch_now > stream.epoch[0]:
             restarted = step + stream.epoch[1] <= stream.step
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
