@@ -35,7 +35,7 @@ class Stream:
         self.row: dict[str, object] = {"name": ""}  # of the table of programs
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
-        self.epoch = (-1, 0.0)  # the last epoch, and the steps before it where they are counted anew
+        self.epoch = (-1.0, 0.0)  # the last epoch, and the steps before it where they are counted anew
         self.totals = False  # whether its counts have shown that they are of the whole run
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
         self.same = False  # whether the last one was the one before once more
@@ -114,19 +114,23 @@ class TextReader:
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
         low = text.lower()
         bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
-        if bar is None and not any(map(low.__contains__, _WORDS)):
+        tells = any(map(low.__contains__, _WORDS))
+        if bar is None and not tells:
             return
         text = spelled(_COLOUR.sub("", _GAPS.sub("", text)))
         stream = self.stream(text)
         done = None
         if bar and (int(bar[2]) >= stream.bar[1] or stream.bar[0] == stream.bar[1]):
             done, _ = stream.bar = int(bar[1]), int(bar[2])
-        if "OVERFLOW" not in text and _ASIDE.search(text):  # the validation, the whole run, an object's settings
+        if not tells or (
+            "OVERFLOW" not in text and _ASIDE.search(text)
+        ):  # the validation, the whole run, an object's settings
             return
         text = _OTHER.sub("", text)
         if not stream.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
             stream.known(mine["name"])
-        if said := next(((each, found) for each in SENTENCES if (found := self.said(each, text))), None):
+        sentences = (each for each in SENTENCES if each["word"] in text)
+        if said := next(((each, found) for each in sentences if (found := each["pattern"].search(text))), None):
             if bar:  # in whose line something else may print
                 before = text[: said[1].start()]
                 self.entry(stream, numbers_of(before, torn)[0], before, done, form_of(before))
@@ -174,11 +178,6 @@ class TextReader:
             return stream
         stream.engines[at:] = [step, *stream.engines[at + 1 :]]
         return stream if at == 0 else self.streams.setdefault(f"engine {at + 1}", Stream(self.source))
-
-    @staticmethod
-    def said(each: dict[str, Any], text: str) -> re.Match[str] | None:
-        """Return where a line says a sentence of the table; None if it does not."""
-        return each["pattern"].search(text) if each["word"] in text else None
 
     def sentence(self, stream: Stream, text: str, each: dict[str, Any], found: re.Match[str]) -> None:
         """Take what a program says of an overflow."""
@@ -242,7 +241,7 @@ class TextReader:
                 entry["total"] = entry.pop("skipped")
         elif SHOWN.isdisjoint(entry):
             return
-        step = self.step_of(stream, entry.pop("step", None), done, text, form)
+        step = self.step_of(stream, entry, done, text, form)
         stream.kind(entry)
         if "skipped" in entry:
             self._skips(stream, entry, form, step - stream.step)
@@ -263,9 +262,9 @@ class TextReader:
         elif counts not in ("since", "each"):
             stream.builder.settings["count"] = "unsaid"
 
-    def step_of(self, stream: Stream, step: float | None, done: int | None, text: str, form: Form) -> float:
+    def step_of(self, stream: Stream, entry: Entry, done: int | None, text: str, form: Form) -> float:
         """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
-        epochs = form.epochs
+        epochs, step = form.epochs, entry.pop("step", None)
         step = step if step is None or step.is_integer() else None
         named = step is not None
         if step is not None and 0 <= step < MOST_STEPS and not (epochs or stream.epoch[1]):
@@ -282,8 +281,7 @@ class TextReader:
             step = done
         if step is None and max(stream.step, 0) < stream.bar[0] < stream.bar[1]:  # one at its end may be any loop's
             step = stream.bar[0]
-        found = _EPOCH.search(text) if epochs else None
-        epoch_now = int(found[1][:9]) if found else stream.epoch[0]
+        epoch_now = self.epoch_of(stream, entry, text) if epochs else stream.epoch[0]
         if step is None or not 0 <= step < MOST_STEPS:
             if epoch_now < stream.epoch[0]:
                 stream.builder.begin()
@@ -294,6 +292,15 @@ class TextReader:
             stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
             stream.builder.settings |= {"composed": True} if restarted else {}
         return stream.numbered("name" if named else "bar", step + stream.epoch[1])
+
+    @staticmethod
+    def epoch_of(stream: Stream, entry: Entry, text: str) -> float:
+        """Return the epoch of a line, which may be the last one's."""
+        epoch = entry.get("epoch", -1.0)
+        if 0 <= epoch < MOST_STEPS:
+            return epoch // 1
+        found = _EPOCH.search(text)
+        return int(found[1][:9]) if found else stream.epoch[0]
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:
