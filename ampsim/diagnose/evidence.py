@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.diagnose.formats import JUDGED, NAMED
-from ampsim.diagnose.history import Floats, History
+from ampsim.diagnose.history import CLASHES, Floats, History
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -94,6 +94,15 @@ class Evidence(History):
         return [np.flatnonzero(told), np.flatnonzero(~told)]
 
     @cached_property
+    def mixed(self) -> bool:
+        """Whether the printed scales are of several runs: a step has two, or they leap down and up by turns."""
+        moves = np.diff(self.logs[self.series[1]])
+        turns = np.minimum(-moves[:-1], moves[1:])  # how far each goes down and up again
+        return "mixed" in self.settings or bool(
+            (turns > 1.5).sum() >= CLASHES or (turns > 0.5).sum() > 0.45 * max(len(turns), 6)
+        )
+
+    @cached_property
     def before(self) -> Ints:
         """The point before each one in its series; -1 if none is, or none that is known to be of the same start."""
         rows, found = self.points[1], np.full(len(self.points[1]), -1)
@@ -102,7 +111,7 @@ class Evidence(History):
         apart = self.part[rows] != self.part[rows[found]]
         if "engines" in self.settings:  # sentences do not tell of which one they are
             apart |= self.sentence[rows] & (rows != rows[found])
-        return np.where(apart | ("mixed" in self.settings), -1, found)
+        return np.where(apart | self.mixed, -1, found)
 
     @cached_property
     def moves(self) -> Floats:

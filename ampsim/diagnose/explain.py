@@ -99,12 +99,12 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
     return "updates" if run.format.get("updates") else "rate"
 
 
-def _falls(history: History) -> bool:
+def _falls(history: Evidence) -> bool:
     """Return whether the last third of the losses is lower than what was before, by a tenth than the first third."""
     losses = history.loss[~np.isnan(history.loss)]
     ends, losses = losses[-1:], losses[np.isfinite(losses)]
     part = len(losses) // 3
-    if history.settings.keys() & {"loss", "mixed"}:  # one of several
+    if history.mixed or "loss" in history.settings:  # one of several
         return False
     if part < JUDGED.falling or losses.min() <= 0 or np.isinf(ends).any():
         return False

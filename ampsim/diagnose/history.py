@@ -181,9 +181,10 @@ class HistoryBuilder(Told):
             self.settings["loss"] = self.loss.partition(" ")[2]  # the name that it goes by
         bare = self.settings.pop("bare", None) and "values" not in self.settings
         known = scale[~np.isnan(scale)]
-        stands = (known == known[:1]).all() and known.max(initial=0.0) < SMALL
-        if bare and (stands or (np.abs(logs - np.rint(logs)) > 0.01).any()):
-            scale[:] = np.nan  # no powers of two, or one and a small one: whatever else is called a scale
+        most = known.max(initial=0.0)
+        small = most < 1 or (most < SMALL and (known == most).all())
+        if bare and (small or (np.abs(logs - np.rint(logs)) > 0.01).any()):
+            scale[:] = np.nan  # no powers of two, fractions, or one and a small one: whatever else is called a scale
         if self.settings.get("count") == "unsaid":
             _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Told)}

@@ -18,7 +18,7 @@ def words(lines: list[str]) -> str:
 WRITTEN = """
 65,536 | 65 536 | 65'536 | 65.536,0 | 2**16 | 2^16 | 1/1024 | 65536 -> 32768 | 65536->32768 | 65536 => 32768
 65536 → 32768 | 65536 から 32768 | 65536 变为 32768 | 65536 to 32768 | 1e6 -> 5e5 -> 2.5e5 | 65536..32768 | 65536...
-65536-32768 | 65536~32768 | [65536, 32768] | 64K | 0x10000 | 12 % | 12%
+65536-32768 | 65536~32768 | 65536/32768 | 65536 32768 16384 | True | [65536, 32768] | 64K | 0x10000 | 12 % | 12%
 """
 
 
@@ -72,6 +72,7 @@ NO_RUN = {
     "a validation among the keys": "phase=val epoch=1 loss=nan",
     "a line of source": '    print("OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768")',
     "an inverse": "step: 3, loss: 2.5, inverse loss scale: 1.52587890625e-05",
+    "fractions": "step: 3, loss: 2.5, scale: 0.25\nstep: 9, loss: 2.5, scale: 0.125",
     "the next one": "step: 3, loss: 2.5, next scale: 1024",
     "a product": "step: 3, loss: 2.5, loss * scale: 131072",
     "a count that stands": "step: 3, loss: 2.5, skip: 8",
@@ -130,3 +131,13 @@ def test_the_smallest_of_several_losses_that_fall_by_turns_is_no_sign_of_health(
         f"{'AB'[at % 2]} at step {at // 2} loss: {9 - at / 9} scale: {(65536, 32768)[at % 2]}\n" for at in range(40)
     ]
     assert explain(read_text("-", lines)).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("scales", [(65536, 1024), (65536, 8192, 1024), (65536, 32768)])
+def test_scales_that_leap_by_turns_are_of_several_runs(scales: tuple[int, ...]) -> None:
+    names = [f"model {'ABC'[at]}" for at in range(len(scales))]
+    said = words(
+        [f"{name}: loss 2.5, loss scale {scale}" for _ in range(9) for name, scale in zip(names, scales, strict=True)]
+    )
+    for part in ("Healthy", "also falls", "Skipped", "Something is wrong"):
+        assert part not in said

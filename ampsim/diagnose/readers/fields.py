@@ -44,7 +44,7 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
     ranks: dict[str, int] = {}
     for each in named:
         field, rank, _ = field_of(each[0])
-        if field.startswith(SOME) and each[1] in ("True", "False"):
+        if field != "skipped" and str(each[1]) in ("True", "False"):
             continue  # a setting's
         if rank < ranks.get(field, UNKNOWN) and (number := as_number(each[1])) is not None:
             ranks[field], best[field] = rank, (number, each)

@@ -15,6 +15,7 @@ _VALUE, _NAME, _LONE, _STEP, _SPACED, _PAIR, _BATCH = map(
     pattern, ("value", "name", "lone", "step", "spaced", "pair", "batch")
 )
 _PARTS = re.compile(r"\d+|\D+")
+_MORE = re.compile(r"\s*[/|]?\s*\d")  # of a list
 _FLOAT = re.compile(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+")
 
 
@@ -53,6 +54,9 @@ class Plan(NamedTuple):
 def numbers_of(text: str, torn: bool) -> tuple[Entry, list[Token]]:
     """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
     tokens = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)] + list(_pairs(text))
+    tokens = [
+        each for each in tokens if field_of(each[0])[0] != "scale" or not _MORE.match(text, each[2] + len(each[1]))
+    ]
     entry = entry_of(token[:2] for token in tokens)
     if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
         tokens.append(("step", found[1], found.start(1)))
@@ -69,7 +73,7 @@ def _pairs(text: str) -> Iterator[Token]:
     for found in _VALUE.finditer(text):
         name = _name(text[max(end, found.start() - 90) : found.start()].rpartition("|")[2])
         end = found.end()
-        if name and not (text[end : end + 1] == "/" and field_of(name)[0] == "scale"):  # 1/1024
+        if name:
             yield name, found[1], found.start(1)
 
 
