@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.diagnose.formats import JUDGED, NAMED
-from ampsim.diagnose.history import CLASHES, Floats, History
+from ampsim.diagnose.history import Floats, History
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -95,11 +95,11 @@ class Evidence(History):
 
     @cached_property
     def mixed(self) -> bool:
-        """Whether the printed scales are of several runs: a step has two, or they leap down and up by turns."""
+        """Whether the printed scales are of several runs: they leap down and up by turns."""
         moves = np.diff(self.logs[self.series[1]])
         turns = np.minimum(-moves[:-1], moves[1:])  # how far each goes down and up again
         return "mixed" in self.settings or bool(
-            (turns > 1.5).sum() >= CLASHES or (turns > 0.5).sum() > 0.45 * max(len(turns), 6)
+            (turns > 1.5).sum() >= 3 or (turns > 0.5).sum() > 0.45 * max(len(turns), 6)
         )
 
     @cached_property
@@ -254,7 +254,34 @@ class Evidence(History):
             change = np.diff(self.rate, prepend=np.nan)
             taken = (taken | (change != 0)) & (~np.isnan(change) | finite)
         taken[self.points[1][self.moves > 0]] = True
+        taken[self.points[1][self.stands]] = True
         return np.where(taken, 1, np.where(bad, -1, 0))
+
+    @cached_property
+    def stands(self) -> Bools:
+        """Points at which the scale stands, though it has been lower and would have been lowered by overflows."""
+        rows, printed = self.points[1], self.series[1]
+        stands = np.zeros(len(rows), np.bool_)
+        if self.means or self.mixed or self.unit != "step":
+            return stands
+        for start in np.split(printed, np.flatnonzero(np.diff(self.part[rows[printed]])) + 1):
+            lowest = np.minimum.accumulate(self.logs[start])
+            steps = np.diff(self.step[rows[start]], prepend=np.inf)
+            above = (self.logs[start] > lowest + 0.5) & self.numbered[rows[start]]
+            stands[start] = above & (self.moves[start] == 0) & (steps >= JUDGED.stuck)
+        return stands
+
+    @cached_property
+    def holds(self) -> bool:
+        """Whether the scale has risen, and not fallen below where it was before."""
+        up = np.flatnonzero(self.moves > 0)
+        return bool(len(up)) and not self.means and bool(self.logs[-1] >= self.logs[self.before[up[-1]]])
+
+    @property
+    def updates(self) -> float:
+        """Steps that were taken from the first row of the last start on, where its program counts no skipped one."""
+        last = self.numbered & (self.segment == self.segment[-1])
+        return float(np.ptp(self.step[last])) if self.format.get("updates") and last.any() else 0.0
 
     @cached_property
     def rises(self) -> bool:

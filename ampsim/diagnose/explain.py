@@ -77,7 +77,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "often": many and (not steps or skips >= 3),
         "low": len(values) and values[-1] < 1 and values[-1] <= values[0] / 4,
         "unguarded": "unguarded" in says,
-        "short": 0 < good.sum() < JUDGED.short,
+        "short": 0 < good.sum() < JUDGED.short and not run.holds and run.updates < JUDGED.short,
         "evaluation": "evaluation" in says,
         "still": run.program == "HF Trainer" and not len(norms) and not len(values),
         "taken": (ends and not run.goes_on(run.tail)) or not (good[late].any() or (len(values) and _falls(run))),

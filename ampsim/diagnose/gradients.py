@@ -21,7 +21,11 @@ def norm(run: Evidence) -> Iterator[Statement]:
     rows = np.flatnonzero(~np.isnan(run.norm))
     bad, zeros = np.isinf(run.norm[rows]), at_end(run.norm[rows] == 0) if len(rows) else 0
     if zeros >= JUDGED.long and run.loss[rows].any():
-        yield make(run, "norm 0", rows[-zeros:], count=(zeros, None))
+        losses = run.loss[rows[-zeros:]]
+        known = losses[~np.isnan(losses)]
+        stands = len(known) >= JUDGED.long and math.isfinite(known[0]) and (known == known[0]).all()
+        told = {"loss": f"{known[0]:.7g}"} if stands else {}
+        yield make(run, "loss stands" if stands else "norm 0", rows[-zeros:], count=(zeros, None), **told)
     if not bad.any() or run.settings.get("cut"):
         return
     begins = np.zeros(len(rows), np.bool_)  # the first norms of each start may be of the search for a scale

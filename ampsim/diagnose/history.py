@@ -20,7 +20,6 @@ import numpy.typing as npt
 ENTRIES = 2**18  # rows that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound
 MAYBE = 2.0**-20  # a skip that a sentence tells of which repeats the one before, as a second handler does
 SMALL = 1024.0  # a scale that is called nothing else, and never moves, is no loss scale below it
-CLASHES = 3  # steps that have two scales, by which a log is of several runs
 EVENTS = 1_000  # skipped steps whose parameters are kept, alarms, and lines of a kind of sentence
 
 Floats = npt.NDArray[np.float64]
@@ -108,7 +107,6 @@ class HistoryBuilder(Told):
     _known: list[float] = field(default_factory=list)  # the last one with a number
     _last: float = -math.inf  # its number
     _segment: int = 0
-    _clashes: int = 0  # how often a step came again with another scale
     _halvings: int = 0  # how often neighbours were merged
     _merged: int = 0  # rows of the values that are merged; those behind them are not yet
 
@@ -129,7 +127,6 @@ class HistoryBuilder(Told):
             return
         if step < self._last or (step == self._last and not self._joins(row, self._known)):
             self._segment += 1
-            self._clashes += step == self._last
         if step < self._last:
             self._forget(step)
         if step == step:
@@ -168,8 +165,6 @@ class HistoryBuilder(Told):
             self.unit = "line"
         bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._halvings > 0)
         columns[STEP] = _between(columns[STEP]) if len(numbered) else columns[STEP]
-        if self._clashes >= CLASHES:
-            self.settings["mixed"] = True
         if self._halvings:
             many = f"{2**self._halvings} neighbours each are one"
             self.notes.append(f"The log has more than {ENTRIES} lines of a run: {many}.")
