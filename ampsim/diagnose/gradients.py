@@ -24,6 +24,7 @@ def norm(run: Evidence) -> Iterator[Statement]:
         losses = run.loss[rows[-zeros:]]
         known = losses[~np.isnan(losses)]
         stands = len(known) >= JUDGED.long and math.isfinite(known[0]) and (known == known[0]).all()
+        stands = stands and round(float(known[0]), 3) != known[0]  # in few digits it may seem to stand
         told = {"loss": f"{known[0]:.7g}"} if stands else {}
         yield make(run, "loss stands" if stands else "norm 0", rows[-zeros:], count=(zeros, None), **told)
     if not bad.any() or run.settings.get("cut"):
