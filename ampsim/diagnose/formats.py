@@ -6,7 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-TABLE: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TOLD = (
+    r"^(?!.*\b(?:[Ii]f|[Ww]hen(?:ever)?|[Ww]ill|[Ss]hould|[Nn]o|[Ww]ithout)\b)"
+    r"(?!.*\b(?:[Nn]ote|[Hh]andling|[Ff]ix(?:ed|es)?|[Bb]ug|False)\b).*?"
+)
+TABLE: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8").replace("'TOLD", f"'{TOLD}")
+)
 """As the file has it; the page gets it as JSON."""
 
 NUMBER = (

@@ -71,6 +71,14 @@ NO_RUN = {
     "a validation that is named behind": "epoch 1: loss: nan (val)",
     "a validation among the keys": "phase=val epoch=1 loss=nan",
     "a line of source": '    print("OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768")',
+    "a rule in words": "If gradients overflow, the loss scale is reduced from 65536 to 32768",
+    "a note": "Overflow handling: reduce scale to: 1 at least",
+    "a guard that is announced": "Gradients with nan will be skipped",
+    "a loss that is feared": "Will raise when loss becomes NaN at any step",
+    "what was mended": "Fixed bug where loss was nan at step 5",
+    "what was not found": "step: 3, no nan found in loss, loss: 1.9",
+    "an answer": "step: 3: NaN loss detected: False, loss: 2.0",
+    "the environment": "LOSS_SCALE=65536\nMAX_STEPS=100",
     "an inverse": "step: 3, loss: 2.5, inverse loss scale: 1.52587890625e-05",
     "fractions": "step: 3, loss: 2.5, scale: 0.25\nstep: 9, loss: 2.5, scale: 0.125",
     "the next one": "step: 3, loss: 2.5, next scale: 1024",
@@ -141,3 +149,10 @@ def test_scales_that_leap_by_turns_are_of_several_runs(scales: tuple[int, ...]) 
     )
     for part in ("Healthy", "also falls", "Skipped", "Something is wrong"):
         assert part not in said
+
+
+def test_a_second_table_has_columns_of_its_own() -> None:
+    rows = ["| step | loss | scale |", "|---|---|---|", "| 1 | 2.5 | 65536 |", "| 2 | 2.4 | 65536 |"]
+    said = words([*rows, "| layer | size | dtype |", "| 1 | 1024 | 16 |"])
+    assert "65536 at first and 65536 at last, lowest 65536" in said
+    assert "steps 1 to 2" in said

@@ -57,12 +57,11 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
                 columns = (
                     names if len({"loss", "step", "epoch"} & {field_of(each)[0] for each in names}) > 1 else columns
                 )
-            elif (
-                columns
-                and len(values := _GAP.split(text.strip(" |\t"))) == len(columns)
-                and as_number(values[0]) is not None
-            ):
-                text = _row(columns, values)
+            elif columns and len(values := _GAP.split(text.strip(" |\t"))) == len(columns):
+                if as_number(values[0]) is not None:
+                    text = _row(columns, values)
+                elif values[0].isidentifier():  # of another table
+                    columns = []
             yield text, number, torn
         if found and (found[1] != "step" or "e" not in found[2]):  # a step of three digits only is no step
             begin = begin if cells else number
