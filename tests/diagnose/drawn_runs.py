@@ -347,11 +347,12 @@ class Log:
 
     @cached_property
     def starts(self) -> tuple[Drawn, ...]:
-        """The run, and the one that was started again."""
+        """The run, and the one that was started again, from a checkpoint of the first, whose counts it takes over."""
         dialect = PRINTERS[self.form][1]
         seeds = (self.seed, self.seed + 1) if self.stop else (self.seed,)
         runs = [drawn(self.ending, dialect, self.count, self.begin, seed) for seed in seeds]
-        return (runs[0], *(replace(run, since=self.resumed) for run in runs[1:]))
+        first, at = runs[0], self.resumed
+        return (first, *(replace(run, since=at, steps=first.steps[:at] + run.steps[at:]) for run in runs[1:]))
 
     @cached_property
     def run(self) -> Drawn:
