@@ -155,8 +155,10 @@ def _start(run: Evidence) -> Iterator[Statement]:
     taken = (run.status[rows[last] :] == 1).any()
     if known and run.halvings(first, last) >= 3 and taken and values[last] >= run.lowest:
         span = np.arange(rows[first], rows[last] + 1)
-        falls = [k for k in run.series[not run.sentence[rows[last]]] if first < k <= last and run.moves[k] < 0]
-        yield make(run, "spared", span, skips=(sum(map(run.proved, falls)), None), **_way(run, first, last))
+        told = run.sentence[rows[last]]
+        skips = sum(run.proved(k) for k in run.series[not told] if first < k <= last and run.moves[k] < 0)
+        if not told or skips <= np.nansum(run.told[span]):  # else there may be a start that no number shows
+            yield make(run, "spared", span, skips=(skips, None), **_way(run, first, last))
 
 
 def share(run: Evidence) -> tuple[float, float, int]:

@@ -156,3 +156,10 @@ def test_a_second_table_has_columns_of_its_own() -> None:
     said = words([*rows, "| layer | size | dtype |", "| 1 | 1024 | 16 |"])
     assert "65536 at first and 65536 at last, lowest 65536" in said
     assert "steps 1 to 2" in said
+
+
+def test_short_lines_of_two_kinds_by_turns_are_not_cut() -> None:
+    lines = [
+        f"{name} update: step {at}, loss: 2.5, loss_scale: 65536" for at in range(9) for name in ("before", "after")
+    ]
+    assert "a terminal had cut" not in words(lines)

@@ -10,6 +10,7 @@ from ampsim.diagnose.readers.fields import as_number, field_of
 
 Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
 LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
+NARROW = 60  # characters of a line of the narrowest terminal in use
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN, _GAP, _CELL = map(pattern, ("begin", "gap", "cell"))
 _DIGITS = re.compile(r"\d+")
@@ -32,7 +33,7 @@ class Width:
     @property
     def cut(self) -> bool:
         """Whether so many lines are of the greatest length, and so few of them end as lines do, that they are cut."""
-        return 40 <= self.longest <= 400 and self.times >= 3 and self.times * 5 > self.lines
+        return NARROW <= self.longest <= 400 and self.times >= 3 and self.times * 5 > self.lines
 
 
 def rows(lines: Iterable[Line]) -> Iterator[Line]:
