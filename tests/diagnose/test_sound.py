@@ -157,6 +157,7 @@ def acquitted(log: Log) -> bool:
 
 
 @settings(max_examples=examples(ms=8))
+@example(Log("collapsed", "DeepSpeed", count=63, begin=15, seed=0, every=2, thin=3, width=120))
 @given(logs(sorted(SICK - {"thrash"})))
 def test_no_part_of_a_sick_log_is_healthy(log: Log) -> None:
     assert not acquitted(log), f"{log.form}, {log.run.ending}"

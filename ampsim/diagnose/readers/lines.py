@@ -88,7 +88,7 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
     for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
         if begun and _goes_on(begun) and len(parts) < PARTS and not _begins(text):
             parts.append((text, number))
-            begun += text.strip()
+            begun += " " * (text[0] == " " != text[1:2]) + text.strip()  # a cut may lie before a space
             if not _goes_on(begun):
                 width.joined += len(parts)
                 parts = [(begun, parts[0][1])]
