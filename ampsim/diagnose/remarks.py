@@ -105,7 +105,8 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         taken = np.flatnonzero(run.status[: rows[first] + 1] == 1)
         rises = run.settings.get("cut") or np.isin(taken, rows[run.moves > 0]).all()  # they alone tell of steps
         hidden = rises and values[first] in (values[0], values.max())  # there may be a start that no number shows
-        search = values[last] >= run.lowest and (first == 0 or hidden or not len(taken))
+        late = told and np.nansum(run.told) <= np.nanmax(run.total, initial=0.0)  # all may be counted before
+        search = values[last] >= run.lowest and (first == 0 or hidden or late or not len(taken))
         if depth >= JUDGED.descent and not search and not stands and not (values[last + 1 :] > values[last]).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)

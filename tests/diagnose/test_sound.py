@@ -139,6 +139,7 @@ def lies(log: Log) -> list[str]:
 @example(Log("searching", "DeepSpeed", count=101, begin=0, seed=203, every=1, width=120))
 @example(Log("searching", "videomae", count=20, begin=0, seed=0, every=1, stop=17))
 @example(Log("searching", "fused", count=20, begin=0, seed=1, every=5, stop=2, resumed=0))
+@example(Log("searching", "DeepSpeed", count=20, begin=0, seed=1, every=10, torn=True, late=True))
 @example(Log("thrash", "fused", count=30, begin=0, seed=104, every=5, stop=25, resumed=20))
 @given(logs())
 def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
