@@ -2,7 +2,8 @@
 
 Each row has a status: 1 if it proves a step that was taken, -1 if it proves one that was skipped and none that was
 taken, 0 if it proves neither. A finite gradient norm proves a step, a count of no skips does, a growth of the scale
-does, and so does an update of a program that counts no skipped one. A scale that stands proves nothing.
+does, and so does an update of a program that counts no skipped one. A scale that stands proves nothing, unless it has
+been lower.
 """
 
 import itertools
@@ -134,12 +135,23 @@ class Evidence(History):
                 found.append((int(points[falls[0] - 1]), int(points[falls[-1]])))
         return found
 
+    def falls_between(self, first: int, last: int) -> Ints:
+        """Return the points of one series after the first of two, up to the last, to which the scale falls."""
+        points = next(each for each in self.series if last in each)
+        return points[(points > first) & (points <= last) & (self.moves[points] < 0)]
+
     @cached_property
     def search(self) -> tuple[int, int] | None:
-        """First and last point of the fall with which the log begins: no rise and no step that was taken before it."""
+        """First and last point of the fall with which the log begins: no rise and no step that was taken before it.
+
+        It ends where many lines show steps that were taken before the scale falls on.
+        """
+        rows = self.points[1]
         for first, last in self.descents[:1]:
-            if not (self.moves[: last + 1] > 0).any() and not (self.status[: self.points[1][first]] == 1).any():
-                return first, last
+            if not (self.moves[: last + 1] > 0).any() and not (self.status[: rows[first]] == 1).any():
+                falls = self.falls_between(first, last)
+                taken = np.diff(np.cumsum(self.status == 1)[rows[falls] - 1])
+                return first, int(falls[np.append(taken > JUDGED.long, True).argmax()])
         return None
 
     def halvings(self, first: int, last: int) -> float:

@@ -100,8 +100,15 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
 
 
 def _falls(history: Evidence) -> bool:
-    """Return whether the last third of the losses is lower than what was before, by a tenth than the first third."""
-    losses = history.loss[~np.isnan(history.loss)]
+    """Return whether the last third of the losses is lower than what was before, by a tenth than the first third.
+
+    Of a run whose scale has fallen far and not risen again, of the losses since then.
+    """
+    since = history.loss
+    for start, end in history.descents[-1:]:
+        if history.halvings(start, end) >= JUDGED.fallen and not (history.moves[end + 1 :] > 0).any():
+            since = since[history.points[1][end] :]
+    losses = since[~np.isnan(since)]
     ends, losses = losses[-1:], losses[np.isfinite(losses)]
     part = len(losses) // 3
     if history.mixed or "loss" in history.settings:  # one of several

@@ -106,7 +106,9 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         rises = run.settings.get("cut") or np.isin(taken, rows[run.moves > 0]).all()  # they alone tell of steps
         hidden = rises and values[first] in (values[0], values.max())  # there may be a start that no number shows
         late = told and np.nansum(run.told) <= np.nanmax(run.total, initial=0.0)  # all may be counted before
-        search = values[last] >= run.lowest and (first == 0 or hidden or late or not len(taken))
+        printed = values[run.series[1][rows[run.series[1]] < rows[first]]]
+        late |= told and bool((printed[-1:] < values[first] / 2).any())  # or printed, as it is lower there
+        search = values[last] >= run.lowest and (run.before[first] < 0 or hidden or late or not len(taken))
         if depth >= JUDGED.descent and not search and not stands and not (values[last + 1 :] > values[last]).any():
             way = _way(run, first, last)
             yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
@@ -204,9 +206,11 @@ def _often(run: Evidence) -> Iterator[Statement]:
 
 def _bursts(run: Evidence) -> Iterator[Statement]:
     """Yield each fall of two halvings or more in the middle of a run."""
-    rows = run.points[1]
-    descents = [] if run.means else [pair for pair in run.descents if pair != run.search]
-    for first, last in descents[:9]:
+    rows, begun = run.points[1], run.search or (-1, -1)  # which is told by itself
+    for first, last in [] if run.means else run.descents[:9]:
+        if first == begun[0]:
+            falls = run.falls_between(begun[1], last)
+            first = int(run.before[falls[0]]) if len(falls) else last
         if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any():
             yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
 

@@ -83,9 +83,9 @@ class GradScaler(TorchNames):
            numpy's writing of them always is; in ``_per_optimizer_states`` all may be written, with `group` the stages;
            of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``
            may be overridden, the first two in torch's class itself too, where no other change reaches ours.
-        15. Gradients from before an `update`, which no step has had and nothing has written since, are refused where the
-           scale is now another, or
-           where `unscale_` has divided them: torch divides them by the new one. Not if `capturable`.
+        15. Gradients from before an `update`, which no step has had and nothing has written since, are refused where
+           the scale is now another, or `unscale_` has divided them: torch divides them by the new one. Not if
+           `capturable`.
         16. A first `scale` in inference mode leaves a scale that training can use; torch's raises there.
 
     ================ ====================================== =======================

@@ -50,7 +50,7 @@ CASES = {
             f"overflow cond: {x > 2**14}, loss_scale: {x}"
             for at, x in [(4, 2.0**28), (8, 2.0**24), (116, 2.0**14), (120, 2.0**14), (124, 2.0**14)]
         ],
-        ["Healthy", "its count of skips shows steps that were taken in its last third"],
+        ["Healthy", "what it says of skips shows steps that were taken in its last third"],
         ["counted and few"],
     ),
     "a loss at which the program stops is an error": (

@@ -61,7 +61,7 @@ CASES = {
     ),
     "17 skips of 40 are not few": (
         [*SEARCH, *(f"{RANK} step={at}, skipped=17, lr=[0.1]" for at in range(17, 41))],
-        ["its count of skips shows steps that were taken in its last third"],
+        ["what it says of skips shows steps that were taken in its last third"],
         ["counted and few"],
     ),
     "a cause besides the scale": (
@@ -210,6 +210,15 @@ CASES = {
         [FAIRSEQ.format(at, at, scale, scale) for at, scale in enumerate([4, 4, *[1] * 17])],
         ["falls from", "healthy"],
         ["means"],
+    ),
+    "a search ends where many steps were taken": (
+        [
+            *(MEGATRON.format(at + 1, "", 1.0).replace("65536.0", str(2.0 ** (16 - at))) for at in range(4)),
+            *(MEGATRON.format(at, "", 1 + at / 99).replace("65536.0", "8192.0") for at in range(5, 40)),
+            *(MEGATRON.format(at, "", 1 + at / 99).replace("65536.0", str(2.0 ** (52 - at))) for at in range(40, 44)),
+        ],
+        ["begins with a fall of the scale, from 65536 to 8192, steps 1 to 4", "falls from 8192 to 512, steps 39 to 43"],
+        ["from 65536 to 512"],
     ),
     "fairseq rounds": (
         [FAIRSEQ.format(at, at, scale, scale) for at, scale in [(1, 0.125), (2, 0.062), (3, 0.062)]],
