@@ -303,6 +303,8 @@ def test_a_state_dict_round_trip_into_a_fresh_and_into_a_used_scaler():
         assert state_dict.get_growth_tracker(loaded) == 3
         assert state_dict.get_scale(loaded) == (float(np.float32(0.1)) if target.exists else 0.1)
         assert state_dict.get(loaded, "growth_interval")[1].value == 7
+        beyond, outcome = state_dict.load_state_dict(target, {**source, "scale": 1e39})  # no float32 holds it
+        assert (outcome.refusal is None, state_dict.get_scale(beyond) == 1e39) == (not target.exists,) * 2
 
 
 def test_a_state_dict_that_lacks_a_key_is_loaded_up_to_it():

@@ -13,9 +13,10 @@ from ampsim.diagnose import history
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.explain import explain
 from ampsim.diagnose.gradients import _flushed, scaled_norm
-from ampsim.diagnose.history import HistoryBuilder, Sample
+from ampsim.diagnose.history import SKIPPED, TOLD, WIDTH, HistoryBuilder, Sample, _halved
 from ampsim.diagnose.readers.fields import as_number
 from ampsim.diagnose.readers.text import read_text
+from ampsim.diagnose.reconstruct import _prints
 from ampsim.diagnose.report import skip_rows
 from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
 from tests.examples import examples
@@ -172,3 +173,27 @@ def test_what_is_not_finite_learns_nothing():
 
 def test_a_number_may_have_commas():
     assert as_number(" 65,536 ") == 65536.0
+
+
+def test_rows_that_do_not_all_say_whether_they_were_skipped_tell_not_of_each_step() -> None:
+    for said in (10, 5):
+        builder = HistoryBuilder("run.jsonl", "ampsim.watch")
+        for step in range(10):
+            builder.add(
+                step, {"line": step + 2, "scale": 1024.0} | ({"skipped": float(step == 2)} if step < said else {})
+            )
+        history = builder.finish()
+        assert history.every_step == (said == 10)
+        assert Evidence(**vars(history)).skips == (1, 1 if said == 10 else None)
+
+
+def test_neighbours_that_are_merged_keep_the_skips_of_both() -> None:
+    rows = np.full((2, WIDTH), np.nan)
+    rows[:, TOLD], rows[:, SKIPPED] = 1.0, 3.0
+    ((told, skipped),) = _halved(rows)[:, [TOLD, SKIPPED]]
+    assert (told, skipped) == (2.0, 6.0)
+
+
+def test_an_interval_that_does_not_print_the_last_overflow_is_none() -> None:
+    for left, fits in ((256.0, True), (128.0, False)):
+        assert _prints([3, 8], np.array([1024.0, 512.0]), np.array([512.0, left]), 1000) == fits

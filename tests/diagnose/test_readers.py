@@ -14,7 +14,7 @@ from ampsim.cli.report import _interrupts
 from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.readers import run as own
 from ampsim.diagnose.readers import sniff, tables
-from ampsim.diagnose.readers.fields import entry_of
+from ampsim.diagnose.readers.fields import entry_of, field_of
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.run_file import RunFile, pack_counts
 
@@ -422,3 +422,7 @@ def test_the_first_interrupt_ends_the_reading_and_the_second_the_command():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_trackers_column_of_the_training_is_known_by_its_name() -> None:
+    assert [field_of(f"{name}/train")[0] for name in ("loss", "loss_scale", "grad_norm")] == ["loss", "scale", "norm"]

@@ -660,3 +660,8 @@ def test_the_time_left_is_told_once_a_hundredth_is_done(
     now[0] = 60.0
     bar.finish("first")
     assert capsys.readouterr().out == "slow: 1 of 10 units; 1 %, 60 s, 5940 s left\n"
+
+
+def test_without_git_a_run_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert provenance._git("rev-parse", "HEAD") is None

@@ -79,6 +79,7 @@ def test_float64_rules() -> None:
         (([Rule()],), {}, "expected found_inf or ceilings, and not both"),
         (([Rule()],), {"found_inf": [True], "ceilings": [1.0]}, "expected found_inf or ceilings, and not both"),
         (([Rule()],), {"found_inf": ["0", "1"]}, r"^text: expected flags or numbers, one per step; pass \[digit"),
+        (([Rule()],), {"found_inf": [b"0", b"1"]}, r"^text: expected flags or numbers, one per step; pass \[digit"),
         (([Rule()],), {"ceilings": "0001000"}, "^text: expected flags or numbers, one per step"),
         (([Rule()],), {"found_inf": [[True], [False]]}, r"^shape \(2, 1\): expected \(steps,\) or \(1, steps\)"),
         (([Rule(quirks=(StreakStartsAt(),))],), {"found_inf": [True]}, "^quirks=StreakStartsAt"),
@@ -87,3 +88,8 @@ def test_float64_rules() -> None:
 def test_refused(args, kwargs, text) -> None:
     with pytest.raises((ValueError, TypeError), match=text):
         sweep(*args, **kwargs)
+
+
+def test_each_tracker_of_a_summary_stands_in_its_place() -> None:
+    end = sweep([Rule(growth_interval=100, hysteresis=3)], [1, 1, 0, 0, 0, 0], summary=True)
+    assert (end.growth_tracker.tolist(), end.overflow_tracker.tolist()) == ([4], [2])

@@ -262,3 +262,9 @@ class Averaged(Base):
         self.ema.update(self.model)
 """
     assert [(each.line, each.code) for each in lint(text)] == [(9, "AMP102")]
+
+
+def test_a_dynamic_scale_that_is_only_asked_for_its_truth_is_dropped() -> None:
+    step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(".replace(dynamic_scale=dynamic_scale)", "")
+    asked = step.replace("    return", "    if dynamic_scale:\n        state = state\n    return")
+    assert [each.code for each in lint(asked, codes=["AMP128"])] == ["AMP128"]

@@ -216,7 +216,17 @@ def shown(batch: Any) -> str:
 
 # ------------------------------------------------------------------------------------------ what a skip may move
 
-START = arrays(w=1.0, w__state=1.0, count=3, steps=3, hidden=0.5, early=1.0, scale=256.0, key=np.ones(2, np.uint32))
+START = arrays(
+    w=1.0,
+    w__state=1.0,
+    count=3,
+    steps=3,
+    hidden=0.5,
+    early=1.0,
+    scale=256.0,
+    key=np.ones(2, np.uint32),
+    byte=np.uint8(3),
+)
 
 
 def excuses(**clean: Any) -> excused.Excuses:
@@ -245,6 +255,7 @@ MOVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what a clean step
     "no copy of it": ({"scale": 512.0}, {"scale": 64.0}),
     "a generator": ({"key": np.full(2, 7, np.uint32)}, {"key": np.full(2, 7, np.uint32)}),
     "another generator": ({"key": np.full(2, 7, np.uint32)}, {"key": np.full(2, 8, np.uint32)}),
+    "one unsigned number": ({"byte": np.uint8(7)}, {"byte": np.uint8(7)}),
     "many whole numbers": ({f"rng__{i}": i for i in range(65)}, {f"rng__{i}": i for i in range(65)}),
     "not so many": ({f"rng__{i}": i for i in range(64)}, {f"rng__{i}": i for i in range(64)}),
     "data, and what is logged": ({}, {"data__seen": 4, "logged__loss": 2.0}),
@@ -663,3 +674,28 @@ def test_numbers_below_the_normal_ones_excuse_only_what_is_all_slight(monkeypatc
     found = [Difference(str(size), np.ones(1), np.full(1, 1 + size), np.ones(1)) for size in sizes]
     assert scale._excuse(Broken("", 0, found), sgd, [], 2.0, 1) == "an operation"
     assert asked == [tiny]
+
+
+def test_what_a_loop_carries_is_all_but_what_it_has_logged() -> None:
+    run: Any = SimpleNamespace(states=[arrays(logged_steps=1, logged__loss=2.0, w=3.0)], scalers=[arrays(scale=2.0)])
+    assert {*resume._carried(run, 0)} == {"logged_steps", "w", "scale"}
+
+
+def test_a_gradient_of_an_earlier_step_of_a_batch_is_one() -> None:
+    def make(scaler: Any) -> Loop:
+        torch.manual_seed(0)
+        model, frozen = torch.nn.Linear(3, 1), torch.nn.Parameter(torch.ones(1))
+        groups = [{"params": model.parameters(), "lr": 0.01}, {"params": [frozen], "lr": 0.0}]
+        optimizer = torch.optim.SGD(groups)
+
+        def step(batch: Any) -> None:
+            for factor in (1.0, 0.0):
+                optimizer.zero_grad()
+                scaler.scale((model(batch) + factor * frozen).square().mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+        return Loop(step, {"model": model, "optimizer": optimizer})
+
+    (result,) = judge_loop(make, torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0)), ["it_learns"])
+    assert "params.0 did not move, with gradients up to " in result.text

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from multiprocessing import Pipe
 
 import pytest
 
@@ -17,7 +18,7 @@ from ampsim.testing import check_ranks, conductor, known  # noqa: E402
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
 from ampsim.testing.ranks.gradients import DDP, Replicated, Sharded  # noqa: E402
-from ampsim.testing.ranks.scenario import NONE, Scenario, scenarios  # noqa: E402
+from ampsim.testing.ranks.scenario import NONE, RankRecord, Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 from tests.testing.rank_bugs import (  # noqa: E402
@@ -295,3 +296,9 @@ def test_the_command_holds_a_maker_to_the_laws_of_ranks(golden):
     assert run(*asked, "tests.testing.rank_bugs:SkipsLocally", "--xfail", "verdicts_agree")[0] == 0
     assert run(*asked, "tests.testing.rank_bugs:Right", "--without", "fused")[0] == 0
     assert run("check-ranks", "--law", "skip_budget", "tests.testing.rank_bugs:Right")[0] == 2
+
+
+def test_a_rank_whose_process_has_ended_is_said_to_have_ended() -> None:
+    answers, mouth = Pipe(duplex=False)
+    mouth.close()
+    assert processes._next_record(answers, 0.0) == RankRecord(error="ended its process")

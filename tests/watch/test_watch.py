@@ -346,6 +346,9 @@ def test_of_a_program_that_goes_back_to_a_checkpoint_what_came_later_counts(tmp_
     start(path, [5.0], first_step=1)
     start(path, [6.0])
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3, 1, 2]
+    start(again := tmp_path / "again.jsonl", [1.0, 2.0])
+    start(again, [3.0], first_step=0)
+    assert [record["step"] for record in records(again)] == [0, 1, 0]
     history = read_own(path)
     last = history.last
     assert (history.step[last].tolist(), history.norm[last].tolist()) == ([0, 1, 2], [1, 5, 6])
