@@ -366,3 +366,17 @@ def test_a_class_is_written_with_what_it_derives_from() -> None:
 def test_a_call_of_super_that_returns_or_is_given_something_else_stays(call: str) -> None:
     text = f"class Base:\n def m(self, a): return a\nclass Derived(Base):\n def m(self, a): {call}"
     assert set(flat(Derived, parsed(text))) == {"Base", "Derived"}
+
+
+def test_a_peer_that_is_lost_when_it_starts_anew_is_not_one_that_refuses_its_constants() -> None:
+    class Lost(Right):
+        starts = 0
+
+        def start(self, **constants: Any) -> None:
+            self.starts += 1
+            if self.starts > 2:
+                raise PeerLostError("ended by SIGSEGV")
+            super().start(**constants)
+
+    result = judge(Lost(), LAWS["overflow_backs_off_once"]).result
+    assert (result.outcome, "ended by SIGSEGV" in result.text) == ("refused", True)

@@ -642,3 +642,16 @@ def test_any_real_number_may_be_logged(tmp_path):
         optimizer.step()
     [record] = records(tmp_path / "run.jsonl")
     assert [record[name] for name in "abcd"] == [0.5, 0.5, 3, True]
+
+
+def test_what_an_evaluation_logs_belongs_to_the_step_before_it(tmp_path):
+    model = nn.Linear(2, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
+        for number in range(3):
+            scaler.scale(model.train()(torch.ones(1, 2)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            model.eval()(torch.ones(1, 2))
+            run.log(eval_loss=float(number))
+    assert [record["eval_loss"] for record in records(tmp_path / "run.jsonl")] == [0.0, 1.0, 2.0]
