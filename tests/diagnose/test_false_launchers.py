@@ -24,6 +24,19 @@ CASES = {
         ["cannot tell"],
         ["rises", "its scale grew"],
     ),
+    "a run that is started again counts from 0 by the same engine": (
+        [
+            f"[d2.utils.events]:  eta: 1:16:10  iter: {at}  total_loss: {3 - at / 999:.3f}" if text is None else text
+            for start in range(2)
+            for at, text in [
+                (0, f"{RANK} step=0, skipped=0, lr=[0.1]"),
+                *((20 * k, SEARCH[k] if k < 6 else None) for k in range(60)),
+                *((1200 + 20 * k, SEARCH[4] if k % 9 == 3 else None) for k in range(40)),
+            ]
+        ],
+        ["healthy"],
+        ["NO STEP SEEN", "several ranks, engines"],
+    ),
     "a run without fp16 has no scale to judge": (
         ["[INFO] [config.py:964:print]   fp16_enabled ................. False"]
         + [f"{RANK} step={at}, skipped=0, lr=[0.1]" for at in range(0, 200, 10)],

@@ -92,8 +92,31 @@ def test_the_runs_own_rule_skips_the_steps_that_were_skipped(record: records.Rec
 def test_what_is_made_zero_is_what_rounding_made_zero(record: records.Record) -> None:
     scales = build._in_force(record["scale_changes"], record["every"] * len(record["counts"]))[:: record["every"]]
     samples = [(c, math.log2(s), r) for c, s, r in zip(record["counts"], scales, record["rounded"], strict=True) if c]
+    samples.append(([0], 10.0, 0.0))  # no element
     shares = asked("given.map(([counts, log2]) => Runs.flushed(counts, log2))", samples)
-    assert np.abs(np.array(shares) - [rounded for _, _, rounded in samples]).max() < 0.02
+    assert np.abs(np.array(shares, float) - [rounded for _, _, rounded in samples]).max() < 0.02
+
+
+@needs_node
+def test_a_run_that_gives_up_has_the_scale_at_which_it_did() -> None:
+    rule = dialects.get("deepspeed.DynamicLossScaler", init=4.0, min_scale=1.0, raise_error_at_min_scale=True)
+    ((scales, step),) = asked(
+        "given.map((rule) => { const played = LossScaler.play(rule, [9, 0, 0, 0, 0]);"
+        " return [[...played.scales], played.raised.step]; })",
+        [rule_data(rule)],
+    )
+    assert (scales, step) == ([4.0, 4.0, 4.0, 2.0, 1.0], 4)
+
+
+def test_a_step_between_two_samples_has_the_ceiling_of_the_nearer_one() -> None:
+    record: records.Record = {
+        "every": 3,
+        "found_inf": [],
+        "scale_changes": [[0, 1.0]],
+        "not_finite": [0.0, 0.0, 0.0],
+        "counts": [[0, 1], [1, 1], [2, 1]],
+    }
+    assert np.diff(np.log2(build.ceilings_of(record))).tolist() == [0, -1, 0, 0, -1, 0, 0, 0]
 
 
 def long_log(name: str) -> str:

@@ -84,7 +84,7 @@ def random_traces() -> list[Trace]:
             growth_interval=int(random.integers(1, 9)),
             hysteresis=int(random.integers(1, 4)),
             delay=int(random.integers(0, 4)),
-            min_scale=float(2.0 ** -random.integers(0, 30)),
+            min_scale=float(2.0 ** -random.integers(0, 30)) * (1.0 if exact else 1.1),  # no float32
             max_scale=float(2.0**24),
         )
         traces.append(told(rule, (random.random(60) < 0.4).tolist()))

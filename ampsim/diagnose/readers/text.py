@@ -169,10 +169,12 @@ class TextReader:
     def engine(self, stream: Stream, step: float) -> Stream:
         """Return the engine that counts its steps on this line: the first that has not come so far.
 
-        None of them goes back, but in a run that was started again.
+        None of them goes back, but in a run that was started again, and each begins at 0.
         """
-        if step < min(stream.engines, default=step):
+        if not step or step < min(stream.engines, default=step):
             stream.engines = []
+        if not step:
+            return stream
         at = next((i for i, last in enumerate(stream.engines) if last < step), len(stream.engines))
         if at >= STREAMS:
             return stream
