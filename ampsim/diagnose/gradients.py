@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.diagnose.evidence import Bools, Evidence, Ints, at_end
+from ampsim.diagnose.evidence import Evidence, at_end
 from ampsim.diagnose.exponents import flushed
 from ampsim.diagnose.formats import JUDGED
 from ampsim.diagnose.history import Floats
 from ampsim.diagnose.statements import ENDS, Statement, make
+from ampsim.diagnose.way import Bools, Ints
 from ampsim.diagnose.wording import counted
 
 DEAD = 0.99  # share of a layer's nonzero gradients below fp16 at which it learns nothing

@@ -15,8 +15,9 @@ from ampsim.diagnose.explain import Explanation, explain
 from ampsim.diagnose.formats import JUDGED, TABLE
 from ampsim.diagnose.history import COLUMNS
 from ampsim.diagnose.readers import text
+from ampsim.diagnose.readers.stream import Stream
 from ampsim.diagnose.readers.tables import history_of, json_rows, parsed
-from ampsim.diagnose.readers.text import Stream, TextReader, read_text
+from ampsim.diagnose.readers.text import TextReader, read_text
 from ampsim.diagnose.statements import Statement
 from tests.diagnose.drawn_runs import ENDINGS, SICK, Log, logs
 from tests.examples import examples

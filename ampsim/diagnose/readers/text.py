@@ -9,59 +9,20 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ampsim.diagnose.formats import NAMED, PROGRAMS, SENTENCES, TABLE, error_in, pattern, spelled
+from ampsim.diagnose.formats import PROGRAMS, SENTENCES, TABLE, error_in, pattern, spelled
 from ampsim.diagnose.history import MAYBE, History, HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry, as_number, with_loss
 from ampsim.diagnose.readers.lines import Width, rows, whole
 from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numbers_of, plan_of
+from ampsim.diagnose.readers.stream import UNKNOWN, Stream
 
 _LAST, _GAPS, _COLOUR, _TAG, _RANK = map(pattern, ("last", "gaps", "colour", "tag", "rank"))
-_STEP, _EPOCH, _PAIR, _BATCH, _BAR = map(pattern, ("step", "epoch", "pair", "batch", "bar"))
-_ASIDE, _OTHER = map(pattern, ("aside", "other"))
+_BAR, _ASIDE, _OTHER = map(pattern, ("bar", "aside", "other"))
 _WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
 _AVERAGED = [each["mark"] for each in PROGRAMS if each.get("scale") == "means"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
-UNKNOWN = "a training log"  # A program that the table does not name
-MOST_STEPS = 2**53  # what is numbered beyond it is no step
 LONG = 2_000  # characters of a line from which no pattern is made
 STREAMS = 16  # ranks and engines that are told apart
-
-
-class Stream:
-    """One rank or engine of a log, and what it says."""
-
-    def __init__(self, source: str) -> None:
-        self.builder = HistoryBuilder(source, UNKNOWN)
-        self.row: dict[str, object] = {"name": ""}  # of the table of programs
-        self.step = -1.0
-        self.bar = (-1, 0)  # where the longest progress bar stands, and its end
-        self.epoch = (-1.0, 0.0)  # the last epoch, and the steps before it where they are counted anew
-        self.totals = False  # whether its counts have shown that they are of the whole run
-        self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
-        self.same = False  # whether the last one was the one before once more
-        self.line = (-1, "")  # its whole line, and how many rows there were then
-        self.rank: str | None = None
-        self.numbers: set[str] = set()  # what its steps are numbered by: a bar may be of anything
-        self.engines: list[float] = []  # of DeepSpeed's counts: the last step of each
-
-    def numbered(self, by: str, step: float) -> float:
-        """Return a step, by whatever it is numbered."""
-        if by not in self.numbers:
-            self.numbers.add(by)
-            self.builder.settings |= {"composed": True} if self.numbers != {"name"} else {}
-        return step
-
-    def kind(self, entry: Entry) -> None:
-        """Keep what kind of scale it has."""
-        kinds = (self.row["scale"],) if "scale" in self.row else entry  # what a program prints is known
-        for kind in ("means", "bare"):
-            if kind in kinds:
-                self.builder.settings[kind] = True
-
-    def known(self, program: str) -> None:
-        """Take it that these are a program's lines."""
-        self.builder.program = program
-        self.row = NAMED.get(program, self.row)
 
 
 class TextReader:
@@ -243,7 +204,7 @@ class TextReader:
                 entry["total"] = entry.pop("skipped")
         elif SHOWN.isdisjoint(entry):
             return
-        step = self.step_of(stream, entry, done, text, form)
+        step = stream.step_of(entry, done, text, form)
         stream.kind(entry)
         if "skipped" in entry:
             self._skips(stream, entry, form, step - stream.step)
@@ -263,46 +224,6 @@ class TextReader:
             entry["total"] = entry.pop("skipped")
         elif counts not in ("since", "each"):
             stream.builder.settings["count"] = "unsaid"
-
-    def step_of(self, stream: Stream, entry: Entry, done: int | None, text: str, form: Form) -> float:
-        """Return the step of a line: its number, that of the bar in its line or of the last one; NaN without."""
-        epochs, step = form.epochs, entry.pop("step", None)
-        step = step if step is None or step.is_integer() else None
-        named = step is not None
-        if step is not None and 0 <= step < MOST_STEPS and not (epochs or stream.epoch[1]):
-            return stream.numbered("name", step)
-        if step is None and done is None and form.step and (found := _STEP.search(text)):
-            step, named = float(found[1]), True
-        if step is None and form.pair and (found := _PAIR.search(text)):
-            stream.builder.settings["composed"] = True
-            return float(int(found[1]) * int(found[3]) + int(found[2]))
-        if step is None and epochs and form.batch and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
-            stream.builder.settings["composed"] = True
-            return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
-        if step is None and epochs:
-            step = done
-        if step is None and max(stream.step, 0) < stream.bar[0] < stream.bar[1]:  # one at its end may be any loop's
-            step = stream.bar[0]
-        epoch_now = self.epoch_of(stream, entry, text) if epochs else stream.epoch[0]
-        if step is None or not 0 <= step < MOST_STEPS:
-            if epoch_now < stream.epoch[0]:
-                stream.builder.begin()
-            stream.epoch = epoch_now, stream.epoch[1]
-            return math.nan
-        if epoch_now > stream.epoch[0]:
-            restarted = step + stream.epoch[1] <= stream.step
-            stream.epoch = epoch_now, stream.step + 1 - step if restarted else stream.epoch[1]
-            stream.builder.settings |= {"composed": True} if restarted else {}
-        return stream.numbered("name" if named else "bar", step + stream.epoch[1])
-
-    @staticmethod
-    def epoch_of(stream: Stream, entry: Entry, text: str) -> float:
-        """Return the epoch of a line, which may be the last one's."""
-        epoch = entry.get("epoch", -1.0)
-        if 0 <= epoch < MOST_STEPS:
-            return epoch // 1
-        found = _EPOCH.search(text)
-        return int(found[1][:9]) if found else stream.epoch[0]
 
 
 def read_text(source: str, lines: Iterable[str]) -> History:
