@@ -27,7 +27,7 @@ from ampsim.testing.loop.law import Broken  # noqa: E402
 from ampsim.testing.loop.laws import excused, learning, ranks, resume, rounding, scale, scaler, skipped, splitting  # noqa: E402
 from ampsim.testing.loop.patterns import PATTERNS, _power, cause_of  # noqa: E402
 from ampsim.testing.loop.run import Fault  # noqa: E402
-from ampsim.testing.loop.runs import Batch, run_class  # noqa: E402
+from ampsim.testing.loop.runs import Batch, advance, begin, run_class  # noqa: E402
 from ampsim.testing.loop.state import Difference, differences, same, snapshot  # noqa: E402
 from tests.golden import Golden  # noqa: E402
 from tests.testing.loops import Trainer, batches, looping, loss_of, sgd  # noqa: E402
@@ -699,3 +699,19 @@ def test_a_gradient_of_an_earlier_step_of_a_batch_is_one() -> None:
 
     (result,) = judge_loop(make, torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0)), ["it_learns"])
     assert "params.0 did not move, with gradients up to " in result.text
+
+
+@pytest.mark.parametrize("write", [lambda run: run.set_scale(4.0), lambda run: run.load(saved(run))])
+def test_what_the_kit_writes_into_a_scaler_is_no_jump_of_the_loop(write: Callable[[Any], object]) -> None:
+    given = [Batch(place, data) for place, data in enumerate(batches()[:3])]
+    run = advance(begin(sgd, 2.0), given[:2])
+    write(run)
+    assert not advance(run, given[2:]).jumps
+    run.scaler.load_state_dict({**run.scaler.state_dict(), "scale": 8.0})
+    assert advance(run, given[:1]).jumps
+
+
+def saved(run: Any) -> Any:
+    """Return a checkpoint whose scale is another one."""
+    scaler, rest = run.save()
+    return {**scaler, "scale": 4.0}, rest

@@ -85,6 +85,7 @@ class TorchRun(Run):
         return self.scaler.get_scale()
 
     def set_scale(self, scale: float) -> None:
+        self.scaler.left = None  # what is written here is no jump of the loop's
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
 
     @property
@@ -193,6 +194,7 @@ class TorchRun(Run):
         return super().save() if self.loop.save else (self.scaler.state_dict(), super().save())
 
     def load(self, checkpoint: Any) -> None:
+        self.scaler.left = None
         if not self.loop.load:
             scaler, checkpoint = checkpoint
             self.scaler.load_state_dict(scaler)
