@@ -93,7 +93,8 @@ def _print_ledger(history: "History") -> None:
     rows = skip_rows(history)
     if not rows:
         return
-    out.print(f"\nSkips, the last {ROWS} of {len(rows)} rows:" if len(rows) > ROWS else "\nSkips:")
+    more = f", the last {ROWS} of {len(rows)} rows" if len(rows) > ROWS else ""
+    out.print(f"\nSkips where the log tells of them{more}:")
     table = Table(history.unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         low = math.floor(first)

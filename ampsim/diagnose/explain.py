@@ -63,14 +63,16 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     skips, steps, _ = share(run)
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
-    ends = run.weight(run.tail) > 2
+    told = sum(line > run.line[good].max(initial=0.0) for line in says.get("told", ()))  # overflows that nobody counts
+    ends = told > 2 or (run.weight(run.tail) > 2 and (good.any() or not run.goes_on(run.tail)))
     late = slice(-max(2, len(good) // 3), None)
     kinds = {each.kind for each in statements}
     doubts = {
         "no fp16": "no fp16" in says and not len(values),
         "searching": "searching" in kinds,
         "zero": bool({"last losses 0", "loss 0 throughout"} & kinds),
-        "ending": (ends and (good.any() or not run.goes_on(run.tail))) or np.isinf(norms[-1:]).any(),
+        "ending": ends or np.isinf(norms[-1:]).any(),
+        "lost": "last losses" in kinds,
         "rises": run.rises,
         "nothing": not shown,
         "cut": run.settings.get("cut"),
@@ -80,7 +82,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "short": 0 < good.sum() < JUDGED.short and not run.holds and run.updates < JUDGED.short,
         "evaluation": "evaluation" in says,
         "still": run.program == "HF Trainer" and not len(norms) and not len(values),
-        "taken": (ends and not run.goes_on(run.tail)) or not (good[late].any() or (len(values) and _falls(run))),
+        "taken": not (good[late].any() or (len(values) and _falls(run))),
     }
     if doubt := next((name for name, holds in doubts.items() if holds), ""):
         return "cannot tell", doubt

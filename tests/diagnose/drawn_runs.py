@@ -390,7 +390,7 @@ class Log:
     def lines(self) -> tuple[Line, ...]:
         """Its lines, each with the steps that it tells of."""
         lines = self.printed[self.drop :]
-        if self.form == "diffusion":  # a table is one record of many lines
+        if self.form in ("diffusion", "gan"):  # a record of many lines
             tables = [list(table) for _, table in groupby(lines, lambda line: line[1:])]
             lines = [line for table in tables[:: self.thin] for line in table]
         else:

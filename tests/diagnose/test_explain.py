@@ -139,10 +139,10 @@ def test_what_to_try_is_said_once():
     assert in_words(Explanation("wrong", "", [burst, burst], [])).count(f"- {burst.cure}") == bool(burst.cure) == 1
 
 
-@pytest.mark.parametrize(("rows", "head"), [(10, "Skips:"), (11, "Skips, the last 10 of 11 rows:")])
+@pytest.mark.parametrize(("rows", "head"), [(10, "of them:"), (11, "of them, the last 10 of 11 rows:")])
 def test_the_ledger_has_ten_rows_or_says_of_how_many(rows, head, capsys):
     command._print_ledger(run(*[8.0] * rows, skipped=[1.0] * rows))
-    assert capsys.readouterr().out.splitlines()[1] == head
+    assert capsys.readouterr().out.splitlines()[1] == f"Skips where the log tells {head}"
 
 
 def test_an_error_text_alone_is_answered():

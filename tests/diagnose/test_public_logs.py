@@ -283,3 +283,67 @@ def test_a_scale_of_one_decimal_is_bounded_by_what_it_may_have_been(tmp_path):
     run = read(tmp_path, "".join(line.format(*each) for each in [(700, "4.0"), (800, "0.1"), (900, "0.1")]))
     [low] = [each for each in explain(run).statements if each.kind == "low scale"]
     assert low.numbers["to"][1] >= 0.25
+
+
+COQUI = """
+{bold}   --> STEP: {at}/503 -- GLOBAL_STEP: {at}{plain}
+     | > loss_disc: {loss}  (2.5)
+     | > loss_0: {loss}  (2.5)
+     | > grad_norm_0: {norm}
+     | > loss_gen: 2.1  (2.2)
+     | > amp_scaler: {scale}  (900.0)
+     | > grad_norm_1: tensor(238.6747, device='cuda:0')  (tensor(201.2404, device='cuda:0'))
+     | > current_lr_0: 0.000193
+     | > step_time: 1.5487  (1.41)
+
+ > EVALUATION
+
+{bold}   --> STEP: 0{plain}
+     | > loss_disc: nan  (nan)
+
+  --> EVAL PERFORMANCE
+     | > avg_loader_time: 0.2 (+0)
+     | > avg_loss_disc: nan (+0)
+"""
+
+
+@pytest.mark.parametrize(("bold", "plain"), [("\x1b[1m", "\x1b[0m"), ("", "")])
+def test_a_trainer_that_prints_a_number_per_line(tmp_path, bold, plain):
+    # coqui-ai/TTS, as a repository on a voice in Esperanto quotes it
+    norm = "tensor(8.1043, device='cuda:0')  (tensor(17.1827, device='cuda:0'))"
+    given = [(0, "nan  (nan)", 32768.0, 5.9), (25, norm, 256.0, 2.7), (50, norm, 256.0, 2.6)]
+    text = "".join(
+        COQUI.format(at=at, norm=norm, scale=scale, loss=loss, bold=bold, plain=plain)
+        for at, norm, scale, loss in given
+    )
+    run = read(tmp_path, text)
+    assert [*zip(run.step, run.norm, run.scale, strict=True)] == [
+        (0, math.inf, 32768), (25, 8.1043, 256), (50, 8.1043, 256),
+    ]  # fmt: skip
+    assert [*run.line] == [2, 21, 40]
+
+
+MARIAN = "[2022-05-09 06:45:23] Ep. 8 : Up. {} : Sen. 94,495,934 : Cost {} : Time 149.83s : 144.61 words/s : gNorm 0.{}"
+
+
+def test_marian_tells_of_its_cost_scaling_in_sentences(tmp_path):
+    # marian-nmt/marian#386: the Cost is of all words since the last line
+    lines = [MARIAN.format(500 * at, 2.5 - at / 10, at) for at in range(1, 7)]
+    grew = "NaN/Inf percentage 0.00 after 2000 gradient updates. Increasing cost-scaling factor to {}"
+    lines[2:2] = [grew.format(131072)]
+    lines[5:5] = ["NaN/Inf percentage 0.70 in 10 gradient updates, reducing cost-scaling factor to 65536"]
+    run = read(tmp_path, "\n".join(lines) + "\n")
+    assert run.program == "Marian"
+    assert [*run.left[~np.isnan(run.left)]] == [131072, 65536]
+    assert (least_skips(run), explain(run).verdict) == (1, "healthy")
+    lost = [*lines, MARIAN.format(3500, "nan", 8)]
+    assert "the last loss that was read is not finite" in explain(read(tmp_path, "\n".join(lost) + "\n")).why
+    end = "NaN/Inf percentage 0.50 in 10 gradient updates, but cost-scaling factor 7.62939e-06 is already at minimum"
+    assert explain(read(tmp_path, "\n".join([*lost, end]) + "\n")).verdict == "wrong"
+    none = read(tmp_path, "\n".join([*lines[:2], grew.format(0)]) + "\n")
+    assert np.isnan(none.left).all()  # a run in float32 prints it so (marian-nmt/marian-dev#699)
+    last = [
+        "Seen NaN/Inf after 9 gradient updates. Reduced cost-scaling factor to 512",
+        "Seen NaN/Inf after 9 gradient updates, Reduced cost-scaling factor to minimum 256. Pruning NaNs now.",
+    ]
+    assert [*read(tmp_path, "\n".join([*lines, *last]) + "\n").left[-2:]] == [512, 256]

@@ -24,7 +24,7 @@ from tests.examples import examples
 
 NUMBERED = re.compile(r"iteration +\d+/|step|\d+/\d+|\| ")
 """What only lines have that number their step."""
-DECIMALS = {"Megatron": 0.05, "stale": 0.05, "insightface": 0.5}
+DECIMALS = {"Megatron": 0.05, "stale": 0.05, "insightface": 0.5, "gan": 0.000005}
 """Form -> error of a scale that it prints with few decimals."""
 AVERAGED = ("epochs", "diffusion", "videomae")
 NEAR = 0.01
@@ -151,6 +151,9 @@ def lies(log: Log) -> list[str]:
 @example(Log("searching", "fused", count=20, begin=0, seed=1, every=5, stop=2, resumed=0))
 @example(Log("searching", "DeepSpeed", count=20, begin=0, seed=1, every=10, torn=True, late=True))
 @example(Log("thrash", "fused", count=30, begin=0, seed=104, every=5, stop=25, resumed=20))
+@example(Log("never started", "gan", count=20, begin=0, seed=0, every=1, torn=True))
+@example(Log("healthy", "Megatron", count=20, begin=0, seed=0, every=5, width=60, torn=True, stop=10, hole=5))
+@example(Log("never started", "gan", count=20, begin=0, seed=3, every=1))
 @given(logs())
 def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
     assert not lies(log)
@@ -220,6 +223,10 @@ def turns_green(log: Log, *changes: str) -> bool:
     lines = [text for text, _, _ in log.lines]
     histories = (read_text("-", [f"{line}\n" for line in CHANGES[change](lines)]) for change in changes)
     return any(len(history.step) and explain(history).verdict == "healthy" for history in histories)
+
+
+def test_overflows_that_are_told_and_not_counted_end_a_log() -> None:
+    assert not turns_green(Log("forward overflow", "fused", count=213, begin=38, seed=213, every=1), "every fifth line")
 
 
 def test_an_acquittal_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,12 +44,12 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
     cells, begin, name, at, columns = dict[str, str](), 0, "", 0, list[str]()
     for text, number, torn in itertools.chain(lines, [("", 0, False)]):
         quoted = text.lstrip()[:1] == '"'  # of an object, in which there may be words, too
-        found = _CELL.fullmatch(text) if quoted or "|" in text[:20] else None
+        found = _CELL.fullmatch(text) if not torn and (quoted or "|" in text[:20] or "--> " in text) else None
         if found and found[1] == name and len(cells) > 1:  # a list of one key: what stood before is another record
             value = cells.pop(name)
             yield from _record(cells, begin)
             cells, begin = {name: value}, at
-        if cells and (found[1] in cells if found else not quoted):
+        if cells and (found[1] in cells or found[1] == "GLOBAL_STEP" if found else not quoted):
             yield from _record(cells, begin)
             cells = {}
         if not found and text:
@@ -103,6 +103,8 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
                 for (part, at), (after, _) in itertools.pairwise([*parts, (text, number)]):
                     yield part, at, wide and _may_go_on(part, after)
         begun, parts = text, [(text, number)]
+    if begun and _goes_on(begun) and not ended:  # its other parts were not written yet
+        parts = [(begun, parts[0][1])]
     for at, (part, number) in enumerate(parts):
         yield part, number, at + 1 == len(parts) and not ended and number > 1
 
