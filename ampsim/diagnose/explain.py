@@ -63,8 +63,9 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     skips, steps, _ = share(run)
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
-    told = sum(line > run.line[good].max(initial=0.0) for line in says.get("told", ()))  # overflows that nobody counts
-    ends = told > 2 or (run.weight(run.tail) > 2 and (good.any() or not run.goes_on(run.tail)))
+    told = [line for line in says.get("told", ()) if line > run.line[good].max(initial=0.0)]  # and nobody counts
+    ends = len(told) > 2 >= (run.line > told[-1]).sum()
+    ends = ends or (run.weight(run.tail) > 2 and (good.any() or not run.goes_on(run.tail)))
     late = slice(-max(2, len(good) // 3), None)
     kinds = {each.kind for each in statements}
     doubts = {
