@@ -82,6 +82,7 @@ def test_a_state_dict_has_the_fields_by_name_and_not_the_rule(flax) -> None:
         "waiting": 1,
     }
     assert [*flax.to_state_dict(LossScale.create())] == ["loss_scale", "growth_tracker"]
+    assert {*map(type, jax.tree.leaves(flax.from_bytes(FULL, flax.to_bytes(FULL))))} == {type(jnp.ones(1))}
 
 
 @pytest.mark.parametrize("field", ["loss_scale", "growth_tracker", "overflow_tracker", "pending", "waiting"])
@@ -108,8 +109,13 @@ def test_what_does_not_fit_is_an_error(flax, field, value, text) -> None:
         flax.from_state_dict({"scale": FULL}, {"scale": {**flax.to_state_dict(FULL), field: value}})
     with pytest.raises(ValueError, match="pending"):  # a plain one into a delayed one
         flax.from_state_dict(FULL, flax.to_state_dict(LossScale.create()))
-    with pytest.raises(ValueError, match="'state'"):
-        flax.from_state_dict(PolicyScale.create(LogMax()), {})
+    message = (
+        r"^PolicyScale saved with \[\]: expected \['state'\], at path \./scale; restore into one of the rule that "
+    )
+    with pytest.raises(ValueError, match=message):
+        flax.from_state_dict({"scale": PolicyScale.create(LogMax())}, {"scale": {}})
+    with pytest.raises(ValueError, match=r"at path \./scale/state$"):  # flax's own, of the fields of ours
+        flax.from_state_dict({"scale": PolicyScale.create(LogMax())}, {"scale": {"state": {}}})
 
 
 def test_flaxs_own_checkpoint_loads_and_ours_loads_there(flax) -> None:
@@ -135,8 +141,10 @@ ORDERS = [  # a process each
 
 @pytest.mark.parametrize("imports", ORDERS)
 def test_flax_learns_it_in_any_order_and_is_not_imported_for_it(imports) -> None:
-    code = f"import sys; before = len(sys.meta_path); {imports}; from ampsim.jax import LossScale; import flax\n"
-    code += "from flax import serialization; print([*serialization.to_state_dict(LossScale.create())])\n"
+    code = f"import sys; before = len(sys.meta_path); {imports}; from ampsim.jax import LossScale, PolicyScale\n"
+    code += "from ampsim.core.policies import Probe; import flax; from flax import serialization\n"
+    code += "states = LossScale.create(), PolicyScale.create(Probe())\n"
+    code += "print(*([*serialization.to_state_dict(each)] for each in states))\n"
     code += "assert len(sys.meta_path) == before"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
-    assert done.stdout == "['loss_scale', 'growth_tracker']\n", done.stderr
+    assert done.stdout == "['loss_scale', 'growth_tracker'] ['state']\n", done.stderr

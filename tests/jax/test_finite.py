@@ -22,6 +22,7 @@ leaves = st.builds(lambda values, dtype: np.array(values, dtype), sizes, DTYPES)
 @settings(max_examples=examples(ms=10))
 @given(st.lists(leaves, max_size=3))
 @example([np.array([1.0, math.nan, 0.0], np.complex64)])
+@example([complex(1.0, math.inf)])
 def test_all_finite_is_numpys_isfinite_of_every_leaf(tree) -> None:
     result = all_finite({"a": tree, "n": np.arange(3)})
     assert (result.shape, result.dtype) == ((), bool)
@@ -81,6 +82,18 @@ def test_what_is_no_array_is_passed_over(other, value) -> None:
     assert (chosen["other"], chosen["w"].tolist()) == (other, [value])
 
 
+class Wrapped:
+    """What says that it is an array, and JAX takes for none."""
+
+    def __jax_array__(self) -> jax.Array:
+        return jnp.array(math.inf)
+
+
+def test_what_says_that_it_is_an_array_is_refused_and_not_passed_over() -> None:
+    with pytest.raises(TypeError):
+        all_finite({"w": Wrapped()})
+
+
 def test_a_foreign_tensor_is_refused_and_not_passed_over() -> None:
     torch = pytest.importorskip("torch")
     for call in (all_finite, LossScale.create().unscale):
@@ -98,7 +111,7 @@ def test_select_tree_keeps_what_both_share_static() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a"), ("a", Name("a"))],
+    [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a"), ("a", Name("a")), (Name("a"), "a")],
     ids=lambda leaf: type(leaf).__name__,
 )
 def test_select_tree_refuses_other_leaves_that_differ(a, b) -> None:

@@ -17,6 +17,7 @@ import ampsim.jax
 from ampsim import Rule, State
 from ampsim.core.machine import Arithmetic
 from ampsim.core.policies import Headroom, Probe
+from ampsim.core.quirks import StreakStartsAt
 from ampsim.jax import LossScale, all_finite, interop, select_tree
 from ampsim.jax.loss_scale import DEVIATIONS
 from ampsim.jax.policy import PolicyScale
@@ -156,9 +157,12 @@ def test_what_is_refused() -> None:
         "count": lambda: LossScale.from_state(Rule(), State(1.0, 2**31)), "interval": lambda: LossScale.create(Rule(growth_interval=2**31)),
         "float64": lambda: LossScale.create(Rule(arithmetic=Arithmetic(dtype="float64"))), "hysteresis": lambda: LossScale.create(Rule(hysteresis=2**31)),
         "neither": lambda: sweep([Rule()]), "both": lambda: sweep([Rule()], [True], ceilings=[1.0]), "text": lambda: sweep([Rule()], "01"), "rows": lambda: sweep([Rule()], [[True], [False]]),
+        "text in a list": lambda: sweep([Rule()], ceilings=["1.0"]), "no steps": lambda: sweep([Rule()], True), "cube": lambda: sweep([Rule()], [[[True]]]),
+        "quirk": lambda: sweep([Rule(), Rule(quirks=(StreakStartsAt(),))], [True]),
         "depths": lambda: sweep(rules, [True]), "no rule": lambda: sweep([], [True]), "no policy": lambda: sweep_policies([], [1.0]),
         "no ceilings": lambda: sweep_policies([Probe()], []), "NaN": lambda: sweep_policies([Probe()], [1.0, math.nan]),
-        "no policies": lambda: sweep_policies([Rule()], [1.0]), "types": lambda: sweep_policies([Probe(), Headroom()], [1.0]), "unlike": lambda: sweep_policies([Probe(delay=1), Probe(delay=2)], [1.0]), "pred": lambda: select_tree(jnp.ones(2, bool), 1.0, 2.0), "number": lambda: select_tree(1.0, 1.0, 2.0),
+        "no policies": lambda: sweep_policies([Rule()], [1.0]), "two of them": lambda: sweep_policies([Probe()], [-1.0, math.nan]), "a rule among them": lambda: sweep_policies([Probe(), Rule()], [1.0]),
+        "types": lambda: sweep_policies([Probe(), Headroom()], [1.0]), "unlike": lambda: sweep_policies([Probe(delay=1), Probe(delay=2)], [1.0]), "pred": lambda: select_tree(jnp.ones(2, bool), 1.0, 2.0), "number": lambda: select_tree(1.0, 1.0, 2.0),
         "leaves": lambda: select_tree(jnp.array(True), {"a": "x"}, {"a": "y"}), "same": lambda: select_tree(jnp.array(True), {"a": "x"}, {"a": "x"}),
     }  # fmt: skip
     if __import__("importlib").util.find_spec("optax"):
@@ -179,7 +183,8 @@ def test_what_is_said_of_tensors() -> None:
         "complex": lambda: dlpack.to_jax(torch.ones(2, dtype=torch.complex128)), "number": lambda: dlpack.to_torch(3),
         "there": lambda: [dlpack.to_jax(torch.ones(2, requires_grad=True)), dlpack.to_torch(jnp.ones(3, jnp.bfloat16)).dtype],
         "traced": lambda: jax.jit(dlpack.to_torch)(jnp.ones(2)), "half": lambda: dlpack.to_jax({"a": torch.ones(16).half()}),
-        "inside": lambda: re.sub("0x[0-9a-f]+", "ADDRESS", said(lambda: dlpack.to_jax(torch.ones(65)[1:]))),
+        "int4": lambda: dlpack.to_jax(torch.empty(4, dtype=torch.int4)), "meta": lambda: dlpack.to_jax(torch.ones(2, device="meta")),
+        "array": lambda: dlpack.to_torch(jnp.zeros(2, jnp.int4)), "inside": lambda: re.sub("0x[0-9a-f]+", "ADDRESS", said(lambda: dlpack.to_jax(torch.ones(65)[1:]))),
     }  # fmt: skip
     agree(GOLDEN / "tensors.txt", {name: stable(said(call)) for name, call in calls.items()})
 

@@ -76,7 +76,9 @@ def test_argnums_has_aux_and_keywords() -> None:
     def fun(a, b, *, c):
         return a * b * c, "static"[0] and c
 
-    result = LossScale.create(RULE).value_and_grad(fun, argnums=(0, 1), has_aux=True)(2.0, 3.0, c=4.0)
+    differentiate = LossScale.create(RULE).value_and_grad(fun, argnums=(0, 1), has_aux=True)
+    assert differentiate.__name__ == "fun"
+    result = differentiate(2.0, 3.0, c=4.0)
     assert tuple(map(float, result.grad)) == (12.0, 8.0)
     assert tuple(map(float, result.aux)) == (24.0, 4.0)
 
@@ -219,7 +221,7 @@ TWO_DEVICES = """
 import jax, jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec as P
 from ampsim import Rule
-from ampsim.jax import LossScale, all_finite
+from ampsim.jax import LossScale, all_finite, dlpack
 
 mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
 w = jnp.ones(3)
@@ -243,6 +245,10 @@ for check in (False, True):
 scaler = jax.pmap(lambda s, w, x: s.value_and_grad(loss, axis_name="d")(w, x).loss_scale, axis_name="d",
                   in_axes=(None, None, 0))(LossScale.create(Rule(1024.0)), w, x.reshape(2, 2, 3))
 print(scaler.loss_scale.tolist())
+try:
+    dlpack._to_torch(scaler.loss_scale, None)
+except ValueError as error:
+    print(error)
 """
 
 
@@ -262,4 +268,5 @@ def test_two_devices_share_one_found_inf() -> None:
         "True [2048.0, 2048.0] [True, True] [True, True] True",
         "True [512.0, 512.0] [False, False] [True, False] True",
         "[512.0, 512.0]",
+        "an array on 2 devices: expected one; pass one shard of it",
     ]

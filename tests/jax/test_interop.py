@@ -89,10 +89,18 @@ def test_torchs_own_scaler_has_the_keys_that_are_written_without_a_delay() -> No
     assert interop.to_torch_state_dict(LossScale.create()).keys() == torch.amp.GradScaler("cpu").state_dict().keys()
 
 
-@pytest.mark.parametrize("saved", [{}, {"scale": 1.0}])
-def test_an_incomplete_state_dict(saved) -> None:
-    with pytest.raises(ValueError, match=r"expected an enabled scaler's state_dict\(\)"):
+@pytest.mark.parametrize("missing", ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"])
+def test_an_incomplete_state_dict(missing) -> None:
+    saved = interop.to_torch_state_dict(LossScale.create())
+    del saved[missing]
+    with pytest.raises(ValueError, match=rf"^no '{missing}' in \[.*\]: expected an enabled scaler's state_dict\(\)"):
         interop.from_torch_state_dict(saved)
+
+
+def test_more_pending_scales_than_the_delay_are_refused() -> None:
+    saved = interop.to_torch_state_dict(LossScale.from_state(Rule(delay=2), State(4.0, 0, 0, (2.0, 1.0))))
+    with pytest.raises(ValueError, match=r"^2 pending scales with delay=1: expected at most 1"):
+        interop.from_torch_state_dict(saved, Rule(delay=1))
 
 
 # -------------------------------------------------------------------------------------------------------- flax
@@ -187,6 +195,7 @@ def test_a_flax_scale_of_another_dtype() -> None:
 
     with pytest.raises(ValueError, match=r"^DynamicScale.scale is float16: expected float32"):
         interop.from_flax(DynamicScale(scale=jnp.float16(1024)))
+    assert interop.from_flax(DynamicScale(scale=1024)).state == State(1024.0)  # a number of Python's has none
 
 
 # --------------------------------------------------------------------------------------------------------- jmp
@@ -269,6 +278,11 @@ FLAX, JMP = (
         ),
         (TORCH, Rule(min_scale=1.0), "^min_scale=1.0: expected None"),
         (TORCH, Rule(max_scale=2.0**24), "^max_scale=16777216.0: expected None"),
+        (
+            functools.partial(TORCH, elsewhere=("min_scale",)),
+            Rule(max_scale=2.0**24),
+            "^max_scale=16777216.0: expected",
+        ),
         (TORCH, Rule(growth_test=">="), "^growth_test='>=': expected '=='"),
         (TORCH, Rule(arithmetic=F32), "^arithmetic="),
         FLAX(Rule(delay=1), "^delay=1: expected 0, flax holds nothing else"),
@@ -282,6 +296,10 @@ FLAX, JMP = (
         JMP(Rule(min_scale=0.5), "^min_scale=0.5: expected 1.0"),
         JMP(Rule(min_scale=1.0, backoff_factor=0.25), "^backoff_factor=0.25: expected 1 / growth_factor = 0.5"),
         JMP(Rule(min_scale=1.0, **THIRDS), "^backoff='multiply': expected 'reciproc"),
+        JMP(
+            Rule(growth_factor=1.1, backoff_factor=1 / 1.1, min_scale=1.0, arithmetic=Arithmetic(backoff="reciprocal")),
+            r"^growth_factor=1\.1: expected a float32 number, jmp holds nothing else; round it to float32",
+        ),
         JMP(JMP_RULES[3][0], "^backoff='divide': expected 'reciprocal', jmp within jit"),
         JMP(Rule(min_scale=1.0, max_scale=8e4), "^max_scale=80000.0: expected None"),
         JMP(Rule(min_scale=1.0, delay=1), "^delay=1: expected 0"),
@@ -295,10 +313,13 @@ def test_what_a_peer_cannot_hold(to, rule, text) -> None:
         to(LossScale.create(rule))
 
 
-@pytest.mark.peer("flax")
-def test_flax_holds_no_scale_in_double() -> None:
-    with jax.enable_x64(True), pytest.raises(ValueError, match=r"^dtype='float64': expected 'float32', flax holds"):
-        interop.to_flax(LossScale.create(Rule(arithmetic=Arithmetic(dtype="float64"))))
+@pytest.mark.parametrize(
+    ("to", "text"),
+    [FLAX(r"^dtype='float64': expected 'float32', flax holds"), JMP(r"^Arithmetic\(dtype='float64'.*expected float32")],
+)
+def test_no_peer_holds_a_scale_in_double(to, text) -> None:
+    with jax.enable_x64(True), pytest.raises(ValueError, match=text):
+        to(LossScale.create(Rule(min_scale=1.0, arithmetic=Arithmetic(dtype="float64"))))
 
 
 @pytest.mark.peer("jmp")
@@ -308,8 +329,8 @@ def test_what_jmp_cannot_hold_outside_of_jit() -> None:
 
 
 @pytest.mark.peer("jmp")
-@pytest.mark.parametrize("count", [3, 5])
-def test_a_count_at_the_period_or_past_it_is_refused(count) -> None:
+@pytest.mark.parametrize("count", [3, 5, -1])
+def test_a_count_that_jmp_never_has_is_refused(count) -> None:
     with pytest.raises(ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"):
         interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, count)))
 

@@ -279,6 +279,9 @@ def test_dtypes_stay_as_in_torch() -> None:
     assert float(scaler.unscale(jnp.float16(2.0**-20), widen=True)) == 2.0**-30  # float16 has no such number
     with jax.enable_x64(True):
         assert jax.eval_shape(scaler.unscale, jnp.ones(1, jnp.float64)).dtype == jnp.float64
+        wide = LossScale.create(Rule(3.0, arithmetic=Arithmetic(dtype="float64")))
+        assert wide.unscale(jnp.float64(1.0)) == 1 / 3
+        assert wide.scale(jnp.float64(0.1)) == 0.1 * 3.0
 
 
 def test_half_is_multiplied_in_float32_and_rounded_once() -> None:
@@ -346,6 +349,8 @@ def test_deviation_counts_are_int32() -> None:
         LossScale.create(Rule(growth_interval=2**31))
     with pytest.raises(ValueError, match=r"^hysteresis=2147483648: expected at most 2\*\*31 - 1"):
         LossScale.create(Rule(hysteresis=2**31))
+    largest = Rule(growth_interval=2**31 - 1, hysteresis=2**31 - 1)
+    assert LossScale.create(largest).rule == largest
 
 
 def test_every_deviation_has_its_test() -> None:
@@ -364,6 +369,7 @@ def test_every_deviation_has_its_test() -> None:
         (State(-1.0), r"^scale=-1.0: expected a number >= 0 that float32 holds"),
         (State(1.0, pending=(0.1,)), r"^scale=0.1: expected a number >= 0 that float32 holds"),
         (State(1.0, 0, 1), "^overflow_tracker=1 with hysteresis=1: expected 0"),
+        (State(1.0, 0, -1), "^overflow_tracker=-1 with hysteresis=1: expected 0"),
         (State(1.0, 2**40), "^growth_tracker=1099511627776: expected a count that int32 holds"),
         (State(1.0, 2**31), "^growth_tracker=2147483648: expected a count that int32 holds"),
         (State(1.0, -(2**31)), "^growth_tracker=-2147483648: expected a count that int32 holds"),
@@ -373,6 +379,8 @@ def test_every_deviation_has_its_test() -> None:
 def test_states_that_do_not_fit_are_refused(state, text) -> None:
     with pytest.raises(ValueError, match=text):
         LossScale.from_state(Rule(delay=1), state)
+    with pytest.raises(ValueError, match=r"^scale=0.1: expected"):
+        LossScale.from_state(Rule(delay=2), State(1.0, pending=(1.0, 0.1)))
     with pytest.raises(ValueError, match=r"^overflow_tracker=-4294967296: expected a count"):
         LossScale.from_state(Rule(hysteresis=2), State(1.0, 0, -(2**32)))
     for count in (2**31 - 1, -(2**31 - 1)):
@@ -387,7 +395,13 @@ def test_nan_once_loaded_stays_and_inf_does_not_pass_a_maximum() -> None:
     assert [inf.update(flag).loss_scale for flag in (True, False)] == [math.inf, 2.0**20]
 
 
-@pytest.mark.parametrize("rule", [None, "torch", 2.0**16], ids=str)
+class Coarse(Arithmetic):
+    """It may round otherwise, which no array would know."""
+
+
+@pytest.mark.parametrize(
+    "rule", [None, "torch", 2.0**16, Rule(arithmetic=Coarse())], ids=["None", "text", "number", "arithmetic"]
+)
 def test_what_is_no_rule_is_refused(rule) -> None:
     with pytest.raises(TypeError, match=r"expected an ampsim.Rule .*; for a policy take PolicyScale"):
         machine.constants(rule)

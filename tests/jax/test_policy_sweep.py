@@ -83,6 +83,13 @@ def test_bad_input(policies: list[Any], ceilings: Any, message: str) -> None:
         sweep_policies(policies, ceilings)
 
 
+def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
+    policies, trace = [Headroom(top=448.0, interval=1)], [2.0**20, 2.0**9, 2.0**13]
+    expected = replay_ceilings(policies[0], trace, top=448.0).scales().tolist()
+    assert np.asarray(sweep_policies(policies, trace, top=448.0))[0].tolist() == expected
+    assert expected != replay_ceilings(policies[0], trace).scales().tolist()
+
+
 def test_whole_numbers_are_swept_as_whole_numbers() -> None:
     """float32 holds none that is odd beyond 2^24."""
     intervals = [2**24, 2**24 + 1]
