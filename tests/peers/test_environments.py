@@ -65,6 +65,13 @@ def test_a_python_is_one_on_the_path_or_pyenvs_that_starts(tmp_path: Path, monke
         path.write_text(f"#!/bin/sh\nexit {status}\n")
         path.chmod(0o755)
     assert interpreter("9.9") == str(there)
+    monkeypatch.setenv("PYENV_ROOT", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "versions").rename(tmp_path / "home" / "versions")
+    (tmp_path / "home").rename(tmp_path / ".pyenv")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert interpreter("9.9") == str(tmp_path / ".pyenv" / there.relative_to(tmp_path))
     shim.write_text("#!/bin/sh\nexit 0\n")
     assert interpreter("9.9") == str(shim)
 
@@ -117,6 +124,8 @@ def test_the_command_says_how_far_each_is_and_fails_where_one_could_not_be_had(
     assert capsys.readouterr().out.splitlines() == [
         "broken: half built; peers: ", "good: ready; peers: ", "never: missing; peers: "
     ]  # fmt: skip
+    assert main(["--list", "broken"]) == 0
+    assert capsys.readouterr().out == "broken: half built; peers: \n"
     assert main(["good"]) == 0
     assert main(["good", "never"]) == 1
     assert "never could not be had: its newest wheel is [cp36]" in capsys.readouterr().out
@@ -127,11 +136,24 @@ def test_the_command_says_how_far_each_is_and_fails_where_one_could_not_be_had(
     ]  # fmt: skip
     assert main(["good", "other"]) == 2
     assert capsys.readouterr().out == "no environment other; there are broken, good, never\n"
+    assert main(["--all", "other"]) == 2
+    assert capsys.readouterr().out == "no environment --all, other; there are broken, good, never\n"
+
+
+def test_the_command_has_a_line_for_each_environment_however_many_peers_it_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--list", "numpy2"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"numpy2: {environments.state('numpy2')}; peers: "
+        + ", ".join(name for name, peer in REGISTRY.items() if peer.environment == "numpy2")
+    ]
 
 
 def test_the_reason_is_the_error_or_what_was_said_last() -> None:
     assert _reason("collecting\nERROR: no such package\nERROR: nothing was installed\n") == "ERROR: no such package"
     assert _reason("collecting\n killed \n\n") == "killed"
+    assert _reason("without an ERROR\nkilled") == "killed"
     assert _reason("\n") == "it said nothing"
 
 
@@ -157,4 +179,5 @@ def test_a_version_that_was_not_read_is_told_from_the_pinned_one() -> None:
     assert is_pinned(peer, "2.13.0")
     assert is_pinned(peer, "2.13.0+cpu")
     assert not is_pinned(peer, "2.13.1")
+    assert not is_pinned(peer, "2.13")
     assert not is_pinned(peer, "2.14.0+cpu")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 import ampsim.peers
 from ampsim.core.machine import Rule
@@ -131,11 +132,17 @@ def test_what_a_build_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(build, "sys", SimpleNamespace(version="3.11.7 (main)", executable=sys.executable))
     monkeypatch.setattr(build.subprocess, "run", run)
     monkeypatch.setattr(build.shutil, "which", lambda name: f"/found/{name}")
+    bars: list[Progress] = []
+    monkeypatch.setattr(build, "Progress", lambda *args, **given: bars.append(Progress(*args, **given)) or bars[-1])
     found = {}
     for name in environments.tables():
         console = Console(file=io.StringIO(), width=200)
         states = [environments.state(name)]
+        bars.clear()
         failed = build.build_all([name], console)
+        assert [task.completed for bar in bars for task in bar.tasks] == [
+            task.total for bar in bars for task in bar.tasks
+        ]
         states.append(environments.state(name))
         first = "\n".join(ran) if len(found) < 2 else "\n".join(ran)[:200]
         ran.clear()
@@ -146,13 +153,14 @@ def test_what_a_build_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "numpy2" / environments.STAMP).write_text("old")
     (tmp_path / "numpy2" / "kept").touch()
     states = [environments.state("numpy2")]
-    build.build("numpy2")
+    assert build.build_all(["numpy2"], Console(file=io.StringIO())) == {}
+    assert (tmp_path / "numpy2.log").read_text().count("-m venv") == 1, "the log is of the last build"
     found["outdated"] = f"{states} {environments.state('numpy2')} {(tmp_path / 'numpy2' / 'kept').exists()} {len(ran)}"
     found["log"] = (
         (tmp_path / "numpy2.log").read_text().replace(str(tmp_path), "HOME").replace(sys.executable, "PYTHON")[:300]
     )
     last = environments.tables()["numpy2"]["stages"][-1][-1]
-    status[last] = 1
+    status[last] = -9  # it was killed
     (tmp_path / "numpy2" / environments.STAMP).unlink()
     console = Console(file=io.StringIO(), width=200)
     failed = build.build_all(["numpy2"], console)
@@ -173,7 +181,7 @@ def test_what_is_said_of_what_is_not_there(tmp_path: Path, monkeypatch: pytest.M
         "float16": lambda: here.held_by_float16([65519.0, -65520.0]), "pass over": lambda: here.pass_over("no_such_package"),
         "held": lambda: here.held_by_float16([65519.0, math.inf, math.nan]), "drift": lambda: drift(peer),
         "overflowed": lambda: [here.overflowed(each) for each in ([1.0], [math.inf], [1.0, math.nan], [-math.inf, 0.0], [])],
-        "environment": lambda: environments.python("deepspeed").partition(" in ")[0], "history": lambda: peer.history({}, [[1.0], [math.inf], [1.0]]),
+        "starts": lambda: peer.history({"growth_factor": 1.0}, []), "environment": lambda: environments.python("deepspeed").partition(" in ")[0], "history": lambda: peer.history({}, [[1.0], [math.inf], [1.0]]),
         "raises": lambda: Broken().history({}, [[1.0], [2.0], [3.0]]), "roundpipe": lambda: load("roundpipe")().state_dict(),
         "roundpipe loads": lambda: load("roundpipe")().load_state_dict({}), "chained": lambda: load("megatron-chained")().state_dict(),
         "chained loads": lambda: load("megatron-chained")().load_state_dict({}),
@@ -202,13 +210,14 @@ def test_how_what_is_emitted_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def run_apart(sources: object, **given: Any) -> tuple[list[str], str]:
-        kept = {
-            name: value for name, value in given.pop("env").items() if name not in os.environ or name == "PYTHONPATH"
-        }
+        kept = {name: value for name, value in given.pop("env").items() if name not in usual or name == "PYTHONPATH"}
         asked.append(f"{sources} {sorted(given.items())} {kept}")
         return ["AssertionError of a law", ""], "the last line"
 
     monkeypatch.setenv("PYTHONPATH", "here")
+    monkeypatch.delenv("PYTHONUTF8", raising=False)
+    usual = {*os.environ}
+    monkeypatch.setenv("PYTHONUTF8", "1")
     monkeypatch.setattr(emit, "run_apart", run_apart)
     monkeypatch.setattr(emit.environments, "python", lambda name: f"python of {name}")
     monkeypatch.setattr(emit.environments, "variables", lambda name: {"OF": name})

@@ -15,10 +15,10 @@ import pytest
 from ampsim.core import dialects
 from ampsim.core.machine import Rule, State, init
 from ampsim.peers import REGISTRY, load
-from ampsim.peers.laws import LAWS, judge
-from ampsim.peers.laws.drift import drawn_setting, drift, run
+from ampsim.peers.laws import LAWS, judge, judging
+from ampsim.peers.laws.drift import _shown, drawn_setting, drift, run
 from ampsim.peers.laws.emit import _maker, emitted, prove
-from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED
+from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED, judge_all
 from ampsim.peers.laws.reports import NONE, reported
 from ampsim.peers.laws.source import driver_of, flat, prune
 from ampsim.peers.laws.subject import Driven, GaveUpError, ceiling, constants, fields, followed, subject_of
@@ -142,6 +142,45 @@ def test_a_peer_that_was_lost_cannot_be_judged_and_is_not_asked_again() -> None:
     peer = Ends()
     verdict = judge(peer, LAWS["new_scaler_is_fresh"], examples=EXAMPLES)
     assert (verdict.result.outcome, verdict.seen, peer.asked) == ("refused", "it ended", 2)
+    assert verdict.subject is not None
+    assert verdict.subject.name == "right"
+
+
+def test_a_peer_that_was_lost_drifts_from_nothing() -> None:
+    with pytest.raises(PeerLostError, match="it ended"):
+        drift(LostTorch())
+
+
+def test_laws_that_are_asked_of_one_peer_ask_it_once_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    subjects: list[str] = []
+
+    def counted(peer: Right, **given: Any) -> Any:
+        subjects.append(peer.name)
+        return subject_of(peer, **given)
+
+    monkeypatch.setattr(judging, "subject_of", counted)
+    laws = [LAWS[name] for name in ("overflow_never_raises_the_scale", "clean_step_keeps_the_scale")]
+    assert [verdict.result.outcome for verdict in judge_all(Right(), laws, examples=1)] == ["passed"] * 2
+    assert subjects == ["right"]
+
+
+def test_of_a_law_that_was_not_broken_there_is_nothing_to_emit() -> None:
+    verdict = judge(Right(), LAWS["skip_budget"], examples=1)
+    with pytest.raises(ValueError, match=r"^skip_budget passed on right: there is nothing to emit$"):
+        emitted(Right, verdict, "1.0")
+
+
+def test_a_scale_is_shown_with_the_digits_of_float32() -> None:
+    assert _shown([16777215.0, None]) == "16777215 gave up"
+
+
+def test_a_peer_whose_state_fails_is_not_one_that_has_none() -> None:
+    class Fails(Right):
+        def state_dict(self) -> object:
+            raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        subject_of(Fails())
 
 
 class OneFactor(Right):
@@ -192,6 +231,11 @@ def test_a_peer_with_fixed_factors_is_asked_for_no_others() -> None:
     fixed, free = subject_of(Torch()), subject_of(Right())
     assert ("factors" in fixed.lacking, "factors" in free.lacking) == (True, False)
     assert fixed.traits.possible(Rule(growth_factor=4.0, backoff_factor=0.25)) == Rule()
+
+
+class LostTorch(Torch):
+    def history(self, *_: object) -> list[float | None]:  # as `Remote` has it
+        raise PeerLostError("it ended")
 
 
 class Late(Torch):
