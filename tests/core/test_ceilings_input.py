@@ -72,6 +72,12 @@ def test_a_bad_number_is_found_wherever_it_stands(
         index_ceilings(trace)
 
 
+def test_nan_is_no_other_scale_and_every_number_is() -> None:
+    assert [engine.differ(*pair) for pair in ((NAN, NAN), (NAN, 1.0), (1.0, NAN), (1.0, 1.0), (0.0, 1.0))] == [
+        False, True, True, False, True
+    ]  # fmt: skip
+
+
 def test_minus_zero_is_zero() -> None:
     assert replay_ceilings(Rule(), np.array([-0.0, INF, -0.0], np.float32)).skipped.tolist() == [0, 2]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampsim import Rule, dialects, replay
+from ampsim.core.arguments import nearest
 from ampsim.core.replay.fold import states
 
 
@@ -41,6 +42,13 @@ def test_the_readme_counts_the_dialects() -> None:
 def test_a_part_of_a_name_names_the_whole() -> None:
     with pytest.raises(dialects.UnknownDialectError, match=r"'flax': did you mean 'flax.DynamicScale'"):
         dialects.get("flax")
+
+
+def test_a_part_of_a_name_is_found_in_any_case_and_of_many_five() -> None:
+    assert nearest("ABC", ["x" * 20 + "aBc"]) == f"did you mean {'x' * 20 + 'aBc'!r}?"
+    long = [f"{number}{'x' * 20}part" for number in range(7)]
+    assert nearest("part", long) == f"did you mean {' or '.join(map(repr, long[:5]))}?"
+    assert nearest("ab", ["x" * 20 + "ab"]) == f"expected one of {'x' * 20}ab"
 
 
 def test_an_unknown_parameter_names_the_nearest() -> None:

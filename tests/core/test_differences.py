@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from ampsim import Rule, dialects
 from ampsim.cli import app
 from ampsim.core.differences import _ARITHMETIC, _RULE, Search, in_words, shortest_separation
+from ampsim.core.formats import far_power
 from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import HoldAtBounds, RaiseBelow, StreakStartsAt
 from ampsim.core.replay.fold import states
@@ -100,6 +101,17 @@ def test_the_words() -> None:
         ("a growth to infinity", "is not taken", "is taken, for ever"),
     ]
     assert list(in_words(torch, torch)) == []
+    patient = Rule(hysteresis=2, hysteresis_refill=frozenset({"clean", "backoff"}))
+    assert list(in_words(torch, patient)) == [
+        ("overflows that a backoff takes", "1", "2"),
+        ("they are counted anew after", "a growth", "a backoff or a clean step"),
+    ]
+    assert [far_power(value, 10) for value in (2.0**-24, 2.0**-9, 2.0**10, 3.0 * 2**10)] == [
+        "2**-24",
+        None,
+        "2**10",
+        None,
+    ]
     (row,) = in_words(torch, torch.replace(quirks=(RaiseBelow(0.5),)))
     assert row[0].startswith("fairseq (``min_loss_scale``): an overflow")
     assert row[0].endswith("limit=0.5")

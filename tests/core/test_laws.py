@@ -152,6 +152,17 @@ def test_skip_budget_is_tight() -> None:
     assert "11 skips in 51 updates, budget 10.2" in law(one_more)
 
 
+def test_a_law_names_the_first_place_where_it_is_broken() -> None:
+    said = broken(History(Rule(), [False, True, True], [8.0] * 4))
+    assert said["overflow_backs_off_once"] == "update 1: 8.0 -> 8.0, expected 4.0"
+
+
+def test_a_scale_that_was_next_to_nothing_has_lost_what_the_budget_counts() -> None:
+    history = History(Rule(growth_interval=1), [True, True, False], [2.0**-119, 2.0**-121, 2.0**-121, 2.0**-119])
+    assert "skip_budget" not in broken(history)
+    assert "skip_budget" in broken(History(history.rule, history.found_inf, [2.0**30 * each for each in history.scale]))
+
+
 def test_every_law_says_what_it_demands() -> None:
     for law in (*UPDATE_LAWS, *HISTORY_LAWS):
         assert law.__doc__.endswith(".") or "\n" in law.__doc__

@@ -3,8 +3,11 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from ampsim.core import output
 
 PRINT = (
     "from ampsim.core.output import run_command; raise SystemExit(run_command('it', lambda: print('\\u2713') or {}))"
@@ -39,6 +42,18 @@ def test_a_full_disk_is_a_sentence() -> None:
     os.close(full)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("it: cannot write what was found: [Errno 28] No space left on device; expected")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs devices")
+def test_a_terminal_gets_each_line_at_once_and_a_file_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, device = os.openpty()
+    for path, at_once in ((Path(os.ttyname(device)), True), (tmp_path / "file", False)):
+        with path.open("w", encoding="ascii") as file:
+            monkeypatch.setattr(sys, "stdout", file)
+            output._open_output()
+            assert (sys.stdout.line_buffering, sys.stdout.encoding) == (at_once, "ascii")
+    os.close(device)
+    os.close(reader)
 
 
 def test_an_interrupted_command_says_so() -> None:

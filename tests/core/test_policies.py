@@ -332,12 +332,15 @@ def test_seen_is_true_for_an_overflow_and_every_rule_takes_it() -> None:
         (lambda: Ratio(threshold=1.0), "threshold=1.0: expected a share"),
         (lambda: Ratio(top=0.0), "top=0.0: expected a positive"),
         (lambda: Headroom(init_scale=3.0), "init_scale=3.0: expected a power of two"),
+        (lambda: Headroom(min_scale=0.75), "min_scale=0.75: expected a power of two"),
+        (lambda: Headroom(max_scale=2.0**20 - 1), "max_scale=1048575.0: expected a power of two"),
         (lambda: Headroom(max_scale=2.0**127), "expected at most 2.0"),
         (lambda: Headroom(margin=13), "margin=13: expected at most 12"),
         (lambda: Headroom(interval=0), "interval=0: expected at least 1"),
         (lambda: Headroom(top=1e5), "top=100000.0: expected a number from 1"),
         (lambda: LogMax(beta1=1.0), r"beta1=1.0: expected a number in \[0, 1\)"),
         (lambda: LogMax(log_max=200.0), "log_max=200.0: expected"),
+        (lambda: LogMax(overflow_std_dev=-1.0), "overflow_std_dev=-1.0: expected"),
         (lambda: FloorSchedule(milestones=((0, 2.0),)), "milestone=0: expected at least 1"),
         (lambda: FloorSchedule(milestones=((5, 2.0), (5, 4.0))), "expected rising steps"),
         (lambda: FloorSchedule(milestones=((5, 4.0), (6, 2.0))), "expected floors that do not fall"),
@@ -348,6 +351,13 @@ def test_seen_is_true_for_an_overflow_and_every_rule_takes_it() -> None:
 def test_nonsense_is_refused_with_value_expectation_and_cure(make: Any, said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         make()
+
+
+def test_numbers_at_the_ends_of_what_is_taken_are_taken() -> None:
+    for number in (0.0, 120.0):
+        assert LogMax(log_max=number, overflow_std_dev=number, beta1=0.0, beta2=0.0).log_max == number
+    for top, margin in ((1.0, 0), (65536.0, 12)):
+        assert Headroom(top=top, margin=margin, interval=1, max_scale=2.0**126).top == top
 
 
 DAMAGED = [

@@ -268,6 +268,7 @@ def test_what_is_no_ladder_of_probabilities_is_refused(bad) -> None:
 
 @given(intervals, powers, powers, st.integers(1, 40).map(lambda n: n / 4), st.integers(0, 20))
 @example(5, 1, 1, 3.0, 8)  # the spike ends with the first growth
+@example(5, 1, 1, 3.0, 9)
 def test_t4_counts_what_the_machine_does(interval, a, b, height, steps) -> None:
     rule = plain(interval, a, b)
     if steps > min(steps, math.ceil(height / b)) + interval:
@@ -547,6 +548,8 @@ def test_t10_is_attained_by_an_adversary(interval, hysteresis, refill) -> None:
 
 
 def test_t10_has_no_bound_if_a_clean_step_refills() -> None:
+    impatient = plain(50, hysteresis_refill=frozenset({"clean"}))
+    assert theory.hysteresis_bound(impatient) == pytest.approx(theory.hysteresis_skip_rate(impatient))
     rule = plain(50, hysteresis=2, hysteresis_refill=frozenset({"clean"}))
     with pytest.raises(ValueError, match="there is no bound"):
         theory.hysteresis_bound(rule)

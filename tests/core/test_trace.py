@@ -79,6 +79,12 @@ def test_a_trace_of_no_updates_is_no_match(tmp_path: Path) -> None:
     assert "no updates: expected at least one; record some, or leave the trace out" in result.output
 
 
+def test_a_scaler_may_give_up_at_its_first_update() -> None:
+    system, given = "deepspeed.DynamicLossScaler", {"init": 1.0, "delayed_shift": 1}
+    said = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
+    assert Trace(system, given, (True,), (), raised=Raised(0, "Exception", said)).mismatch() is None
+
+
 def test_a_missing_raise_is_a_mismatch() -> None:
     gives_up = next(t for t in read(TRACES / "the_scaler_gives_up.jsonl"))
     silent = dataclasses.replace(gives_up, raised=None, scale=(*gives_up.scale, 1.0))

@@ -1,6 +1,7 @@
 """The vectors: small, the same bytes each time, and no wrong machine passes them."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import types
@@ -48,6 +49,8 @@ def test_a_file_comes_back_and_no_damaged_one(tmp_path: Path) -> None:
         (b"", "line 1: Expecting value"),
         (b"\xff\n", "line 1: "),
         (head.replace(b'"vectors":1', b'"vectors":2'), "line 1: no first line"),
+        (with_head(line + b"{}\n"), "line 3: 'outcome'"),
+        (with_head(line + b"[\n"), "line 3: Expecting value"),
         (as_file([], "0").partition(b"\n")[0] + b"\n", None),
     ):
         file.write_bytes(wrong)
@@ -57,6 +60,12 @@ def test_a_file_comes_back_and_no_damaged_one(tmp_path: Path) -> None:
         with pytest.raises(DamagedFileError, match="expected vectors of version 1, `ampsim traces export`") as error:
             vectors.read(file)
         assert said in str(error.value)
+
+
+def with_head(body: bytes) -> bytes:
+    """These lines as a file whose first line is right."""
+    head = {"vectors": vectors.VERSION, "sha256": hashlib.sha256(body).hexdigest()}
+    return json.dumps(head).encode() + b"\n" + body
 
 
 @pytest.mark.parametrize(
@@ -100,6 +109,7 @@ def test_an_answer_is_read(line: str, outcome: object) -> None:
         ("[1, 2]", "2 entries; expected a JSON list"),
         ("[1, 2, 3, 4]", "3 entries for as many updates"),
         ('["gives up", 1, 1]', "'gives up' before the last entry"),
+        ('[1, 1, 1, "gives up"]', "4 entries; expected a JSON list"),
         ("[1, 2, true]", "True: expected a scale"),
         ("[1, 2, null]", "None: expected a scale"),
         ('[1, 2, "many"]', "'many': expected a scale"),

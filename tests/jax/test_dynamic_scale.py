@@ -141,6 +141,9 @@ def test_arguments_defaults_and_results_are_flaxs() -> None:
     assert (float(result.aux), float(result.grad), int(result.dynamic_scale.fin_steps)) == (6.0, 3.0, 1)
     assert float(jax.jit(ours.value_and_grad(lambda p, q: p * q, argnums=1))(2.0, 3.0).grad) == 2.0
     assert ours.value_and_grad(run).__name__ == "run"
+    with jax.enable_x64(True):
+        wide = dynamic_scale.DynamicScale(fin_steps=np.int64(1), scale=np.float64(2.0)).loss_scale
+    assert (wide.growth_tracker.dtype, wide.loss_scale.dtype) == ("int32", "float32")
     by_second = functools.partial(jax.value_and_grad, argnums=1)
     assert float(jax.jit(ours.value_and_grad(lambda p, q: p * q, grad=by_second))(2.0, 3.0).grad) == 2.0
 

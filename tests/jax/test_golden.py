@@ -158,7 +158,7 @@ def test_what_is_refused() -> None:
         "float64": lambda: LossScale.create(Rule(arithmetic=Arithmetic(dtype="float64"))), "hysteresis": lambda: LossScale.create(Rule(hysteresis=2**31)),
         "neither": lambda: sweep([Rule()]), "both": lambda: sweep([Rule()], [True], ceilings=[1.0]), "text": lambda: sweep([Rule()], "01"), "rows": lambda: sweep([Rule()], [[True], [False]]),
         "text in a list": lambda: sweep([Rule()], ceilings=["1.0"]), "no steps": lambda: sweep([Rule()], True), "cube": lambda: sweep([Rule()], [[[True]]]),
-        "quirk": lambda: sweep([Rule(), Rule(quirks=(StreakStartsAt(),))], [True]),
+        "quirk": lambda: sweep([Rule(), Rule(quirks=(StreakStartsAt(),))], [True]), "none": lambda: sweep([Rule(), None], [True]),
         "depths": lambda: sweep(rules, [True]), "no rule": lambda: sweep([], [True]), "no policy": lambda: sweep_policies([], [1.0]),
         "no ceilings": lambda: sweep_policies([Probe()], []), "NaN": lambda: sweep_policies([Probe()], [1.0, math.nan]),
         "no policies": lambda: sweep_policies([Rule()], [1.0]), "two of them": lambda: sweep_policies([Probe()], [-1.0, math.nan]), "a rule among them": lambda: sweep_policies([Probe(), Rule()], [1.0]),

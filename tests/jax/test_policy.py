@@ -111,3 +111,4 @@ def test_a_scale_set_by_hand_is_cores() -> None:
     policy = Probe(delay=1)
     state = PolicyScale.create(policy).override(3.0)
     assert [leaf.item() for leaf in jax.tree.leaves(state)] == flatten(override(policy, init(policy), 3.0))
+    assert (float(state.loss_scale), float(state.newest)) == (2.0**16, 3.0)
