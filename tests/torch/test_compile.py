@@ -32,6 +32,10 @@ def test_every_function_of_every_module_is_marked_once_it_is_loaded(name) -> Non
     assert [f.__qualname__ for f in functions if not hasattr(f, "_torchdynamo_disable")] == []
 
 
+def test_what_reads_a_property_is_marked_too() -> None:
+    assert hasattr(GradScaler.last_step.fget, "_torchdynamo_disable")
+
+
 class Launch:
     """In the place of a kernel: what Triton does to launch it is plain Python of another project."""
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from ampsim.core.machine import Rule, State
+from ampsim.core.policies import Probe
 from ampsim.torch import GradScaler, config
 from ampsim.torch.gradients import unscale
 from ampsim.torch.gradients.unscale import FoundInf
@@ -492,6 +493,34 @@ def test_raise_raises_at_the_floor_and_changes_nothing():
     assert scaler.get_scale() == 8.0
 
 
+def test_one_optimizer_of_two_that_overflows_at_the_floor_raises():
+    scaler = GradScaler("cpu", init_scale=2.0, min_scale=2.0, at_min_scale="raise")
+    scaler.scale(torch.tensor(1.0))
+    for grad in (1.0, INF, 1.0):
+        param, optimizer = an_optimizer(0.0)
+        param.grad = torch.tensor([grad])
+        scaler.step(optimizer)
+    with pytest.raises(FloatingPointError, match=r"overflow at scale 2\.0"):
+        scaler.update()
+
+
+@pytest.mark.parametrize("max_scale", [INF, 1e39])
+def test_no_scale_is_beyond_the_largest_that_float32_has(max_scale):
+    scaler = GradScaler("cpu", max_scale=max_scale)
+    scaler.scale(torch.tensor(1.0))
+    with pytest.raises(
+        ValueError, match=r"^new_scale=inf: expected .* = \[1\.17.*e-38, 3\.40.*e\+38\]"
+    ):
+        scaler.update(INF)
+
+
+def test_a_new_scale_on_a_device_is_taken_by_value():
+    options = GradScaler("cpu")._options
+    given = torch.zeros((), device="meta")
+    taken = config.new_scale_by_value(given, "meta", Rule(), options)
+    assert taken.untyped_storage()._cdata != given.untyped_storage()._cdata
+
+
 def test_warn_warns_at_the_floor_each_time_and_clamps():
     scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, at_min_scale="warn")
     param, optimizer = an_optimizer(0.0)
@@ -525,6 +554,9 @@ def test_clamp_says_nothing_and_raise_says_nothing_above_the_floor():
         ({"depth": -1}, "depth=-1: expected at least 0; to run synchronously as torch does pass depth=0"),
         ({"depth": 1.0}, "depth=1.0 is a float: expected a whole number"),
         ({"min_scale": 0.0}, "min_scale=0.0: expected at least 2.0\\*\\*-126"),
+        ({"min_scale": 2.0**-127}, "min_scale=5.8[0-9]*e-39: expected at least 2.0\\*\\*-126"),
+        ({"at_min_scale": "raise", "exact_torch": True}, "at_min_scale='raise' with exact_torch=True: expected one"),
+        ({"policy": Probe(), "capturable": True}, r"policy= with \(65536.0, .*, True\): expected the defaults of"),
         ({"min_scale": 4.0, "max_scale": 2.0}, "min_scale=4.0 > max_scale=2.0"),
         ({"max_scale": 2.0}, "init_scale=65536.0: expected within .min_scale, max_scale."),
         ({"min_scale": True}, "min_scale=True is a bool: expected a real number"),
@@ -539,7 +571,7 @@ def test_refusals_at_construction_name_value_expectation_and_cure(options, error
 
 def test_bounds_hold_as_float32_holds_them():
     # 0.7 is 0.69999999 in float32: a bound compared as a double would refuse what the scaler itself saved
-    scaler = GradScaler("cpu", init_scale=0.7, min_scale=0.7, max_scale=0.9)
+    scaler = GradScaler("cpu", init_scale=0.9, min_scale=0.7, max_scale=0.9)
     scaler.scale(torch.tensor(1.0))
     scaler.load_state_dict(scaler.state_dict())
     scaler.update(0.7)

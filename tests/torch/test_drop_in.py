@@ -8,6 +8,7 @@ import pickle
 import re
 import warnings
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
@@ -598,6 +599,21 @@ def test_difference_8_a_state_dict_that_is_refused_changes_nothing():
         assert scaler.get_scale() == after
 
 
+@pytest.mark.parametrize("missing", ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"])
+def test_difference_8_names_the_key_that_is_missing(missing):
+    saved = GradScaler("cpu").state_dict()
+    del saved[missing]
+    kind, text = told(lambda: GradScaler("cpu").load_state_dict(saved))
+    assert issubclass(kind, KeyError)
+    assert text.startswith(f"the state dict has no {missing!r}, only [")
+
+
+def test_every_pending_scale_of_a_state_dict_is_looked_at():
+    scaler = GradScaler("cpu", depth=2)
+    kind, text = told(lambda: scaler.load_state_dict(scaler.state_dict() | {"pending": [2.0, 0.0]}))
+    assert (kind, text.partition(":")[0]) == (ValueError, "scale=0.0")
+
+
 def test_difference_8_an_update_that_is_refused_changes_nothing():
     for make, moved in ((exact, 0.0), (torch.amp.GradScaler, -INF)):
         scaler = make("cpu")
@@ -763,7 +779,7 @@ ITERATION = (BOTH, STEP_A, STEP_B, UPDATE, ZERO_A, ZERO_B)
     ],
 )
 def test_difference_15_gradients_that_an_update_found_unstepped_are_refused(steps):
-    for make in (torch.amp.GradScaler, exact):
+    for make in (torch.amp.GradScaler, exact, partial(GradScaler, capturable=True)):
         params, ended = two(make, *steps)
         assert ended is None
         assert params[1].tolist() not in ([0.0, 0.0], [-1.0, -1.0])  # whole steps of 1

@@ -1,12 +1,13 @@
 """What is noted of an optimizer's step, by itself: forgotten whole, reported once, taken for one state alone."""
 
 import dataclasses
+import weakref
 
 import pytest
 import torch
 
 from ampsim import State
-from ampsim.torch import GradScaler
+from ampsim.torch import GradScaler, checkpoint
 from ampsim.torch.step.optimizer_step import _flag
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
@@ -29,11 +30,13 @@ def test_a_report_that_an_interrupt_kept_from_the_scaler_leaves_nothing_in_the_n
     assert list(report.adding(0, second)) == [first.optimizer, second.optimizer]
 
 
-def test_a_forked_child_has_no_lock_of_the_records_that_its_parent_held():
-    scaler = GradScaler("cpu")
-    scaler._records.lock.acquire()
-    scaler.after_fork()
-    assert not scaler._records.lock.locked()
+def test_a_forked_child_has_no_lock_of_the_records_that_its_parent_held(monkeypatch):
+    scalers = [GradScaler("cpu") for _ in range(3)]
+    monkeypatch.setattr(checkpoint, "alive", weakref.WeakSet(scalers))
+    for scaler in scalers:
+        scaler._records.lock.acquire()
+    checkpoint._fork_all()
+    assert not any(scaler._records.lock.locked() for scaler in scalers)
 
 
 def test_of_updates_that_failed_the_oldest_is_the_next_to_be_asked_for():
