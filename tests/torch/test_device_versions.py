@@ -508,9 +508,7 @@ def test_one_optimizer_of_two_that_overflows_at_the_floor_raises():
 def test_no_scale_is_beyond_the_largest_that_float32_has(max_scale):
     scaler = GradScaler("cpu", max_scale=max_scale)
     scaler.scale(torch.tensor(1.0))
-    with pytest.raises(
-        ValueError, match=r"^new_scale=inf: expected .* = \[1\.17.*e-38, 3\.40.*e\+38\]"
-    ):
+    with pytest.raises(ValueError, match=r"^new_scale=inf: expected .* = \[1\.17.*e-38, 3\.40.*e\+38\]"):
         scaler.update(INF)
 
 

@@ -383,6 +383,11 @@ def test_disabled_works_with_tickets_too():
         scaler.update(ticket=ticket)
 
 
+def test_disabled_for_roundpipe_needs_no_thread(monkeypatch):
+    monkeypatch.setattr(roundpipe, "optimizer_stream", lambda: pytest.fail("it was asked for"))
+    assert not roundpipe.GradScaler(enabled=False).enabled
+
+
 def test_disabled_for_roundpipe_knows_its_constants():
     for scaler in (roundpipe.GradScaler(enabled=False), roundpipe.GradScaler(1.0, 3.0, 0.25, 7, enabled=False)):
         factors = scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()

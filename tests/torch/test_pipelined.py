@@ -266,7 +266,9 @@ def test_pipelined_adds_up_microbatches(thread):
 
 
 def test_pipelined_adds_to_gradients_that_a_step_has_kept(thread):
-    pipelined = Pipelined(torch.nn.Linear(1, 1, bias=False), thread=thread)
+    model = torch.nn.Linear(1, 1)
+    model.bias.requires_grad_(False)  # it has no master
+    pipelined = Pipelined(model, thread=thread)
     (master,) = pipelined.parameters()
     for _ in range(2):
         pipelined.forward_backward((torch.ones(1, 1),))

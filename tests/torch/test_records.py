@@ -80,14 +80,38 @@ class Observer:
 
 def test_observers_are_told_apart_and_under_no_lock():
     (param, optimizer), scaler = an_optimizer(), GradScaler("cpu", init_scale=4.0)
-    stopped, observer = Observer(scaler), Observer(scaler)
+    stopped, observer, other = Observer(scaler), Observer(scaler), Observer(scaler)
     stop = scaler.observe(stopped)
     scaler.observe(observer)
+    scaler.observe(other)
     stop()
     scaler.scale(param.sum()).backward()
     scaler.step(optimizer)
     scaler.update()
-    assert (stopped.told, observer.told) == ([], [4.0, "closing", "closed"])
+    assert (stopped.told, observer.told, other.told) == ([], *[[4.0, "closing", "closed"]] * 2)
+
+
+def test_the_loss_is_by_the_scale_of_the_ticket_that_is_given():
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
+    tickets = [scaler.begin(), scaler.begin()]
+    for ticket, new_scale in zip(tickets, (2.0, 8.0), strict=True):
+        scaler.update(new_scale, ticket=ticket)
+    last = scaler.begin()
+    scaled = [scaler.scale(ONE, ticket=last).item(), scaler.loss_value(ONE, ticket=tickets[0]).item()]
+    assert (*scaled, scaler.loss_value(ONE).item()) == (2.0, 0.25, 0.5)
+
+
+def test_outputs_come_back_in_a_list_or_tuple_as_they_were_given():
+    scaled = GradScaler("cpu", init_scale=4.0).scale((ONE, [ONE, (ONE,)]))
+    assert scaled == (4.0, [4.0, (4.0,)])
+
+
+def test_a_constant_that_no_run_could_want_is_refused_where_it_is_set(thread):
+    scaler = GradScaler("cpu", launch=thread.launch)
+    with pytest.raises(ValueError, match="growth_interval=0: expected at least 1"):
+        scaler.set_growth_interval(0)
+    thread.synchronize()
+    assert scaler.get_growth_interval(up_to_date=True) == 2000
 
 
 def test_an_optimizer_of_others_is_told_of_no_overflow_where_torchs_own_need_no_word():
