@@ -114,6 +114,7 @@ def adam():
 def test_a_skip_touches_no_bit_and_a_step_is_the_optimizers(adam, flags) -> None:
     tx, step, plain = adam
     state, inner = tx.init(P), plain.init(P)
+    assert (bool(state.finite), int(state.notfinite_count), int(state.total_notfinite)) == (True, 0, 0)
     expected = init(RULE)
     for t, found in enumerate(flags):
         true = {"w": jnp.array([0.25 * (t + 1), -1.0])}

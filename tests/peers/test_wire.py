@@ -226,7 +226,7 @@ def test_a_peer_that_floods_is_lost_in_time_and_within_bounds(remote: Remote, mo
 def test_an_environments_variables_go_before_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "python"
     path.write_text(
-        "#!/bin/sh\necho level $LEVEL, $OMP_NUM_THREADS threads, $PYTHONNOUSERSITE\n"
+        "#!/bin/sh\necho level $LEVEL, $OMP_NUM_THREADS threads, $PYTHONNOUSERSITE >&2\n"
         "cd $PYTHONPATH/ampsim\nls -d core peers\n"
     )
     path.chmod(0o755)

@@ -74,6 +74,33 @@ def test_nothing_is_left_behind(function):
     assert "forward" not in vars(model.first)
 
 
+def test_a_loss_that_fails_leaves_nothing_behind():
+    model = Network()
+
+    def loss():
+        model.loss().backward()
+        raise ArithmeticError
+
+    grads = [torch.ones_like(param) for param in model.parameters()]
+    for param, grad in zip(model.parameters(), grads, strict=True):
+        param.grad = grad
+    mean = model.norm.running_mean.clone()
+    for function in (calibrate, bisect):
+        with pytest.raises(ArithmeticError):
+            function(model, loss)
+        assert all(param.grad is grad for param, grad in zip(model.parameters(), grads, strict=True))
+        assert all(grad.eq(1).all() for grad in grads)
+        assert torch.equal(model.norm.running_mean, mean)
+
+
+def test_gradients_of_zero_fit_at_the_largest_scale_that_has_a_reciprocal():
+    model = nn.Linear(4, 1)
+    found = calibrate(model, lambda: 0.0 * model(torch.ones(1, 4)).sum(), headroom=0)
+    assert (found.init_scale, found.ceiling, found.passes) == (2.0**126, 2.0**126, 2)
+    found = calibrate(model, lambda: 1e6 * model(torch.ones(1, 4)).sum())
+    assert (found.init_scale, found.ceiling, found.passes) == (2.0**-5, 2.0**-4, 2)
+
+
 def test_a_forward_that_overflows_is_said():
     model = Network(1e9)
     model.loss = lambda: model(torch.full((8, 4), 1e30)).square().mean() * float("inf")
@@ -121,6 +148,30 @@ def test_the_modules_at_fault_are_named_and_no_others(at_fault, nested):
         number: f"{int(number >= 3)}.{number - 3 * (number >= 3)}" if nested else str(number) for number in range(7)
     }
     assert set(bisect(model, loss)) == {names[number] for number in at_fault}
+
+
+def test_modules_are_named_in_the_order_of_the_model():
+    model = nn.Sequential(*(Loud(number in (2, 10)) for number in range(11)))
+
+    def loss():
+        with autocast():
+            return model(torch.ones(2, 4)).float().mean()
+
+    assert bisect(model, loss) == ["2", "10"]
+
+
+def test_a_module_that_is_given_no_tensor_runs_in_float32_too():
+    class Source(Loud):
+        def forward(self):
+            return super().forward(torch.ones(2, 4))
+
+    model = Source(loud=True)
+
+    def loss():
+        with autocast():
+            return model().float().mean()
+
+    assert bisect(model, loss) == [""]
 
 
 def test_a_module_whose_own_forward_overflows_is_named_though_it_has_children():
