@@ -18,7 +18,7 @@ from ampsim.torch.gradients import unscale
 from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.device import DeviceVersion, StaticVersion
 from ampsim.torch.state.host import HostVersion
-from ampsim.torch.state.version import Outcome
+from ampsim.torch.state.version import Outcome, Successor
 from ampsim.torch.step.records import Record, StepReport
 from tests.torch import helpers
 from tests.torch.helpers import INF, NAN, bits
@@ -571,6 +571,7 @@ def test_bounds_hold_as_float32_holds_them():
     # 0.7 is 0.69999999 in float32: a bound compared as a double would refuse what the scaler itself saved
     scaler = GradScaler("cpu", init_scale=0.9, min_scale=0.7, max_scale=0.9)
     scaler.scale(torch.tensor(1.0))
+    assert scaler.get_scale() == torch.tensor(0.9).item() != 0.9
     scaler.load_state_dict(scaler.state_dict())
     scaler.update(0.7)
     scaler.update(0.9)
@@ -609,3 +610,13 @@ def test_get_scale_copies_one_number(monkeypatch) -> None:
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: copied.append(tensor) or item(tensor))
     assert (version.number(), len(copied)) == (8.0, 1)
     assert (version.read(), len(copied)) == (State(8.0, 3), 3)
+
+
+def test_a_state_that_a_kernel_has_made_is_of_one_version_one_rule_and_its_flags_alone() -> None:
+    (version, other), rule = DeviceVersion.start((State(8.0), State(4.0)), Rule(), CPU), Rule()
+    flag = torch.zeros(())
+    made = Successor(version, rule, flag, (torch.ones(()), torch.zeros(())))
+    fits = [made.fits(version, rule, flags) for flags in ([flag], [flag, flag], [flag, torch.zeros(())])]
+    assert fits == [True, True, False]
+    assert not made.fits(other, rule, [flag])
+    assert not made.fits(version, rule.replace(growth_interval=5), [flag])

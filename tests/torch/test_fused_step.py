@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ampsim.torch import GradScaler, OptimizerThread, Pipelined
 from ampsim.torch.gradients import kernels, unscale
+from ampsim.torch.step import fused_step
 from tests.examples import examples
 from tests.torch.helpers import DEVICE, FUSES, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device, no_waits
 
@@ -225,6 +226,29 @@ def test_an_optimizer_that_the_kernels_do_not_know_is_left_to_torch_with_one_war
     for _ in range(2):
         a_step(theirs, other, plain)
     assert bits(*params) == bits(*theirs)
+
+
+def test_each_reason_is_told_once() -> None:
+    step = fused_step.FusedStep()
+    for why, times in (("it is a", 1), ("it is a", 0), ("it is b", 1), ("it is b", 0)):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            step._tell(why)
+        assert [str(each.message) for each in seen] == [
+            f"fused_step=True, but {why}; torch's own kernels step it"
+        ] * times
+
+
+def test_an_option_that_the_kernel_does_not_have_is_named() -> None:
+    group = {"amsgrad": False, "differentiable": False, "lr": 0.1, "betas": (0.9, 0.99)}
+    assert fused_step._options_of(group) is None
+    for change, why in (
+        ({"amsgrad": True}, "amsgrad=True: expected False"),
+        ({"differentiable": True}, "differentiable=True: expected False"),
+        ({"lr": torch.tensor(0.1)}, "lr or betas is a tensor: expected numbers"),
+        ({"betas": (0.9, torch.tensor(0.99))}, "lr or betas is a tensor: expected numbers"),
+    ):
+        assert fused_step._options_of(group | change) == why
 
 
 HALF, DOUBLE = torch.float16, torch.float64

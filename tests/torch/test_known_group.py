@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ampsim.torch.gradients import adam
-from ampsim.torch.step.known_group import KnownGroup
+from ampsim.torch.gradients.collect import numbers
+from ampsim.torch.step.known_group import KnownGroup, Read
 
 
 def known(contiguous=True):
@@ -147,3 +148,12 @@ def test_counts_that_nobody_else_wrote_are_kept_together():
     assert not group.step(lambda counts: None)
     assert group.step(launch)
     assert given[3].tolist() == [4.0, 8.0, 4.0]
+
+
+def test_a_part_of_what_was_read_is_of_some_gradients():
+    grads = [torch.ones(size) for size in (2, 3, 5)]
+    read, part = (
+        Read(each, numbers(torch.Tensor.numel, each), numbers(torch.Tensor.data_ptr, each), True)
+        for each in (grads, grads[1:])
+    )
+    assert read.part(1, 3) == part

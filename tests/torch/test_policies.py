@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Policy, Probe, Ratio
+from ampsim.core.policies.base import PolicyState
 from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
+from ampsim.torch.state.policy import PolicyVersion, combined
+from ampsim.torch.state.version import DeviceObservation
 
 DEPTHS = [0, 1, 3]
 KINDS = ["fused", "fused clip", "plain", "plain clip"]
@@ -173,3 +176,16 @@ def test_a_loop_without_tickets_is_torchs_and_can_be_saved_in_the_middle() -> No
     scaler.update()
     assert weight.tolist() == pytest.approx([0.7, 0.7])
     assert scaler.get_scale() == 2.0**13  # 3 * 2^13 <= 65504 / 2 < 3 * 2^14
+
+
+def test_each_ticket_has_its_scale_of_the_queue_and_one_version_is_enough_of_equal_ones() -> None:
+    for queue, scales in (((8.0, 4.0, 2.0), [8.0, 4.0, 2.0]), ((4.0, 4.0, 4.0), [4.0])):
+        carried = PolicyState(queue[0], queue[1:], ())
+        versions = PolicyVersion.start((carried,), Probe(delay=2), torch.device("cpu"))
+        assert [version.number() for version in versions] == scales
+
+
+def test_of_several_optimizers_the_largest_gradient_and_the_share_of_all_count() -> None:
+    seen = [DeviceObservation(torch.tensor(amax), torch.tensor(top), 4) for amax, top in ((3.0, 1), (1.0, 2))]
+    assert combined(Ratio(), False, seen) == Observation(False, 3.0, 3 / 8)
+    assert combined(Ratio(), True, []) == Observation(True, 0.0, 0.0)

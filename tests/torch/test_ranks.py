@@ -3,12 +3,14 @@
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import ampsim
 from ampsim.torch import GradScaler
+from ampsim.torch.step.ranks import Ranks
 from tests import warm
 
 if not torch.distributed.is_available():
@@ -37,3 +39,34 @@ def test_a_group_before_there_is_one_is_refused():
     text = r"group='world': expected torch.distributed to be initialized; call init_process_group\(\) before"
     with pytest.raises(RuntimeError, match=text):
         GradScaler("cpu", group="world")
+
+
+def three_ranks():
+    ranks = object.__new__(Ranks)
+    ranks._group, ranks._members = None, {0, 1, 2}
+    return ranks
+
+
+def test_a_difference_on_a_rank_in_the_middle_is_told(monkeypatch):
+    def gather(everyone, mine, group):
+        everyone[:] = [mine, {"depth": "2"}, mine]
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    told = "depth=1 on rank 0, depth=2 on rank 1, depth=1 on rank 2"
+    with pytest.raises(ValueError, match=rf"^GradScaler\(\) with {told}: expected the same on all ranks of the group"):
+        three_ranks().check_equal("GradScaler()", {"depth": 1})
+
+
+def test_of_a_collective_that_failed_the_first_line_is_told(monkeypatch):
+    def gather(everyone, mine, group):
+        raise RuntimeError("timed out\nframe #0: c10d")
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
+    with pytest.raises(RuntimeError, match=r"^the ranks did not agree on GradScaler\(\): .* \(timed out\)$"):
+        three_ranks().check_equal("GradScaler()", {})
+
+
+@pytest.mark.parametrize(("mesh", "own"), [([0, 2], True), ([1, 3], False), ([3], False), (None, False)])
+def test_the_part_on_this_rank_is_taken_where_the_group_has_all_others(mesh, own):
+    grad = SimpleNamespace(device_mesh=mesh and SimpleNamespace(mesh=torch.tensor(mesh)), to_local=lambda: "own part")
+    assert three_ranks()._own(grad) == ("own part" if own else grad)

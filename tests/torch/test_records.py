@@ -69,7 +69,7 @@ class Observer:
     __hash__ = None
 
     def gradients(self, ticket, optimizer, scale):
-        self.told.append(scale.item())
+        self.told += [scale.item(), optimizer.param_groups[0]["params"][0].grad.tolist()]
 
     def closing(self, ticket):
         self.told.append("closing")
@@ -88,7 +88,7 @@ def test_observers_are_told_apart_and_under_no_lock():
     scaler.scale(param.sum()).backward()
     scaler.step(optimizer)
     scaler.update()
-    assert (stopped.told, observer.told, other.told) == ([], *[[4.0, "closing", "closed"]] * 2)
+    assert (stopped.told, observer.told, other.told) == ([], *[[4.0, [4.0, 4.0], "closing", "closed"]] * 2)
 
 
 def test_the_loss_is_by_the_scale_of_the_ticket_that_is_given():
@@ -99,6 +99,37 @@ def test_the_loss_is_by_the_scale_of_the_ticket_that_is_given():
     last = scaler.begin()
     scaled = [scaler.scale(ONE, ticket=last).item(), scaler.loss_value(ONE, ticket=tickets[0]).item()]
     assert (*scaled, scaler.loss_value(ONE).item()) == (2.0, 0.25, 0.5)
+
+
+def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
+    scaler, (a, b) = GradScaler("cpu", depth=1), [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([a, b])
+    first, second = scaler.begin(), scaler.begin()
+    scaler.scale(b.sum(), ticket=first).backward()
+    with pytest.raises(RuntimeError, match="gradients of ticket 0 would be unscaled by ticket 1: expected the ticket"):
+        scaler.step(optimizer, ticket=second)
+
+
+def test_gradients_that_were_left_are_found_among_those_that_were_zeroed():
+    scaler = GradScaler("cpu", growth_interval=1)
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(32)]
+    optimizer, other = torch.optim.SGD(params[:1]), torch.optim.SGD(params[1:])
+    scaler.scale(sum(param.sum() for param in params)).backward()
+    for param in params[2:]:
+        param.grad = None
+    scaler.step(optimizer)
+    scaler.update()
+    with pytest.raises(RuntimeError, match=r"gradients from before an update\(\) would be divided by the scale"):
+        scaler.step(other)
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_whether_gradients_are_recorded_is_as_before(recording):
+    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu")
+    scaler.scale(param.sum()).backward()
+    with torch.set_grad_enabled(recording):
+        scaler.unscale_(optimizer)
+        assert torch.is_grad_enabled() == recording
 
 
 def test_outputs_come_back_in_a_list_or_tuple_as_they_were_given():
