@@ -371,6 +371,9 @@ def test_methods_that_a_test_does_not_name_are_left_out() -> None:
     prune(pieces, "x = A()")
     assert "def c" in (left := ast.unparse(pieces["A"]))
     assert "def d" not in left
+    pieces = parsed("class A:\n    def d(self): pass")
+    prune(pieces, "x = A()")
+    assert ast.unparse(pieces["A"]) == "class A:\n    pass"
 
 
 TWO_CLASSES = """

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
+from ampsim.torch.threads import optimizer_thread
 from ampsim.torch.threads.launcher import Launcher
 from ampsim.torch.threads.optimizer_thread import shared_thread
 
@@ -174,3 +175,24 @@ def test_a_dropped_update_closes_the_scaler_even_if_it_was_dropped_at_once():
     scaler.update()
     with pytest.raises(ClosedError, match="no room"):
         scaler.scale(torch.tensor(1.0))
+
+
+def test_a_launcher_whose_thread_is_gone_says_why():
+    launcher, gone = Launcher([].append), RuntimeError("this process is a fork")
+    launcher.after_fork(gone)
+    with pytest.raises(ClosedError, match="the optimizer's thread is gone: make a new scaler") as caught:
+        launcher.send(list)
+    assert caught.value.__cause__ is gone
+
+
+def test_at_the_end_each_thread_is_closed_and_each_failure_told(monkeypatch, capsys):
+    class Thread:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            raise RuntimeError(f"{self.name} failed")
+
+    monkeypatch.setattr(optimizer_thread, "_alive", [Thread("one"), Thread("two")])
+    optimizer_thread._close_all()
+    assert capsys.readouterr() == ("", "ampsim: one failed\nampsim: two failed\n")

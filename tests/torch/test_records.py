@@ -8,9 +8,11 @@ import torch
 
 from ampsim import State
 from ampsim.torch import GradScaler, checkpoint
+from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.step.optimizer_step import _flag
 from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
 from ampsim.torch.threads.iterations import Iterations
+from ampsim.torch.threads.register import Ticket
 from tests.torch.helpers import an_optimizer
 
 ONE, CPU = torch.ones(()), torch.device("cpu")
@@ -21,6 +23,36 @@ def test_a_record_that_is_forgotten_is_as_new():
     record.found_inf = {CPU: ONE}
     record.forget()
     assert all(getattr(record, each.name) == getattr(Record(None), each.name) for each in dataclasses.fields(Record))
+
+
+def test_flags_that_failed_to_come_are_missed_at_the_next_look_too():
+    record, answers = Record(None), [RuntimeError("late"), RuntimeError("lost"), FoundInf({CPU: ONE})]
+
+    def look():
+        answer = answers.pop(0)
+        if isinstance(answer, RuntimeError):
+            raise answer
+        return answer
+
+    record.expect(look)
+    for text in ("late", "lost"):
+        with pytest.raises(RuntimeError, match=text):
+            _ = record.found_inf
+    assert record.found_inf == record.found_inf == {CPU: ONE}
+    assert answers == []
+
+
+def test_a_ticket_that_is_closed_is_forgotten_with_those_before():
+    records = StepRecords()
+    for ticket in range(3):
+        records.holding(ticket, object(), list, bool)
+    records.close(1)
+    assert [len(records.of(ticket)) for ticket in range(3)] == [0, 0, 1]
+
+
+def test_a_ticket_that_is_not_outstanding_is_told_by_its_number():
+    with pytest.raises(RuntimeError, match=r"^scale with ticket 3: expected one that this scaler's begin\(\) returned"):
+        Iterations(2, None).checked("scale", Ticket(3, 1, None))
 
 
 def test_a_report_that_an_interrupt_kept_from_the_scaler_leaves_nothing_in_the_next():
