@@ -20,10 +20,10 @@ from ampsim.peers.laws.drift import _shown, drawn_setting, drift, run
 from ampsim.peers.laws.emit import _maker, emitted, prove
 from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED, judge_all
 from ampsim.peers.laws.reports import NONE, reported
-from ampsim.peers.laws.source import driver_of, flat, prune
+from ampsim.peers.laws.source import _Bare, _imports, driver_of, flat, prune
 from ampsim.peers.laws.subject import Driven, GaveUpError, ceiling, constants, fields, followed, subject_of
 from ampsim.peers.peer import Step
-from ampsim.peers.wire import PeerLostError
+from ampsim.peers.wire import PeerLostError, PeerRaisedError
 from ampsim.testing.kit.laws import LAWS as KIT
 from tests.golden import agree_part
 from tests.peers.planted import PLANTED, Right
@@ -300,6 +300,18 @@ def test_nan_leads_to_giving_up_as_inf_does(bad: float) -> None:
         scaler.step([1.0, bad])
 
 
+def test_what_a_peer_raises_has_its_name_and_is_no_giving_up_where_no_rule_is_known() -> None:
+    class Raises(Right):
+        def step(self, scaled: Sequence[float]) -> Step:
+            raise PeerRaisedError("right", "a.b.TooSmallError", "no way down")
+
+    scaler = Driven(Raises(), {}, None, frozenset())
+    with pytest.raises(Exception, match=r"^no way down$") as caught:
+        scaler.step([1.0, math.inf])
+    assert type(caught.value).__mro__[:2] == (type(caught.value), Exception)
+    assert type(caught.value).__name__ == "TooSmallError"
+
+
 class GrowsEarly(Torch):
     def after(self, found_inf: bool) -> State:
         after = super().after(found_inf)
@@ -374,6 +386,19 @@ def test_methods_that_a_test_does_not_name_are_left_out() -> None:
     pieces = parsed("class A:\n    def d(self): pass")
     prune(pieces, "x = A()")
     assert ast.unparse(pieces["A"]) == "class A:\n    pass"
+
+
+def test_imports_are_those_whose_names_are_used_and_nothing_that_is_bare_is_empty(tmp_path: Path) -> None:
+    file = tmp_path / "driver.py"
+    file.write_text("import numpy as np\nimport os.path\nfrom math import inf, nan as none\nimport ampsim.core\n")
+    assert [*_imports([file], "np, os, none")] == [
+        "import numpy as np",
+        "import os.path",
+        "from math import nan as none",
+    ]
+    assert [*_imports([file], "numpy, path, inf, nan, ampsim")] == ["from math import inf"]
+    text = "class A:\n name: str\n def f(self):\n  'Says nothing.'"
+    assert ast.unparse(_Bare().visit(ast.parse(text))) == "class A:\n\n    def f(self):\n        pass"
 
 
 TWO_CLASSES = """
