@@ -143,6 +143,8 @@ def test_what_goes_to_others_and_comes_back() -> None:
     if __import__("importlib").util.find_spec("jmp"):
         calls |= {
             "to jmp": lambda: interop.to_jmp(LossScale.create(divided)), "to jmp, floor": lambda: interop.to_jmp(of(min_scale=2.0)),
+            "to jmp, count": lambda: interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, 3))),
+            "to jmp, inf": lambda: interop.to_jmp(of(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False))),
             "to jmp, factor": lambda: interop.to_jmp(of(min_scale=1.0, backoff_factor=0.25)),
         }  # fmt: skip
     agree(GOLDEN / "others.txt", {name: stable(said(call)) for name, call in calls.items()})

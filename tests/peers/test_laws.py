@@ -21,7 +21,16 @@ from ampsim.peers.laws.emit import _maker, emitted, prove
 from ampsim.peers.laws.judging import CHOICE, ENDS, OWN, TORCH, UNASKED, judge_all
 from ampsim.peers.laws.reports import NONE, reported
 from ampsim.peers.laws.source import _Bare, _imports, driver_of, flat, prune
-from ampsim.peers.laws.subject import Driven, GaveUpError, ceiling, constants, fields, followed, subject_of
+from ampsim.peers.laws.subject import (
+    Driven,
+    GaveUpError,
+    UnaskableError,
+    ceiling,
+    constants,
+    fields,
+    followed,
+    subject_of,
+)
 from ampsim.peers.peer import Step
 from ampsim.peers.wire import PeerLostError, PeerRaisedError
 from ampsim.testing.kit.laws import LAWS as KIT
@@ -172,6 +181,17 @@ def test_of_a_law_that_was_not_broken_there_is_nothing_to_emit() -> None:
 
 def test_a_scale_is_shown_with_the_digits_of_float32() -> None:
     assert _shown([16777215.0, None]) == "16777215 gave up"
+
+
+def test_a_peer_is_asked_neither_for_what_it_lacks_nor_for_what_it_has_fixed() -> None:
+    class SavesNothing(Right):
+        def state_dict(self) -> object:
+            raise NotImplementedError
+
+    result = judge(SavesNothing(), LAWS["a_state_dict_continues_the_run"], examples=1).result
+    assert (result.outcome, result.text) == ("not applicable", "it is without state_dict")
+    with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
+        constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
 
 
 def test_a_peer_whose_state_fails_is_not_one_that_has_none() -> None:

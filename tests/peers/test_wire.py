@@ -145,7 +145,9 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
             remote.scale_loss(loss)
         assert str(caught.value).startswith(message)
         assert not folder.exists()
-        with pytest.raises(PeerLostError, match=r"no process to ask for get_scale; expected start\(\) before"):
+        with pytest.raises(
+            PeerLostError, match=r"^planted: no process to ask for get_scale; expected start\(\) before$"
+        ):
             remote.get_scale()
     assert has_ended(int(Path(f"{remote._python}.child").read_text())), "what it had started"
     remote.start(factor=3.0)
