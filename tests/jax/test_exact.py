@@ -41,6 +41,7 @@ factors = st.one_of(st.floats(2.0**-40, 2.0**40), small, small.map(lambda n: 1 /
 @example(9 * 2.0**-149, 6.0, "divide")  # a tie among subnormals
 @example(2.0**-149, 2.0, "divide")
 @example(3 * 2.0**-149, 2.0**-25, "multiply")
+@example(3.0, 3002403509676715 * 2.0**-50, "multiply")  # a tie of double, and then of float32
 @example(2.0**127, 2.0, "multiply")
 @example(math.inf, 0.5, "multiply")
 @example(0.0, 2.0, "multiply")

@@ -231,17 +231,18 @@ loss = lambda w, x: jnp.mean(x @ w)
 def step(scaler, w, x):
     result = scaler.value_and_grad(loss, axis_name="d")(w, x)
     own = all_finite(x)  # what a device would find alone
-    last = scaler.value_and_grad(lambda x, w: loss(w, x), argnums=-1, axis_name="d")(x, w).grad
-    return result.loss_scale, result.finite[None], own[None], result.grad, last
+    swapped = scaler.value_and_grad(lambda x, w: loss(w, x), argnums=(0, -1), axis_name=("d",))
+    return result.loss_scale, result.finite[None], own[None], result.grad, *swapped(x, w).grad
 
 for check in (False, True):
-    out = (P(), P("d"), P("d"), P(), P())
+    out = (P(), P("d"), P("d"), P(), P(), P())
     run = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=(P(), P(), P("d")), out_specs=out, check_vma=check))
     for poison in (1.0, jnp.inf):
         x = jnp.arange(1.0, 13.0).reshape(4, 3).at[3, 0].mul(poison)  # rows 2 and 3 are the second device's
-        scaler, finite, own, grad, last = run(LossScale.create(Rule(1024.0, growth_interval=1)), w, x)
+        scaler, finite, own, grad, of_x, last = run(LossScale.create(Rule(1024.0, growth_interval=1)), w, x)
         shards = [float(s.data) for s in scaler.loss_scale.addressable_shards]
         right = all(bool(jnp.array_equal(each, jax.grad(loss)(w, x))) for each in (grad, last))
+        right &= of_x.tolist() == [[0.5] * 3] * 2  # the mean over the devices, of two rows each
         print(check, shards, finite.tolist(), own.tolist(), right)
 scaler = jax.pmap(lambda s, w, x: s.value_and_grad(loss, axis_name="d")(w, x).loss_scale, axis_name="d",
                   in_axes=(None, None, 0))(LossScale.create(Rule(1024.0)), w, x.reshape(2, 2, 3))
