@@ -131,5 +131,7 @@ def test_no_scale_helps_inf_and_nan(value: float) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
 def test_a_scale_is_a_positive_number(scale: float) -> None:
-    with pytest.raises(ValueError, match="expected a positive number"):
+    with pytest.raises(
+        ValueError, match=f"^scale={scale!r}: expected a positive number; for gradients as they are pass"
+    ):
         Histogram.of(torch.ones(1)).lost(scale, FP16)
