@@ -192,6 +192,10 @@ def test_a_peer_is_asked_neither_for_what_it_lacks_nor_for_what_it_has_fixed() -
     assert (result.outcome, result.text) == ("not applicable", "it is without state_dict")
     with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
         constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
+    chainer = load("chainer")()
+    follows = followed(chainer, {})
+    assert follows is not None
+    assert constants(chainer, {"growth_interval": 2, "growth_factor": follows.growth_factor}) == {"interval": 2}
 
 
 def test_a_peer_whose_state_fails_is_not_one_that_has_none() -> None:
@@ -343,6 +347,22 @@ def test_a_dialect_that_differs_drifts() -> None:
     assert (same.differing, same.refused, same.first) == (0, 0, "")
     assert differs.differing > 10
     assert " x..: the package 3 1.5 3 3, the dialect 3 1.5 1.5 3" in differs.first, "the shortest"
+
+
+def test_a_setting_that_is_refused_is_drawn_anew_and_at_last_each_history_is_refused() -> None:
+    class Picky(Torch):
+        def start(self, **constants: Any) -> None:
+            if constants.get("init_scale") != 3.0:
+                raise ValueError("another, please")
+            super().start(**constants)
+
+    class Never(Torch):
+        def start(self, **constants: Any) -> None:
+            raise ValueError("none, please")
+
+    picky, never = drift(Picky(), histories=100), drift(Never(), histories=60)
+    assert (picky.refused, picky.differing, picky.iterations > 100) == (0, 0, True)
+    assert (never.refused, never.iterations, never.first) == (60, 0, "")
 
 
 def test_of_who_gives_up_the_scales_before_are_compared() -> None:

@@ -23,7 +23,7 @@ def test_a_scaler_that_is_not_marked_splits_more_often() -> None:
     assert ours != theirs
 
 
-MODULES = [module.name for module in pkgutil.walk_packages(ampsim.torch.__path__, "ampsim.torch.")]
+MODULES = ["ampsim"] + [module.name for module in pkgutil.walk_packages(ampsim.torch.__path__, "ampsim.torch.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,6 +1,7 @@
 # ruff: noqa: E501 - a table of calls
 """What the torch scaler refuses, in whole sentences, as it is committed: `python -m tests.golden torch` writes it anew."""
 
+import pickle
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +54,18 @@ def of_two(call):
     return call(register, register.begin(), register.begin())
 
 
+def unfinished():
+    scaler = begun()
+    scaler.unscale_(with_gradient())
+    pickle.dumps(scaler)
+
+
+def mixed():
+    scaler, param = make(depth=1), torch.nn.Parameter(torch.ones(()))
+    first, second = scaler.begin(), scaler.begin()
+    (scaler.scale(param * 2, ticket=first) + scaler.scale(param * 3, ticket=second)).backward()
+
+
 def on_itself():
     thread = OptimizerThread("named")
     try:
@@ -86,7 +99,7 @@ def test_what_is_refused(monkeypatch):
         "not next": lambda: of_two(lambda register, first, second: register.apply(second, list)),
         "policy's count": lambda: setattr(begun(policy=Headroom()), "_growth_tracker", 3), "policy's first": lambda: setattr(begun(policy=Headroom()), "_init_scale", 8.0),
         "late": lambda: setattr(begun(), "_scale", 8.0), "count": lambda: setattr(make(), "_growth_tracker", -1),
-        "observed": lambda: make(capturable=True).observe(None),
+        "pickled": unfinished, "mixed": mixed, "observed": lambda: make(capturable=True).observe(None),
     }  # fmt: skip
     found = {}
     for name, call in calls.items():
