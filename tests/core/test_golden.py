@@ -1,9 +1,12 @@
 # ruff: noqa: E501 - a table of calls
 """What the core refuses, in whole sentences, as it is committed: `python -m tests.golden core` writes it anew."""
 
+import gzip
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,8 @@ from ampsim.core.policies.base import unflatten
 from ampsim.core.quirks import RaiseBelow
 from ampsim.core.replay.ceilings import index_ceilings
 from ampsim.core.replay.stream import sweep_files
-from ampsim.core.trace import Trace
+from ampsim.core.torch_model import refusals
+from ampsim.core.trace import Trace, read
 from tests.golden import agree
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -35,6 +39,25 @@ def begun(tickets: int, depth: int = 0, updates: int = 0) -> pipeline.Pipeline[S
         pipe = pipeline.begin(pipe)
         pipe = pipeline.finish(pipe, ticket, False) if ticket < updates else pipe
     return pipe
+
+
+class OnDevice:
+    """What says where it is, as a tensor does."""
+
+    device = SimpleNamespace(type="cuda")
+
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
+def damaged(path: Path) -> object:
+    path.write_bytes(b'{"vectors": 1, "sha256": "of others"}\nline\n')
+    return vectors.read(path)
+
+
+def cut(path: Path) -> object:
+    path.write_bytes(gzip.compress(json.dumps(RECORD).encode(), mtime=0)[:-9])
+    return list(read(path))
 
 
 def record(**change: object) -> Trace:
@@ -59,6 +82,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         "T5": lambda: theory.stale("eager", 5, 1), "T5 k": lambda: theory.stale("probe", 5, 5), "T1": lambda: theory.skip_rate(Rule(backoff_factor=1.0)), "T4": lambda: theory.recovery(Rule(growth_interval=5), 3.0, 9), "T6": lambda: theory.drifting_skip_rate(Rule(growth_factor=4.0), -0.5),
         "T10": lambda: theory.hysteresis_bound(Rule(hysteresis=2, hysteresis_refill=frozenset({"clean"}))), "T3": lambda: theory.stationary([0.5, 0.4], 5),
         "hexadecimal": lambda: record(scale=[1.0, 2.0]), "object": lambda: Trace.from_record([]), "missing": lambda: Trace.from_record({"system": "x"}), "system": lambda: record(system=5), "scales": lambda: record(scale=["0x1"]), "modes": lambda: record(is_async=[True]), "digits": lambda: record(found_inf=[0, 2]),
+        "cut trace": lambda: cut(tmp_path / "t.jsonl.gz"), "damaged": lambda: damaged(path), "tensor": lambda: refusals.no_tensor(OnDevice()),
         "answer": lambda: vectors.answer("[1, true]", 2), "form": lambda: vectors.answer("{}", 2), "entries": lambda: vectors.answer("[1]", 2), "before": lambda: vectors.answer('["gives up", 1]', 2), "no JSON": lambda: vectors.answer("[", 2),
         "queue": lambda: Probe(init_scale=0.5, min_scale=1.0, max_scale=2.0), "scale": lambda: Probe(max_scale=1e39), "needs": lambda: replay(Headroom(), [True]), "saved": lambda: unflatten(Probe(), [1.0]), "saved in text": lambda: unflatten(Probe(), "1"), "restored": lambda: unflatten(Probe(), [1.0, 0.0, 0, 0]),
         "restored peak": lambda: unflatten(Headroom(), [1.0, 0, -1.0]), "restored count": lambda: unflatten(Probe(), [1.0, 1.0, 2**31, 0]), "restored mean": lambda: unflatten(LogMax(), [1.0, float("nan"), 0.0, 0.0, 1.0, 1.0]), "share": lambda: Ratio(threshold=1.0), "top": lambda: Ratio(top=0.0),
