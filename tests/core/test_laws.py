@@ -157,6 +157,13 @@ def test_a_law_names_the_first_place_where_it_is_broken() -> None:
     assert said["overflow_backs_off_once"] == "update 1: 8.0 -> 8.0, expected 4.0"
 
 
+def test_a_scale_that_began_outside_its_bounds_did_not_leave_them() -> None:
+    bounds = Rule(min_scale=4.0, max_scale=16.0, init_scale=8.0)
+    for scale in (2.0, 32.0):
+        assert "scale_stays_within_bounds" not in broken(History(bounds, [False], [scale, scale]))
+        assert "scale_stays_within_bounds" in broken(History(bounds, [False], [8.0, scale]))
+
+
 def test_a_scale_that_was_next_to_nothing_has_lost_what_the_budget_counts() -> None:
     history = History(Rule(growth_interval=1), [True, True, False], [2.0**-119, 2.0**-121, 2.0**-121, 2.0**-119])
     assert "skip_budget" not in broken(history)
