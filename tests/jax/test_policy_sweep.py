@@ -84,10 +84,10 @@ def test_bad_input(policies: list[Any], ceilings: Any, message: str) -> None:
 
 
 def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
-    policies, trace = [Headroom(top=448.0, interval=1)], [2.0**20, 2.0**9, 2.0**13]
-    expected = replay_ceilings(policies[0], trace, top=448.0).scales().tolist()
-    assert np.asarray(sweep_policies(policies, trace, top=448.0))[0].tolist() == expected
-    assert expected != replay_ceilings(policies[0], trace).scales().tolist()
+    policies, trace = GRIDS["headroom"], [2.0**20, 2.0**9, 2.0**13] * (STEPS // 3)
+    rows = np.asarray(sweep_policies(policies, trace, top=448.0)).tolist()
+    assert rows == [replay_ceilings(policy, trace, top=448.0).scales().tolist() for policy in policies]
+    assert rows[0] != replay_ceilings(policies[0], trace).scales().tolist()
 
 
 def test_whole_numbers_are_swept_as_whole_numbers() -> None:

@@ -437,8 +437,11 @@ def test_imports_are_those_whose_names_are_used_and_nothing_that_is_bare_is_empt
         "from math import nan as none",
     ]
     assert [*_imports([file], "numpy, path, inf, nan, ampsim")] == ["from math import inf"]
-    text = "class A:\n name: str\n def f(self):\n  'Says nothing.'"
-    assert ast.unparse(_Bare().visit(ast.parse(text))) == "class A:\n\n    def f(self):\n        pass"
+    text = "class A:\n name: str\n name = floor = 1\n name = 2\n def f(self):\n  'Says nothing.'"
+    assert (
+        ast.unparse(_Bare().visit(ast.parse(text)))
+        == "class A:\n    name = floor = 1\n\n    def f(self):\n        pass"
+    )
 
 
 TWO_CLASSES = """
