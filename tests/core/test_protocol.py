@@ -118,6 +118,14 @@ def test_found_inf_is_summed_over_optimizers_in_float32(found, overflows):
     assert protocol.update(p)[0].state.scale == (2.0 if overflows else 4.0)
 
 
+@pytest.mark.parametrize(("found", "steps"), [(0.0, True), (1.0, False), (2.0, True), (math.nan, True)])
+def test_a_fused_kernel_skips_at_exactly_one(found, steps):
+    optimizer = Optimizer("a", CLEAN, fused=True)
+    p, _ = protocol.unscale_(begun(), optimizer)
+    _, outcome = protocol.step(p.note("a", found_inf=found), optimizer)
+    assert (outcome.called, outcome.stepped) == (True, steps)
+
+
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_scale_walks_lists_and_tuples(kind):
     _, outcome = protocol.scale(begun(), kind([ONE, [ONE], ()]))

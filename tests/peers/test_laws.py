@@ -322,6 +322,7 @@ def test_nan_leads_to_giving_up_as_inf_does(bad: float) -> None:
     assert [scaler.step([1.0, bad]).used for _ in range(3)] == [4.0, 4.0, 2.0]
     with pytest.raises(GaveUpError):
         scaler.step([1.0, bad])
+    assert [step.used for _, step in scaler.steps] == [4.0, 4.0, 2.0]
 
 
 def test_what_a_peer_raises_has_its_name_and_is_no_giving_up_where_no_rule_is_known() -> None:
