@@ -12,7 +12,6 @@ warms up, as torch's first step and hypothesis' first example take seconds each.
 
 import gc
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -121,7 +120,7 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
     try:
         with alarm(limit):
             judge = begin()
-    except (Exception, SystemExit, OverdueError) as error:
+    except (Exception, OverdueError) as error:
         mouth.send(Answer("failed", str(error), is_overdue=isinstance(error, OverdueError)))
         return
     mouth.send(Answer("passed", ""))
@@ -132,7 +131,7 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
                 mouth.send(Answer(result.outcome, result.text, result.is_overdue, result.is_overdue))
                 left.pop(0)
                 if result.is_overdue:
-                    os._exit(0)  # a lock may be held for ever
+                    return  # and is ended: a lock may be held for ever
         except ValueError as error:
             mouth.send(Answer("refused", str(error), is_last=True))
             return

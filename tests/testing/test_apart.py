@@ -205,4 +205,12 @@ def test_what_fails_in_the_judge_is_no_finding_and_the_others_go_on() -> None:
 
     results = [*judge_apart(begin, laws, name="it", limit=60.0)]
     assert [each.outcome for each in results] == ["passed", "refused", "passed"]
-    assert "was not judged: ampsim failed, TypeError: of its own" in results[1].text
+    assert results[1].text == (f"{laws[1].name} was not judged: ampsim failed, TypeError: of its own; please report it")
+
+
+def test_what_leaves_its_process_while_it_is_loaded_is_wrong_use() -> None:
+    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
+        raise SystemExit(3)
+
+    with pytest.raises(ValueError, match=r"^it: loading it ended the process with exit status 3$"):
+        next(judge_apart(begin, judge.chosen(names=["clean_step_is_taken"]), name="it", limit=60.0))
