@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,6 +63,39 @@ def test_what_waits_is_given_more_time_than_what_computes(monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 2.0)
     with pytest.raises(OverdueError, match=r"^did not end within 0.1 s$"), alarm(0.05):
         threading.Event().wait()
+
+
+IMPORTS = SimpleNamespace(f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>"), f_back=None)
+BELOW = SimpleNamespace(f_code=SimpleNamespace(co_filename="below.py"), f_back=IMPORTS)
+
+
+@pytest.mark.parametrize(
+    ("rings", "said"),  # each at so many seconds of the clock and of CPU time, and in this frame
+    [
+        ([(299.9, 59.9, None)], None),
+        ([(1.0, 60.0, None)], "did not end within 60 s of CPU time"),
+        ([(300.0, 59.9, None)], "did not end within 300 s"),
+        ([(300.0, 60.0, None)], "did not end within 60 s of CPU time"),
+        ([(61.0, 60.0, BELOW)], None),  # the import is waited for
+        ([(61.0, 60.0, IMPORTS), (62.0, 61.0, None)], "did not end within 60 s of CPU time, in an import"),
+        ([(61.0, 10.0, IMPORTS), (80.0, 61.0, None)], "did not end within 60 s of CPU time"),
+        ([(300.0, 10.0, BELOW)], "did not end within 300 s, in an import"),
+    ],
+)
+def test_an_alarm_rings_where_either_time_is_up_and_no_import_is_torn(rings, said, monkeypatch):
+    now = [0.0, 0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: now[1])
+    monkeypatch.setattr(alarms, "time", clock)
+    seen = None
+    with alarm(60.0):
+        for *now[:], frame in rings:
+            try:
+                signal.getsignal(signal.SIGALRM)(signal.SIGALRM, frame)
+            except OverdueError as error:
+                seen = f"{error}{', in an import' * error.imports}"
+        left, again = signal.getitimer(signal.ITIMER_REAL)
+    assert seen == said
+    assert (0.0 < left <= 60.0, again) == (True, alarms.AGAIN)
 
 
 def test_a_law_has_a_minute_and_a_second_per_example_if_that_is_more():

@@ -1,5 +1,6 @@
 """The conductor's promises: what it counts, that it repeats itself, and what it names."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -25,6 +26,7 @@ from ampsim.testing.conductor import (
     run,
     schedules,
 )
+from ampsim.testing.conductor.scheduler import Scheduler
 from tests.examples import examples
 
 
@@ -236,6 +238,10 @@ def test_a_thread_is_given_what_spawn_was() -> None:
 
     run(program)
     assert given == [(1,), {"key": 2}]
+
+
+def test_a_run_has_ten_thousand_steps_unless_it_is_told_otherwise() -> None:
+    assert inspect.signature(Scheduler).parameters["max_steps"].default == 10_000
 
 
 def test_a_run_may_be_in_any_thread() -> None:

@@ -153,7 +153,8 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
 
     with pytest.raises(ValueError, match="changed") as caught:
         run(program, interrupt_at={0: "main"})
-    assert "interrupt_at={0: 'main'}" in caught.value.__notes__[0]
+    assert caught.value.__notes__ == ["in task 'main'; replay: run(program, schedule={}, interrupt_at={0: 'main'})"]
+    assert str(caught.value.__cause__) == "injected at step 0"
 
 
 def test_faults_for_nobody_do_not_happen() -> None:

@@ -51,8 +51,20 @@ def test_each_public_name_is_there() -> None:
         name: name for name in ampsim.testing.__all__
     }
     assert {*ampsim.testing.__all__} <= {*dir(ampsim.testing)}
-    with pytest.raises(AttributeError, match=r"module 'ampsim.testing' has no attribute 'check': expected one of"):
+    with pytest.raises(AttributeError) as refused:
         _ = ampsim.testing.check
+    names = ampsim.testing.__all__
+    assert str(refused.value) == f"module 'ampsim.testing' has no attribute 'check': expected one of {names}"
+    assert names == sorted(names)
+
+
+def test_a_public_name_whose_package_is_missing_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named '{name}'", name="hypothesis")
+
+    monkeypatch.setattr(ampsim.testing.importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r"pip install -c constraints.txt -e '.\[testing\]'"):
+        _ = ampsim.testing.check_scaler
 
 
 # --------------------------------------------------------------------------------------------------------- findings

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,31 +192,33 @@ def test_threads_see_what_gloo_does():
             assert bool(ours.waits) == bool(theirs.waits)
 
 
-COLLECTIVES = {  # what a rank calls, and what it then has of two ranks that bring [1, 4] and [2, 3]
-    "sum": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.SUM, group), ([3, 7], [3, 7])),
-    "mean": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.AVG, group), ([1.5, 3.5], [1.5, 3.5])),
-    "max": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MAX, group), ([2, 4], [2, 4])),
-    "min": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MIN, group), ([1, 3], [1, 3])),
-    "product": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.PRODUCT, group), ([2, 12], [2, 12])),
-    "reduce": (lambda mine, group: dist.reduce(mine, group=group, group_dst=1), (None, [3, 7])),
-    "broadcast": (lambda mine, group: dist.broadcast(mine, group=group, group_src=1), ([2, 3], [2, 3])),
-    "all_gather": (
-        lambda mine, group: dist.all_gather([mine.data[1:], mine.data[:1]], mine[:1].clone(), group),
-        ([2, 1],) * 2,
+COLLECTIVES = {  # what a rank calls, and what it then has of three that bring [1, 4, 0], [2, 3, 0] and [6, 5, 0]
+    "sum": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.SUM, group), ([9, 12, 0],) * 3),
+    "mean": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.AVG, group), ([3, 4, 0],) * 3),
+    "max": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MAX, group), ([6, 5, 0],) * 3),
+    "min": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.MIN, group), ([1, 3, 0],) * 3),
+    "product": (lambda mine, group: dist.all_reduce(mine, dist.ReduceOp.PRODUCT, group), ([12, 60, 0],) * 3),
+    "reduce": (
+        lambda mine, group: dist.reduce(mine, group=group, group_dst=1), ([1, 4, 0], [9, 12, 0], [6, 5, 0]),
     ),
-}
+    "broadcast": (lambda mine, group: dist.broadcast(mine, group=group, group_src=1), ([2, 3, 0],) * 3),
+    "all_gather": (
+        lambda mine, group: dist.all_gather([*mine.data.split(1)], mine[:1].clone(), group), ([1, 2, 6],) * 3,
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("call", COLLECTIVES)
 def test_a_collective_among_threads_is_that_of_torch(call):
-    brought = [torch.tensor(each, requires_grad=True) for each in ([1.0, 4.0], [2.0, 3.0])]  # a parameter, too
+    rows = [1.0, 4.0, 0.0], [2.0, 3.0, 0.0], [6.0, 5.0, 0.0]
+    brought = [torch.tensor(each, requires_grad=True) for each in rows]  # a parameter, too
     collect, expected = COLLECTIVES[call]
 
     def program(c):
-        threads.live_together(c, 2, {}, lambda group: collect(brought[group.rank()], group))
+        threads.live_together(c, 3, {}, lambda group: collect(brought[group.rank()], group))
 
     conductor.run(program)
-    assert all(has.tolist() == wanted for has, wanted in zip(brought, expected, strict=True) if wanted)
+    assert [has.tolist() for has in brought] == [*expected]
 
 
 @pytest.mark.parametrize("kind", [Sharded, Replicated, DDP])
@@ -225,15 +228,21 @@ def test_a_rank_has_its_own_gradients_or_the_mean_to_which_an_empty_one_adds_zer
     def live(group):
         world = threads.World(group, lambda value: group.share("share", value)[0])
         for empty in (False, True):
-            owner = kind(torch.optim.SGD, world, empty=empty and world.rank == 1)
-            owner.give(1.0 + world.rank, bad=False, empty=empty and world.rank == 1)
+            owner = kind(torch.optim.SGD, world, empty=empty and world.rank == 2)
+            owner.give(1.0 + world.rank, bad=False, empty=empty and world.rank == 2)
             gradients[empty, world.rank] = {
                 None if each.grad is None else each.grad.mean().item() for each in owner.params
             }
+        owner.give(1.0, bad=world.rank == 1, empty=False)
+        found[world.rank] = [each.grad.isfinite().logical_not().nonzero().tolist() for each in owner.params]
 
-    conductor.run(lambda c: threads.live_together(c, 2, {}, live))
-    own = {(False, 0): {1.0}, (False, 1): {2.0}, (True, 0): {1.0}, (True, 1): {None}}
-    assert gradients == (own if kind is Sharded else {each: {0.5 if each[0] else 1.5} for each in own})
+    found = {}
+    conductor.run(lambda c: threads.live_together(c, 3, {}, live))
+    own = {(empty, rank): {None if empty and rank == 2 else 1.0 + rank} for empty in (False, True) for rank in range(3)}
+    assert gradients == (own if kind is Sharded else {each: {1.0 if each[0] else 2.0} for each in own})
+    last, row = [[], [[1, 1]]], [[], [[1, 0], [1, 1]]]  # by hand the last number, in a model what the rank owns
+    own = {0: [[], []], 1: last, 2: [[], []]}
+    assert found == (own if kind is Sharded else dict.fromkeys(range(3), last if kind is Replicated else row))
 
 
 def test_what_leaves_its_process_is_told_by_its_exception():
@@ -260,6 +269,42 @@ def test_a_finding_says_what_was_played():
         "  history  clean, inf on rank 0 and 1, clean, clean, clean",
         "  seen on  threads",
     ]
+
+
+def test_a_finding_of_three_ranks_says_so():
+    said = broken(SumForMax, ranks=3, laws=["parameters_stay_finite"], without={"unscale_"}, processes=False)
+    assert "  ranks    3, each with 1 fused SGD optimizer; step, update\n" in said["parameters_stay_finite"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "waits"),
+    [
+        (RuntimeError("[gloo/transport] Connection closed by peer [127.0.0.1]:1"), True),
+        (RuntimeError("Read error: Connection reset by peer"), True),
+        (RuntimeError("Timed out waiting 30000ms for recv operation to complete"), True),
+        (ValueError("wait timed out after 30000ms"), True),
+        (OSError("write: Broken pipe"), True),
+        (ValueError("of its own"), False),
+        (SystemExit(3), False),
+    ],
+)
+def test_a_rank_that_the_others_have_left_waits(raised, waits, tmp_path, monkeypatch):
+    def join(*_, **given):
+        asked.append(given)
+        raise raised
+
+    asked, records = [], []
+    for name in ("stdout", "stderr"):  # which it gives up
+        monkeypatch.setattr(sys, name, None)
+    monkeypatch.setattr(dist, "init_process_group", join)
+    mouth = SimpleNamespace(send=records.append)
+    processes._serve(1, Right, [Scenario((NONE,))] * 2, 3, "sharded", 7.0, str(tmp_path), mouth)
+    sys.stdout.close()
+    place = f"join (test_ranks.py:{join.__code__.co_firstlineno + 2} in join)"
+    said = f"{type(raised).__name__}: {raised}"
+    assert [(each.error, bool(each.waits)) for each in records] == [("" if waits else said, waits)] * 2, place
+    assert [each["init_method"] for each in asked] == [f"file://{tmp_path}/{number}" for number in range(2)]
+    assert (asked[0]["rank"], asked[0]["world_size"], asked[0]["timeout"].total_seconds()) == (1, 3, 7.0)
 
 
 def test_a_story_has_each_event_in_its_place():

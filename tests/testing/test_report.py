@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.laws import LAWS
 from ampsim.testing.law import Result, without_findings
-from ampsim.testing.report import FORMATS, SIGNS, Report
+from ampsim.testing.report import COLOURS, FORMATS, SIGNS, Report
 
 chosen()
 BUDGET, NORMAL = LAWS["skip_budget"], LAWS["scale_stays_normal"]
@@ -132,6 +132,10 @@ def test_xml_is_what_a_ci_server_reads_of_junit():
 
 def test_every_outcome_has_a_sign_of_its_own_and_every_format_a_function():
     assert len(set(SIGNS.values())) == len(SIGNS) == 6
+    assert {outcome for outcome, colour in COLOURS.items() if "red" in colour} == {
+        "failed", "refused", "unexpected pass",
+    }  # fmt: skip
+    assert [outcome for outcome, colour in COLOURS.items() if colour == "green"] == ["passed"]
     assert set(FORMATS) == {"md", "json", "html", "xml"}
 
 

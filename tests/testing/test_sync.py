@@ -198,6 +198,28 @@ def test_what_is_not_under_control_says_so() -> None:
     assert (sync.Empty, sync.Full) == (queue.Empty, queue.Full)
 
 
+@pytest.mark.parametrize(
+    ("kind", "bring", "look", "nothing"),
+    [
+        ("Event", lambda it: it.set(), lambda it: it.wait(0), False),
+        ("Lock", lambda it: it.release(), lambda it: it.acquire(timeout=0), False),
+        ("Semaphore", lambda it: it.release(), lambda it: it.acquire(timeout=0), False),
+        ("Queue", lambda it: it.put(1), lambda it: outcome_of(lambda: it.get(timeout=0)), "Empty: "),
+    ],
+)
+def test_who_has_no_time_to_wait_looks_and_hands_over_to_nobody(
+    kind: str, bring: Callable[[Any], Any], look: Callable[[Any], Any], nothing: object
+) -> None:
+    def program(c: Conductor) -> object:
+        it = getattr(c.sync, kind)()
+        if kind in ("Lock", "Semaphore"):
+            it.acquire()
+        c.spawn("brings", bring, it)
+        return look(it)
+
+    assert run(program).value == nothing
+
+
 def test_primitives_show_their_state() -> None:
     def program(c: Conductor) -> list[str]:
         lock, q, event, condition = c.sync.Lock(), c.sync.Queue(), c.sync.Event(), c.sync.Condition()
