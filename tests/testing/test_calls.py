@@ -25,12 +25,13 @@ CALLS = {
     "Event()": ["set()", "clear()", "is_set()", "wait(1e-6)", "wait(0)"],
     "Semaphore(2)": [
         *("acquire(blocking=False)", "acquire(timeout=1e-6)", "acquire(blocking=False, timeout=1)"),
-        *("release()", "release(2)", "release(0)"),
+        *("acquire(blocking=False, timeout=0)", "release()", "release(2)", "release(0)"),
     ],
     "Queue(1)": [
         *("put_nowait('item')", "put('other', timeout=1e-6)", "get_nowait()", "get(timeout=1e-6)", "get(timeout=0)"),
-        *("get(timeout=-1)", "qsize()", "empty()", "full()", "task_done()"),
+        *("get(timeout=-1)", "get(block=False, timeout=-1)", "qsize()", "empty()", "full()", "task_done()"),
     ],
+    "Queue()": ["put_nowait('item')", "get_nowait()", "qsize()", "empty()", "full()", "task_done()"],
 }
 
 

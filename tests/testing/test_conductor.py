@@ -3,8 +3,10 @@
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from math import comb
@@ -177,6 +179,82 @@ def test_a_choice_beyond_the_options_still_switches() -> None:
     done = attempt(walkers(2, 2), {4: 7})
     assert done.preemptions == 1
     assert 1 <= done.schedule[4] <= 2
+
+
+def test_a_choice_beyond_the_options_counts_on_from_the_first_that_switches() -> None:
+    step, options, _ = next(each for each in run(walkers(2, 2, 2)).decisions if each[1] > 3)
+    assert attempt(walkers(2, 2, 2), {step: 3 * options}).schedule == {step: 1 + (3 * options - 1) % (options - 1)}
+
+
+def test_which_of_several_timeouts_fires_is_no_preemption_where_nobody_can_go_on() -> None:
+    def program(c: Conductor) -> None:
+        event = c.sync.Event()
+        c.spawn("a", event.wait, 1.0)
+        event.wait(1.0)
+
+    step, *_ = next(each for each in run(program).decisions if each[1] == each[2] == 2)
+    assert attempt(program, {step: 1}).preemptions == 0
+    assert explore(program, preemptions=0).schedules > 1
+
+
+def test_the_length_of_an_exploration_is_that_of_its_longest_run() -> None:
+    lengths: list[int] = []
+
+    def program(c: Conductor) -> None:
+        done: list[int] = []
+        c.spawn("a", done.append, 1)
+        for number in range(0 if done else 5):
+            c.point(str(number))
+
+    seen = explore(program, limit=2, check=lambda done: lengths.append(len(done.trace)))
+    assert seen.steps == lengths[0] > lengths[1]
+
+
+def test_sparse_schedules_choose_among_the_others() -> None:
+    @settings(max_examples=30)
+    @given(schedules(steps=4, switches=3, choices=2))
+    def drawn(schedule: dict[int, int]) -> None:
+        seen.update(schedule.items())
+        assert len(schedule) <= 3
+
+    seen: set[tuple[int, int]] = set()
+    drawn()
+    assert seen == {(step, choice) for step in range(4) for choice in (1, 2)}
+
+
+def test_a_thread_of_a_run_has_its_tasks_name_and_holds_no_interpreter_up() -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def look() -> None:
+        here = threading.current_thread()
+        seen.append((here.name, here.daemon))
+
+    run(lambda c: c.spawn("worker", look))
+    assert seen == [("worker", True)]
+
+
+def test_somebodys_handler_of_ctrl_c_is_left_where_it_is() -> None:
+    def handler(*_: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        assert run(lambda c: signal.getsignal(signal.SIGINT)).value is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="there is one core")
+def test_on_one_core_is_who_is_in_there_alone() -> None:
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        every = os.sched_getaffinity(0)
+        with pytest.raises(KeyError, match="1 core"), conductor.one_core():
+            raise KeyError(f"{len(os.sched_getaffinity(0))} core")
+        assert os.sched_getaffinity(0) == every
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_a_negative_choice_is_refused() -> None:

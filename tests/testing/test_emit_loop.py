@@ -175,6 +175,78 @@ def test_what_loops_of_other_kinds_break_is_written(make, law: str, loops: Modul
         assert outcome(source).startswith("raised" if raises else "failed"), source
 
 
+class Held:
+    """Has a state dict, and names in it that have dots and numbers."""
+
+    def state_dict(self) -> dict[Any, Any]:
+        return {"a": {1: [1.0, {"c.d": 2.0}]}, "a.b": 3.0, "ab": 4.0}
+
+
+def case(shown: Difference | None = None, logged: Any = None, **state: Any) -> Case:
+    """Return a case of a loop that carries and logs this."""
+    run: Any = SimpleNamespace(loop=Loop(lambda batch: None, state, logged))
+    return Case(None, run, [], Broken("", 0), shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "reached"),
+    [
+        ("held.ab", 'loop.state["held"].state_dict()["ab"]'),
+        ("held.a.b", 'loop.state["held"].state_dict()["a.b"]'),
+        ("held.a.1.0", 'loop.state["held"].state_dict()["a"][1][0]'),
+        ("held.a.1.1.c.d", 'loop.state["held"].state_dict()["a"][1][1]["c.d"]'),
+        ("late.1", 'loop.state["late"]()[1]'),
+        ("seen", 'loop.state["seen"]'),
+        ("logged.norm", 'loop.logged()["norm"]'),
+        ("scaler._growth_tracker", 'scaler.state_dict()["_growth_tracker"]'),
+    ],
+)
+def test_what_a_loop_holds_is_reached_in_code(name: str, reached: str) -> None:
+    it = case(held=Held(), late=lambda: [1, 2], seen=3, logged=lambda: {"norm": 2.0})
+    assert it.seen(name=name) == reached
+    own = name.startswith("scaler")
+    assert it.seen("other", "its", name) == reached.replace(*("scaler", "its") if own else ("loop", "other"))
+    if name != "scaler._growth_tracker":
+        value = eval(reached, {"loop": SimpleNamespace(state=it.run.loop.state, logged=it.run.loop.logged)})  # noqa: S307
+        assert isinstance(value, int | float)
+    shown = Difference(name, np.ones(1), np.ones(1))
+    assert case(shown, it.run.loop.logged, **it.run.loop.state).seen() == reached
+
+
+def test_what_cannot_be_reached_in_code_is_refused() -> None:
+    for name in ("held.b", "logged.norm", "other"):
+        with pytest.raises(ValueError, match=f"^{name} has no short name in code; expected it under a name of its own"):
+            case(held=Held()).seen(name=name)
+
+
+def test_the_parameters_of_a_loop_in_code() -> None:
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([{"params": [param]} for param in layer.parameters()], lr=0.1)
+    one, both = case(model=layer, optimizer=optimizer), case(model=layer, seen=3, critic=layer)
+    assert one.parameters == 'loop.state["model"].parameters()'
+    assert both.parameters == '[*loop.state["model"].parameters(), *loop.state["critic"].parameters()]'
+    groups = [f'loop.state["optimizer"].param_groups[{index}]["params"]' for index in range(2)]
+    assert case(optimizer=optimizer).parameters == f"[*{groups[0]}, *{groups[1]}]"
+    assert case(optimizer=torch.optim.SGD(layer.parameters())).parameters == groups[0]
+    assert one.parameter("model.0.weight") == 'loop.state["model"].get_parameter("0.weight")'
+    assert one.parameter("optimizer.param_groups.1.params.0") == f"{groups[1]}[0]"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "line"),
+    [
+        ([1.0], [2.0], "torch.testing.assert_close(a, b, rtol=0, atol=0)"),
+        ([1], [2], "torch.testing.assert_close(a, b, rtol=0, atol=0)"),
+        ([True], [False], "torch.testing.assert_close(a, b, rtol=0, atol=0)"),
+        (["x"], ["y"], "assert a == b"),
+        ([1.0], None, "assert a == b"),
+    ],
+)
+def test_arrays_are_compared_to_the_last_bit_and_other_values_as_they_are(left: Any, right: Any, line: str) -> None:
+    arrays = (None if each is None else np.array(each) for each in (left, right))
+    assert case(Difference("it", *arrays)).equal("a", "b") == line
+
+
 def told(**broken: Any) -> Any:
     """Return a case of which a template reads what was broken, on two batches."""
     shown = broken.get("differences", [None])[0]

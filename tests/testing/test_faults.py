@@ -160,3 +160,57 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
 def test_faults_for_nobody_do_not_happen() -> None:
     done = run(guarded, crash_at={3: "nobody", 999: "a"}, interrupt_at={0: "later"})
     assert done.faults == ()
+
+
+def test_who_has_crashed_does_so_no_second_time() -> None:
+    inside = step_of(run(guarded), "a: point inside")
+    done = attempt(guarded, crash_at={inside: "a", inside + 1: "a"}, crash_frees_locks=True)
+    assert (done.faults, done.value) == (((inside, "a", "crash"),), ["b"])
+
+
+def test_a_daemon_that_crashes_ends_nobodys_run() -> None:
+    def program(c: Conductor) -> str:
+        c.sync.Thread(target=c.sync.Event().wait, daemon=True, name="daemon").start()
+        c.point("one")
+        return "its end"
+
+    done = attempt(program, crash_at={2: "daemon"})
+    assert (done.faults, done.value) == (((2, "daemon", "crash"),), "its end")
+
+
+def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
+    def program(c: Conductor) -> None:
+        def fail(text: str) -> None:
+            raise ValueError(text)
+
+        c.spawn("a", fail, "first").join()
+        fail("second")
+
+    done = attempt(program)
+    assert [(task, str(error)) for task, error in done.errors] == [("a", "first"), ("main", "second")]
+    assert str(done.failure) == "first"
+    assert str(done).startswith("ValueError in task 'a': first\n")
+    with pytest.raises(ValueError, match="first") as caught:
+        run(program)
+    assert caught.value.__notes__ == ["in task 'a'; replay: run(program, schedule={})"]
+
+
+def test_what_a_task_raises_when_the_run_has_ended_is_no_error() -> None:
+    def program(c: Conductor) -> None:
+        def wait() -> None:
+            try:
+                c.sync.Event().wait()
+            finally:
+                raise ValueError("while it is unwound")
+
+        c.spawn("waits", wait)
+
+    done = attempt(program)
+    assert (done.errors, isinstance(done.failure, DeadlockError)) == ((), True)
+
+
+def test_who_leaves_by_system_exit_has_not_failed() -> None:
+    def leave() -> None:
+        raise SystemExit(3)
+
+    assert run(lambda c: c.spawn("leaves", leave).join()).errors == ()

@@ -21,7 +21,7 @@ from ampsim.testing import FromFlag, Subject, Traits, examples  # noqa: E402
 from ampsim.testing.alarm import OverdueError, place  # noqa: E402
 from ampsim.testing.conductor.deadlock import Step  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure, run_apart  # noqa: E402
-from ampsim.testing.kit import choices  # noqa: E402
+from ampsim.testing.kit import check, choices  # noqa: E402
 from ampsim.testing.kit.choices import Seen, _habits  # noqa: E402
 from ampsim.testing.kit.example import Example, Recorded, readable, shorten  # noqa: E402
 from ampsim.testing.kit.expected import backed_off, scales, trajectory  # noqa: E402
@@ -218,6 +218,20 @@ def test_a_replay_declares_what_the_scaler_was_judged_with() -> None:
     shown = LAWS["a_state_dict_is_never_torn"]._replay(example)
     declared = "--trait max_scale=8.0 --without pickle"
     assert shown == f"ampsim check m:S {declared} --law a_state_dict_is_never_torn --schedule 3:1"
+
+
+def test_an_assertion_of_a_law_without_words_is_told() -> None:
+    """And one of the scaler's own is an exception."""
+    named: dict[str, Any] = {}
+    exec(compile("def judge(): assert not 'here'", check.__file__, "exec"), named)  # noqa: S102  as a law's
+    assert check._broken(SimpleNamespace(judge=named["judge"]), {}) == "it does not hold"
+    assert check._broken(SimpleNamespace(judge=list), {}) == ""
+
+    def theirs() -> None:
+        raise AssertionError
+
+    with pytest.raises(AssertionError):
+        check._broken(SimpleNamespace(judge=theirs), {})
 
 
 def descend(depth: int) -> None:

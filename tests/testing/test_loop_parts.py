@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Loop, LoopError  # noqa: E402
 from ampsim.testing.emit.loop import _planted  # noqa: E402
+from ampsim.testing.judge import NotApplicableError  # noqa: E402
 from ampsim.testing.law import Law, Result  # noqa: E402
 from ampsim.testing.loop import events, rows  # noqa: E402
 from ampsim.testing.loop.adapters import tiny  # noqa: E402
@@ -26,7 +27,7 @@ from ampsim.testing.loop.judge import LAWS, judge_loop, message, unasked  # noqa
 from ampsim.testing.loop.law import Broken  # noqa: E402
 from ampsim.testing.loop.laws import excused, learning, ranks, resume, rounding, scale, scaler, skipped, splitting  # noqa: E402
 from ampsim.testing.loop.patterns import PATTERNS, _power, cause_of  # noqa: E402
-from ampsim.testing.loop.run import Fault  # noqa: E402
+from ampsim.testing.loop.run import Fault, Run  # noqa: E402
 from ampsim.testing.loop.runs import Batch, advance, begin, run_class  # noqa: E402
 from ampsim.testing.loop.state import Difference, differences, same, snapshot  # noqa: E402
 from tests.golden import Golden  # noqa: E402
@@ -466,6 +467,51 @@ def test_several_skips_in_a_row_name_each_batch_that_is_skipped() -> None:
     broken = skipped.in_a_row(looping(steps_at_the_third_skip), groups)
     assert broken is not None
     assert (broken.step, broken.places) == (3, [[0], [1, 2, 3], []])
+
+
+FEW = "fewer than 2 batches after which "
+
+
+@pytest.mark.parametrize(
+    ("law", "module", "said"),
+    [
+        ("resume_is_invisible", resume, f"{FEW}the scaler is updated"),
+        ("ranks_are_invisible", ranks, f"{FEW}the scaler is updated"),
+        ("skipped_step_never_happened", skipped, f"{FEW}a clean step updates the scaler"),
+    ],
+)
+def test_where_all_batches_are_one_step_nothing_is_asked(
+    law: str, module: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [Batch(*each) for each in enumerate(batches())]
+    monkeypatch.setattr(module, "iterations", lambda make, batches: [batches])
+    with pytest.raises(NotApplicableError) as why:
+        LAWS[law].function(lambda scaler, group=None: sgd(scaler), given)
+    assert str(why.value) == said
+
+
+def test_a_scaler_that_is_not_seen_between_updates_is_not_asked_whether_it_jumps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run: Any = SimpleNamespace(steps=None, scalers=[{}], again=lambda before: ())
+    monkeypatch.setattr(scaler, "play", lambda *_: run)
+    with pytest.raises(NotApplicableError) as why:
+        LAWS["scaler_changes_by_update_only"].function(sgd, [])
+    assert str(why.value) == "only the scaler of a loop of torch, and those of JAX, are seen between updates"
+
+
+def test_ranks_are_of_loops_of_torch_alone() -> None:
+    with pytest.raises(LoopError, match=r"^ranks are played for loops of torch.distributed alone$"):
+        Run.together(2, print)
+
+
+def test_what_cannot_be_logged_is_told_where(golden: Golden) -> None:
+    def logged() -> dict[str, float]:
+        raise KeyError("loss")
+
+    with pytest.raises(LoopError) as refused:
+        advance(begin(looping(lambda t, batch: None, logged=logged), 1.0), [Batch(0, None)])
+    golden(str(refused.value))
 
 
 def test_the_size_of_a_gradient_is_its_largest_number_of_either_sign() -> None:

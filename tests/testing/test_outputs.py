@@ -385,6 +385,12 @@ def test_what_traits_make_of_a_rule(golden: Golden) -> None:
 
 # ------------------------------------------------------------------------------------------------------- refusals
 
+
+class Hides:
+    def __init__(self, place: str = "cpu", **others: Any) -> None:
+        pass
+
+
 REFUSALS: dict[str, Callable[[], object]] = {
     "load nothing": lambda: load("torch"),
     "load no attribute": lambda: load("torch.amp:GradScaler.scales"),
@@ -398,6 +404,7 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "refill": lambda: Traits(hysteresis_refill="never"),
     "feature": lambda: Traits(without=frozenset({"pickles"})),
     "target": lambda: as_subject(3),
+    "target that hides what it takes": lambda: as_subject(Hides),
     "maker raises": lambda: as_subject(lambda rule: 1 / 0, name="mine").try_out(),
     "maker of nothing": lambda: as_subject(lambda rule: None, name="mine").try_out(),
     "no class of ranks": lambda: find("torch.amp:GradScale"),

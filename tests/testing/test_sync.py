@@ -1,5 +1,6 @@
 """Several threads on `conductor.sync`: what real threads do is among what is explored, or all of it."""
 
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ampsim.testing.conductor import Conductor, run, schedules
+from ampsim.testing.conductor import Conductor, Run, attempt, explore, run, schedules
 from tests.examples import examples
 from tests.testing.programs import REAL, outcome_of, outcomes
 
@@ -224,13 +225,110 @@ def test_primitives_show_their_state() -> None:
     def program(c: Conductor) -> list[str]:
         lock, q, event, condition = c.sync.Lock(), c.sync.Queue(), c.sync.Event(), c.sync.Condition()
         with lock:
-            return [repr(x) for x in (lock, q, event, condition, c.sync.Semaphore(3), c.sync.Thread())]
+            threads = c.sync.Thread(), c.spawn("waits", lock.acquire), c.spawn("goes on", c.point, "here")
+            c.point("they wait")
+            return [repr(x) for x in (lock, q, event, condition, c.sync.Semaphore(3), *threads)]
 
-    assert run(program).value == [
+    assert run(program, {1: 1}).value == [
         "<Lock-1 held by main>",
         "<Queue-1 0 items>",
         "<Event-1 not set>",
         "<Condition-1 RLock-1 free>",
         "<Semaphore-1 value 3>",
         "<Thread-1 not started>",
+        "<waits blocked>",
+        "<goes on running>",
     ]
+
+
+def test_a_wait_that_timed_out_says_so_although_it_was_notified_before_it_had_its_lock_again() -> None:
+    def program(c: Conductor) -> bool:
+        condition = c.sync.Condition()
+
+        def notify() -> None:
+            with condition:
+                condition.notify()
+
+        with condition:
+            c.spawn("notifies", notify)
+            return condition.wait(timeout=1.0)
+
+    def check(done: Run) -> None:
+        at = {step.op if step.op == "notify" else step.note: number for number, step in enumerate(done.trace)}
+        notified, late = at.get("notify", len(at)), at.get("timed out", math.inf)
+        assert done.value == (notified < late)
+        seen.add((done.value, late < math.inf))
+
+    seen: set[tuple[bool, bool]] = set()
+    explore(program, check=check)
+    assert seen == {(True, False), (True, True), (False, True)}
+
+
+def test_what_is_waited_for_is_asked_once_more_when_the_time_is_up() -> None:
+    def program(c: Conductor) -> bool:
+        condition, done = c.sync.Condition(), [False]
+        c.spawn("tells nobody", done.__setitem__, 0, True)
+        with condition:
+            return condition.wait_for(lambda: done[0], timeout=1.0)
+
+    assert run(program).value is True
+
+
+def test_a_wait_that_ends_by_itself_has_each_hold_of_its_lock_again() -> None:
+    def program(c: Conductor) -> str:
+        condition = c.sync.Condition()
+        with condition:
+            with condition:
+                assert not condition.wait(timeout=1.0)
+            return condition.status
+
+    assert run(program).value == "RLock-1 held by main"
+
+
+def test_locks_are_let_go_in_any_order() -> None:
+    def program(c: Conductor) -> None:
+        first, second = c.sync.Lock(), c.sync.Lock()
+        first.acquire(), second.acquire()
+        first.release()
+        c.sync.Event().wait()
+
+    stuck = attempt(program).stuck
+    assert [line.split()[-1] for line in str(stuck).splitlines() if line.startswith("main ")] == ["Lock-2"]
+
+
+def test_what_was_held_when_a_run_ended_is_free_afterwards() -> None:
+    kept: list[Any] = []
+
+    def program(c: Conductor) -> None:
+        kept[:] = locks = [c.sync.Lock(), c.sync.RLock()]
+
+        def hold() -> None:
+            with locks[0], locks[1]:
+                c.sync.Event().wait()
+
+        c.spawn("holds", hold)
+
+    assert attempt(program).stuck
+    for lock in kept:
+        assert lock.acquire(blocking=False)
+        lock.release()
+        with pytest.raises(RuntimeError, match="release un"):
+            lock.release()
+
+
+def test_a_lock_that_is_free_is_let_go_in_no_step() -> None:
+    def program(c: Conductor) -> None:
+        with pytest.raises(RuntimeError, match=r"^release unlocked lock$"):
+            c.sync.Lock().release()
+
+    assert "release" not in {step.op for step in run(program).trace}
+
+
+def test_who_is_started_by_a_daemon_is_waited_for() -> None:
+    def program(c: Conductor) -> bool:
+        found: list[bool] = []
+        c.sync.Thread(target=lambda: found.append(c.spawn("x", list).daemon), daemon=True).start()
+        c.point("now")
+        return found[0]
+
+    assert run(program, {1: 1}).value is False

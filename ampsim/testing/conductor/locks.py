@@ -124,7 +124,7 @@ class RLock(_Lockable):
         return self.owner is self._scheduler.running
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self.owner is not None and self.owned():
+        if self.owned():
             self.depth += 1
             return True
         return super().acquire(blocking, timeout)

@@ -226,7 +226,7 @@ class Scheduler:
             return
         if task.index == 0 and not isinstance(error, Exception):
             self.signal = error  # Ctrl-C, pytest.skip, hypothesis stopping a test: not for us
-        elif task.index == 0 or not isinstance(error, SystemExit):  # threading ignores SystemExit as well
+        elif not isinstance(error, SystemExit):  # which threading ignores as well
             self.errors.append((task.name, error))
 
     def _retire(self, task: Task) -> None:
@@ -236,7 +236,7 @@ class Scheduler:
             if task.index and not self.hung:
                 self.tasks[0].baton.release()
             return
-        self.live -= not (task.daemon or task.crashed)
+        self.live -= not task.daemon
         task.op, task.subject = "end", ""
         chosen = self._decide(task)
         if chosen is not task:
