@@ -141,6 +141,22 @@ def test_of_an_import_that_never_ends_nothing_is_left(package, monkeypatch):
     assert __import__(name).below.whole
 
 
+def test_what_a_module_that_is_half_imported_has_imported_of_its_own_is_forgotten(monkeypatch):
+    half, whole = (SimpleNamespace(__spec__=SimpleNamespace(_initializing=each)) for each in (True, False))
+    for name, each in {
+        "torn": half,
+        "torn.below": whole,
+        "tornado": whole,
+        "whole": whole,
+        "whole.below": whole,
+    }.items():
+        monkeypatch.setitem(sys.modules, name, each)
+    alarms._forget_what_is_torn()
+    assert [each for each in sys.modules if each.startswith(("torn", "whole"))] == [
+        "torn", "tornado", "whole", "whole.below",
+    ]  # fmt: skip
+
+
 def test_before_the_first_law_what_is_slow_once_is_done_and_no_alarm_is_set(monkeypatch):
     seen = []
     monkeypatch.setattr(check, "warm_up", lambda: seen.append("warm"))

@@ -1,15 +1,18 @@
 """The small parts of the kit and of the laws of ranks, asked directly: what each says of a table of cases."""
 
 import math
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import find as shortest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 if not torch.distributed.is_available():
@@ -17,7 +20,7 @@ if not torch.distributed.is_available():
 
 import ampsim.testing  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, examples  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, examples, source  # noqa: E402
 from ampsim.testing.alarm import OverdueError, place  # noqa: E402
 from ampsim.testing.conductor.deadlock import Step  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure, run_apart  # noqa: E402
@@ -30,7 +33,19 @@ from ampsim.testing.kit.laws.protocol import modelled  # noqa: E402
 from ampsim.testing.kit.laws.state_machine import STREAK  # noqa: E402
 from ampsim.testing.kit.strategies import rules  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
-from ampsim.testing.law import BrokenError, Law, RaisedError, Result, address, by_cause, failure_of, settled  # noqa: E402
+from ampsim.testing.law import (  # noqa: E402
+    LAWS_VERSION,
+    BrokenError,
+    Law,
+    RaisedError,
+    Result,
+    address,
+    by_cause,
+    chosen,
+    failure_of,
+    settled,
+    without_findings,
+)
 from ampsim.testing.load import load  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from ampsim.testing.loop.laws.ranks import _takes_group  # noqa: E402
@@ -74,6 +89,40 @@ def test_a_public_name_whose_package_is_missing_says_how_to_install_it(monkeypat
 def test_a_target_has_a_module_and_an_attribute(target: str) -> None:
     with pytest.raises(ValueError, match=f"^'{target}': expected module:attribute, e.g. torch.amp:GradScaler$"):
         load(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("held:scale", "'held:scale': held has no 'scale'; expected one of inner, other"),
+        ("held:other.b.c", "'held:other.b.c': held has no 'b'; did you mean 'bit'?"),
+        ("needs_all:X", "needs_all: No module named 'needs'; install what it needs"),
+        ("needs:X", "no module 'needs'; run from its folder, or install it"),
+        ("needs.part:X", "no module 'needs'; run from its folder, or install it"),
+        ("needs.py:X", "no module 'needs'; run from its folder, or install it"),
+        ("held.py:X", "no module 'held.py'; say held:NAME"),
+    ],
+)
+def test_what_a_target_names_and_is_not_there_is_told(
+    target: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_all.py").write_text("import needs")
+    held = SimpleNamespace(inner=1, other=SimpleNamespace(bit=2, _b=3), _scale=4)
+    monkeypatch.setitem(sys.modules, "held", held)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        load(target)
+    assert str(refused.value) == said
+
+
+def test_an_import_that_raises_is_told_by_the_line_that_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "falls.py").write_text("def fall():\n    raise KeyError('x')\nfall()")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
+        load("falls:X")
+    assert str(refused.value) == (
+        f"importing falls raised KeyError: 'x' ({tmp_path}/falls.py:2); expected a module that can be imported"
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +229,9 @@ def test_how_a_law_is_settled() -> None:
     assert settled(law, "it broke", reason) == settled(law, BrokenError("it"), reason) == ("expected failure", reason)
     another = ("failed", "x\n  expected a link: another kind of failure")
     assert settled(law, RaisedError("x"), reason) == settled(law, AssertionError("x"), reason) == another
-    assert (failure_of("raised x"), failure_of("it raised x")) == (RaisedError, BrokenError)
+    assert [failure_of(f"{each} x") for each in ("raised", "it raised", "raised_once")] == [
+        RaisedError, BrokenError, BrokenError,
+    ]  # fmt: skip
     assert settled(law, RaisedError("x"), "raised x") == ("expected failure", "raised x")
 
 
@@ -205,6 +256,33 @@ def test_findings_have_one_cause_by_their_whole_history_their_choice_or_what_the
         "new_scaler_is_fresh": "scale_stays_finite",
         "skip_is_reported": "skip_is_per_optimizer",
     }
+
+
+def test_findings_of_one_cause_are_one_by_way_of_a_third() -> None:
+    told = ["raised X: 1", "raised X: 1\n  choice   d", "fell\n  choice   d", "it raised X: 1", "it raised X: 1"]
+    names = ("skip_budget", "scale_comes_back", "scale_stays_normal", "clean_step_is_taken", "new_scaler_is_fresh")
+    results = [Result(LAWS[name], "it", "failed", f"{name}: {text}") for name, text in zip(names, told, strict=True)]
+    assert [text.partition("\n  also     ")[2] for _, text in by_cause(results)] == [", ".join(names[1:3]), "", ""]
+
+
+def test_a_new_law_that_breaks_warns_whoever_asked_and_is_no_finding() -> None:
+    def asks(outcome: Any) -> list[Result]:
+        return without_findings([Result(new, "it", outcome, "it fell")])
+
+    new = Law(name="it", law="It holds.", function=list, since=LAWS_VERSION)
+    with pytest.warns(UserWarning, match=f"^new in {LAWS_VERSION}, to fail in the next version: it fell$") as said:
+        asks("failed")
+    here = test_a_new_law_that_breaks_warns_whoever_asked_and_is_no_finding.__code__.co_firstlineno + 6
+    assert [(each.filename, each.lineno) for each in said] == [(__file__, here)]
+    for outcome in ("passed", "not applicable", "expected failure"):
+        assert len(asks(outcome)) == 1
+
+
+def test_the_laws_of_some_names_come_in_their_own_order() -> None:
+    names = [*LAWS][:5]
+    assert [each.name for each in chosen(LAWS, names[::-1])] == names
+    assert [*chosen(LAWS, None)] == [*LAWS.values()]
+    assert chosen(LAWS, []) == []
 
 
 def test_one_choice_of_two_scalers_is_two_findings() -> None:
@@ -232,6 +310,63 @@ def test_an_assertion_of_a_law_without_words_is_told() -> None:
 
     with pytest.raises(AssertionError):
         check._broken(SimpleNamespace(judge=theirs), {})
+
+
+def test_examples_are_asked_in_their_order_each_once_and_the_shortest_failure_is_the_last() -> None:
+    draws = (("n", st.integers(0, 9)),)
+    asked: list[int] = []
+    examples.run(lambda n: asked.append(n), draws, [{"n": 50}, {"n": 51}], 30, [{"n": 60}, {"n": 61}])
+    assert (asked[:2], asked[-2:]) == ([50, 51], [60, 61])
+    assert len(asked) == len({*asked})
+
+    def fails(n: int) -> None:
+        if n >= 3:
+            asked.append(n)
+            raise SystemExit(n)
+
+    with pytest.raises(SystemExit):
+        examples.run(fails, draws, (), 30, [{"n": 60}])
+    assert asked[-1] == 3
+
+
+def helper(one: int) -> int:
+    """Has words."""
+    two = one + 1
+    return two  # noqa: RET504  so that it has two lines
+
+
+def test_the_lines_of_a_function_are_those_behind_its_docstring() -> None:
+    assert source.body(helper) == ["    two = one + 1", "    return two  # noqa: RET504  so that it has two lines"]
+    assert source.body(descend)[0] == "    def ring() -> None:"
+    defined = source.definitions(Path(__file__))
+    assert defined["helper"].names == {"int", "one", "two"}
+    assert "descend" not in source.closure(["helper"], defined)
+
+
+def test_a_driver_imports_what_is_no_part_of_python_and_its_own_words_come_first(tmp_path: Path) -> None:
+    own, shared = tmp_path / "own.py", tmp_path / "shared.py"
+    imports = [
+        "import math",
+        "import mathlike",
+        "from contextlib import suppress",
+        "from types import X",
+        "from typesof import Y",
+    ]
+    own.write_text("\n".join([*imports, "a = 1", "def b(): return a"]))
+    shared.write_text(
+        "import cmath\nfrom mathlike import no_such\na = 2\n@c\ndef d(): return b(), e\nc = e = 3", "utf-8"
+    )
+    words = source.Words(own, shared)
+    assert words.imports == ["import mathlike", "from typesof import Y"]
+    assert {name: each.lines for name, each in words.asked(["d"]).items()} == {
+        "a": ["a = 1"], "b": ["def b(): return a"], "d": ["@c", "def d(): return b(), e"], "c": ["c = e = 3"],
+    }  # fmt: skip
+    assert {"math", "suppress", "cmath"} <= words.modules.keys()
+    assert words.code(["a"]) is words.code(["a"])
+    named: dict[str, Any] = {}
+    for code in words.code(["b"]):
+        exec(code, named)  # noqa: S102
+    assert named["b"]() == 1
 
 
 def descend(depth: int) -> None:

@@ -12,7 +12,7 @@ import typer
 from torch import nn
 
 from ampsim.cli.check import _report
-from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
+from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_checks, parametrize_with_laws
 from ampsim.testing.law import BrokenError, Result
 from ampsim.testing.loop import rows as of_batches
 from ampsim.testing.loop.judge import LAWS, judge_loop
@@ -302,6 +302,18 @@ def test_a_loop_by_decorator(make, law):
 @parametrize_with_laws([NERF], batches(), ["scale_is_invisible"], expected_failures=BROKEN)
 def test_an_expected_failure_by_decorator(make, law):
     law(make)
+
+
+def test_a_decorator_keeps_the_batches_for_each_law_and_refuses_an_unknown_one(monkeypatch):
+    seen = []
+    monkeypatch.setattr("ampsim.testing.parametrize.loops.judge_loop", lambda make, *given: seen.append(given) or [])
+    for case in parametrize_with_laws([sgd], iter("abc"), ["it_learns", "scale_is_invisible"]).args[1]:
+        case.values[1](sgd)
+    assert seen == [([*"abc"], ["scale_is_invisible"]), ([*"abc"], ["it_learns"])]
+    with pytest.raises(ValueError, match="no law 'it_learn'; did you mean 'it_learns'"):
+        parametrize_with_laws([sgd], [], ["it_learns"], expected_failures={"it_learn": "x"})
+    with pytest.raises(ValueError, match="no law 'skip_budgets'; did you mean 'skip_budget'"):
+        parametrize_with_checks([torch.amp.GradScaler], expected_failures={"skip_budgets": "x"})
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def test_what_is_refused_is_told_beside_findings_and_of_what_was_given_up_nothin
     other = Result(NORMAL, "theirs", "failed", "scale_stays_normal: fell")
     assert [each.law for each in Report([late]).findings] == [BUDGET]
     assert Report([late, given_up]).findings == []
+    assert [each.law for each in Report([late, Result(NORMAL, "theirs", "refused", "it raised")]).findings] == [BUDGET]
     assert [text for _, text in Report([late, other, given_up]).at_length()] == [other.text, given_up.text]
     assert "### theirs: `scale_stays_normal`" in Report([late, given_up]).to_markdown()
     with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
