@@ -431,6 +431,7 @@ def test_a_loop_is_cut_anew_for_other_batches():
         given = [Batch(place, each) for place, each in enumerate(data)]
         assert [batch for group in iterations(sgd, given) for batch in group] == given
         assert iterations(sgd, [*given]) is iterations(sgd, given)
+        assert len(iterations(sgd, given[:2])) == 2
 
 
 class Pair(NamedTuple):

@@ -67,7 +67,7 @@ class Difference:
         if self.left is None or self.right is None or self.left.shape != self.right.shape:
             return None
         left, right = (array.astype(np.float64).ravel() for array in (self.left, self.right))
-        if self.before is not None and self.before.shape == self.left.shape and not self.name.startswith(LOGGED):
+        if self.before is not None and self.before.shape == self.left.shape and not self.name.startswith(f"{LOGGED}."):
             left, right = left - self.before.ravel(), right - self.before.ravel()
         square = float(left @ left)
         if not (0 < square < np.inf and np.isfinite(right).all()):

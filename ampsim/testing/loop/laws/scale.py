@@ -63,7 +63,8 @@ def _compare(reference: Run, run: Run, step: int, batch: Batch, rounding: Roundi
     if not found:
         return None
     apart = {each.name for each in rounding.beyond(before, left, right, step)}
-    found = [each for each in found if each.name in apart or (each.name.startswith(LOGGED) and each.size() > LOGS)]
+    apart |= {each.name for each in found if each.name.startswith(f"{LOGGED}.") and each.size() > LOGS}
+    found = [each for each in found if each.name in apart]
     if not found:
         return None
     scale = run.scales[step]
