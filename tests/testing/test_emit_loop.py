@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from ampsim.jax import LossScale  # noqa: E402
 from ampsim.testing import Loop  # noqa: E402
-from ampsim.testing.emit.loop import TEMPLATES, WITHOUT, write  # noqa: E402
+from ampsim.testing.emit.loop import TEMPLATES, WITHOUT, _saving, write  # noqa: E402
 from ampsim.testing.emit.loop_case import Case  # noqa: E402
 from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, check_loop  # noqa: E402
@@ -270,7 +270,8 @@ def test_the_scale_that_broke_a_loop_is_the_one_that_is_written(scale: float, wh
 def test_a_change_that_is_little_apart_is_bounded_by_half_of_that(apart: float, bound: str) -> None:
     left = np.ones(1)
     difference = Difference("model.weight", left, left * (1 + apart), np.zeros(1))
-    *_, asked = TEMPLATES["splitting_is_invisible"](told(differences=[difference]))
+    near = Difference("model.bias", left, left * (1 + 2.0**-12), np.zeros(1))
+    *_, asked = TEMPLATES["splitting_is_invisible"](told(differences=[near, difference]))
     assert asked == f"assert apart.double().norm() <= {bound} * change.double().norm()"
 
 
@@ -391,3 +392,32 @@ def test_findings_of_real_frameworks_are_written(name: str, law: str, loops: Mod
         return
     source, _ = write(law, "loops:make")
     assert outcome(source) == "failed", source
+
+
+def test_what_a_loop_saves_is_written_by_its_functions_or_part_by_part() -> None:
+    def write_(save: Any = None, load: Any = None) -> tuple[str, list[str]]:
+        state = {"model": nn.Linear(1, 1), "w": torch.ones(1), "seen": lambda: 3}
+        run: Any = SimpleNamespace(
+            loop=Loop(lambda batch: None, state, save=save, load=load),
+            loads=lambda value: isinstance(value, nn.Module | torch.Tensor),
+        )
+        return _saving(Case(None, run, [], Broken("", 0), None))
+
+    parts = '(*map(loop.state.get, ["model"]), scaler)'
+    saves = "saved = copy.deepcopy(loop.save())", f"saved = copy.deepcopy([each.state_dict() for each in {parts}])"
+    loads = (
+        ["other.load(saved)"],
+        [
+            'for each, state in zip((*map(other.state.get, ["model"]), its), saved):',
+            "    each.load_state_dict(state)",
+            'other.state["w"].data[...] = loop.state["w"].data',
+        ],
+    )
+    assert write_() == (saves[1], loads[1])
+    assert write_(save=print) == (saves[0], loads[1])
+    assert write_(save=print, load=print) == (saves[0], loads[0])
+
+
+def test_a_parameter_whose_name_begins_with_no_is_one() -> None:
+    _, before, *_ = TEMPLATES["it_learns"](told(seen="norm.weight did not move, with gradients up to 1"))
+    assert before == "before = torch.as_tensor(seen).tolist()"

@@ -1,9 +1,12 @@
 """The small parts of the kit and of the laws of ranks, asked directly: what each says of a table of cases."""
 
+import gc
 import math
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +22,13 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
 import ampsim.testing  # noqa: E402
-from ampsim.core.machine import Rule  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, examples, source  # noqa: E402
+from ampsim.core.machine import Rule, round_to_float32  # noqa: E402
+from ampsim.testing import FromFlag, Subject, Traits, examples, known, source  # noqa: E402
 from ampsim.testing.alarm import OverdueError, place  # noqa: E402
 from ampsim.testing.conductor.deadlock import Step  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure, run_apart  # noqa: E402
 from ampsim.testing.kit import check, choices  # noqa: E402
+from ampsim.testing.kit import judge as scalers  # noqa: E402
 from ampsim.testing.kit.choices import Seen, _habits  # noqa: E402
 from ampsim.testing.kit.example import Example, Recorded, readable, shorten  # noqa: E402
 from ampsim.testing.kit.expected import backed_off, scales, trajectory  # noqa: E402
@@ -33,6 +37,7 @@ from ampsim.testing.kit.laws.protocol import modelled  # noqa: E402
 from ampsim.testing.kit.laws.state_machine import STREAK  # noqa: E402
 from ampsim.testing.kit.strategies import rules  # noqa: E402
 from ampsim.testing.kit.subject import as_subject  # noqa: E402
+from ampsim.testing.kit.subject import find as find_subject  # noqa: E402
 from ampsim.testing.law import (  # noqa: E402
     LAWS_VERSION,
     BrokenError,
@@ -296,6 +301,132 @@ def test_a_replay_declares_what_the_scaler_was_judged_with() -> None:
     shown = LAWS["a_state_dict_is_never_torn"]._replay(example)
     declared = "--trait max_scale=8.0 --without pickle"
     assert shown == f"ampsim check m:S {declared} --law a_state_dict_is_never_torn --schedule 3:1"
+    example.subject.name, example.failing = "my scaler", {3: 1, 5: 2}
+    shown = LAWS["a_state_dict_is_never_torn"]._replay(example)
+    assert shown == f"ampsim check 'my scaler' {declared} --law a_state_dict_is_never_torn --schedule 3:1,5:2"
+
+
+@pytest.mark.parametrize(("count", "last"), [(59, 0), (60, 3), (61, 3)])
+def test_what_takes_long_is_asked_where_there_are_examples_enough(
+    count: int, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check.warm_up()
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(check.drawing, "run", lambda *given: asked.append((given[3], len(given[4]))))
+    LAWS["growth_waits_for_the_interval"].shortest(as_subject(torch.amp.GradScaler), count)
+    assert asked == [(count, last)]
+
+
+def test_what_a_law_needs_and_a_scaler_lacks_is_listed_in_order() -> None:
+    subject = Subject(Stranger, Traits(static=True, without=frozenset({"unscale_", "refusals", "override", "pickle"})))
+    assert LAWS["any_calls_do_what_torchs_do"].lacks(subject) == "growth, override, refusals, unscale_"
+
+
+def test_the_traceback_of_what_a_scaler_raises_begins_in_it() -> None:
+    named: dict[str, Any] = {"theirs": descend, "OverdueError": OverdueError}
+    exec(compile("def kit(): theirs(1)\ndef alone(): raise OverdueError('x')", check.__file__, "exec"), named)  # noqa: S102
+    for call, last in (("kit", ["descend", "descend", "ring"]), ("alone", ["alone"])):
+        with pytest.raises(OverdueError) as raised:
+            named[call]()
+        shown = [each.name for each in traceback.extract_tb(check._theirs(raised.value.__traceback__))]
+        assert shown[-len(last) :] == last
+        assert (len(shown) == len(last)) is (call == "kit")  # where nothing follows it is all there is
+
+
+def test_who_has_turned_the_collection_of_garbage_off_finds_it_off() -> None:
+    check.warm_up()
+    for turn in (gc.disable, gc.enable):
+        turn()
+        before = gc.isenabled()
+        check.warm_up.__wrapped__()
+        assert gc.isenabled() is before
+
+
+def test_laws_are_chosen_by_all_levels_that_are_given_and_stand_as_they_are_registered() -> None:
+    with pytest.raises(ValueError, match=r"^level=6: expected 0 to 5: "):
+        scalers.chosen(levels=[0, 6])
+    assert scalers.chosen(levels=[]) == scalers.chosen()
+    for level in range(6):
+        assert [each.name for each in scalers.chosen(levels=[level])] == [
+            name for name, each in LAWS.items() if each.level == level
+        ]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason", "outcome"),
+    [
+        (torch.amp.GradScaler, known.TORCH["scale_stays_normal"], "unexpected pass"),
+        (type("Child", (torch.amp.GradScaler,), {}), known.TORCH["scale_stays_normal"], "passed"),
+        (type("Child", (torch.amp.GradScaler,), {}), "another", "unexpected pass"),
+    ],
+)
+def test_who_inherits_from_torchs_scaler_may_do_better(
+    target: Any, reason: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scalers, "judged", lambda law, name, *_: Result(law, name, "unexpected pass", "it holds"))
+    laws = scalers.chosen(names=["scale_stays_normal"])
+    (result,) = scalers.judge(target, laws, expected={"scale_stays_normal": reason})
+    assert (result.outcome, result.text) == (outcome, "it holds" * (outcome != "passed"))
+
+
+def test_the_laws_of_threads_are_asked_as_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(scalers, "check_scaler", lambda *target, **given: asked.append((target, given)))
+    traits = Traits()
+    scalers.check_threads(Stranger, traits=traits, examples=7, expected_failures={"x": "y"})
+    given = {"traits": traits, "levels": [3], "examples": 7, "expected_failures": {"x": "y"}}
+    assert asked == [((Stranger,), given)]
+
+
+HELD = Subject(Stranger, Traits(min_scale=1.0, without=frozenset({"pickle"})), "mine")
+
+
+def test_what_is_declared_is_added_to_what_a_subject_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "held", SimpleNamespace(it=HELD))
+    found = find_subject("held:it", max_scale=8.0, without=frozenset({"fused"}))
+    assert (found.name, found.traits.min_scale, found.traits.max_scale) == ("held:it", 1.0, 8.0)
+    assert found.traits.without == {"pickle", "fused"}
+    assert as_subject(HELD) is HELD
+    again = as_subject(HELD, Traits(static=True))
+    assert (again.name, again.traits) == ("mine", Traits(static=True))
+    with pytest.raises(ValueError, match=r"^without='a_x': no such feature"):
+        Traits(without=frozenset({"x_x", "b_x", "a_x", "c_x"}))
+    called = type("Scaler", (torch.amp.GradScaler,), {"without": "pickle"})  # a word of its own
+    assert as_subject(called).lacking == as_subject(torch.amp.GradScaler).lacking
+
+
+def an_example(**traits: Any) -> Example:
+    return Example(Subject(Stranger, Traits(**traits)), LAWS["skip_budget"])
+
+
+@pytest.mark.parametrize(
+    ("init", "scales", "may"),
+    [(4.0, [], False), (2.0, [], True), (4.0, [4.0], True), (8.0, [8.0], False), (8.0, [8.0, 4.0], True)],
+)
+def test_a_scaler_may_give_up_at_its_floor(init: float, scales: list[float], may: bool) -> None:
+    for traits, expected in (({"min_scale": 1.0}, may), ({}, False)):
+        example = an_example(**traits)
+        example.requested, example.scales = Rule(init_scale=init), scales
+        assert example._may_give_up() is expected
+
+
+def test_what_an_example_knows_of_its_scaler() -> None:
+    floored, fixed = an_example(min_scale=0.1), an_example(without=frozenset({"factors"}))
+    assert floored.words(["min_scale"]) == {"min_scale": round_to_float32(0.1)}
+    assert (floored.repeats, fixed.repeats, fixed.floor) == (1, 16, None)
+    for init in (4.0, 8.0):
+        fixed.make(init_scale=init)
+    assert fixed.requested == Rule(init_scale=4.0)
+
+
+@pytest.mark.parametrize(("count", "told"), [(7, "1.0 -> 2.0 -> 3.0 -> 4.0 -> 5.0 -> 6.0 -> 7.0"),
+                                             (9, "1.0 -> 2.0 -> 3.0 -> ... -> 7.0 -> 8.0 -> 9.0")])  # fmt: skip
+def test_a_story_shows_seven_scales(count: int, told: str) -> None:
+    example = an_example()
+    example.scales = [float(each + 1) for each in range(count)]
+    example.drawn = {"new_scale": 3.0, "kernel": True, "loads": False, "found_inf": [True], "rule": {}, "micro": 4}
+    assert dict(example.story())["scale"] == told
+    assert dict(example.story())["with"] == "new_scale=3.0, kernel=True"
 
 
 def test_an_assertion_of_a_law_without_words_is_told() -> None:
@@ -331,15 +462,16 @@ def test_examples_are_asked_in_their_order_each_once_and_the_shortest_failure_is
 
 def helper(one: int) -> int:
     """Has words."""
-    two = one + 1
-    return two  # noqa: RET504  so that it has two lines
+    for _ in range(3):
+        one += 1
+    return one
 
 
 def test_the_lines_of_a_function_are_those_behind_its_docstring() -> None:
-    assert source.body(helper) == ["    two = one + 1", "    return two  # noqa: RET504  so that it has two lines"]
+    assert source.body(helper) == ["    for _ in range(3):", "        one += 1", "    return one"]
     assert source.body(descend)[0] == "    def ring() -> None:"
     defined = source.definitions(Path(__file__))
-    assert defined["helper"].names == {"int", "one", "two"}
+    assert defined["helper"].names == {"int", "one", "range"}
     assert "descend" not in source.closure(["helper"], defined)
 
 
@@ -358,6 +490,7 @@ def test_a_driver_imports_what_is_no_part_of_python_and_its_own_words_come_first
     )
     words = source.Words(own, shared)
     assert words.imports == ["import mathlike", "from typesof import Y"]
+    assert [*words.asked(["d"])] == ["a", "b", "d", "c"]
     assert {name: each.lines for name, each in words.asked(["d"]).items()} == {
         "a": ["a = 1"], "b": ["def b(): return a"], "d": ["@c", "def d(): return b(), e"], "c": ["c = e = 3"],
     }  # fmt: skip
@@ -407,6 +540,7 @@ def test_numbers_and_events_are_written_short() -> None:
     assert readable("fell to 2.938735877055719e-39, 1e-05, 0.5, 16777216.0, 1.5e+30, 12345678.0, 340282e+33") == (
         "fell to 2**-128, 1e-05, 0.5, 2**24, 1.5e+30, 12345678.0, 340282e+33"
     )
+    assert readable("3.0517578125e-05, 9.5367431640625e-07") == "3.0517578125e-05, 2**-20"
     assert shorten(["inf"] * 3 + ["clean"] + ["inf"] * 2) == "inf x 3, clean, inf x 2"
     assert shorten([]) == ""
 
@@ -423,7 +557,8 @@ def test_a_recorded_scaler_notes_calls_and_is_what_it_was() -> None:
         None,
     )
     recorded.up = 5.0
-    assert (scaler.up, notes) == (5.0, ["scale()", "set_growth_factor(3.0)"])
+    recorded.set_growth_interval(7)
+    assert (scaler.up, notes) == (5.0, ["scale()", "set_growth_factor(3.0)", "set_growth_interval(7)"])
 
 
 # ----------------------------------------------------------------------------------------------- what is expected
@@ -496,6 +631,9 @@ MACHINES = {
     "a ceiling": by_a_machine(Traits(max_scale=2.0**20)),
     "a double": by_a_machine(Traits(scale_dtype="float64")),
     "patient": by_a_machine(Traits(hysteresis=2, hysteresis_refill="clean")),
+    "patient until it grows": by_a_machine(Traits(hysteresis=2, hysteresis_refill="growth")),
+    "patient each time": by_a_machine(Traits(hysteresis=3, hysteresis_refill="backoff")),
+    "patient once": by_a_machine(Traits(hysteresis=2, hysteresis_refill=frozenset())),
     "late": by_a_machine(Traits(delay=2)),
     "gives up": by_a_machine(Traits(), lowest=1.0),
 }
@@ -503,6 +641,11 @@ MACHINES = {
 
 def test_the_habits_of_a_scaler_are_seen(golden: Golden) -> None:
     golden("\n".join(f"{name}: {dict(_habits(used))}".replace("frozenset()", "{}") for name, used in MACHINES.items()))
+
+
+def test_what_begins_a_count_anew_may_be_two_things() -> None:
+    refill = frozenset({"clean", "backoff"})
+    assert dict(_habits(by_a_machine(Traits(hysteresis=3, hysteresis_refill=refill))))["hysteresis_refill"] == refill
 
 
 def test_what_is_to_be_declared_in_python_and_in_the_shell(golden: Golden) -> None:
@@ -515,8 +658,41 @@ def test_what_is_to_be_declared_in_python_and_in_the_shell(golden: Golden) -> No
         {"hysteresis": 2, "hysteresis_refill": frozenset({"clean", "backoff"})},
         {"hysteresis": 2, "hysteresis_refill": frozenset()},
         {"skips": "all"},
+        {"without": frozenset({"unscale_", "setters", "pickle", "float16"})},
     ]
+    declared = [choices._declared(subject, {"hysteresis": count}) for count in (2, 3, 2)]
+    assert [each.traits.hysteresis for each in declared] == [2, 3, 2]
+    assert declared[0] is declared[2]
     golden("\n".join(choices._told(subject, each) for each in changes))
+
+
+def test_under_what_is_declared_all_examples_are_asked() -> None:
+    asked: list[int] = []
+    law = Law(name="it", law="", function=list, draws={"n": st.just(1)}, found=[{"n": 2}], last=[{"n": 3}])
+    law = replace(law, function=lambda n: asked.append(n))
+    assert choices._holds(law, Subject(Stranger), {}, 5)
+    assert asked == [2, 1, 3]
+    for wrong in asked[:]:
+
+        def function(n: int, wrong: int = wrong) -> None:
+            assert n != wrong
+
+        assert not choices._holds(replace(law, function=function), Subject(Stranger), {}, 5)
+
+
+def test_a_flag_adapter_finds_an_overflow_of_any_optimizer_and_forgets_it_after_the_update() -> None:
+    told: list[bool] = []
+    scaler = FromFlag(lambda: 2.0, told.append)
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([each], lr=1.0) for each in params]
+    for bad in (0, 1, None):
+        scaler.scale(torch.ones(()))
+        for number, (param, optimizer) in enumerate(zip(params, optimizers, strict=True)):
+            param.grad = torch.full((1,), math.inf if number == bad else 2.0)
+            scaler.step(optimizer)
+        scaler.update()
+    assert told == [True, True, False]
+    assert [param.item() for param in params] == [-1.0, -1.0]  # of three steps one was skipped
 
 
 def test_a_flag_adapter_scales_each_loss_of_a_container_and_unscales_by_what_it_scaled_with() -> None:
@@ -548,7 +724,7 @@ def test_how_written_tests_end_apart() -> None:
         "def test_x(): [][1]",
         "def test_x(): exit(3)",
     ]
-    ended, last = run_apart(["import ampsim\n" + each for each in tests])
+    ended, last = run_apart(["import ampsim\n" + tests[0], *tests[1:]])
     assert ended == ["", "AssertionError one", "IndexError list index out of range", "SystemExit 3"]
     assert last == "nothing"
 
@@ -601,6 +777,15 @@ SEEN: dict[str, tuple[Scenario, list[RankRecord]]] = {
     "one has another scale": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(after=4.0)])]),
     "one has another state": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(state="{1}")])]),
     "one counts otherwise": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(steps=(2,))])]),
+    "one has counted nothing": (CLEAN, [RankRecord([STEPPED]), RankRecord([on_rank(steps=(0,))])]),
+    "two optimizers count apart": (
+        Scenario((NONE, NONE), optimizers=2),
+        [RankRecord([on_rank(moved=(True, True), steps=(1, 1)), on_rank(moved=(True, True), steps=(2, 2))])] * 2,
+    ),
+    "the second optimizer is skipped though clean": (
+        Scenario((NONE,), optimizers=2),
+        [RankRecord([on_rank(moved=(True, False), steps=(1, 0))])] * 2,
+    ),
     "a kernel that counts nothing": (CLEAN, [RankRecord([on_rank(steps=(None,))])] * 2),
     "an inf": (ONE, [RankRecord([SKIPPED]), RankRecord([on_rank(moved=(False,), finite=False)])]),
     "one waits": (CLEAN, [RankRecord([STEPPED], waits="all_reduce 1"), RankRecord([STEPPED, STEPPED])]),
@@ -664,6 +849,7 @@ def test_a_late_rank_goes_on_where_no_other_can_and_now_and_then() -> None:
     assert [choose(step, names) for step in (1, 63, 64, 65, 128)] == [1, 1, 0, 1, 0]
     assert [choose(step, ["rank 1"]) for step in (1, 64)] == [0, 0]
     assert choose(64, ["rank 0", "rank 1"]) == 1
+    assert [choose(1, [*names, "rank 2"][at:]) for at in (0, 1)] == [1, 0]
 
 
 def test_a_step_is_told_without_what_it_lacks() -> None:

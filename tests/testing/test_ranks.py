@@ -245,6 +245,55 @@ def test_a_rank_has_its_own_gradients_or_the_mean_to_which_an_empty_one_adds_zer
     assert found == (own if kind is Sharded else dict.fromkeys(range(3), last if kind is Replicated else row))
 
 
+def test_of_three_ranks_one_alone_ends_before_it_steps():
+    parted = Scenario((NONE, NONE), parts="ends before it steps")
+    program = threads.ThreadRun(ours, parted, 3, "sharded")
+    conductor.attempt(program)
+    assert [(len(record.seen), bool(record.waits)) for record in program.records] == [(1, True), (1, True), (1, False)]
+
+
+class Bare:
+    """Has no state dict."""
+
+    def __init__(self, group):
+        self.scale = torch.amp.GradScaler("cpu", init_scale=4.0).scale
+
+    def get_scale(self):
+        return 4.0
+
+    def step(self, optimizer):
+        optimizer.step()
+
+    def update(self):
+        pass
+
+
+def test_a_scaler_without_a_state_dict_is_played():
+    program = threads.ThreadRun(Bare, Scenario((NONE, NONE)), 2, "sharded")
+    conductor.run(program)
+    assert [(record.error, [seen.state for seen in record.seen]) for record in program.records] == [("", ["", ""])] * 2
+
+
+def test_ranks_that_come_to_collectives_of_two_kinds_wait_for_each_other():
+    def live(group):
+        dist.broadcast(torch.ones(1), 0, group) if group.rank() else dist.all_reduce(torch.ones(1), group=group)
+
+    meetings = {}
+    assert conductor.attempt(lambda c: threads.live_together(c, 2, meetings, live)).stuck
+    assert threads.waiting(meetings) == {
+        0: "all_reduce 0 (without rank 1)", 1: "broadcast 0 (without rank 0)",
+    }  # fmt: skip
+
+
+def test_a_parameter_that_is_not_finite_is_found_wherever_it_is():
+    world = SimpleNamespace(rank=0, size=1)
+    for at in (None, 0, 1):
+        owner = Sharded(torch.optim.SGD, world, empty=False)
+        if at is not None:
+            owner.params[at].data.view(-1)[1] = float("inf")
+        assert owner.finite() is (at is None)
+
+
 def test_what_leaves_its_process_is_told_by_its_exception():
     played = processes.play_all(lambda group: sys.exit(3), [Scenario((NONE,))], 2, "sharded", 30.0)
     assert [each.error for each in played[Scenario((NONE,))]] == ["SystemExit: 3"] * 2
