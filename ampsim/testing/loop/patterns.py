@@ -102,7 +102,7 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
 def cause_of(law: str, broken: Broken) -> tuple[str, Difference | None]:
     """Return the usual cause of a difference, and the array that shows it; "" if none is known."""
     table = PATTERNS.get(law, ())
-    if broken.cause and broken.cause not in {each.instead for each in table}:
+    if broken.cause not in {each.instead for each in table}:
         return broken.cause, next(iter(broken.differences), None)
     for each in table:
         if each.instead and each.instead != broken.cause:
