@@ -42,7 +42,7 @@ def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
     """Return the 2-norm of each gradient, one `Norms` per device and dtype: inf or NaN if an element is.
 
     On CUDA squares are summed in float64, as reading takes the time there. On the CPU, where that would take four
-    times as long, they are summed in float32, and anew in float64 where the sum has left it.
+    times as long, they are summed in float32, and anew in float64 where a sum of squares has left it, at either end.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[tuple[str, Tensor]]] = {}
     for name, grad in grads:
@@ -52,8 +52,7 @@ def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
         names, tensors = [name for name, _ in pairs], [grad for _, grad in pairs]
         wide = device.type != "cpu" or dtype == torch.float64
         each = torch.stack(torch._foreach_norm(tensors, 2, torch.float64 if wide else torch.float32)).double()  # noqa: SLF001
-        if not wide and not each.isfinite().all():
-            again = [i for i, norm in enumerate(each.tolist()) if not math.isfinite(norm)]
+        if not wide and (again := [i for i, norm in enumerate(each.tolist()) if not 1e-15 < norm < math.inf]):
             each[again] = torch.stack(torch._foreach_norm([tensors[i] for i in again], 2, torch.float64))  # noqa: SLF001
         found.append(Norms(names, each, scale))
     return found

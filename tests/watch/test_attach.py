@@ -79,14 +79,15 @@ def test_optimizers_of_several_frequencies_are_told_apart(path, kind):
 
 
 def test_without_a_scaler_no_step_of_any_optimizer_is_lost(path):
-    (a, first), (b, last) = one(), one()
-    with watch({"a": a, "b": b}, [first, last], to=path, every=0):
+    (a, first), (b, second), (c, last) = one(), one(), one()
+    with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, every=0):
         for number in range(5):
-            a.grad = b.grad = torch.tensor([3.0])
+            a.grad = b.grad = c.grad = torch.tensor([3.0])
             first.step()
+            second.step()
             if number == 1:
                 last.step()
-    assert [round(record["norm"], 3) for record in records(path)] == [3, round(math.sqrt(18), 3), 3, 3, 3]
+    assert [round(record["norm"] ** 2) for record in records(path)] == [18, 27, 18, 18, 18]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -260,6 +261,7 @@ def test_what_on_skip_raises_comes_out_of_update_and_nothing_is_lost(path, kind)
         for number in range(2):
             with pytest.raises(KeyError, match=str(number)):
                 iterate(scaler, optimizer, param, math.inf)
+        scaler.update(2.0)  # no optimizer has stepped since
     assert [record["scale"] for record in records(path)] == [8.0, 4.0]
     assert scaler.get_scale() == 2.0
 

@@ -25,7 +25,7 @@ from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, pack_counts, read_run, records, unpack_counts
 from ampsim.watch import run as watch_run
 from ampsim.watch import watch
-from ampsim.watch.measure import exponents, fingerprint, norms
+from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
 from ampsim.watch.sinks import _scalars, sink
 from ampsim.watch.step import Step, _record
 from ampsim.watch.writer import Writer
@@ -460,11 +460,18 @@ def test_where_another_process_writes_the_file_a_run_has_the_next_name(tmp_path)
 
 
 def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_no_counts():
-    grads = [("a", torch.ones(4)), ("b", torch.full((4,), 1e30)), ("none", torch.zeros(0))]
+    grads = [("a", torch.ones(4)), ("b", torch.full((4,), 1e30)), ("c", torch.full((4,), 1e-25)), ("", torch.zeros(0))]
     (found,) = norms(grads, torch.ones(()))
-    np.testing.assert_allclose(found.norms, [2.0, 2e30, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(found.norms, [2.0, 2e30, 2e-25, 0.0], rtol=1e-6)
     (counts,) = exponents(grads, torch.ones(()))
-    assert counts.names == ["a", "b"]
+    assert counts.names == ["a", "b", "c"]
+
+
+def test_a_parameter_without_a_name_has_its_place_among_all_that_are_stepped():
+    params = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+    params[1].grad, params[2].grad = torch.ones(1), torch.ones(1)
+    found = gradients_of(torch.optim.SGD(params, 0.1), {params[2]: "w"})
+    assert [name for name, _ in found] == ["parameter 1", "w"]
 
 
 def test_a_histogram_spans_the_binades_that_have_elements():
