@@ -157,6 +157,23 @@ def test_a_count_is_of_all_the_steps_since_the_last_count():
     assert rows == [(11.0, 30.0, 5, None)]
 
 
+def test_a_sentence_of_no_skip_hides_no_count():
+    rows = skip_rows(a_history(step=[10, 11, 20], told=[np.nan, 0, np.nan], skipped=[0, np.nan, 3], scale=[4.0] * 3))
+    assert rows == [(11.0, 20.0, 3, None)]
+
+
+def test_the_skips_of_some_rows_are_those_of_falls_that_begin_and_end_there():
+    evidence = Evidence(**vars(a_history(scale=[8.0, 4.0, 2.0])))
+    assert [evidence.least(), evidence.least(0, 2), evidence.least(1), evidence.least(1, 2)] == [2, 1, 1, 0]
+
+
+def test_a_count_of_0_beside_a_sentence_of_a_skip_proves_no_step():
+    rows = {"scale": [4.0] * 3, "skipped": [0, np.nan, 0]}
+    for told in (np.nan, 1.0):
+        evidence = Evidence(**vars(a_history("Megatron", told=[np.nan, told, np.nan], **rows)))
+        assert evidence.trusted == np.isnan(told)
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_norm_with_the_scale_in_it_is_told_whether_the_scale_is_the_steps_or_the_next_ones(late):
     scales = [2.0 ** (8 + number % 5) for number in range(21)]

@@ -14,6 +14,7 @@ from ampsim.diagnose import report as pages
 from ampsim.diagnose.explain import Explanation
 from ampsim.diagnose.exponents import Exponents, exponents
 from ampsim.diagnose.history import HistoryBuilder, Sample
+from ampsim.diagnose.page.page import packed
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.report import FINDINGS, _diagnosis, _layers, _ledger, report, skip_rows
 from ampsim.diagnose.statements import make
@@ -125,6 +126,16 @@ def test_a_page_is_small_beside_its_data():
     data = re.search(r'(?s)id="data">(.*?)</script>', page)[1]
     json.loads(data)
     assert len(page) - len(data) < 200_000
+
+
+def test_what_is_drawn_of_a_run_that_went_back_is_how_it_went_on():
+    builder = HistoryBuilder("-", "test")
+    for row, step in enumerate([0, 1, 2, 1, 2]):
+        builder.add(step, scale=float(row), norm=float(row), loss=float(row), skipped=float(row % 2))
+    data = json.loads(re.search(r'(?s)id="data">(.*?)</script>', report(builder.finish()))[1])
+    assert data["step"] == packed(np.array([0.0, 1, 2]), "float64")
+    assert [data[name] for name in ("scale", "norm", "loss")] == [packed(np.array([0.0, 3, 4]))] * 3
+    assert data["skipped"] == packed(np.array([0.0, 1, 0]))
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.0**-5, 1.0, 65536.0])

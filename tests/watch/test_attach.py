@@ -90,6 +90,17 @@ def test_without_a_scaler_no_step_of_any_optimizer_is_lost(path):
     assert [round(record["norm"] ** 2) for record in records(path)] == [18, 27, 18, 18, 18]
 
 
+def test_of_gradients_that_are_told_again_the_first_count(path):
+    (a, first), (b, second) = one(), one()
+    with watch({"a": a, "b": b}, [first, second], to=path) as run:
+        a.grad = b.grad = torch.tensor([3.0])
+        for optimizer in (first, second, first):
+            run.gradients("step", optimizer, torch.ones(()))
+        run.closing("step")
+        run.closed("step", [(first, []), (second, [])])
+    assert [round(record["norm"] ** 2) for record in records(path)] == [18]
+
+
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_steps_on_another_thread_are_recorded_in_order_and_to_the_last(path, depth):
     flags = [False, False, True, False, True, True, False, False]

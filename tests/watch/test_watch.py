@@ -365,6 +365,7 @@ def test_a_sink_is_closed_once():
 
 def test_the_head_of_the_file_says_what_is_known_of_the_run(tmp_path):
     model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
+    model[2].requires_grad_(False)
     watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
     head = read_run(tmp_path / "run.jsonl")
     assert {"started", "argv"} < head.keys()
