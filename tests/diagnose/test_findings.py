@@ -1,14 +1,17 @@
 """What went wrong is found, and nothing is found where nothing is wrong."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ampsim import Rule, replay
-from ampsim.diagnose.explain import explain, findings, in_words
+from ampsim.diagnose.explain import Explanation, explain, findings, in_words
+from ampsim.diagnose.formats import error_in, spelled
 from ampsim.diagnose.history import HistoryBuilder, Sample
 from ampsim.diagnose.readers.text import read_text
+from ampsim.diagnose.statements import Statement
 
 
 def history(found_inf, rule=Rule(growth_interval=150), every=1, log_skips=True, norm=None, loss=None, settings=()):  # noqa: B008
@@ -146,6 +149,24 @@ def test_skips_that_are_counted_have_both_bounds_and_others_one():
     ]
     assert least.numbers["skips"] == (2, None)
     assert "at least 2 steps" in least.what
+
+
+def test_a_cure_is_told_once_and_of_many_lines_the_first_twelve():
+    few = Statement("norm not finite", 1.0, 2.0, {"count": (2, None)}, tuple(range(1, 13)))
+    text = in_words(Explanation("wrong", "", [few, replace(few, lines=tuple(range(1, 14)))], []), lines=True)
+    said = "NORM NOT FINITE: The gradient norm is not finite on at least 2 records, steps 1 to 2. [lines "
+    assert text.splitlines()[1:3] == [f"{said}{', '.join(map(str, range(1, 13)))}{more}]" for more in ("", ", ...")]
+    assert text.count(few.cure) == 1
+
+
+def test_of_two_errors_in_one_text_the_one_of_its_program_is_told():
+    text = "ZeroDivisionError: float division by zero\nMinimum loss scale reached"
+    assert [error_in(text, program)["pattern"].pattern[:7] for program in ("", "apex")] == ["Minimum", "ZeroDiv"]
+    assert error_in("ZeroDivisionError: float division by zero") is None
+
+
+def test_each_number_of_a_line_is_spelled_plainly():
+    assert spelled("loss: tensor(1.0) norm: tensor([2.0])") == "loss: 1.0 norm: 2.0"
 
 
 @pytest.mark.parametrize("scale", [5e-324, 1e308, math.inf, 0.0])

@@ -163,15 +163,54 @@ def test_a_sentence_of_no_skip_hides_no_count():
 
 
 def test_the_skips_of_some_rows_are_those_of_falls_that_begin_and_end_there():
-    evidence = Evidence(**vars(a_history(scale=[8.0, 4.0, 2.0])))
-    assert [evidence.least(), evidence.least(0, 2), evidence.least(1), evidence.least(1, 2)] == [2, 1, 1, 0]
+    run = Evidence(**vars(a_history(scale=[8.0, 4.0, 2.0])))
+    assert [run.least(), run.least(0, 2), run.least(1), run.least(1, 2)] == [2, 1, 1, 0]
 
 
 def test_a_count_of_0_beside_a_sentence_of_a_skip_proves_no_step():
     rows = {"scale": [4.0] * 3, "skipped": [0, np.nan, 0]}
     for told in (np.nan, 1.0):
-        evidence = Evidence(**vars(a_history("Megatron", told=[np.nan, told, np.nan], **rows)))
-        assert evidence.trusted == np.isnan(told)
+        run = Evidence(**vars(a_history("Megatron", told=[np.nan, told, np.nan], **rows)))
+        assert run.trusted == np.isnan(told)
+
+
+def evidence(program="test", **columns):
+    return Evidence(**vars(a_history(program, **columns)))
+
+
+@pytest.mark.parametrize(("sentence", "status"), [(np.nan, 1), (1.0, -1)])
+def test_megatrons_norm_is_of_the_last_step_where_its_counts_are_trusted(sentence, status):
+    told = [np.nan, np.nan, sentence]
+    run = evidence("Megatron", skipped=[0, 2, np.nan], norm=[1.0, 1.5, np.nan], told=told)
+    assert run.status.tolist()[:2] == [1, status]
+
+
+@pytest.mark.parametrize(
+    ("losses", "rises"),
+    [
+        ([2.0, 1.0, 1.9], False), ([2.0, 1.0, 2.4], True), ([2.0, 1.0, 2.2], False), ([2.0], False), ([], False),
+        ([2.0, 0.0, 9.0], False), ([9.0, 5.0, 1.0, 8.0], True), ([9.0, 5.0, 7.0, 6.0], False),
+        ([9, 9, 3, 3, 1, 1, 2, 2], True), ([9, 9, 3, 3, 1, 1, 1.2, 1.2], False),
+        ([9, 9, 9, 9, 9, 9, 9, 11], False), ([9, 9, 9, 9, 9, 9, 11], True), ([2.0, np.nan, 2.4], True),
+    ],
+)  # fmt: skip
+def test_a_loss_is_higher_at_the_end_than_before(losses, rises):
+    assert evidence(loss=[*losses, np.nan]).rises == rises
+
+
+def test_more_lines_follow_some_skips_than_stand_between_any_two():
+    run = evidence(scale=[1.0] * 11)
+    assert [run.goes_on(np.array(rows)) for rows in ([0, 1, 6], [0, 1, 5], [8], [7])] == [False, True, False, True]
+
+
+def test_updates_are_counted_from_the_last_start_on():
+    steps = {"step": [100, 200, 10, 15], "norm": [1.0] * 4}
+    assert [evidence(program, **steps).updates for program in ("fairseq", "test")] == [5.0, 0.0]
+
+
+def test_a_total_that_falls_proves_no_skip_and_one_that_grows_with_the_steps_no_step():
+    assert evidence(step=[1, 2], total=[3, 2]).counts.tolist() == [3.0, 0.0]
+    assert evidence("DeepSpeed", step=[10, 20, 30], total=[0, 10, 15]).progress.tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("late", [False, True])

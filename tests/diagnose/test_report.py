@@ -142,10 +142,11 @@ def test_what_is_drawn_of_a_run_that_went_back_is_how_it_went_on():
 def test_the_share_lost_is_that_of_a_cast_to_float16(scale):
     rng = np.random.default_rng(0)
     values = np.exp2(rng.integers(-60, 10, 5000).astype(np.float64)) * rng.uniform(1.01, 1.99, 5000)
-    builder = HistoryBuilder("-", "test", samples=[Sample(0, {"a.w": counts_of(values), "b": counts_of(np.ones(7))})])
-    builder.add(0, scale=scale)
+    builder = HistoryBuilder("-", "test", samples=[Sample(0, {"a.0.w": counts_of(values), "b": counts_of(np.ones(7))})])
+    for step, its in enumerate([scale, 2.0**40]):
+        builder.add(step, scale=its)
     found = exponents(builder.finish())
-    assert found.layers == ["all parameters", "a", "b"]
+    assert found.layers == ["all parameters", "a.0", "b"]
     with np.errstate(over="ignore"):
         expected = np.mean(np.float16(values * scale) == 0)
     np.testing.assert_allclose(found.lost[1, 0], expected)
