@@ -77,14 +77,20 @@ def test_a_comment_silences_its_line(folder: Path, comment: str, status: int) ->
         ('ignore = ["AMP101"]', ["--ignore", "AMP102"], 1),
         ('select = ["AMP102"]', ["--select", "AMP101,AMP103"], 1),
         ("", ["--ignore", "AMP101"], 0),
+        ('ignore = ["AMP101"]', ["--select", "AMP101"], 0),
         ("", ["--select", "amp116"], 0),
+        ("", ["--select", "all"], 1),
     ],
 )
-def test_what_is_asked(folder: Path, table: str, options: list[str], status: int) -> None:
-    (folder / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
-    (folder / "deep").mkdir()
-    (folder / "deep" / "wrong.py").write_text(WRONG)
-    assert main(["deep/wrong.py", *options]) == status
+def test_what_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, table: str, options: list[str], status: int
+) -> None:
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
+    (folder / "deep" / "er" / "wrong.py").write_text(WRONG)
+    assert main(["deep/er/wrong.py", *options]) == status
+    monkeypatch.chdir("deep/er")
+    assert main(["wrong.py", *options]) == status
 
 
 def test_a_rule_that_is_off_is_asked_by_name(folder: Path) -> None:
