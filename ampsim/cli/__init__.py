@@ -45,7 +45,7 @@ def line_of(module: str, name: str) -> str:
     source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
     begins = r'^app = typer.Typer\(\s*help="(.*?)"' if name == "app" else rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")'
     found = re.search(begins, source, re.MULTILINE | re.DOTALL)
-    return " ".join(found[1].split()) if found else ""
+    return found[1] if found else ""
 
 
 def build(loaded: Iterable[str] = COMMANDS) -> typer.Typer:

@@ -151,6 +151,63 @@ def test_skips_that_are_counted_have_both_bounds_and_others_one():
     assert "at least 2 steps" in least.what
 
 
+def ranks(*rows):
+    """Return a history whose other ranks are the later of these."""
+    main, *others = [HistoryBuilder("-", "ampsim.watch") for _ in rows]
+    for builder, columns in zip((main, *others), rows, strict=True):
+        for step, values in enumerate(zip(*columns.values(), strict=True)):
+            builder.add(step, line=step + 1, **dict(zip(columns, values, strict=True)))
+    return main.finish(tuple(each.finish() for each in others))
+
+
+WELL = {"scale": [8.0] * 9, "skipped": [0.0] * 9, "norm": [1.0] * 9, "loss": [2.0] * 9}
+
+
+def test_each_of_several_ranks_may_be_wrong():
+    assert explain(ranks(WELL, WELL, WELL)).verdict == "healthy"
+    sick = {**WELL, "loss": [math.inf] * 9}
+    assert [explain(ranks(*rows)).verdict for rows in ((sick, WELL, WELL), (WELL, WELL, sick))] == ["wrong"] * 2
+
+
+def test_a_step_that_one_rank_shows_was_seen():
+    skips = {"scale": [8.0] * 9, "skipped": [1.0] * 9}
+    assert [each.kind for each in explain(ranks(skips)).wrong] == ["no step seen"]
+    assert explain(ranks(skips, WELL)).wrong == []
+
+
+def test_what_the_program_says_and_what_is_of_the_scale_are_no_two_causes():
+    builder = HistoryBuilder("-", "ampsim.watch", says={"at minimum": [2]})
+    for step, scale in enumerate([8.0, 0.0, 0.0]):
+        builder.add(step, scale=scale, line=step + 1)
+    why = explain(builder.finish()).why
+    assert "Something is wrong" in why
+    assert "some of what was found" not in why
+
+
+def test_few_skips_of_few_steps_leave_a_doubt():
+    assert [explain(history(at(*range(9, 48, 48 // n), n=48))).verdict for n in (2, 3)] == ["healthy", "cannot tell"]
+
+
+def test_of_a_short_log_the_last_two_rows_are_late():
+    builder = HistoryBuilder("-", "test")
+    for step, norm in enumerate([1.0, 2.0, 1.5, None]):
+        builder.add(step, loss=2.0, norm=norm)
+    assert explain(builder.finish()).verdict == "healthy"
+
+
+def test_losses_that_fell_and_end_in_one_that_is_not_finite_acquit_nobody():
+    for last, verdict in ((0.5, "healthy"), (math.inf, "cannot tell")):
+        builder = HistoryBuilder("-", "test")
+        for step, loss in enumerate([*np.linspace(9.0, 1.0, 30), last]):
+            builder.add(step, loss=float(loss), scale=8.0)
+        assert explain(builder.finish()).verdict == verdict
+
+
+def test_places_that_nobody_knows_are_null():
+    told = Statement("told", -math.inf, math.inf, {"count": (1, None)}, ()).to_json()
+    assert (told["first"], told["last"]) == (None, None)
+
+
 def test_a_cure_is_told_once_and_of_many_lines_the_first_twelve():
     few = Statement("norm not finite", 1.0, 2.0, {"count": (2, None)}, tuple(range(1, 13)))
     text = in_words(Explanation("wrong", "", [few, replace(few, lines=tuple(range(1, 14)))], []), lines=True)

@@ -213,6 +213,33 @@ def test_a_total_that_falls_proves_no_skip_and_one_that_grows_with_the_steps_no_
     assert evidence("DeepSpeed", step=[10, 20, 30], total=[0, 10, 15]).progress.tolist() == [True, False, True]
 
 
+@pytest.mark.parametrize(("turns", "mixed"), [(3, True), (2, False)])
+def test_scales_that_leap_down_and_up_by_turns_are_of_several_runs(turns, mixed):
+    assert evidence(scale=[64.0, 8.0] * turns + [64.0] * 7).mixed == mixed
+
+
+def test_where_engines_are_told_apart_by_nothing_a_sentence_has_its_own_two_scales_alone():
+    told = {"scale": [8.0, 4.0], "left": [4.0, 2.0], "told": [1.0, 1.0]}
+    assert evidence(**told).before.tolist() == [-1, 0, 1, 2]
+    run = evidence(**told)
+    run.settings["engines"] = True
+    assert run.before.tolist() == [-1, 0, -1, 2]
+
+
+def test_the_falls_are_those_of_the_series_that_falls_most():
+    told = {"scale": [16.0, 16.0, 1024.0, 16.0], "left": [8.0, 8.0, np.nan, np.nan], "told": [1, 1, np.nan, np.nan]}
+    assert evidence(**told).descents == [(4, 5)]
+
+
+def test_a_scale_stands_on_rows_with_a_number_of_their_own():
+    run = evidence(step=[0, 50, np.nan, 100, 103], scale=[4.0, 8.0, 8.0, 8.0, 8.0])
+    assert run.stands.tolist() == [False, False, False, True, False]
+
+
+def test_a_scale_that_fell_below_where_its_last_rise_began_has_not_held():
+    assert [evidence(scale=[1.0, 2.0, 8.0, last]).holds for last in (1.0, 2.0)] == [False, True]
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_norm_with_the_scale_in_it_is_told_whether_the_scale_is_the_steps_or_the_next_ones(late):
     scales = [2.0 ** (8 + number % 5) for number in range(21)]
