@@ -156,7 +156,7 @@ def ranks(*rows):
     main, *others = [HistoryBuilder("-", "ampsim.watch") for _ in rows]
     for builder, columns in zip((main, *others), rows, strict=True):
         for step, values in enumerate(zip(*columns.values(), strict=True)):
-            builder.add(step, line=step + 1, **dict(zip(columns, values, strict=True)))
+            builder.add(step, {"line": step + 1} | dict(zip(columns, values, strict=True)))
     return main.finish(tuple(each.finish() for each in others))
 
 
@@ -206,6 +206,82 @@ def test_losses_that_fell_and_end_in_one_that_is_not_finite_acquit_nobody():
 def test_places_that_nobody_knows_are_null():
     told = Statement("told", -math.inf, math.inf, {"count": (1, None)}, ()).to_json()
     assert (told["first"], told["last"]) == (None, None)
+
+
+def said(run):
+    """Return the statements of a run by kind."""
+    return {each.kind: each for each in explain(run).statements}
+
+
+def test_some_norms_are_told_of_a_log_whose_rows_are_no_flags():
+    norms = [1.0, math.inf, 1.0, 2.0, 1.5, 1.25]
+    builder = HistoryBuilder("-", "test")
+    for step, norm in enumerate(norms):
+        builder.add(step, scale=8.0, norm=norm, loss=2.0)
+    assert "some norms" in said(builder.finish())
+    assert "some norms" not in said(plain([8.0] * 6, norm=norms, loss=[2.0] * 6))
+
+
+def test_a_few_norms_of_another_size_hide_no_clip():
+    norms = np.full(400, 1e-5)
+    norms[[7, 70]] = 1.0, 1e-9
+    assert kinds(history(at(), norm=norms, **SLOW)) == ["scaled clip"]
+
+
+def test_a_loss_rose_from_the_median_of_the_twenty_before():
+    losses = [1.9] * 30 + [2.0] * 20 + [9.0] * 6
+    assert said(plain([math.nan] * 56, loss=losses))["loss rose"].numbers["from"] == "2"
+
+
+def test_lines_of_several_ranks_are_those_of_the_first_to_the_last():
+    first, second = ({**WELL, "line": [float(at + begin) for at in range(9)]} for begin in (5, 2))
+    read = said(ranks(first, second))["read"]
+    assert (read.first, read.last, read.unit) == (2, 13, "line")
+
+
+def test_a_scale_is_told_with_its_ends_and_extremes():
+    scale = said(ranks({"scale": [4.0, 4.0, 16.0, 8.0, 1.0, 2.0], "norm": [1.0] * 6}))["scale"]
+    assert {name: value for name, (value, _) in scale.numbers.items()} == {"from": 4, "to": 2, "low": 1, "high": 16}
+    assert scale.lines == (1, 3, 5, 6)
+
+
+def test_of_a_log_that_proves_no_skip_none_is_told():
+    assert "skips" not in said(history(at(), every=10, log_skips=False))
+
+
+def test_the_scale_before_0_is_the_last_one():
+    assert said(plain([8.0, 4.0, 0.0, 0.0]))["scale 0"].numbers["from"] == (4.0, 4.0)
+
+
+def test_a_scale_that_falls_again_grows_not_without_end():
+    way = [2.0**k for k in range(30, 44)]
+    assert ("endless growth" in said(plain(way)), "endless growth" in said(plain([*way, 2.0**42]))) == (True, False)
+
+
+def test_each_burst_is_told():
+    bursts = [step for begin in (100, 300, 500) for step in range(begin, begin + 4)]
+    run = history(at(*bursts, n=700), rule=Rule(growth_interval=20))
+    assert [each.first for each in explain(run).statements if each.kind == "burst"] == [100, 300, 500]
+
+
+def test_an_alarm_is_of_its_step_and_a_restart_of_the_first_step_that_went_back():
+    builder = HistoryBuilder("-", "test", alarms=[(5, "stands")])
+    for line, step in enumerate([0, 5, 6, 1, 4, 2], 1):
+        builder.add(step, line=line, norm=1.0 + line)
+    found = said(builder.finish())
+    assert found["restarted"].lines == (3, 4)
+    found = said(ranks(WELL))
+    run = plain([8.0] * 9)
+    run.alarms.append((5, "stands"))
+    assert said(run)["alarm"].step == 5
+
+
+def test_a_layer_is_dead_if_it_is_so_in_most_samples():
+    run = history(at(), rule=Rule(growth_interval=2000))
+    alive, dead = np.zeros(280, np.int64), np.zeros(280, np.int64)
+    alive[140], dead[0] = 100, 100
+    run.samples[:] = [Sample(step, {"a.weight": dead if step else alive, "b.weight": alive}) for step in (0, 0, 9)]
+    assert kinds(run) == []
 
 
 def test_a_cure_is_told_once_and_of_many_lines_the_first_twelve():

@@ -12,8 +12,8 @@ from ampsim import dialects, init, update
 from ampsim.diagnose import history
 from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.explain import explain
-from ampsim.diagnose.gradients import _flushed, scaled_norm
-from ampsim.diagnose.history import SKIPPED, TOLD, WIDTH, HistoryBuilder, Sample, _halved
+from ampsim.diagnose.gradients import _flushed, of_a_search, scaled_norm
+from ampsim.diagnose.history import SKIPPED, TOLD, TOTAL, WIDTH, HistoryBuilder, Sample, _halved
 from ampsim.diagnose.readers.fields import as_number
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.reconstruct import _prints
@@ -97,9 +97,60 @@ def test_a_step_that_is_said_again_with_another_scale_may_be_of_another_start():
 
 def test_a_skip_that_two_ranks_tell_of_one_step_is_one():
     builder = HistoryBuilder("-", "test")
-    for skipped in (1, 1):
-        builder.add(5, scale=4.0, skipped=skipped)
-    assert builder.finish().skipped.tolist() == [1.0]
+    for skipped, loss in ((1, 3.0), (1, 2.0)):
+        builder.add(5, scale=4.0, skipped=skipped, loss=loss)
+    found = builder.finish()
+    assert (found.skipped.tolist(), found.loss.tolist()) == ([1.0], [3.0])
+
+
+@pytest.mark.parametrize(
+    ("scales", "kept"),
+    [([512.0, 256.0], True), ([512.0, 512.0], False), ([2048.0, 2048.0], True), ([0.5, 0.25], False),
+     ([2048.0, 3000.0], False)],
+)  # fmt: skip
+def test_what_is_called_a_mere_scale_is_one_if_it_moves_by_powers_of_two_or_is_large(scales, kept):
+    builder = HistoryBuilder("-", "test", settings={"bare": True})
+    for step, scale in enumerate(scales):
+        builder.add(step, scale=scale)
+    assert np.isfinite(builder.finish().scale).all() == kept
+
+
+@pytest.mark.parametrize(
+    ("counts", "skipped", "total"),
+    [
+        ([1, 1, 1], [1, 1, 1], [np.nan] * 3), ([2, 2, 2], [np.nan] * 3, [np.nan] * 3),
+        ([5, 9, 12], [np.nan] * 3, [5, 9, 12]), ([5, 9, 2], [np.nan] * 3, [np.nan] * 3), ([0, 1, 1], [0, 1, 1], [np.nan] * 3),
+    ],
+)  # fmt: skip
+def test_counts_of_which_nothing_is_said_are_totals_where_they_can_be_nothing_else(counts, skipped, total):
+    builder = HistoryBuilder("-", "test", settings={"count": "unsaid"})
+    for step, count in enumerate(counts):
+        builder.add(step, skipped=count)
+    found = builder.finish()
+    np.testing.assert_equal([found.skipped.tolist(), found.total.tolist()], [skipped, total])
+
+
+def test_each_start_of_which_no_step_tells_is_a_segment():
+    builder = HistoryBuilder("-", "test")
+    for _ in range(3):
+        builder.add(norm=1.0)
+        builder.begin()
+    assert builder.finish().segment.tolist() == [0, 1, 2]
+
+
+def test_a_note_says_how_many_neighbours_are_one(monkeypatch):
+    monkeypatch.setattr(history, "ENTRIES", 32)
+    builder = HistoryBuilder("-", "test")
+    for step in range(200):
+        builder.add(step, norm=1.0)
+    found = builder.finish()
+    assert len(found.step) == 200 / 8
+    assert found.notes == ["The log has more than 32 lines of a run: 8 neighbours each are one."]
+
+
+def test_norms_of_a_run_that_begins_late_are_of_no_search():
+    late = evidence(step=list(range(100, 111)), norm=[np.inf] * 11)
+    assert [of_a_search(run, np.arange(11), 11) for run in (late, evidence(norm=[np.inf] * 11))] == [False, True]
 
 
 def test_names_of_a_step_that_comes_again_are_forgotten():
@@ -272,9 +323,9 @@ def test_rows_that_do_not_all_say_whether_they_were_skipped_tell_not_of_each_ste
 
 def test_neighbours_that_are_merged_keep_the_skips_of_both() -> None:
     rows = np.full((2, WIDTH), np.nan)
-    rows[:, TOLD], rows[:, SKIPPED] = 1.0, 3.0
-    ((told, skipped),) = _halved(rows)[:, [TOLD, SKIPPED]]
-    assert (told, skipped) == (2.0, 6.0)
+    rows[:, TOLD], rows[:, SKIPPED], rows[:, TOTAL] = 1.0, 3.0, (4.0, 5.0)
+    ((told, skipped, total),) = _halved(rows)[:, [TOLD, SKIPPED, TOTAL]]
+    assert (told, skipped, total) == (2.0, 6.0, 5.0)
 
 
 def test_an_interval_that_does_not_print_the_last_overflow_is_none() -> None:
