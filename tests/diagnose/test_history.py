@@ -18,6 +18,7 @@ from ampsim.diagnose.readers.fields import as_number
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.reconstruct import _prints
 from ampsim.diagnose.report import skip_rows
+from ampsim.diagnose.wording import sparkline
 from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
 from tests.examples import examples
 
@@ -119,7 +120,8 @@ def test_what_is_called_a_mere_scale_is_one_if_it_moves_by_powers_of_two_or_is_l
     ("counts", "skipped", "total"),
     [
         ([1, 1, 1], [1, 1, 1], [np.nan] * 3), ([2, 2, 2], [np.nan] * 3, [np.nan] * 3),
-        ([5, 9, 12], [np.nan] * 3, [5, 9, 12]), ([5, 9, 2], [np.nan] * 3, [np.nan] * 3), ([0, 1, 1], [0, 1, 1], [np.nan] * 3),
+        ([5, 9, 12], [np.nan] * 3, [5, 9, 12]), ([5, 9, 2], [np.nan] * 3, [np.nan] * 3),
+        ([0, 1, 1], [0, 1, 1], [np.nan] * 3),
     ],
 )  # fmt: skip
 def test_counts_of_which_nothing_is_said_are_totals_where_they_can_be_nothing_else(counts, skipped, total):
@@ -143,9 +145,7 @@ def test_a_note_says_how_many_neighbours_are_one(monkeypatch):
     builder = HistoryBuilder("-", "test")
     for step in range(200):
         builder.add(step, norm=1.0)
-    found = builder.finish()
-    assert len(found.step) == 200 / 8
-    assert found.notes == ["The log has more than 32 lines of a run: 8 neighbours each are one."]
+    assert builder.finish().notes == ["The log has more than 32 lines of a run: 8 neighbours each are one."]
 
 
 def test_norms_of_a_run_that_begins_late_are_of_no_search():
@@ -305,8 +305,17 @@ def test_what_is_not_finite_learns_nothing():
     assert _flushed(counts, 1.0) == 1.0
 
 
-def test_a_number_may_have_commas():
-    assert as_number(" 65,536 ") == 65536.0
+def test_a_number_may_have_commas_and_be_beyond_all_floats():
+    numbers = [as_number(each) for each in (" 65,536 ", "1,234,567", "1,23", 10**400)]
+    assert numbers == [65536.0, 1234567.0, None, math.inf]
+
+
+def test_a_fall_to_what_few_digits_print_is_the_fewest_halvings_that_it_may_be():
+    assert evidence("Megatron", scale=[1.0, 0.1]).proved(1) == 3
+
+
+def test_a_scale_that_hardly_moves_is_drawn_so():
+    assert sparkline(a_history(scale=[1.0, 1.0, 1.25]), 10)[0] == "▁▁▃"
 
 
 def test_rows_that_do_not_all_say_whether_they_were_skipped_tell_not_of_each_step() -> None:

@@ -15,6 +15,7 @@ from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.readers import run as own
 from ampsim.diagnose.readers import sniff, tables
 from ampsim.diagnose.readers.fields import entry_of, field_of
+from ampsim.diagnose.readers.lines import Width
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.run_file import RunFile, pack_counts
 
@@ -155,6 +156,7 @@ def test_a_long_line_is_cut_between_numbers_and_an_endless_object_is_let_go(tmp_
     text = " ".join(f"step {step} loss: 2.0 scale: 65536," for step in range(100))
     scales = read(tmp_path, text).scale
     assert set(scales[~np.isnan(scales)]) == {65536.0}
+    assert "".join(sniff._lines(tmp_path / "train.log", lambda _: None, [])) == f"{text}\n"
     monkeypatch.setattr(tables, "LONGEST_OBJECT", 100)
     text = '{\n"step": 9,\n"loss": 9,\n' + '"x": 0,\n' * 50 + '"y": 0}\n{\n"step": 10,\n"loss": 2}\n'
     assert read(tmp_path, text, "log.json").step.tolist() == [10]
@@ -362,7 +364,7 @@ def test_a_sentence_that_comes_again_tells_of_another_skip_where_no_ranks_repeat
 def test_a_compressed_log_and_one_of_powershell_are_read_as_they_are(tmp_path):
     packed, expected = gzip.compress(MEGATRON.encode()), columns(read(tmp_path, MEGATRON))
     wide = MEGATRON.encode("utf-16"), codecs.BOM_UTF16_BE + MEGATRON.encode("utf-16-be")
-    for data in (packed, gzip.compress(wide[0]), *wide):
+    for data in (packed, gzip.compress(packed), gzip.compress(wide[0]), *wide):
         (tmp_path / "log").write_bytes(data)
         assert columns(read_history(tmp_path / "log")) == expected
     (tmp_path / "log").write_bytes(packed[:-8])
@@ -401,7 +403,45 @@ def test_what_programs_write(tmp_path, name, text, expected):
 
 def test_a_logarithm_that_is_no_scales_is_no_error():
     assert entry_of({"log2_scale": 10.0, "loss": 1.0}.items()) == {"scale": 1024.0, "loss": 1.0}
-    assert math.isnan(entry_of({"log2_scale": 5000.0}.items())["scale"])
+    for beyond in (5000.0, -5000.0):
+        assert math.isnan(entry_of({"log2_scale": beyond}.items())["scale"])
+
+
+def test_of_two_names_of_one_field_the_better_known_counts_and_a_setting_for_none():
+    assert entry_of([("foo loss", 9.0), ("train_loss", 2.0), ("total_loss", 3.0)]) == {"loss": 2.0}
+    assert entry_of([("loss_scaling", "True"), ("scale", "True"), ("loss", 2.0)]) == {"loss": 2.0}
+    assert entry_of([("grad_norm", 2.0), ("grad_norm", 1.0)]) == {}
+
+
+@pytest.mark.parametrize(("times", "lines", "cut"), [(3, 14, True), (2, 9, False), (3, 15, False)])
+def test_lines_are_cut_where_many_have_the_greatest_length(times, lines, cut):
+    width = Width()
+    for text in ["x" * 99, *(["y" * 100] * times), "z" * 90]:
+        if len(text) >= width.longest:
+            width.see(text, "other")
+    width.lines = lines
+    assert (width.longest, width.times, width.cut) == (100, times, cut)
+
+
+def test_a_row_that_lacks_a_cell_is_none_of_the_table(tmp_path):
+    np.testing.assert_equal(columns(read(tmp_path, f"{NOTEBOOK}40\t0.5\n")), columns(read(tmp_path, NOTEBOOK)))
+
+
+def test_somebody_elses_lines_may_begin_with_a_run(tmp_path):
+    history = read(tmp_path, '{"run":"a","step":3,"loss":2.5}\n', "log.jsonl")
+    assert (history.program, history.step.tolist()) == ("JSON Lines", [3])
+
+
+def test_what_was_left_out_is_told_beside_where_the_file_is_torn(tmp_path):
+    text = '{"step": 1, "loss": 2}\n{"step": 2\n' + "".join(f'{{"step": {at}, "loss": 2}}\n' for at in range(3, 99))
+    (tmp_path / "log.jsonl").write_bytes(gzip.compress(text.encode())[:-9])
+    first, second = read_history(tmp_path / "log.jsonl").notes
+    assert first == "Left out, as no row of a table: 1 line."
+    assert second.startswith("The compressed file is torn")
+
+
+def test_lines_of_a_table_are_counted_with_the_empty_ones(tmp_path):
+    assert read(tmp_path, '{"loss": 2}\n\n \n{"loss": 1}\n', "log.jsonl").line.tolist() == [1, 4]
 
 
 def test_a_reading_that_is_stopped_keeps_what_was_read(tmp_path):

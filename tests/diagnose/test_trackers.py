@@ -132,7 +132,7 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
         writer.add_histogram("weights", torch.ones(3), 10 * number)
         writer.add_text("note", "loss 3", 10 * number)
     writer.close()
-    history = read_history(tmp_path / "events")
+    history = read_history(tmp_path)  # of its parts, those of any depth
     assert history.step.tolist() == [0, 10, 20, 30]
     assert history.loss.tolist() == [2.0, 1.75, 1.5, 1.25]
     assert history.scale.tolist() == [1024.0] * 4
@@ -141,6 +141,11 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
 def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
     rows = [{"train/global_step": 50 * number, "train/loss": 2.0, "loss_scale": 8.0} for number in range(3)]
     assert history_of("run", "Weights & Biases", enumerate(rows), steps=True).step.tolist() == [0, 50, 100]
+    own = {"_step": 7, "ampsim/step": 50, "ampsim/scale": 8.0, "ampsim/bad": "a.w has inf, b has nan"}
+    history = history_of("run", "Weights & Biases", enumerate([{**own, "ampsim/alarm": "still"}]), steps=True)
+    assert (history.step.tolist(), history.bad, history.alarms) == (
+        [50], {50: {"a.w": "has inf", "b": "has nan"}}, [(50, "still")],
+    )  # fmt: skip
     without = [{"train/loss": 2.0, "loss_scale": 8.0}] * 3
     assert history_of("run", "Weights & Biases", enumerate(without), steps=True).step.tolist() == [0, 1, 2]
 
