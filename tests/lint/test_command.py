@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ampsim.lint.command import main
-from ampsim.lint.engine import RULES
+from ampsim.lint.engine import RULES, Finding
+from ampsim.lint.output import as_github
 
 WRONG, RIGHT = RULES["AMP101"].wrong, RULES["AMP101"].right
 LINE = len(WRONG.splitlines())
@@ -131,6 +132,15 @@ def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str])
     (folder / "a,b%.py").write_text(WRONG)
     assert main(["--format", "github", "a,b%.py"]) == 1
     assert capsys.readouterr().out.startswith(f"::warning file=a%2Cb%25.py,line={LINE},col=5,title=AMP101::scheduler")
+
+
+def test_an_annotation_is_one_line_whatever_it_says() -> None:
+    found = Finding("a.py", 3, 5, "AMP101", "50 % of\r\nthe steps")
+    lines = as_github([found], {"b,c%.py": "1:1: no 100 %\n"}).splitlines()
+    assert lines == [
+        "::warning file=a.py,line=3,col=5,title=AMP101::50 %25 of%0D%0Athe steps",
+        "::error file=b%2Cc%25.py::1:1: no 100 %25%0A",
+    ]
 
 
 ODD = {
