@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ import ampsim
 from ampsim import dialects
 from ampsim.cli import COMMANDS, app, line_of, terminal
 from ampsim.cli.card import refusing
-from ampsim.cli.compare import _defaults, _print_history
+from ampsim.cli.check import _report
+from ampsim.cli.compare import _defaults, _found, _print_history
+from ampsim.cli.options import ReportFormat
 from ampsim.cli.terminal import settings
+from ampsim.core.differences import Search
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -327,6 +331,35 @@ def test_of_long_text_that_is_no_log_the_beginning_is_told() -> None:
     words = "no log " * 30
     code, text = run("explain", words)
     assert (code, text.startswith(f"ampsim: {words[:80]}: no such file")) == (2, True)
+
+
+def test_a_log_may_have_a_space_in_its_name(tmp_path: Path) -> None:
+    log = tmp_path / "my log.txt"
+    log.write_text("step: 1, loss: 2, scale: 8\n")
+    assert run("explain", str(log))[0] == 3
+
+
+def test_scalers_of_other_first_scales_part_before_any_update() -> None:
+    assert _found(Search((), 0)) == "they part before any update"
+    assert _found(Search((True, False, False), 3)) == "they part after 1 overflow, 2 clean"
+
+
+def test_an_expected_law_by_name_goes_before_a_file_and_a_named_form_before_an_ending(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judge(expected: dict[str, str]) -> NoReturn:
+        raise ValueError(f"{expected}")
+
+    (tmp_path / "known.json").write_text('{"a": "known", "b": "known"}')
+    with pytest.raises(typer.Exit):
+        _report(judge, f"{tmp_path}/known.json", ["b"], ReportFormat.md, tmp_path / "report.txt")
+    assert capsys.readouterr().err == "ampsim: {'a': 'known', 'b': '--xfail'}\n"
+
+
+def test_without_a_limit_a_law_is_asked_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+    monkeypatch.setattr("ampsim.testing.child.judge_apart", lambda *_, **__: pytest.fail("in a child"))
+    assert check(TORCH, "--check", "pickling_is_invisible")[0] == 0
 
 
 def test_what_is_expected_of_a_loop_is_a_law() -> None:

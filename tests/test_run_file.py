@@ -104,8 +104,13 @@ def test_another_file_is_refused_and_stays_as_it_is(tmp_path, text):
 
 
 def test_a_second_writer_is_refused(tmp_path):
-    with RunFile(tmp_path / "run.jsonl", {}), pytest.raises(BlockingIOError, match="give another name"):
-        RunFile(tmp_path / "run.jsonl", {})
+    with RunFile(tmp_path / "run.jsonl", {}):
+        free = os.dup(0)
+        os.close(free)
+        with pytest.raises(BlockingIOError, match="give another name"):
+            RunFile(tmp_path / "run.jsonl", {})
+        os.close(again := os.dup(0))
+        assert again == free, "a handle was left open"
     RunFile(tmp_path / "run.jsonl", {}).close()
 
 
@@ -141,6 +146,19 @@ def test_a_line_that_is_damaged_is_named(tmp_path):
     path.write_bytes(path.read_bytes() + b'{"step": \n{"step": 1}\n')
     with pytest.raises(DamagedFileError, match="line 3: not JSON"):
         list(records(path))
+
+
+def test_of_a_run_that_cannot_be_written_down_no_file_is_made(tmp_path):
+    with pytest.raises(TypeError):
+        RunFile(tmp_path / "run.jsonl", {"scaler": object()})
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("number", [10**400, -(10**400)])
+def test_a_number_beyond_all_floats_is_refused(tmp_path, number):
+    (tmp_path / "run.jsonl").write_text(f'{{"run":{{}},"format":1}}\n{{"step":0,"norm":{number}}}\n')
+    with pytest.raises(DamagedFileError, match="line 2: norm="):
+        list(records(tmp_path / "run.jsonl"))
 
 
 def test_nothing_of_a_refused_record_is_written(tmp_path):

@@ -37,6 +37,7 @@ def fast_disk() -> Iterator[None]:
     [
         ({"lr": 0.1}, {"lr": 0.1, "steps": 3}, "steps: null then, 3 now"),
         ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, "a.c: 2 then, null now"),
+        ({"a": {"b": 1}}, {}, 'a: {"b":1} then, null now'),
     ],
 )
 def test_a_setting_that_one_run_alone_has_is_named(old: object, new: object, said: str) -> None:
