@@ -288,7 +288,7 @@ def test_what_would_raise_is_read_or_marked(source: str, marks: int) -> None:
 
 HEAD = "scaler = GradScaler()\nfor batch in loader:\n    optimizer.zero_grad()\n"
 STEP = "    scaler.step(optimizer)\n    scaler.update()\n"
-PASS = "    scaler.scale(model(batch)).backward()\n"
+BACK = "    scaler.scale(model(batch)).backward()\n"
 
 
 @pytest.mark.parametrize(
@@ -299,19 +299,19 @@ PASS = "    scaler.scale(model(batch)).backward()\n"
          "warmup = 3  # line 1"),
         (f"p.add_argument('--max-weight', default=0.75)\n{HEAD}    scaler.scale(model(batch) * args.max_weight)"
          f".backward()\n{STEP}", "max_weight = 0.75  # args.max_weight, line 1"),
-        (f"{HEAD}{PASS}    if level < 3:\n        scaler.step(optimizer)\n    scaler.update()\n", "level = 2"),
-        (f"{HEAD}{PASS}    seen += 1\n    if seen > 3:\n        scaler.step(optimizer)\n    scaler.update()\n",
+        (f"{HEAD}{BACK}    if level < 3:\n        scaler.step(optimizer)\n    scaler.update()\n", "level = 2"),
+        (f"{HEAD}{BACK}    seen += 1\n    if seen > 3:\n        scaler.step(optimizer)\n    scaler.update()\n",
          "seen = 0"),
-        (f"{HEAD}    try:\n        x = 1\n    except E:\n        pass\n    else:\n    {PASS}{STEP}",
+        (f"{HEAD}    try:\n        x = 1\n    except E:\n        pass\n    else:\n    {BACK}{STEP}",
          "scaler.scale(loss_of(net, batch)).backward()  # for model(batch_), line 9"),
-        (f"{HEAD}{PASS}    for k in range(3):\n        seen = k\n    if seen > 1:\n        scaler.step(optimizer)\n"
+        (f"{HEAD}{BACK}    for k in range(3):\n        seen = k\n    if seen > 1:\n        scaler.step(optimizer)\n"
          "    scaler.update()\n", '{"net": net, "optimizer": optimizer})'),
         (f"{HEAD}    scaler.scale({'m' * 53}(batch)).backward()\n{STEP}", f"# for {'m' * 53}(bat..., line 4"),
         (f"{HEAD}    scaler.scale({'m' * 52}(batch)).backward()\n{STEP}", f"# for {'m' * 52}(batch_), line 4"),
         (TWO.replace("scaler.unscale_(opt)\n    for opt in {over}:\n        {step}", "scaler.unscale_(opt)\n"
                      "        scaler.step(opt)").format(over="both"),
          "scaler.step(opt_a)\n        scaler.unscale_(opt_b)\n        scaler.step(opt_b)\n"),
-        (f"{HEAD}{PASS}    scaler.step(opt_a)\n    scaler.update()\n    model(batch).backward()\n    opt_b.step()\n"
+        (f"{HEAD}{BACK}    scaler.step(opt_a)\n    scaler.update()\n    model(batch).backward()\n    opt_b.step()\n"
          "    opt_b.zero_grad()\n", "Loop(step, {\"net1\": net1, \"net2\": net2"),
     ],
     ids=["the last factor", "the first number", "an option with a dash", "below a limit", "a count from 0",
