@@ -156,6 +156,8 @@ def main(rooms: list[str]) -> int:
     """Run the tests of committed outputs with the wish to write; return pytest's exit status."""
     files = (path for path in (ROOT / "tests").rglob("test_*.py") if not rooms or path.parent.name in rooms)
     tests = sorted(path for path in files if "golden" in path.read_text("utf-8"))
+    if not tests:
+        raise SystemExit(f"no test of {', '.join(rooms)} has committed outputs; expected folders of tests, as diagnose")
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", *map(str, tests)]
     return subprocess.run(command, cwd=ROOT, env={**os.environ, WRITING: "write"}, check=False).returncode  # noqa: S603
 

@@ -87,14 +87,17 @@ def _draw(history: "History") -> None:
 
 
 def _print_ledger(history: "History") -> None:
+    from ampsim.diagnose.explain import least_skips
     from ampsim.diagnose.report import skip_rows
     from ampsim.diagnose.wording import scale_text
 
     rows = skip_rows(history)
     if not rows:
         return
+    known, least = sum(row[2] for row in rows), least_skips(history)
+    of = f", {known} of at least {least}" if known < least else ""
     more = f", the last {ROWS} of {len(rows)} rows" if len(rows) > ROWS else ""
-    out.print(f"\nSkips where the log tells of them{more}:")
+    out.print(f"\nSkips whose steps are known{of}{more}:")
     table = Table(history.unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         low = math.floor(first)

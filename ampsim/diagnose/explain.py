@@ -74,6 +74,8 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "zero": bool({"last losses 0", "loss 0 throughout"} & kinds),
         "ending": ends or np.isinf(norms[-1:]).any(),
         "lost": "last losses" in kinds,
+        "whole": "whole run" in says,
+        "left out": "left out" in says,
         "rises": run.rises,
         "nothing": not shown,
         "cut": run.settings.get("cut"),
@@ -96,7 +98,8 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
         few = max(total.max(), run.least()) if len(total) else run.skips[1]
         return "counted" if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
     if norms > JUDGED.often * len(run.step):
-        return "some norms" if np.isinf(run.norm).any() else "norms"
+        finite = "medians" if run.format.get("norm") == "median" else "norms"
+        return "some norms" if np.isinf(run.norm).any() else finite
     if (run.moves > 0).any():
         return "grew"
     return "updates" if run.format.get("updates") else "rate"

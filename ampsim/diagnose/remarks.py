@@ -19,6 +19,8 @@ from ampsim.diagnose.reconstruct import reconstructed
 from ampsim.diagnose.statements import ENDS, LINES, Statement, make
 from ampsim.diagnose.wording import counted
 
+DEEPEST = 9  # falls of the scale that are named
+
 
 def remarks(run: Evidence) -> Iterator[Statement]:
     """Yield what there is to remark."""
@@ -144,7 +146,8 @@ def _low(run: Evidence) -> Iterator[Statement]:
     low = np.flatnonzero(scales <= JUDGED.lower * run.lowest) if over else low
     if len(low):
         least, told = float(scales[low].min()), run.sentence[at[low]].all()
-        kind = "low scale before" if rose or (told and run.goes_on(at[low])) else "low scale"
+        once = len(low) == 1 and len(run.status) - 1 > at[low[0]]
+        kind = "low scale before" if rose or (told and (once or run.goes_on(at[low]))) else "low scale"
         yield make(run, kind, at[low], to=least, most=f"{65504 / least:.4g}")
 
 
@@ -159,6 +162,8 @@ def _start(run: Evidence) -> Iterator[Statement]:
     if known and run.halvings(first, last) >= 3 and taken and values[last] >= run.lowest:
         span = np.arange(rows[first], rows[last] + 1)
         told = run.sentence[rows[last]]
+        if told and np.isnan(run.left[rows[last]]):  # the scale that overflowed, and not where the fall ended
+            return
         skips = sum(run.proved(k) for k in run.series[not told] if first < k <= last and run.moves[k] < 0)
         if not told or skips <= np.nansum(run.told[span]):  # else there may be a start that no number shows
             yield make(run, "spared", span, skips=(skips, None), **_way(run, first, last))
@@ -205,14 +210,19 @@ def _often(run: Evidence) -> Iterator[Statement]:
 
 
 def _bursts(run: Evidence) -> Iterator[Statement]:
-    """Yield each fall of two halvings or more in the middle of a run."""
+    """Yield the deepest falls of two halvings or more in the middle of a run, in their order."""
     rows, begun = run.points[1], run.search or (-1, -1)  # which is told by itself
-    for first, last in [] if run.means else run.descents[:9]:
+    falls = []
+    for first, last in [] if run.means else run.descents:
         if first == begun[0]:
-            falls = run.falls_between(begun[1], last)
-            first = int(run.before[falls[0]]) if len(falls) else last
+            after = run.falls_between(begun[1], last)
+            first = int(run.before[after[0]]) if len(after) else last
         if run.halvings(first, last) >= 2 and (run.status[rows[last] :] == 1).any():
-            yield make(run, "burst", np.arange(rows[first], rows[last] + 1), **_way(run, first, last))
+            falls.append((first, last))
+    named = sorted(falls, key=lambda way: -run.halvings(*way))[:DEEPEST]
+    more = f", one of {len(falls)} falls of two halvings or more" if len(falls) > len(named) else ""
+    for first, last in sorted(named):
+        yield make(run, "burst", np.arange(rows[first], rows[last] + 1), more=more, **_way(run, first, last))
 
 
 def _said(run: Evidence) -> Iterator[Statement]:
@@ -237,7 +247,7 @@ def _said(run: Evidence) -> Iterator[Statement]:
 
 def _ends_badly(run: Evidence) -> bool:
     loss, norm = (column[~np.isnan(column)][-1:] for column in (run.loss, run.norm))
-    return bool(np.isinf(norm).any() or np.isinf(loss).any() or (loss == 0).any())
+    return bool(np.isinf(norm).any() or np.isinf(loss).any() or (loss == 0).any() or "whole run" in run.says)
 
 
 def _runs_of_log(run: Evidence) -> Iterator[Statement]:

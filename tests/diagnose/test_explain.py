@@ -27,7 +27,7 @@ def run(*scales, every=1, program="ampsim.watch", **columns):
 @pytest.mark.parametrize(
     ("history", "said"),
     [
-        (run(2.0), "What was read lies in step 0."),
+        (run(2.0), "The records of the run that were read lie in step 0."),
         (run(2.0, 2.0), "The printed loss scale is 2 at first and 2 at last"),
         (run(2.0, 1.0, every=10), "Skipped: at least 1 step,"),
         (run(0.5, 0.0, every=200), "Skipped: at least 1 step,"),  # printed with few digits, or set by hand
@@ -139,10 +139,10 @@ def test_what_to_try_is_said_once():
     assert in_words(Explanation("wrong", "", [burst, burst], [])).count(f"- {burst.cure}") == bool(burst.cure) == 1
 
 
-@pytest.mark.parametrize(("rows", "head"), [(10, "of them:"), (11, "of them, the last 10 of 11 rows:")])
+@pytest.mark.parametrize(("rows", "head"), [(10, "known:"), (11, "known, the last 10 of 11 rows:")])
 def test_the_ledger_has_ten_rows_or_says_of_how_many(rows, head, capsys):
     command._print_ledger(run(*[8.0] * rows, skipped=[1.0] * rows))
-    assert capsys.readouterr().out.splitlines()[1] == f"Skips where the log tells {head}"
+    assert capsys.readouterr().out.splitlines()[1] == f"Skips whose steps are {head}"
 
 
 def test_an_error_text_alone_is_answered():

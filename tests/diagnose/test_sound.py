@@ -152,6 +152,7 @@ def lies(log: Log) -> list[str]:
 @example(Log("searching", "DeepSpeed", count=20, begin=0, seed=1, every=10, torn=True, late=True))
 @example(Log("thrash", "fused", count=30, begin=0, seed=104, every=5, stop=25, resumed=20))
 @example(Log("never started", "gan", count=20, begin=0, seed=0, every=1, torn=True))
+@example(Log("thrash", "fused", count=20, begin=0, seed=0, every=10, late=True))
 @example(Log("healthy", "Megatron", count=20, begin=0, seed=0, every=5, width=60, torn=True, stop=10, hole=5))
 @example(Log("never started", "gan", count=20, begin=0, seed=3, every=1))
 @given(logs())

@@ -4,7 +4,7 @@
 
 const Reader = (() => {
   const WORDS = /loss|scal|norm|skip|overflow|iteration|s are \(/i;
-  const COMPANY = ["step", "epoch", "loss", "norm", "skipped"];
+  const COMPANY = ["step", "epoch", "loss", "norm", "skipped", "wall"];
   const last = (list) => list[list.length - 1];
 
   function asNumber(value) {

@@ -17,7 +17,7 @@ NOT_TRAINING, NO_LOSS, ALONE, LOGARITHM, MEAN = (
 )
 STEPS_OF = frozenset(TABLE["names"]["steps_of"].split())
 KINDS = {"scale": "bare"} | dict.fromkeys(MEAN, "means")  # of names of a scale: another quantity may be a mere scale
-COMPANY = frozenset({"step", "epoch", "loss", "norm", "skipped"})
+COMPANY = frozenset({"step", "epoch", "loss", "norm", "skipped", "wall"})
 """A scale without one of them stands in a configuration."""
 
 UNKNOWN = 999  # the rank of a name that stands for no field
@@ -35,7 +35,7 @@ def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
         found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
         if field == "scale" and last in KINDS:
             found[KINDS[last]] = 1.0
-    return {} if "summary" in found else settled(found)
+    return {"whole": found.get("loss", math.nan)} if "summary" in found else settled(found)
 
 
 def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
@@ -46,7 +46,10 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
         field, rank, _ = field_of(each[0])
         if field != "skipped" and str(each[1]) in ("True", "False"):
             continue  # a setting's
-        if rank < ranks.get(field, UNKNOWN) and (number := as_number(each[1])) is not None:
+        if rank > ranks.get(field, UNKNOWN - 1) or (number := as_number(each[1])) is None:
+            continue
+        other = field == "loss" and field in best and each[0] != best[field][1][0]
+        if rank < ranks.get(field, UNKNOWN) or (other and not math.isfinite(number)):  # nor is a sum of these finite
             ranks[field], best[field] = rank, (number, each)
         elif field in best and rank == ranks[field] and field not in ("loss", "step", "epoch"):
             del best[field]  # of two values nothing tells which is meant; of losses icefall's first is its batch's
@@ -55,7 +58,7 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
 
 def settled(found: Entry) -> Entry:
     """Return fields with what Megatron leaves out put back, as it averages finite losses."""
-    if found.pop("nans", 0.0) > 0:
+    if found.get("nans", 0.0) > 0:
         found["loss"] = math.inf
     return found
 

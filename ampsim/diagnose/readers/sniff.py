@@ -86,7 +86,9 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
         return history_of(source, "JSON", object_rows(everything))
     if path.suffix == ".ipynb":
-        return read_text(source, _printed("".join(everything)))
+        history = read_text(source, _printed("".join(everything)))
+        history.notes.append("Lines are counted in what the notebook's cells printed, not in its file.")
+        return history
     for separator in SEPARATORS:
         if separator in first and _is_table(first, head, separator):
             return history_of(source, "CSV", csv_rows(everything, separator))

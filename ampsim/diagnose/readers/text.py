@@ -195,6 +195,11 @@ class TextReader:
         self.before = text
         if not math.isfinite(entry.get("evaluated", 0.0)):
             stream.builder.say("evaluation", self.number)
+        if not 0 < entry.get("whole", 1.0) < math.inf:
+            stream.builder.say("whole run", self.number)
+        bare = {"step", "scale", "nans"} <= entry.keys() and "loss" not in entry  # a whole line of Megatron's
+        if bare and stream.builder.loss == "loss" and not entry["nans"] and entry.get("skipped") == 0:
+            stream.builder.say("left out", self.number)
         if form.total and "skipped" in entry:
             if self._other_rank(stream, text):
                 return

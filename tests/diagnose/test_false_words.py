@@ -1,0 +1,134 @@
+"""What was said falsely of strangers' logs in general sentences: where a log lies, why it is healthy, how it ends."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ampsim.cli.explain import _print_ledger
+from ampsim.diagnose.explain import explain, in_words
+from ampsim.diagnose.history import History
+from ampsim.diagnose.readers.sniff import read_history
+from ampsim.diagnose.readers.text import read_text
+
+
+def read(*lines: str) -> History:
+    return read_text("train.log", [f"{line}\n" for line in lines])
+
+
+def test_a_line_of_fairseq_before_its_first_update_has_a_scale() -> None:
+    # facebookresearch/fairscale#121
+    at = "2020-10-01 10:55:02 | INFO | "
+    run = read(
+        f"{at}train_inner | epoch 001:      2 / 78 loss_scale=32, train_wall=0, wall=6",
+        f"{at}fairseq.trainer | NOTE: overflow detected, setting loss scale to: 16.0",
+        f"{at}train_inner | epoch 001:      3 / 78 loss_scale=16, train_wall=0, wall=7",
+    )
+    assert "32 at first and 16 at last" in in_words(explain(run))
+
+
+def test_a_norm_that_was_not_finite_at_last_is_not_said_to_end_the_log() -> None:
+    line = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-4, 'epoch': {}}}"
+    rows = [line.format(3 - k / 9, 4.2 + k / 7, k / 9) for k in range(8)]
+    why = explain(read(*rows, line.format(2.0, "nan", 1.0), "{'train_runtime': 406.5, 'train_loss': 2.5}")).why
+    assert "tells of skipped steps, or of gradients that are not finite" in why
+    assert "ends there" not in why
+
+
+@pytest.mark.parametrize(("mean", "verdict"), [("0.0", "wrong"), ("nan", "wrong"), ("0.5", "cannot tell")])
+def test_the_loss_of_the_whole_run_is_held_beside_an_evaluation_that_is_not_finite(mean: str, verdict: str) -> None:
+    run = read(
+        "{'loss': 2.5, 'learning_rate': 1e-4, 'epoch': 1.0}",
+        "{'eval_loss': nan, 'eval_runtime': 3.1, 'epoch': 1.0}",
+        f"{{'train_runtime': 36.3, 'train_steps_per_second': 0.2, 'train_loss': {mean}, 'epoch': 1.0}}",
+    )
+    assert explain(run).verdict == verdict
+    assert ("mean loss of the whole run" in in_words(explain(run))) == (mean != "0.5")
+
+
+MEGATRON = (
+    " iteration={:8d}/   10000 | consumed_samples=        1152 | {}loss_scale=1.0 | number_of_skipped_iterations=  {} "
+    "| number_of_nan_iterations=  0 | samples_per_second=11.385 |"
+)
+
+
+def test_a_loss_that_megatron_leaves_out_is_no_good_sign() -> None:
+    first = MEGATRON.format(1, "lm loss=11.198063 | ", 0)
+    said = explain(read(first, *(MEGATRON.format(k, "", 0) for k in range(2, 9))))
+    assert said.verdict == "cannot tell"
+    assert "left out on at least 7 lines" in in_words(said)
+    skipped = read(first, *(MEGATRON.format(k, "", 1) for k in range(2, 4)))
+    assert "left out" not in in_words(explain(skipped))
+    assert "left out" not in in_words(
+        explain(read(first, "number of skipped iterations: 0 | number of nan iterations: 0"))
+    )
+
+
+def test_a_median_of_norms_is_called_one() -> None:
+    line = "Epoch: [3]  [{}/625]  eta: 0:01:00  lr: 0.004  loss: {} (2.9)  grad_norm: {} (inf)  time: 0.1  data: 0.0"
+    run = read(*(line.format(k, 2.9 - k / 90, 1.5 + k / 70) for k in range(12)))
+    assert explain(run).why.endswith("finite; each is a median over several steps.")
+
+
+def test_the_deepest_falls_are_named_and_how_many_there_are() -> None:
+    rows = []
+    for k in range(14):  # the first is the search for a scale, which is told by itself
+        scales = [2.0**16, 2.0 ** (14 - k)] if k in (3, 12) else [2.0**16, 2.0**14]
+        rows += [*scales, 2.0**15, 2.0**16]
+    run = read(
+        *(f"step: {at}, loss: 2.5, loss_scale: {scale}, grad_norm: {1 + at / 99}" for at, scale in enumerate(rows))
+    )
+    said = [each for each in explain(run).statements if each.kind == "burst"]
+    assert len(said) == 9
+    assert {4.0, 2.0**11} <= {each.numbers["to"][0] for each in said}
+    assert all("one of 13 falls of two halvings or more" in each.what for each in said)
+    assert [each.first for each in said] == sorted(each.first for each in said)
+
+
+def test_where_a_scale_that_overflowed_is_told_no_other_is_advised() -> None:
+    told = [f"Using dynamic loss scale of {2**k}" for k in range(16, 10, -1)]
+    run = read(*told, *(f"iter: {at}  loss: {3 - at / 99:.4f}  grad_norm: {1 + at / 77}" for at in range(20, 400, 20)))
+    assert "initial scale of" not in in_words(explain(run))
+
+
+def test_a_date_is_no_batch() -> None:
+    line = "[05/23 23:1{}:09] ppdet.engine INFO: Epoch: [0] [{:3d}/125] learning_rate: 0.004 loss: {}"
+    run = read(line.format(1, 0, 4.79), "Found inf or nan, current scale is: 1024.0, decrease to: 1024.0*0.5",
+               line.format(8, 100, 4.62))  # fmt: skip
+    assert 5 not in run.step
+    assert [*run.step[run.numbered]] == [0, 100]
+
+
+def test_one_overflow_at_a_low_scale_that_the_log_outlives_is_a_note() -> None:
+    line = "Train: 0 [{}/3665 ( 42%)]  Loss: {} (5106.5)  Time: 0.711s"
+    rows = [line.format(1200 + 50 * k, 1400 - 90 * k) for k in range(7)]
+    once = ["Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 1.0"]
+    after = [line.format(1550, 545.1), line.format(1600, 379.5)]
+    assert "LOW SCALE" not in in_words(explain(read(*rows, *once, *after)))
+    assert "LOW SCALE" in in_words(explain(read(*rows, *once)))
+
+
+def test_of_several_losses_one_that_is_not_finite_spoils_their_sum() -> None:
+    line = "[{}000] model_grad_norm {} / image_loss {} / reward_loss 1.2 / model_loss {} / value_loss 6.4"
+    run = read(line.format(5, 1.5, 11650.7, 5864.5), line.format(6, 2.5, 1e30, "inf"))
+    assert [*np.isinf(run.loss)] == [False, True]
+    icefall = "Epoch 1, batch {}, loss[loss=2.5, over 9 frames.], tot_loss[loss=nan, over 9 frames.], grad_scale: 1.0"
+    assert not np.isinf(read(icefall.format(5), icefall.format(6)).loss).any()
+
+
+def test_the_lines_of_a_notebook_are_said_to_be_of_what_its_cells_printed(tmp_path: Path) -> None:
+    printed = [f"step: {k}, loss: 2.5, loss_scale: 65536\n" for k in range(4)]
+    notebook = {"cells": [{"cell_type": "code", "outputs": [{"output_type": "stream", "text": printed}]}]}
+    path = tmp_path / "run.ipynb"
+    path.write_text(json.dumps(notebook, indent=1), encoding="utf-8")
+    assert "Lines are counted in what the notebook's cells printed" in in_words(explain(read_history(path)))
+
+
+def test_the_table_of_skips_says_how_many_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    told = [
+        f"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {2.0**k}" for k in range(15, 11, -1)
+    ]
+    late = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2048.0"
+    _print_ledger(read(*told, "iter: 10 loss: 2.5 grad_norm: 1.5", late, "iter: 20 loss: 2.4 grad_norm: 1.4"))
+    assert "Skips whose steps are known, 1 of at least 5:" in capsys.readouterr().out
