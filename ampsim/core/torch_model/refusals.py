@@ -84,6 +84,11 @@ def shape(shape: tuple[int, ...]) -> Refusal:
     return Refusal(RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}")
 
 
+def no_parameter(value: object) -> Refusal:
+    """Refuse to unscale what is no tensor in an optimizer's groups."""
+    return Refusal(AssertionError, f"expected param to be torch.Tensor, got {type(value).__name__}")
+
+
 def no_tensor(value: object) -> Refusal:
     """Refuse ``update(value)`` with what is neither a float nor a tensor, such as an int."""
     try:

@@ -32,7 +32,13 @@ def gradients(
     with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
     see the sum. Those that are not go into `uncoalesced` too.
     """
-    groups = _all_plain(optimizer) or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
+    try:
+        groups = _all_plain(optimizer) or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
+    except AttributeError:
+        for param in (param for group in optimizer.param_groups for param in group["params"]):
+            if not isinstance(param, Tensor):
+                raise refusals.no_parameter(param).error() from None
+        raise
     for _, dtype in () if allow_fp16 else groups:
         if dtype is torch.float16:
             raise refusals.FLOAT16.error()

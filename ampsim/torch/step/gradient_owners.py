@@ -7,7 +7,7 @@ handed over. At depth 0 tickets follow one another, and what an update finds uns
 
 import operator
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -122,20 +122,26 @@ class GradientOwners(Owners):
 
 @dataclass(frozen=True, eq=False)
 class _Left:
-    """A gradient that an update found unstepped."""
+    """A gradient that an update found unstepped, or that was stepped before another output was scaled."""
 
     grad: TensorWeakRef
     version: int  # the gradient's _version then
-    ticket: ScaleTicket  # whose scale its loss was multiplied by
+    ticket: ScaleTicket | None  # whose scale its loss was multiplied by; None if it was stepped
     divided: bool  # by `unscale_`
+
+    @classmethod
+    def of(cls, grad: Tensor, ticket: ScaleTicket | None, *, divided: bool) -> "_Left":
+        return cls(TensorWeakRef(grad), grad._version, ticket, divided)  # noqa: SLF001
 
     def is_still(self, grad: Tensor) -> bool:
         return self.grad() is grad and self.version == grad._version  # noqa: SLF001
 
-    def check_divisor(self, ticket: ScaleTicket) -> None:
-        """Refuse to divide it by the scale of a later ticket, unless that is the same number. Waits for the device."""
+    def check_divisor(self, ticket: ScaleTicket, grad: Tensor) -> None:
+        """Refuse to divide it by the scale of a later ticket, unless that is the same number or it is zero. Waits."""
+        if self.ticket is None or not self.is_still(grad):
+            return
         held, divisor = 1.0 if self.divided else self.ticket.value.number(), ticket.value.number()
-        if held != divisor:
+        if held != divisor and not _is_zero(grad):
             raise RuntimeError(
                 f"gradients from before an update() would be divided by the scale {divisor}: expected {held}, which "
                 "they are multiplied by; step every optimizer before update(), or zero these gradients"
@@ -159,7 +165,8 @@ class LeftGradients(Owners):
     """The gradients that updates found unstepped, of a scaler with depth 0.
 
     Looked for among the leaves of what was scaled before the first update and the parameters of optimizers seen, but
-    for those of optimizers that stepped after the last output was scaled: in most loops, nowhere.
+    for those of optimizers that stepped after the last output was scaled: in most loops, nowhere. What was stepped
+    between two outputs of one iteration is told by its version.
     """
 
     def __init__(self) -> None:
@@ -168,9 +175,12 @@ class LeftGradients(Owners):
         self._has_left = False  # whether any ticket has ended
         self._stepped: dict[int, Optimizer] = {}  # since the last output was scaled, which may be long ago; by id
         self._before = _Seen([], 0, set())
+        self._ticket: ScaleTicket | None = None  # of the last output
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
-        self._stepped = {}
+        for key, grad in _gradients_of(_parameters_of(*self._stepped.values())) if ticket is self._ticket else ():
+            self._left[key] = _Left.of(grad, None, divided=True)
+        self._stepped, self._ticket = {}, ticket
         if not self._has_left:
             self._know(_by_id(_leaves_of(scaled)))
 
@@ -181,9 +191,9 @@ class LeftGradients(Owners):
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         for key, param in _parameters_of(optimizer).items():
-            left, grad = self._left.get(key), param.grad
-            if left is not None and grad is not None and left.ticket is not ticket and left.is_still(grad):
-                left.check_divisor(ticket)
+            left = self._left.get(key)
+            if left is not None and left.ticket is not ticket and (grad := param.grad) is not None:
+                left.check_divisor(ticket, grad)
 
     def release(self, optimizer: Optimizer) -> None:
         self._stepped[id(optimizer)] = optimizer
@@ -191,18 +201,15 @@ class LeftGradients(Owners):
     def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
         self._has_left = True
         if len(records) != len(self._stepped):
-            self._know(_parameters_of(*(record.optimizer for record in records)))
+            self._know(_parameters_of(*(record.optimizer for record in records if record.is_used)))  # not what raised
         left: dict[int, _Left] = {}
         if unstepped := self._unstepped():
             unscaled = _parameters_of(*(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None))
-        for key in unstepped:
-            param = self._known[key]() if key in self._known else None
-            grad = None if param is None else param.grad
-            if grad is None or grad.is_inference():  # such a tensor counts no versions
-                continue
+        known = {key: param for key in unstepped if key in self._known and (param := self._known[key]()) is not None}
+        for key, grad in _gradients_of(known):
             before = self._left.get(key)
             if before is None or key in unscaled or not before.is_still(grad):
-                before = _Left(TensorWeakRef(grad), grad._version, ticket, key in unscaled)  # noqa: SLF001
+                before = _Left.of(grad, ticket, divided=key in unscaled)
             left[key] = before
         self._left, self.may_refuse = left, bool(left)
 
@@ -225,6 +232,18 @@ class LeftGradients(Owners):
 def _parameters_of(*optimizers: Optimizer) -> dict[int, Tensor]:
     groups = (group["params"] for optimizer in optimizers for group in optimizer.param_groups)
     return _by_id(chain.from_iterable(groups))
+
+
+def _gradients_of(params: dict[int, Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Iterate over the gradients of parameters that count their versions, as tensors of inference mode do not."""
+    for key, param in params.items():
+        if (grad := param.grad) is not None and not grad.is_inference():
+            yield key, grad
+
+
+def _is_zero(grad: Tensor) -> bool:
+    values = grad._values() if grad.is_sparse else grad  # noqa: SLF001 - uncoalesced values have no public name
+    return not values.any()
 
 
 def _by_id(params: Iterable[Tensor]) -> dict[int, Tensor]:
