@@ -27,10 +27,12 @@ class ShownTensor(Tensor):
     number: "_Number"
 
     @classmethod
-    def of(cls, read: Callable[[], Tensor | None], written: Callable[[Tensor], None]) -> "ShownTensor | None":
+    def of(
+        cls, read: Callable[[], Tensor | None], written: Callable[[Tensor], None], updated: Callable[[], None]
+    ) -> "ShownTensor | None":
         """Show what `read` returns; None where that is None."""
         seen = read()
-        return None if seen is None else _Number(read, written, seen).shown()
+        return None if seen is None else _Number(read, written, updated, seen).shown()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -43,11 +45,13 @@ class ShownTensor(Tensor):
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - the way that torch documents
             args, kwargs = tree_map_only(cls, plain, (args, kwargs or {}))
             result = func(*args, **kwargs)
-            writes = getattr(func, "__name__", "") == _UNCOUNTED or getattr(func, "__module__", "") == _COLLECTIVES
+            updates = getattr(func, "__name__", "") == _UNCOUNTED
             for use in uses:
-                use.end(writes=writes)
+                use.end(writes=updates or getattr(func, "__module__", "") == _COLLECTIVES)
                 if isinstance(result, Tensor) and use.number.has(result):
                     result = use.number.shown(result)
+            if updates:
+                uses[-1].number.updated()
             if isinstance(result, np.ndarray):
                 result.flags.writeable = False
             return result
@@ -56,8 +60,14 @@ class ShownTensor(Tensor):
 class _Number:
     """A number that shown tensors show, in memory that they share."""
 
-    def __init__(self, read: Callable[[], Tensor | None], written: Callable[[Tensor], None], seen: Tensor) -> None:
-        self.read, self.written = read, written
+    def __init__(
+        self,
+        read: Callable[[], Tensor | None],
+        written: Callable[[Tensor], None],
+        updated: Callable[[], None],  # by torch's kernel
+        seen: Tensor,
+    ) -> None:
+        self.read, self.written, self.updated = read, written, updated
         self.seen: Tensor | None = seen  # what `read` returned last
         with torch.inference_mode(mode=False):  # in which writes are not counted
             self.tensor = seen.clone()
@@ -140,7 +150,8 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
 
     ``stage`` and ``found_inf_per_device`` are read off the record and written to it, before `unscale_` and after
     `step`; of an iteration that has ended it is what it was. A stage may be of a client's own copy of torch's enum, and
-    is read back so. Under other names a client may note what it likes.
+    is read back so; 1 and 2 are taken for theirs, not 0, with which torch's `step` divides nothing. Under other names
+    a client may note what it likes.
     """
 
     def __init__(self, states: "OptimizerStates", record: Record) -> None:
@@ -157,6 +168,8 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
         return self._record.found_inf if key == "found_inf_per_device" else self._record.notes[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
+        if key == "stage" and isinstance(value, int) and value in (1, 2):
+            value = OptState(value)
         if key == "stage" and isinstance(value, Enum) and value.name in Stage.__members__:
             self._states.move(self._record, Stage[value.name])
             self._record.shown = value

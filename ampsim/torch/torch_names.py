@@ -74,7 +74,9 @@ class TorchNames(TorchScaler):
 
     def _read_scale(self) -> Tensor | None:
         """Show the scale that this thread's next call uses, or None; of a capturable scaler return it itself."""
-        return self._scale_now() if self._options.capturable else ShownTensor.of(self._scale_now, self._write_scale)
+        if self._options.capturable:
+            return self._scale_now()
+        return ShownTensor.of(self._scale_now, self._write_scale, self._updated)
 
     def _write_scale(self, new_scale: Any) -> None:
         """Do what ``update(new_scale)`` does in an iteration of nothing else; within one only the same is taken.
@@ -99,7 +101,9 @@ class TorchNames(TorchScaler):
         register = self._iterations.register or self._start(torch.device(self._device))
         self.synchronize()
         if not register.outstanding():
-            register.apply(register.begin(), advance, is_async=False)
+            ticket = register.begin()
+            register.apply(ticket, advance, is_async=False)
+            self._records.move_on(ticket.index)
         elif self._updates_by_hand():
             self._by_hand = advance(self._by_hand or register.newest)
         elif read() != value:
@@ -112,10 +116,10 @@ class TorchNames(TorchScaler):
     def _tracker_now(self) -> Tensor | None:
         if (register := self._iterations.register) is None:
             return None
-        return torch.full((), self._get_growth_tracker(), dtype=torch.int32, device=register.newest.device)
+        return torch.full((), self._clean_steps(), dtype=torch.int32, device=register.newest.device)
 
     def _read_tracker(self) -> Tensor | None:
-        return ShownTensor.of(self._tracker_now, self._write_tracker)
+        return ShownTensor.of(self._tracker_now, self._write_tracker, self._updated)
 
     def _write_tracker(self, tracker: Any) -> None:
         """Set the count of clean steps, as `_write_scale` sets the scale."""
@@ -158,14 +162,20 @@ class TorchNames(TorchScaler):
         self._records.factory = getattr(states, "default_factory", None) or self._records.factory
 
     def _updates_by_hand(self) -> bool:
-        """Tell whether a subclass may end iterations by an `update` copied from torch's."""
+        """Tell whether an `update` copied from torch's, a subclass's or put into ours, may end iterations."""
         plain = self._ranks is None and not (self._options.depth or self._iterations.by_ticket)
-        return plain and not self._iterations.launcher.remote and not self._is_ours("update")
+        patched = not str(getattr(type(self).update, "__module__", "")).startswith("ampsim.torch.")
+        return plain and not self._iterations.launcher.remote and (patched or not self._is_ours("update"))
 
     def _end_by_hand(self) -> None:
         """End the iteration with the scale and the count that were written in it, if any was."""
         if self._by_hand is not None:
             self._end(None, lambda version: version)
+
+    def _updated(self) -> None:
+        """End the iteration by a call of torch's kernel, where it leaves an `update` no states to clear."""
+        if not self._records.any_from(self._iterations.started("update").applied):
+            self._end_by_hand()
 
     def _set_constant(self, name: str, value: float) -> None:
         """Set a constant of the rule in order with updates: on the optimizer's thread where there is one."""
@@ -196,8 +206,9 @@ class TorchNames(TorchScaler):
     _growth_interval: int = constant("growth_interval")
 
     def _get_growth_tracker(self) -> int:
-        if not self._enabled:
-            return 0
+        return self._clean_steps() if self._enabled else 0
+
+    def _clean_steps(self) -> int:
         register = self._iterations.register
         version = self._by_hand or (register and register.newest)
         tracker: int = (version.read() if version else self._first[-1]).growth_tracker

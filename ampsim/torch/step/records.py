@@ -161,6 +161,12 @@ class StepRecords:
             anew._looked_at = {key: record for key, record in newest.items() if record.optimizer is None}
         return anew
 
+    def move_on(self, ticket: int) -> None:
+        """Give the next ticket the records that a load left to this one, which ended without a step."""
+        with self.lock:
+            if ticket in self._records:
+                self._records[ticket + 1] = self._records.pop(ticket)
+
     def ticket_of(self, record: Record) -> int | None:
         """Return the ticket that holds this record, None if none has yet or it was updated."""
         key = id(record.optimizer)
