@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Name:
-    """One of torch's attributes, read and written by methods; a plain one where the scaler is disabled, as torch's is.
+    """One of torch's attributes, read and written by methods; a plain one where it was made disabled, as torch's is.
 
     And before `__init__`, where a subclass may set it.
     """
@@ -33,8 +33,8 @@ class Name:
 
 
 def _is_made(scaler: Any) -> bool:
-    """Tell whether a scaler is enabled and its `__init__` has run; a subclass may say otherwise of itself."""
-    return "_owners" in vars(scaler) and vars(scaler)["_enabled"]
+    """Tell whether a scaler was made enabled and its `__init__` has run."""
+    return "_owners" in vars(scaler) and "_rule" in vars(scaler)
 
 
 def constant(name: str) -> Any:

@@ -66,6 +66,7 @@ def from_dict(saved: Dict, rule: Rule | Policy, options: config.Options) -> tupl
     scales, tracker = [saved["scale"], *saved.get("pending", ())][-(options.depth + 1) :], saved["_growth_tracker"]
     if not options.exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
+        tracker = int(tracker) if isinstance(tracker, float) and tracker.is_integer() else tracker
         tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")
     return rule, tuple(State(scale, tracker) for scale in scales)
 

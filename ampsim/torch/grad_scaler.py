@@ -36,7 +36,7 @@ class GradScaler(TorchNames):
     """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
 
     Guarantees:
-        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused.
+        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused; see 15.
         * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
         * A tensor that was used as a scale is never written again, unless `capturable`.
@@ -80,12 +80,14 @@ class GradScaler(TorchNames):
            waits for the count to equal it, and grows no more until an overflow restarts the count.
         14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` and ``_growth_tracker`` are obeyed when
            they are written between iterations, or in a subclass's own `update`, and refused within an iteration, as
-           numpy's writing of them always is; in ``_per_optimizer_states`` all may be written, with `group` the stages;
+           numpy's writing of them always is; a tensor that is put there is taken by value, not shared, and what
+           ``_scale.set_`` does is not seen; in ``_per_optimizer_states`` all may be written, with `group` the stages;
            of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``
            may be overridden, the first two in torch's class itself too, where no other change reaches ours.
-        15. Gradients from before an `update`, which no step has had and nothing has written since, are refused where
-           the scale is now another, or `unscale_` has divided them: torch divides them by the new one. Not if
-           `capturable`.
+        15. Gradients from before an `update`, which no step of that iteration has had and nothing has written since,
+           are refused, unless they are zero, where the scale is now another, or `unscale_` has divided them: torch
+           divides them by the new one. Not if `capturable`, nor of parameters that no loss before the first `update`
+           reached, until a call has had their optimizer.
         16. A first `scale` in inference mode leaves a scale that training can use; torch's raises there.
 
     ================ ====================================== =======================
@@ -154,6 +156,7 @@ class GradScaler(TorchNames):
         fused_step: bool = False,
     ) -> None:
         self._check_overrides()
+        init_scale = init_scale.item() if isinstance(init_scale, Tensor) else init_scale  # which torch fills in too
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
@@ -189,7 +192,7 @@ class GradScaler(TorchNames):
         self._owners = Owners()
         if options.depth:
             self._owners = GradientOwners(self._iterations.is_outstanding)
-        elif self._enabled and not (options.exact_torch or options.capturable):
+        elif hasattr(self, "_rule") and not (options.exact_torch or options.capturable):
             self._owners = LeftGradients()
         if self._sync is threading:
             checkpoint.alive.add(self)
@@ -293,6 +296,8 @@ class GradScaler(TorchNames):
         Returns what ``optimizer.step(*args, **kwargs)`` returned, None if it was skipped. From another
         thread than the optimizer's, with `launch`: runs there, is waited for, and returns None.
         """
+        if ticket is not None and not isinstance(ticket, Ticket):  # the optimizer's own keyword
+            kwargs["ticket"], ticket = ticket, None
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or (not self._options.exact_torch and args and callable(args[0])):
@@ -413,7 +418,8 @@ class GradScaler(TorchNames):
             self._by_hand = None
             self._records.close(ticket.index)
         for observer in [*self._observers.values()]:
-            observer.closed(ticket, [(record.optimizer, [*record.found_inf.values()]) for record in records])
+            used = (record for record in records if record.is_used)
+            observer.closed(ticket, [(record.optimizer, [*record.found_inf.values()]) for record in used])
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
@@ -509,10 +515,10 @@ class GradScaler(TorchNames):
         if self._ranks:
             raise TypeError("a scaler with a group cannot be pickled: expected its state_dict(); save that")
         kept = {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
-        if self._enabled:
+        if hasattr(self, "_rule"):  # if not, it was disabled when it was made
             self.synchronize()
             register = self._iterations.register
-            if register is not None and self._records.any_from(register.applied):
+            if self._enabled and register is not None and self._records.any_from(register.applied):
                 raise refusals.PICKLED_LATE.error()
             kept["_first"] = self._states()
             kept |= checkpoint.as_torch_has_it(self._rule, kept["_first"])
@@ -522,7 +528,7 @@ class GradScaler(TorchNames):
         self.__dict__.update(state)
         self._ranks = None
         self._reset(launch=None)  # a thread does not travel: the copy works on its caller's
-        if self._enabled:  # what a subclass has changed among torch's names is obeyed
+        if hasattr(self, "_rule"):  # what a subclass has changed among torch's names is obeyed
             for name in checkpoint.as_torch_has_it(self._rule, self._first):
                 value = vars(self).pop(name, None)
                 if value is not None and value != getattr(self, name):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _OPTIM = torch.optim.__path__[0]  # where torch's own steps are
 _HOOKS_OF_ALL = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+_NO_SCALER = "  Its step is handed no grad_scaler: expected a backward pass before it; run that before scaler.step()."
 Args = tuple[Any, ...]  # of the optimizer's own step
 Kwargs = dict[str, Any]
 
@@ -247,7 +248,8 @@ class OptimizerStep:
         """Call ``optimizer.step`` unless a flag is set. Reads the flags: waits for their devices."""
         found, optimizer = self.record.found_inf, self.record.optimizer
         if not found:
-            raise refusals.NOTHING_CHECKED.error()
+            why = _NO_SCALER if getattr(optimizer, "_step_supports_amp_scaling", False) else ""
+            raise AssertionError(refusals.NOTHING_CHECKED.text + why)
         if self.overrides.maybe_opt_step:
             return self.overrides.maybe_opt_step(optimizer, *args, **kwargs)
         return None if sum([flag.item() for flag in found.values()]) else optimizer.step(*args, **kwargs)
