@@ -141,7 +141,7 @@ class _Left:
         if self.ticket is None or not self.is_still(grad):
             return
         held, divisor = 1.0 if self.divided else self.ticket.value.number(), ticket.value.number()
-        if held != divisor and not _is_zero(grad):
+        if held != divisor and grad.any():
             raise RuntimeError(
                 f"gradients from before an update() would be divided by the scale {divisor}: expected {held}, which "
                 "they are multiplied by; step every optimizer before update(), or zero these gradients"
@@ -239,11 +239,6 @@ def _gradients_of(params: dict[int, Tensor]) -> Iterator[tuple[int, Tensor]]:
     for key, param in params.items():
         if (grad := param.grad) is not None and not grad.is_inference():
             yield key, grad
-
-
-def _is_zero(grad: Tensor) -> bool:
-    values = grad._values() if grad.is_sparse else grad  # noqa: SLF001 - uncoalesced values have no public name
-    return not values.any()
 
 
 def _by_id(params: Iterable[Tensor]) -> dict[int, Tensor]:
