@@ -160,7 +160,7 @@ def strided(draw):
     """Draw a gradient of some shape and strides; most lie one element in another's place."""
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     strides = draw(st.lists(st.integers(0, 9), min_size=len(shape), max_size=len(shape)))
-    return torch.arange(1.0, 65.0).as_strided(shape, strides)
+    return torch.arange(1.0, 83.0).as_strided(shape, strides)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, partial(torch.optim.SGD, fused=True)])
