@@ -79,7 +79,7 @@ class GradScaler(TorchNames):
         13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
            waits for the count to equal it, and grows no more until an overflow restarts the count.
         14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` and ``_growth_tracker`` are obeyed when
-           they are written between iterations, or in a subclass's own `update`, and refused within an iteration, as
+           they are written between iterations, or in an `update` that is not ours, and refused within an iteration, as
            numpy's writing of them always is; a tensor that is put there is taken by value, not shared, and what
            ``_scale.set_`` does is not seen; in ``_per_optimizer_states`` all may be written, with `group` the stages;
            of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``

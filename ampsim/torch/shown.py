@@ -168,7 +168,7 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
         return self._record.found_inf if key == "found_inf_per_device" else self._record.notes[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key == "stage" and isinstance(value, int) and value in (1, 2):
+        if key == "stage" and type(value) is int and value in (1, 2):
             value = OptState(value)
         if key == "stage" and isinstance(value, Enum) and value.name in Stage.__members__:
             self._states.move(self._record, Stage[value.name])

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections import defaultdict
+from enum import IntEnum
 from functools import partial
 from types import SimpleNamespace
 from unittest import mock
@@ -211,6 +212,14 @@ def gradients_that_were_stepped_before_another_loss_and_are_stepped_again(base):
     yield bits(*pair.params)
 
 
+def test_of_one_loss_per_iteration_no_gradient_is_noted():
+    pair = Adversaries(GradScaler)
+    for _ in range(3):
+        pair.step(pair.first, *pair.params[:2])
+        assert not pair.scaler._owners._left
+        pair.scaler.update()
+
+
 def test_what_another_loss_adds_to_stepped_gradients_waits_for_a_step_of_its_own():
     pair = Adversaries(GradScaler)
     pair.step(pair.first, *pair.params[:2])
@@ -236,15 +245,15 @@ def test_an_optimizer_whose_first_gradients_come_later_is_known_once_a_call_has_
 # ------------------------------------------------------------------------------ updates that are not the class's
 
 
-@client
-def an_update_by_flags_of_its_own_that_no_optimizer_has(base):
+@clients(of_the_scaler=False, of_its_own=True)
+def an_update_by_flags_that_no_optimizer_has_and_a_count(own, base):
     class OfDerivatives(base):
-        found = torch.zeros(1)
+        found, counted = torch.zeros(1), torch.zeros((), dtype=torch.int32)
 
         def update(self):
             scale, tracker = self._check_scale_growth_tracker("update")
             constants = self._growth_factor, self._backoff_factor, self._growth_interval
-            torch._amp_update_scale_(scale, tracker, self.found, *constants)
+            torch._amp_update_scale_(scale, self.counted if own else tracker, self.found, *constants)
 
     scaler, x = OfDerivatives("cpu", init_scale=4.0, growth_interval=2), torch.ones(3, requires_grad=True)
     for i in range(5):
@@ -259,6 +268,7 @@ def of_a_backend(self, new_scale=None):  # torch's, on tensors that it moves fir
     flags = [flag for state in self._per_optimizer_states.values() for flag in state["found_inf_per_device"].values()]
     constants = self._growth_factor, self._backoff_factor, self._growth_interval
     torch._amp_update_scale_(scale, tracker, flags[0], *constants)
+    self.stages = [state["stage"] for state in self._per_optimizer_states.values()]
     self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
 
 
@@ -272,7 +282,7 @@ def an_update_put_into_the_class(base):
             scaler.scale((param * (INF if i == 2 else 1.0)).sum()).backward()
             scaler.step(optimizer)
             scaler.update()
-            yield seen(scaler, param)
+            yield scaler.stages, seen(scaler, param)
 
 
 @clients(unscaled=1, stepped=2)
@@ -290,6 +300,15 @@ def a_stage_that_is_a_number(number, base):
             optimizer.step()
         scaler.update()
         yield seen(scaler, param)
+
+
+def test_a_stage_of_an_enum_of_numbers_is_read_back():
+    stage = IntEnum("Stage", ("UNSCALED", "STEPPED")).STEPPED
+    scaler, (param, optimizer) = GradScaler("cpu"), an_optimizer()
+    scaler.scale(param.sum()).backward()
+    scaler.unscale_(optimizer)
+    state(scaler, optimizer)["stage"] = stage
+    assert state(scaler, optimizer)["stage"] is stage
 
 
 def test_a_scale_that_a_second_scaler_takes_over_is_a_number_of_its_own():
@@ -338,6 +357,29 @@ def a_scaler_switched_off_for_a_while(after, base):
         yield seen(scaler, param)
         iterate()
     yield scaler.state_dict()
+
+
+@client
+def a_copy_that_changes_a_number_on_its_way(base):
+    class Changing(base):
+        def __getstate__(self):
+            return super().__getstate__() | {"_growth_interval": 7}
+
+    scaler = Changing("cpu", init_scale=64.0)
+    scaler._enabled = False
+    yield copy.deepcopy(scaler).get_growth_interval()
+
+
+@client
+def a_copy_of_what_was_switched_off_within_an_iteration(base):
+    scaler = base("cpu", init_scale=64.0)
+    param, optimizer = an_optimizer()
+    scaler.scale(param.sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler._enabled = False
+    scaler = copy.deepcopy(scaler)
+    scaler._enabled = True
+    yield scaler.get_scale()
 
 
 def test_a_copy_that_was_made_while_switched_off_refuses_what_its_like_refuses():
