@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ampsim.cli.explain import _print_ledger
+from ampsim.diagnose.evidence import Evidence
 from ampsim.diagnose.explain import explain, in_words
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.sniff import read_history
@@ -132,3 +133,19 @@ def test_the_table_of_skips_says_how_many_it_leaves_out(capsys: pytest.CaptureFi
     late = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2048.0"
     _print_ledger(read(*told, "iter: 10 loss: 2.5 grad_norm: 1.5", late, "iter: 20 loss: 2.4 grad_norm: 1.4"))
     assert "Skips whose steps are known, 1 of at least 5:" in capsys.readouterr().out
+
+
+def test_a_compact_object_of_more_than_a_mebibyte_is_read_whole(tmp_path: Path) -> None:
+    count = 24_000
+    rows = [{"loss": 2.5, "grad_norm": 1.5, "learning_rate": 1e-4, "step": k} for k in range(count)]
+    path = tmp_path / "trainer_state.json"
+    path.write_text(json.dumps({"log_history": rows}, separators=(",", ":")), encoding="utf-8")
+    assert path.stat().st_size > 2**20
+    assert read_history(path).rows == count
+
+
+@pytest.mark.parametrize(("every", "stands"), [(4, True), (3, False)])
+def test_a_scale_that_stood_for_so_many_steps_above_one_that_it_had_shows_steps(every: int, stands: bool) -> None:
+    scales = [65536, 16384, 16384, 4096, 4096, 8192, 8192, 8192]
+    run = Evidence(**vars(read(*(f"step: {k * every}, loss: 2.5, loss_scale: {s}" for k, s in enumerate(scales)))))
+    assert run.stands.any() == stands

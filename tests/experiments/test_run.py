@@ -515,6 +515,13 @@ def test_what_is_up_to_date_takes_no_time_unless_it_is_forced(three: Path) -> No
 def test_what_measures_time_is_not_expected_to_end_sooner_with_more_workers(three: Path) -> None:
     options = execute.Options(jobs=4)
     assert [everything.seconds(Experiment(stem), options) for stem in ("tiny", "clock")] == [15.0, 60.0]
+    assert everything.seconds(Experiment("clock"), execute.Options(jobs=4, shard="1/3")) == 20.0
+
+
+def test_whatever_imports_a_clock_of_the_experiments_measures_time() -> None:
+    assert {name: Experiment(name).measures_time for name in ("probe_overhead", "explain_faults")} == {
+        "probe_overhead": True, "explain_faults": False,
+    }  # fmt: skip
 
 
 def test_what_measures_time_has_its_own_workers_and_kernels_and_leaves_no_environment(

@@ -24,6 +24,16 @@ def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
     assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == ["AMP101"]
 
 
+def test_apex_at_a_level_without_a_dynamic_scale_skips_no_step() -> None:
+    loop = (
+        "model, optimizer = amp.initialize(model, optimizer, opt_level='{}')\n"
+        "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
+        "    optimizer.step()\n    scheduler.step()\n"
+    )
+    found = {level: [each.code for each in lint(loop.format(level), codes=["AMP101"])] for level in ("O0", "O1", "O3")}
+    assert found == {"O0": [], "O1": ["AMP101"], "O3": []}
+
+
 def test_a_scaler_in_the_same_dictionary_is_saved_under_any_name() -> None:
     loop = "scaler = GradScaler()\nscaler.step(optimizer)\nsave = {{'optimizer': optimizer.state_dict(), 'amp': {}}}\n"
     assert lint(loop.format("scaler"), codes=["AMP112"]) == []

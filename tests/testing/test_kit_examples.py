@@ -99,3 +99,16 @@ def test_a_scaler_may_give_up_where_a_backoff_leads_to_its_floor_or_below(scale,
     example = Example(Subject(lambda rule: None, Traits(min_scale=2.0)), LAWS["clean_step_is_taken"])
     example.make(init_scale=scale)
     assert example._may_give_up() is may
+    example.scales = [64.0] * 9  # however many it has shown: an update lowers the last one twice at most
+    assert not example._may_give_up()
+
+
+def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold():
+    torch = pytest.importorskip("torch")
+    scaler = FromFlag(lambda: 2.0**-130, lambda found_inf: None)
+    param = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    scaler.scale(torch.ones(()))
+    param.grad = torch.tensor([1.0, 3.0]) * 2.0**-130
+    scaler.step(optimizer)
+    assert param.tolist() == [-1.0, -3.0]

@@ -120,6 +120,10 @@ def test_a_snapshot_names_what_a_loop_carries(golden: Golden) -> None:
     assert {name: each.tolist() for name, each in snapshot(Loop(print, held), lambda value: value).items()} == {
         "it.a": 1, "part": "Fraction(1, 3)",
     }  # fmt: skip
+    array = np.zeros(2)
+    kept = snapshot(Loop(print, {"array": array}), unpack)
+    array += 1
+    assert kept["array"].tolist() == [0, 0]  # and not what it is now
     for wrong in ({"name": "x"}, {"late": lambda: "x"}):
         with pytest.raises(LoopError, match=f"{next(iter(wrong))} is of type str: expected what has state_dict"):
             snapshot(Loop(lambda batch: None, wrong), unpack)

@@ -17,6 +17,7 @@ from ampsim import Rule
 from ampsim.core.pipeline import trajectory
 from ampsim.run_file import records
 from ampsim.watch import watch
+from ampsim.watch.run_header import optimizers_of
 from ampsim.watch.step import Step
 
 KINDS = [torch.amp.GradScaler, ampsim.torch.GradScaler]
@@ -472,3 +473,9 @@ def test_what_a_scalers_calls_are_given_and_return_is_passed_on(path, kind):
         assert scaler.step(optimizer, times=7) == 7
         scaler.update(new_scale=32.0)
     assert scaler.get_scale() == 32.0
+
+
+def test_optimizers_come_in_whatever_can_be_gone_through():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    given = ([optimizer], {"a": optimizer}.values(), (each for each in [optimizer]))
+    assert [optimizers_of(each) for each in given] == [[optimizer]] * 3
