@@ -154,8 +154,8 @@ def test_a_peer_that_is_lost_says_how_and_start_begins_anew(remote: Remote) -> N
     assert remote.get_scale() == 3.0
     remote.limit = 0.0  # which is of calls: a start has the first one's
     remote.start(factor=4.0)
-    with pytest.raises(PeerLostError, match=r"^planted did not answer history within 0 s"):
-        remote.history({}, [])
+    with pytest.raises(PeerLostError, match=r"^planted did not answer scale_loss within 0 s"):
+        remote.scale_loss(1.0)
 
 
 def has_ended(process: int) -> bool:
