@@ -48,6 +48,12 @@ def test_the_loss_of_the_whole_run_is_held_beside_an_evaluation_that_is_not_fini
     assert ("mean loss of the whole run" in in_words(explain(run))) == (mean != "0.5")
 
 
+def test_a_summary_without_a_loss_says_nothing_of_it() -> None:
+    run = read("{'loss': 2.5, 'learning_rate': 1e-4, 'epoch': 1.0}",
+               "{'train_runtime': 155.5, 'eval_loss': 0.65, 'epoch': 1.0}")  # fmt: skip
+    assert "whole run" not in in_words(explain(run))
+
+
 MEGATRON = (
     " iteration={:8d}/   10000 | consumed_samples=        1152 | {}loss_scale=1.0 | number_of_skipped_iterations=  {} "
     "| number_of_nan_iterations=  0 | samples_per_second=11.385 |"

@@ -35,7 +35,9 @@ def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
         found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
         if field == "scale" and last in KINDS:
             found[KINDS[last]] = 1.0
-    return {"whole": found.get("loss", math.nan)} if "summary" in found else settled(found)
+    if "summary" in found:
+        return {"whole": found["loss"]} if "loss" in found else {}
+    return settled(found)
 
 
 def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
