@@ -25,7 +25,7 @@ def history_of(source: str, program: str, rows: Rows, *, steps: bool = False) ->
             damaged += 1
             continue
         if "ampsim/step" in row:  # of the loop; Weights & Biases counts the calls of its log
-            row = {"step": row["ampsim/step"], **row}
+            row = {**row, "iteration": row["ampsim/step"]}
         step = _add(builder, row, line=0 if steps else number, step=number if steps else math.nan)
         if steps and any(name.startswith("ampsim/") for name in row):  # as ampsim.watch logs it
             builder.settings["values"] = True
