@@ -141,7 +141,14 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
 def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
     rows = [{"train/global_step": 50 * number, "train/loss": 2.0, "loss_scale": 8.0} for number in range(3)]
     assert history_of("run", "Weights & Biases", enumerate(rows), steps=True).step.tolist() == [0, 50, 100]
-    own = {"_step": 7, "step": 3, "iteration": 4, "ampsim/step": 50, "ampsim/scale": 8.0, "ampsim/bad": "a.w has inf, b has nan"}
+    own = {
+        "_step": 7,
+        "step": 3,
+        "iteration": 4,
+        "ampsim/step": 50,
+        "ampsim/scale": 8.0,
+        "ampsim/bad": "a.w has inf, b has nan",
+    }
     history = history_of("run", "Weights & Biases", enumerate([{**own, "ampsim/alarm": "still"}]), steps=True)
     assert (history.step.tolist(), history.bad, history.alarms) == (
         [50], {50: {"a.w": "has inf", "b": "has nan"}}, [(50, "still")],
