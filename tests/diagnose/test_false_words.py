@@ -124,6 +124,20 @@ def test_of_several_losses_one_that_is_not_finite_spoils_their_sum() -> None:
     assert not np.isinf(read(icefall.format(5), icefall.format(6)).loss).any()
 
 
+def test_what_an_evaluation_says_behind_a_star_is_no_loss_of_the_training() -> None:
+    # microsoft/unilm beit/engine_for_finetuning.py evaluate
+    for line in ("* Acc@1 76.300 Acc@5 93.100 loss 1.052", "* loss 0.046"):
+        run = read("Epoch: [0]  [ 0/10]  eta: 0:00:01  loss: 6.9000 (6.9000)", line)
+        assert run.loss.tolist() == [6.9]
+
+
+def test_a_grad_alone_is_a_norm_and_no_mean_or_largest_one() -> None:
+    # duanzhiihao/qres-vae#5
+    run = read("Epoch: 31/399 || grad=0.6021 || loss=0.2063", "Epoch: 31/399 || grad=nan || loss=0.2021")
+    assert run.norm.tolist() == [0.6021, np.inf]
+    assert np.isnan(read("step: 3, avg_grad: 0.01, G_grad: nan, loss: 2.0").norm).all()
+
+
 def test_the_lines_of_a_notebook_are_said_to_be_of_what_its_cells_printed(tmp_path: Path) -> None:
     printed = [f"step: {k}, loss: 2.5, loss_scale: 65536\n" for k in range(4)]
     notebook = {"cells": [{"cell_type": "code", "outputs": [{"output_type": "stream", "text": printed}]}]}

@@ -29,8 +29,8 @@ const Reader = (() => {
       const end = parts.pop(), words = plain(known.has(end) ? end : end.replace(/_step$/, "")).replaceAll(/^_+|_+$/g, "").split("_");
       if (strange(plain(parts.join("/")).split("_"))) return null;
       for (let start = 0; start < Math.min(words.length, 6); start++) {
-        const found = known.get(words.slice(start).join("_"));
-        const bare = start && alone.includes(words[start]) && !/^\d+$/.test(words[start - 1]);
+        const rest = words.slice(start).join("_"), found = known.get(rest);
+        const bare = start && alone.includes(rest) && !/^\d+$/.test(words[start - 1]);
         if (found && !bare && !strange(words.slice(0, start))) return [found[0], found[1] + 20 * start];
       }
       return null;

@@ -102,7 +102,7 @@ def field_of(name: str) -> tuple[str, int, str]:
     for start in range(min(len(words), WORDS)):
         rest = "_".join(words[start:])
         known = _FIELD.get(rest)
-        alone = start and words[start] in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
+        alone = start and rest in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
         per = known and known[0] == "step" and path and path not in STEPS_OF  # "ms/step"
         if known and not alone and not per and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
