@@ -126,7 +126,8 @@ def loss(run: Evidence) -> Iterator[Statement]:
     if zeros == len(rows) >= 3 or (len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()):
         yield make(run, "loss 0 throughout", rows, count=(len(rows), None))
     if before >= JUDGED.doubted:
-        kind = "loss 0" if zeros >= 3 and before >= JUDGED.shown else "last losses 0"
+        shown = bad.any() or (zeros >= 3 and before >= JUDGED.shown)
+        kind = "loss 0" if shown else "last losses 0"
         yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")
     if not bad.any():
         return

@@ -48,6 +48,13 @@ def test_the_loss_of_the_whole_run_is_held_beside_an_evaluation_that_is_not_fini
     assert ("mean loss of the whole run" in in_words(explain(run))) == (mean != "0.5")
 
 
+@pytest.mark.parametrize(("begin", "verdict"), [("nan", "wrong"), ("5.0", "cannot tell")])
+def test_a_trainer_that_ends_at_0_after_losses_that_were_nan_is_not_well(begin: str, verdict: str) -> None:
+    losses = ("11.2", begin, "338.6", "0.0", "0.0")
+    rows = [f"{{'loss': {loss}, 'learning_rate': 1e-4, 'epoch': {k / 9}}}" for k, loss in enumerate(losses)]
+    assert explain(read(*rows)).verdict == verdict
+
+
 def test_a_summary_without_a_loss_says_nothing_of_it() -> None:
     run = read("{'loss': 2.5, 'learning_rate': 1e-4, 'epoch': 1.0}",
                "{'train_runtime': 155.5, 'eval_loss': 0.65, 'epoch': 1.0}")  # fmt: skip
