@@ -98,7 +98,8 @@ def _print_ledger(history: "History") -> None:
     of = f", {known} of at least {least}" if known < least else ""
     more = f", the last {ROWS} of {len(rows)} rows" if len(rows) > ROWS else ""
     out.print(f"\nSkips whose steps are known{of}{more}:")
-    table = Table(history.unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
+    unit = "step, of epochs and batches" if history.settings.get("composed") else history.unit
+    table = Table(unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         low = math.floor(first)
         steps = f"from {low}" if math.isinf(last) else str(low) if low == last else f"{low} to {math.ceil(last)}"

@@ -28,6 +28,16 @@ class Evidence(Way):
         return self.own or self.format.get("counts") == "each"
 
     @cached_property
+    def guarded(self) -> bool:
+        """Whether there is a scaler, which may skip and go on."""
+        return bool(len(self.points[0]) or (self.counted > 0).any())
+
+    @property
+    def trainer(self) -> bool:
+        """Whether the Trainer of transformers prints the losses, with DeepSpeed below it or without."""
+        return self.program == "HF Trainer" or "trainer" in self.settings
+
+    @cached_property
     def averaged(self) -> Bools:
         """Rows with a mean of norms beside a finite loss: not finite where one step of many was bad."""
         means = self.format.get("norm") == "mean" or self.unit == "epoch"

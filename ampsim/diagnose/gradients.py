@@ -40,7 +40,8 @@ def norm(run: Evidence) -> Iterator[Statement]:
     if begins.all():
         yield make(run, "first norms", rows, count=(len(rows), None))
         return
-    wrong = at_end(later) >= 3 or (later.sum() >= 3 and later[~begins].mean() > 0.25)
+    many = JUDGED.long if run.guarded and not bad[-1] else 3
+    wrong = at_end(later) >= 3 or (later.sum() >= many and later[~begins].mean() > 0.25)
     kind = ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
     if wrong or (finite and not bad[-1] and "ampsim" not in run.program):
         yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
@@ -115,11 +116,10 @@ def loss(run: Evidence) -> Iterator[Statement]:
     rows = np.flatnonzero(~np.isnan(run.loss))
     bad, losses = np.isinf(run.loss[rows]), run.loss[rows]
     real = bool(((losses == 0) & np.isfinite(run.norm[rows])).any())  # as GRPO's is, whatever the norm
-    zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.program == "HF Trainer" and not real else 0
+    zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.trainer and not real else 0
     before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
     beside = (losses == 0) & np.isinf(run.norm[rows]) & (not real)
-    guarded = bool(len(run.points[0]) or (run.counted > 0).any())  # a scaler may skip, and go on
-    if beside.any() and _lasting(beside, guarded=guarded):
+    if beside.any() and _lasting(beside, guarded=run.guarded):
         yield make(run, "loss 0 beside the norm", rows[beside], count=(int(beside.sum()), None))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
         yield make(run, "no gradient", rows, count=(len(rows), None))
@@ -131,7 +131,7 @@ def loss(run: Evidence) -> Iterator[Statement]:
         yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")
     if not bad.any():
         return
-    lasting = _lasting(bad, guarded=guarded)
+    lasting = _lasting(bad, guarded=run.guarded)
     if run.format.get("loss") == "mean":  # who scores later has taken steps, and one batch is enough for a mean
         lasting &= bool(bad[-1]) and run.says.get("scores", [0])[-1] < run.line[rows[bad][0]]
     kind = "forward overflow" if lasting else "last losses" if bad[-1] else "some losses"

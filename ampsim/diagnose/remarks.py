@@ -205,7 +205,8 @@ def _often(run: Evidence) -> Iterator[Statement]:
     often = skips - fall > JUDGED.often * steps
     if often or (part > JUDGED.some and (run.moves > 0).any()):
         percent = f"at least {100 * part:.2g}"
-        kind = "skips too often" if often else "probing"
+        often_as = "skips too often" if (run.moves > 0).any() else "skips and no rise"
+        kind = often_as if often else "probing"
         yield make(run, kind, rows, since=True, skips=(skips, None), steps=f"{steps:.15g}", percent=percent)
 
 

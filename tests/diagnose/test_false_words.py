@@ -176,3 +176,96 @@ def test_a_scale_that_stood_for_so_many_steps_above_one_that_it_had_shows_steps(
     scales = [65536, 16384, 16384, 4096, 4096, 8192, 8192, 8192]
     run = Evidence(**vars(read(*(f"step: {k * every}, loss: 2.5, loss_scale: {s}" for k, s in enumerate(scales)))))
     assert run.stands.any() == stands
+
+
+def test_a_weight_of_a_loss_in_a_configuration_is_no_scale() -> None:
+    # k2-fsa/icefall train.py prints its parameters as one dictionary
+    run = read(
+        "2023-09-07 22:39:07,139 INFO [train.py:984] (0/2) {'best_valid_loss': inf, 'simple_loss_scale': 0.5, "
+        "'lm_scale': 0.25, 'use_fp16': True, 'world_size': 2, 'print_diagnostics': False}",
+        "2023-09-07 22:40:11,000 INFO [train.py:902] (0/2) Epoch 1, batch 0, loss[loss=7.8, simple_loss=7.1], "
+        "batch size: 30, lr: 2.25e-02, grad_scale: 2.0",
+    )
+    assert run.scale.tolist() == [2.0]
+
+
+LINES_OF_HF = (
+    "{'loss': 6.26, 'learning_rate': 0.001, 'epoch': 0.02}",
+    "{'loss': 0.0, 'learning_rate': 0.001, 'epoch': 0.04}",
+)
+
+
+def test_skips_where_no_scale_rises_are_not_laid_on_the_growth_interval() -> None:
+    # huggingface/transformers#14531
+    skips = "[2021-11-26 03:07:16,494] [INFO] [logging.py:69:log_dist] [Rank 0] step=2000, skipped=1995, lr=[0.001]"
+    said = explain(read(LINES_OF_HF[0], *[LINES_OF_HF[1]] * 2, skips, LINES_OF_HF[1]))
+    assert "interval" not in in_words(said)
+    assert said.why.endswith("nothing that was found shows that the loss scale is the cause.")
+    assert {"loss 0", "skips and no rise"} == {each.kind for each in said.wrong}
+
+
+def test_a_number_at_the_end_of_a_line_that_no_terminal_is_narrow_enough_to_cut_is_read() -> None:
+    # NVIDIA/apex#289
+    lines = ("Grad overflow on iteration 0", "Using dynamic loss scale of 65536",
+             "  1% 1/184 [00:00<01:34,  1.93it/s, loss=4.215]")  # fmt: skip
+    assert read(*lines).scale[0] == 65536
+
+
+def test_where_a_tab_became_a_space_a_loss_that_is_nan_is_read() -> None:
+    # NVIDIA/waveglow#228
+    said = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 3.16e-322"
+    run = read(said, "243413: nan")
+    assert (run.left[0], run.loss[1], run.step[1]) == (3.16e-322, np.inf, 243413)
+
+
+@pytest.mark.parametrize("last", ["29.4", "inf"])
+def test_a_few_norms_that_a_scaler_answered_with_a_skip_are_no_fault_where_a_finite_one_follows(last: str) -> None:
+    # NVIDIA/tacotron2#485
+    lines = ["Train loss 12001 0.166 Grad Norm 0.372 2.51s/it"]
+    for k, norm in enumerate(("inf", "inf", last)):
+        lines += [f"Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {2.0 ** (14 - k)}",
+                  f"Train loss {12002 + k} 4.97 Grad Norm {norm} 1.78s/it"]  # fmt: skip
+    assert explain(read(*lines)).verdict == ("cannot tell" if last == "29.4" else "wrong")
+
+
+def test_of_norms_of_which_the_last_is_finite_no_more_is_said() -> None:
+    line = "2024-05-01 10:00:0{} - mmengine - INFO - Epoch(train)  [{}][10/10]  loss: 2.5  grad_norm: {}"
+    said = in_words(explain(read(*(line.format(k, k, norm) for k, norm in enumerate((6.2, 6.4, 6.1, "inf", 6.3))))))
+    assert "the last one is finite" in said
+    assert "last ones" not in said
+
+
+def test_epochs_of_fewer_batches_each_do_not_go_back() -> None:
+    line = "Epoch: [{}]  [{:4}/{}]  eta: 0:00:22  loss: 4.9 (5.0)  loss_scale: 131072.0000 (91238.3630)"
+    run = read(*(line.format(epoch, at, many) for epoch, many in enumerate((40, 20, 4)) for at in (0, many - 1)))
+    assert run.step.tolist() == [0, 39, 40, 59, 60, 63]
+    assert "goes back" not in in_words(explain(run))
+    assert read(line.format(3, 2, 10), line.format(1, 5, 10)).step.tolist() == [32, 15]
+
+
+def test_what_people_mark_in_a_thread_is_read() -> None:
+    # TMElyralab/MuseTalk#230
+    assert read("Steps: 2% 9/59 [19:15<11:20, 1.36it/s, data=0.0078, **loss=nan**, lr=4.99e-5]").loss.tolist() == [
+        np.inf
+    ]
+    assert not len(read("a scale of 2**16, a loss=3**2").step)
+
+
+def test_a_loss_in_a_sentence_before_another_is_read() -> None:
+    # intel-analytics/BigDL#1486
+    line = (
+        "[Epoch 64 736512/1281167][Iteration {}][Wall Clock 1s] Train 1792. Loss is {}. Current learning rate is 0.046."
+    )
+    run = read(line.format(45457, 1.26), line.format(45458, "Infinity"))
+    assert (run.loss.tolist(), run.step.tolist()) == ([1.26, np.inf], [45457, 45458])
+
+
+def test_a_time_in_front_of_a_losss_name_is_no_part_of_it() -> None:
+    line = "Epoch 0 itr {}/9364: lr: 5e-05 speed: 0.13(0.09s r0.04)s/itr 0.{}h/epoch loss_h: 5.5 loss_c: 4.3"
+    assert len(read(*(line.format(k, 30 + k) for k in range(3))).loss) == 3
+
+
+def test_an_error_that_a_program_logs_is_not_said_to_have_stopped_it() -> None:
+    assert "stopped" not in in_words(
+        explain(read("loss = 11.2, step = 1", "ERROR:tensorflow:Model diverged with loss = NaN."))
+    )

@@ -106,7 +106,7 @@ def field_of(name: str) -> tuple[str, int, str]:
         per = known and known[0] == "step" and path and path not in STEPS_OF  # "ms/step"
         if known and not alone and not per and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
-    words = [word for word in [*_OTHER.sub("_", path).split("_"), *words] if word and not word.isdigit()]
+    words = [word for word in [*_OTHER.sub("_", path).split("_"), *words] if word and not word[0].isdigit()]
     if len(words) <= WORDS and any(map(_SOME_LOSS.fullmatch, words)) and (NOT_TRAINING | NO_LOSS).isdisjoint(words):
         return SOME + "_".join(words), 0, ""
     return "", UNKNOWN, ""

@@ -95,7 +95,7 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
             continue
         if begun:
             width.lines += 1
-            if wide := len(parts[-1][0]) >= width.longest:  # a terminal cuts at one width, the greatest of all
+            if wide := len(parts[-1][0]) >= max(width.longest, NARROW):  # all are cut at one width
                 width.see(parts[-1][0], text)
             if len(parts) == 1:  # as nearly always
                 yield begun, parts[0][1], wide and _may_go_on(begun, text)

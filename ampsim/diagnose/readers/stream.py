@@ -2,7 +2,7 @@
 
 import math
 
-from ampsim.diagnose.formats import NAMED, pattern
+from ampsim.diagnose.formats import NAMED, PROGRAMS, pattern
 from ampsim.diagnose.history import HistoryBuilder
 from ampsim.diagnose.readers.fields import Entry
 from ampsim.diagnose.readers.plan import Form
@@ -20,6 +20,7 @@ class Stream:
         self.row: dict[str, object] = {"name": ""}  # of the table of programs
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
+        self.pair = (-1, 0, 0)  # the last epoch that is given with a batch, the steps before it, its batches
         self.epoch = (-1.0, 0.0)  # the last epoch, and the steps before it where they are counted anew
         self.totals = False  # whether its counts have shown that they are of the whole run
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
@@ -43,8 +44,17 @@ class Stream:
             if kind in kinds:
                 self.builder.settings[kind] = True
 
+    def recognise(self, text: str) -> None:
+        """Take it that the lines are of the program which alone prints what one of them has."""
+        if not self.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
+            self.known(mine["name"])
+        elif "'learning_rate': " in text and "'epoch': " in text:
+            self.builder.settings["trainer"] = True
+
     def known(self, program: str) -> None:
-        """Take it that these are a program's lines."""
+        """Take it that these are a program's lines; the Trainer's may stand beside DeepSpeed's."""
+        if self.builder.program == "HF Trainer":
+            self.builder.settings["trainer"] = True
         self.builder.program = program
         self.row = NAMED.get(program, self.row)
 
@@ -59,10 +69,10 @@ class Stream:
             step, named = float(found[1]), True
         if step is None and form.pair and (found := _PAIR.search(text)):
             self.builder.settings["composed"] = True
-            return float(int(found[1]) * int(found[3]) + int(found[2]))
+            return self.step_in(*map(int, found.groups()))
         if step is None and epochs and form.batch and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
             self.builder.settings["composed"] = True
-            return float(int(epoch[1][:9]) * int(found[2]) + int(found[1]))
+            return self.step_in(int(epoch[1][:9]), int(found[1]), int(found[2]))
         if step is None and epochs:
             step = done
         if step is None and max(self.step, 0) < self.bar[0] < self.bar[1]:  # one at its end may be any loop's
@@ -78,6 +88,14 @@ class Stream:
             self.epoch = epoch_now, self.step + 1 - step if restarted else self.epoch[1]
             self.builder.settings |= {"composed": True} if restarted else {}
         return self.numbered("name" if named else "bar", step + self.epoch[1])
+
+    def step_in(self, epoch: int, batch: int, batches: int) -> float:
+        """Return the step of a batch; an epoch begins where the last one ended, which may have had more or fewer."""
+        last, before, many = self.pair
+        if epoch != last:
+            before = before + many if epoch == last + 1 and many else epoch * batches
+        self.pair = epoch, before, batches
+        return float(before + batch)
 
     def epoch_of(self, entry: Entry, text: str) -> float:
         """Return the epoch of a line, which may be the last one's."""

@@ -88,8 +88,7 @@ class TextReader:
         ):  # the validation, the whole run, an object's settings
             return
         text = _OTHER.sub("", text)
-        if not stream.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
-            stream.known(mine["name"])
+        stream.recognise(text)
         sentences = (each for each in SENTENCES if each["word"] in text)
         if said := next(((each, found) for each in sentences if (found := each["pattern"].search(text))), None):
             if bar:  # in whose line something else may print
