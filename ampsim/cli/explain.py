@@ -97,7 +97,7 @@ def _print_ledger(history: "History") -> None:
     known, least = sum(row[2] for row in rows), least_skips(history)
     of = f", {known} of at least {least}" if known < least else ""
     more = f", the last {ROWS} of {len(rows)} rows" if len(rows) > ROWS else ""
-    out.print(f"\nSkips whose steps are known{of}{more}:")
+    out.print(f"\nSkips whose {history.unit}s are known{of}{more}:")
     unit = "step, of epochs and batches" if history.settings.get("composed") else history.unit
     table = Table(unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:

@@ -45,7 +45,7 @@ def explain(history: History) -> Explanation:
         order = {"wrong": 0, "note": 1, "fact": 2}
         statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
         words = TABLE["verdict"]
-        if statements[0].verdict == "wrong":
+        if statements and statements[0].verdict == "wrong":
             causes = {each.why for each in statements if each.verdict == "wrong"}
             verdict, why = "wrong", words["both" if causes == {"scale", "other"} else statements[0].why]
         else:
@@ -77,6 +77,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "whole": "whole run" in says,
         "left out": "left out" in says,
         "rises": run.rises,
+        "needless": "needless scale" in kinds,
         "nothing": not shown,
         "cut": run.settings.get("cut"),
         "often": many and (not steps or skips >= 3),

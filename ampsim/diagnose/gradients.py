@@ -126,7 +126,7 @@ def loss(run: Evidence) -> Iterator[Statement]:
     if zeros == len(rows) >= 3 or (len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()):
         yield make(run, "loss 0 throughout", rows, count=(len(rows), None))
     if before >= JUDGED.doubted:
-        shown = bad.any() or (zeros >= 3 and before >= JUDGED.shown)
+        shown = bad.any() or before >= JUDGED.far or (zeros >= 3 and before >= JUDGED.shown)
         kind = "loss 0" if shown else "last losses 0"
         yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")
     if not bad.any():
@@ -181,6 +181,8 @@ def rate(run: Evidence) -> Iterator[Statement]:
     most = slopes.max()
     full = np.flatnonzero(slopes > most * (1 - 1e-4))
     if most <= 0 or len(full) < 3 or not (rises[: full[-1] + 1] >= 0).all():
+        return
+    if run.settings.get("composed") and (gaps[: full[-1] + 1] != gaps[0]).any():  # a bar may be a step behind
         return
     lost = (gaps - rises / most)[: full[-1] + 1]
     begin = max(0.0, steps[0] - rates[0] / most - 1)

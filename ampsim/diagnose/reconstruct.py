@@ -26,7 +26,8 @@ def reconstructed(run: Evidence) -> Iterator[Statement]:
     counted = run.total[~np.isnan(run.total)]
     if run.program != "DeepSpeed" or len(rows) < LEAST or run.segment[-1] or run.others:
         return
-    if not len(counted) or counted[-1] != len(rows) or not high[-1] <= MOST:  # a line is missing
+    told = run.told[~np.isnan(run.scale) & ~np.isnan(run.left)]
+    if not len(counted) or counted[-1] != len(rows) or not high[-1] <= MOST or (told == 0).any():  # nor
         return
     before, left = run.scale[rows], run.left[rows]
     grown = np.round(np.log2(before[1:] / left[:-1]), 6)
@@ -39,7 +40,7 @@ def reconstructed(run: Evidence) -> Iterator[Statement]:
         steps = _placed(low, high, grown, int(interval))
         if steps and _prints(steps, before, left, int(interval)):
             growths = int(grown.sum())
-            yield make(run, "reconstructed", rows, growths=growths, interval=(least, most), count=len(rows))
+            yield make(run, "reconstructed", rows, growths=growths, least=least, most=most, count=len(rows))
             return
 
 

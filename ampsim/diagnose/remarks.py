@@ -34,8 +34,10 @@ def facts(run: Evidence) -> Iterator[Statement]:
     lines = (
         [int(line) for one in (run, *others) for line in (np.nanmin(one.line), np.nanmax(one.line))] if others else []
     )
-    read = make(run, "read", np.arange(len(run.step)))
-    yield replace(read, first=min(lines), last=max(lines), unit="line") if lines else read
+    known = [run.scale, run.left, run.told, run.skipped, run.total, run.norm, run.loss]
+    if not np.isnan(known).all():
+        read = make(run, "read", np.arange(len(run.step)))
+        yield replace(read, first=min(lines), last=max(lines), unit="line") if lines else read
     values, rows = run.points
     if len(values):
         at = rows[[0, int(values.argmin()), int(values.argmax()), -1]]
@@ -130,8 +132,10 @@ def _scale(run: Evidence) -> Iterator[Statement]:
         yield make(run, "tiny scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
     up = np.flatnonzero(run.moves > 0)
     if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
-        first = int(np.argmax(values >= JUDGED.endless))
-        yield make(run, "endless growth", rows[[first, -1]], to=last)
+        first = int(np.argmax((values >= JUDGED.endless) & (run.part[rows] == run.part[rows[-1]])))
+        norms = run.norm[rows[first] :]  # which no gradient in float16 could have there
+        other = bool(((norms > 0) & np.isfinite(norms)).any())
+        yield make(run, "needless scale" if other else "endless growth", rows[[first, -1]], to=last)
 
 
 def _low(run: Evidence) -> Iterator[Statement]:
@@ -204,7 +208,8 @@ def _often(run: Evidence) -> Iterator[Statement]:
     fall = sum(run.halvings(*way) + 1 for way in early)  # of a search that sentences tell late
     often = skips - fall > JUDGED.often * steps
     if often or (part > JUDGED.some and (run.moves > 0).any()):
-        percent = f"at least {100 * part:.2g}"
+        digits = 1 - math.floor(math.log10(100 * part))
+        percent = f"at least {math.floor(100 * part * 10**digits) / 10**digits:.2g}"  # two, and not rounded up
         often_as = "skips too often" if (run.moves > 0).any() else "skips and no rise"
         kind = often_as if often else "probing"
         yield make(run, kind, rows, since=True, skips=(skips, None), steps=f"{steps:.15g}", percent=percent)

@@ -27,13 +27,13 @@ def run(*scales, every=1, program="ampsim.watch", **columns):
 @pytest.mark.parametrize(
     ("history", "said"),
     [
-        (run(2.0), "The records of the run that were read lie in step 0."),
+        (run(2.0), "Records were read in step 0."),
         (run(2.0, 2.0), "The printed loss scale is 2 at first and 2 at last"),
         (run(2.0, 1.0, every=10), "Skipped: at least 1 step,"),
         (run(0.5, 0.0, every=200), "Skipped: at least 1 step,"),  # printed with few digits, or set by hand
         (run(4.0, 1.0, every=10), "Skipped: at least 1 step,"),  # by which factor is not said
         (run(4.0, 1.0, every=10, program="Megatron"), "Skipped: at least 2 steps,"),  # its factor is fixed
-        (run(2.0, 2.0, skipped=[1.0, 0.0]), "Skipped: 1 step, steps 0 to 1."),
+        (run(2.0, 2.0, skipped=[1.0, 0.0]), "Skipped: 1 step, as told in steps 0 to 1."),
         (run(700.0, 300.0, program="test"), "Not every printed scale is a power of two"),
     ],
 )

@@ -72,8 +72,13 @@ CASES = {
         ["Healthy"],
     ),
     "one loss of 0 is a doubt": (
-        [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 34023.79, 0.0])],
+        [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 34.79, 0.0])],
         ["cannot tell", "its last loss is printed as 0"],
+        ["Healthy"],
+    ),
+    "one loss of 0 after one that is far above is none": (
+        [STATE.format(loss, 2e-4 - at / 1e5, at) for at, loss in enumerate([*[1.28] * 9, 34023.79, 0.0])],
+        ["LOSS 0: ", "and as 3.402e+04 on the one before"],
         ["Healthy"],
     ),
     "three losses of 0 behind one of 0.3 may have been learned": (

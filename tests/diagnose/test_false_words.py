@@ -269,3 +269,123 @@ def test_an_error_that_a_program_logs_is_not_said_to_have_stopped_it() -> None:
     assert "stopped" not in in_words(
         explain(read("loss = 11.2, step = 1", "ERROR:tensorflow:Model diverged with loss = NaN."))
     )
+
+
+def test_a_bar_that_is_sometimes_a_step_behind_loses_no_warm_up() -> None:
+    lines = []
+    for k in range(1, 40):
+        lines.append(f" 10%|███ | {25 * k - (k % 4 > 0)}/23260 [6:47:18<64:13:24, 10.99s/it]")
+        lines.append(f"{{'loss': 0.79, 'learning_rate': {25 * k * 1e-6}, 'epoch': {k / 9}}}")
+    assert "behind the steps" not in in_words(explain(read(*lines)))
+
+
+def test_the_number_of_an_epoch_in_brackets_is_no_batch() -> None:
+    # jingyaogong/minimind trainer
+    line = "Epoch:[1/1]({}/56608), loss: {}, logits_loss: 2.49, aux_loss: 0.0000, lr: 0.00001000, epoch_time: 116.0min"
+    run = read(line.format(50, 2.49), line.format(100, 2.41), line.format(150, "nan"))
+    assert run.loss.tolist() == [2.49, 2.41, np.inf]
+    assert np.diff(run.step).tolist() == [50, 50]
+
+
+def test_a_share_that_is_a_lower_bound_is_not_rounded_up() -> None:
+    lines = [
+        f"step: {k * 100}, loss_scale: {2.0**12}, skipped_steps: {k * 100 // 168}, loss: {3 - k / 600}"
+        for k in range(600)
+    ]
+    told = in_words(explain(read(*lines)))
+    assert "were skipped" not in told or "0.59 %" in told or "0.58 %" in told
+
+
+def test_a_growth_that_is_printed_is_not_said_to_be_reconstructed() -> None:
+    # deepspeedai/DeepSpeedExamples DeepSpeed-Chat, its log of opt-350m
+    rows = ["[2023-05-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step=0, skipped=0, lr=[0.1]"]
+    at = "[2023-05-01 10:00:00,000] [INFO] [fused_optimizer.py:352:_update_scale] "
+    scale, step = 65536.0, 0
+    for k in range(5):
+        step += 110
+        rows.append(
+            f"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {scale}, reducing to {scale / 2}"
+        )
+        rows.append(
+            f"[2023-05-01 10:00:00,000] [INFO] [logging.py:96:log_dist] [Rank 0] step={step}, skipped={k + 1}, lr=[0.1]"
+        )
+        scale /= 2
+    assert "Reconstructed" not in in_words(
+        explain(read(*rows, f"{at}Increasing dynamic loss scale from 2048.0 to 4096.0"))
+    )
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("1.5", "needless scale"), ("0.0", "endless growth")])
+def test_a_scale_that_grows_for_ever_beside_norms_is_not_float16s(norm: str, kind: str) -> None:
+    # OpenGVLab/VideoMAEv2: another run stands before
+    line = '{{"epoch": {}, "train_loss": {}, "train_loss_scale": {}, "train_grad_norm": ' + norm + "}}"
+    first = [line.format(k, 0.7, 2.0 ** (30 + 3 * k)) for k in range(10)]
+    run = [line.format(k, 0.6 - k / 99, 2.0 ** (16 + 3 * k)) for k in range(14)]
+    said = explain(read_text("log.txt", [f"{each}\n" for each in (*first, *run)]))
+    [told] = [each for each in said.statements if "grown to" in each.what]
+    assert told.kind == kind
+    assert told.lines[0] > len(first)
+    assert said.verdict == ("cannot tell" if kind == "needless scale" else "wrong")
+
+
+def test_an_evaluation_under_any_of_its_names_is_told_where_it_is_not_finite() -> None:
+    run = read(
+        "INFO:root:avg. train_loss 2.701", "INFO:root:avg. test_loss nan avg. Accuracy@1 0.001 - avg. Accuracy@5 0.012"
+    )
+    assert "loss of the evaluation is not finite, on at least 1 line" in in_words(explain(run))
+    assert run.loss.tolist() == [2.701]
+
+
+def test_an_overflow_with_an_arrow_between_its_scales_is_read() -> None:
+    run = read("OVERFLOW! Scale value 4294967296 -> 2147483648", "batch: 9, time: 28.32, loss: 55.84")
+    assert (run.scale[0], run.left[0], run.told[0]) == (2.0**32, 2.0**31, 1)
+
+
+def test_an_event_of_mllog_is_read() -> None:
+    line = ':::MLLOG {{"key": "train_loss", "value": {}, "metadata": {{"lineno": 564}}}}'
+    assert read(line.format(1.92), line.format(1.67)).loss.tolist() == [1.92, 1.67]
+
+
+def test_numbers_of_a_configuration_are_no_losses() -> None:
+    assert not len(
+        read("    LOSS_ENTROPY_W: 0.01", "parameters of networks: {'netE': 3323008, 'vgg_loss': 3505740}").step
+    )
+
+
+def test_of_several_norms_the_largest_is_read_and_one_that_is_not_finite_before_all() -> None:
+    # danijar/dreamer#58; MCG-NJU/MOTIP
+    line = "[{}] model_grad_norm {} / value_grad_norm 40.3 / actor_grad_norm 0.3 / model_loss 58.5"
+    assert read(line.format(5000, "nan"), line.format(6000, 61.0), line.format(7000, 2.0)).norm.tolist() == [
+        np.inf,
+        61.0,
+        40.3,
+    ]
+
+
+def test_the_norm_of_a_batch_that_is_left_out_is_read() -> None:
+    # ml-explore/mlx-lm#1658
+    run = read("Iter 40: SKIPPED non-finite batch (loss 1.23, norm nan) -- weights untouched")
+    assert run.norm.tolist() == [np.inf]
+
+
+def test_a_total_in_brackets_behind_a_losss_name_is_of_the_name_and_a_unit_is_not() -> None:
+    run = read("[1, 0] - train_losses - Autoencoder Loss (total): nan - elapsed time per iteration (ms): 4362.1")
+    assert (run.loss.tolist(), run.unit) == ([np.inf], "line")
+
+
+def test_where_there_is_no_record_an_error_is_not_said_to_follow_one() -> None:
+    said = in_words(explain(read("ERROR:tensorflow:Model diverged with loss = NaN.")))
+    assert "After the last record of a run, if one was read, the log holds an error" in said
+    assert "Records were read" not in said
+
+
+def test_parameters_that_a_program_says_are_not_finite_are_told() -> None:
+    # speechbrain/speechbrain#2031
+    run = read("2023-06-14 13:04:41,744 - speechbrain.core - WARNING - Parameter is not finite: Parameter containing:")
+    assert [each.kind for each in explain(run).wrong] == ["parameters"]
+
+
+def test_a_row_of_a_table_without_lines_is_read_where_its_loss_is_nan() -> None:
+    # juliusfrost/dreamer-pytorch#86
+    at = "2022-07-13 11:45:22.240340  | model_loss/{}              nan"
+    assert np.isinf(read(*map(at.format, ("Average", "Median"))).loss).all()

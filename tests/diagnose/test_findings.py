@@ -108,7 +108,8 @@ SLOW = {"rule": Rule(growth_interval=2000)}
         (plain(np.tile(ALTERNATING, 2), norm=np.tile(ALTERNATING, 2) / 2.0**8), ["scaled norm"]),
         (history(at(), norm=np.full(400, 1e-5), **SLOW), ["scaled clip"]),
         (history(at(), norm=np.ones(400), **SLOW), []),
-        (history(at(n=100), rule=Rule(growth_interval=2)), ["endless growth"]),
+        (history(at(n=100), norm=np.zeros(100), rule=Rule(growth_interval=2)), ["endless growth"]),
+        (history(at(n=100), rule=Rule(growth_interval=2)), []),
     ],
 )  # fmt: skip
 def test_what_is_near_a_finding_and_what_is_one(run, expected):

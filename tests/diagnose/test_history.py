@@ -85,7 +85,7 @@ def test_growths_that_are_not_printed_are_reconstructed(interval: int, level: in
         assert found
     for each in found:
         assert each.numbers["growths"][0] == sum(step.after > step.scale for step in steps[first:last])
-        least, most = each.numbers["interval"]
+        least, most = each.numbers["least"][0], each.numbers["most"][0]
         assert least <= interval <= most
 
 

@@ -101,7 +101,7 @@ def test_what_is_no_record_of_a_scaler_is_none(shape: str) -> None:
 def test_a_range_of_steps_is_no_step() -> None:
     for steps in ("steps {}-{}", "step {}..{}", "step {}~{}", "step {}.5{}"):
         said = words([f"{steps.format(at, at + 100)}: loss 2.5, loss_scale 1024" for at in (1, 101, 201)])
-        assert "lie in lines 1 to 3" in said
+        assert "read in lines 1 to 3" in said
 
 
 def test_rows_of_a_table_are_steps_where_a_column_numbers_them(tmp_path: Path) -> None:

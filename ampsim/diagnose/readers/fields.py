@@ -50,10 +50,11 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
             continue  # a setting's
         if rank > ranks.get(field, UNKNOWN - 1) or (number := as_number(each[1])) is None:
             continue
-        other = field == "loss" and field in best and each[0] != best[field][1][0]
-        if rank < ranks.get(field, UNKNOWN) or (other and not math.isfinite(number)):  # nor is a sum of these finite
+        other = field in ("loss", "norm") and field in best and each[0] != best[field][1][0]
+        more = not math.isfinite(number) or (field == "norm" and number > best[field][0]) if other else False
+        if rank < ranks.get(field, UNKNOWN) or more:  # nor is a sum of these finite
             ranks[field], best[field] = rank, (number, each)
-        elif field in best and rank == ranks[field] and field not in ("loss", "step", "epoch"):
+        elif field in best and rank == ranks[field] and not other and field not in ("loss", "step", "epoch"):
             del best[field]  # of two values nothing tells which is meant; of losses icefall's first is its batch's
     return {field: found for field, found in best.items() if not field.startswith(SOME)} if "loss" in best else best
 

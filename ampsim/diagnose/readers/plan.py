@@ -86,9 +86,10 @@ def _name(text: str) -> str:
 def plan_of(text: str, tokens: Sequence[Token], tag: int) -> Plan | None:
     """Return the plan of a line; the digits of its first `tag` characters are its rank's, and stay.
 
-    None if it has logarithms or means.
+    None if it has logarithms, means or several norms, of which each time another one may be the largest.
     """
-    if any(field_of(name)[2] in LOGARITHM | MEAN for name, _, _ in tokens):
+    names = [field_of(name) for name, _, _ in tokens]
+    if any(last in LOGARITHM | MEAN for *_, last in names) or sum(field == "norm" for field, *_ in names) > 1:
         return None
     best = chosen(tokens)
     fixed = {field: number for field, (number, (_, written, _)) in best.items() if not written[0].isdigit()}

@@ -41,6 +41,9 @@ class TextReader:
         """Return the history of the lines."""
         for text, number, torn in rows(whole(lines, self.wide)):
             self.number = number
+            if torn and self.before.startswith(text):  # the last line, which is the one before once more
+                for each in self.streams.values():
+                    each.builder.twice = True
             if torn or not self.planned(text):
                 self.other(text, torn)
         builders = sorted((each.builder for each in self.streams.values()), key=lambda each: -each.rows)
