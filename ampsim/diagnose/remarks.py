@@ -133,8 +133,8 @@ def _scale(run: Evidence) -> Iterator[Statement]:
     up = np.flatnonzero(run.moves > 0)
     if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
         first = int(np.argmax((values >= JUDGED.endless) & (run.part[rows] == run.part[rows[-1]])))
-        norms = run.norm[rows[first] :]  # which no gradient in float16 could have there
-        other = bool(((norms > 0) & np.isfinite(norms)).any())
+        norms = run.norm[rows[first] :]  # those of float16 are less there, even of 2^40 elements
+        other = bool((np.isfinite(norms) & (norms > 2.0**36 / JUDGED.endless)).any())
         yield make(run, "needless scale" if other else "endless growth", rows[[first, -1]], to=last)
 
 
