@@ -53,7 +53,10 @@ class Evidence(Way):
         for first, last in self.descents[:1]:
             if not (self.moves[: last + 1] > 0).any() and not (self.status[: rows[first]] == 1).any():
                 falls = self.falls_between(first, last)
-                taken = np.diff(np.cumsum(self.status == 1)[rows[falls] - 1])
+                steps = np.cumsum(self.status == 1)[rows[falls] - 1]
+                if self.format.get("updates"):  # which are all taken
+                    steps = np.maximum(self.bounds[0, rows[falls]], 0.0)
+                taken = np.diff(steps)
                 return first, int(falls[np.append(taken > JUDGED.long, True).argmax()])
         return None
 

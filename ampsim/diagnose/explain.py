@@ -97,6 +97,8 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
     total = run.total[~np.isnan(run.total)]
     if not run.unsaid and (run.progress[late] | (run.counts[late] == 0)).any():
         few = max(total.max(), run.least()) if len(total) else run.skips[1]
+        if few == 0:
+            return "none"
         return "counted" if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
     if norms > JUDGED.often * len(run.step):
         finite = "medians" if run.format.get("norm") == "median" else "norms"

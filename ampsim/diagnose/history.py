@@ -227,6 +227,8 @@ def _halved(rows: Floats) -> Floats:
 
 def _join(first: list[float], second: list[float]) -> None:
     """Add what is said again of a row's step, as by another rank: its skips count once, of two norms the largest."""
+    if all(math.isnan(first[at]) for at in (SCALE, NORM, LOSS)):
+        first[LINE] = second[LINE]  # a count of skips alone may come long before
     for at, (old, new) in enumerate(zip(first, second, strict=True)):
         larger = at not in (SKIPPED, NORM, LOSS) or new > old
         if old != old or (new == new and at not in PLACE and larger):

@@ -161,7 +161,8 @@ def _start(run: Evidence) -> Iterator[Statement]:
         return
     (first, last), (values, rows) = run.search, run.points
     numbers = run.step[run.numbered]
-    known = len(numbers) > 1 and numbers[0] <= max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers)))))
+    early = max(20.0, 1.5 * float(np.median(np.abs(np.diff(numbers))))) if len(numbers) > 1 else -1.0
+    known = len(numbers) > 1 and max(numbers[0], run.bounds[0, rows[first]]) <= early
     taken = (run.status[rows[last] :] == 1).any()
     if known and run.halvings(first, last) >= 3 and taken and values[last] >= run.lowest:
         span = np.arange(rows[first], rows[last] + 1)

@@ -82,7 +82,7 @@ def test_a_loss_that_megatron_leaves_out_is_no_good_sign() -> None:
 def test_a_median_of_norms_is_called_one() -> None:
     line = "Epoch: [3]  [{}/625]  eta: 0:01:00  lr: 0.004  loss: {} (2.9)  grad_norm: {} (inf)  time: 0.1  data: 0.0"
     run = read(*(line.format(k, 2.9 - k / 90, 1.5 + k / 70) for k in range(12)))
-    assert explain(run).why.endswith("finite; each is a median over several steps.")
+    assert explain(run).why.endswith("each is a median over several steps, and the mean beside it was not read.")
 
 
 def test_the_deepest_falls_are_named_and_how_many_there_are() -> None:
@@ -389,3 +389,38 @@ def test_a_row_of_a_table_without_lines_is_read_where_its_loss_is_nan() -> None:
     # juliusfrost/dreamer-pytorch#86
     at = "2022-07-13 11:45:22.240340  | model_loss/{}              nan"
     assert np.isinf(read(*map(at.format, ("Average", "Median"))).loss).all()
+
+
+def test_a_fall_after_hundreds_of_updates_is_of_no_search() -> None:
+    # mlcommons/training_results_v0.6 NVIDIA transformer: falls in the first, the second and the fourth epoch
+    said, line = (
+        "| WARNING: overflow detected, setting loss scale to: {}.0",
+        "| epoch {:03} | loss {} | num_updates {} | gnorm 2.5",
+    )
+    scales = {1: [64, 32], 2: [16], 4: [8]}
+    lines = [text for k in range(1, 6)
+             for text in (*map(said.format, scales.get(k, ())), line.format(k, 11 - k, 250 * k))]  # fmt: skip
+    assert "The scale falls from 32 to 8, lines 2 to 7." in in_words(explain(read(*lines)))
+    early = [*map(said.format, (64, 32, 16, 8)), *(line.format(k, 11 - k, 250 * k) for k in range(1, 6))]
+    assert "begins with a fall of the scale, from 64 to 8" in in_words(explain(read(*early)))
+
+
+def test_where_no_skip_is_counted_none_is_said_to_be_told() -> None:
+    line = "[2025-02-06 23:57:21,686] [INFO] [logging.py:129:log_dist] [Rank 0] step={}, skipped=0, lr=[0.1]"
+    why = explain(read(*(line.format(k) for k in range(0, 90, 10)))).why
+    assert "it counts skips, and tells of none" in why
+
+
+def test_a_scale_is_of_the_line_that_has_it_where_skips_were_counted_before() -> None:
+    run = read(
+        "[2025-02-06 23:57:21,686] [INFO] [logging.py:129:log_dist] [Rank 0] step=0, skipped=0, lr=[0.0005]",
+        "Epoch: [0]  [   0/2757]  eta: 5:34:48  loss: 4.9763 (4.9763)  loss_scale: 128.0000 (128.0000)",
+    )
+    assert (run.line.tolist(), run.scale.tolist()) == ([2], [128])
+
+
+def test_losses_behind_an_accuracy_of_the_validation_and_those_of_gluoncv_are_read() -> None:
+    acc = "Epoch: {}/100 Train accuracy: 1.8e-01 Validation accuracy: 1.456667e-01 Loss {} Time taken: 0:00:45.996090"
+    assert read(acc.format(3, 2.5), acc.format(4, "nan")).loss.tolist() == [2.5, np.inf]
+    # dmlc/gluon-cv#142
+    assert read("INFO:root:[Epoch 0][Batch 1], CrossEntropy=nan, SmoothL1=nan").loss.tolist() == [np.inf]

@@ -51,7 +51,7 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
         if rank > ranks.get(field, UNKNOWN - 1) or (number := as_number(each[1])) is None:
             continue
         other = field in ("loss", "norm") and field in best and each[0] != best[field][1][0]
-        more = not math.isfinite(number) or (field == "norm" and number > best[field][0]) if other else False
+        more = other and (not math.isfinite(number) or (field == "norm" and number > best[field][0]))
         if rank < ranks.get(field, UNKNOWN) or more:  # nor is a sum of these finite
             ranks[field], best[field] = rank, (number, each)
         elif field in best and rank == ranks[field] and not other and field not in ("loss", "step", "epoch"):
