@@ -72,7 +72,8 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     never = not (run.status == 1).any()
     if bad < 3 or run.settings.get("cut") or (never and run.goes_on(rows)):
         return
-    if "count" in run.settings and np.nanmax(run.skipped[rows], initial=0) > 1 and bad < np.ptp(run.step[rows]):
+    numbers = "count" in run.settings or run.format.get("counts") == "since"
+    if numbers and np.nanmax(run.skipped[rows], initial=0) > 1 and bad < np.ptp(run.step[rows]):
         return  # numbers that are no flags, of fewer steps than passed
     inside = np.flatnonzero(at >= rows[0])
     final = float(values[-1]) if len(values) else math.nan

@@ -157,6 +157,7 @@ def lies(log: Log) -> list[str]:
 @example(Log("never started", "gan", count=20, begin=0, seed=3, every=1))
 @example(Log("searching", "fairseq", count=20, begin=0, seed=0, every=10, torn=True, twice=True))
 @example(Log("scale 0", "fairseq", count=20, begin=1, seed=0, every=10, torn=True, twice=True))
+@example(Log("searching", "Megatron", count=80, begin=0, seed=108, every=10, thin=7))
 @given(logs())
 def test_every_statement_is_true_of_the_run_behind_the_log(log: Log) -> None:
     assert not lies(log)
