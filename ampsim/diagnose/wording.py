@@ -21,10 +21,10 @@ def counted(number: float, noun: str) -> str:
 def scale_text(scale: float) -> str:
     """Return a loss scale in few characters, exact if it is a power of two.
 
-    >>> scale_text(65536.0), scale_text(2.0**20), scale_text(2.0**-185), scale_text(5.29e-23)
-    ('65536', '2^20', '2^-185', '5.29e-23')
+    >>> scale_text(65536.0), scale_text(2.0**20), scale_text(2.0**-185), scale_text(5.29e-23), scale_text(8e-323)
+    ('65536', '2^20', '2^-185', '5.29e-23', '8e-323')
     """
-    text = f"{scale:g}"
+    text = f"{scale:g}" if not 0 < scale < 2.0**-1022 else repr(scale)  # of few digits
     return text if float(text) == scale or binade(scale) is None else f"2^{binade(scale)}"
 
 

@@ -33,7 +33,7 @@ def run(*scales, every=1, program="ampsim.watch", **columns):
         (run(0.5, 0.0, every=200), "Skipped: at least 1 step,"),  # printed with few digits, or set by hand
         (run(4.0, 1.0, every=10), "Skipped: at least 1 step,"),  # by which factor is not said
         (run(4.0, 1.0, every=10, program="Megatron"), "Skipped: at least 2 steps,"),  # its factor is fixed
-        (run(2.0, 2.0, skipped=[1.0, 0.0]), "Skipped: 1 step, as told in steps 0 to 1."),
+        (run(2.0, 2.0, skipped=[1.0, 0.0]), "Skipped: 1 step, as follows from steps 0 to 1."),
         (run(700.0, 300.0, program="test"), "Not every printed scale is a power of two"),
     ],
 )

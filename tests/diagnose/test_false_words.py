@@ -82,7 +82,7 @@ def test_a_loss_that_megatron_leaves_out_is_no_good_sign() -> None:
 def test_a_median_of_norms_is_called_one() -> None:
     line = "Epoch: [3]  [{}/625]  eta: 0:01:00  lr: 0.004  loss: {} (2.9)  grad_norm: {} (inf)  time: 0.1  data: 0.0"
     run = read(*(line.format(k, 2.9 - k / 90, 1.5 + k / 70) for k in range(12)))
-    assert explain(run).why.endswith("each is a median over several steps, and the mean beside it was not read.")
+    assert explain(run).why.endswith("each is a median over one step or more, and the mean beside it was not read.")
 
 
 def test_the_deepest_falls_are_named_and_how_many_there_are() -> None:
@@ -424,3 +424,15 @@ def test_losses_behind_an_accuracy_of_the_validation_and_those_of_gluoncv_are_re
     assert read(acc.format(3, 2.5), acc.format(4, "nan")).loss.tolist() == [2.5, np.inf]
     # dmlc/gluon-cv#142
     assert read("INFO:root:[Epoch 0][Batch 1], CrossEntropy=nan, SmoothL1=nan").loss.tolist() == [np.inf]
+
+
+def test_a_subnormal_scale_is_said_as_it_is_printed() -> None:
+    # NVIDIA/waveglow#79
+    said = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to {}"
+    assert "8e-323 at first" in in_words(explain(read(*map(said.format, ("8e-323", "4e-323", "2e-323")))))
+
+
+def test_a_loss_that_nemo_warns_of_is_told() -> None:
+    # NVIDIA/NeMo#1225
+    run = read("[NeMo W 2020-09-26 17:52:50 actions:1479] Loss is NaN or inf.")
+    assert run.loss.tolist() == [np.inf]

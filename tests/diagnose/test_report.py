@@ -56,7 +56,7 @@ def text(page):
 
 def test_a_healthy_run_is_said_to_be_healthy():
     assert "Healthy, as far as these lines tell" in text(report(HEALTHY))
-    assert "Skipped: 2 steps, as told in steps 0 to 399." in text(report(HEALTHY))
+    assert "Skipped: 2 steps, as follows from steps 0 to 399." in text(report(HEALTHY))
 
 
 def test_a_finding_comes_with_its_step_and_what_to_try():
@@ -218,7 +218,7 @@ def test_report_writes_beside_the_run_or_where_it_is_told(recorded, tmp_path):
     page = (tmp_path / "run.html").read_text()
     assert run("report", recorded, "-o", tmp_path / "other.html")[0] == 0
     assert (tmp_path / "other.html").read_text() == page
-    assert "Skipped: 1 step, as told in steps 0 to 39." in text(page)
+    assert "Skipped: 1 step, as follows from steps 0 to 39." in text(page)
 
 
 def test_explain_writes_the_same_page(recorded, tmp_path):
