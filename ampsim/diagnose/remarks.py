@@ -116,7 +116,8 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
         search = values[last] >= run.lowest and (run.before[first] < 0 or hidden or late or not len(taken))
         if depth >= JUDGED.descent and not search and not stands and not (values[last + 1 :] > values[last]).any():
             way = _way(run, first, last)
-            yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=round(depth, 2), **way)
+            most = None if values[last] == 0 else round(depth, 2)  # what is printed as 0 may be less
+            yield make(run, "collapse", np.unique(rows[first : last + 1]), halvings=(round(depth, 2), most), **way)
 
 
 def _scale(run: Evidence) -> Iterator[Statement]:

@@ -24,7 +24,7 @@ def scale_text(scale: float) -> str:
     >>> scale_text(65536.0), scale_text(2.0**20), scale_text(2.0**-185), scale_text(5.29e-23), scale_text(8e-323)
     ('65536', '2^20', '2^-185', '5.29e-23', '8e-323')
     """
-    text = f"{scale:g}" if not 0 < scale < 2.0**-1022 else repr(scale)  # of few digits
+    text = f"{scale:g}" if not 0 < scale < 2.0**-1022 else repr(float(scale))  # of few digits
     return text if float(text) == scale or binade(scale) is None else f"2^{binade(scale)}"
 
 

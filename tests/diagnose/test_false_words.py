@@ -82,7 +82,8 @@ def test_a_loss_that_megatron_leaves_out_is_no_good_sign() -> None:
 def test_a_median_of_norms_is_called_one() -> None:
     line = "Epoch: [3]  [{}/625]  eta: 0:01:00  lr: 0.004  loss: {} (2.9)  grad_norm: {} (inf)  time: 0.1  data: 0.0"
     run = read(*(line.format(k, 2.9 - k / 90, 1.5 + k / 70) for k in range(12)))
-    assert explain(run).why.endswith("each is a median over one step or more, and the mean beside it was not read.")
+    assert explain(run).why.endswith("each is a median over one step or more.")
+    assert "a mean that is not finite is printed, on at least 12 lines: " in in_words(explain(run))
 
 
 def test_the_deepest_falls_are_named_and_how_many_there_are() -> None:
@@ -436,3 +437,18 @@ def test_a_loss_that_nemo_warns_of_is_told() -> None:
     # NVIDIA/NeMo#1225
     run = read("[NeMo W 2020-09-26 17:52:50 actions:1479] Loss is NaN or inf.")
     assert run.loss.tolist() == [np.inf]
+
+
+def test_a_fall_to_a_printed_0_has_as_many_halvings_at_least() -> None:
+    # deepinsight/insightface#1715
+    line = (
+        "Speed 463.03 samples/sec   Loss {}   Epoch: 0   Global Step: {}   Fp16 Grad Scale: {:2}   Required: 237 hours"
+    )
+    said = explain(read(line.format(44.1, 2750, 12800), line.format(43.0, 2800, 12800), line.format("nan", 2850, 0)))
+    assert "at least 14.64 halvings" in in_words(said)
+
+
+def test_a_record_of_several_lines_is_said_to_go_by_its_last(tmp_path: Path) -> None:
+    state = tmp_path / "trainer_state.json"
+    state.write_text(json.dumps({"log_history": [{"loss": 2.5, "step": 1}, {"loss": 2.4, "step": 2}]}, indent=1))
+    assert "A record of several lines goes by the last of them." in in_words(explain(read_history(state)))

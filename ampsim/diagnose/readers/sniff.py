@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -79,12 +79,12 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
     everything, source = itertools.chain(head, lines), str(path)
     first = next((line for line in head if line.strip()), "")
     if first.lstrip().startswith("{") and '"log_history"' in "".join(head):
-        return history_of(source, "HF Trainer", object_rows(everything))
+        return _of_objects(source, "HF Trainer", everything)
     if first.lstrip().startswith("{") and path.suffix != ".ipynb" and parsed(first):
         program = next((each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines")
         return history_of(source, program, json_rows(everything))
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
-        return history_of(source, "JSON", object_rows(everything))
+        return _of_objects(source, "JSON", everything)
     if path.suffix == ".ipynb":
         history = read_text(source, _printed("".join(everything)))
         history.notes.append("Lines are counted in what the notebook's cells printed, not in its file.")
@@ -93,6 +93,12 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
         if separator in first and _is_table(first, head, separator):
             return history_of(source, "CSV", csv_rows(everything, separator))
     return read_text(source, everything)
+
+
+def _of_objects(source: str, program: str, lines: Iterable[str]) -> History:
+    history = history_of(source, program, object_rows(lines))
+    history.notes.append("A record of several lines goes by the last of them.")
+    return history
 
 
 def _printed(notebook: str) -> Iterator[str]:

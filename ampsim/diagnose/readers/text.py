@@ -17,7 +17,7 @@ from ampsim.diagnose.readers.plan import PLANS, Form, Plan, Token, form_of, numb
 from ampsim.diagnose.readers.stream import UNKNOWN, Stream
 
 _LAST, _GAPS, _COLOUR, _TAG, _RANK = map(pattern, ("last", "gaps", "colour", "tag", "rank"))
-_BAR, _ASIDE, _OTHER = map(pattern, ("bar", "aside", "other"))
+_BAR, _ASIDE, _OTHER, _MEAN = map(pattern, ("bar", "aside", "other", "mean_norm"))
 _WORDS, _ENDS = TABLE["words"]["run"], TABLE["words"]["error"]
 _AVERAGED = [each["mark"] for each in PROGRAMS if each.get("scale") == "means"]
 SHOWN = frozenset({"scale", "norm", "loss"})  # one of them makes a line a record of the run
@@ -195,13 +195,7 @@ class TextReader:
         stream.builder.loss = with_loss(entry, stream.builder.loss)
         stream.builder.twice |= text == self.before
         self.before = text
-        if not math.isfinite(entry.get("evaluated", 0.0)):
-            stream.builder.say("evaluation", self.number)
-        if not 0 < entry.get("whole", 1.0) < math.inf:
-            stream.builder.say("whole run", self.number)
-        bare = {"step", "scale", "nans"} <= entry.keys() and "loss" not in entry  # a whole line of Megatron's
-        if bare and stream.builder.loss == "loss" and not entry["nans"] and entry.get("skipped") == 0:
-            stream.builder.say("left out", self.number)
+        self._besides(stream.builder, entry, text)
         if form.total and "skipped" in entry:
             if self._other_rank(stream, text):
                 return
@@ -219,6 +213,18 @@ class TextReader:
             stream.step = step
         entry["line"] = self.number
         stream.builder.add(step, entry)
+
+    def _besides(self, builder: HistoryBuilder, entry: Entry, text: str) -> None:
+        """Keep what a line says besides its numbers."""
+        if not math.isfinite(entry.get("evaluated", 0.0)):
+            builder.say("evaluation", self.number)
+        if "norm" in entry and ("(inf)" in text or "(nan)" in text) and _MEAN.search(text):
+            builder.say("mean beside", self.number)
+        if not 0 < entry.get("whole", 1.0) < math.inf:
+            builder.say("whole run", self.number)
+        bare = {"step", "scale", "nans"} <= entry.keys() and "loss" not in entry  # a whole line of Megatron's
+        if bare and builder.loss == "loss" and not entry["nans"] and entry.get("skipped") == 0:
+            builder.say("left out", self.number)
 
     def _skips(self, stream: Stream, entry: Entry, form: Form, steps: float) -> None:
         """Take a count for a total where it has shown to be one, or for a number of no known meaning."""
