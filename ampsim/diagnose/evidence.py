@@ -196,8 +196,11 @@ class Evidence(Way):
 
     def weight(self, rows: Ints) -> int:
         """Return how many steps were skipped or had gradients that were not finite, at least, by some rows."""
-        told, counts, norms = np.nansum(self.told[rows]), np.nansum(self.counts[rows]), np.isinf(self.norm[rows]).sum()
-        return int(max(told, counts, norms))  # they may tell of one step
+        counts = self.counts.copy()
+        if len(rows) and (self.status[: rows[0]] == 1).any():
+            counts[np.flatnonzero(~np.isnan(self.total))[:1]] = 0.0  # what the first total counts may have come before
+        told, norms = np.nansum(self.told[rows]), np.isinf(self.norm[rows]).sum()
+        return int(max(told, np.nansum(counts[rows]), norms))  # they may tell of one step
 
 
 def _held(values: Floats) -> Floats:

@@ -452,3 +452,12 @@ def test_a_record_of_several_lines_is_said_to_go_by_its_last(tmp_path: Path) -> 
     state = tmp_path / "trainer_state.json"
     state.write_text(json.dumps({"log_history": [{"loss": 2.5, "step": 1}, {"loss": 2.4, "step": 2}]}, indent=1))
     assert "A record of several lines goes by the last of them." in in_words(explain(read_history(state)))
+
+
+def test_a_first_count_of_all_skips_is_not_of_the_end_of_the_log() -> None:
+    line = "Epoch: [23]  [{}/893]  eta: 0:09:31  loss: 0.3 (0.3)  loss_scale: {}.0 (6059.8)"
+    lines = [line.format(k, 4096 if k < 300 else 8192) for k in range(0, 400, 10)]
+    count = "[2025-03-11 08:11:00,000] [INFO] [logging.py:129:log_dist] [Rank 0] step=21000, skipped=123, lr=[0.1]"
+    assert "ends in at least" not in in_words(
+        explain(read(*lines, count, line.format(400, 8192), line.format(410, 8192)))
+    )
