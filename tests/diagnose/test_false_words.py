@@ -183,11 +183,12 @@ def test_a_weight_of_a_loss_in_a_configuration_is_no_scale() -> None:
     # k2-fsa/icefall train.py prints its parameters as one dictionary
     run = read(
         "2023-09-07 22:39:07,139 INFO [train.py:984] (0/2) {'best_valid_loss': inf, 'simple_loss_scale': 0.5, "
-        "'lm_scale': 0.25, 'use_fp16': True, 'world_size': 2, 'print_diagnostics': False}",
+        "'lm_scale': 0.25, 'use_fp16': True, 'world_size': 2, 'print_diagnostics': False, 'inf_check': False}",
         "2023-09-07 22:40:11,000 INFO [train.py:902] (0/2) Epoch 1, batch 0, loss[loss=7.8, simple_loss=7.1], "
         "batch size: 30, lr: 2.25e-02, grad_scale: 2.0",
     )
     assert run.scale.tolist() == [2.0]
+    assert len(read("{'loss': 2.5, 'loss_scale': 8.0, 'found_inf': False, 'skipped': False}").step) == 1
 
 
 LINES_OF_HF = (

@@ -141,6 +141,9 @@ LOGS: list[tuple[str, str]] = [
     ("apex.log", "step 1 loss: 0.4\n" + "Gradient overflow. Skipping, reducing loss scale to 8\n" * 2),
     ("swin.log", "INFO Train:\tloss 3.2 (3.3)\tgrad_norm 1.03 (nan)\tloss_scale 8.0 (9.0)\n" * 3),
     ("epochs.log", "".join(f"epoch {e} \x1b[2mstep {i}\x1b[0m loss: 2\r\n" for e in (0, 1) for i in (0, 10, 20))),
+    ("shrinking.log", "".join(
+        f"Epoch: [{e}]  [{i:4}/{n}]  eta: 0:01:00  loss: 4.9 (5.0)  loss_scale: {2.0**(9 - e)} ({2.0**(9 - e)})\n"
+        for e, n in enumerate((40, 20, 4)) for i in (0, n - 1))),
     ("names.log", "step 3 scale: 8\nstep 3 eval_loss: 1 gate loss: 7 params norm: 9 number of nan iterations: 1"),
     *((name, text) for name, text, _ in logs.PROGRAMS),
     ("log.jsonl", '{"global_step": 10, "train/loss": 2.5, "loss_scale": 8}\n{"global_step": 11, "loss": NaN}\n'),

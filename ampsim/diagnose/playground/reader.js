@@ -159,7 +159,7 @@ const Reader = (() => {
     const said = table.sentence.map((each) => ({ ...each, found: compiled(each.pattern) }));
     const spellings = table.spelling.map((each) => ({ ...each, found: compiled(each.pattern, "g"), as: each.as.replaceAll(/\\(\d)/g, "$$$1") }));
     const programs = table.program.map(({ name, mark }) => [name, new RegExp(mark)]);
-    const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0 };
+    const seen = { step: -1, rank: undefined, told: undefined, epoch: -1, before: 0, pair: [-1, 0, 0] };
     let columns = [], bar = [-1, 0]; // where the longest progress bar stands, and its end
 
     const running = () => (bar[0] < bar[1] ? bar[0] : -1); // a bar at its end may be any loop's
@@ -180,9 +180,17 @@ const Reader = (() => {
       return true;
     }
 
+    // The step of a batch; an epoch begins where the last one ended, which may have had more or fewer.
+    function stepIn(...numbers) {
+      const [epoch, batch, batches] = numbers.map(Number), [last, before, many] = seen.pair;
+      const begin = epoch === last ? before : epoch === last + 1 && many ? before + many : epoch * batches;
+      seen.pair = [epoch, begin, batches];
+      return begin + batch;
+    }
+
     function stepOf(step, line) {
       const epoch = EPOCH.exec(line), batch = epoch && BATCH.exec(line), pair = PAIR_OF.exec(line);
-      step ??= STEP.exec(line)?.[1] ?? (pair ? Number(pair[1]) * Number(pair[3]) + Number(pair[2]) : undefined) ?? (batch ? Number(epoch[1]) * Number(batch[2]) + Number(batch[1]) : undefined);
+      step ??= STEP.exec(line)?.[1] ?? (pair ? stepIn(pair[1], pair[2], pair[3]) : undefined) ?? (batch ? stepIn(epoch[1], batch[1], batch[2]) : undefined);
       step = step === undefined ? -1 : Number(step);
       if (!(step >= 0 && step < 2 ** 53)) return Math.max(seen.step + 1, running());
       if (epoch && !batch && Number(epoch[1]) > seen.epoch) { // steps may be counted anew in each epoch
