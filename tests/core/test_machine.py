@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import pickle
 import re
 from fractions import Fraction
 
@@ -24,97 +23,61 @@ RECIPROCAL = Arithmetic(round_factors=True, backoff="reciprocal")
 
 NAN, INF = math.nan, math.inf
 
-POSITIVE = "expected a positive finite number; torch starts at 2.0**16"
-HOLDABLE = "expected a number that format can hold; pass one between 2.0**-126 and 2.0**127"
-GROWING = "expected a finite number >= 1; to never grow pass growth_factor=1.0"
-SHRINKING = "expected a number in (0, 1]; to never back off pass backoff_factor=1.0"
-STEPS = "expected at least 1; to never grow pass growth_factor=1.0"
-FLOOR = "expected a finite number >= 0; for no floor pass None"
-CEILING = "expected a positive number; for no ceiling pass None"
-ORDER = "expected min_scale <= max_scale; swap them, or pass None for the bound that is not wanted"
-REFILL = "expected a set of 'clean', 'growth', 'backoff'; Megatron's is frozenset({'growth'})"
-APART = "leave arithmetic at its default to choose the two factors apart"
-REAL = "expected a real number; pass a float such as 2.0"
-NUMBER = "expected a real number; leave it out to take the default"
-WHOLE = "expected a whole number; pass an int such as 2000"
-
-VALUE_ERRORS = [  # the value, what was expected; the cure
-    ({"init_scale": 0.0}, f"init_scale=0.0: {POSITIVE}"),
-    ({"init_scale": -1.0}, f"init_scale=-1.0: {POSITIVE}"),
-    ({"init_scale": INF}, f"init_scale=inf: {POSITIVE}"),
-    ({"init_scale": NAN}, f"init_scale=nan: {POSITIVE}"),
-    ({"init_scale": 1e39}, f"init_scale=1e+39 is inf in float32: {HOLDABLE}"),
-    ({"init_scale": 1e-46}, f"init_scale=1e-46 is 0.0 in float32: {HOLDABLE}"),
-    ({"growth_factor": 0.5}, f"growth_factor=0.5: {GROWING}"),
-    ({"growth_factor": INF}, f"growth_factor=inf: {GROWING}"),
-    ({"growth_factor": NAN}, f"growth_factor=nan: {GROWING}"),
-    ({"backoff_factor": 0.0}, f"backoff_factor=0.0: {SHRINKING}"),
-    ({"backoff_factor": 1.5}, f"backoff_factor=1.5: {SHRINKING}"),
-    ({"backoff_factor": NAN}, f"backoff_factor=nan: {SHRINKING}"),
-    ({"growth_interval": 0}, f"growth_interval=0: {STEPS}"),
-    ({"growth_interval": -3}, f"growth_interval=-3: {STEPS}"),
-    ({"hysteresis": 0}, "hysteresis=0: expected at least 1; to back off at every overflow pass hysteresis=1"),
-    ({"delay": -1}, "delay=-1: expected at least 0; to use each scale at once pass delay=0"),
-    ({"min_scale": -1.0}, f"min_scale=-1.0: {FLOOR}"),
-    ({"min_scale": INF}, f"min_scale=inf: {FLOOR}"),
-    ({"min_scale": NAN}, f"min_scale=nan: {FLOOR}"),
-    ({"max_scale": 0.0}, f"max_scale=0.0: {CEILING}"),
-    ({"max_scale": NAN}, f"max_scale=nan: {CEILING}"),
-    ({"min_scale": 8.0, "max_scale": 4.0}, f"min_scale=8.0 > max_scale=4.0: {ORDER}"),
-    ({"growth_test": ">"}, "growth_test='>': expected one of '==', '>='"),
-    ({"hysteresis_refill": {"good"}}, f"hysteresis_refill={{'good'}}: {REFILL}"),
-    ({"hysteresis_refill": "clean"}, f"hysteresis_refill='clean': {REFILL}"),
-    (
-        {"arithmetic": DIVIDING, "growth_factor": 4.0},
-        f"backoff_factor=0.5 with a backoff that divides by growth_factor=4.0: expected 0.25; {APART}",
-    ),
-    (
-        {"arithmetic": RECIPROCAL, "backoff_factor": 0.25},
-        f"backoff_factor=0.25 with a backoff that divides by growth_factor=2.0: expected 0.5; {APART}",
-    ),
-]
-TYPE_ERRORS = [
-    ({"init_scale": True}, f"init_scale=True is a bool: {REAL}"),
-    ({"init_scale": "65536"}, f"init_scale='65536' is a str: {REAL}"),
-    ({"init_scale": None}, f"init_scale=None: {NUMBER}"),
-    ({"growth_factor": True}, f"growth_factor=True is a bool: {REAL}"),
-    ({"growth_factor": 2j}, f"growth_factor=2j is a complex: {REAL}"),
-    ({"growth_factor": None}, f"growth_factor=None: {NUMBER}"),
-    ({"backoff_factor": "0.5"}, f"backoff_factor='0.5' is a str: {REAL}"),
-    ({"backoff_factor": None}, f"backoff_factor=None: {NUMBER}"),
-    ({"min_scale": False}, f"min_scale=False is a bool: {REAL}"),
-    ({"max_scale": "inf"}, f"max_scale='inf' is a str: {REAL}"),
-    ({"growth_interval": 2000.0}, f"growth_interval=2000.0 is a float: {WHOLE}"),
-    ({"growth_interval": True}, f"growth_interval=True is a bool: {WHOLE}"),
-    ({"growth_interval": "2000"}, f"growth_interval='2000' is a str: {WHOLE}"),
-    ({"hysteresis": 2.0}, f"hysteresis=2.0 is a float: {WHOLE}"),
-    ({"delay": True}, f"delay=True is a bool: {WHOLE}"),
-]
-REFUSED = [(fields, ValueError, text) for fields, text in VALUE_ERRORS] + [
-    (fields, TypeError, text) for fields, text in TYPE_ERRORS
-]
+OUT_OF_RANGE = {
+    "init_scale": [0.0, -1.0, INF, NAN, 1e39, 1e-46],  # the last two are inf and 0 in float32
+    "growth_factor": [0.5, INF, NAN],
+    "backoff_factor": [0.0, 1.5, NAN],
+    "growth_interval": [0, -3],
+    "hysteresis": [0],
+    "delay": [-1],
+    "min_scale": [-1.0, INF, NAN, 1e300],
+    "max_scale": [0.0, NAN, 1e-60],
+    "growth_test": [">"],
+    "hysteresis_refill": [{"good"}, "clean", 5, [["clean"]]],
+}
+OF_WRONG_TYPE = {
+    "init_scale": [True, "65536", None],
+    "growth_factor": [True, 2j, None],
+    "backoff_factor": ["0.5", None],
+    "min_scale": [False],
+    "max_scale": ["inf"],
+    "growth_interval": [2000.0, True, "2000"],
+    "hysteresis": [2.0],
+    "delay": [True],
+    "arithmetic": [None, 3],
+    "quirks": [[1]],
+}
+REFUSED = [(ValueError, field, value) for field, values in OUT_OF_RANGE.items() for value in values]
+REFUSED += [(TypeError, field, value) for field, values in OF_WRONG_TYPE.items() for value in values]
 
 
-@pytest.mark.parametrize(("fields", "error", "text"), REFUSED, ids=lambda v: str(v) if isinstance(v, dict) else "")
-def test_refused_with_value_expectation_and_cure(fields, error, text) -> None:
-    with pytest.raises(error, match=f"^{re.escape(text)}$") as caught:
-        Rule(**fields)
+@pytest.mark.parametrize(("error", "field", "value"), REFUSED)
+def test_refused_with_its_value(error, field, value) -> None:
+    with pytest.raises(error, match=re.escape(f"{field}={value!r}")) as caught:
+        Rule(**{field: value})
     assert type(caught.value) is error
+    assert getattr(Rule.unchecked(**{field: value}), field) is value
 
 
-@pytest.mark.parametrize("fields", [case[0] for case in REFUSED], ids=str)
-def test_unchecked_takes_what_is_refused(fields) -> None:
-    rule = Rule.unchecked(**fields)
-    for name, value in fields.items():
-        assert getattr(rule, name) is value
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"min_scale": 8.0, "max_scale": 4.0}, "min_scale=8.0 > max_scale=4.0"),
+        ({"arithmetic": DIVIDING, "growth_factor": 4.0}, "backoff_factor=0.5 .* expected 0.25"),
+        ({"arithmetic": RECIPROCAL, "backoff_factor": 0.25}, "backoff_factor=0.25 .* expected 0.5"),
+        ({"init_scale": 10**400}, "init_scale"),
+    ],
+)
+def test_fields_that_do_not_fit(fields, shown) -> None:
+    with pytest.raises(ValueError, match=shown):
+        Rule(**fields)
 
 
-def test_unchecked_fills_in_the_defaults_and_refuses_unknown_names() -> None:
+def test_unchecked_knows_its_fields() -> None:
     assert Rule.unchecked() == Rule()
     assert hash(Rule.unchecked(delay=1)) == hash(Rule(delay=1))
-    assert Rule.unchecked().arithmetic is not None
-    with pytest.raises(TypeError, match=r"unknown fields \['growth', 'shrink'\]: expected some of \['init_scale', "):
-        Rule.unchecked(shrink=0.5, growth=2.0)
+    with pytest.raises(TypeError, match="shrink"):
+        Rule.unchecked(shrink=0.5)
 
 
 def test_a_permissive_rule_runs() -> None:
@@ -134,6 +97,7 @@ def test_a_permissive_rule_runs() -> None:
         {"init_scale": 2.0**-149},
         {"init_scale": 1e39, "arithmetic": Arithmetic(dtype="float64")},
         {"hysteresis_refill": frozenset()},
+        {"hysteresis_refill": {"clean"}, "quirks": []},
         {"arithmetic": DIVIDING, "growth_factor": 4.0, "backoff_factor": 0.25},
         {"init_scale": 65536, "growth_factor": 2, "backoff_factor": Fraction(1, 2)},
         {"init_scale": np.float32(1024), "growth_interval": np.int64(3)},
@@ -142,6 +106,7 @@ def test_a_permissive_rule_runs() -> None:
 )
 def test_edge_values_are_taken_and_run(fields) -> None:
     rule = Rule(**fields)
+    assert hash(rule) == hash(rule.replace())
     assert all(isinstance(state.scale, float) for state in run(rule, "0101" * 3))
 
 
@@ -156,39 +121,9 @@ def test_the_defaults_are_torchs() -> None:
     rule = Rule()
     assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (65536.0, 2.0, 0.5, 2000)
     assert (rule.min_scale, rule.max_scale, rule.hysteresis, rule.delay, rule.growth_test) == (None, None, 1, 0, "==")
-    assert Rule(1024.0, 4.0, 0.25, 10) == Rule(
-        init_scale=1024.0, growth_factor=4.0, backoff_factor=0.25, growth_interval=10
-    )
-    with pytest.raises(TypeError):
-        Rule(1.0, 2.0, 0.5, 10, 1.0)  # bounds and the rest by name only
-
-
-@pytest.mark.parametrize("call", [lambda x: init(x), lambda x: update(x, None, False)], ids=["init", "update"])
-def test_what_is_no_rule_is_refused(call) -> None:
-    with pytest.raises(
-        TypeError, match="'torch' is no rule: expected a Rule, or a policy with init, update and override"
-    ):
-        call("torch")
 
 
 # --------------------------------------------------------------------------------- rules and states as values
-
-
-def test_a_state_is_frozen_hashable_and_small() -> None:
-    state = init(Rule())
-    assert state == State(65536.0, 0, 0, (), ())
-    assert {state: "in a dict"}[State(65536.0)] == "in a dict"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        state.scale = 1.0
-    assert not hasattr(state, "__dict__")
-
-
-def test_a_rule_is_frozen_hashable_and_survives_pickle() -> None:
-    rule = Rule(growth_interval=7, hysteresis=2, arithmetic=DIVIDING)
-    assert pickle.loads(pickle.dumps(rule)) == rule  # noqa: S301 - our own bytes
-    assert {rule: 1}[dataclasses.replace(rule)] == 1
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        rule.growth_interval = 8
 
 
 def test_recall_and_remember() -> None:
@@ -202,18 +137,11 @@ def test_recall_and_remember() -> None:
 # ------------------------------------------------------------------------------------------------- one update
 
 
-def test_growth_waits_for_the_interval_and_restarts_the_count() -> None:
+def test_a_history_by_hand() -> None:
     rule = Rule(1024.0, growth_interval=3)
-    assert [(s.scale, s.growth_tracker) for s in run(rule, "0000000")] == [
-        (1024, 1), (1024, 2), (2048, 0), (2048, 1), (2048, 2), (4096, 0), (4096, 1)
-    ]  # fmt: skip
-
-
-def test_an_overflow_backs_off_and_breaks_the_streak() -> None:
-    rule = Rule(1024.0, growth_interval=3)
-    assert [(s.scale, s.growth_tracker) for s in run(rule, "0010001")] == [
-        (1024, 1), (1024, 2), (512, 0), (512, 1), (512, 2), (1024, 0), (512, 0)
-    ]  # fmt: skip
+    states = run(rule, "0000010001")
+    assert [state.scale for state in states] == [1024, 1024, 2048, 2048, 2048, 1024, 1024, 1024, 2048, 1024]
+    assert [state.growth_tracker for state in states] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -230,34 +158,20 @@ def test_whatever_is_false_is_a_clean_step(found_inf) -> None:
     assert update(Rule(8.0), State(8.0, 5), found_inf) == State(8.0, 6)
 
 
-def test_quirks_see_a_plain_bool() -> None:
-    class Spy(Quirk):
-        def update(self, advance, rule, state, found_inf):
-            assert type(found_inf) is bool
-            return advance(rule, state, found_inf)
-
-    update(Rule(quirks=(Spy(),)), init(Rule()), np.float32("nan"))
-
-
-def test_quirks_wrap_the_machine_outermost_last() -> None:
-    order = []
+def test_the_last_quirk_is_outermost() -> None:
+    seen = []
 
     @dataclasses.dataclass(frozen=True)
     class Named(Quirk):
         name: str
 
         def update(self, advance, rule, state, found_inf):
-            order.append(self.name)
+            seen.append((self.name, type(found_inf)))
             return advance(rule, state, found_inf)
 
     rule = Rule(quirks=(Named("inner"), Named("outer")))
-    update(rule, init(rule), False)
-    assert order == ["outer", "inner"]
-
-
-def test_a_quirk_that_overrides_nothing_changes_nothing() -> None:
-    plain, wrapped = Rule(8.0, growth_interval=2), Rule(8.0, growth_interval=2, quirks=(Quirk(), Quirk()))
-    assert run(plain, "0010001") == run(wrapped, "0010001")
+    update(rule, init(rule), np.float32("nan"))
+    assert seen == [("outer", bool), ("inner", bool)]
 
 
 @pytest.mark.parametrize(("test", "grows"), [("==", False), (">=", True)])
@@ -389,32 +303,6 @@ def test_a_scale_stays_finite_and_moves_the_right_way(start, growth, backoff, hi
         assert after.scale == float(np.float32(after.scale))
         assert after.scale <= before.scale if found_inf else after.scale >= before.scale
         before = after
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "said"),
-    [
-        ({"init_scale": 10**400}, ValueError, "init_scale is beyond every float"),
-        ({"min_scale": 1e300}, ValueError, r"min_scale=1e\+300: expected a finite number"),  # inf in float32
-        ({"max_scale": 1e-60}, ValueError, "max_scale=1e-60: expected a positive number"),  # 0 in float32
-        ({"hysteresis_refill": 5}, ValueError, "hysteresis_refill=5: expected a set of"),
-        ({"hysteresis_refill": [["clean"]]}, ValueError, "expected a set of"),
-        ({"arithmetic": None}, TypeError, "arithmetic=None: expected an ampsim.core.machine.Arithmetic"),
-        ({"quirks": [1]}, TypeError, "expected a tuple of ampsim.core.quirks"),
-    ],
-)
-def test_no_raw_error_reaches_the_user(fields: dict[str, object], error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        Rule(**fields)
-
-
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="dtype='float16': expected one of 'float32', 'float64'"):
-        Arithmetic(dtype="float16")
-
-
-def test_a_rule_is_hashable_whatever_collections_it_was_given() -> None:
-    assert hash(Rule(hysteresis_refill={"clean"}, quirks=[])) == hash(Rule(hysteresis_refill=frozenset({"clean"})))
 
 
 # ------------------------------------------------------------------------------------------------------- the join
