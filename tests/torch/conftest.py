@@ -28,17 +28,6 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
     interpreter._patch_lang_tensor = patch_index_too
 
-    patch_all = interpreter._patch_lang
-
-    def patch_once(function):
-        """Skip what a launch has patched: each function that a kernel calls looks through all of Triton's language."""
-        known, values = (interpreter.tl, interpreter.tl.core), function.__globals__.values()
-        seen = [language for language in known if any(value is language for value in values)]
-        fresh = any(interpreter.tl.core.is_builtin(language.load) for language in seen)
-        return patch_all(function) if fresh else None
-
-    interpreter._patch_lang = patch_once
-
 
 @pytest.fixture
 def small_tiles(monkeypatch):

@@ -3,6 +3,7 @@
 import math
 import os
 import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 import ampsim
-from tests import warm
 
 INF, NAN = math.inf, math.nan
 
@@ -39,10 +39,12 @@ def told(call):
 
 def run_script(script):
     """Run a script in a process of its own, where warnings are errors; it must end well."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(ampsim.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    environment |= warm.WHOLE_END
-    command = [warm.python(), "-W", "error", "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)  # noqa: S603
+    path = str(Path(ampsim.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     return done
 
@@ -62,10 +64,8 @@ def no_waits(device):
 
 # --------------------------------------------------------------------------------------------- Triton's kernels
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # see test_triton
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # see test_kernels
 DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
-# Triton 3.6's interpreter rounds the product of an fma too; GPUs and later interpreters do not.
-FUSES = not INTERPRETED or hasattr(pytest.importorskip("triton.runtime.interpreter")._interpreter, "fma_fp32")
 
 
 def kernel_on_device(test):
@@ -77,11 +77,6 @@ def compiles(test):
     """Mark a test that compiles kernels for a device that need not be there."""
     interpreted = pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
     return pytest.mark.peer("triton")(interpreted(test))
-
-
-def ptx_of(kernels, name, signature, constants, capability, stage="ptx"):
-    """Return what a kernel of a module becomes for GPUs of a compute capability."""
-    return compiled(getattr(kernels, name), signature, constants, capability, kernels.OPTIONS)[stage]
 
 
 def compiled(kernel, signature, constants, capability, options):
