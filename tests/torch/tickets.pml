@@ -1,4 +1,4 @@
-/* The ticket protocol of ampsim.torch.tickets as a Promela model: one client begins tickets and hands their
+/* The ticket protocol of ampsim.torch as a Promela model: one client begins tickets and hands their
    work over a FIFO; one executor applies updates. N iterations at depth K.
 
    Checked: ticket i carries version max(0, i - K); at most K + 1 tickets are outstanding; versions are made in
