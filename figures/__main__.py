@@ -1,8 +1,9 @@
-"""Renders the figures, and the gallery of all: `python -m figures [--check] [STEM ...]`.
+"""Renders the figures, and the gallery of all: `python -m figures [--check | --pdf] [STEM ...]`.
 
 `--check` renders to a temporary folder and compares the bytes with the committed files; exit 1 names those that
-differ. `STEM --data FILE` draws a figure from a data file of your own, beside that file. `--data FOLDER --out FOLDER`
-draws those named, or all with a gallery, of a folder; of committed data what it lacks. Exit 2: wrong use.
+differ. `--pdf` writes PDFs into `build/figures`, for a text that takes no SVG. `STEM --data FILE` draws a figure from
+a data file of your own, beside that file. `--data FOLDER --out FOLDER` draws those named, or all with a gallery, of a
+folder; of committed data what it lacks. Exit 2: wrong use.
 """
 
 import argparse
@@ -19,7 +20,10 @@ from ampsim.core.output import run_command
 
 with needing("figures"):
     from figures import _gallery, _style, results
-    from figures.rendering import render, render_file
+    from figures.rendering import render, render_file, render_pdf
+
+
+PDFS = _style.HERE.parent / "build" / "figures"
 
 
 def stems() -> list[str]:
@@ -60,7 +64,7 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     given, unknown = parser().parse_known_args(argv)
-    options = ["--check", "--data", "--out", "--help"]
+    options = ["--check", "--pdf", "--data", "--out", "--help"]
     for name, allowed in [(name, options) for name in unknown] + [(name, stems()) for name in given.stems]:
         if name not in allowed:
             near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)[0]
@@ -69,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
             return 2
     folder = bool(given.data and given.data.is_dir())
     wrong = given.check or not given.out if folder else given.data and (given.check or len(given.stems) != 1)
-    if wrong or (given.out and not given.data):
+    if wrong or (given.out and not given.data) or (given.pdf and (given.check or given.data)):
         expected = "[STEM ...] --data FOLDER --out FOLDER" if folder else "STEM --data FILE [--out FOLDER]"
         print(f"figures: error: {' '.join(argv)}: expected {expected}", file=sys.stderr)
         return 2
@@ -78,6 +82,8 @@ def main(argv: Sequence[str]) -> int:
             return render_folder(given.stems or stems(), given.data, given.out)
         if given.data:
             return render_own(given.stems[0], given.data, given.out or given.data.parent)
+        if given.pdf:
+            return render_pdfs(given.stems or stems())
         return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
     except (OSError, ValueError) as error:
         cure = f"`python -m experiments.{given.stems[0]} --out FILE`" if given.data else "`python -m experiments all`"
@@ -93,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("stems", nargs="*", metavar="STEM", help="figures; all if none is named")
     made.add_argument("--check", action="store_true", help="compare with the committed figures")
+    made.add_argument("--pdf", action="store_true", help="write PDFs into build/figures")
     made.add_argument("--data", type=Path, metavar="FILE", help="data of your own, a file or a folder")
     made.add_argument(
         "--out", type=Path, metavar="FOLDER", help="where figures of --data go; beside a file if not given"
@@ -102,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 def render_own(stem: str, file: Path, folder: Path) -> int:
     """Draw one figure from a data file of one's own."""
-    print(f"figures: {', '.join(map(str, render_file(stem, file, folder)))}")
+    print(f"figures: {render_file(stem, file, folder)}")
     return 0
 
 
@@ -113,12 +120,19 @@ def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
         try:
             said = ", ".join(path.name for path in render(stem, folder, data, results.CPU))
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            for path in _style.HERE.glob(f"{stem}.[sph][vdt][gfm]*"):
+            for path in _style.HERE.glob(f"{stem}.[sh][vt][gm]*"):
                 shutil.copy(path, folder)
             said = f"{stem}: NOT DRAWN, the committed one stands for it: {type(error).__name__}: {error}"
         print(f"figures: {number} of {len(names)}: {said}", flush=True)
     if list(names) == stems():
         _gallery.write(folder, names, data, results.CPU)
+    return 0
+
+
+def render_pdfs(names: Sequence[str]) -> int:
+    """Write the figures of the committed data as PDFs, one line each."""
+    for number, stem in enumerate(names, start=1):
+        print(f"figures: {number} of {len(names)}: {render_pdf(stem, PDFS)}", flush=True)
     return 0
 
 

@@ -99,16 +99,25 @@ def settle(figure: Figure) -> None:
         axes.set_position((round(left, 5), round(bottom, 5), round(width, 5), round(height, 5)))
 
 
-def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write `<stem>.svg` and `<stem>.pdf` without dates, versions or random ids."""
+def save(figure: Figure, folder: Path, stem: str) -> Path:
+    """Write `<stem>.svg` without dates, versions, or random ids, and return its path."""
     settle(figure)
-    paths = [folder / f"{stem}.svg", folder / f"{stem}.pdf"]
-    # `savefig` would draw each twice, the first time for a layout that is settled already.
+    path = folder / f"{stem}.svg"
+    # `savefig` would draw it twice, the first time for a layout that is settled already.
     figure.set_dpi(PIXELS)
-    FigureCanvasSVG(figure).print_svg(paths[0], metadata={"Date": None})  # type: ignore[no-untyped-call]
+    FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})  # type: ignore[no-untyped-call]
+    return path
+
+
+def save_pdf(figure: Figure, folder: Path, stem: str) -> Path:
+    """Write `<stem>.pdf` without dates or versions, and return its path."""
+    settle(figure)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{stem}.pdf"
     figure.set_dpi(PIXELS)
-    FigureCanvasPdf(figure).print_pdf(paths[1], metadata={"CreationDate": None, "Creator": None, "Producer": None})  # type: ignore[no-untyped-call]
-    return paths
+    undated = {"CreationDate": None, "Creator": None, "Producer": None}
+    FigureCanvasPdf(figure).print_pdf(path, metadata=undated)  # type: ignore[no-untyped-call]
+    return path
 
 
 def label_panel(axes: Axes, letter: str, title: str) -> None:

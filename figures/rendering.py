@@ -15,8 +15,8 @@ from figures.results import Result
 def render(stem: str, folder: Path, *data: Path) -> list[Path]:
     """Draw one figure, and return the files written to `folder`.
 
-    They are named ``<stem>.svg`` and ``<stem>.pdf``, with ``<stem>.html`` where the figure has a page, and
-    ``<stem>.<device>.svg`` where the first of `data` is not the CPU's.
+    They are named ``<stem>.svg``, with ``<stem>.html`` where the figure has a page, and ``<stem>.<device>.svg`` where
+    the first of `data` is not the CPU's.
 
     Args:
         stem: the figure's name.
@@ -27,7 +27,13 @@ def render(stem: str, folder: Path, *data: Path) -> list[Path]:
     with _style.style(), uncollected():
         figure = draw(stem, *data)
         name = stem if data[0].name == "cpu" else f"{stem}.{data[0].name}"
-        return [*_style.save(figure, folder, name), *write_page(stem, folder / f"{name}.html", *data)]
+        return [_style.save(figure, folder, name), *write_page(stem, folder / f"{name}.html", *data)]
+
+
+def render_pdf(stem: str, folder: Path, *data: Path) -> Path:
+    """Draw one figure as ``<stem>.pdf`` in `folder`, for a text that takes no SVG, and return its path."""
+    with _style.style(), uncollected():
+        return _style.save_pdf(draw(stem, *data), folder, stem)
 
 
 def write_page(stem: str, path: Path, *data: Path) -> list[Path]:
@@ -51,8 +57,8 @@ def draw_results(stem: str, runs: Sequence[Result]) -> Figure:
     return figure
 
 
-def render_file(stem: str, file: Path, folder: Path) -> list[Path]:
-    """Draw one figure from a data file of one's own, as ``<file>.svg`` and ``.pdf`` in `folder`; return their paths.
+def render_file(stem: str, file: Path, folder: Path) -> Path:
+    """Draw one figure from a data file of one's own, as ``<file>.svg`` in `folder`; return its path.
 
     What else the figure reads is committed data.
 

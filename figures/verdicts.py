@@ -1,16 +1,22 @@
-"""Every claim, judged by the committed data of each processor and by data of one's own: a table for the terminal."""
+"""Every claim, judged by the committed data of each processor and by data of one's own: a table for the terminal.
 
-from collections.abc import Iterator, Mapping, Sequence
+Of `cpu` and `cpu-new-seeds` the data itself is committed. Of any other processor or device only the verdicts are, in
+`verdicts.jsonl` of its folder, which `write` makes with the same `judge`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.table import Table
 
-from ampsim.records import DamagedFileError
+from ampsim import records
+from ampsim.records import DamagedFileError, Record
 from figures import results
 from figures.claims import CLAIMS, Claim
 
 HERE = "here"
+VERDICTS = "verdicts.jsonl"
 # What the evidence bears of a claim that says more. A claim is frozen by a hash, with which data was made; so it stays
 # as it was, and this is said behind it.
 NARROWER = {
@@ -54,11 +60,55 @@ def judge(claim: Claim, *data: Path) -> Verdict:
     return Verdict(found.now, found.holds)
 
 
+def judge_folder(folder: Path) -> dict[str, Verdict]:
+    """Return the verdict of a folder on each claim: from its data, or as recorded where only verdicts are kept.
+
+    Args:
+        folder: A folder of data files, or one with `verdicts.jsonl`.
+
+    Raises:
+        ampsim.records.DamagedFileError: `verdicts.jsonl` cannot be read as written.
+    """
+    if not (folder / VERDICTS).exists():
+        return {name: judge(claim, folder) for name, claim in CLAIMS.items()}
+    _, rows = records.read(folder / VERDICTS)
+    recorded = {row["claim"]: Verdict(row["number"], row["holds"]) for row in rows}
+    missing = Verdict("not recorded", None)
+    return {name: recorded.get(name, missing) for name in CLAIMS}
+
+
+def write(folder: Path, path: Path) -> int:
+    """Write the verdicts of a folder of data files, and return how many claims its data could judge.
+
+    The provenance keeps, per data file, what its own provenance says of the commit, the processor, and the kernels
+    (their settings and digest, null where the file was made before they were recorded).
+
+    Args:
+        folder: A folder of data files.
+        path: File to write, replaced at once.
+    """
+    kept = ("commit", "cpu", "device", "versions", "kernels", "bits", "claims_sha256", "date")
+    origins = {data.stem: records.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))}
+    files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
+    rows = [*_judged_here(judge_folder(folder))]
+    records.write(path, {"script": "figures/verdicts.py", "folder": folder.name, "files": files}, rows)
+    return len(rows)
+
+
+def _judged_here(found: Mapping[str, Verdict]) -> Iterable[Record]:
+    """Yield a record per claim that the data of a folder could judge; recorded traces belong to no folder."""
+    for name, verdict in found.items():
+        claim = CLAIMS[name]
+        if verdict.holds is not None and claim.stem != "traces":
+            yield {"claim": name, "stem": claim.stem, "number": verdict.now, "holds": verdict.holds}
+
+
 def judge_all(own: Path | None = None) -> Iterator[Judged]:
     """Yield every claim, judged by each committed folder of a processor, and as `here` by a folder of one's own."""
     folders = {folder.name: folder for folder in results.processors()} | ({HERE: own} if own else {})
+    found = {label: judge_folder(folder) for label, folder in folders.items()}
     for name, claim in CLAIMS.items():
-        yield Judged(name, claim, {label: judge(claim, folder) for label, folder in folders.items()})
+        yield Judged(name, claim, {label: verdicts[name] for label, verdicts in found.items()})
 
 
 def table(judged: Sequence[Judged]) -> Table:

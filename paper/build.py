@@ -140,7 +140,7 @@ def build_here(data: Path, figures: Path) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="ampsim-paper-") as name:
         root = Path(name)
         copy(ROOT, root)
-        for path in [*(ROOT / "figures").glob("*.[sp][vd][gf]"), *figures.glob("*.[sp][vd][gf]")]:
+        for path in [*(ROOT / "figures").glob("*.svg"), *figures.glob("*.svg")]:
             shutil.copy(path, root / "figures")
         for path in data.glob("*.jsonl"):
             shutil.copy(path, root / sources.DATA)

@@ -209,17 +209,16 @@ def _hold(name: str, root: Path, *, strict: bool) -> Entry:
 
 
 def _figure(stem: str, root: Path) -> Entry:
-    pdf, svg = (root / "figures" / f"{stem}.{suffix}" for suffix in ("pdf", "svg"))
-    for path in (pdf, svg):
-        if not path.exists():
-            raise PaperError(f"{path.relative_to(root)}: no such figure; `python -m figures {stem}` draws it")
+    svg = root / "figures" / f"{stem}.svg"
+    if not svg.exists():
+        raise PaperError(f"{svg.relative_to(root)}: no such figure; `python -m figures {stem}` draws it")
     width = re.search(r'width="([\d.]+)pt"', svg.read_text(encoding="utf-8")[:2000])
     if width is None or float(width[1]) not in WIDTHS:
         raise PaperError(
             f"figures/{stem}.svg: {width and width[1]} pt wide, expected one of {[*WIDTHS]}, not to be scaled"
         )
     return {
-        "file": f"figures/{stem}.pdf",
+        "file": f"figures/{stem}.svg",
         "script": f"figures/{stem}.py",
         "wide": WIDTHS[float(width[1])] == "two columns",
         "data": list(data_of(stem, root)),

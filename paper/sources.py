@@ -24,7 +24,7 @@ class PaperError(ValueError):
 def load(stem: str, root: Path = ROOT) -> Result:
     """Return what a stem's numbers are functions of: its data file, or for "traces" what these hold.
 
-    A stem may name another folder of data: `scale_crash@cpu-amd-epyc`.
+    A stem may name another folder of data: `staleness@cpu-new-seeds`.
 
     Raises:
         PaperError: no such file, or one that cannot be read.

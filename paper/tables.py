@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
-from figures.claims import CLAIMS, Claim
+from figures.claims import CLAIMS
 from figures.quantities import (
     INTERVALS,
     broken_laws,
@@ -23,7 +24,7 @@ from figures.quantities import (
     t3_rate,
 )
 from figures.results import DATA, Result
-from figures.verdicts import NARROWER, judge
+from figures.verdicts import NARROWER, judge_folder
 from paper import lint, sources
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
@@ -229,10 +230,10 @@ def _claims() -> Table:
         here = Number(claim.stem, lambda run: WORD[claim.judge(run).holds], "text")
         narrower = f". _{typeset(NARROWER[name])}_" if name in NARROWER else ""
         sentence = typeset(claim.sentence) + narrower
-        return f"C{place}", sentence, f"`{claim.stem}`", now, here, *(there(claim, x) for x in OTHERS)
+        return f"C{place}", sentence, f"`{claim.stem}`", now, here, *(there(name, folder) for folder in OTHERS)
 
-    def there(claim: Claim, folder: str) -> Cell:
-        return Formula(lambda: _word(claim, folder), "text")
+    def there(name: str, folder: str) -> Cell:
+        return Formula(lambda: _word(name, folder), "text")
 
     rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
     head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon", "GPU")
@@ -244,12 +245,17 @@ OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon", GPU)
 WORD = {True: "yes", False: "NO", None: "–"}
 
 
-def _word(claim: Claim, folder: str) -> str:
-    """Return in a word what other seeds', another processor's or all GPUs' data says of a claim; traces are of none."""
-    gpus = [path for path in sorted(DATA.iterdir()) if path.is_dir() and not path.name.startswith("cpu")]
-    asked = [judge(claim, path).holds for path in (gpus if folder == GPU else [DATA / folder])]
-    found = [holds for holds in asked if holds is not None and claim.stem != "traces"]
-    return WORD[all(found) if found else None]
+def _word(name: str, folder: str) -> str:
+    """Return in a word whether a claim holds on data of new seeds, another processor, or all GPUs."""
+    if CLAIMS[name].stem == "traces":
+        return WORD[None]
+    cards = [path for path in sorted(DATA.iterdir()) if path.is_dir() and not path.name.startswith("cpu")]
+    verdicts = [_judged_folder(path)[name] for path in (cards if folder == GPU else [DATA / folder])]
+    known = [verdict.holds for verdict in verdicts if verdict.holds is not None]
+    return WORD[all(known) if known else None]
+
+
+_judged_folder = cache(judge_folder)
 
 
 TABLES = {

@@ -1,19 +1,17 @@
-"""The same experiments with other kernels, another processor's own or those that all share, and on other seeds."""
+"""The same experiments on seeds not used before, and which operations give the same bits on several processors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from ampsim import records
 from figures import quantities as q
 from figures.claims import CLAIMS, Claim
-from figures.results import DATA, Result, load
+from figures.results import DATA, Result
 from figures.verdicts import judge
 from paper import lint, sources
 from paper.ledger import Cell, Formula, Number, Table
 
 SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
-FOLDERS = {
-    "": "common kernels", f"@{SEEDS}": "new seeds", "@cpu-amd-epyc": "EPYC's own", "@cpu-intel-xeon": "Xeon's own",
-}  # fmt: skip
+FOLDERS = {"": "seeds of the text", f"@{SEEDS}": "new seeds"}
 COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by itself
 
 
@@ -27,13 +25,6 @@ def same_operations() -> int:
     """Return how many operations have one digest on all of them."""
     found = digests()
     return sum(len({row[name] for row in found}) == 1 for name in found[0])
-
-
-def pairs() -> Iterator[tuple[records.Record, records.Record]]:
-    """Yield the records of both processors with kernels of their own, unit by unit."""
-    for path in sorted((DATA / "cpu-amd-epyc").glob("*.jsonl")):
-        both = (load(path.stem, DATA / folder).records for folder in ("cpu-amd-epyc", "cpu-intel-xeon"))
-        yield from zip(*both, strict=True)
 
 
 def alarms(run: Result) -> str:
@@ -96,7 +87,7 @@ def table() -> Table:
         numbers = (Number(f"{stem}{folder}", value, form) for folder in FOLDERS)
         return what, *(number if run_there(number.stem) else "–" for number in numbers)
 
-    return Table(("", *FOLDERS.values()), tuple(cells(*row) for row in ROWS), "lrrrr")
+    return Table(("", *FOLDERS.values()), tuple(cells(*row) for row in ROWS), "lrr")
 
 
 def run_there(stem: str) -> bool:
@@ -124,6 +115,4 @@ NUMBERS = {
     "seeds.held": Formula(lambda: sum(on_new_seeds()), "d"),
     "kernels.operations": Formula(lambda: len(digests()[0]), "d"),
     "kernels.equal": Formula(same_operations, "d"),
-    "kernels.records": Formula(lambda: sum(1 for _ in pairs()), "d"),
-    "kernels.records.equal": Formula(lambda: sum(a == b for a, b in pairs()), "d"),
 }

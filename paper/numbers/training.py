@@ -100,7 +100,6 @@ NUMBERS: dict[str, Number] = {
     "signals.calm": signals(lambda run: len(runs_of(run, crashed=False)), "words"),
     "signals.crashed": signals(lambda run: len(runs_of(run, crashed=True)), "words"),
     "signals.false": signals(false_signals, "words"),
-    "signals.false.epyc": Number("crash_signals@cpu-amd-epyc", false_signals, "words"),
     "signals.t1.start": signals(lambda run: raised(run, BUDGET, "alarms"), "words"),
     "signals.t1.false": signals(lambda run: raised(run, BUDGET), "words"),
     "signals.t1.ahead": signals(lambda run: warned(run, BUDGET), "words"),
