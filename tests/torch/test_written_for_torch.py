@@ -1,0 +1,708 @@
+"""Code that was written against torch's scaler and its private names sees of ours what it sees of torch's.
+
+Trainers read and write such names, copy torch's methods into subclasses, and patch them. Each test runs a few
+iterations with torch's scaler and with ours; everything that it returns must be the same, to the last bit.
+"""
+
+import copy
+import io
+import pickle
+from collections import defaultdict
+from enum import Enum
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+from ampsim.torch import GradScaler, roundpipe
+from tests.torch.helpers import INF, an_optimizer, bits, told
+
+STEPS, OVERFLOWS = 9, (2, 5, 6)  # iterations, and those whose gradient is inf
+CPU = torch.device("cpu")
+Theirs = torch.amp.GradScaler
+
+
+class Exact(GradScaler):
+    """Ours, where it does exactly what torch's does."""
+
+    def __init__(self, *args, **constants):
+        super().__init__(*args, exact_torch=True, **constants)
+
+
+class Run:
+    """A parameter, its optimizer and its scaler, whose scale falls at each overflow and grows."""
+
+    def __init__(self, base, kind=torch.optim.AdamW, interval=2, **options):
+        self.scaler = base("cpu", init_scale=8.0, growth_interval=interval)
+        self.param = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+        self.optimizer = kind([self.param], **{"lr": 0.25, **options})
+        self.log = []
+
+    @property
+    def state(self):
+        return self.scaler._per_optimizer_states[id(self.optimizer)]
+
+    @property
+    def found(self):
+        return sum(flag.item() for flag in self.state["found_inf_per_device"].values())
+
+    def backward(self, i):
+        self.param.grad = None
+        factor = torch.tensor([INF if i in OVERFLOWS else i + 1.0, 0.5])
+        self.scaler.scale((self.param * factor).sum()).backward()
+
+    def divided(self):
+        """Divide and check by torch's kernel, as a client's own code does; return the flag."""
+        flag, inverse = torch.zeros(()), self.scaler._scale.double().reciprocal().float()
+        torch._amp_foreach_non_finite_check_and_unscale_([self.param.grad], flag, inverse)
+        return flag
+
+    def numbers(self):
+        return [*bits(self.param), self.scaler.get_scale(), self.scaler._get_growth_tracker()]
+
+
+def plain(run, i):
+    """One iteration without anything special, but for the update."""
+    run.backward(i)
+    return run.scaler.step(run.optimizer)
+
+
+@pytest.fixture(params=[GradScaler, Exact], ids=["ours", "exact"])
+def agree(request):
+    """Call `iteration(run, i)`, then update, with torch's scaler and with ours; all is the same."""
+
+    def check(iteration, of=lambda base: base, **options):
+        seen = []
+        for base in (Theirs, request.param):
+            run = Run(of(base), **options)
+            for i in range(STEPS):
+                seen.append([iteration(run, i)])
+                run.scaler.update()
+                seen[-1] += [*run.numbers(), list(map(str, run.log))]
+        assert seen[:STEPS] == seen[STEPS:]
+
+    return check
+
+
+@pytest.fixture(params=[GradScaler, Exact], ids=["ours", "exact"])
+def same(request):
+    """Run a whole program, a generator, with torch's scaler and with ours; it yields the same."""
+    return lambda program: program_agrees(program, request.param)
+
+
+def program_agrees(program, ours):
+    assert [*program(ours)] == [*program(Theirs)]
+
+
+def test_every_scaler_is_an_instance_of_torchs():
+    # Trainers that ask this would otherwise call loss.backward() unscaled.
+    disabled = GradScaler("cpu", enabled=False)
+    for scaler in (GradScaler("cpu"), disabled, GradScaler("cpu", depth=2), roundpipe.GradScaler()):
+        for like in (scaler, copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):  # noqa: S301
+            assert isinstance(like, Theirs)
+
+
+# ------------------------------------------------------------------------------ the state of one optimizer
+
+
+def test_weights_move_between_unscale_and_step(agree):
+    # Sharpness-aware minimization climbs where the first pass found no overflow.
+    def iteration(run, i):
+        run.backward(i)
+        state = run.state
+        run.scaler.unscale_(run.optimizer)
+        if not run.found:
+            run.param.data.add_(run.param.grad)
+        run.scaler.step(run.optimizer)
+        return state["stage"].name, run.found
+
+    agree(iteration)
+
+
+def test_the_stage_is_put_back_for_a_second_pass(agree):
+    def iteration(run, i):
+        run.backward(i)
+        run.scaler.unscale_(run.optimizer)
+        first = run.found
+        run.state["stage"] = OptState.READY
+        run.backward(0 if first else i)
+        run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        return first, run.found
+
+    agree(iteration)
+
+
+@pytest.mark.parametrize("kind", ["filled", "replaced"])
+def test_a_flag_is_written_before_the_step(agree, kind):
+    # For a loss that is NaN, or by an all-reduce over ranks.
+    def iteration(run, i):
+        run.backward(0)
+        run.scaler.unscale_(run.optimizer)
+        flags = run.state["found_inf_per_device"]
+        if i in OVERFLOWS and kind == "filled":
+            flags[CPU].fill_(1.0)
+        elif i in OVERFLOWS:
+            run.state["found_inf_per_device"] = {CPU: torch.ones(())}
+        run.scaler.step(run.optimizer)
+
+    agree(iteration)
+
+
+def test_a_check_of_its_own_then_step(agree):
+    def iteration(run, i):
+        run.backward(i)
+        state = run.state
+        state["found_inf_per_device"], state["stage"] = {CPU: run.divided()}, OptState.UNSCALED
+        run.scaler.step(run.optimizer)
+        return state["stage"].name
+
+    agree(iteration)
+
+
+class OwnState(Enum):
+    """A client's copy of torch's enum, as fairscale has one."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
+
+
+@pytest.mark.parametrize("stage", [OptState.STEPPED, OwnState.STEPPED])
+def test_updates_within_the_backward_pass(agree, stage):
+    # The client divides, checks, and steps by itself, then says so.
+    def iteration(run, i):
+        run.backward(i)
+        flag = run.divided()
+        run.state["found_inf_per_device"] = {CPU: flag}
+        run.state["stage"] = stage
+        if not flag:
+            run.param.data.sub_(0.1 * run.param.grad)
+        return told(lambda: run.scaler.step(run.optimizer)) if stage is OptState.STEPPED else None
+
+    agree(iteration)
+
+
+def test_a_state_that_is_forgotten(agree):
+    def iteration(run, i):
+        run.backward(i + 1)
+        run.scaler.unscale_(run.optimizer)
+        run.scaler._per_optimizer_states.pop(id(run.optimizer))
+        refused = told(run.scaler.update)
+        run.backward(i)
+        run.scaler.step(run.optimizer)
+        return refused
+
+    agree(iteration)
+
+
+# --------------------------------------------------------------------- subclasses that copy torch's methods
+
+
+def copied_step(self, optimizer, *args, **kwargs):
+    self._check_scale_growth_tracker("step")
+    state = self._per_optimizer_states[id(optimizer)]
+    if state["stage"] is OptState.STEPPED:
+        raise RuntimeError("step() has already been called since the last update().")
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        if state["stage"] is OptState.READY:
+            self._check_inf_per_device(optimizer)
+        scale = self._get_scale_async()
+        optimizer.grad_scale = None if state["stage"] == OptState.UNSCALED else scale * 1
+        optimizer.found_inf = sum(state["found_inf_per_device"].values())
+        result = optimizer.step(*args, **kwargs)
+        del optimizer.grad_scale, optimizer.found_inf
+    else:
+        if state["stage"] is OptState.READY:
+            self.unscale_(optimizer)
+        result = self._maybe_opt_step(optimizer, state, *args, **kwargs)
+    state["stage"] = OptState.STEPPED
+    return result
+
+
+def copied_unscale(self, optimizer):
+    self._check_scale_growth_tracker("unscale_")
+    state = self._per_optimizer_states[id(optimizer)]
+    inverse = self._scale.double().reciprocal().float()
+    found = self._unscale_grads_(optimizer, inverse, torch.zeros(()), False)
+    state["found_inf_per_device"], state["stage"] = found, OptState.UNSCALED
+
+
+def copied_update(self, new_scale=None):
+    scale, tracker = self._check_scale_growth_tracker("update")
+    states = self._per_optimizer_states.values()
+    flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+    constants = self._growth_factor, self._backoff_factor, self._growth_interval
+    torch._amp_update_scale_(scale, tracker, sum(flags), *constants)
+    self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
+
+
+COPIES = {"step": copied_step, "unscale_": copied_unscale, "update": copied_update}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("names", [("step",), ("unscale_",), ("update",), tuple(COPIES)], ids=str)
+def test_methods_copied_from_torch(agree, names, early, fused):
+    def iteration(run, i):
+        run.backward(i)
+        if early:
+            run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        twice = told(lambda: run.scaler.step(run.optimizer))
+        return twice, run.state["stage"].name, run.found
+
+    copies = {name: COPIES[name] for name in names}
+    agree(iteration, of=lambda base: type("Copied", (base,), copies), fused=fused)
+
+
+def test_torchs_own_scaler_of_shards(agree):
+    names = {"scale", "unscale_", "_unscale_grads_", "_amp_update_scale_cpu_", "update"}
+    methods = {name: method for name, method in vars(ShardedGradScaler).items() if name in names}
+    with mock.patch("torch.distributed.all_reduce"):
+        agree(plain, of=lambda base: type("Sharded", (base,), {**methods, "process_group": None}))
+
+
+def test_backing_off_at_the_second_overflow_only(agree):
+    # As scalers with hysteresis do: the first one is skipped, and the count starts again.
+    def update(self):
+        found = sum(flag for s in self._per_optimizer_states.values() for flag in s["found_inf_per_device"].values())
+        self.patience = getattr(self, "patience", 2) - 1 if found else 2
+        if found and self.patience:
+            self._growth_tracker.fill_(0)
+            self._per_optimizer_states.clear()
+        else:
+            copied_update(self)
+
+    agree(plain, of=lambda base: type("Patient", (base,), {"update": update}))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_floor_around_update(agree, before):
+    def update(self):
+        if before:
+            self._scale.clamp_(min=4.0)
+        super(type(self), self).update()
+        if not before:
+            self._scale.clamp_(min=4.0)
+
+    agree(plain, of=lambda base: type("Floored", (base,), {"update": update}))
+
+
+def test_most_steps_only_collect_gradients(agree):
+    # As in training among peers: their update forgets the states and leaves the scale alone.
+    def update(self):
+        if self.due:
+            return super(type(self), self).update()
+        for key in [*self._per_optimizer_states]:
+            self._per_optimizer_states[key] = _refresh_per_optimizer_state()
+        return None
+
+    def iteration(run, i):
+        run.scaler.due = i % 3 == 1
+        plain(run, i)
+
+    agree(iteration, of=lambda base: type("Seldom", (base,), {"update": update}))
+
+
+def test_a_closure_is_ready_at_each_call(agree):
+    # Trainers with L-BFGS or sharpness-aware minimization scale, check, and divide within the closure.
+    def step(self, optimizer, closure):
+        for _ in range(2):
+            state = self._per_optimizer_states[id(optimizer)]
+            state["stage"] = OptState.READY
+            closure()
+            self.unscale_(optimizer)
+            if not sum(state["found_inf_per_device"].values()):
+                optimizer.step()
+
+    def iteration(run, i):
+        run.scaler.step(run.optimizer, partial(run.backward, i))
+        return run.state["stage"].name
+
+    agree(iteration, of=lambda base: type("Closing", (base,), {"step": step}))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("early", [False, True])
+def test_overrides_are_called_where_torch_calls_them(agree, early, fused):
+    def watching(base):
+        class Watching(base):
+            def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+                calls.append((inv_scale.item(), found_inf.item(), allow_fp16))
+                return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+
+            def _maybe_opt_step(self, optimizer, optimizer_state, *args, **kwargs):
+                calls.append((optimizer_state["stage"], args, kwargs))
+                return super()._maybe_opt_step(optimizer, optimizer_state, *args, **kwargs)
+
+        return Watching
+
+    def iteration(run, i):
+        calls.clear()
+        run.backward(i)
+        if early:
+            run.scaler.unscale_(run.optimizer)
+        run.scaler.step(run.optimizer)
+        return [*calls]
+
+    calls = []
+    agree(iteration, of=watching, fused=fused)
+
+
+def test_float16_is_taken_by_an_override(same):
+    def program(base):
+        class TakesHalf(base):
+            def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+                return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+
+        scaler, (param, optimizer) = TakesHalf("cpu", init_scale=8.0), an_optimizer(dtype=torch.float16)
+        scaler.scale((param * 3).sum()).backward()
+        scaler.step(optimizer)
+        yield bits(param, param.grad)
+
+    same(program)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["unscale_", "_maybe_opt_step", "_unscale_grads_", "get_scale"])
+def test_a_method_is_patched_on_the_scaler(agree, name, fused):
+    def iteration(run, i):
+        original = getattr(type(run.scaler), name).__get__(run.scaler)
+        setattr(run.scaler, name, lambda *args: [run.log.append(name), original(*args)][1])
+        return plain(run, i)
+
+    agree(iteration, fused=fused)
+
+
+def test_an_override_that_is_never_called_is_refused():
+    odd = type("Odd", (GradScaler,), {"_get_scale_async": lambda self: None, "__module__": __name__})
+    with pytest.raises(TypeError, match="_get_scale_async"):
+        odd("cpu")
+
+
+@pytest.mark.parametrize("name", ["scale", "get_scale", "is_enabled"])
+def test_a_public_method_is_overridden(agree, name):
+    methods = {
+        "scale": lambda self, outputs: super(type(self), self).scale(outputs * 2),
+        "get_scale": lambda self: min(super(type(self), self).get_scale(), 2.0),
+        "is_enabled": lambda self: False,
+    }
+
+    def iteration(run, i):
+        plain(run, i)
+        return run.scaler.state_dict(), copy.deepcopy(run.scaler.state_dict())
+
+    agree(iteration, of=lambda base: type("Own", (base,), {name: methods[name]}))
+
+
+# -------------------------------------------------------------------------------------- scale and count
+
+
+WRITES = {
+    "filled": lambda s: s._scale.fill_(4.0),
+    "put": lambda s: setattr(s, "_scale", torch.tensor(4.0)),
+    "of shape 1": lambda s: setattr(s, "_scale", torch.full((1,), 4.0)),
+    "parked": lambda s: setattr(s, "_scale", s._scale.to("cpu")),
+    "multiplied": lambda s: s._scale.mul_(0.5),
+    "an output": lambda s: torch.mul(s._scale, 0.5, out=s._scale),
+    "by its data": lambda s: s._scale.data.fill_(2.0),
+    "begun again": lambda s: [setattr(s, name, None) for name in ("_scale", "_growth_tracker")] and None,
+    "the count zeroed": lambda s: s._growth_tracker.zero_(),
+    "the count filled": lambda s: s._growth_tracker.fill_(1),
+    "the count put": lambda s: setattr(s, "_growth_tracker", s._growth_tracker + 1),
+    "the states cleared": lambda s: s._per_optimizer_states.clear(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_scale_or_count_is_written_between_iterations(agree, write):
+    def iteration(run, i):
+        if i in (4, 5, 8):
+            told(lambda: WRITES[write](run.scaler))
+        plain(run, i)
+        return run.scaler._scale.item(), run.scaler._growth_tracker.item()
+
+    agree(iteration, interval=3)
+
+
+def test_numbers_are_written_before_the_first_scale(same):
+    def program(base):
+        run = Run(base)
+        run.scaler._init_scale, run.scaler._init_growth_tracker, run.scaler._growth_interval = 4.0, 6, 8
+        for i in range(2):
+            plain(run, i)
+            run.scaler.update()
+            yield run.numbers()
+        run.scaler._init_scale = 2.0  # too late
+        yield run.numbers(), run.scaler._growth_factor, run.scaler._backoff_factor
+
+    same(program)
+
+
+def test_a_scale_that_is_held_shows_what_is_in_force(same):
+    def program(base):
+        run = Run(base)
+        run.scaler._lazy_init_scale_growth_tracker(CPU)
+        scale, count = run.scaler._scale, run.scaler._growth_tracker
+        for i in range(STEPS):
+            plain(run, i)
+            run.scaler.update()
+            yield scale.item(), count.item(), run.scaler._get_scale_async().item(), run.numbers()
+
+    same(program)
+
+
+# ------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_numbers_are_saved_as_plain_tensors(agree):
+    def iteration(run, i):
+        plain(run, i)
+        file = io.BytesIO()
+        torch.save({"scale": run.scaler._scale, "count": run.scaler._growth_tracker}, file)
+        file.seek(0)
+        loaded = torch.load(file, weights_only=True)
+        return [(type(value), value.item()) for value in loaded.values()]
+
+    agree(iteration)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])  # noqa: S301
+def test_a_copy_carries_attributes_and_numbers(agree, copier):
+    def iteration(run, i):
+        run.scaler.overflows = i
+        run.scaler = copier(run.scaler)
+        plain(run, i)
+        return run.scaler.overflows
+
+    agree(iteration)
+
+
+def test_a_subclass_changes_what_is_pickled(same):
+    def program(base):
+        class Changed(base):
+            def __getstate__(self):
+                return super().__getstate__() | {"_init_scale": 32.0, "_growth_interval": 7}
+
+        yield copy.deepcopy(Changed("cpu", init_scale=8.0)).state_dict()
+
+    same(program)
+
+
+def test_a_load_writes_each_name(same):
+    def program(base):
+        class Copied(base):
+            def load_state_dict(self, state):
+                self._init_scale = state["scale"]
+                if self._scale is not None:
+                    self._scale.fill_(state["scale"])
+                self._growth_factor, self._backoff_factor = state["growth_factor"], state["backoff_factor"]
+                self._growth_interval, self._init_growth_tracker = state["growth_interval"], state["_growth_tracker"]
+                if self._growth_tracker is not None:
+                    self._growth_tracker.fill_(state["_growth_tracker"])
+
+        run, state = Run(Copied), GradScaler("cpu", 32.0, 4.0, 0.25, 3).state_dict()
+        for i in range(STEPS):
+            if i in (0, 4):
+                run.scaler.load_state_dict(state | {"_growth_tracker": 1})
+            plain(run, i)
+            run.scaler.update()
+            yield run.numbers(), run.scaler.state_dict()
+
+    same(program)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("when", [0, 1, 2])
+def test_a_state_is_loaded_within_an_iteration(agree, when, fused):
+    def iteration(run, i):
+        run.backward(i)
+        calls = [run.scaler.unscale_, run.scaler.step, lambda _: None]
+        for at, call in enumerate(calls):
+            if at == when and i % 3 == 0:
+                scale = {"scale": torch.tensor(64.0)} if when else {}  # tensors are taken
+                run.scaler.load_state_dict(run.scaler.state_dict() | scale)
+            call(run.optimizer)
+        return run.param.grad.tolist(), run.state["stage"].name, run.found
+
+    agree(iteration, fused=fused)
+
+
+# ----------------------------------------------------------------------------------- objects of others
+
+
+class Fused:
+    """The least that a fused optimizer of one's own is: no base class, no `state`."""
+
+    _step_supports_amp_scaling = True
+
+    def __init__(self, params, lr):
+        self.param_groups = [{"params": list(params), "lr": lr}]
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            scale = 1.0 if self.grad_scale is None else self.grad_scale
+            if not self.found_inf:
+                param.data.sub_(0.1 * (param.grad / scale))
+        return 1 - self.found_inf.item()
+
+
+class FusedElsewhere:
+    """A proxy with its inner optimizer's attributes; what is set stays on the proxy."""
+
+    def __init__(self, params, lr):
+        self.inner = Fused(params, lr=lr)
+
+    def __getattr__(self, name):
+        if name in ("grad_scale", "found_inf"):
+            raise AttributeError(name)
+        return getattr(vars(self)["inner"], name)
+
+    def step(self, *args):
+        self.inner.grad_scale, self.inner.found_inf = self.grad_scale, self.found_inf
+        return self.inner.step(*args)
+
+
+class FusedSlots:
+    """It has no `__dict__`."""
+
+    __slots__ = ("found_inf", "grad_scale", "param_groups")
+    _step_supports_amp_scaling, __init__, step = True, Fused.__init__, Fused.step
+
+
+class Generators:
+    """A wrapper whose groups, and their parameters, can be read once."""
+
+    def __init__(self, params, lr):
+        self.inner = torch.optim.SGD(params, lr=lr)
+
+    @property
+    def param_groups(self):
+        return ({"params": iter(group["params"])} for group in self.inner.param_groups)
+
+    def step(self):
+        self.inner.step()
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("kind", [Fused, FusedElsewhere, FusedSlots, Generators])
+def test_an_optimizer_that_is_none_of_torchs(agree, kind, early):
+    def iteration(run, i):
+        run.backward(i)
+        if early:
+            run.scaler.unscale_(run.optimizer)
+        result = run.scaler.step(run.optimizer)
+        return result, hasattr(run.optimizer, "grad_scale"), hasattr(run.optimizer, "found_inf")
+
+    agree(iteration, kind=kind)
+
+
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+def test_hooks_are_handed_flag_and_scale(agree, register):
+    def iteration(run, i):
+        seen = []
+        note = lambda optimizer, *_: seen.append((optimizer.found_inf.item(), optimizer.grad_scale))  # noqa: E731
+        handle = getattr(run.optimizer, register)(note)
+        plain(run, i)
+        handle.remove()
+        return seen
+
+    agree(iteration, fused=True)
+
+
+@pytest.mark.parametrize("wrong", [None, [], torch.nn.Linear(1, 1), torch.optim.SGD])
+def test_a_wrong_object_is_caught(agree, wrong):
+    def iteration(run, i):
+        run.backward(i)
+        refused = told(lambda: run.scaler.step(wrong))
+        return refused, run.scaler.step(run.optimizer)
+
+    agree(iteration)
+
+
+# -------------------------------------------------------------------------------------------- whole loops
+
+
+def test_validation_scales_in_inference_mode(agree):
+    def iteration(run, i):
+        plain(run, i)
+        with torch.inference_mode():
+            return run.scaler.scale(torch.ones(2)).tolist()
+
+    agree(iteration)
+
+
+def test_a_layer_is_left_out_of_an_iteration(same):
+    # Two models with one update for both; each loss of the first reaches one of its two layers.
+    def program(base):
+        scaler = base("cpu", init_scale=8.0, growth_interval=1)
+        params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+        first, second = torch.optim.SGD(params[:2], lr=0.125), torch.optim.SGD(params[2:], lr=0.125)
+        for i in range(4):
+            for optimizer, param in ((first, params[i % 2]), (second, params[2])):
+                scaler.scale((param * param).sum()).backward()
+                scaler.step(optimizer)
+                optimizer.zero_grad(set_to_none=False)
+            scaler.update()
+            yield bits(*params), scaler.get_scale()
+
+    same(program)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_step_is_skipped_by_hand(same, sparse):
+    # The first step is left out by the loop; the layer gets no gradient afterwards.
+    def program(base):
+        scaler, table = base("cpu", init_scale=64.0), torch.nn.Embedding(3, 2, sparse=sparse)
+        torch.nn.init.ones_(table.weight)
+        param = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([param, table.weight], lr=0.5)
+        for i in range(3):
+            loss = (param * param).sum()
+            loss = loss if i else (loss + table(torch.tensor([1, 1])).sum()) * INF
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            if i:
+                scaler.step(optimizer)
+            optimizer.zero_grad(set_to_none=False)
+            scaler.update()
+            yield bits(param, table.weight), scaler.get_scale(), scaler._get_growth_tracker()
+
+    same(program)
+
+
+def test_a_scaler_is_switched_off_for_a_while(same):
+    def program(base):
+        run = Run(base)
+        for i in range(STEPS):
+            run.scaler._enabled = i not in (3, 4)
+            if i == 4:
+                run.scaler = copy.deepcopy(run.scaler)
+            plain(run, i)
+            run.scaler.update()
+            yield run.scaler._growth_interval, run.numbers()
+
+    same(program)
+
+
+class Ticketed(torch.optim.SGD):
+    """An optimizer whose step has a keyword that ours has too."""
+
+    def step(self, ticket=None):
+        super().step()
+        return ticket
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_step_takes_a_keyword_named_ticket(same, enabled):
+    def program(base):
+        scaler = base("cpu", init_scale=torch.tensor(8.0), enabled=enabled)
+        param, optimizer = an_optimizer(kind=Ticketed)
+        scaler.scale(param.sum()).backward()
+        yield scaler.step(optimizer, ticket=5), *bits(param), scaler.get_scale()
+
+    same(program)
