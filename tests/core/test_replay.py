@@ -1,8 +1,6 @@
 """Folding the machine over histories, and finding where two trajectories part."""
 
 import math
-import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,26 +36,19 @@ def test_an_update_may_be_synchronous_under_a_delay() -> None:
 
 
 def test_histories_of_different_lengths_are_refused() -> None:
-    with pytest.raises(ValueError, match="is_async has 1 flags for 2 updates"):
+    with pytest.raises(ValueError, match="1 flags for 2 updates"):
         replay(Rule(), [0, 1], is_async=[True])
 
 
-WRITTEN = ["0001000", ["0", "1"], np.array(["0", "1"]), b"01", [b"0"], bytearray(b"01")]
-
-
-@pytest.mark.parametrize("history", WRITTEN, ids=str)
-def test_a_written_history_is_refused_as_every_digit_is_true(history: Any) -> None:
-    cure = re.escape("expected one flag per update; pass [digit == '1' for digit in history]")
-    calls: list[Callable[[], object]] = [
-        lambda: replay(Rule(), history),
-        lambda: list(states(Rule(), history)),
-        lambda: list(states(Rule(), [0] * 7, is_async=history)),
-        lambda: replay(Rule(), [0] * len(history), is_async=history),
+@pytest.mark.parametrize("history", ["01", ["0", "1"], np.array(["0", "1"]), b"01", [b"0", b"1"]], ids=str)
+def test_a_written_history_is_refused(history: Any) -> None:
+    for call in (
+        lambda: replay(Rule(), history),  # in which each digit is true
+        lambda: replay(Rule(), [0, 0], is_async=history),
         lambda: pipeline.trajectory(Rule(), 0, history),
         lambda: wasted(history, 2),
-    ]
-    for call in calls:
-        with pytest.raises(TypeError, match=cure):
+    ):
+        with pytest.raises(TypeError, match="== '1' for"):
             call()
 
 

@@ -51,32 +51,24 @@ def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "update"),
     [
-        ({"scale": (4.0, 8.0, 8.0)}, "update 2: expected 8.0, the machine says 4.0"),
-        ({"found_inf": (False, False, False)}, "update 2: expected 4.0, the machine says 8.0"),
-        ({"scale": (4.0, 8.0), "raised": Raised(2, "Exception", "x")}, "update 2: expected Exception at update 2"),
-        ({"params": {"init": 4.0, "interval": 3}}, "update 1: expected 8.0, the machine says 4.0"),
-        ({"scale": (4.0, 8.0 * (1 + 2**-52), 4.0)}, "update 1: expected"),
+        ({"scale": (4.0, 8.0, 8.0)}, 2),
+        ({"found_inf": (False, False, False)}, 2),
+        ({"scale": (4.0, 8.0), "raised": Raised(2, "Exception", "x")}, 2),
+        ({"params": {"init": 4.0, "interval": 3}}, 1),
+        ({"scale": (4.0, 8.0 * (1 + 2**-52), 4.0)}, 1),
     ],
 )
-def test_a_single_wrong_bit_is_a_mismatch(tmp_path: Path, change: dict[str, object], said: str) -> None:
+def test_a_single_wrong_bit_is_a_mismatch(tmp_path: Path, change: dict[str, object], update: int) -> None:
     assert TRACE.mismatch() is None
     wrong = dataclasses.replace(TRACE, **change)
-    assert wrong.mismatch().startswith(said)
-    write(tmp_path / "t.jsonl", [TRACE, wrong])
+    assert wrong.mismatch().startswith(f"update {update}: ")
+    empty = dataclasses.replace(TRACE, found_inf=(), scale=())  # which is no match either
+    write(tmp_path / "t.jsonl", [TRACE, wrong, empty])
     result = CliRunner().invoke(app, ["traces", "check", str(tmp_path / "t.jsonl")])
     assert result.exit_code == 1
-    assert result.output.startswith("1 of 2 match")
-    assert said in result.output
-
-
-def test_a_trace_of_no_updates_is_no_match(tmp_path: Path) -> None:
-    write(tmp_path / "t.jsonl", [TRACE, dataclasses.replace(TRACE, found_inf=(), scale=())])
-    result = CliRunner().invoke(app, ["traces", "check", str(tmp_path / "t.jsonl")])
-    assert result.exit_code == 1
-    assert result.output.startswith("1 of 2 match")
-    assert "no updates: expected at least one; record some, or leave the trace out" in result.output
+    assert result.output.startswith("1 of 3 match")
 
 
 def test_a_scaler_may_give_up_at_its_first_update() -> None:
@@ -97,32 +89,27 @@ RECORD = TRACE.to_record()
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "shown"),
     [
-        ("{", "line 2: Expecting property name"),
-        ("[]", "line 2: expected a JSON object, found list"),
-        (json.dumps({**RECORD, "found_inf": [0, 2, 0]}), "line 2: found_inf: expected a list of 0 and 1"),
-        (json.dumps({**RECORD, "scale": RECORD["scale"][:2]}), "line 2: scale: expected 3 values"),
-        (json.dumps({**RECORD, "scale": [1.0, 2.0, 3.0]}), "line 2: scale 1.0: expected a hexadecimal float"),
-        (json.dumps({**RECORD, "scale": ["0x1", "zz", "0x1"]}), "line 2: invalid hexadecimal"),
-        (json.dumps({**RECORD, "is_async": [True]}), "line 2: is_async: expected 3 flags, found 1"),
-        (json.dumps({**RECORD, "is_async": [True] * 4}), "line 2: is_async: expected 3 flags, found 4"),
-        (json.dumps({"system": "x"}), "line 2: found_inf, params, scale missing"),
-        (json.dumps({**RECORD, "raised": {"step": 1}}), "line 2: "),
-        (json.dumps({**RECORD, "system": 5}), "line 2: system 5: expected the name of a dialect"),
-        pytest.param("[" * 200_000, "line 2: nested too deep", id="deep"),
-        pytest.param('{"notes":' * 200_000, "line 2: nested too deep", id="deep notes"),
-        ("\ufffd\udcff", "line 2: 'utf-8' codec can't decode byte 0xff"),
-        (json.dumps({"provenance": {}}), "line 2: found_inf, params, scale, system missing"),
+        ("{", ""),
+        ("[]", "list"),
+        ("[" * 200_000, ""),
+        ("\ufffd\udcff", "0xff"),
+        (json.dumps({"system": "x"}), "found_inf, params, scale"),
+        (json.dumps({**RECORD, "system": 5}), "system 5"),
+        (json.dumps({**RECORD, "found_inf": [0, 2, 0]}), "found_inf"),
+        (json.dumps({**RECORD, "scale": RECORD["scale"][:2]}), "scale: expected 3"),
+        (json.dumps({**RECORD, "scale": [1.0, 2.0, 3.0]}), "scale 1.0"),
+        (json.dumps({**RECORD, "scale": ["0x1", "zz", "0x1"]}), "hexadecimal"),
+        (json.dumps({**RECORD, "is_async": [True] * 4}), "is_async: expected 3"),
+        (json.dumps({**RECORD, "raised": {"step": 1}}), ""),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path: Path, line: str, said: str) -> None:
+def test_a_damaged_line_is_named(tmp_path: Path, line: str, shown: str) -> None:
     file = tmp_path / "t.jsonl"
     file.write_bytes((json.dumps(RECORD) + "\n" + line + "\n").encode(errors="surrogateescape"))
-    with pytest.raises(DamagedFileError, match=r"restore the file") as error:
+    with pytest.raises(DamagedFileError, match=f"line 2: .*{shown}"):
         list(read(file))
-    assert said in str(error.value)
-    assert str(file) in str(error.value)
     result = CliRunner().invoke(app, ["traces", "check", str(file)])
     assert result.exit_code == 2
     assert "Traceback" not in result.output
@@ -138,32 +125,27 @@ def test_a_file_cut_anywhere_is_refused_or_shorter(tmp_path: Path) -> None:
             list(read(whole))
 
 
-def test_bytes_changed_in_a_gzip_are_seen(tmp_path: Path) -> None:
+def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl.gz"
     data = bytearray(gzip.compress(json.dumps(RECORD).encode()))
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
-    with pytest.raises(DamagedFileError, match="line 1: cut off or damaged"):
+    with pytest.raises(DamagedFileError, match="line 1"):
         list(read(file))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [({"system": "torch.amp.GradScale"}, "unknown dialect"), ({"params": {"int": 1}}, "has no parameter 'int'")],
+    ("change", "shown"),
+    [({"system": "torch.amp.GradScale"}, "'torch.amp.GradScaler'"), ({"params": {"int": 1}}, "'init'")],
 )
-def test_an_unknown_dialect_or_parameter_is_wrong_use(tmp_path: Path, change: dict[str, object], said: str) -> None:
+def test_unknown_names_are_wrong_use(tmp_path: Path, change: dict[str, object], shown: str) -> None:
     write(tmp_path / "t.jsonl", [dataclasses.replace(TRACE, **change)])
     result = CliRunner().invoke(app, ["traces", "check", str(tmp_path / "t.jsonl")])
-    assert result.exit_code == 2
-    assert said in result.output
-    assert "did you mean" in result.output
+    assert (result.exit_code, shown in result.output) == (2, True), result.output
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.jsonl", tmp_path):
-        result = CliRunner().invoke(app, ["traces", "check", str(path)])
-        assert result.exit_code == 2
-        assert str(path) in result.output
+@pytest.mark.parametrize("name", ["none.jsonl", "", "empty.jsonl"])
+def test_no_trace_is_wrong_use(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty.jsonl").touch()
-    with pytest.raises(DamagedFileError, match="holds no trace"):
-        list(read(tmp_path / "empty.jsonl"))
+    result = CliRunner().invoke(app, ["traces", "check", str(tmp_path / name)])
+    assert (result.exit_code, str(tmp_path) in result.output) == (2, True), result.output
