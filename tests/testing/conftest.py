@@ -9,7 +9,6 @@ from types import ModuleType
 import pytest
 
 from ampsim.testing import conductor
-from tests.golden import Golden, agree_part, canonical
 
 
 @pytest.fixture(autouse=True)
@@ -34,9 +33,3 @@ def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.environ.get("AMPSIM_DEEP") != "1":
         monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 20)
 
-
-@pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Golden:
-    """Hold a text against the committed one of this test: see `tests.golden`."""
-    path = request.path.parent / "golden" / f"{request.path.stem}.txt"
-    return lambda text: agree_part(path, request.node.name, canonical(text))

@@ -1,9 +1,7 @@
 """A right loop keeps every law, and each planted bug is caught by the law that should."""
 
 import sys
-import threading
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
@@ -11,12 +9,8 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop, LoopError, check_loop  # noqa: E402
-from ampsim.testing.loop.backends.torch_scaler import watching  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
-from ampsim.testing.loop.laws import rounding  # noqa: E402
-from ampsim.testing.loop.state import Difference  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
-from tests.golden import without_law  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
     SGD,
@@ -39,46 +33,35 @@ in_order = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_loop_is_not_accused(name):
+def test_right_loop_passes(name):
     check_loop(RIGHT[name], batches())
 
 
-def test_there_are_30_bugs():
-    assert len(BUGS) >= 30
+def test_every_check_has_a_bug():
     others = {"ranks_are_invisible", "scaler_changes_by_update_only"}  # whose bugs are in rank_loops, and below
     assert {bug.law for bug in BUGS.values()} == {*LAWS} - others
 
 
-CAUSES = {  # that the names of arrays tell, or the factors of their changes: how they begin
-    "accelerate_4289_loading_advances_the_scaler": "the scaler's state is not saved",
-    "areal_1659_one_branch_not_scaled": "by no one power of S",
-    "deepspeed_8432_momentum_before_the_check": "the optimizer's state is updated before",
-    "deepspeed_8588_divided_by_the_next_scale": "differs only once the scale has moved",
-    "deepspeed_8588_norm_of_scaled_gradients": "S times as large: the norm",
-    "lerobot_4652_average_goes_on": "the average is updated",
-    "levanter_973_zero_gradients_for_a_skip": "it is neither left alone",
-    "lightly_968_average_per_micro_batch": "it goes on with each micro-batch",
-    "lightning_18828_schedule_goes_on": "the schedule goes on",
-    "nerfacc_307_never_unscaled": "S times as large: never unscaled",
-    "nvflare_4838_control_variate_goes_on": "it goes on although",
-    "paddle_67895_gradients_not_cleared": "something outside state went on",
-    "rae_67_cleared_per_micro_batch": "the loss of a micro-batch is not divided",
+CAUSES = {  # words of the usual cause, which the names of arrays or the factors of their changes tell
+    "accelerate_4289_loading_advances_the_scaler": "not saved",
+    "areal_1659_one_branch_not_scaled": "no one power of S",
+    "deepspeed_8588_norm_of_scaled_gradients": "the norm",
+    "lerobot_4652_average_goes_on": "average",
+    "lightning_18828_schedule_goes_on": "schedule",
+    "nerfacc_307_never_unscaled": "never unscaled",
+    "rae_67_cleared_per_micro_batch": "not divided",
     "relax_44_unscaled_twice": "1/S as large",
-    "schedules_by_the_other": "the schedule goes on",
-    "tnt_354_scaled_loss_logged": "S times as large: the scaled loss",
-    "unet_468_clipped_before_unscaling": "by one factor for all",
-    "yolox_1318_only_the_average": "it is not saved, or not loaded",
+    "unet_468_clipped_before_unscaling": "one factor",
 }
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_a_bug_is_caught_by_its_law(name, golden):
+def test_bug_fails_its_check(name):
     bug = BUGS[name]
-    (result,) = judge_loop(bug.make, batches(), [bug.law])
-    assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}: {result}"
-    assert result.text.startswith(f"{bug.law}: ")
-    assert f"\n  cause    {CAUSES.get(name, '')}" in result.text
-    golden(without_law(result.text))
+    outcome, text = judged(bug.make, bug.law)
+    assert outcome == "failed", f"{bug.law} did not catch {bug.link}: {text}"
+    assert text.startswith(f"{bug.law}: ")
+    assert CAUSES.get(name, "") in text.partition("  cause ")[2]
 
 
 def step(t, batch):
@@ -347,11 +330,9 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
 
 
 @pytest.mark.parametrize(("wrong", "setup", "law", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None))
-def test_each_widened_scope_has_a_bug(wrong, setup, law, said, golden):
+def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
     outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), law)
     assert (outcome, said in text) == ("failed", True), text
-    assert f"\n  cause    {CAUSES.get(wrong.__name__, '')}" in text
-    golden(text)
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -384,7 +365,7 @@ def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
     assert "gradients, norm inf" in order
 
 
-def test_a_refusal_of_one_law_leaves_the_findings_of_the_others(golden):
+def test_refused_check_hides_no_finding():
     def make(scaler):
         t = Trainer(scaler)
 
@@ -399,7 +380,6 @@ def test_a_refusal_of_one_law_leaves_the_findings_of_the_others(golden):
         check_loop(make, batches())
     assert f"\n{SKIP} cannot be judged: {SKIP}: step, in batch 2" in str(caught.value)
     assert "\nsplitting_is_invisible is not asked: " in str(caught.value)
-    golden(str(caught.value))
     with pytest.raises(LoopError, match=f"^{SKIP}: step, in batch 2"):
         check_loop(make, batches(), [SKIP, "it_learns"])
 
@@ -420,10 +400,9 @@ def backs_off_twice(t, batch):
         (counts_micro_batches, "splitting_is_invisible", "growth_tracker"),
     ],
 )
-def test_what_no_thread_has_shown_is_caught_too(wrong, law, said, golden):
+def test_what_no_thread_has_shown_is_caught_too(wrong, law, said):
     outcome, text = judged(looping(wrong, split=cut), law)
     assert (outcome, said in text) == ("failed", True), text
-    golden(text)
 
 
 def test_dropout_hides_no_wrong_growth():
@@ -434,35 +413,6 @@ def test_dropout_hides_no_wrong_growth():
 
     outcome, text = judged(dropping, "splitting_is_invisible")
     assert (outcome, "growth_tracker" in text) == ("failed", True), text
-
-
-def test_who_scales_is_watched_per_thread_and_torchs_class_is_left_as_it_was() -> None:
-    original, scaler, seen = torch.amp.GradScaler.scale, torch.amp.GradScaler("cpu"), []
-    entered, leave = threading.Event(), threading.Event()
-
-    def other_rank() -> None:
-        with watching(lambda it: seen.append(("other", it))):
-            entered.set()
-            leave.wait()
-
-    thread = threading.Thread(target=other_rank)
-    with watching(lambda it: seen.append(("this", it))):
-        thread.start()
-        entered.wait()  # ranks come and go in any order: this one leaves first
-        scaler.scale(torch.ones(()))
-    scaler.scale(torch.ones(()))  # nobody watches this thread any more
-    leave.set()
-    thread.join()
-    assert torch.amp.GradScaler.scale is original
-    scaler.scale(torch.ones(()))
-    assert seen == [("this", scaler)]
-
-
-def test_an_inf_that_stays_one_is_no_change():
-    """The best loss of a schedule is inf before the first one."""
-    left, right, before = (np.array([np.inf, each]) for each in (1.0, 1.5, 2.0))
-    assert rounding.distance([Difference("plateau.best", left, right, before)]) == 0.5
-    assert rounding.distance([Difference("plateau.best", left[1:], left[:1], before[1:])]) == np.inf
 
 
 def a_streak_by_hand(scaler):
