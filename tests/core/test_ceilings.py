@@ -1,6 +1,5 @@
 """Replay from event to event equals the fold, for every knob, with numba and without."""
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -185,19 +184,6 @@ def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut:
 
 
 @FEW
-@given(trace=st.lists(st.floats(0, allow_nan=False) | st.just(-0.0), min_size=1, max_size=70), block=BLOCKS,
-       chunk=st.sampled_from([1, 8, 2**24]), dtype=st.sampled_from([np.float32, np.float64]))  # fmt: skip
-def test_the_index_holds_each_blocks_minimum(trace: list[float], block: int, chunk: int, dtype: type) -> None:
-    with np.errstate(over="ignore", under="ignore"):
-        values = np.array(trace).astype(dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_CHUNK", chunk)
-        index = index_ceilings(values, block=block)
-    assert index.ceilings is values
-    assert index.minima.tolist() == [values[i : i + block].min() for i in range(0, len(values), block)]
-
-
-@FEW
 @given(family=st.lists(rules(), min_size=1, max_size=3), data=st.data())
 def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))
@@ -210,35 +196,14 @@ def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObje
 # --------------------------------------------------------------------------------------------- long and realistic
 
 
-@functools.cache
 def long_walk() -> np.ndarray:
     rng = np.random.default_rng(0)
     walk = np.cumsum(rng.normal(0, 0.02, 60_000)) + rng.normal(17, 0.3, 60_000)
     return np.exp2(walk).astype(np.float32)
 
 
-@functools.cache
-def fold_of_the_long_walk(rule: Rule) -> str:
-    return repr(folded(rule, long_walk(), init(rule)))
-
-
-@pytest.mark.parametrize("rule", [
-    Rule(),
-    Rule(growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3),
-    Rule(growth_interval=10**6, init_scale=2.0**30),
-], ids=["torch", "restless", "never grows"])  # fmt: skip
-@pytest.mark.parametrize("block", [1, 64, 2**20])
-def test_a_long_walk_equals_the_fold(rule: Rule, block: int) -> None:
-    done = replay_ceilings(rule, index_ceilings(long_walk(), block=block), method="events")
-    assert repr(seen(done)) == fold_of_the_long_walk(rule)
-    scales = done.scales()
-    assert done.mean_log2_scale == pytest.approx(np.log2(scales).mean(), rel=1e-12)
-    assert done.skip_rate == len(done.skipped) / 60_000
-    assert len(done.skipped) >= 5
-
-
-def test_the_mean_is_exact_for_powers_of_two_and_minus_infinite_at_zero() -> None:
-    done = replay_ceilings(Rule(8.0, growth_interval=2), ones(INF, INF, 0, INF))
-    assert done.scales().tolist() == [8, 16, 8, 8]
-    assert done.mean_log2_scale == 13 / 4
-    assert replay_ceilings(Rule(8.0, backoff_factor=2.0**-100), np.zeros(9)).mean_log2_scale == -INF
+def test_a_long_walk_equals_the_fold() -> None:
+    rule = Rule(growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3)
+    done = assert_equals_the_fold(rule, index_ceilings(long_walk()), init(rule))
+    assert done.mean_log2_scale == pytest.approx(np.log2(done.scales()).mean(), rel=1e-12)
+    assert done.skip_rate == len(done.skipped) / 60_000 > 1e-4

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ampsim import Rule, dialects
 from ampsim.cli import app
 from ampsim.core.differences import Search, in_words, shortest_separation
-from ampsim.core.quirks import HoldAtBounds, RaiseBelow, StreakStartsAt
+from ampsim.core.quirks import RaiseBelow, StreakStartsAt
 from ampsim.core.replay.fold import states
 from tests.examples import examples
 
@@ -48,14 +48,6 @@ def test_a_shortest_history_separates_and_none_is_shorter(a: str, b: str) -> Non
     first = next(differing, None) if x.init_scale == y.init_scale else ()
     assert search.history == first
     assert search.length == (len(first) if first is not None else 0 if x == y else SHORT)
-
-
-def test_of_several_shortest_it_is_the_one_with_clean_steps_first() -> None:
-    rule = Rule(8.0, growth_interval=3, min_scale=8.0)
-    held = rule.replace(quirks=(HoldAtBounds(8.0, 64.0),))  # an overflow at the minimum keeps the streak
-    for history in ((False, True, False, False), (False, False, True, False)):
-        assert seen(rule, history) != seen(held, history)
-    assert shortest_separation(rule, held).history == (False, False, True, False)
 
 
 def test_a_search_ends_where_no_state_is_new() -> None:

@@ -55,6 +55,7 @@ def observe(rule: Rule, flags: list[bool], machine: Callable[[Rule, State, bool]
 @settings(max_examples=examples(ms=5))
 @given(rules(), histories)
 @example(Rule(init_scale=2.0**127, growth_interval=1), [False])
+@example(Rule(1.5 * 2.0**127, 1.0 + 2.0**-52, 1.0 - 2.0**-53, 1), [False, True])
 @example(Rule(init_scale=2.0**100, max_scale=2.0**10, growth_interval=1), [False, True])
 @example(Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False])
 def test_the_machine_obeys_every_law(rule: Rule, flags: list[bool]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampsim import Rule, State, init, replay_ceilings, update
+from ampsim import Rule, State, init, update
 from ampsim.core.machine import Arithmetic, Quirk, join, override, round_to_float32
 from tests.core.helpers import run, scales
 from tests.examples import examples
@@ -70,7 +70,7 @@ def test_refused_with_its_value(error, field, value) -> None:
 )
 def test_fields_that_do_not_fit(fields, shown) -> None:
     with pytest.raises(ValueError, match=shown):
-        Rule(**fields)
+        Rule().replace(**fields)
 
 
 def test_unchecked_knows_its_fields() -> None:
@@ -110,13 +110,6 @@ def test_edge_values_are_taken_and_run(fields) -> None:
     assert all(isinstance(state.scale, float) for state in run(rule, "0101" * 3))
 
 
-def test_replace_checks_again() -> None:
-    rule = Rule().replace(growth_interval=7)
-    assert (rule.growth_interval, rule.init_scale) == (7, 65536.0)
-    with pytest.raises(ValueError, match="growth_interval=0"):
-        rule.replace(growth_interval=0)
-
-
 def test_the_defaults_are_torchs() -> None:
     rule = Rule()
     assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (65536.0, 2.0, 0.5, 2000)
@@ -124,14 +117,6 @@ def test_the_defaults_are_torchs() -> None:
 
 
 # --------------------------------------------------------------------------------- rules and states as values
-
-
-def test_recall_and_remember() -> None:
-    state = State(1.0).remember(b=2, a=1)
-    assert state.memory == (("a", 1), ("b", 2))  # sorted, so that equal memories are equal states
-    assert (state.recall("b"), state.recall("c"), state.recall("c", 7)) == (2, 0, 7)
-    assert state.remember(b=3).memory == (("a", 1), ("b", 3))
-    assert State(1.0).remember(a=1).remember(b=2) == state
 
 
 # ------------------------------------------------------------------------------------------------- one update
@@ -144,18 +129,15 @@ def test_a_history_by_hand() -> None:
     assert [state.growth_tracker for state in states] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "found_inf",
-    [True, 1, -1, 2, NAN, INF, 1e-45, np.float32("nan"), np.float64(1.0), np.bool_(1), np.array([1.0]), np.array(NAN)],
-    ids=repr,
-)
-def test_whatever_is_true_is_an_overflow(found_inf) -> None:
-    assert update(Rule(8.0), State(8.0, 5), found_inf) == State(4.0, 0)
+OVERFLOWS = [True, -1, NAN, INF, 1e-45, np.float32("nan"), np.bool_(1), np.array([1.0]), np.array(NAN)]
+CLEAN = [False, 0, -0.0, np.bool_(0), np.float32(0), np.array([0.0])]
 
 
-@pytest.mark.parametrize("found_inf", [False, 0, 0.0, -0.0, np.bool_(0), np.float32(0), np.array([0.0])], ids=repr)
-def test_whatever_is_false_is_a_clean_step(found_inf) -> None:
-    assert update(Rule(8.0), State(8.0, 5), found_inf) == State(8.0, 6)
+def test_a_flag_is_taken_by_its_truth() -> None:
+    for flag in OVERFLOWS:
+        assert update(Rule(8.0), State(8.0, 5), flag) == State(4.0, 0)
+    for flag in CLEAN:
+        assert update(Rule(8.0), State(8.0, 5), flag) == State(8.0, 6)
 
 
 def test_the_last_quirk_is_outermost() -> None:
@@ -192,9 +174,6 @@ def test_subnormal_is_what_the_format_of_the_scale_says() -> None:
     double = Rule(2.0**-126, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
     assert scales(double, "1") == [2.0**-127]
     assert scales(double.replace(init_scale=2.0**-1021), "11") == [2.0**-1022, 0.0]
-    for first in (2.0**-126, 2.0**-1021):
-        done = replay_ceilings(double.replace(init_scale=first), [0.0, 0.0], method="events")
-        assert done.scales().tolist() == scales(double.replace(init_scale=first), "11")
 
 
 # -------------------------------------------------------------------------------------------- delay, override
@@ -282,27 +261,6 @@ def test_double_arithmetic_rounded_once_is_float32_arithmetic(operation) -> None
         detour = operation(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
         assert np.count_nonzero((direct != 0) & (direct < 2.0**-126)) > 10_000  # subnormals are among them
     assert np.array_equal(direct, detour)
-
-
-factors = st.one_of(st.floats(1.0, 1024.0), st.sampled_from([1.0, 2.0, 1.1]))
-positive = st.floats(2.0**-149, 2.0**127, width=32)
-
-
-@given(positive, factors, st.floats(0.0, 1.0, exclude_min=True), st.lists(st.booleans(), max_size=60))
-@example(2.0**-149, 2.0, 0.5, [True] * 3)
-@example(2.0**127, 2.0, 0.5, [False] * 3)
-@example(1.5 * 2.0**127, 1.0 + 2.0**-52, 1.0 - 2.0**-53, [False, True])
-def test_a_scale_stays_finite_and_moves_the_right_way(start, growth, backoff, history) -> None:
-    """Factors of full double precision, where z3 took those of float32."""
-    rule = Rule(start, growth, backoff, 1)
-    before = init(rule)
-    for found_inf in history:
-        after = update(rule, before, found_inf)
-        assert math.isfinite(after.scale)
-        assert after.scale >= 0
-        assert after.scale == float(np.float32(after.scale))
-        assert after.scale <= before.scale if found_inf else after.scale >= before.scale
-        before = after
 
 
 # ------------------------------------------------------------------------------------------------------- the join

@@ -24,7 +24,6 @@ from ampsim.core.policies import (
 )
 from ampsim.core.policies.base import flatten, unflatten
 from ampsim.core.replay.fold import replay, states
-from ampsim.core.theory import stale
 
 INF, NAN = math.inf, math.nan
 few = settings(max_examples=max(10, settings().max_examples // 5))  # an example is up to 200 updates
@@ -127,35 +126,6 @@ def run(rule: Any, ceilings: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(used), np.array(found)
 
 
-def bursts(found: np.ndarray) -> set[int]:
-    """Lengths of the runs of overflows."""
-    return {len(part) for part in "".join("x" if f else " " for f in found).split()}
-
-
-@pytest.mark.parametrize("k", [0, 1, 2, 4])
-@pytest.mark.parametrize("interval", [5, 50])
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("cumulative", Rule),
-        ("cumulative", FloorSchedule),
-        ("deduplicated", Deduplicated),
-        ("deduplicated", Ratio),
-        ("probe", Probe),
-    ],
-)
-def test_skips_on_a_stationary_ceiling_are_those_of_t5(name: str, make: Any, interval: int, k: int) -> None:
-    """Exactly: over whole periods of the run, counted in integers."""
-    theory = stale(name, interval, k)
-    used, found = run(make(growth_interval=interval, delay=k), [2.0**20] * (16 * (interval + 1) * (k + 2)))
-    starts = [i for i in range(1, len(found)) if found[i] and not found[i - 1]][2:]
-    assert len(starts) > 10
-    length, skips = starts[-1] - starts[0], int(found[starts[0] : starts[-1]].sum())
-    assert skips / length == pytest.approx(theory.skip_rate, rel=1e-12)
-    assert bursts(found[: starts[-1]]) == {theory.burst}  # the last one is not over
-    assert used.max() == 2.0**21
-
-
 @few
 @given(st.floats(2.0**-6, 2.0**6), st.integers(0, 4))
 def test_headroom_never_overflows_under_a_ceiling_that_stands(ceiling: float, k: int) -> None:
@@ -250,15 +220,6 @@ def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> N
     assert ours[-1] == pytest.approx(2.0**16, rel=0.01)
 
 
-def test_openseq2seqs_one_gradient_of_zeros_is_nan_for_ever_and_ours_leaves_it_out() -> None:
-    clean, zeros = Observation(found_inf=False, amax=1.0), Observation(found_inf=False, amax=0.0)
-    history = [clean] * 10 + [zeros] + [clean] * 100
-    assert np.isnan(replay(LogMax(faithful=True), history)[10:]).all()  # O2
-    ours = replay(LogMax(), history)
-    assert ours[10] == ours[9]
-    assert ours.tolist()[11:] == replay(LogMax(), [clean] * 110).tolist()[10:]
-
-
 @few
 @given(policies(), histories, st.floats(2.0**-60, 2.0**60, width=32))
 def test_a_scale_set_by_hand_waits_its_turn(policy: Policy, history: list[Observation], new: float) -> None:
@@ -268,19 +229,6 @@ def test_a_scale_set_by_hand_waits_its_turn(policy: Policy, history: list[Observ
     assert (state.scale, *state.pending)[1:] == (after.scale, *after.pending)[:-1]
     at_once = override(policy, state, new, synchronous=True)
     assert {at_once.scale, *at_once.pending} == {new}
-
-
-@few
-@given(policies(), histories, seens)
-def test_a_synchronous_update_leaves_one_scale_in_the_queue(
-    policy: Policy, history: list[Observation], last: Observation
-) -> None:
-    state = [init(policy), *states(policy, history)][-1]
-    delayed, at_once = update(policy, state, last), update(policy, state, last, synchronous=True)
-    assert len({at_once.scale, *at_once.pending}) == 1
-    assert len(at_once.pending) == policy.delay
-    if not isinstance(policy, Probe):
-        assert at_once.scale == delayed.newest
 
 
 @pytest.mark.parametrize(

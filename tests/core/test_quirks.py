@@ -6,14 +6,12 @@ The recorded trajectories hold every dialect to the bit; here is why they look a
 import math
 import pickle
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
 from ampsim.core.formats import FP32
-from ampsim.core.machine import override
 from ampsim.core.quirks import (
     StreakStartsAt,
     Tolerance,
@@ -64,27 +62,7 @@ def test_fairseq_backs_off_when_overflows_reach_a_fraction_of_the_updates(histor
     assert scales(rule, history) == [2.0 ** (15 - int(n)) for n in halvings]
 
 
-def test_a_growth_restarts_the_updates_and_keeps_the_overflows() -> None:
-    rule = Rule(16.0, growth_interval=2, quirks=(Tolerance(0.6),))
-    assert scales(rule, "01") == [16.0, 16.0]  # 1 of 2 is tolerated
-    # After the growth at the fourth, the sixth makes 2 overflows in 2 updates; neither 1 of 2 nor 2 of 6.
-    assert scales(rule, "010001") == [16.0, 16.0, 16.0, 32.0, 32.0, 16.0]
-    assert scales(rule.replace(growth_factor=1.0), "010001") == [16.0] * 5 + [8.0]  # nor one that leaves the scale
-
-
 # ------------------------------------------------------------- FirstUpdateInDouble: flax before its first jit
-
-
-@pytest.mark.parametrize(("start", "backoff"), [(1000 / 3, 0.7), (0.1, 0.3), (12345.6789, 0.7)])
-def test_flax_outside_jit_computes_its_first_update_in_double(start, backoff) -> None:
-    eager = dialects.get("flax.DynamicScale", init=start, backoff=backoff, jit=False)
-    jitted = dialects.get("flax.DynamicScale", init=start, backoff=backoff, jit=True)
-    f = np.float32
-    assert scales(eager, "1") == [float(f(start * backoff))]
-    assert scales(jitted, "1") == [float(f(start) * f(backoff))]
-    assert scales(eager, "1") != scales(jitted, "1")
-    assert scales(eager, "11")[1] == float(f(scales(eager, "1")[0]) * f(backoff))  # then in float32
-    assert scales(eager, "01") == scales(jitted, "01")  # a clean first update rounds the scale, and that is all
 
 
 # --------------------------------------------------------- hysteresis of 2: one word, four different machines
@@ -201,9 +179,3 @@ def _attempt(rule: Rule, state: State, flag: str) -> State | None:
         return update(rule, state, flag == "1")
     except Exception:
         return None
-
-
-def test_an_override_keeps_what_quirks_remember() -> None:
-    rule = Rule(16.0, quirks=(Tolerance(0.6),))
-    state = update(rule, init(rule), False)
-    assert override(rule, state, 4.0).memory == state.memory != ()

@@ -1,7 +1,6 @@
 import json
 import math
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,25 +31,12 @@ def fast_disk() -> Iterator[None]:
         yield
 
 
-def same(a: Any, b: Any) -> bool:
-    """Equal in type and to the last bit; all NaNs are one."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, float):
-        return struct.pack("d", a) == struct.pack("d", b) or (math.isnan(a) and math.isnan(b))
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return bool(a == b)
-
-
 @settings(max_examples=examples(ms=8))
 @given(VALUES)
 def test_a_line_gives_back_what_was_written(value: Any) -> None:
     line = records.encode(value)
     assert "\n" not in line
-    assert same(records.decode(line), value)
+    assert repr(records.decode(line)) == repr(value)
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
@@ -61,8 +47,8 @@ def test_a_file_gives_back_what_was_written(
 ) -> None:
     path = tmp_path_factory.mktemp("records") / "x.jsonl"
     records.write(path, provenance, rows)
-    assert same(list(records.read(path)), [provenance, rows])
-    assert same(records.read_provenance(path), provenance)
+    assert repr(records.read(path)) == repr((provenance, rows))
+    assert repr(records.read_provenance(path)) == repr(provenance)
     assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
 
 

@@ -487,12 +487,6 @@ def test_t9_the_widest_spread_flushes_just_that_share(score, share, lost, binade
     assert theory.flushed_share(sigma, score, lost, binades) == pytest.approx(share, rel=1e-6)
 
 
-def test_defaults_of_the_range_are_fp16s() -> None:
-    sigma = theory.widest_spread(score=4.75, share=0.01)
-    assert theory.flushed_share(sigma, 4.75) == pytest.approx(0.01, rel=1e-12)
-    assert sigma == pytest.approx(theory.FP16_BINADES / (4.75 + 2.3263), rel=1e-4)  # 2.3263: Phi^-1(0.99)
-
-
 # ----------------------------------------------------------------------------------------------------------- T10
 
 

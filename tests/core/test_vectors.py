@@ -2,9 +2,8 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -199,30 +198,3 @@ def test_a_kept_streak_fails() -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the dialects
-
-
-def outcomes(name: str, other: str) -> Iterator[tuple[vectors.Outcome, vectors.Outcome]]:
-    """What a dialect does in its vectors, and what another does under the same settings, where it has them."""
-    mine = {**dialects.ALL[name].parameters, **vectors.OPTIONS}
-    for vector in vectors.make():
-        if vector.dialect != name:
-            continue
-        given = {mine.get(key, key): value for key, value in vector.params.items()}
-        given["growth_factor"] = given.pop("factor", given.get("growth_factor", 2.0))
-        try:
-            rule = dialects.get(other, **vectors.named(dialects.ALL[other], given))
-        except ValueError:
-            continue
-        yield vector.outcome, Vector.of(rule, vector.found_inf, vector.synchronous).outcome
-
-
-def separated(name: str, other: str) -> bool:
-    return any(mine != theirs for mine, theirs in outcomes(name, other))
-
-
-def test_dialects_that_no_vector_separates_are_one_rule() -> None:
-    pairs = itertools.combinations(sorted({vector.dialect for vector in vectors.make()}), 2)
-    alike = [(a, b) for a, b in pairs if not separated(a, b) and not separated(b, a)]
-    assert ("composer.ClosureGradScaler", "torch.amp.GradScaler") in alike
-    assert [pair for pair in alike if dialects.get(pair[0]) != dialects.get(pair[1])] == []
-    assert len(alike) == 7
