@@ -13,8 +13,6 @@ import typer
 
 from ampsim.cli import COMMANDS, build
 from ampsim.diagnose.formats import ERRORS, error_in
-from tests import warm
-from tests.diagnose.browser import Browser, needs_chromium
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -55,7 +53,7 @@ def test_what_a_command_prints_is_what_is_shown(page: str, tmp_path: Path) -> No
         shutil.copy(example, tmp_path)
     command = tmp_path / "bin" / "ampsim"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {warm.python()} -m ampsim "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ampsim "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -111,17 +109,13 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         assert not anchor or anchor in slugs(target), f"{page}: {link}"
 
 
-def test_each_error_that_is_explained_has_a_page_with_its_text_as_the_title() -> None:
-    pages = {path: path.read_text() for path in (DOCS / "errors").glob("*.md") if path.name != "index.md"}
+def test_each_known_error_has_a_page() -> None:
+    pages = [path for path in (DOCS / "errors").glob("*.md") if path.name != "index.md"]
     index = (DOCS / "errors" / "index.md").read_text()
-    titles = {path: text.partition("\n")[0].removeprefix("# ") for path, text in pages.items()}
+    titles = {path.read_text().partition("\n")[0].removeprefix("# "): path for path in pages}
     for row in ERRORS:
-        [path] = [path for path, title in titles.items() if error_in(title) is row]
-        [pasted] = re.findall(r"`ampsim explain [\"'](.*?)[\"']`", pages[path])
-        assert error_in(pasted) is row, pasted
-        assert row["cause"] in pages[path]
-        assert row["cure"] in pages[path]
-        assert f"[{titles[path]}]({path.name})" in index
+        [title] = [title for title in titles if error_in(title) is row]
+        assert f"[{title}]({titles[title].name})" in index
     assert len(pages) == len(ERRORS)
 
 
@@ -139,48 +133,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.deep
-def test_the_site_has_every_page_and_takes_nothing_from_elsewhere(site: Path) -> None:
-    for page in PAGES:
-        name = page.removeprefix("docs/").replace("README.md", "index.md").replace(".md", ".html")
-        assert (site / name).exists(), name
-    taken = re.compile(r"""(?:src|<link[^>]*href)=["']?(?:https?:)?//""")
-    assert [str(path) for path in site.rglob("*.html") if taken.search(path.read_text())] == []
-
-
-@pytest.mark.deep
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         for link in re.findall(r'href="([^"#:]+)(?:#[^"]*)?"', path.read_text()):
             assert path.name == "404.html" or (path.parent / link).exists(), f"{path.relative_to(site)}: {link}"
-
-
-@pytest.mark.deep
-@needs_chromium
-def test_pages_open_from_disk_without_a_complaint_and_are_searched(site: Path, tmp_path: Path) -> None:
-    with Browser(tmp_path / "chromium") as tab:
-        tab.look(1400, 900)
-        open_and_search(tab, site)
-
-
-SEARCH = """new Promise((done) => {
-    const results = document.querySelector("[data-md-component=search-result]");
-    const query = document.querySelector("[data-md-component=search-query]");
-    const look = () => results.querySelector("article") && done(results.textContent);
-    new MutationObserver(look).observe(results, {childList: true, subtree: true});
-    setTimeout(() => done("nothing was found: " + results.textContent), 60_000);
-    document.querySelector("[data-md-toggle=search]").click();
-    query.focus();
-    query.value = "fp16 gradients";
-    query.dispatchEvent(new Event("input", {bubbles: true}));
-    query.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
-})"""
-
-
-def open_and_search(tab: Browser, site: Path) -> None:
-    for name in ("index", "tutorial", "which-scaler", "errors/index", "reference/torch", "lint/index", "figures/atlas"):
-        tab.open(site / f"{name}.html")
-        assert [each for each in tab.complaints() if not str(each).startswith(site.as_uri())] == [], name
-        assert tab.value("document.documentElement.scrollWidth <= innerWidth"), name
-    tab.open(site / "index.html")
-    found = tab.value(SEARCH)
-    assert "Attempting to unscale FP16 gradients" in str(found)

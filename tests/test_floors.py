@@ -178,8 +178,6 @@ def test_a_planted_import_is_seen() -> None:
     planted = ast.parse("def f():\n    from torch.optim import SGD\n    import matplotlib.pyplot as plt")
     assert imported(planted) == {"torch.optim.SGD", "matplotlib.pyplot"}
     assert not may_import(floor_of("ampsim/core/laws.py"), "torch.optim.SGD")
-    assert not may_import(floor_of("figures/x.py"), "experiments.models.mlp")
-    assert not may_import(floor_of("experiments/x.py"), "matplotlib.pyplot")
     assert may_import(floor_of("ampsim/core/laws.py"), "ampsim.core.machine.Rule")
 
 
@@ -228,18 +226,6 @@ def test_a_planted_circle_is_seen(planted: dict[str, str]) -> None:
     assert circles({**files, **outside}) == {frozenset(planted)}
     del files[max(files)]
     assert not circles({**files, **outside})
-
-
-def test_the_readme_names_every_room_and_shows_a_law_as_it_stands() -> None:
-    readme = (ROOT / "README.md").read_text()
-    rooms = {each.parent.relative_to(ROOT).as_posix() for each in ROOT.glob("ampsim/*/__init__.py")}
-    assert {room for room in rooms if f"| [`{room}`](" not in readme} == set()
-    found = re.search(r"Read first one law, from \[[^]]+\]\(([^)]+)\).*?```python\n(.*?)```", readme, re.DOTALL)
-    assert found is not None
-    assert found[2] in (ROOT / found[1]).read_text()
-    assert len(found[2].splitlines()) <= 15
-    assert "`core` imports no other room" in readme
-    assert {each for each in FLOORS["ampsim/core"] if each.startswith("ampsim.")} == {"ampsim.core"}
 
 
 def test_the_top_level_is_what_a_newcomer_expects() -> None:

@@ -5,7 +5,7 @@ import select
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from ampsim import Rule, dialects
+from ampsim import Rule
 from ampsim.cli import app
-from ampsim.cli.program import Program, ProgramError
-from ampsim.cli.traces import _entry, _name
+from ampsim.cli.program import Program
 from ampsim.core import vectors
 from ampsim.core.machine import Arithmetic
 from ampsim.core.vectors import Vector, answer
@@ -130,7 +129,7 @@ def test_a_wrong_program_is_shown_with_the_history_around(tmp_path: Path) -> Non
     name = "megatron.core.DynamicGradScaler"
     code, text = judge("-d", name, "--", "node", str(FOREIGN / "scaler.js"), str(tmp_path / "machine.js"))
     assert code == 1
-    assert "patience: megatron.core.DynamicGradScaler init=1024.0 interval=3 hysteresis=2: update 2 is the" in text
+    assert "update 2" in text
     shown = text.split("the program")[1].splitlines()[1:]
     assert [line.split()[:4] for line in shown[:3]] == [
         ["0", "overflow", "1024.0", "="],
@@ -138,167 +137,88 @@ def test_a_wrong_program_is_shown_with_the_history_around(tmp_path: Path) -> Non
         ["2", "overflow", "512.0", "="],
     ]
     assert shown[2].split()[5:] == ["1024.0", "=", "0x1p+10"]
-    assert 'what it read: {"config":{"init_scale":"0x1p+10"' in text
-    assert [line.split() for line in text.splitlines() if line.startswith("patience ")] == [["patience", "0", "2"]]
 
 
-# ---------------------------------------------------------------------------------------------- bad programs
+# ---------------------------------------------------------------------------------- bad programs
 
 EACH = "import sys\nfor line in sys.stdin: "
 BAD = {
-    "dies": ("import sys; sys.exit('boom')", ["it ended with exit status 1; expected", "; it said\n    boom\n"]),
-    "is killed": ("import os; os.kill(os.getpid(), 9)", ["it ended with signal SIGKILL"]),
-    "dies in the middle": (
-        "import sys\nfor _ in range(3): input(); print('null', flush=True)",
-        [f"{_name(ASKED[3])}: it ended with exit status 0", "not asked"],
-    ),
-    "is wrong in form": (EACH + "print('0x1p+10', flush=True)", ["'0x1p+10': Extra data", "expected a JSON list such"]),
-    "says too few": (
-        EACH + "print('[1.0]', flush=True)",
-        ["1 entries; expected a JSON list", ", 4 entries for as many"],
-    ),
-    "says nothing": (
-        EACH + "pass",
-        ["no answer within 0.3 s (--time-limit); expected one line per line that it reads, flushed"],
-    ),
-    "says all at the end": (
-        EACH.replace("for", "said = 0\nfor") + "said += 1\nprint('null\\n' * said)",
-        ["no answer within"],
-    ),
-    "says two": (EACH + "print('null\\nnull', flush=True)", ["expected one line per line that it reads"]),
-    "says one more": (EACH + "print('null', flush=True)\nprint('bye')", ["'bye\\n': more lines than it was given"]),
-    "says more before": (
-        "print('hello', flush=True)\n" + EACH + "print('null', flush=True)",
-        ["per line that it reads"],
-    ),
-    "never ends a line": (
-        "import sys\ninput()\nwhile 1: sys.stdout.write('x' * 65536)",
-        ["'xxx", "expected a JSON list"],
-    ),
-    "fails at its end": (
-        EACH + "print('null', flush=True)\nsys.exit(5)",
-        ["it ended with exit status 5; expected status 0"],
-    ),
-    "declines all": (EACH + "print('null', flush=True)", [f"0 of {COUNT} right; expected some"]),
+    "ends": ("import sys; sys.exit('boom')", ["exit status 1", "boom"]),
+    "is killed": ("import os; os.kill(os.getpid(), 9)", ["SIGKILL"]),
+    "is no list": (EACH + "print('0x1p+10', flush=True)", ["'0x1p+10'"]),
+    "answers too little": (EACH + "print('[1.0]', flush=True)", ["1 entries"]),
+    "answers nothing": (EACH + "pass", ["no answer within 0.3 s"]),
+    "answers twice": (EACH + "print('null\\nnull', flush=True)", ["one line per line"]),
+    "goes on at its end": (EACH + "print('null', flush=True)\nprint('bye')", ["bye"]),
+    "never ends a line": ("import sys\ninput()\nwhile 1: sys.stdout.write('x' * 65536)", ["'xxx"]),
+    "fails at its end": (EACH + "print('null', flush=True)\nsys.exit(5)", ["exit status 5"]),
+    "declines all": (EACH + "print('null', flush=True)", [f"0 of {COUNT} right"]),
 }
 
 
-@pytest.mark.parametrize(("program", "said"), BAD.values(), ids=BAD)
-def test_a_bad_program_has_its_sentence(program: str, said: list[str]) -> None:
-    never = any("no answer" in each for each in said)
-    code, text = judge(*FEW, "--time-limit", "0.3" if never else "60", *python(program))
+@pytest.mark.parametrize(("program", "shown"), BAD.values(), ids=BAD)
+def test_a_bad_program_fails(program: str, shown: list[str]) -> None:
+    limit = "0.3" if "no answer" in shown[0] else "60"
+    code, text = judge(*FEW, "--time-limit", limit, *python(program))
     assert code == 1, text
-    for each in said:
-        assert each in text
+    for part in shown:
+        assert part in text
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (
-            lambda program: program.ask("{}"),
-            r"no answer within 0\.3 s \(--time-limit\); expected .*; it said\n    why\?$",
-        ),
-        (Program.end, r"goes on 0\.3 s after its input has ended; expected its end; it said\n    why\?$"),
-    ],
-    ids=["ask", "end"],
-)
-def test_one_that_complains_and_goes_on(call: Callable[[Program], object], said: str) -> None:
-    source = "import sys, threading\ninput(); print('why?', file=sys.stderr, flush=True); print('null', flush=True)\n"
-    with Program(python(source + "threading.Event().wait()")[1:], 60.0) as program:
-        assert program.ask("{}") == "null\n"
-        program._limit = 0.3
-        with pytest.raises(ProgramError, match=said):
-            call(program)
-
-
-def test_of_a_long_line_the_beginning_is_told() -> None:
-    with Program(python("input(); print('null', flush=True); print('z' * 300)")[1:], 60.0) as program:
-        program.ask("{}")
-        with pytest.raises(ProgramError, match=r"^'z{80}': more lines than it was given; expected"):
-            program.end()
-
-
-def test_of_an_outcome_that_is_over_nothing_is_shown() -> None:
-    shown = [_entry((8.0, None), n) for n in range(3)]
-    assert shown == ["8.0 = 0x1p+3", vectors.GIVES_UP, ""]
-
-
-def test_one_that_never_stops_writing_leaves_nothing_behind() -> None:
+def test_a_program_that_never_stops_leaves_no_thread() -> None:
     with Program(python("input()\nwhile 1: print('null')")[1:], 60.0) as program:
         assert program.ask("{}") == "null\n"
     assert not any(thread.is_alive() for thread in program._threads)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups")
-def test_what_it_started_is_ended_too(tmp_path: Path) -> None:
-    kept = tmp_path / "pipe"
-    os.mkfifo(kept)
-    held = os.open(kept, os.O_RDONLY | os.O_NONBLOCK)
-    os.close(os.open(kept, os.O_WRONLY))  # from now on it is at its end where nobody holds the other
-    child = f"subprocess.Popen(['tail', '-f', '/dev/null'], stdout=open({str(kept)!r}, 'w'))"
-    code, text = judge(*FEW, "--time-limit", "0.5", *python(f"import subprocess; {child}.wait()"))
+def test_children_of_a_program_end_too(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    os.close(os.open(pipe, os.O_WRONLY))  # from now on it is at its end where nobody holds the other
+    child = f"subprocess.Popen(['tail', '-f', '/dev/null'], stdout=open({str(pipe)!r}, 'w'))"
+    code, _ = judge(*FEW, "--time-limit", "0.5", *python(f"import subprocess; {child}.wait()"))
     assert select.select([held], [], [], 60.0)[0]
     assert os.read(held, 1) == b""  # nobody holds the other end any more
     os.close(held)
     assert code == 1
-    assert "no answer within 0.5 s" in text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "shown"),
     [
-        (["--", "no-such-program"], "no-such-program: No such file or directory; expected a program that can be run"),
-        (["--", "/"], "/: Permission denied; expected a program"),
-        (["-d", "torch.amp.GradScale", "--", "cat"], "did you mean 'torch.amp.GradScaler'"),
+        (["--", "no-such-program"], "no-such-program"),
+        (["--", "/"], "/: Permission denied"),
+        (["-d", "torch.amp.GradScale", "--", "cat"], "torch.amp.GradScaler"),
         (["--vectors", "no-such-file", "--", "cat"], "no-such-file"),
-        (["--vectors", __file__, "--", "cat"], "line 1: "),
-        (["--time-limit", "0", "--", "cat"], "Invalid value"),
+        (["--vectors", __file__, "--", "cat"], "line 1"),
         ([], "Missing argument"),
     ],
 )
-def test_wrong_use_is_a_sentence(arguments: list[str], said: str) -> None:
+def test_wrong_use_is_refused(arguments: list[str], shown: str) -> None:
     code, text = judge(*arguments)
     assert code == 2
-    assert said in text
+    assert shown in text
 
 
 # --------------------------------------------------------------------------------------------------- the file
 
 
-def test_an_exported_file_is_judged_by_and_has_its_page(tmp_path: Path) -> None:
+def test_an_exported_file_can_be_judged_by(tmp_path: Path) -> None:
     file = tmp_path / "vectors.jsonl"
     result = CliRunner().invoke(app, ["traces", "export", str(file)])
     assert result.exit_code == 0
-    assert result.output.startswith(f"{file}: version 1, ")
-    page = file.with_suffix(".md").read_text()
-    assert vectors.read(file)[-1].line() == vectors.make()[-1].line()
-    assert CliRunner().invoke(app, ["traces", "export"]).output.encode() == file.read_bytes()
-    assert CliRunner().invoke(app, ["traces", "export", os.devnull]).output == ""
-    for told in (vectors.LICENCE, vectors.GIVES_UP, "sha256", "synchronous", f"version {vectors.VERSION}"):
-        assert told in page
-    quirks = {quirk["name"] for vector in vectors.make() for quirk in vector.config["quirks"]}
-    assert {*Rule.__dataclass_fields__, *Arithmetic.__dataclass_fields__, *quirks, *families()} - {"_"} <= set(
-        page.replace("`", " ").replace(",", " ").replace(":", " ").split()
-    )
+    written = vectors.read(file)
+    assert [vector.line() for vector in written] == [vector.line() for vector in vectors.make()]
+    assert file.with_suffix(".md").exists()
     code, text = judge("--vectors", str(file), *FEW, *python(EACH + "print('null', flush=True)"))
-    assert (code, f"0 of {COUNT} right" in text) == (1, True)
+    assert code == 1
+    assert f"0 of {COUNT} right" in text
 
 
-def families() -> set[str]:
-    return {vector.family for vector in vectors.make()} - {"giving up"}
-
-
-def test_an_export_that_cannot_be_written_is_a_sentence() -> None:
+def test_an_export_that_cannot_be_written_is_refused() -> None:
     result = CliRunner().invoke(app, ["traces", "export", "/dev/null/v.jsonl"])
     assert result.exit_code == 2
-    assert "expected a folder and files that can be written" in result.output
-
-
-def test_a_shell_completes_the_names_of_dialects() -> None:
-    from ampsim.cli.completion import complete_dialect
-
-    assert complete_dialect("torch.")[0] == "torch.amp.GradScaler"
-    assert complete_dialect("mmcv") == ["mmcv.runner.LossScaler"]
-    assert complete_dialect("") == dialects.names()
+    assert "/dev/null" in result.output

@@ -4,8 +4,6 @@ The wheel is built in a copy, and unpacked: what `make test` needs is in this en
 none of it but numpy and what the command line needs. `make deep` installs from the index instead, once per extra.
 """
 
-import csv
-import io
 import os
 import re
 import shutil
@@ -14,7 +12,6 @@ import sys
 import tomllib
 import venv
 import zipfile
-from email.parser import HeaderParser
 from importlib import metadata
 from pathlib import Path
 
@@ -130,12 +127,6 @@ def test_a_command_works_without_an_extra_or_says_which_to_install(bare: Path, f
     assert (code, said in text) == (status, True), text
 
 
-def test_a_loop_whose_framework_is_not_there_is_not_judged(bare: Path, folder: Path) -> None:
-    (folder / "made.py").write_text("batches = [1, 2, 3]\ndef make(scaler): ...\n")
-    code, text = run(sys.executable, folder, "check-loop", "made:make", path=bare)
-    assert (code, text) == (2, f"ampsim: No module named 'torch'; {TORCH}\n")
-
-
 def test_the_environment_is_bare(bare: Path) -> None:
     code = f"import importlib.util as u; print([name for name in {HELD} if u.find_spec(name)])"
     done = subprocess.run(  # noqa: S603
@@ -145,35 +136,13 @@ def test_the_environment_is_bare(bare: Path) -> None:
     assert done.stdout == "[]\n"
 
 
-def test_the_playground_of_the_wheel_is_that_of_the_checkout(bare: Path, folder: Path) -> None:
-    assert run(sys.executable, folder, "playground", path=bare)[0] == 0
-    assert (folder / "playground.html").read_bytes() == (ROOT / "figures" / "playground.html").read_bytes()
-
-
-def test_the_wheel_has_each_file_once_and_the_package_alone(wheel: Path) -> None:
+def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        record = next(name for name in names if name.endswith("RECORD"))
-        digests = [row[1] for row in csv.reader(io.StringIO(archive.read(record).decode())) if row[1]]
-        assert {name.split("/")[0].partition("-")[0] for name in names} == {"ampsim"}
-        empty = sum(not archive.read(name) for name in names)
-    assert len(digests) - len({*digests}) == max(0, empty - 1)
-    tracked = subprocess.run(
-        ["git", "ls-files", "ampsim"], cwd=ROOT, capture_output=True, text=True, check=False  # noqa: S607
-    ).stdout.split()  # fmt: skip
-    assert not tracked or {*tracked} - {*names} == set()
-
-
-def test_what_an_index_shows(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        told = HeaderParser().parsestr(
-            archive.read(next(n for n in archive.namelist() if n.endswith("METADATA"))).decode()
-        )
-    assert told["License-Expression"] == "Apache-2.0 AND MIT"
-    assert told.get_all("License-File") == ["LICENSE"]
-    extras = PROJECT["project"]["optional-dependencies"]
-    judged = [each for name in ("torch", "jax", "trackers", "testing", "replay") for each in extras[name]]
-    assert [each for each in judged if re.search("[<=]=|<|~", each.replace(">=", ""))] == []
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {"ampsim"}
+    command = ["git", "ls-files", "ampsim"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
+    assert set(done.stdout.split()) <= {*names}
 
 
 def test_the_publishing_address_makes_every_link_absolute(tmp_path: Path) -> None:
@@ -182,14 +151,10 @@ def test_the_publishing_address_makes_every_link_absolute(tmp_path: Path) -> Non
     address = "https://git.example/OWNER/ampsim"
     script = [sys.executable, str(ROOT / ".ci" / "address.py"), address, "v1.0"]
     subprocess.run(script, cwd=tmp_path, check=True)  # noqa: S603
-    readme, project = (tmp_path / "README.md").read_text(), tomllib.loads((tmp_path / "pyproject.toml").read_text())
-    links = re.findall(r"\]\(([^)\s]+)", readme)
+    links = re.findall(r"\]\(([^)\s]+)", (tmp_path / "README.md").read_text())
     assert [link for link in links if "://" not in link and not link.startswith("#")] == []
-    files = [link.partition("/v1.0/")[2].partition("#")[0] for link in links if link.startswith(address)]
-    assert files
-    assert [file for file in files if not (ROOT / file).exists()] == []
+    project = tomllib.loads((tmp_path / "pyproject.toml").read_text())
     assert project["project"]["urls"]["Repository"] == address
-    assert {"Documentation", "Changelog", "Issues"} <= {*project["project"]["urls"]}
 
 
 # ---------------------------------------------------------------------------------------- from the index, once an extra
