@@ -1,6 +1,5 @@
 """A scaler made with a policy: its scales are the policy's replay at every depth, whatever else happens."""
 
-import dataclasses
 import math
 import pickle
 from collections import deque
@@ -13,11 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Policy, Probe, Ratio
-from ampsim.core.policies.base import PolicyState
 from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
-from ampsim.torch.state.policy import PolicyVersion, combined
-from ampsim.torch.state.version import DeviceObservation
 
 DEPTHS = [0, 1, 3]
 KINDS = ["fused", "fused clip", "plain", "plain clip"]
@@ -117,20 +113,6 @@ def test_a_saved_run_goes_on_as_if_nothing_had_been(make: Any, k: int, history: 
     assert broken.scaler.state_dict() == unbroken.scaler.state_dict()
 
 
-def test_a_synchronous_update_recalls_a_probe_and_the_next_ticket_carries_the_base() -> None:
-    loop = Loop(Probe(init_scale=4.0, growth_interval=1, delay=2))
-    loop.run([(1.0, 1.0)] * 3)  # the first was judged: a probe at 8 is on its way
-    assert loop.scaler.get_scale(up_to_date=True) == 8
-    ticket, loop.weight.grad = loop.waiting.popleft()
-    loop.scaler.step(loop.optimizer, ticket=ticket)
-    loop.scaler.update(ticket=ticket, is_async=False)
-    assert loop.scaler.begin().value.read().scale == 4
-    at_once = GradScaler("cpu", depth=1, policy=Probe(init_scale=4.0, growth_interval=1, delay=1))
-    at_once.step(loop.optimizer, ticket=(first := at_once.begin()))
-    at_once.update(ticket=first, is_async=False)
-    assert at_once.get_scale(up_to_date=True) == 4  # a probe would fill the queue
-
-
 def test_a_scale_set_by_hand_becomes_the_base() -> None:
     loop = Loop(Probe(init_scale=4.0, growth_interval=2))
     loop.begin((1.0, 1.0))
@@ -140,6 +122,57 @@ def test_a_scale_set_by_hand_becomes_the_base() -> None:
     assert loop.scales == [4, 64, 64, 128, 128, 64][: len(loop.scales)]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": Probe(delay=2)},  # at depth 0
+        {"policy": Probe(), "exact_torch": True},
+        {"policy": Probe(), "growth_interval": 5},
+        {"policy": "LogMax"},
+    ],
+)
+def test_options_that_contradict_a_policy(options: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"policy=|depth=0"):
+        GradScaler("cpu", **options)
+
+
+def test_another_policys_state_is_refused() -> None:
+    saved = GradScaler("cpu", policy=Probe()).state_dict()
+    with pytest.raises(ValueError, match=r"'Probe'.*'Headroom'"):
+        GradScaler("cpu", policy=Headroom()).load_state_dict(saved)
+
+
+def test_an_awaited_update_recalls_a_probe() -> None:
+    loop = Loop(Probe(init_scale=4.0, growth_interval=1, delay=2))
+    loop.run([(1.0, 1.0)] * 3)  # the first was judged: a probe at 8 is on its way
+    assert loop.scaler.get_scale(up_to_date=True) == 8
+    ticket, loop.weight.grad = loop.waiting.popleft()
+    loop.scaler.step(loop.optimizer, ticket=ticket)
+    loop.scaler.update(ticket=ticket, is_async=False)
+    assert loop.scaler.scale(torch.ones(()), ticket=loop.scaler.begin()) == 4
+
+
+@pytest.mark.parametrize(
+    ("grads", "scale"),
+    [
+        ((2.0, 1.0), 2.0**13),  # 2 * 2^13 <= 65504 / 2 < 2 * 2^14
+        ((1.0, 2.0), 2.0**13),
+        ((1.0, 1.0), 2.0**14),
+        ((1.0, math.inf), 2.0**15),
+        ((math.inf, 1.0), 2.0**15),
+    ],
+)
+def test_two_optimizers_are_one_observation(grads: Any, scale: float) -> None:
+    scaler = GradScaler("cpu", policy=Headroom(init_scale=2.0**16, margin=1))
+    scaler.scale(torch.ones(()))
+    for grad in grads:
+        weight = nn.Parameter(torch.zeros(1))
+        weight.grad = torch.tensor([grad * 2.0**16])
+        scaler.step(torch.optim.SGD([weight], lr=0.1))
+    scaler.update()
+    assert scaler.get_scale() == scale
+
+
 @pytest.mark.parametrize("state", [None, "gone", [1e300, 0], [0.0, 0], [2.0**16, -1], {}])
 def test_a_damaged_state_dict_is_refused_and_nothing_changes(state: Any) -> None:
     scaler = GradScaler("cpu", policy=Deduplicated())
@@ -147,23 +180,6 @@ def test_a_damaged_state_dict_is_refused_and_nothing_changes(state: Any) -> None
     with pytest.raises((TypeError, ValueError), match=r"expected .*; (load|pass)"):
         scaler.load_state_dict({k: v for k, v in {**before, "state": state}.items() if v != "gone"})
     assert scaler.state_dict() == before
-
-
-def test_what_does_not_fit_is_refused_with_value_expectation_and_cure() -> None:
-    policy = Probe(delay=2)
-    for given_, said in (
-        ({"policy": policy}, r"delay=2 with depth=0: expected them to be equal; pass dataclasses.replace"),
-        ({"policy": policy, "depth": 2, "exact_torch": True}, "expected one of the two"),
-        ({"policy": policy, "depth": 2, "growth_interval": 5}, "give the numbers to the policy"),
-        ({"policy": "LogMax"}, "policy='LogMax': expected a policy"),
-    ):
-        with pytest.raises((ValueError, TypeError), match=said):
-            GradScaler("cpu", **given_)
-    saved = GradScaler("cpu", depth=2, policy=policy).state_dict()
-    with pytest.raises(ValueError, match="policy='Probe' in the state dict: expected 'Headroom'"):
-        GradScaler("cpu", policy=Headroom()).load_state_dict(saved)
-    with pytest.raises(ValueError, match="6 numbers: expected the 4"):
-        GradScaler("cpu", policy=dataclasses.replace(policy, delay=0)).load_state_dict(saved)
 
 
 def test_a_loop_without_tickets_is_torchs_and_can_be_saved_in_the_middle() -> None:
@@ -176,16 +192,3 @@ def test_a_loop_without_tickets_is_torchs_and_can_be_saved_in_the_middle() -> No
     scaler.update()
     assert weight.tolist() == pytest.approx([0.7, 0.7])
     assert scaler.get_scale() == 2.0**13  # 3 * 2^13 <= 65504 / 2 < 3 * 2^14
-
-
-def test_each_ticket_has_its_scale_of_the_queue_and_one_version_is_enough_of_equal_ones() -> None:
-    for queue, scales in (((8.0, 4.0, 2.0), [8.0, 4.0, 2.0]), ((4.0, 4.0, 4.0), [4.0])):
-        carried = PolicyState(queue[0], queue[1:], ())
-        versions = PolicyVersion.start((carried,), Probe(delay=2), torch.device("cpu"))
-        assert [version.number() for version in versions] == scales
-
-
-def test_of_several_optimizers_the_largest_gradient_and_the_share_of_all_count() -> None:
-    seen = [DeviceObservation(torch.tensor(amax), torch.tensor(top), 4) for amax, top in ((3.0, 1), (1.0, 2))]
-    assert combined(Ratio(), False, seen) == Observation(False, 3.0, 3 / 8)
-    assert combined(Ratio(), True, []) == Observation(True, 0.0, 0.0)

@@ -1,0 +1,133 @@
+"""Whose gradients a step takes, and what observers and the loss are told of it."""
+
+import pytest
+import torch
+
+from ampsim.torch import GradScaler
+from tests.torch.helpers import an_optimizer
+
+ONE = torch.ones(())
+
+
+class Observer:
+    """One of many that are equal."""
+
+    def __init__(self):
+        self.told = []
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+    def gradients(self, ticket, optimizer, scale):
+        self.told += [scale.item(), optimizer.param_groups[0]["params"][0].grad.tolist()]
+
+    def closing(self, ticket):
+        self.told.append("closing")
+
+    def closed(self, ticket, found_inf):
+        self.told.append([optimizer for optimizer, _ in found_inf])
+
+
+def test_observers_are_told_of_real_steps():
+    scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer()
+    stopped, observer, other = Observer(), Observer(), Observer()
+    stop = scaler.observe(stopped)
+    scaler.observe(observer)
+    scaler.observe(other)
+    stop()
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(AttributeError):
+        scaler.step(object())  # no optimizer
+    scaler.step(optimizer)
+    scaler.update()
+    assert stopped.told == []
+    assert observer.told == other.told == [4.0, [4.0, 4.0], "closing", [optimizer]]
+
+
+def test_the_loss_is_by_the_tickets_scale():
+    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
+    first, second = scaler.begin(), scaler.begin()
+    scaler.update(2.0, ticket=first)
+    scaler.update(8.0, ticket=second)
+    last = scaler.begin()
+    assert scaler.scale(ONE, ticket=last) == 2.0
+    assert scaler.loss_value(ONE, ticket=first) == 0.25
+    assert scaler.loss_value(ONE) == 0.5
+
+
+def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
+    scaler, (a, b) = GradScaler("cpu", depth=1), [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = torch.optim.SGD([a, b])
+    first, second = scaler.begin(), scaler.begin()
+    scaler.scale(b.sum(), ticket=first).backward()
+    with pytest.raises(RuntimeError, match="gradients of ticket 0 would be unscaled by ticket 1"):
+        scaler.step(optimizer, ticket=second)
+
+
+def test_a_backward_pass_within_another_takes_no_gradients_from_it():
+    scaler, (a, b) = GradScaler("cpu", depth=1), [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    first, second = scaler.begin(), scaler.begin()
+    scaler.scale(a.sum() + b.sum(), ticket=first)  # whose parameters are watched
+    inner = a * 2
+    inner.register_hook(torch.enable_grad()(lambda _: scaler.scale(b.sum(), ticket=second).backward()))
+    scaler.scale(inner.sum(), ticket=first).backward()
+    with pytest.raises(RuntimeError, match="gradients of ticket 0 would be unscaled by ticket 1"):
+        scaler.step(torch.optim.SGD([a]), ticket=second)
+    scaler.step(torch.optim.SGD([b]), ticket=second)
+
+
+def test_gradients_that_were_left_are_found_among_those_that_were_zeroed():
+    scaler = GradScaler("cpu", growth_interval=1)
+    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(32)]
+    optimizer, other = torch.optim.SGD(params[:1]), torch.optim.SGD(params[1:])
+    scaler.scale(sum(param.sum() for param in params)).backward()
+    for param in params[2:]:
+        param.grad = None
+    scaler.step(optimizer)
+    scaler.update()
+    with pytest.raises(RuntimeError, match=r"gradients from before an update\(\) would be divided by the scale"):
+        scaler.step(other)
+
+
+@pytest.mark.parametrize("recording", [True, False])
+def test_whether_gradients_are_recorded_is_as_before(recording):
+    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu")
+    scaler.scale(param.sum()).backward()
+    with torch.set_grad_enabled(recording):
+        scaler.unscale_(optimizer)
+        assert torch.is_grad_enabled() == recording
+
+
+def test_a_constant_that_no_run_could_want_is_refused_where_it_is_set(thread):
+    scaler = GradScaler("cpu", launch=thread.launch)
+    with pytest.raises(ValueError, match="growth_interval=0: expected at least 1"):
+        scaler.set_growth_interval(0)
+    thread.synchronize()
+    assert scaler.get_growth_interval(up_to_date=True) == 2000
+
+
+class Raises(torch.optim.SGD):
+    """An optimizer whose step fails."""
+
+    def step(self, closure=None):
+        raise OSError("planted")
+
+
+def test_a_step_that_raised_has_not_used_up_its_gradients():
+    param, optimizer = an_optimizer(kind=Raises)
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
+    scaler.scale(param.sum()).backward()
+    with pytest.raises(OSError, match="planted"):
+        scaler.step(optimizer)
+    scaler.update()
+    with pytest.raises(RuntimeError, match=r"would be divided by the scale 8\.0: expected 1\.0"):
+        scaler.step(optimizer)
+
+
+def test_a_disabled_scaler_clips_to_the_norm_of_all_groups():
+    params = [torch.nn.Parameter(torch.zeros(())) for _ in range(2)]
+    params[0].grad, params[1].grad = torch.tensor(3.0), torch.tensor(4.0)
+    optimizer = torch.optim.SGD([{"params": [param]} for param in params])
+    assert GradScaler("cpu", enabled=False).unscale_and_clip_(optimizer, 1.0) == 5.0
