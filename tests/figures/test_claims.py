@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from figures import _gallery, claims, results
+from ampsim import records
+from figures import _gallery, claims, results, verdicts
 from figures.claims import CLAIMS
 
 REFUTED = {("stale.loss", "cpu-new-seeds"), ("hist", "cpu-new-seeds")}  # as the paper says
@@ -34,3 +35,27 @@ def test_a_trial_has_a_verdict_that_the_gallery_knows() -> None:
 def test_a_name_is_given_once() -> None:
     with pytest.raises(ValueError, match=r"'gpt.mean': expected a name of its own, gpt_mean_loss has it"):
         claims.claim("gpt.mean", "gpt_fp16", "")(lambda _: claims.Finding(""))
+
+
+@pytest.mark.parametrize("name", ["cpu-amd-epyc", "cpu-intel-xeon"])
+def test_recorded_verdicts_of_other_processors(name: str) -> None:
+    found = verdicts.judge_folder(results.DATA / name)
+    held = {claim for claim, verdict in found.items() if verdict.holds}
+    assert set(found) == set(CLAIMS)
+    assert len(held) > 20
+    assert [claim for claim, verdict in found.items() if verdict.holds is False] == []
+
+
+def test_recorded_verdicts_are_those_of_the_data(tmp_path: Path) -> None:
+    provenance, rows = records.read(results.CPU / "crash_signals.jsonl")
+    silent = [row | {"alarms": dict.fromkeys(row["alarms"])} for row in rows]
+    records.write(tmp_path / "data" / "crash_signals.jsonl", provenance, silent)
+    (tmp_path / "kept").mkdir()
+    count = verdicts.write(tmp_path / "data", tmp_path / "kept" / verdicts.VERDICTS)
+    before = verdicts.judge_folder(tmp_path / "data")
+    kept = verdicts.judge_folder(tmp_path / "kept")
+    judged = {name for name in before if CLAIMS[name].stem == "crash_signals"}
+    assert count == len(judged) > 0
+    assert {name: kept[name] for name in judged} == {name: before[name] for name in judged}
+    assert kept["signals"].holds is False
+    assert kept["gpt.mean"].holds is None
