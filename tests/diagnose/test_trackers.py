@@ -1,6 +1,5 @@
 """Files that TensorBoard's and Weights & Biases' own packages wrote say what the run's own file says."""
 
-import io
 import math
 import struct
 import warnings
@@ -11,7 +10,6 @@ import torch
 from ampsim.diagnose.explain import findings
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.tables import history_of
-from ampsim.diagnose.readers.trackers import _log_records
 from ampsim.watch import watch
 
 HOW = "pip install -c constraints.txt -e '.[trackers]'"
@@ -161,14 +159,5 @@ def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
 def test_events_without_a_number_of_a_run_are_a_sentence(tmp_path, writer):
     writer.add_scalar("accuracy", 0.5, 0)
     writer.close()
-    with pytest.raises(NothingReadError, match="no loss scale, gradient norm or loss of a training was read"):
+    with pytest.raises(NothingReadError, match="events"):
         read_history(tmp_path / "events")
-
-
-def test_a_record_may_begin_in_the_last_seven_bytes_of_a_block():
-    def part(kind, data):
-        return struct.pack("<IHB", 0, len(data), kind) + data
-
-    first = bytes(32768 - 3 * 7)  # behind the file's own 7 bytes and its header it leaves room for a header alone
-    file = io.BytesIO(bytes(7) + part(1, first) + part(2, b"") + part(4, b"last"))
-    assert list(_log_records(file)) == [first, b"last"]
