@@ -1,7 +1,8 @@
 """Loops of ten client libraries, each with torch's scaler and with ours: every parameter and every scale the same bits.
 
 A library's own code calls the scaler. What is changed beside the scaler are its checks that there is a CUDA device.
-`make deep` installs them; each is skipped where it is missing. Scaled losses overflow at first, and after growing.
+Each is skipped where its library is missing: accelerate and lightning run wherever they are installed, the others by
+`make deep`, which installs them. Scaled losses overflow at first, and after growing.
 """
 
 import copy
@@ -17,21 +18,18 @@ from torch.nn import functional
 
 from ampsim.torch import GradScaler
 
-pytestmark = [
-    pytest.mark.deep,
-    pytest.mark.filterwarnings("ignore"),  # of libraries, about each other
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about each other
 LOOPS = []
 HOW = "pip install -c constraints.txt 'ampsim[clients]'; timm and fastai as pyproject.toml says there"
 BATCHES = 24
 
 
-def client(*modules, **variants):
+def client(*modules, deep=True, **variants):
     """Register a loop, once per variant, of a library's modules."""
 
     def register(loop):
         for name, options in (variants or {"": {}}).items():
-            marks = pytest.mark.peer(*modules, how=HOW)
+            marks = [pytest.mark.peer(*modules, how=HOW), *[pytest.mark.deep] * deep]
             LOOPS.append(pytest.param(loop, options, marks=marks, id=f"{loop.__name__} {name}".strip()))
         return loop
 
@@ -64,7 +62,7 @@ class Log(list):
         return [*self, *(param.detach().clone() for param in net.parameters())]
 
 
-@client("accelerate", plain={}, fused={"fused": True}, accumulating={"steps": 3})
+@client("accelerate", deep=False, plain={}, fused={"fused": True}, accumulating={"steps": 3})
 def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -99,6 +97,7 @@ def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
 
 @client(
     "lightning",
+    deep=False,
     plain={},
     clip={"gradient_clip_val": 0.5},
     accumulating={"accumulate_grad_batches": 2},
@@ -143,7 +142,7 @@ def lightning(make, monkeypatch, tmp_path, manual=0, **options):
     return log.ended(net)
 
 
-@client("lightning", clip={}, fused={"fused": True})
+@client("lightning", deep=False, clip={}, fused={"fused": True})
 def fabric(make, monkeypatch, tmp_path, fused=None):
     from lightning.fabric import Fabric
     from lightning.fabric.plugins import MixedPrecision

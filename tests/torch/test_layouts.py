@@ -4,7 +4,6 @@ import itertools
 import math
 import mmap
 import tempfile
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim.torch import GradScaler
-from ampsim.torch.gradients import collect
 from tests.torch.helpers import bits, run_script, told
 
 SCALE = 1024.0
@@ -136,23 +134,6 @@ def test_a_gradient_in_the_parameters_layout_is_not_copied():
     scaler.step(optimizer)
     assert param.grad is grad
     assert bits(param) == bits(torch.zeros(4, 6))
-
-
-def test_gradients_are_grouped_by_device_and_dtype():
-    places = [("cpu", torch.float32), ("meta", torch.float32), ("meta", torch.float64), ("cpu", torch.float32)]
-    params = [torch.nn.Parameter(torch.ones(2, device=device, dtype=dtype)) for device, dtype in places]
-    for param in params:
-        param.grad = torch.ones_like(param)
-    groups = collect.gradients(torch.optim.SGD(params), allow_fp16=False)
-    assert {(str(device), dtype): len(grads) for (device, dtype), grads in groups.items()} == Counter(places)
-    assert all((grad.device, grad.dtype) == key for key, grads in groups.items() for grad in grads)
-
-
-def test_a_gradient_on_another_device_is_left_as_it_lies() -> None:
-    param = torch.nn.Parameter(torch.ones(2, 3, device="meta"))
-    param.grad = grad = torch.ones(3, 2, device="meta").t()
-    collect.lay_out_for_kernel(torch.optim.SGD([param]))
-    assert param.grad is grad
 
 
 @st.composite

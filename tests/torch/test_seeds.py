@@ -135,12 +135,6 @@ def test_without_cuda_the_default_device_warns_and_trains_unscaled():
     assert ours[2] == {}
 
 
-def test_what_the_introduction_says_of_its_methods():
-    scaler = ampsim.torch.GradScaler("cpu")
-    assert scaler.get_scale() == 65536  # "Usually 2**16 = 65536"
-    assert scaler.scale(torch.tensor(2.0)) == 131072.0
-
-
 # ----------------------------------------------------------------------- RoundPipe: from roundpipe import GradScaler
 
 
