@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from ampsim import records
 from ampsim.records import Record
 from experiments.runner import provenance
-from tests import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ for package, *argv in json.loads(sys.argv[1]):
 
 def run(checkout: Path, *commands: Sequence[str]) -> list[str]:
     """Run commands one after another, in one process; return what each says, which all end well."""
-    command = [warm.python(), "-c", COMMANDS, json.dumps(commands)]
+    command = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
     ended = [json.loads(line) for line in done.stdout.splitlines()]
