@@ -55,7 +55,8 @@ def test_the_state_is_the_reference_machines(capturable, init, factors, interval
     init = min(max(init, low), high or init)
     rule = Rule(init, *factors, interval, min_scale=low, max_scale=high, growth_test=">=")
     state = State(torch.tensor(init).item())
-    scaler = GradScaler("cpu", init, *factors, interval, min_scale=low, max_scale=high, capturable=capturable)
+    options = {"min_scale": low, "max_scale": high, "capturable": capturable}
+    scaler = GradScaler("cpu", init, *factors, interval, **options)
     scaler.scale(torch.tensor(1.0))
     for event in plan:
         if isinstance(event, list):
