@@ -16,6 +16,7 @@ from ampsim.core.replay import ceilings as module
 from ampsim.core.replay import engine
 from ampsim.core.replay.ceilings import CeilingReplay, index_ceilings
 from ampsim.core.replay.sweep import sweep
+from tests.core.helpers import rules
 from tests.examples import examples
 
 INF = math.inf
@@ -29,9 +30,6 @@ def _engine(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "fastest", lambda: chosen)
         yield
-
-
-# --------------------------------------------------------------------------------------------------- the fold
 
 
 def folded(rule: Rule, ceilings: Any, state: State) -> tuple[list[int], list[tuple[int, float]], State]:
@@ -57,41 +55,6 @@ def assert_equals_the_fold(rule: Rule, index: module.CeilingIndex, state: State)
     done = replay_ceilings(rule, index, method="events", state=state)
     assert repr(seen(done)) == repr(folded(rule, index.ceilings, state))  # repr: NaN is NaN, 1.0 is no np.float64
     return done
-
-
-# ------------------------------------------------------------------------------------------- rules and ceilings
-
-GROWTHS = st.sampled_from([1.0, 1 + 2.0**-20, 2.0 ** (1 / 3), 1.5, 2.0, 3.0, 16.0, 2.0**60, 1e300])
-SCALES = st.sampled_from([1.0, 1000.0, 2.0**16, 2.0**127, 2.0**-126, 2.0**-149, 0.1, 0.7, 3e38, 1e-30])
-ARITHMETICS = st.builds(
-    Arithmetic,
-    dtype=st.sampled_from(["float32", "float64"]),
-    round_factors=st.booleans(),
-    backoff=st.sampled_from(["multiply", "multiply", "divide", "reciprocal"]),
-    flush_subnormals=st.booleans(),
-    keeps_finite=st.booleans(),
-)
-
-
-@st.composite
-def rules(draw: st.DrawFn) -> Rule:
-    arithmetic, growth = draw(ARITHMETICS), draw(GROWTHS)
-    free = arithmetic.backoff == "multiply"
-    bounds = sorted(draw(st.lists(SCALES, min_size=2, max_size=2)))
-    low, high = (bound if draw(st.booleans()) else None for bound in bounds)
-    return Rule(
-        draw(SCALES),
-        growth,
-        draw(st.sampled_from([0.5, 0.25, 0.8, 1.0, 2.0**-60, 1e-50])) if free else 1.0 / growth,
-        draw(st.sampled_from([1, 2, 3, 5, 8, 2000, 2**70])),
-        min_scale=low,
-        max_scale=high,
-        hysteresis=draw(st.sampled_from([1, 1, 2, 3])),
-        hysteresis_refill=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
-        delay=draw(st.sampled_from([0, 0, 1, 2, 5])),
-        growth_test=draw(st.sampled_from(["==", ">="])),
-        arithmetic=arithmetic,
-    )
 
 
 @st.composite
@@ -134,7 +97,7 @@ def traces(draw: st.DrawFn, rule: Rule, state: State) -> np.ndarray:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Rule, State, np.ndarray]:
-    rule = draw(rules())
+    rule = draw(rules(dtypes=("float32", "float64")))
     state = draw(starts(rule))
     return rule, state, draw(traces(rule, state))
 
@@ -148,13 +111,11 @@ BLOCKS, ROOMS = st.sampled_from([1, 2, 4, 8, 64]), st.sampled_from([1, 2, 5, 409
 START = State(1.0)
 
 
-# -------------------------------------------------------------------------------------------------- properties
-
-
 @settings(max_examples=examples(ms=5))
 @given(case=cases(), block=BLOCKS, room=ROOMS)
 @example(case=(Rule(1.0), START, ones(1.0, np.nextafter(np.float32(1), np.float32(0)))), block=64, room=4096)
 @example(case=(Rule(1.0), START, ones(2, 2, 2, 0, 2, 2, 2, 0, 0)), block=4, room=1)
+@example(case=(Rule(1.0, growth_interval=2**70), START, ones(INF, 0, INF)), block=4, room=1)
 @example(case=(Rule(3e38, growth_interval=2), State(3e38), ones(INF, INF, INF)), block=1, room=1)
 @example(
     case=(Rule(0.7, arithmetic=Arithmetic(dtype="float64")), State(0.7), ones(0.7)), block=1, room=1
@@ -184,16 +145,13 @@ def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut:
 
 
 @FEW
-@given(family=st.lists(rules(), min_size=1, max_size=3), data=st.data())
+@given(family=st.lists(rules(dtypes=("float32", "float64")), min_size=1, max_size=3), data=st.data())
 def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))
     rows = sweep(iter(family), trace)
     singles = [replay_ceilings(rule, trace) for rule in family]
     expected = [(len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale) for one in singles]
     assert repr(rows.tolist()) == repr(expected)
-
-
-# --------------------------------------------------------------------------------------------- long and realistic
 
 
 def long_walk() -> np.ndarray:

@@ -78,7 +78,6 @@ def test_the_words_name_what_differs() -> None:
     rows = list(in_words(torch, dialects.get("megatron.core.DynamicGradScaler")))
     values = [row[1:] for row in rows]
     assert values[:4] == [("2**16", "2**32"), ("2000", "1000"), ("no floor", "1"), ("1", "2")]
-    assert len(values) == 6  # and how it rounds factors, and a growth to infinity
     assert list(in_words(torch, torch)) == []
 
 
@@ -106,7 +105,6 @@ def test_the_command_shows_where_they_part() -> None:
     [
         (["flax.DynamicScal", "torch.amp.GradScaler"], "flax.DynamicScale"),
         (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"], "'hysteresis'"),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "interval=0"], "interval=0"),
         (["torch.amp.GradScaler", "nemo.GradScaler", "--longest", "0"], "--longest"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule, State, init, update
-from ampsim.core.formats import BF16, FP16, Kind
+from ampsim.core.formats import FP16, Kind
 from ampsim.core.machine import Arithmetic
 
 HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)  # (65536,), every bit pattern
@@ -65,14 +65,7 @@ def test_flushed_up_to_half_the_smallest_subnormal(chain) -> None:
     assert (flushed == ((product_ != 0) & (np.abs(product_) <= 2.0**-25))).all()
     # S = 2^-j flushes the numbers up to 2^(j-25): 2^(j-1) of them for j <= 12, then 3072 and 4096.
     assert np.count_nonzero(flushed) == 2 * (2**12 - 1 + 3072 + 4096) == 22_526
-    kinds = FP16.classify(product_)
-    assert np.bincount(kinds.ravel(), minlength=len(Kind)).tolist() == [
-        2 * 39,
-        22_526,
-        np.count_nonzero((scaled != 0) & (np.abs(scaled) < SMALLEST_NORMAL)),
-        np.count_nonzero(np.isfinite(scaled) & (np.abs(scaled) >= SMALLEST_NORMAL)),
-        614_400,
-    ]
+    assert (FP16.classify(product_) == Kind.FLUSHED)[flushed].all()
 
 
 # ------------------------------------------------------------------------------------- the same against torch
@@ -90,25 +83,6 @@ def torch_unscale(torch, values: np.ndarray, scale: float, dtype: str) -> tuple[
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     nan = np.isnan(a) & np.isnan(b)
     return bool(np.all(nan | (a.view(np.int64) == b.view(np.int64))))
-
-
-UNSCALES = [1.0, 2.0**-3, 2.0**16, 1000.0, float(np.float32(0.3))]
-
-
-@pytest.mark.parametrize("scale", UNSCALES)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_torch_unscales_every_16_bit_value_like_the_formula(dtype, scale) -> None:
-    torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
-    with np.errstate(all="ignore"):
-        patterns = HALF if dtype == "float16" else HALF.view(np.uint16).astype(np.uint32) << 16  # bf16's bits
-        values = patterns.astype(np.float32) if dtype == "float16" else patterns.view(np.float32)
-        got, found_inf = torch_unscale(torch, values, scale, dtype)
-        # f32(g) * f32(1 / f64(S)), one rounding to the gradient's format; by 1 nothing is touched
-        expected = values * np.float32(1.0 / np.float64(scale))
-        if dtype != "float32":
-            expected = {"float16": FP16, "bfloat16": BF16}[dtype].round(expected)
-        assert same(got, np.asarray(expected).astype(np.float64))
-    assert found_inf == 1.0
 
 
 def test_scaled_round_is_torchs_chain_for_every_fp16_value_at_every_scale() -> None:

@@ -57,7 +57,7 @@ def test_a_file_has_one_writer_and_one_that_died_is_none(tmp_path: Path) -> None
     with sole_writer(path):
         (lock,) = path.parent.iterdir()
         with (
-            pytest.raises(BusyError, match=rf"x\.jsonl: process {os.getpid()} on .* is writing it; expected"),
+            pytest.raises(BusyError, match=rf"x\.jsonl: process {os.getpid()} "),
             sole_writer(path),
         ):
             raise AssertionError("not entered")

@@ -1,7 +1,6 @@
 """The protocol without torch: stages, refusals and what they leave, and the arithmetic of gradients."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,9 +30,6 @@ def refused(result, before, refusal):
     after, outcome = result
     assert outcome.refusal == refusal
     assert after == before
-
-
-# -------------------------------------------------------------------------------------------------- iteration
 
 
 def test_the_scale_is_made_by_the_first_scale_and_rounded_then():
@@ -78,14 +74,6 @@ def test_a_fused_step_divides_in_its_kernel_and_is_called_even_when_it_skips():
     assert values(outcome.optimizer) == [[4.0, math.inf], None]  # untouched
 
 
-def test_override_keeps_the_streak_and_forgets_the_stages():
-    p, _ = protocol.step(begun(), Optimizer("a", CLEAN))
-    p, _ = protocol.update(p)
-    p, _ = protocol.unscale_(p, Optimizer("a", CLEAN))
-    p, _ = protocol.update(p, 0.1)
-    assert (p.state.scale, p.state.growth_tracker, p.records) == (float(np.float32(0.1)), 1, ())
-
-
 @pytest.mark.parametrize(
     ("found", "overflows"),
     [((0.0, 0.0), False), ((0.0, 1.0), True), ((1e-45, 0.0), True), ((math.nan, 0.0), True), ((-1.0, 1.0), False)],
@@ -95,9 +83,6 @@ def test_found_inf_is_summed_over_optimizers_in_float32(found, overflows):
     for key, value in zip("ab", found, strict=True):
         p = p.note(key, found_inf=round_to_float32(value))
     assert protocol.update(p)[0].state.scale == (2.0 if overflows else 4.0)
-
-
-# --------------------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize("event", ["unscale_", "step", "update"])
@@ -145,9 +130,6 @@ def test_a_refused_new_scale_changes_nothing(new_scale):
     assert after == p
 
 
-# ------------------------------------------------------------------------------------------ saving, disabled
-
-
 @pytest.mark.parametrize("target", [Protocol(), begun()])
 def test_a_state_dict_round_trip(target):
     source = state_dict.state_dict(state_dict.put(begun(8.0), "growth_interval", 7))
@@ -162,15 +144,6 @@ def test_a_state_dict_that_is_refused():
     refused(state_dict.load_state_dict(p, {"scale": 1e39}), p, refusals.overflow(1e39))
 
 
-def test_pickling_is_refused_in_mid_iteration_and_unmakes_the_scale():
-    p = begun(0.1)
-    mid, _ = protocol.unscale_(p, Optimizer("a", CLEAN))
-    refused(state_dict.pickled(mid), mid, refusals.PICKLED_LATE)
-    _, outcome = state_dict.pickled(p)
-    assert outcome.value == replace(p, exists=False)
-    assert state_dict.get_scale(outcome.value) == float(np.float32(0.1))
-
-
 def test_a_disabled_scaler_passes_everything_through():
     p = protocol.create(Rule(), enabled=False)
     optimizer = Optimizer("a", OVERFLOW)
@@ -179,6 +152,3 @@ def test_a_disabled_scaler_passes_everything_through():
     stepped = protocol.step(p, optimizer, closure=True, returns=5.0)[1]
     assert (stepped.value, stepped.stepped, stepped.optimizer) == (5.0, True, optimizer)
     assert (state_dict.get_scale(p), state_dict.state_dict(p)) == (1.0, {})
-
-
-# ------------------------------------------------------------------------------------------------- arithmetic

@@ -25,9 +25,6 @@ def growths(rule: Rule, updates: int) -> list[int]:
     return [n for n in range(1, updates + 1) if trace[n] > trace[n - 1]]
 
 
-# ----------------------------------------------------------- StreakStartsAt: DeepSpeed's first growth is late
-
-
 def test_deepspeed_grows_first_after_one_more_then_every_interval() -> None:
     rule = Rule(2.0, growth_interval=3, quirks=(StreakStartsAt(-1),))
     assert growths(rule, 13) == [4, 7, 10, 13]
@@ -40,9 +37,6 @@ def test_flax_grows_late_every_time() -> None:
     assert growths(dialects.get("flax.DynamicScale", init=2.0, interval=3), 12) == [4, 8, 12]
     assert growths(dialects.get("flax.DynamicScale", init=2.0, interval=1), 6) == [2, 4, 6]
     assert growths(dialects.get("jmp.DynamicLossScale", init=2.0, interval=3), 12) == [3, 6, 9, 12]
-
-
-# ----------------------------------------------------------------- Tolerance: fairseq backs off at a fraction
 
 
 @pytest.mark.parametrize(
@@ -61,11 +55,6 @@ def test_fairseq_backs_off_when_overflows_reach_a_fraction_of_the_updates(histor
     rule = Rule(2.0**15, growth_interval=100, quirks=(Tolerance(0.5),))
     assert scales(rule, history) == [2.0 ** (15 - int(n)) for n in halvings]
 
-
-# ------------------------------------------------------------- FirstUpdateInDouble: flax before its first jit
-
-
-# --------------------------------------------------------- hysteresis of 2: one word, four different machines
 
 MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init=1024.0, hysteresis=2)
 COLOSSALAI = dialects.get("colossalai.DynamicGradScaler", init=1024.0, hysteresis=2)
@@ -98,9 +87,6 @@ TF_CONTRIB = dialects.get(
 def test_what_two_means(rule, gapped, in_a_row, then) -> None:
     for history, backoffs in [("101", gapped), ("111", in_a_row), ("1010101", then)]:
         assert scales(rule, history) == [2.0 ** (10 - int(n)) for n in backoffs]
-
-
-# -------------------------------------------------------------------------- the top and the bottom of float32
 
 
 @pytest.mark.parametrize(
@@ -142,17 +128,6 @@ def test_growing_at_the_top(name, top) -> None:
 def test_backing_off_at_the_bottom(name, parameters, bottom) -> None:
     rule = dialects.get(name, init=2.0**-126, **parameters)
     assert scales(rule, "1" * 24)[21:] == bottom
-
-
-def test_jmp_loses_its_minimum_under_jit() -> None:
-    given_ = {"init": 4.0, "min_loss_scale": 2.0**-10}
-    assert scales(dialects.get("jmp.DynamicLossScale", **given_), "1" * 6)[-1] == 0.0625
-    jitted = dialects.get("jmp.DynamicLossScale", jit=True, **given_)
-    assert scales(jitted, "1" * 6)[-1] == 1.0
-    assert scales(jitted.replace(init_scale=0.25), "1") == [1.0]  # below the floor an overflow raises the scale
-
-
-# ---------------------------------------------------------------------------------------------- every dialect
 
 
 @given(st.sampled_from(dialects.names()), st.text("0001", max_size=40), st.integers(0, 40))

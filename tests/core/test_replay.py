@@ -23,12 +23,6 @@ def test_replay_is_the_fold() -> None:
     assert scales.tolist() == expected == [s.scale for s in states(rule, history)]
 
 
-def test_replay_takes_arrays_and_generators() -> None:
-    rule = Rule(growth_interval=1)
-    assert replay(rule, np.array([False, True])).tolist() == replay(rule, (f for f in (0, 1))).tolist()
-    assert replay(rule, []).shape == (0,)
-
-
 def test_an_update_may_be_synchronous_under_a_delay() -> None:
     rule = Rule(init_scale=8.0, delay=1)
     assert replay(rule, [1, 1, 1]).tolist() == [8, 4, 2]

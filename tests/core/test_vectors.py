@@ -71,9 +71,6 @@ def test_the_rule_is_in_the_line() -> None:
         assert len(asked["found_inf"]) == len(vector.found_inf) >= len(vector.outcome)
 
 
-# --------------------------------------------------------------------------------------------------- an answer
-
-
 @pytest.mark.parametrize(
     ("line", "outcome"),
     [
@@ -125,8 +122,6 @@ def test_another_form_is_refused(line: str) -> None:
 def test_one_bit_is_a_difference(a: vectors.Outcome, b: vectors.Outcome, step: int | None) -> None:
     assert first_difference(a, b) == first_difference(b, a) == step
 
-
-# ---------------------------------------------------------------------------------------------- wrong machines
 
 WRONG: dict[str, Callable[[Rule], dict[str, Any]]] = {
     "grows late": lambda rule: {"growth_interval": rule.growth_interval + 1},
@@ -195,6 +190,3 @@ class KeepsTheStreak(Quirk):
 
 def test_a_kept_streak_fails() -> None:
     assert fails(lambda rule: {"quirks": (*rule.quirks, KeepsTheStreak())})
-
-
-# ------------------------------------------------------------------------------------------------- the dialects
