@@ -1,12 +1,12 @@
-# The doors of the project. `make test` and `make reproduce` work in an empty clone: they make the
-# environment first. Every target may be run again; what is done is not done twice.
+# Main targets. `make test` and `make reproduce` work in an empty clone: they make the environment first.
+# Every target may be run again; what is done is not done twice.
 #
 #   make setup          .venv with pinned installs
-#   make lint           ruff and mypy
+#   make lint           ruff, mypy, and the size budgets of pyproject.toml
 #   make check          these, and the tests of imports, docstrings, doctests and the command line
-#   make test           the test suite
-#   make deep           the long versions of the tests, and the mutants
-#   make mutants        a sample of one-line bugs: which test sees each (tests/mutation)
+#   make test           the test suite (TESTS="tests/torch" for a part of it)
+#   make quick          the tests of core, lint, layers, docs, and the command line, in a minute
+#   make deep           the long versions of the tests
 #   make reproduce      every CPU experiment, the figures and the paper, anew in build/here; how they stand to the
 #                       committed ones, of which it changes none
 #   make data           every CPU experiment, in place of the committed data
@@ -32,7 +32,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu gpu-kit deep mutants peers docs wheel versions clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu gpu-kit quick deep peers docs wheel versions clean
 .DEFAULT_GOAL := help
 
 help:
@@ -82,12 +82,17 @@ paper-check: $(STAMP)
 
 # Bytecode is kept even where the environment says not to: each process would compile the sources anew.
 test: $(VENV)/.peers
-	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q
+	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q $(TESTS)
+
+QUICK = tests/core tests/lint tests/test_floors.py tests/test_import.py tests/test_docs.py tests/test_cli.py
+quick: $(STAMP)
+	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q $(QUICK)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(PY) .ci/budgets.py
 
 check: lint
 	$(PY) -m pytest -q tests/test_*.py tests/figures/test_lint.py
@@ -129,14 +134,6 @@ $(VENV)/.clients: $(STAMP)
 
 deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
-	$(MAKE) mutants
-
-mutants: $(VENV)/.deep
-	$(PY) -m tests.mutation
-
-$(VENV)/.deep: $(VENV)/.peers
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deep]'
-	@touch $@
 
 # Ten minutes and 10 GB where nothing is there yet; what is built stays. AMPSIM_PEERS names another folder.
 peers: $(VENV)/.peers $(VENV)/.clients
