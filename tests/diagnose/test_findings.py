@@ -184,6 +184,16 @@ def test_a_restart_and_an_alarm_have_their_steps(tmp_path: Path) -> None:
     assert [each.lines for each in again.statements if each.kind == "restarted"] == [(3, 4)]
 
 
+def test_what_came_again_has_no_old_alarm(tmp_path: Path) -> None:
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        for step in (0, 1, 2):
+            file.append({"step": step, "scale": 8.0, "alarm": "still" if step == 2 else None})
+        assert "alarm" in kinds(explain(read_history(tmp_path / "run.jsonl")))
+        for step in (1, 2):
+            file.append({"step": step, "scale": 8.0})
+    assert "alarm" not in kinds(explain(read_history(tmp_path / "run.jsonl")))
+
+
 @pytest.mark.parametrize("sick", [0, 1])
 def test_one_sick_rank_is_enough(sick: int) -> None:
     def line(rank: int, step: int, loss: float) -> str:

@@ -75,9 +75,11 @@ def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "")
 @example(HOSTILE[0])
 @example(HOSTILE[1])
 @example(HOSTILE[2])
+@example("</script/><img src=x>")
 def test_data_comes_back_and_adds_no_markup(text: str) -> None:
     page = Page(assemble("t", [], {text: [text]}, ""))
     assert page.data == {text: [text]}
+    assert not set("<>&") & set(page.json)
     assert page.tags == Page(assemble("t", [], {}, "")).tags
 
 
