@@ -1,8 +1,8 @@
-"""Ctrl-C at every place where CPython looks at signals, or at random moments; see test_interrupts.py.
+"""Ctrl-C at each place where CPython looks at signals, and at random moments.
 
-Run as a program, in a process of its own, because what goes wrong is a hang: ``python interrupts.py every``, or
-``python interrupts.py moments COUNT SEED``; ``deep`` at the end tells places apart by the whole stack. After each
-interrupt the loop must go on. Prints how often it struck; whatever is wrong ends in a traceback.
+A program, run by test_interrupts.py, because what goes wrong is a hang: ``interrupts.py COUNT SEED``;
+``deep`` at the end tells places apart by the whole stack. After each interrupt the loop must go on.
+Prints how often it struck; what is wrong ends in a traceback.
 """
 
 import ctypes
@@ -13,7 +13,6 @@ import pickle
 import random
 import signal
 import sys
-import time
 from contextlib import suppress
 
 import torch
@@ -24,18 +23,23 @@ from ampsim.torch import GradScaler, OptimizerThread
 WEIGHTS = torch.tensor([1.0, 2.0])
 STEPPED = [-1.0, -2.0]
 
-# As trace functions they run no Python code, so that the next place which looks is in the code that is traced.
+# As trace functions they run no Python code: the next place which looks is in the traced code.
 interrupt, nothing = ctypes.pythonapi.PyErr_SetInterrupt, ctypes.pythonapi.Py_IsInitialized
 for function in (interrupt, nothing):
     function.argtypes, function.restype = [ctypes.py_object] * 3, None
 
 # Ours by the whole path: a checkout may be called ampsim, too, and have torch in its `.venv`.
-TRACED = (f"{ampsim.__path__[0]}/", "/threading.py", "/concurrent/futures/", "/contextlib.py", "/queue.py")
-LOOKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RETURN")  # behind these it looks, or does in the caller
+STANDARD = ("/threading.py", "/concurrent/futures/", "/contextlib.py", "/queue.py")
+TRACED = (f"{ampsim.__path__[0]}/", *STANDARD)
+# Behind these it looks, or does in the caller.
+LOOKS = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RETURN")
 
 
 class Everywhere:
-    """Strikes a call at a place where it has not struck yet: a place is a stack, if not `deep` the last two of it."""
+    """Strikes a call where it has not struck yet.
+
+    A place is a stack; if not `deep`, the last two frames of it.
+    """
 
     def __init__(self, deep):
         self.deep, self.met, self.before, self.struck = deep, set(), {}, False
@@ -71,7 +75,8 @@ class Everywhere:
                 sys.settrace(nothing)
                 for caller in stack(frame.f_back):
                     caller.f_trace = nothing
-                return interrupt  # from now on this frame's trace function: at the next instruction, one of LOOKS
+                # From now on this frame's trace function: at the next instruction, one of LOOKS.
+                return interrupt
         return self.trace
 
     def befores(self, code):
@@ -90,11 +95,11 @@ def stack(frame):
         frame = frame.f_back
 
 
-LOOPS = (("local", 0), ("drop in", 0), ("drop in", 1), ("tickets", 1))
+LOOPS = (("local", 0), ("drop in", 1), ("tickets", 1))
 
 
 class Loop:
-    """A loop that goes on after an interrupt, as one does in a notebook: it ends the iteration and begins another."""
+    """A loop that goes on after an interrupt, as in a notebook: it begins another iteration."""
 
     def __init__(self, kind, depth):
         self.thread = None if kind == "local" else OptimizerThread()
@@ -164,7 +169,7 @@ class Loop:
 
 
 def every(deep):
-    """Strike everywhere; `all_calls` first, then the end."""
+    """Strike everywhere, in `all_calls` and then in `close`; return how often."""
     everywhere, strikes = Everywhere(deep), 0
     for kind, depth in LOOPS:
         while everywhere.run((loop := Loop(kind, depth)).all_calls):
@@ -176,39 +181,36 @@ def every(deep):
             strikes += 1
             loop.close()
             (loop := Loop(kind, depth)).iterate()
-    print(f"{strikes} strikes, no hang, nothing half done")
+    return strikes
 
 
 def moments(count, seed):
-    """Strike at random moments, by a signal of the system's timer with the handler of Ctrl-C."""
-    generator, start, strikes = random.Random(seed), time.monotonic(), 0  # noqa: S311
+    """Strike `count` times at random, by the system's timer with the handler of Ctrl-C."""
+    generator = random.Random(seed)  # noqa: S311
 
     def strike(*_):
         struck.append(True)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGALRM, strike)
-    while strikes < count:
+    for _ in range(count):
         loop = Loop(*generator.choice(LOOPS))
         with suppress(KeyboardInterrupt):
             while True:  # again: what is raised in a callback of the garbage collector is lost
                 struck = []
-                # Out of a wait, too, after which an interrupt was lost; so late that a busy machine has disarmed it.
+                # It repeats, to end a wait behind a lost interrupt: so late that even a busy
+                # machine has disarmed it by then.
                 signal.setitimer(signal.ITIMER_REAL, generator.uniform(1e-5, 5e-3), 10.0)
                 while not struck:
                     loop.all_calls()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        strikes += 1
         loop.goes_on()
-    print(f"{strikes} strikes in {time.monotonic() - start:.0f} s, no hang, nothing half done")
+    return count
 
 
 if __name__ == "__main__":
-    how, *rest = sys.argv[1:]
-    faulthandler.dump_traceback_later(3000 if "deep" in rest else 600, exit=True)
+    count, seed, *deep = sys.argv[1:]
+    faulthandler.dump_traceback_later(3000 if deep else 600, exit=True)
     torch.set_num_threads(1)
     Loop("local", 0).iterate()
-    if how == "every":
-        every(deep="deep" in rest)
-    else:
-        moments(int(rest[0]), seed=int(rest[1]))
+    print(every(bool(deep)) + moments(int(count), int(seed)))
