@@ -384,20 +384,6 @@ def bare(make, monkeypatch, tmp_path, fused=None, averaged=False, compiled=False
     return log.ended(average if averaged else net)
 
 
-@client("torch")
-def sparse(make, monkeypatch, tmp_path):
-    torch.manual_seed(0)
-    log, scaler, table = Log(), scaler_of(make), torch.nn.EmbeddingBag(16, 3, sparse=True)
-    optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.01)
-    for i in range(BATCHES):
-        optimizer.zero_grad()
-        scaler.scale(9 * table(torch.tensor([[i % 16, i % 16, 5]])).square().sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        log.append(scaler.get_scale())
-    return log.ended(table)
-
-
 @pytest.mark.parametrize(("loop", "options"), LOOPS)
 def test_a_client_gets_the_same_bits(loop, options, monkeypatch, tmp_path):
     logs = []

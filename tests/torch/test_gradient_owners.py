@@ -10,15 +10,10 @@ ONE = torch.ones(())
 
 
 class Observer:
-    """One of many that are equal."""
+    """It notes what it is told."""
 
     def __init__(self):
         self.told = []
-
-    def __eq__(self, other):
-        return True
-
-    __hash__ = None
 
     def gradients(self, ticket, optimizer, scale):
         self.told += [scale.item(), optimizer.param_groups[0]["params"][0].grad.tolist()]
@@ -30,20 +25,18 @@ class Observer:
         self.told.append([optimizer for optimizer, _ in found_inf])
 
 
-def test_observers_are_told_of_real_steps():
+def test_an_observer_is_told_of_real_steps():
     scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer()
-    stopped, observer, other = Observer(), Observer(), Observer()
-    stop = scaler.observe(stopped)
-    scaler.observe(observer)
-    scaler.observe(other)
-    stop()
-    scaler.scale(param.sum()).backward()
-    with pytest.raises(AttributeError):
-        scaler.step(object())  # no optimizer
-    scaler.step(optimizer)
-    scaler.update()
-    assert stopped.told == []
-    assert observer.told == other.told == [4.0, [4.0, 4.0], "closing", [optimizer]]
+    observer = Observer()
+    stop = scaler.observe(observer)
+    for _ in range(2):
+        scaler.scale(param.sum()).backward()
+        with pytest.raises(AttributeError):
+            scaler.step(object())  # no optimizer
+        scaler.step(optimizer)
+        scaler.update()
+        stop()
+    assert observer.told == [4.0, [4.0, 4.0], "closing", [optimizer]]
 
 
 def test_the_loss_is_by_the_tickets_scale():
@@ -76,28 +69,6 @@ def test_a_backward_pass_within_another_takes_no_gradients_from_it():
     with pytest.raises(RuntimeError, match="gradients of ticket 0 would be unscaled by ticket 1"):
         scaler.step(torch.optim.SGD([a]), ticket=second)
     scaler.step(torch.optim.SGD([b]), ticket=second)
-
-
-def test_gradients_that_were_left_are_found_among_those_that_were_zeroed():
-    scaler = GradScaler("cpu", growth_interval=1)
-    params = [torch.nn.Parameter(torch.ones(1)) for _ in range(32)]
-    optimizer, other = torch.optim.SGD(params[:1]), torch.optim.SGD(params[1:])
-    scaler.scale(sum(param.sum() for param in params)).backward()
-    for param in params[2:]:
-        param.grad = None
-    scaler.step(optimizer)
-    scaler.update()
-    with pytest.raises(RuntimeError, match=r"gradients from before an update\(\) would be divided by the scale"):
-        scaler.step(other)
-
-
-@pytest.mark.parametrize("recording", [True, False])
-def test_whether_gradients_are_recorded_is_as_before(recording):
-    (param, optimizer), scaler = an_optimizer(), GradScaler("cpu")
-    scaler.scale(param.sum()).backward()
-    with torch.set_grad_enabled(recording):
-        scaler.unscale_(optimizer)
-        assert torch.is_grad_enabled() == recording
 
 
 def test_a_constant_that_no_run_could_want_is_refused_where_it_is_set(thread):

@@ -4,7 +4,6 @@ A kernel runs on a GPU, or on the CPU in Triton's interpreter:
 ``TRITON_INTERPRET=1 python -m pytest tests/torch/test_kernels.py``.
 """
 
-import copy
 import importlib.util
 import os
 import subprocess
@@ -20,8 +19,7 @@ from hypothesis import strategies as st
 
 from ampsim import _triton
 from ampsim.torch import GradScaler
-from ampsim.torch.gradients import adam, kernels
-from ampsim.torch.step.known_group import KnownGroup
+from ampsim.torch.gradients import kernels
 from tests.examples import examples
 from tests.torch.helpers import DEVICE, INF, INTERPRETED, NAN, bits, drawn, kernel_on_device
 
@@ -115,40 +113,6 @@ def test_another_optimizer_is_left_to_torch(options) -> None:
         assert ["SGD" in str(each.message) for each in caught] == [True] * fused_step  # told once
         results.append(bits(param))
     assert results[0] == results[1] == bits(torch.full((3,), 1.0).sub(0.1).sub(0.1))
-
-
-def put_state(optimizer, name, value) -> None:
-    optimizer.state[optimizer.param_groups[0]["params"][1]][name] = value
-
-
-CHANGES = {
-    "nothing": lambda optimizer: None,
-    "a new gradient": lambda o: setattr(o.param_groups[0]["params"][1], "grad", torch.zeros(2)),
-    "no gradient": lambda o: setattr(o.param_groups[0]["params"][1], "grad", None),
-    "a parameter's memory": lambda o: setattr(o.param_groups[0]["params"][1], "data", torch.ones(2)),
-    "a moment": lambda o: put_state(o, "exp_avg", torch.ones(2)),
-    "all states": lambda o: o.load_state_dict(copy.deepcopy(o.state_dict())),
-    "one less": lambda o: o.param_groups[0]["params"].pop(),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_group_is_read_again(change) -> None:
-    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
-    optimizer = torch.optim.AdamW(params, fused=True)
-    for param in params:
-        param.grad = torch.ones(2)
-    optimizer.step()
-    group, lists = optimizer.param_groups[0], [[] for _ in range(6)]
-    optimizer._init_group(group, *lists)
-    params, grads, exp_avgs, exp_avg_sqs, _, steps = lists
-    tensors = adam.Tensors(grads, params, exp_avgs, exp_avg_sqs, steps)
-    known = KnownGroup(optimizer, group, tensors, adam.Addresses.of(tensors))
-    CHANGES[change](optimizer)
-    again = known.again(optimizer)
-    assert (again is not None) == (change in ("nothing", "a new gradient"))
-    if again is not None:
-        assert all(grad is param.grad for grad, param in zip(again[0].grads, params, strict=True))
 
 
 # -------------------------------------------------------------------------------------- Triton itself
