@@ -32,4 +32,3 @@ def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave to the deep tests most of the orders in which the laws of threads are asked."""
     if os.environ.get("AMPSIM_DEEP") != "1":
         monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 20)
-

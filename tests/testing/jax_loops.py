@@ -13,7 +13,6 @@ import numpy as np
 import optax
 
 from ampsim.jax import LossScale, all_finite, select_tree, skip_nonfinite
-from ampsim.jax.dynamic_scale import DynamicScale
 from ampsim.testing import Loop
 
 SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
@@ -121,22 +120,6 @@ def averaging(scaler: LossScale):
 
 
 @jax.jit
-def step_scanning(state, batch):
-    def add(total, part):
-        return jax.tree.map(jnp.add, total, gradients(state, part)), None
-
-    stacked = parts(batch)
-    total = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, state["params"]), stacked)[0]
-    return update(state, unscale(state["scale"], jax.tree.map(lambda g: g / len(stacked[0]), total)))
-
-
-@right
-def scanning(scaler: LossScale):
-    """Accumulates over micro-batches in one compiled program."""
-    return Loop(step_scanning, start(scaler), split=cut)
-
-
-@jax.jit
 def step_curvature(state, batch):
     ones = jax.tree.map(jnp.ones_like, state["params"])
     curvature = jax.grad(lambda params: optax.tree.vdot(jax.grad(loss_of)(params, batch), ones))(state["params"])
@@ -148,23 +131,6 @@ def step_curvature(state, batch):
 def curving(scaler: LossScale):
     """Divides by the curvature of the loss, which nothing scales."""
     return Loop(step_curvature, start(scaler))
-
-
-MULTI = optax.MultiSteps(TX, 2, should_skip_update_fn=optax.skip_not_finite)
-
-
-@jax.jit
-def step_multi(state, batch):
-    scale, _, _, grads = state["scale"].value_and_grad(loss_of)(state["params"], batch)
-    updates, opt = MULTI.update(grads, state["opt"], state["params"])
-    return {"params": optax.apply_updates(state["params"], updates), "opt": opt, "scale": scale}
-
-
-@right
-def multi_steps(scaler: DynamicScale):
-    """Steps after every second finite batch, with optax.MultiSteps."""
-    state = start(scaler)
-    return Loop(step_multi, {**state, "opt": MULTI.init(state["params"])})
 
 
 SKIPPING = skip_nonfinite(TX)
@@ -183,24 +149,6 @@ def skipping(scaler: LossScale):
     """Leaves all to `skip_nonfinite`, with the scaler in the optimizer's state."""
     params = start(scaler)["params"]
     return Loop(step_skipping, {"params": params, "opt": SKIPPING.init(params)._replace(loss_scale=scaler)})
-
-
-@jax.jit
-def step_if_finite(state, batch):
-    scale, finite, _, grads = state["scale"].value_and_grad(loss_of)(state["params"], batch)
-    updates, opt = IF_FINITE.update(grads, state["opt"], state["params"])
-    after = {"params": optax.apply_updates(state["params"], updates), "opt": opt, "scale": scale}
-    return {**after, "attempts": state["attempts"] + 1, "steps": state["steps"] + finite}
-
-
-IF_FINITE = optax.apply_if_finite(TX, 100)
-
-
-@right
-def if_finite(scaler: LossScale):
-    """Leaves the skip to optax.apply_if_finite, which counts what it left out; attempts are counted, and steps."""
-    state = start(scaler, attempts=jnp.int32(0), steps=jnp.int32(0))
-    return Loop(step_if_finite, {**state, "opt": IF_FINITE.init(state["params"])})
 
 
 @jax.jit
@@ -294,32 +242,15 @@ def keras_19244_never_unscaled(state, batch):
     return update(state, gradients(state, batch))
 
 
-@bug(SCALE, "redai-studio/Relax#44")
-def relax_44_unscaled_twice(state, batch):
-    return update(state, unscale(state["scale"], unscaled(state, batch)))
-
-
 @bug(SCALE, "milesial/Pytorch-UNet#468")
 def unet_468_clipped_before_unscaling(state, batch):
     grads, _ = optax.clip_by_global_norm(0.1).update(gradients(state, batch), optax.EmptyState())
     return update(state, unscale(state["scale"], grads))
 
 
-@bug(SCALE, "areal-project/AReaL#1659")
-def areal_1659_one_branch_not_scaled(state, batch):
-    decay = {name: 0.02 * param for name, param in state["params"].items()}
-    return update(state, unscale(state["scale"], jax.tree.map(jnp.add, gradients(state, batch), decay)))
-
-
 @bug(SCALE, "fastai/fastai#3048")
 def fastai_3048_scaled_loss_logged(state, batch):
     return update(state, unscaled(state, batch)), {"loss": state["scale"].scale(loss_of(state["params"], batch))}
-
-
-@bug(SCALE, "deepspeedai/DeepSpeed#8588")
-def deepspeed_8588_divided_by_the_next_scale(state, batch):
-    grads = gradients(state, batch)
-    return update(state, unscale(state["scale"].update(~finite(grads)), grads))
 
 
 @bug(SKIP, "google/flax#2467")
@@ -333,28 +264,9 @@ def numpyro_956_only_the_loss_is_checked(state, batch):
     return update(state, grads, jnp.isfinite(loss_of(state["params"], batch)))
 
 
-@bug(SKIP, "mlnomadpy/flaxchat#6")
-def flaxchat_6_zero_gradients_for_a_skip(state, batch):
-    grads = unscaled(state, batch)
-    zeros = jax.tree.map(lambda g: jnp.where(jnp.isfinite(g), g, 0.0), grads)
-    return {**update(state, grads), **stepped(state, zeros)}
-
-
-@bug(SKIP, "deepspeedai/DeepSpeed#8432")
-def deepspeed_8432_optimizer_state_not_selected(state, batch):
-    grads = unscaled(state, batch)
-    return update(state, grads, opt=stepped(state, grads)["opt"])
-
-
 @bug(SKIP, "google/flax#1251", lambda: {"step": jnp.int32(0)})
 def flax_1251_step_counts_on(state, batch):
     return update(state, unscaled(state, batch), step=state["step"] + 1)
-
-
-@bug(SKIP, "huggingface/lerobot#4652", lambda: {"ema": start(None)["params"]})
-def lerobot_4652_average_goes_on(state, batch):
-    after = update(state, unscaled(state, batch))
-    return {**after, "ema": optax.incremental_update(after["params"], state["ema"], 0.1)}
 
 
 def without(*names):
@@ -367,11 +279,6 @@ def without(*names):
 
 @bug(RESUME, "huggingface/transformers#34053", **without("scale"))
 def transformers_34053_scale_not_saved(state, batch):
-    return update(state, unscaled(state, batch))
-
-
-@bug(RESUME, "AI-Hypercomputer/maxtext#4343", **without("opt"))
-def maxtext_4343_optimizer_not_restored(state, batch):
     return update(state, unscaled(state, batch))
 
 
@@ -404,12 +311,6 @@ def speechbrain_1936_only_the_last_is_checked(state, batch):
     return update(state, unscale(state["scale"], mean(each)), finite(each[-1]))
 
 
-@bug(SPLIT, "mflux-community/mflux#447")
-def mflux_447_bad_micro_batch_left_out_of_the_mean(state, batch):
-    each = [jax.tree.map(jnp.nan_to_num, grads) for grads in micro_batches(state, batch)]
-    return update(state, unscale(state["scale"], mean(each)))
-
-
 @bug(SPLIT, "karpathy/nanoGPT#605")
 def nanogpt_605_not_divided(state, batch):
     each = micro_batches(state, batch)
@@ -421,22 +322,7 @@ def maxtext_5021_new_values_dropped(state, batch):
     return update(state, unscaled(state, batch), params=state["params"])
 
 
-@bug(LEARNS, "deepspeedai/DeepSpeed#8415")
-def deepspeed_8415_every_step_skipped(state, batch):
-    return update(state, jax.tree.map(lambda g: g / 0.0, unscaled(state, batch)))
-
-
 @bug(UPDATES, "davda54/sam#97")
 def sam_97_updated_twice_per_step(state, batch):
     after = update(state, unscaled(state, batch))
     return {**after, "scale": after["scale"].update(jnp.bool_(False))}
-
-
-@bug(UPDATES, "conservationtechlab/animl-py#298", lambda: {"data": jnp.int32(0)})
-def animl_298_made_anew_each_epoch(state, batch):
-    after = update(state, unscaled(state, batch), data=state["data"] + 1)
-    begins = after["data"] % 2 == 0
-    return {
-        **after,
-        "scale": replace(after["scale"], growth_tracker=jnp.where(begins, 0, after["scale"].growth_tracker)),
-    }

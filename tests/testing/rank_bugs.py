@@ -367,25 +367,3 @@ WRONG = {
     StepsTwiceOnTheLastRank: "step_counts_agree",
     ForgetsItsSteps: "step_counts_agree",
 }
-
-
-class Accelerated:
-    """The scaler that accelerate makes for FSDP2, which it does for other devices than this one, in its optimizer."""
-
-    def __init__(self, group):
-        from accelerate.utils.fsdp_utils import get_fsdp2_grad_scaler
-
-        self.scaler = get_fsdp2_grad_scaler(device="cpu", init_scale=1024.0, growth_interval=2)
-
-    def __getattr__(self, name):
-        return getattr(self.scaler, name)
-
-    def step(self, optimizer):
-        from accelerate import Accelerator
-        from accelerate.optimizer import AcceleratedOptimizer
-
-        Accelerator(cpu=True)  # its state, which the optimizer asks for
-        AcceleratedOptimizer(optimizer, device_placement=False, scaler=self.scaler).step()
-
-    def update(self):
-        """The optimizer has."""

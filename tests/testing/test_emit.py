@@ -1,42 +1,40 @@
-"""An emitted test fails for the wrong scaler where ampsim is not installed, and passes for a right one."""
+"""An emitted test fails for what is wrong, in a file that knows nothing of ampsim, and passes for what is right."""
 
 import math
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+import sys
+from types import ModuleType
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.cli.completion import complete_law, laws  # noqa: E402
-from ampsim.core.machine import Rule  # noqa: E402
-from ampsim.testing import Subject, Traits, known  # noqa: E402
+from torch import nn  # noqa: E402
+
+from ampsim.testing import Subject, check_loop  # noqa: E402
+from ampsim.testing.emit import loop as of_loops  # noqa: E402
+from ampsim.testing.emit import ranks as of_ranks  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure  # noqa: E402
-from ampsim.testing.emit.scaler import _maker, write  # noqa: E402
+from ampsim.testing.emit.scaler import write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
-from ampsim.testing.kit.judge import THREADS, chosen  # noqa: E402
-from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
-from ampsim.testing.loop import judge as loops  # noqa: E402
-from ampsim.testing.ranks import laws as ranks  # noqa: E402
+from ampsim.testing.loop.loop import Loop  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
-from tests.golden import Golden  # noqa: E402
+from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing.strangers import WRONG, OverrideRestartsTheStreak, Stranger  # noqa: E402
-from tests.testing.test_kit_mutants import KILLS  # noqa: E402
+from tests.testing import rank_bugs, strangers  # noqa: E402
+from tests.testing.loops import SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
+from tests.testing.test_loops import updates_twice  # noqa: E402
 
-TORCH = "torch.amp:GradScaler"
-THREADED = {check.name for check in chosen(levels=[THREADS])}
-BUGS = {law: bug for bug, law in WRONG.items()}
-BUGS |= {law: bug for law, bugs in KILLS.items() for bug in bugs if not isinstance(bug, Subject)}
-BUGS |= dict.fromkeys(known.TORCH, torch.amp.GradScaler)
+torch.set_num_threads(1)
+TORCH = torch.amp.GradScaler
 
 
-def outcome(source: str) -> str:
-    """What the test in a file does."""
-    names: dict[str, object] = {}
+def outcome(source):
+    """What the test in a file does; it may put a stand-in where ampsim would be, and imports nothing of it."""
+    assert "import ampsim" not in source
+    assert "from ampsim" not in source
+    names = {}
     exec(source, names)  # noqa: S102  what is under test
-    (test,) = [value for name, value in names.items() if name.startswith("test_")]
+    (test,) = [each for name, each in names.items() if name.startswith("test_")]
     try:
         test()
     except AssertionError:
@@ -46,188 +44,227 @@ def outcome(source: str) -> str:
     return "passed"
 
 
-@pytest.mark.parametrize("law", [law for law in BUGS if law not in THREADED])
-def test_it_fails_for_the_wrong_scaler_and_passes_for_a_right_one(law: str, peer: ModuleType, golden: Golden) -> None:
-    peer.Scaler = BUGS[law]
-    source, raises = write(law, "peer:Scaler")
-    assert "ampsim" not in source
-    assert len(source.splitlines()) <= 61, source
+# --------------------------------------------------------------------------------------------------------- scalers
+
+
+@pytest.mark.parametrize(
+    ("check", "wrong"),
+    [
+        ("overflow_backs_off_once", strangers.BacksOffTwice),
+        ("growth_waits_for_the_interval", strangers.CountsInAByte),
+        ("finds_every_nonfinite", strangers.IgnoresNegativeInf),
+        ("skipped_step_changes_nothing", strangers.SkipAdvancesTheOptimizer),
+        ("skip_is_per_optimizer", strangers.SkipsAll),
+        ("unscaling_twice_is_refused", strangers.DividesBeforeItRefuses),
+        ("a_state_dict_continues_the_run", strangers.DoesNotSaveTheStreak),
+        ("pickling_is_invisible", strangers.LosesTheStreakWhenPickled),
+        ("scale_stays_normal", TORCH),
+        ("never_steps_on_nonfinite_below_scale_one", TORCH),
+        ("a_refused_state_dict_changes_nothing", TORCH),
+    ],
+)
+def test_scaler_test_tells_wrong_from_right(check, wrong, peer):
+    peer.Scaler = wrong
+    source, raises = write(check, "peer:Scaler")
     got = outcome(source)
     assert got == "failed" or (raises and got.startswith("raised ")), source
-    peer.Scaler = GradScaler if issubclass(BUGS[law], torch.amp.GradScaler) else Stranger
-    assert outcome(source) == "passed", source
-    golden(source.split('"""', 2)[2])
-
-
-def by_rule(rule: object) -> torch.amp.GradScaler:
-    """A maker that takes the rule, and forgets its interval."""
-    return torch.amp.GradScaler("cpu", init_scale=rule.init_scale, growth_interval=7)
-
-
-def test_a_maker_is_given_the_constants(peer: ModuleType) -> None:
-    peer.Scaler = by_rule
-    source, _ = write("growth_waits_for_the_interval", "peer:Scaler")
-    assert "return Scaler(SimpleNamespace(**rule))" in source
-    assert outcome(source) == "failed"
-    peer.Scaler = lambda rule: torch.amp.GradScaler("cpu", **vars(rule))
+    peer.Scaler = GradScaler if wrong is TORCH else strangers.Stranger
     assert outcome(source) == "passed", source
 
 
-def shapes(base: type) -> dict[str, Any]:
-    """A scaler as constructors of other kinds make it."""
+def by_rule(base):
+    def make(rule):
+        return base(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
 
-    class Starred(base):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-
-    class Positional(base):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args[1:])  # without a device
-
-    def ruled(rule: Any, enabled: bool = True) -> Any:
-        return base(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval, enabled)
-
-    def other(init_scale=4.0, growth_factor=3.0, backoff_factor=0.1, growth_interval=5, enabled=True):
-        return base(init_scale, growth_factor, backoff_factor, growth_interval, enabled)
-
-    def fixed(init_scale, growth_interval):
-        return base(init_scale, growth_interval=growth_interval)
-
-    return {"Starred": Starred, "Positional": Positional, "ruled": ruled, "other": other, "fixed": fixed}
+    return make
 
 
-@pytest.mark.parametrize("shape", shapes(Stranger))
+def other_defaults(base):
+    def make(init_scale=4.0, growth_factor=3.0, backoff_factor=0.1, growth_interval=5):
+        return base(init_scale, growth_factor, backoff_factor, growth_interval)
+
+    return make
+
+
+@pytest.mark.parametrize("shape", [by_rule, other_defaults])
 @pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
-def test_a_constructor_of_any_kind_is_called_as_the_kit_does(
-    shape: str, declared: dict, peer: ModuleType, golden: Golden
-) -> None:
-    declared = {**declared, "without": {"factors"}} if shape == "fixed" else declared
-    peer.Scaler = shapes(OverrideRestartsTheStreak)[shape]
+def test_maker_of_any_shape_is_called(shape, declared, peer):
+    peer.Scaler = shape(strangers.OverrideRestartsTheStreak)
     source, _ = write("override_keeps_the_streak", "peer:Scaler", **declared)
     assert outcome(source) == "failed", source
-    peer.Scaler = shapes(Stranger)[shape]
+    peer.Scaler = shape(strangers.Stranger)
     assert outcome(source) == "passed", source
-    if declared:
-        golden(source)
-
-
-def test_a_maker_that_is_written_keeps_within_the_bounds_as_the_kit_does() -> None:
-    traits = Traits(min_scale=1.0, max_scale=2.0**20, powers_of_two=True, without=frozenset({"factors"}))
-    defined: dict[str, Any] = {"SimpleNamespace": SimpleNamespace, "math": math, "Scaler": vars}
-    exec(_maker("make", "Scaler", lambda rule: rule, traits), defined)  # noqa: S102
-    for asked in (2.0**30, 2.0**20, 1700.0, 1.0, 0.1):
-        made = defined["make"](init_scale=asked, growth_factor=3.0)
-        kept = traits.possible(Rule(init_scale=asked, growth_factor=3.0))
-        assert made == {name: getattr(kept, name) for name in CONSTANTS}
-
-
-def test_a_subject_is_not_written(peer: ModuleType) -> None:
-    peer.Scaler = Subject(torch.amp.GradScaler)
-    with pytest.raises(ValueError, match="peer:Scaler is a Subject, which needs ampsim: name the class"):
-        write("scale_stays_normal", "peer:Scaler")
 
 
 class Delayed(GradScaler):
     """Uses each scale one update late."""
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
+    def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs, depth=1)
 
 
-def test_declared_traits_are_what_is_expected(peer: ModuleType) -> None:
+def test_declared_trait_is_expected(peer):
     peer.Scaler = Delayed
     with pytest.raises(ValueError, match="overflow_backs_off_once holds for peer:Scaler"):
         write("overflow_backs_off_once", "peer:Scaler", delay=1)
-    peer.Scaler = torch.amp.GradScaler
+    peer.Scaler = TORCH
     source, _ = write("scale_is_exact_float32", "peer:Scaler", delay=1)
     assert outcome(source) == "failed"
     peer.Scaler = Delayed
     assert outcome(source) == "passed", source
 
 
-@pytest.mark.usefixtures("warm_python")
-def test_the_command_writes_what_fails_in_a_process_without_ampsim(tmp_path: Path) -> None:
-    file = tmp_path / "test_it.py"
-    code, text = run("emit-test", "scale_stays_normal", TORCH, "-o", str(file), "--time-limit", "0")
-    assert (code, text) == (0, "")
-    assert outcome(file.read_text()) == "failed"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["skip_budget", TORCH], "skip_budget holds for torch.amp:GradScaler: there is nothing to emit"),
-        (["skip_budge", TORCH], "no law 'skip_budge'; did you mean 'skip_budget'"),
-        (["a_state_dict_is_never_torn", TORCH], "a_state_dict_is_never_torn needs the conductor"),
-        (
-            ["skip_is_reported", TORCH, "--without", "skip_report"],
-            "is not asked of torch.amp:GradScaler: it is without",
-        ),
-        (["skip_budget", "torch.amp:GradScale"], "did you mean 'GradScaler'"),
-        (["skip_budget", "math:pi"], "expected a GradScaler class or make(rule)"),
-    ],
-)
-def test_what_cannot_be_written_is_one_sentence(arguments: list[str], said: str, golden: Golden) -> None:
-    code, text = run("emit-test", *arguments)
-    assert (code, said in text, text.count("\n")) == (2, True, 1), text
-    golden(text)
-
-
-def test_what_does_not_fail_apart_is_not_given_out() -> None:
-    with pytest.raises(ValueError, match="the short test passes"):
-        require_failure("def test_x(): pass", raises=False, limit=60)
-    with pytest.raises(ValueError, match="ended otherwise, where an assertion should fail: ZeroDivisionError"):
-        require_failure("def test_x(): 1 / 0", raises=False, limit=60)
-    require_failure("def test_x(): 1 / 0", raises=True, limit=60)
-    for raises in (False, True):  # a test that never began shows nothing
-        with pytest.raises(
-            ValueError, match=r"ended otherwise, where .*: ModuleNotFoundError: No module named 'peer_of'"
-        ):
-            require_failure("import peer_of\ndef test_x(): pass", raises=raises, limit=60)
-    with pytest.raises(ValueError, match=r"did not end within 0\.5 s"):
-        require_failure("import threading\ndef test_x(): threading.Event().wait()", raises=False, limit=0.5)
-
-
-class Spins(torch.amp.GradScaler):
-    def update(self, new_scale: float | None = None) -> None:
+class Spins(TORCH):
+    def update(self, new_scale=None):
         while True:
             pass
 
 
-def test_of_what_does_not_end_no_test_is_written(peer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    peer.Scaler = Spins
+def test_endless_scaler_and_subject_are_refused(peer, monkeypatch):
     monkeypatch.setattr("ampsim.testing.kit.check.time_limit", lambda _: 0.1)
-    with pytest.raises(ValueError, match=r"^clean_step_is_taken: did not end within .*: nor would a short test$"):
-        write("clean_step_is_taken", "peer:Scaler")
-
-
-def test_a_target_that_needs_ampsim_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "adapted.py").write_text("from ampsim.testing import FromFlag\n")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"the target imports ampsim .*, and the test is for a project that has none; expected a"
-    ):
-        require_failure("from adapted import make\ndef test_x(): make()", raises=False, limit=0)
+    for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
+        peer.Scaler = scaler
+        with pytest.raises(ValueError, match=said):
+            write("clean_step_is_taken", "peer:Scaler")
 
 
 @pytest.mark.peer("flax", "jax")
-def test_flax_is_written_as_flax() -> None:
+def test_flax_scaler_is_written_without_torch():
     pytest.importorskip("flax")
-    target = "flax.training.dynamic_scale:DynamicScale"
-    source, _ = write("growth_waits_for_the_interval", target)
+    source, _ = write("growth_waits_for_the_interval", "flax.training.dynamic_scale:DynamicScale")
     assert "torch" not in source
     assert outcome(source) == "failed"
     assert outcome(source.replace("growth_interval=1)", "growth_interval=0)")) == "passed"  # as due
 
 
-def test_numbers_are_read_back() -> None:
-    for each in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, float("inf"), -float("inf")):
+def test_numbers_are_read_back():
+    for each in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, math.inf, -math.inf):
         assert eval(value(each), {"math": math}) == each  # noqa: S307
-        assert eval(value([each] * 30)) == [each] * 30  # noqa: S307
-    assert value([True] * 166 + [False]) == "[True] * 166 + [False]"
-    assert value([]) == "[]"
+        assert eval(value([each] * 30), {"math": math}) == [each] * 30  # noqa: S307
 
 
-def test_a_shell_completes_all_laws() -> None:
-    assert sorted(laws()) == sorted({check.name for check in chosen()} | set(loops.LAWS) | set(ranks.LAWS))
-    assert complete_law("scale_is") == ["scale_is_exact_float32", "scale_is_invisible"]
+def test_command_runs_the_test_apart(tmp_path):
+    """In a process of its own: with --time-limit above 0 the command shows nothing that did not fail there."""
+    file = tmp_path / "test_it.py"
+    assert run("emit-test", "scale_stays_normal", "torch.amp:GradScaler", "-o", str(file)) == (0, "")
+    assert outcome(file.read_text()) == "failed"
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ([""], "passes"),
+        (["ZeroDivisionError division by zero"], "ZeroDivisionError"),
+        (["ModuleNotFoundError No module named 'peer_of'"], "peer_of"),
+    ],
+)
+def test_test_that_does_not_fail_is_kept_back(ended, said, monkeypatch):
+    monkeypatch.setattr("ampsim.testing.emit.run_emitted.run_apart", lambda *_, **__: (ended, ""))
+    with pytest.raises(ValueError, match=said):
+        require_failure("", raises=False, limit=60)
+
+
+# ----------------------------------------------------------------------------------------------------------- loops
+
+
+def right(scaler):
+    """A loop that carries all that the wrong ones carry, and is right."""
+    t = Trainer(scaler, SGD)
+    for name in ("momentum", "control", "steps"):
+        t.carry(name, torch.zeros(4, 3))
+    average, schedule = t.average(), t.schedule()
+    t.carry("two", torch.optim.SGD(t.params()[:2], lr=0.01))
+
+    def step(batch):
+        t.optimizer.zero_grad()
+        total = 0
+        for part in parts(batch):
+            loss = loss_of(t.model, part) / len(parts(batch))
+            scaler.scale(loss).backward()
+            total += loss
+        scaler.unscale_(t.optimizer)
+        norm = nn.utils.get_total_norm([param.grad for param in t.params()])
+        t.logs.update(loss=total, smooth_loss=total.item(), grad_norm=norm, norm=norm)
+        if t.update():
+            schedule.step()
+            average.update_parameters(t.model)
+
+    def save():
+        held = {**t.state, "scaler": scaler}
+        return {name: each.state_dict() for name, each in held.items() if hasattr(each, "state_dict")}
+
+    def load(saved):
+        for name, each in saved.items():
+            {**t.state, "scaler": scaler}[name].load_state_dict(each)
+
+    return Loop(step, t.state, lambda: t.logs, cut, save, load)
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """A module `loops` of batches, and of a maker that a test exchanges."""
+    module = ModuleType("loops")
+    module.batches = batches
+    monkeypatch.setitem(sys.modules, "loops", module)
+    monkeypatch.setitem(sys.modules, "ampsim.testing", sys.modules["ampsim.testing"])
+    return module
+
+
+def test_right_loop_passes():
+    check_loop(right, batches())
+
+
+KINDS = (  # one of each kind of runs that are compared
+    "relax_44_unscaled_twice",
+    "fastai_3049_smoothed_loss_is_scaled",
+    "lightning_18828_schedule_goes_on",
+    "transformers_11663_scaler_not_saved",
+    "marin_7659_last_micro_batch_wins",
+    "deepspeed_8415_every_step_skipped",
+    "deepspeed_8432_momentum_before_the_check",
+)
+WRONG = {name: (BUGS[name].law, BUGS[name].make) for name in KINDS}
+WRONG["updates_twice"] = "scaler_changes_by_update_only", looping(updates_twice, setup=boxed(seen=0))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_loop_test_tells_wrong_from_right(name, loops):
+    check, loops.make = WRONG[name]
+    source, raises = of_loops.write(check, "loops:make")
+    assert not raises
+    assert outcome(source) == "failed", source
+    loops.make = right
+    assert outcome(source) == "passed", source
+
+
+# ----------------------------------------------------------------------------------------------------------- ranks
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_rank_test_tells_wrong_from_right(peer):
+    """It starts processes, which talk by gloo."""
+    peer.Scaler = rank_bugs.StepsTwiceOnTheLastRank
+    source, _ = of_ranks.write("step_counts_agree", "peer:Scaler", 2)
+    assert outcome(source) == "failed", source
+    peer.Scaler = rank_bugs.Right
+    assert outcome(source) == "passed", source
+
+
+# ------------------------------------------------------------------------------------------------------- wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["skip_budget", "torch.amp:GradScaler"], "skip_budget holds for torch.amp:GradScaler"),
+        (["skip_budge", "torch.amp:GradScaler"], "'skip_budget'"),
+        (["a_state_dict_is_never_torn", "torch.amp:GradScaler"], "needs the conductor"),
+        (["skip_budget", "torch.amp:GradScale"], "'GradScaler'"),
+        (["skip_budget", "math:pi"], "is a float"),
+        (["it_learns", "math:pow"], "'batches'"),
+        (["ranks_are_invisible", "tests.testing.loops:sgd"], "ranks_are_invisible"),
+    ],
+)
+def test_command_refuses_in_one_line(arguments, said):
+    code, text = run("emit-test", *arguments)
+    assert (code, said in text, text.count("\n")) == (2, True, 1), text

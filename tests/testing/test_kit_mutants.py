@@ -1,7 +1,6 @@
 """Each check of scalers has been seen to fail: a planted bug for each, and the check that names it."""
 
 import contextlib
-
 from pathlib import Path
 
 import pytest

@@ -1,29 +1,18 @@
 """What cannot be judged is refused in a sentence, and nothing that is right is accused."""
 
+import random
 import sys
 import traceback
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-import typer
 from torch import nn
 
-from ampsim.cli.check import _report
-from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_checks, parametrize_with_laws
-from ampsim.testing.law import BrokenError, Result
-from ampsim.testing.loop import rows as of_batches
-from ampsim.testing.loop.judge import LAWS, judge_loop
-from ampsim.testing.loop.laws.excused import Excuses, is_copy
-from ampsim.testing.loop.laws.scaler import _again
-from ampsim.testing.loop.laws.skipped import Skip
-from ampsim.testing.loop.loop import blame_user_code
-from ampsim.testing.loop.run import Planted
-from ampsim.testing.loop.runs import Batch, iterations
-from ampsim.testing.loop.state import Difference
-from ampsim.testing.report import Report
+from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
+from ampsim.testing.law import BrokenError
+from ampsim.testing.loop.judge import judge_loop
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
 from tests.testing.loops import RIGHT, Trainer, batches, looping, loss_of, sgd
@@ -76,38 +65,31 @@ def ignoring(t, batch):
 
 
 REFUSED = {
-    "differs from run to run": (looping(with_noise), "step is not the same twice, after batch 0: model.0.weight"),
+    "differs from run to run": (looping(with_noise), "not the same twice, after batch 0: model.0.weight"),
     "shares a model": (shared, "make is not the same twice, before the first batch: model.weight"),
-    "ignores the scaler": (looping(ignoring), "the scaler was never used"),
+    "ignores the scaler": (looping(ignoring), "never used"),
     "carries nothing": (looping(good, setup=lambda t: t.state.clear()), "state is empty"),
-    "carries what is no array": (
-        looping(good, setup=lambda t: t.carry("cfg", "adam")),
-        "cfg is of type str: expected what has",
-    ),
-    "logs what is no array": (looping(good, logged=lambda: {"note": "x"}), "logged.note is of type str"),
+    "carries a string": (looping(good, setup=lambda t: t.carry("cfg", "adam")), "cfg is of type str"),
+    "logs a string": (looping(good, logged=lambda: {"note": "x"}), "logged.note is of type str"),
     "raises": (
         looping(raising),
         "step, in batch 0 at scale 256, raised KeyError: 'no such feature' (test_loop_input.py:",
     ),
-    "raises what torch says": (looping(unscaling_twice), ")\n  cause    scaler.unscale_(optimizer) ran twice"),
-    "raises while it is made": (
-        lambda scaler: 1 / 0,
-        "make raised ZeroDivisionError: division by zero (test_loop_input",
-    ),
-    "names nothing": (lambda scaler: Loop(print, [SHARED]), "state is a list: expected a mapping of names"),
-    "makes no Loop": (lambda scaler: None, "make returned NoneType, expected a Loop"),
+    "raises what torch says": (looping(unscaling_twice), "unscale_(optimizer) ran twice"),
+    "raises while it is made": (lambda scaler: 1 / 0, "ZeroDivisionError: division by zero (test_loop_input"),
+    "names nothing": (lambda scaler: Loop(print, [SHARED]), "state is a list"),
+    "makes no Loop": (lambda scaler: None, "make returned NoneType"),
 }
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_judged_is_refused(make, said, golden):
+def test_bad_loop_is_refused(make, said):
     CALLS.clear()  # as before any test
     for param in SHARED.parameters():
         nn.init.ones_(param)
     with pytest.raises(LoopError) as caught:
         check_loop(make, batches())
     assert said in str(caught.value)
-    golden(str(caught.value))
 
 
 def test_the_users_traceback_is_kept():
@@ -117,24 +99,19 @@ def test_the_users_traceback_is_kept():
 
 
 @pytest.mark.parametrize("name", ["dropped", "normed"])
-def test_a_split_that_rightly_trains_otherwise_is_asked_for_its_verdict(name, golden):
+def test_split_that_trains_otherwise_passes(name):
     outcome, text = outcomes(RIGHT[name], ["splitting_is_invisible"])["splitting_is_invisible"]
-    assert outcome == "not applicable"
-    assert text.startswith("only of verdict and scale, as ")
-    golden(text.partition(":")[0])  # which number is furthest apart is a processor's matter
+    assert (outcome, "only of verdict and scale" in text) == ("not applicable", True)
 
 
-def test_dropout_hides_no_wrong_verdict(golden):
+def test_dropout_hides_no_wrong_verdict():
     def dropping(scaler):
         loop = BUGS["marin_7659_last_micro_batch_wins"].make(scaler)
         loop.state["model"].insert(0, nn.Dropout(0.3))
-        loop.state["model"][2] = nn.Dropout(0.5)
         return loop
 
     outcome, text = outcomes(dropping, ["splitting_is_invisible"])["splitting_is_invisible"]
-    assert outcome == "failed"
-    assert "with an inf in micro-batch 0 of 2" in text
-    golden(text)
+    assert (outcome, "with an inf in micro-batch 0 of 2" in text) == ("failed", True), text
 
 
 def test_an_exception_in_a_planted_run_names_the_law():
@@ -161,10 +138,15 @@ def nothing_trained(scaler, group=None):
     return Loop(step, {"data": seen})
 
 
-@pytest.mark.parametrize("make", [scales_by_its_own, nothing_trained])
-def test_each_law_says_why_it_is_not_asked(make, golden):
-    make = make if make is nothing_trained else looping(make)
-    golden("\n".join(f"{name}: {outcome}, {text}" for name, (outcome, text) in outcomes(make).items()))
+def test_unused_scaler_leaves_one_check():
+    held = outcomes(looping(scales_by_its_own))
+    assert {name for name, (outcome, _) in held.items() if outcome != "not applicable"} == {
+        "scaler_changes_by_update_only"
+    }
+
+
+def test_loop_that_trains_nothing_fails_none():
+    assert {outcome for outcome, _ in outcomes(nothing_trained).values()} <= {"passed", "not applicable"}
 
 
 def test_few_batches_and_unknown_laws_are_refused():
@@ -208,19 +190,18 @@ def with_a_half_branch(t, batch, factor=1.0):
 halved = looping(with_a_half_branch)
 
 
-def test_half_precision_that_differs_is_said_and_factors_are_still_held(golden):
+def test_half_precision_that_differs_is_said_and_factors_are_still_held():
     outcome, text = outcomes(halved, ["scale_is_invisible"])["scale_is_invisible"]
     assert (outcome, "only up to factors of the scale, as " in text, "float16" in text) == (
         "not applicable",
         True,
         True,
     )
-    golden(text)
     wrong = looping(partial(with_a_half_branch, factor=2.0))
     assert outcomes(wrong, ["scale_is_invisible"])["scale_is_invisible"][0] == "failed"
 
 
-def test_numbers_below_the_normal_ones_are_not_accused(golden):
+def test_numbers_below_the_normal_ones_are_not_accused():
     def step(t, batch):
         t.optimizer.zero_grad()
         tiny = t.model[0].weight.square().sum() * 3e-39
@@ -234,7 +215,6 @@ def test_numbers_below_the_normal_ones_are_not_accused(golden):
     outcome, text = outcomes(looping(step), ["scale_is_invisible"])["scale_is_invisible"]
     assert outcome == "not applicable", text
     assert "numbers below the normal ones of float32" in text
-    golden(text)
 
 
 def test_what_overflows_at_one_scale_alone_is_not_accused():
@@ -304,28 +284,15 @@ def test_an_expected_failure_by_decorator(make, law):
     law(make)
 
 
-def test_a_decorator_keeps_the_batches_for_each_law_and_refuses_an_unknown_one(monkeypatch):
-    seen = []
-    monkeypatch.setattr("ampsim.testing.parametrize.loops.judge_loop", lambda make, *given: seen.append(given) or [])
-    for case in parametrize_with_laws([sgd], iter("abc"), ["it_learns", "scale_is_invisible"]).args[1]:
-        case.values[1](sgd)
-    assert seen == [([*"abc"], ["scale_is_invisible"]), ([*"abc"], ["it_learns"])]
-    with pytest.raises(ValueError, match="no law 'it_learn'; did you mean 'it_learns'"):
-        parametrize_with_laws([sgd], [], ["it_learns"], expected_failures={"it_learn": "x"})
-    with pytest.raises(ValueError, match="no law 'skip_budgets'; did you mean 'skip_budget'"):
-        parametrize_with_checks([torch.amp.GradScaler], expected_failures={"skip_budgets": "x"})
-
-
 @pytest.mark.parametrize(
     ("make", "ends"), [(sgd, pytest.skip.Exception), (looping(raising), LoopError), (NERF, BrokenError)]
 )
-def test_a_law_by_decorator_is_skipped_refused_or_broken(make, ends, golden):
+def test_a_law_by_decorator_is_skipped_refused_or_broken(make, ends):
     name = "splitting_is_invisible" if make is sgd else "scale_is_invisible"
     [case] = parametrize_with_laws([make], batches(), [name]).args[1]
     assert case.id == f"{make.__name__}-{name}"
-    with pytest.raises(ends) as ended:
+    with pytest.raises(ends):
         case.values[1](make)
-    golden(str(ended.value))
 
 
 @pytest.fixture
@@ -334,7 +301,7 @@ def module(tmp_path, monkeypatch):
     (tmp_path / "my_loops.py").write_text(
         "from tests.testing.loops import batches, sgd\n"
         "from tests.testing.test_loop_input import NERF, REFUSED, halved\n"
-        "globals().update({name.replace(' ', '_'): make for name, (make, _) in REFUSED.items()})\n"
+        "raises = REFUSED['raises'][0]\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -343,138 +310,83 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("module")
-def test_the_command_judges_loops_side_by_side(golden):
-    code, text = run(
-        "check-loop", "my_loops:sgd", "my_loops:NERF", "--check", "it_learns", "--check", "scale_is_invisible"
-    )
-    assert code == 1
-    assert "scale_is_invisible: model.0.weight[" in text
-    assert "my_loops:sgd: 2 passed of 2 checks" in text
-    golden(text)
-    assert run("check-loop", "my_loops:sgd")[0] == 0
-    code, text = run("check-loop", "my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible")
-    assert "| loop | `scale_is_invisible` | ✗ expected |" in text
-
-
-@pytest.mark.usefixtures("module")
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("arguments", "status", "said"),
     [
-        (["my_loops:raises"], REFUSED["raises"][1]),
-        (["math:pow"], "math has no 'batches'"),
-        (["my_loops:sgd", "--check", "it_learn"], "no law 'it_learn'"),
+        (["my_loops:sgd", "my_loops:NERF"], 1, "scale_is_invisible: model.0.weight["),
+        (["my_loops:sgd"], 0, "my_loops:sgd: 1 passed of 1 checks"),
+        (["my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible"], 0, "| `scale_is_invisible` |"),
+        (["my_loops:halved", "--report", "html"], 0, "only up to factors of the scale"),
+        (["my_loops:raises"], 2, "KeyError: 'no such feature'"),
+        (["math:pow"], 2, "math has no 'batches'"),
     ],
 )
-def test_the_command_refuses_what_cannot_be_judged(target, said, golden):
-    code, text = run("check-loop", *target)
-    assert (code, said in text, "Traceback" in text) == (2, True, False), text
-    golden(text)
+def test_command_checks_loops(arguments, status, said):
+    code, text = run("check-loop", *arguments, "--check", "scale_is_invisible", "--time-limit", "0")
+    assert (code, said in text, "Traceback" in text) == (status, True, False), text
 
 
-@pytest.mark.parametrize(
-    ("ended", "status", "said"),
-    [
-        (["refused", "failed"], 1, "it_learns: no parameter moved\n"),
-        (["refused", "passed"], 2, "ampsim: loop 0: make raised\n"),
-    ],
-)
-def test_a_loop_that_cannot_be_judged_hides_no_finding_of_another(ended, status, said, capsys):
-    texts = {"refused": "make raised", "failed": "it_learns: no parameter moved"}
-    results = [Result(LAWS["it_learns"], f"loop {n}", each, texts.get(each, "")) for n, each in enumerate(ended)]
-    with pytest.raises(typer.Exit) as left:
-        _report(lambda expected: Report(results), None, None, None, None)
-    assert left.value.exit_code == status
-    assert said in "".join(capsys.readouterr())
+# -------------------------------------------------------------------------------------------- what a run takes care of
 
 
-@pytest.mark.parametrize(
-    ("array", "copies"),
-    [(np.array([256.0, 1 / 256]), True), (np.array(256), True), (np.array([256.0, 2.0]), False), (np.zeros(1), False)],
-)
-def test_a_copy_of_the_scale_may_be_its_inverse(array, copies):
-    assert is_copy(array, {256.0, 0.0}) is copies
+def test_global_generators_are_seeded():
+    def drawing(t, batch):
+        by = random.random() + np.random.random() + torch.rand(())  # noqa: NPY002, S311
+        t.backward((batch[0] * by, batch[1]))
+        t.update()
+
+    check_loop(looping(drawing), batches())
 
 
-@pytest.mark.parametrize(
-    ("name", "excused"), [("seen", True), ("streak", True), ("globalStep", False), ("num_Updates", False)]
-)
-def test_a_count_that_goes_on_in_a_skip_is_excused_unless_its_name_promises_steps(name, excused):
-    before, after = np.array(3), np.array(4)
-    excuses = object.__new__(Excuses)
-    excuses.trained, excuses.owners, excuses.clean = set(), {}, {f"state.{name}": after}
-    assert excuses._counts(Difference(f"state.{name}", before, after)) is excused
-    assert excuses._counts(Difference(f"state.{name}", before, np.array(0))) is excused  # it begins anew
-    assert not excuses._counts(Difference(f"state.{name}", before, np.array(7)))
+def test_threads_of_torch_stay():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert outcomes(sgd, ["it_learns"])["it_learns"][0] == "passed"
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
-def planted(**passes):
-    skip = object.__new__(Skip)
-    skip.clean, skip.owners = Planted(passes), {}
-    return [str(fault) for fault in skip.faults()]
+def test_tracer_of_a_debugger_stays():
+    def tracer(*_):
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        assert outcomes(NERF, ["scale_is_invisible"])["scale_is_invisible"][0] == "failed"
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
 
 
-def test_faults_are_planted_in_the_first_and_the_last_pass_and_parameter():
-    assert planted(first=1, last=3) == [
-        "a NaN in one element of last's gradient",
-        "a -inf in one element of first's gradient",
-        "an inf in one element of last's gradient, backward pass 0",
-        "a NaN in one element of last's gradient, backward pass 2",
-        "an inf in the scaled loss",
-        "an inf in all gradients",
-    ]
-    assert planted(only=1) == ["a NaN in one element of only's gradient", *planted(first=1, last=3)[-2:]]
-    assert planted() == ["a NaN in the scaled loss", "a -inf in the scaled loss", "an inf in the scaled loss"]
+def test_failure_names_the_fewest_batches():
+    def wrong_in_one(t, batch):
+        t.backward(batch)
+        if batch[0][0, 0] == batches()[2][0][0, 0]:
+            for param in t.params():
+                param.grad *= t.scaler.get_scale()
+        t.update()
+
+    outcome, text = outcomes(looping(wrong_in_one), ["scale_is_invisible"])["scale_is_invisible"]
+    assert (outcome, "\n  batches  2\n" in text) == ("failed", True), text
 
 
-def test_a_loop_is_cut_anew_for_other_batches():
-    for data in (batches(), batches()):
-        given = [Batch(place, each) for place, each in enumerate(data)]
-        assert [batch for group in iterations(sgd, given) for batch in group] == given
-        assert iterations(sgd, [*given]) is iterations(sgd, given)
-        assert len(iterations(sgd, given[:2])) == 2
+@pytest.mark.parametrize(("size", "outcome"), [(1e-5, "passed"), (1e-3, "failed")])
+def test_still_parameter_needs_large_gradients(size, outcome):
+    """A parameter at 0 whose rate is 0 is a mistake only where its gradients are not slight."""
 
+    def make(scaler):
+        t = Trainer(scaler)
+        still = nn.Parameter(torch.zeros(2))
+        t.optimizer.add_param_group({"params": [still], "lr": 0.0})
 
-class Pair(NamedTuple):
-    x: np.ndarray
-    y: list[np.ndarray]
+        def step(batch):
+            t.optimizer.zero_grad()
+            scaler.scale(loss_of(t.model, batch) + size * still.sum()).backward()
+            t.update()
 
+        return Loop(step, {**t.state, "still": still})
 
-def test_a_batch_in_parts_is_of_its_own_kind():
-    rows = np.arange(4.0)
-    first, second = of_batches.halved({"pair": Pair(rows, [rows])}, 2)
-    assert isinstance(first["pair"], Pair)
-    assert (second["pair"].x.tolist(), second["pair"].y[0].tolist()) == ([2.0, 3.0], [2.0, 3.0])
-    assert of_batches.larger(Pair(rows, [rows])).x.tolist() == (rows * (1 + 2.0**-23)).tolist()
-    assert of_batches.with_inf(Pair(rows, [rows])).x[-1] == np.inf
-
-
-def test_an_exception_is_told_where_it_was_raised():
-    def deep():
-        raise KeyError("no such feature")
-
-    line = deep.__code__.co_firstlineno + 1
-    with pytest.raises(LoopError, match=rf"KeyError: .* \(test_loop_input\.py:{line}\)"), blame_user_code("step"):
-        deep()
-
-
-@pytest.mark.parametrize(
-    ("updates", "steps", "seen"),
-    [
-        ([2, 2], [1, 1], "the scaler is updated 2 times where optimizers step 1 time"),
-        ([3, 4, 0], [2, 2, 1], "the scaler is updated 3 times where optimizers step 2 times"),
-        ([2, 0], [1, 0], ""),  # one batch may be a guard's
-        ([2, 1], [1, 1], ""),
-    ],
-)
-def test_a_scaler_is_updated_too_often_where_each_of_several_batches_says_so(updates, steps, seen):
-    found = _again(updates, steps, batches(), "optimizers step")
-    assert (found.seen if found else "") == seen
-
-
-@pytest.mark.usefixtures("module")
-@pytest.mark.parametrize("form", [[], ["--report", "md"], ["--report", "html"]])
-def test_the_command_says_why_a_law_is_not_asked(form, golden):
-    code, text = run("check-loop", "my_loops:halved", "--law", "scale_is_invisible", *form)
-    assert code == 0
-    assert "my_loops:halved: scale_is_invisible is not asked: only up to factors of the scale, as " in text
-    golden(text)
+    assert outcomes(make, ["it_learns"])["it_learns"][0] == outcome
