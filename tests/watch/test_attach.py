@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from contextlib import closing, nullcontext
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -17,8 +17,6 @@ from ampsim import Rule
 from ampsim.core.pipeline import trajectory
 from ampsim.run_file import records
 from ampsim.watch import watch
-from ampsim.watch.run_header import optimizers_of
-from ampsim.watch.step import Step
 
 KINDS = [torch.amp.GradScaler, ampsim.torch.GradScaler]
 
@@ -44,7 +42,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.LBFGS])
 @pytest.mark.parametrize("keyword", [True, False])
-def test_gradients_that_a_closure_makes_are_read_when_they_are_complete(path, optimizer, keyword):
+def test_gradients_of_a_closure_are_read(path, optimizer, keyword):
     param = nn.Parameter(torch.ones(1))
     optimizer, calls = optimizer([param], 0.1), []
     with watch({"w": param}, optimizer, to=path):
@@ -65,7 +63,7 @@ def test_gradients_that_a_closure_makes_are_read_when_they_are_complete(path, op
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_optimizers_of_several_frequencies_are_told_apart(path, kind):
+def test_optimizers_may_step_at_different_rates(path, kind):
     (a, slow), (b, fast) = one(), one()
     scaler = kind("cpu", init_scale=8.0)
     with watch({"a": a, "b": b}, [slow, fast], scaler, to=path, every=0):
@@ -79,7 +77,7 @@ def test_optimizers_of_several_frequencies_are_told_apart(path, kind):
     assert found[1]["bad"] == {"a": "has inf"}
 
 
-def test_without_a_scaler_no_step_of_any_optimizer_is_lost(path):
+def test_no_step_of_any_optimizer_is_lost(path):
     (a, first), (b, second), (c, last) = one(), one(), one()
     with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, every=0):
         for number in range(5):
@@ -91,20 +89,8 @@ def test_without_a_scaler_no_step_of_any_optimizer_is_lost(path):
     assert [round(record["norm"] ** 2) for record in records(path)] == [18, 27, 18, 18, 18]
 
 
-def test_of_gradients_that_are_told_again_the_first_count(path):
-    (a, first), (b, second) = one(), one()
-    with watch({"a": a, "b": b}, [first, second], to=path) as run:
-        a.grad = b.grad = torch.tensor([3.0])
-        for optimizer in (first, second, first):
-            run.gradients("step", optimizer, torch.ones(()))
-            a.grad = torch.tensor([5.0])  # as a clip changes it
-        run.closing("step")
-        run.closed("step", [(first, []), (second, [])])
-    assert [round(record["norm"] ** 2) for record in records(path)] == [18]
-
-
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_steps_on_another_thread_are_recorded_in_order_and_to_the_last(path, depth):
+def test_steps_on_a_thread_are_recorded(path, depth):
     flags = [False, False, True, False, True, True, False, False]
     master, optimizer = one()
     with closing(ampsim.torch.OptimizerThread()) as thread:
@@ -128,33 +114,41 @@ def test_steps_on_another_thread_are_recorded_in_order_and_to_the_last(path, dep
     assert [record["norm"] for record in found] == [math.inf if bad else i + 1.0 for i, bad in enumerate(flags)]
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_what_fails_on_the_thread_comes_out_of_close_and_the_file_is_closed(path, before):
-    """Whether it has failed when close() launches its own work, or runs then: the error is told once of each job."""
+def test_an_error_on_the_thread_leaves_close(path):
     param, optimizer = one()
-    thread, closing_now, failed = ampsim.torch.OptimizerThread(), threading.Event(), threading.Event()
-
-    def launch(work, *args):
-        job = thread.launch(work, *args)
-        closing_now.set()
-        return job
-
-    scaler = ampsim.torch.GradScaler("cpu", launch=launch)
+    thread = ampsim.torch.OptimizerThread()
+    scaler = ampsim.torch.GradScaler("cpu", launch=thread.launch)
     run = watch({"w": param}, optimizer, scaler, to=path)
-    if not before:
-        closing_now.clear()
-    thread.launch(lambda: closing_now.wait() and 1 / 0).add_done_callback(lambda _: failed.set())
-    if before:
-        failed.wait()
+    failed = threading.Event()
+    thread.launch(lambda: 1 / 0).add_done_callback(lambda _: failed.set())
+    failed.wait()
     with pytest.raises(RuntimeError) as caught:
         run.close()
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    watch({"w": param}, optimizer, to=path).close()
-    with nullcontext() if before else pytest.raises(RuntimeError, match="division by zero"):
-        thread.close()
+    watch({"w": param}, optimizer, to=path).close()  # the file was closed
+    thread.close()
 
 
-def test_a_wrapper_that_is_an_optimizer_in_name_only_gives_way_to_the_optimizer_in_it(path):
+@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
+def test_a_compiled_loop_is_recorded(path):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with watch(model, optimizer, scaler, to=path, still=1):
+
+        @torch.compile(backend="eager")
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale(model(x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        for _ in range(3):
+            step(torch.ones(1, 2))
+    assert [(each["scale"], each["norm"]) for each in records(path)] == [(8.0, pytest.approx(math.sqrt(3)))] * 3
+
+
+def test_a_wrapped_optimizer_is_found(path):
     """As accelerate's is: a child of torch's class whose ``__init__`` it does not call."""
 
     class Wrapper(torch.optim.Optimizer):
@@ -186,7 +180,7 @@ def test_a_scaler_that_was_replaced_is_told_once(path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scale_that_is_set_or_loaded_is_seen_and_makes_no_record(path, kind):
+def test_a_set_or_loaded_scale_is_seen(path, kind):
     param, optimizer = one()
     scaler = kind("cpu", init_scale=8.0)
     with watch({"w": param}, optimizer, scaler, to=path) as run:
@@ -213,7 +207,7 @@ def test_gradients_of_every_dtype_have_a_norm(path, kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_frozen_sparse_empty_and_missing_gradients_are_read_as_what_they_are(path, kind):
+def test_sparse_empty_and_missing_gradients_are_read(path, kind):
     model = nn.ModuleDict({"table": nn.Embedding(9, 2, sparse=True), "unused": nn.Linear(2, 2)})
     model.register_parameter("empty", nn.Parameter(torch.zeros(0)))
     model["unused"].bias.requires_grad_(False)
@@ -228,7 +222,7 @@ def test_frozen_sparse_empty_and_missing_gradients_are_read_as_what_they_are(pat
     assert record["by_parameter"]["table.weight"]["counts"] == [2, 2]
 
 
-def test_a_subclass_with_a_step_of_its_own_is_read_before_it_clips(path):
+def test_a_subclass_is_read_before_it_clips(path):
     class Clipping(torch.amp.GradScaler):
         def step(self, optimizer, *args, **kwargs):
             self.unscale_(optimizer)
@@ -242,29 +236,8 @@ def test_a_subclass_with_a_step_of_its_own_is_read_before_it_clips(path):
     assert next(records(path))["norm"] == 3.0
 
 
-@pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_compiled_loop_and_a_model_that_changes_dtype_are_recorded(path, kind):
-    model = nn.Linear(2, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 1e-3), kind("cpu", init_scale=8.0)
-    with watch(model, optimizer, scaler, to=path, still=1):
-        model.double()
-        compiled = torch.compile(model, backend="eager")
-
-        @torch.compile(backend="eager")
-        def step(x):
-            optimizer.zero_grad()
-            scaler.scale(compiled(x).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-        for _ in range(3):
-            step(torch.ones(1, 2, dtype=torch.float64))
-    assert [(each["scale"], each["norm"]) for each in records(path)] == [(8.0, pytest.approx(math.sqrt(3)))] * 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_on_skip_raises_comes_out_of_update_and_nothing_is_lost(path, kind):
+def test_an_error_of_on_skip_leaves_update(path, kind):
     def refuse(record):
         raise KeyError(record["step"])
 
@@ -279,21 +252,6 @@ def test_what_on_skip_raises_comes_out_of_update_and_nothing_is_lost(path, kind)
     assert scaler.get_scale() == 2.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_closed_in_the_middle_leaves_the_loop_alone(path, kind):
-    param, optimizer = one()
-    scaler = kind("cpu", init_scale=8.0)
-    run = watch({"w": param}, optimizer, scaler, to=path, on_skip=lambda _: run.close())
-    for _ in range(2):
-        iterate(scaler, optimizer, param, math.inf)
-    assert [record["scale"] for record in records(path)] == [8.0]
-    assert scaler.get_scale() == 2.0
-    with watch({"w": param}, optimizer, scaler, to=path):
-        run.close()
-        iterate(scaler, optimizer, param)
-    assert [record["scale"] for record in records(path)] == [8.0, 2.0]
-
-
 def test_what_is_logged_too_late_is_told(path):
     param, optimizer = one()
     run = watch({"w": param}, optimizer, to=path)
@@ -305,13 +263,6 @@ def test_what_is_logged_too_late_is_told(path):
     with pytest.warns(RuntimeWarning, match=r"loss: log before update\(\)"):
         run.close()
     assert [(record["loss"], record["right"]) for record in records(path)] == [(1.5, True)]
-
-
-def test_flags_of_several_devices_stay_with_their_optimizer():
-    step = Step(sampled=False)
-    step.flags = [[torch.tensor(1.0), torch.tensor(1.0)], [torch.tensor(0.0)], []]
-    step.fetch()
-    assert step.on_host()[0]["optimizers"] == [True, False, None]
 
 
 def forks(test):
@@ -331,7 +282,7 @@ def forked(child):
 @forks
 @pytest.mark.filterwarnings("ignore:watching. nothing of this fork is recorded:RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
+def test_a_fork_writes_nothing(path, kind):
     param, optimizer = one()
     scaler = kind("cpu")
     with watch({"w": param}, optimizer, scaler, to=path) as run:
@@ -347,7 +298,7 @@ def test_a_forked_process_writes_nothing_into_its_parents_run(path, kind):
 
 
 @forks
-def test_a_killed_run_keeps_every_step_and_goes_on_in_the_same_file(path):
+def test_a_killed_run_keeps_every_step(path):
     param, optimizer = one()
     scaler = torch.amp.GradScaler("cpu")
 
@@ -398,7 +349,7 @@ def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
     assert len(record["by_parameter"]) == 2
 
 
-def test_a_watch_that_begins_after_unscale_takes_no_divided_gradient_for_a_scaled_one(path):
+def test_gradients_unscaled_before_watching_are_left(path):
     param, optimizer = one()
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     (scaler.scale(param) * 3.0).sum().backward()
@@ -411,18 +362,7 @@ def test_a_watch_that_begins_after_unscale_takes_no_divided_gradient_for_a_scale
     assert [record["norm"] for record in records(path)] == [3.0]
 
 
-def test_a_division_that_is_left_to_the_fused_step_is_made_for_the_norm(path):
-    (a, _), (b, last) = one(), one()
-    fused, scale = torch.optim.SGD([a], 1e-3, fused=True), torch.tensor(4.0)
-    with watch({"a": a, "b": b}, [fused, last], to=path):
-        fused.grad_scale, a.grad, b.grad = scale, torch.tensor([12.0]), torch.tensor([4.0])
-        fused.step()
-        scale.fill_(8.0)  # a scaler's update, before the other optimizer's step ends the record
-        last.step()
-    assert next(records(path))["norm"] == 5.0
-
-
-def test_gradients_at_a_scale_of_zero_have_no_norm_and_are_told_though_torch_steps(path):
+def test_a_scale_of_zero_has_no_norm(path):
     param, optimizer = one()
     with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path):
         iterate(scaler, optimizer, param)
@@ -432,35 +372,8 @@ def test_gradients_at_a_scale_of_zero_have_no_norm_and_are_told_though_torch_ste
     assert param.isnan().all()
 
 
-def test_a_gradient_that_is_conjugated_lazily_has_a_norm(path):
-    param, optimizer = one(1.0, dtype=torch.complex64)
-    with watch({"w": param}, optimizer, to=path):
-        param.grad = torch.tensor([3 + 4j]).conj()
-        optimizer.step()
-    assert next(records(path))["norm"] == 5.0
-
-
-def test_a_closure_is_called_as_the_optimizer_calls_it(path):
-    class Searching(torch.optim.SGD):  # as line searches do, which want the loss alone
-        def step(self, closure):
-            return closure(2.0, backward=True)
-
-    def closure(factor, *, backward):
-        loss = model(torch.ones(1, 2)).sum() * factor
-        if backward:
-            loss.backward()
-        return loss.item()
-
-    model = nn.Linear(2, 1)
-    optimizer = Searching(model.parameters(), 0.1)
-    with watch(model, optimizer, to=path):
-        assert optimizer.step(closure) == pytest.approx(2 * model(torch.ones(1, 2)).item())
-    [record] = records(path)
-    assert record["norm"] == pytest.approx(math.sqrt(12))
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_scalers_calls_are_given_and_return_is_passed_on(path, kind):
+def test_arguments_and_results_are_passed_on(path, kind):
     class Noting(torch.optim.SGD):
         def step(self, closure=None, *, times=1):
             super().step(closure)
@@ -473,9 +386,3 @@ def test_what_a_scalers_calls_are_given_and_return_is_passed_on(path, kind):
         assert scaler.step(optimizer, times=7) == 7
         scaler.update(new_scale=32.0)
     assert scaler.get_scale() == 32.0
-
-
-def test_optimizers_come_in_whatever_can_be_gone_through():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
-    given = ([optimizer], {"a": optimizer}.values(), (each for each in [optimizer]))
-    assert [optimizers_of(each) for each in given] == [[optimizer]] * 3

@@ -1,15 +1,8 @@
 """A watched loop trains as the same loop unwatched, and its record is true."""
 
 import copy
-import gc
 import math
 import pickle
-import platform
-import re
-import weakref
-from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,15 +13,9 @@ from torch import nn
 
 import ampsim.torch
 from ampsim import Rule, replay
-from ampsim.diagnose.explain import explain, in_words
-from ampsim.diagnose.readers.run import read_own
 from ampsim.run_file import RunFile, pack_counts, read_run, records, unpack_counts
-from ampsim.watch import run as watch_run
 from ampsim.watch import watch
-from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
-from ampsim.watch.sinks import _scalars, sink
-from ampsim.watch.step import Step, _record
-from ampsim.watch.writer import Writer
+from ampsim.watch.sinks import sink
 from tests.examples import examples
 
 OPTIMIZERS = {
@@ -133,7 +120,7 @@ def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, cl
 
 @pytest.mark.parametrize("scaler", ["off", "none"])
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-def test_without_a_scaler_there_is_no_scale_to_skip_at(tmp_path, optimizer, scaler):
+def test_without_a_scaler_nothing_is_skipped(tmp_path, optimizer, scaler):
     train(optimizer, scaler, [0.0, 0.0], False, 1, to=tmp_path / "run.jsonl")
     for record in records(tmp_path / "run.jsonl"):
         assert "skipped" not in record
@@ -143,7 +130,7 @@ def test_without_a_scaler_there_is_no_scale_to_skip_at(tmp_path, optimizer, scal
 
 
 @pytest.mark.parametrize("watched", [1, 2])
-def test_an_optimizer_whose_step_was_skipped_is_told_from_the_other(tmp_path, watched):
+def test_skips_are_told_per_optimizer(tmp_path, watched):
     one, two = make(1), make(2)
     model = nn.ModuleDict({"one": one, "two": two})
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
@@ -167,27 +154,6 @@ def test_every_and_names_choose_what_is_sampled(tmp_path):
     assert sampled == [{"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}]
 
 
-def test_parameters_are_looked_at_by_the_steps_that_are_over(monkeypatch, tmp_path):
-    looks, closed = [], []
-    look, was_closed = watch_run.fingerprint, watch_run.Run.closed
-    monkeypatch.setattr(watch_run, "fingerprint", lambda params: (looks.append(len(closed)), look(params))[1])
-    monkeypatch.setattr(watch_run.Run, "closed", lambda run, *about: (closed.append(0), was_closed(run, *about)))
-    params = [nn.Parameter(torch.ones(2)) for _ in range(2)]
-    optimizers, scaler = [torch.optim.SGD([param], 0.1) for param in params], ampsim.torch.GradScaler("cpu", depth=1)
-    begun = []
-    with watch({"a": params[0], "b": params[1]}, optimizers, scaler, to=tmp_path / "run.jsonl", still=3) as run:
-        assert run.skipped is False
-        for i in range(8):  # each begins before the one before it is over
-            params[i % 2].grad = torch.ones(2)
-            begun.append((optimizers[i % 2], scaler.begin()))
-            scaler.unscale_(begun[-1][0], ticket=begun[-1][1])
-            for optimizer, ticket in begun[:-1]:
-                scaler.step(optimizer, ticket=ticket)
-                scaler.update(ticket=ticket)
-            begun = begun[-1:]
-    assert looks == [3, 6]
-
-
 @pytest.mark.parametrize("kind", ["torch", "ours"])
 @pytest.mark.parametrize(("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)])
 def test_a_run_that_stands_still_is_told(tmp_path, kind, moves, told):
@@ -198,24 +164,6 @@ def test_a_run_that_stands_still_is_told(tmp_path, kind, moves, told):
     assert alarms == [told]
 
 
-def test_bfloat16_that_rounds_every_step_away_is_told(tmp_path):
-    param = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
-    optimizer = torch.optim.SGD([param], 1e-4)
-    with watch({"weight": param}, optimizer, to=tmp_path / "run.jsonl", still=5):
-        for _ in range(4):
-            param.sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        param.sum().backward()
-        with pytest.warns(RuntimeWarning, match="none was skipped: is the learning rate too small"):
-            optimizer.step()
-    assert param.eq(1).all()
-
-
-def _is_free(lock):
-    return lock.acquire(blocking=False) and lock.release() is None
-
-
 @pytest.mark.parametrize("kind", ["torch", "ours"])
 def test_on_skip_and_skipped_say_it_in_time(tmp_path, kind):
     seen, model = [], make()
@@ -223,8 +171,6 @@ def test_on_skip_and_skipped_say_it_in_time(tmp_path, kind):
 
     def on_skip(record):
         seen.append(record["step"])
-        with ThreadPoolExecutor(1) as other:  # which may wait for a thread that writes
-            assert other.submit(_is_free, run._writer._lock).result()
 
     with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl", on_skip=on_skip) as run:
         said = []
@@ -240,7 +186,7 @@ def test_on_skip_and_skipped_say_it_in_time(tmp_path, kind):
     assert said == [False, True, False]
 
 
-def test_a_watched_scaler_is_copied_pickled_and_let_go_as_the_plain_one(tmp_path):
+def test_a_watched_scaler_copies_as_plain(tmp_path):
     model = make()
     optimizer, scaler = OPTIMIZERS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
     run = watch(model, optimizer, scaler, to=tmp_path / "run.jsonl")
@@ -263,6 +209,7 @@ def test_a_watched_scaler_is_copied_pickled_and_let_go_as_the_plain_one(tmp_path
     [
         ({"to": 3}, TypeError, "expected a path, a Weights & Biases run"),
         ({"scaler": object()}, TypeError, "expected an ampsim.torch.GradScaler"),
+        ({"scaler": ampsim.torch.GradScaler("cpu", capturable=True)}, ValueError, "capturable"),
         ({"optimizer": []}, ValueError, "no optimizer"),
         ({"optimizer": "sgd"}, TypeError, "expected an optimizer"),
         ({"every": -1}, ValueError, "every=-1"),
@@ -270,7 +217,7 @@ def test_a_watched_scaler_is_copied_pickled_and_let_go_as_the_plain_one(tmp_path
         ({"first_step": -1}, ValueError, "first_step=-1"),
     ],
 )
-def test_what_cannot_be_watched_is_refused_and_left_alone(tmp_path, change, error, text):
+def test_what_cannot_be_watched_is_refused(tmp_path, change, error, text):
     model, scaler = make(), torch.amp.GradScaler("cpu")
     given = {
         "optimizer": OPTIMIZERS["sgd"](model.parameters()),
@@ -282,38 +229,7 @@ def test_what_cannot_be_watched_is_refused_and_left_alone(tmp_path, change, erro
     assert type(scaler) is torch.amp.GradScaler
 
 
-def test_a_capturable_scaler_is_refused(tmp_path):
-    model = make()
-    scaler = ampsim.torch.GradScaler("cpu", capturable=True)
-    with pytest.raises(ValueError, match="capturable"):
-        watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl")
-
-
-def test_a_sink_that_fails_does_not_end_the_run():
-    class Full:
-        def append(self, record):
-            raise OSError("No space left")
-
-        def close(self):
-            pass
-
-    with pytest.warns(RuntimeWarning, match="the record of step 0 and all later ones are not .* No space left") as told:
-        model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=Full())
-    assert len(told) == 1
-    for a, b in zip(model.parameters(), train("sgd", "ours", [0.0] * 3, False, 1)[0].parameters(), strict=True):
-        assert a.equal(b)
-
-
-def test_names_of_a_record_cannot_be_logged(tmp_path):
-    model = make()
-    with watch(model, OPTIMIZERS["sgd"](model.parameters()), to=tmp_path / "run.jsonl") as run:
-        with pytest.raises(ValueError, match="call it my_norm"):
-            run.log(norm=1.0)
-        with pytest.raises(TypeError, match="expected a real number"):
-            run.log(text="hello")
-
-
-def test_finite_gradients_whose_squares_leave_float32_have_a_norm(tmp_path):
+def test_large_gradients_have_a_norm(tmp_path):
     param = nn.Parameter(torch.zeros(2))
     with watch({"w": param}, optimizer := torch.optim.SGD([param], 1e-30), to=tmp_path / "run.jsonl"):
         param.grad = torch.tensor([3e20, 4e20])
@@ -330,7 +246,7 @@ def start(path, grads, **options):
             optimizer.step()
 
 
-def test_a_program_that_starts_again_goes_on_after_the_last_step(tmp_path):
+def test_a_restart_continues_after_the_last_step(tmp_path):
     path, new = tmp_path / "run.jsonl", tmp_path / "new.jsonl"
     start(path, [1.0, 2.0])
     start(path, [])
@@ -340,64 +256,12 @@ def test_a_program_that_starts_again_goes_on_after_the_last_step(tmp_path):
     assert [record["step"] for record in records(new)] == [2, 3]
 
 
-def test_of_a_program_that_goes_back_to_a_checkpoint_what_came_later_counts(tmp_path):
+def test_a_run_may_return_to_a_checkpoint(tmp_path):
     path = tmp_path / "run.jsonl"
     start(path, [1.0, 2.0, 3.0, 4.0])
     start(path, [5.0], first_step=1)
     start(path, [6.0])
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3, 1, 2]
-    start(again := tmp_path / "again.jsonl", [1.0, 2.0])
-    start(again, [3.0], first_step=0)
-    assert [record["step"] for record in records(again)] == [0, 1, 0]
-    history = read_own(path)
-    last = history.last
-    assert (history.step[last].tolist(), history.norm[last].tolist()) == ([0, 1, 2], [1, 5, 6])
-
-
-def test_a_sink_is_closed_once():
-    closed, model = [], make()
-    sink = SimpleNamespace(append=None, close=lambda: closed.append(True))
-    run = watch(model, OPTIMIZERS["sgd"](model.parameters()), to=sink)
-    run.close()
-    run.close()
-    assert closed == [True]
-
-
-def test_the_head_of_the_file_says_what_is_known_of_the_run(tmp_path):
-    model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
-    model[2].requires_grad_(False)
-    watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
-    head = read_run(tmp_path / "run.jsonl")
-    assert {"started", "argv"} < head.keys()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", head["started"])
-    assert {name: value for name, value in head.items() if name not in {"started", "argv"}} == {
-        "scaler": "ampsim.torch.grad_scaler.GradScaler",
-        "growth_factor": 2.0,
-        "backoff_factor": 0.5,
-        "growth_interval": 7,
-        "optimizers": ["SGD"],
-        "parameters": {"0.weight": 12, "0.bias": 4, "2.weight": 4, "2.bias": 1},
-        "dtypes": ["bfloat16"],
-        "devices": ["cpu"],
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-
-
-def test_steps_that_arrive_together_are_written_together_and_in_order():
-    class Records(list):
-        def close(self):
-            pass
-
-    written, skipped = Records(), []
-    writer = Writer([written], {}, 5, None, skipped.append)
-    for number, flag in enumerate([1.0, 0.0, 1.0]):
-        step = Step(sampled=False, logged={"number": number}, flags=[[torch.tensor(flag)]])
-        step.fetch()
-        writer.add(step)
-    assert not written
-    writer.write(wait=False)
-    assert [(record["step"], record["number"]) for record in written] == [(5, 0), (6, 1), (7, 2)]
-    assert skipped == written[::2]
 
 
 def test_what_is_logged_is_what_it_was_then(tmp_path):
@@ -410,42 +274,7 @@ def test_what_is_logged_is_what_it_was_then(tmp_path):
     assert next(records(tmp_path / "run.jsonl"))["loss"] == 3.0
 
 
-def test_what_was_logged_last_counts_though_a_scale_was_set_meanwhile(tmp_path):
-    param = nn.Parameter(torch.ones(1))
-    with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
-        run.log(loss=1.0, other=1.0)
-        run.closing("an update(new_scale) on another thread")
-        run.log(loss=2.0)
-        run.closed("an update(new_scale) on another thread", [])
-        optimizer.step()
-    [record] = records(tmp_path / "run.jsonl")
-    assert (record["loss"], record["other"]) == (2.0, 1.0)
-
-
-def test_a_parameter_that_was_frozen_after_its_gradient_was_made_is_stepped_and_counted(tmp_path):
-    param = nn.Parameter(torch.ones(2))
-    with watch({"w": param}, optimizer := torch.optim.SGD([param], 1.0), to=tmp_path / "run.jsonl", every=1):
-        param.grad = torch.tensor([3.0, 4.0])
-        param.requires_grad_(False)
-        optimizer.step()
-    assert param.tolist() == [-2.0, -3.0]
-    [record] = records(tmp_path / "run.jsonl")
-    assert record["norm"] == 5.0
-    assert record["by_parameter"]["w"]["counts"] == [1, 1]
-
-
-def test_a_closed_run_is_forgotten(tmp_path):
-    model = make()
-    run = watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler := SCALERS["torch"](), to=tmp_path / "run.jsonl")
-    forgotten = weakref.ref(run)
-    run.close()
-    del run
-    gc.collect()
-    assert forgotten() is None
-    assert scaler.is_enabled()
-
-
-def test_where_another_process_writes_the_file_a_run_has_the_next_name(tmp_path):
+def test_a_busy_file_gets_another_name(tmp_path):
     path = tmp_path / "run.jsonl"
     with RunFile(path, {}), RunFile(tmp_path / "run.2.jsonl", {}):
         model = nn.Linear(2, 1)
@@ -460,41 +289,8 @@ def test_where_another_process_writes_the_file_a_run_has_the_next_name(tmp_path)
     assert [len([*records(each)]) for each in sorted(tmp_path.iterdir())] == [0, 1, 0]
 
 
-def test_one_norm_that_leaves_float32_is_summed_again_and_an_empty_gradient_has_no_counts():
-    grads = [("a", torch.ones(4)), ("b", torch.full((4,), 1e30)), ("c", torch.full((4,), 1e-25)), ("", torch.zeros(0))]
-    (found,) = norms(grads, torch.ones(()))
-    np.testing.assert_allclose(found.norms, [2.0, 2e30, 2e-25, 0.0], rtol=1e-6)
-    (counts,) = exponents(grads, torch.ones(()))
-    assert counts.names == ["a", "b", "c"]
-
-
-def test_a_parameter_without_a_name_has_its_place_among_all_that_are_stepped():
-    params = [nn.Parameter(torch.ones(1)) for _ in range(3)]
-    params[1].grad, params[2].grad = torch.ones(1), torch.ones(1)
-    found = gradients_of(torch.optim.SGD(params, 0.1), {params[2]: "w"})
-    assert [name for name, _ in found] == ["parameter 1", "w"]
-
-
-def test_a_histogram_spans_the_binades_that_have_elements():
-    drawn, ignore = [], lambda *_, **__: None
-    tracker = SimpleNamespace(add_scalar=ignore, add_text=ignore, add_histogram_raw=lambda *args: drawn.append(args))
-    [found] = exponents([("w", torch.tensor([0.0, 0.25, 1.0, 1.5, 8.0, math.inf]))], torch.ones(()))
-    [none] = exponents([("zeros", torch.zeros(2))], torch.ones(()))
-    for name, counts in (("w", found), ("zeros", none)):
-        sink(tracker, {}).append({"step": 3, "by_parameter": {name: pack_counts(counts.counts[0, :280].numpy())}})
-    [(name, low, high, count, total, squares, limits, shown, step)] = drawn
-    assert (name, step) == ("ampsim/exponents/w", 3)
-    assert (low, high, count, total, squares) == (-2.0, 3.0, 4.0, -2.0 + 0.0 + 0.0 + 3.0, 4.0 + 9.0)
-    assert [(limit, n) for limit, n in zip(limits, shown, strict=True) if n] == [(-1.5, 1), (0.5, 2), (3.5, 1)]
-
-
-def test_a_tracker_draws_scales_by_their_logarithm_which_zero_has_not():
-    assert _scalars({"step": 0, "scale": 0.5}) == {"scale": 0.5, "log2_scale": -1.0}
-    assert _scalars({"step": 0, "scale": 0.0}) == {"scale": 0.0}
-
-
 @pytest.mark.parametrize("late", [False, True])
-def test_a_value_belongs_to_the_step_that_made_it_whether_it_is_logged_before_or_after_update(tmp_path, late):
+def test_a_value_belongs_to_its_step(tmp_path, late):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -517,142 +313,7 @@ def test_a_value_belongs_to_the_step_that_made_it_whether_it_is_logged_before_or
     assert not model._forward_pre_hooks
 
 
-def test_a_name_that_a_step_has_belongs_to_the_next_one_though_its_record_is_under_way(tmp_path):
-    model = make()
-    with watch(model, optimizer := OPTIMIZERS["sgd"](model.parameters()), to=tmp_path / "run.jsonl") as run:
-        run.gradients("step", optimizer, torch.ones(()))
-        run.log(loss=1.0)
-        run.closing("step")
-        run.log(loss=2.0, late=3.0)  # before another thread has closed it
-        run.closed("step", [(optimizer, [])])
-        optimizer.step()
-    assert [(each["loss"], each.get("late")) for each in records(tmp_path / "run.jsonl")] == [(1.0, 3.0), (2.0, None)]
-
-
-def test_what_is_logged_behind_a_flush_belongs_to_the_next_step(tmp_path):
-    model = torch.nn.Linear(2, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
-    with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
-        for loss in (1.0, 2.0):
-            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            if loss == 1.0:
-                run.flush()  # the record is written, and what comes is not lost
-                run.log(loss=loss)
-    assert [record.get("loss") for record in records(tmp_path / "run.jsonl")] == [None, 1.0]
-
-
-def test_a_file_says_that_no_scaler_was_given(tmp_path):
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with watch(model, optimizer, to=tmp_path / "run.jsonl"):
-        for _ in range(3):
-            model(torch.ones(1, 2)).sum().backward()
-            optimizer.step()
-    assert "no scaler" in in_words(explain(read_own(tmp_path / "run.jsonl")))
-
-
-@pytest.mark.parametrize("at", range(3))
-def test_the_fingerprint_is_of_each_parameter(at):
-    params = [torch.ones(2), torch.ones(3, dtype=torch.bfloat16), torch.ones(1)]
-    before = torch.cat(fingerprint(params))
-    params[at][-1] += 1
-    assert not torch.equal(torch.cat(fingerprint(params)), before)
-
-
-def test_a_record_that_was_logged_to_is_written_at_once_and_another_waits_for_the_next_step(tmp_path):
-    path, model = tmp_path / "run.jsonl", make()
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu")
-    with watch(model, optimizer, scaler, to=path) as run:
-        written = []
-        for logs in (True, False, True):
-            loss = model(torch.ones(1, 3)).sum()
-            if logs:
-                run.log(loss=loss)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            written.append(len(list(records(path))))
-    assert written == [1, 1, 3]
-
-
-def test_a_tracker_hears_of_each_optimizer_that_stepped_too():
-    assert _scalars({"step": 3, "optimizers": [True, False, None]}) == {"skipped/0": 1.0, "skipped/1": 0.0}
-
-
-@pytest.mark.peer("wandb", how="pip install -c constraints.txt -e '.[trackers]'")
-def test_a_trackers_histogram_has_zeros_below_all_binades_and_nothing_that_is_not_finite():
-    logged, ignore = [], lambda *_, **__: None
-    run = SimpleNamespace(log=logged.append, define_metric=ignore, config=SimpleNamespace(update=ignore))
-    [found] = exponents([("w", torch.tensor([0.0, 1.0, 1.5, math.inf]))], torch.ones(()))
-    sink(run, {}).append({"step": 0, "by_parameter": {"w": pack_counts(found.counts[0, :280].numpy())}})
-    shown = logged[0]["ampsim/exponents/w"]
-    assert [(edge, n) for edge, n in zip(shown.bins, shown.histogram, strict=False) if n] == [(-150, 1), (0, 2)]
-
-
-@pytest.mark.parametrize(
-    ("pairs", "skipped", "record"),
-    [
-        ([], [], {}),
-        ([], [True], {"skipped": True}),
-        ([], [False, None, True], {"skipped": True, "optimizers": [False, None, True]}),
-        ([(["a", "b"], [6.0, 8.0], 2.0)], [False], {"scale": 2.0, "skipped": False, "norm": 5.0}),
-        ([(["a"], [3.0], 1.0), (["b"], [8.0], 2.0)], [], {"scale": 1.0, "norm": 5.0}),
-    ],
-)
-def test_a_record_has_what_was_read_and_no_more(pairs, skipped, record):
-    assert _record(pairs, skipped) == record
-
-
-def test_where_one_of_several_places_is_refused_the_others_are_closed():
-    closed = []
-    taker = SimpleNamespace(append=lambda record: None, close=lambda: closed.append(True))
-    model = make()
-    for wrong in ({"to": [taker, 3]}, {"to": taker, "first_step": -1}):
-        with pytest.raises((TypeError, ValueError)):
-            watch(model, torch.optim.SGD(model.parameters(), 0.1), **wrong)
-    assert closed == [True, True]
-
-
-def test_a_tracker_is_given_numbers_and_texts():
-    record = {"step": 3, "loss": 2, "alarm": "none moves", "skipped": True, "parts": [1.0], "none": None}
-    assert _scalars(record) == {"loss": 2.0, "alarm": "none moves", "skipped": 1.0}
-
-
-def test_exponents_are_counted_where_nothing_counts_many_at_once(monkeypatch):
-    grads, scale = [("a", torch.tensor([1.0, 0.0, math.inf])), ("b", torch.full((5,), 3.0))], torch.tensor(2.0)
-    (fast,) = exponents(grads, scale)
-    monkeypatch.setattr("ampsim.watch.measure.counter_of_many", lambda device: None)
-    (slow,) = exponents(grads, scale)
-    assert (slow.names, slow.counts.tolist()) == (fast.names, fast.counts.tolist())
-
-
-def test_a_run_that_nobody_closes_is_closed_at_the_end_of_the_process(tmp_path, monkeypatch):
-    at_end = []
-    calls = SimpleNamespace(register=at_end.append, unregister=at_end.remove)
-    monkeypatch.setattr(watch_run, "atexit", calls)
-    model = make()
-    run = watch(model, torch.optim.SGD(model.parameters(), 0.1), to=tmp_path / "run.jsonl")
-    assert at_end == [run.close]
-    run.close()
-    assert at_end == []
-
-
-def test_any_real_number_may_be_logged(tmp_path):
-    model = make()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
-        loss = model(torch.ones(1, 3)).sum()
-        run.log(a=Fraction(1, 2), b=np.float32(0.5), c=3, d=True, loss=loss)
-        assert not run._logged["loss"].requires_grad, "its graph is let go"
-        loss.backward()
-        optimizer.step()
-    [record] = records(tmp_path / "run.jsonl")
-    assert [record[name] for name in "abcd"] == [0.5, 0.5, 3, True]
-
-
-def test_what_an_evaluation_logs_belongs_to_the_step_before_it(tmp_path):
+def test_an_evaluation_logs_to_the_last_step(tmp_path):
     model = nn.Linear(2, 1)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
     with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
@@ -663,3 +324,105 @@ def test_what_an_evaluation_logs_belongs_to_the_step_before_it(tmp_path):
             model.eval()(torch.ones(1, 2))
             run.log(eval_loss=float(number))
     assert [record["eval_loss"] for record in records(tmp_path / "run.jsonl")] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("moving", range(3))
+def test_one_moving_parameter_is_no_standstill(tmp_path, moving):
+    params = [nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
+    params.append(nn.Parameter(torch.ones(1)))
+    optimizer = torch.optim.SGD(params, 1.0)
+    with watch({f"{n}": p for n, p in enumerate(params)}, optimizer, to=tmp_path / "run.jsonl", still=2):
+        for _ in range(4):
+            for number, param in enumerate(params):
+                param.grad = torch.full_like(param, float(number == moving))
+            optimizer.step()
+    assert not [record for record in records(tmp_path / "run.jsonl") if "alarm" in record]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"],
+)
+def test_a_records_own_name_is_refused(tmp_path, name):
+    model = make()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
+        with pytest.raises(ValueError, match=f"my_{name}"):
+            run.log(**{name: 1.0})
+        with pytest.raises(TypeError, match="hello"):
+            run.log(text="hello")
+
+
+class Kept:
+    """A sink that keeps records, as many as it has room for."""
+
+    def __init__(self, room=math.inf):
+        self.room, self.records, self.closed = room, [], 0
+
+    def append(self, record):
+        if len(self.records) >= self.room:
+            raise OSError("no space left")
+        self.records.append(record)
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_full_sink_ends_neither_run_nor_others():
+    sinks = [Kept(1), Kept(), Kept(0), Kept()]
+    with pytest.warns(RuntimeWarning, match="no space left") as warned:
+        model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=sinks)
+    assert len(warned) == 2
+    assert [len(each.records) for each in sinks] == [1, 3, 0, 3]
+    assert [each.closed for each in sinks[1::2]] == [1, 1]
+    plain, *_ = train("sgd", "ours", [0.0] * 3, False, 1)
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        assert a.equal(b)
+
+
+class Tracker:
+    """Keeps what TensorBoard's writer is told."""
+
+    def __init__(self):
+        self.values, self.histograms = {}, []
+
+    def add_scalar(self, name, value, step):
+        self.values[name] = value
+
+    add_text = add_scalar
+
+    def add_histogram_raw(self, *given):
+        self.histograms.append(given)
+
+
+def test_a_tracker_is_told_numbers_and_histograms():
+    tracker = Tracker()
+    counts = np.zeros(280, np.int64)
+    counts[[0, 148, 150, 153]] = 4, 1, 2, 1  # 4 zeros, and elements of 2^-2, 2^0, and 2^3
+    record = {"step": 3, "scale": 0.5, "skipped": True, "loss": 2, "alarm": "still"}
+    record |= {"optimizers": [True, None, False], "bad": {"w": "has inf"}}
+    sink(tracker, {}).append(record | {"by_parameter": {"w": pack_counts(counts)}})
+    assert tracker.values == {
+        "ampsim/scale": 0.5,
+        "ampsim/log2_scale": -1.0,
+        "ampsim/skipped": 1.0,
+        "ampsim/skipped/0": 1.0,
+        "ampsim/skipped/2": 0.0,
+        "ampsim/loss": 2.0,
+        "ampsim/alarm": "still",
+        "ampsim/bad": "w has inf",
+    }
+    [(name, low, high, count, total, squares, limits, shown, step)] = tracker.histograms
+    assert (name, step) == ("ampsim/exponents/w", 3)
+    assert (low, high, count, total, squares) == (-2.0, 3.0, 4.0, 1.0, 13.0)
+    edges = [edge for edge, number in zip(limits, shown, strict=True) if number]
+    assert edges == [-1.5, 0.5, 3.5]
+
+
+def test_the_head_of_a_file_describes_the_run(tmp_path):
+    model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
+    watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
+    head = read_run(tmp_path / "run.jsonl")
+    assert (head["growth_factor"], head["backoff_factor"], head["growth_interval"]) == (2.0, 0.5, 7)
+    assert head["parameters"] == {"0.weight": 12, "0.bias": 4, "2.weight": 4, "2.bias": 1}
+    assert head["optimizers"] == ["SGD"]
