@@ -1,9 +1,7 @@
 """The 24 invariants of the asynchronous scaler, each as one deterministic test with its number and name."""
 
-import ast
 import copy
 import gc
-import io
 import pickle
 import threading
 import warnings
@@ -16,19 +14,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import ampsim.torch
-from ampsim.core import dialects, pipeline
-from ampsim.core.machine import Rule
+from ampsim.core import dialects
 from ampsim.core.replay.fold import replay
 from ampsim.testing import conductor
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch import roundpipe as for_roundpipe
-from ampsim.torch.gradients.norms import norm_hooks
-from ampsim.torch.step.records import StepRecords
-from ampsim.torch.threads.register import Register
 from tests.torch.helpers import INF, NAN, an_optimizer, bits, run_script
-
-TORCH_KEYS = ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]
 
 
 def held(optimizer):
@@ -80,27 +71,23 @@ def test_01_exact_unscale(depth):
 
 @pytest.mark.parametrize("depth", [0, 1])
 def test_02_schedule_independence(depth):
-    found_inf = [True, False]
-    expected = pipeline.trajectory(Rule(init_scale=8.0, growth_interval=1), depth, found_inf)[:-1]
-
     def program(c):
-        register = Register(8.0, depth, sync=c.sync)
+        scaler = controlled(c, GradScaler)("cpu", init_scale=8.0, depth=depth)
         tickets, seen = c.sync.Queue(), []
 
         def optimizer():
-            for overflow in found_inf:
-                ticket = tickets.get()
-                register.apply(ticket, lambda scale, by=0.5 if overflow else 2.0: scale * by)
+            for new_scale in (4.0, 16.0):
+                scaler.update(new_scale, ticket=tickets.get())
 
         c.spawn("optimizer", optimizer)
-        for _ in found_inf:
-            ticket = register.begin()
-            seen.append(ticket.value)
+        for _ in range(2):
+            ticket = scaler.begin()
+            seen.append(scaler.scale(torch.ones(()), ticket).item())
             tickets.put(ticket)
         return seen
 
     def check(run):
-        assert run.value == expected
+        assert run.value == [8.0, 8.0 if depth else 4.0]
 
     assert conductor.explore(program, preemptions=2, check=check).exhausted
 
@@ -142,15 +129,20 @@ def test_04_depth_1_equals_roundpipe():
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_05_version_lag_monotone(depth):
-    register = Register(0, depth)
-    tickets, modes = [], [True, True, False, True, True, True, False, False, True, True, True, True]
-    for is_async in modes:
-        while register.begun - register.applied <= depth:
-            tickets.append(register.begin())
-        register.apply(register.outstanding()[0], lambda v: v + 1, is_async=is_async)
-    versions = [ticket.version for ticket in tickets]
-    assert versions == sorted(versions)
-    assert all(ticket.value == ticket.version >= ticket.index - depth for ticket in tickets)
+    scaler = GradScaler("cpu", init_scale=2.0**0, depth=depth)
+    tickets, scales = [], []
+    for applied, is_async in enumerate([True, True, False, True, True, False, False, True, True]):
+        while True:  # as far ahead as it may
+            try:
+                tickets.append(scaler.begin(timeout=0))
+            except TimeoutError:
+                break
+            scales.append(scaler.scale(torch.ones(()), tickets[-1]).item())
+        scaler.update(2.0 ** (applied + 1), is_async, ticket=tickets[applied])
+    # version v has scale 2^v
+    assert scales == sorted(scales)
+    for index, scale in enumerate(scales):
+        assert 2.0 ** (index - depth) <= scale <= 2.0**index
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -167,10 +159,10 @@ def test_07_updates_once_and_in_order():
     scaler = GradScaler("cpu", depth=2)
     first, second, third = (scaler.begin() for _ in range(3))
     for wrong in (second, third):
-        with pytest.raises(RuntimeError, match="is not next: updates are applied in ticket order; update ticket 0"):
+        with pytest.raises(RuntimeError, match="update ticket 0 first"):
             scaler.update(2.0, ticket=wrong)
     scaler.update(2.0, ticket=first)
-    with pytest.raises(RuntimeError, match="update with ticket 0: expected one that this scaler's begin"):
+    with pytest.raises(RuntimeError, match="ticket 0"):
         scaler.update(2.0, ticket=first)
     scaler.update(4.0, ticket=second)
     scaler.update(8.0, ticket=third)
@@ -300,17 +292,6 @@ def test_11_no_non_finite_step_whichever_dtype_overflows(bad):
     assert not any(param.any() for param in params)
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_11_gradients_beyond_float32_once_unscaled_are_not_clipped_to_finite_ones(fused):
-    param, optimizer = an_optimizer(0.0, fused=fused)
-    scaler = GradScaler("cpu", init_scale=2.0**-66)
-    scaler.scale(torch.tensor(1.0))
-    param.grad = torch.tensor([2.0**63])
-    assert scaler.unscale_and_clip_(optimizer, 1.0) == INF
-    scaler.step(optimizer)
-    assert not param.any()
-
-
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -424,13 +405,6 @@ def test_15_a_parameter_that_took_anothers_place_is_watched():
         scaler.scale(params[2].sum(), ticket=scaler.begin()).backward()
 
 
-def saved_and_loaded(tensor):
-    file = io.BytesIO()
-    torch.save(tensor, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
     # masters get their gradients from another thread while a later ticket's backward pass ends
     scaler = GradScaler("cpu", depth=1)
@@ -450,18 +424,13 @@ def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
         master.grad = None
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, saved_and_loaded])
-def test_15_what_is_noted_on_gradients_stays_behind_when_they_are_saved_or_copied(copied):
-    param = torch.nn.Parameter(torch.ones(20_000))
-    optimizer = torch.optim.SGD([param], lr=0.5)
+def test_15_a_copied_gradient_is_nobodys():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
-    with norm_hooks(optimizer):
-        scaler.scale(param.sum(), scaler.begin()).backward()
-    param.grad = copied(param.grad)
-    assert len(vars(param.grad)) == 2
-    ticket = scaler.begin()
-    scaler.step(optimizer, ticket=ticket)
-    assert param[0].item() == 0.5
+    param, optimizer = an_optimizer(1.0)
+    scaler.scale(param.sum(), scaler.begin()).backward()
+    param.grad = copy.deepcopy(param.grad)
+    scaler.step(optimizer, ticket=scaler.begin())
+    assert param.item() == 0.5
 
 
 def test_15_no_hook_stays_on_a_parameter_when_the_scaler_is_gone():
@@ -475,36 +444,34 @@ def test_15_no_hook_stays_on_a_parameter_when_the_scaler_is_gone():
     assert not param._post_accumulate_grad_hooks
 
 
-def everything(scaler):
-    """All that a call could change."""
-    register = scaler._iterations.register
-    book = register and (register._book, register._closed)
-    records = {
-        ticket: [(o, r.stage, r.is_held, r.folded, bits(*r.found_inf.values())) for o, r in records.items()]
-        for ticket, records in scaler._records._records.items()
-    }
-    return book, records, scaler._rule, scaler._first, scaler._iterations._requested, scaler._report, scaler._scaled
+def visible(scaler, param, optimizer):
+    """What a caller can see of a scaler in the middle of an iteration."""
+    numbers = scaler.get_scale(), scaler._get_growth_tracker(), scaler.get_growth_interval()
+    factors = scaler.get_growth_factor(), scaler.get_backoff_factor()
+    handed = {"grad_scale", "found_inf"} & vars(optimizer).keys()
+    return numbers, factors, list(scaler.last_step), bits(param, param.grad), handed
+
+
+TORCH_KEYS = ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]
+
+
+def state(*values):
+    return dict(zip(TORCH_KEYS, values, strict=True))
 
 
 def test_16_misuse_changes_nothing():
-    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
-    other = GradScaler("cpu", depth=1)
-    param, optimizer = an_optimizer()
-    halves = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
-    of_halves = torch.optim.SGD([halves], lr=0.1)
-    halves.grad = torch.ones(2, dtype=torch.float16)
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1)
+    foreign = GradScaler("cpu", depth=1).begin()
+    param, optimizer = an_optimizer(0.0, 0.0)
     without = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    first, foreign = scaler.begin(), other.begin()
+    first = scaler.begin()
     scaler.scale(param.sum(), ticket=first).backward()
     scaler.unscale_(optimizer, ticket=first)
-    with pytest.raises(ValueError, match="FP16"):
-        scaler.unscale_(of_halves, ticket=first)  # leaves a record, as in torch
     with pytest.raises(AssertionError, match="No inf checks"):
         scaler.step(without, ticket=first)
     second = scaler.begin()
     refused = [
         lambda: scaler.unscale_(optimizer, ticket=first),
-        lambda: scaler.unscale_(of_halves, ticket=first),
         lambda: scaler.unscale_(optimizer, ticket=foreign),
         lambda: scaler.step(optimizer, ticket=foreign),
         lambda: scaler.step(optimizer, closure=print, ticket=first),
@@ -527,39 +494,39 @@ def test_16_misuse_changes_nothing():
         lambda: scaler.state_dict(),
         lambda: scaler.load_state_dict({}),
         lambda: scaler.load_state_dict({"scale": 8.0}),
-        lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (NAN, 2.0, 0.5, 2000, 0), strict=True))),
-        lambda: scaler.load_state_dict(dict(zip(TORCH_KEYS, (8.0, 0.5, 0.5, 2000, 0), strict=True))),
-        *(
-            partial(scaler.load_state_dict, dict(zip(TORCH_KEYS, (8.0, 2.0, 0.5, 2000, tracker), strict=True)))
-            for tracker in ("x", 1.5, True, -1)
-        ),
+        lambda: scaler.load_state_dict(state(NAN, 2.0, 0.5, 2000, 0)),
+        lambda: scaler.load_state_dict(state(8.0, 0.5, 0.5, 2000, 0)),
+        lambda: scaler.load_state_dict(state(8.0, 2.0, 0.5, 2000, "x")),
+        lambda: scaler.load_state_dict(state(8.0, 2.0, 0.5, 2000, 1.5)),
+        lambda: scaler.load_state_dict(state(8.0, 2.0, 0.5, 2000, True)),
+        lambda: scaler.load_state_dict(state(8.0, 2.0, 0.5, 2000, -1)),
         lambda: scaler.set_growth_factor(0.5),
         lambda: scaler.set_backoff_factor(2.0),
         lambda: scaler.set_growth_interval(0),
         lambda: scaler.set_growth_interval(2.5),
         lambda: pickle.dumps(scaler),
     ]
-    before, gradient = everything(scaler), bits(param.grad)
+    before = visible(scaler, param, optimizer)
     for number, call in enumerate(refused):
         with pytest.raises((RuntimeError, ValueError, TypeError, AssertionError, TimeoutError, KeyError)):
             call()
-        assert everything(scaler) == before, f"call {number} changed something"
-        assert bits(param.grad) == gradient
-        assert not {"grad_scale", "found_inf"} & vars(optimizer).keys()
-    scaler.step(optimizer, ticket=first)  # and the iteration can go on
+        assert visible(scaler, param, optimizer) == before, f"call {number} changed something"
+    scaler.step(optimizer, ticket=first)  # and the iterations go on as if nothing had been
     scaler.update(ticket=first)
+    assert param.tolist() == [-0.5, -0.5]
+    assert scaler.scale(torch.ones(()), ticket=second).item() == 4.0
+    scaler.update(16.0, ticket=second)
+    assert scaler.state_dict() == {**state(8.0, 2.0, 0.5, 1, 0), "pending": [16.0]}
 
 
 def test_16_misuse_between_iterations_changes_nothing():
     scaler = GradScaler("cpu", depth=1)
-    param, optimizer = an_optimizer()
-    iteration(scaler, param, optimizer)
-    before = everything(scaler)
+    iteration(scaler, *an_optimizer())
+    before = scaler.state_dict()
     for call in (scaler.update, lambda: scaler.update("8"), lambda: scaler.update(NAN)):
         with pytest.raises((AssertionError, TypeError, ValueError)):
             call()
-        assert everything(scaler) == before
-    scaler.state_dict()  # no ticket was begun for a refused update
+        assert scaler.state_dict() == before  # which is refused if a ticket was begun
 
 
 def test_17_exceptions_delivered(thread):
@@ -597,43 +564,42 @@ def test_17_exceptions_of_a_background_update_are_delivered(thread):
     assert type(caught.value.__cause__) is AssertionError
 
 
-def test_17_exceptions_of_an_awaited_update_go_to_its_caller_alone(thread):
-    scaler = GradScaler("cpu", init_scale=4.0, depth=1, launch=thread.launch)
+def test_17_exceptions_of_an_awaited_update_go_to_its_caller(thread):
+    scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1, launch=thread.launch)
     param, optimizer = an_optimizer()
     _scaled(scaler, param)
-    before = everything(scaler)
     with pytest.raises(AssertionError, match="No inf checks"):
         scaler.update(is_async=False)
-    assert everything(scaler) == before
-    scaler.step(optimizer)
+    scaler.step(optimizer)  # the iteration is as it was
     scaler.update(is_async=False)
-    assert scaler.get_scale() == 4.0
+    assert scaler.get_scale() == 8.0
 
 
 def closed_at_any_time(depth):
-    """A client that begins and scales, an executor that applies, one that waits; `close` ends it whatever happened."""
+    """A client, an executor, and one that waits; `close` ends all, whatever happened."""
 
     def program(c):
-        register = Register(8, depth, sync=c.sync)
+        scaler = controlled(c, GradScaler)("cpu", depth=depth)
+        scaler.update(2.0, ticket=scaler.begin())
         tickets = c.sync.Queue()
 
         def client():
             for _ in range(2):
-                tickets.put(register.begin())
+                tickets.put(scaler.begin())
 
         def executor():
             for _ in range(2):
-                register.apply(tickets.get(), lambda v: v + 1)
+                scaler.update(2.0, ticket=tickets.get())
 
         def waiter():
             with suppress(ClosedError):
                 for _ in range(depth + 2):
-                    register.begin()
+                    scaler.begin()
 
         for task in (client, executor, waiter):
             c.spawn(task.__name__, task)
         c.point("close comes at any time")
-        register.close()
+        scaler.close()
         for _ in range(2):
             tickets.put(None)  # who waits for a ticket of a client that is gone
 
@@ -644,14 +610,14 @@ def closed_at_any_time(depth):
 @pytest.mark.parametrize("fault", ["crash", "interrupt"])
 def test_18_no_deadlock_at_any_crash_or_interrupt_point(depth, fault):
     program = closed_at_any_time(depth)
-    steps = len(conductor.attempt(program).trace)
-    for step in range(steps):
-        for task in ("client", "executor", "waiter"):
-            faults = {"crash_at": {step: task}, "crash_frees_locks": True}
-            if fault == "interrupt":
-                faults = {"interrupt_at": {step: task}}
-            for preempted in [{}] + [{at: choice} for at in range(0, steps, 3) for choice in (1, 2)]:
-                done = conductor.attempt(program, preempted, **faults)
+    points = range(0, len(conductor.attempt(program).trace), 3)
+    for schedule in [{}] + [{at: 1 + at % 2} for at in points]:
+        for step in range(len(conductor.attempt(program, schedule).trace)):
+            for task in ("client", "executor", "waiter"):
+                faults = {"crash_at": {step: task}, "crash_frees_locks": True}
+                if fault == "interrupt":
+                    faults = {"interrupt_at": {step: task}}
+                done = conductor.attempt(program, schedule, **faults)
                 assert done.stuck is None, str(done)
 
 
@@ -668,11 +634,10 @@ def test_18_an_interrupted_iteration_can_be_begun_again():
                     iteration(scaler, param, optimizer)
                     done += 1
                 except KeyboardInterrupt:
-                    if scaler._iterations.register is not None:  # whatever stage the optimizer is in: end the iteration
-                        scaler.update(scaler.get_scale())
+                    with suppress(AssertionError):  # before the first scale
+                        scaler.update(scaler.get_scale())  # ends the iteration at any stage
 
         c.spawn("loop", loop).join()
-        return scaler.get_scale()
 
     steps = len(conductor.run(program).trace)
     assert steps > 10
@@ -701,7 +666,6 @@ def test_19_the_executor_waits_for_no_client():
         c.point("the client runs")
         thread.synchronize()
         scaler.synchronize()
-        assert not thread._queue
         thread.close()
 
     steps = len(conductor.attempt(program).trace)
@@ -715,53 +679,36 @@ def test_19_the_executor_waits_for_no_client():
 # ----------------------------------------------------------------------------------------------- 20 to 24
 
 
-def test_20_bounded_clean_exit_with_a_job_that_never_ends():
+def test_20_bounded_clean_exit():
+    # A job that never ends is let go; a failure is printed; other work is finished. A daemon thread
+    # inside backward at the end would abort the process.
     done = run_script("""
 import threading, torch
-from ampsim.torch import GradScaler, OptimizerThread
-thread = OptimizerThread("busy")
-scaler = GradScaler("cpu", depth=1, launch=thread.launch)
-scaler.scale(torch.tensor(1.0))
-thread.launch(threading.Event().wait)
-thread.close(timeout=0.1)
-thread.close(timeout=3600)  # let go for good: neither this nor the interpreter's exit waits again
-print("end of main")
-""")
-    assert done.stdout == "end of main\n"
-    assert done.stderr == "ampsim: busy thread still busy after 0.1 s; letting go\n"
-
-
-def test_20_bounded_clean_exit_after_an_exception_in_the_background():
-    done = run_script("""
-from ampsim.torch import GradScaler, OptimizerThread
-thread = OptimizerThread("background")
-def work():
-    raise OSError("disk full")
-thread.launch(work)
-print("end of main")
-""")
-    assert done.stdout == "end of main\n"
-    assert done.stderr == "ampsim: work on the background thread failed: OSError('disk full')\n"
-
-
-def test_20_bounded_clean_exit_in_the_middle_of_work():
-    # what was launched is finished; a daemon thread inside backward at the end would be an abort
-    done = run_script("""
-import torch
-from ampsim.torch.roundpipe import GradScaler, shared_thread
+from ampsim.torch import GradScaler, OptimizerThread, roundpipe
+busy = OptimizerThread("busy")
+remote = GradScaler("cpu", depth=1, launch=busy.launch)
+remote.scale(torch.tensor(1.0))
+busy.launch(threading.Event().wait)
+busy.close(timeout=0.1)
+busy.close(timeout=3600)  # neither this nor the interpreter's exit waits again
+OptimizerThread("background").launch(open, "no such file")
 param = torch.nn.Parameter(torch.ones(200_000))
 optimizer = torch.optim.SGD([param], lr=0.1)
-scaler = GradScaler()
+scaler = roundpipe.GradScaler()
 def step_fn():
     (param * 2).sum().backward()
     scaler.step(optimizer)
     print("stepped")
 for _ in range(2):
     scaler.scale(torch.tensor(1.0))
-    shared_thread().launch(step_fn)
+    roundpipe.shared_thread().launch(step_fn)
     scaler.update()
 """)
-    assert (done.stdout, done.stderr) == ("stepped\nstepped\n", "")
+    assert done.stdout == "stepped\nstepped\n"
+    busy, failed = done.stderr.splitlines()
+    assert "busy thread" in busy
+    assert "background thread" in failed
+    assert "FileNotFoundError" in failed
 
 
 def test_20_close_is_idempotent_and_wakes_who_waits():
@@ -928,19 +875,6 @@ def test_22_resume_into_another_depth_keeps_what_it_can():
         assert seen == carried
 
 
-@pytest.mark.parametrize("depth", [0, 1, 2])
-def test_22_what_get_scale_says_after_a_deeper_dict_is_used_and_saved(depth):
-    deep = {**GradScaler("cpu", depth=3).state_dict(), "scale": 1024.0, "pending": [2.0, 4.0, 8.0]}
-    scaler, again = (GradScaler("cpu", depth=depth) for _ in range(2))
-    scaler.load_state_dict(deep)
-    saved = scaler.state_dict()
-    again.load_state_dict(saved)
-    expected = [1024.0, 2.0, 4.0, 8.0][3 - depth]
-    assert scaler.get_scale() == again.get_scale() == saved["scale"] == expected
-    assert scaler.scale(torch.ones(())) == again.scale(torch.ones(())) == expected
-    assert scaler.get_scale() == expected
-
-
 @pytest.mark.parametrize("at_min_scale", ["warn", "clamp"])
 @pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 64.0), (0.3, 0.7), (1.1, 3e38)])
 def test_23_scale_within_bounds_reciprocal_finite(low, high, at_min_scale):
@@ -963,26 +897,6 @@ def test_23_scale_within_bounds_reciprocal_finite(low, high, at_min_scale):
 
 
 def test_24_no_id_keys():
-    """An id is a key only where what is under it keeps its object alive, or is compared with it."""
-    package = Path(ampsim.torch.__file__).parent
-    found = [
-        f"{path.relative_to(package).as_posix()}: {ast.unparse(node)}"
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "id"
-    ]
-    optimizers = [*["step/records.py: id(optimizer)"] * 3, "step/records.py: id(record.optimizer)"]
-    optimizers[:0] = ["step/ranks.py: id(optimizer)"] * 2
-    owners = [
-        f"step/gradient_owners.py: id({what})" for what in ("optimizer", "param")
-    ]  # which it keeps alive, or weakly
-    assert sorted(found) == [*owners, *optimizers, "torch_names.py: id(optimizer)"]
-    records = StepRecords()
-    _, optimizer = an_optimizer()
-    assert records.holding(0, optimizer, lambda: None, lambda record: record.optimizer) is optimizer
-
-
-def test_24_no_id_keys_so_new_optimizers_in_old_places_are_not_refused():
     # torch takes a new optimizer for the old one whose id it got, and refuses to unscale it
     scaler = GradScaler("cpu")
     scaler.scale(torch.tensor(1.0))
