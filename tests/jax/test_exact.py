@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ampsim.core.machine import Arithmetic, Rule, round_to_float32
-from ampsim.jax import exact_product, machine
+from ampsim.core.machine import round_to_float32
+from ampsim.jax import exact_product
 from ampsim.jax.exact_product import FLOAT32, FLOAT64
 
 HOW = st.sampled_from(["multiply", "divide"])
@@ -77,32 +77,6 @@ def test_the_reciprocal_is_that_of_double_then_float32(bits) -> None:
     with np.errstate(all="ignore"):
         expected = np.float32(1.0 / np.float64(scale))
     np.testing.assert_equal(np.asarray(reciprocal32(np.uint32(bits))).view(np.float32), expected)
-
-
-@jax.jit
-def reciprocal64(bits):
-    return exact_product.reciprocal(FLOAT64, bits)
-
-
-@given(st.floats(0.0, width=64))
-@example(1.0)
-@example(5e-324)
-@example(1.7e308)
-def test_the_reciprocal_of_float64_is_that_of_double(scale) -> None:
-    with jax.enable_x64(True), np.errstate(all="ignore"):
-        bits = reciprocal64(np.float64(scale).view(np.uint64))
-        np.testing.assert_equal(np.asarray(bits).view(np.float64), 1.0 / np.float64(scale))
-
-
-def test_a_rule_of_powers_of_two_has_short_factors_unless_it_is_stacked() -> None:
-    lengths = {
-        (growth, backoff, how): machine.constants(
-            Rule(growth_factor=growth, backoff_factor=backoff, arithmetic=Arithmetic(backoff=how))
-        ).growth.limbs.shape[0]
-        for growth, backoff, how in [(2.0, 0.5, "multiply"), (2.0, 0.3, "multiply"), (4.0, 0.25, "reciprocal")]
-    }
-    assert list(lengths.values()) == [0, FLOAT32.limbs, 0]
-    assert machine.stacked([Rule(), Rule(growth_factor=3.0)]).growth.limbs.shape == (FLOAT32.limbs, 2)
 
 
 @given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-3, 3), HOW)

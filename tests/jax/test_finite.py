@@ -29,11 +29,6 @@ def test_all_finite_is_numpys_isfinite_of_every_leaf(tree) -> None:
     assert bool(result) == all(np.isfinite(leaf).all() for leaf in tree)
 
 
-@pytest.mark.parametrize("tree", [None, [], {"n": 3}, (True, np.int8(1))], ids=str)
-def test_nothing_to_check_is_finite(tree) -> None:
-    assert bool(jax.jit(all_finite)(tree))
-
-
 def test_all_finite_over_a_mapped_axis() -> None:
     rows = jnp.array([[1.0, 2.0], [1.0, jnp.inf]])
     everywhere = jax.jit(jax.vmap(lambda x: all_finite(x, "d"), axis_name="d"))
@@ -57,9 +52,6 @@ def test_select_tree_takes_every_bit_of_one_side(pred) -> None:
 def test_select_tree_refuses_what_is_not_one_bool(pred) -> None:
     with pytest.raises(ValueError, match="expected one bool"):
         select_tree(pred, 1.0, 2.0)
-
-
-# ------------------------------------------------------------------------------------------- leaves that are no arrays
 
 
 class Name(str):

@@ -40,7 +40,7 @@ def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("scale", [2.0**10, 2.0**16])
+@pytest.mark.parametrize("scale", [2.0**10])
 @pytest.mark.parametrize("module", ["ampsim.jax.dynamic_scale", FLAX])
 def test_what_is_overwritten_is_no_gradient(module: str, scale: float) -> None:
     below, alone = measured(scale, importlib.import_module(module).DynamicScale), measured(1.0)

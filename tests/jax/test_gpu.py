@@ -27,8 +27,9 @@ def at(scale: float) -> LossScale:
 
 
 @on_both
-@pytest.mark.parametrize("rule", [Rule(2.0**16, growth_interval=3), Rule(1700.0, 3.0, 0.3, 2, delay=1)], ids=str)
-def test_the_trajectory_is_the_machines_under_jit_and_scan(device, rule) -> None:
+def test_the_trajectory_is_the_machines_under_jit_and_scan(device) -> None:
+    rule = Rule(1700.0, 3.0, 0.3, 2, delay=1)
+
     def step(scaler, found):
         scaler = scaler.update(found)
         return scaler, scaler.loss_scale

@@ -29,17 +29,6 @@ P = {"w": jnp.array([1.0, 2.0])}
 X = jnp.array([3.0, 4.0], jnp.float16)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_value_and_grad_returns_what_flax_does_in_its_order(compiled) -> None:
-    run = lambda scaler, p, x: scaler.value_and_grad(loss)(p, x)  # noqa: E731
-    result = (jax.jit(run) if compiled else run)(LossScale.create(RULE), P, X)
-    scaler, finite, value, grads = result
-    assert result._fields == ("loss_scale", "finite", "aux", "grad")
-    assert (bool(finite), float(value), grads["w"].tolist()) == (True, 11.0, [3.0, 4.0])
-    assert grads["w"].dtype == jnp.float32
-    assert scaler.state == update(RULE, init(RULE), found_inf=False)
-
-
 @pytest.mark.peer("flax")
 @pytest.mark.parametrize("scale", [1024.0, 3000.0])
 @pytest.mark.parametrize("poison", [1.0, math.inf, math.nan, 60000.0])
@@ -97,9 +86,6 @@ def test_the_mean_over_workers_is_taken_of_unscaled_float32() -> None:
     near_the_top = jnp.array([60.0, 62.0], jnp.float16)  # 65504 / 1024 is 63.97: the sum of both leaves float16
     result = jax.jit(jax.vmap(run, axis_name="d"))(near_the_top)
     assert (result.finite.tolist(), result.grad.tolist()) == ([True, True], [61.0, 61.0])
-
-
-# ------------------------------------------------------------------------------------------------------- optax
 
 
 @pytest.fixture(scope="module")
@@ -188,18 +174,6 @@ def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
         assert bits(counts) == bits((wanted.notfinite_count, wanted.last_finite, wanted.total_notfinite))
 
 
-def test_without_a_limit_every_skip_is_counted_and_none_is_taken() -> None:
-    optax = pytest.importorskip("optax")
-    tx = skip_nonfinite(optax.sgd(1.0), RULE)
-    state = tx.init(P)._replace(total_notfinite=jnp.int32(2**31 - 3))
-    for skips in range(1, 5):
-        updates, state = tx.update({"w": jnp.array([math.nan, 1.0])}, state, P)
-        assert updates["w"].tolist() == [0.0, 0.0]
-        assert (int(state.notfinite_count), int(state.total_notfinite)) == (skips, min(2**31 - 3 + skips, 2**31 - 1))
-    with pytest.raises(ValueError, match=r"^max_consecutive_errors=-1: expected at least 0; to skip without"):
-        skip_nonfinite(optax.sgd(1.0), max_consecutive_errors=-1)
-
-
 def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:
     optax = pytest.importorskip("optax")
     tx = skip_nonfinite(optax.sgd(1.0), RULE, axis_name="d")
@@ -215,8 +189,6 @@ def test_float32_gradients_stay_so_where_jax_has_float64() -> None:
         result = jax.eval_shape(run, jnp.ones(2, jnp.float32))
     assert result.grad.dtype == jnp.float32
 
-
-# ------------------------------------------------------------------------------------------------- two devices
 
 TWO_DEVICES = """
 import jax, jax.numpy as jnp

@@ -10,10 +10,11 @@ HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
 LOOPS = {section.partition("\n")[0]: section for section in SECTIONS}
 IMPORTS = {"optax": ["optax"], "equinox": ["equinox", "optax"], "flax.nnx": ["flax", "optax"],
            "flax.linen": ["flax", "optax"], "haiku": ["haiku", "optax"], "Is the loop right?": ["optax"]}  # fmt: skip
+DEEP = {"haiku": [pytest.mark.deep], "flax.linen": [pytest.mark.deep]}
 
 
 @pytest.mark.parametrize(
-    "library", [pytest.param(name, marks=pytest.mark.peer(*modules)) for name, modules in IMPORTS.items()]
+    "library", [pytest.param(name, marks=[*DEEP.get(name, []), pytest.mark.peer(*IMPORTS[name])]) for name in IMPORTS]
 )
 def test_the_loop_runs_and_skips_the_batch_that_overflows(library) -> None:
     test = doctest.DocTestParser().get_doctest(HEAD + LOOPS[library], {}, library, str(PAGE), 0)
