@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,11 +17,7 @@ from experiments import async_depth
 from experiments.async_depth import Delay, Pipe
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.loop import train
-from figures import results
 
-RUN = results.load("async_depth")
-PROVENANCE, ROWS = RUN.provenance, RUN.records
-CONFIG = PROVENANCE["config"]
 SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 
 
@@ -51,13 +46,6 @@ def trained(pipe: Pipe) -> Pipe:
         pipe.iterate()
     pipe.finish()
     return pipe
-
-
-def test_a_schedule_delays_the_scale_and_the_weights_or_the_scale_alone() -> None:
-    arms = async_depth.arms(async_depth.Config())
-    assert arms["depth 4"] == Delay(4, 4)
-    assert arms["depth 4 latest"] == Delay(4, 4, latest=True)
-    assert arms["scale 4"] == Delay(4, 0)
 
 
 def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
@@ -140,19 +128,3 @@ def test_a_unit_is_recorded_as_it_was() -> None:
     row = async_depth.run(config, Delay(1, 1, latest=True), 0, "cpu", lambda step: None)
     assert len(row["loss"]) == 3
     assert (row["unlike_model"], row["skipped"]) == (0, len(row["found_inf"]))
-
-
-def test_late_weights_cost_loss_and_no_depth_skips_more() -> None:
-    ends = {arm: [row["test_loss"] for row in RUN.arm(arm)] for arm in dict.fromkeys(row["arm"] for row in ROWS)}
-    for k in CONFIG["depths"][1:]:
-        assert min(ends[f"depth {k}"]) > max(ends["depth 0"])
-    skips = [np.mean([len(row["found_inf"]) for row in RUN.arm(f"depth {k}")]) for k in CONFIG["depths"]]
-    assert max(skips) < 1.3 * min(skips)  # T1 holds at every depth
-
-
-def test_one_scale_too_high_skips_k_plus_1_steps_in_a_row() -> None:
-    for k in CONFIG["depths"][1:]:
-        for row in RUN.arm(f"depth {k}"):
-            assert row["found_inf"][:2] == [0, 1]
-    for row in RUN.arm("depth 4"):
-        assert row["found_inf"][:5] == [0, 1, 2, 3, 4]

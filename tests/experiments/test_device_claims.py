@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 from ampsim import records
 from ampsim.torch import GradScaler
 from experiments import device_claims
 from experiments.claims import claim as _claims
 from experiments.claims import numbers, scalers, steps
-from figures import results
 
 SCALERS = {**scalers.CLAIMS, **steps.CLAIMS}
 CONFIG = device_claims.Config()
@@ -94,31 +92,3 @@ def test_differences_name_the_place() -> None:
     assert device_claims.differences(expected, {"a": {"b": [1, float("nan")], "c": 5}, "d": 3}) == {"a.c": [2, 5]}
     assert device_claims.differences(expected, {"error": "x"}) == {"": [expected, {"error": "x"}]}
     assert device_claims.differences(1, 1) == {}
-
-
-def test_no_two_claims_have_one_name() -> None:
-    parts = (scalers, steps, numbers)
-    assert len(device_claims.CLAIMS) == sum(len(part.CLAIMS) for part in parts)
-
-
-COMMITTED = results.load("device_claims").records
-
-
-def test_the_committed_run_has_every_claim_as_it_stands_here_and_says_truly_what_holds() -> None:
-    assert [row["arm"] for row in COMMITTED] == list(device_claims.CLAIMS)
-    for row in COMMITTED:
-        claim = device_claims.CLAIMS[row["arm"]]
-        assert row["claim"] == claim.text
-        assert records.encode(row["expected_from_cpu"]) == records.encode(claim.expected)
-        assert row["holds"] == (not device_claims.differences(row["expected_from_cpu"], row["seen"]))
-        assert row["holds"] or row["arm"] not in SCALERS
-
-
-def test_the_table_shows_every_claim_and_what_differs() -> None:
-    rows = [{**COMMITTED[0], "seen": {**COMMITTED[0]["seen"], "SGD": "[bold]odd"}, "holds": False}, *COMMITTED[1:]]
-    console = Console(width=160)
-    with console.capture() as printed:
-        console.print(device_claims.table(rows))
-    text = printed.get()
-    assert all(arm in text for arm in device_claims.CLAIMS)
-    assert "SGD [False, '[bold]odd']" in text

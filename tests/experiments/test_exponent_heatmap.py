@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,12 +15,9 @@ from experiments import exponent_heatmap
 from experiments.exponent_heatmap import CASES, nonempty
 from experiments.training import series, tasks
 from experiments.training.what_fp16_did import flat
-from figures import exponent_heatmap as figure
-from figures import results
 from tests.examples import examples
 from tests.experiments import runs
 
-RUN = results.load("exponent_heatmap")
 ELEMENTS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -98,46 +94,3 @@ def test_counts_are_kept_for_the_first_seed_only_and_samples_are_steps_apart() -
 
 
 # ------------------------------------------------------------------------------------------------ what it shows
-
-
-def test_the_first_seed_alone_has_the_counts() -> None:
-    seeds = exponent_heatmap.Config().seeds
-    assert [bool(row["counts"]) for row in RUN.records] == [row["seed"] == seeds[0] for row in RUN.records]
-
-
-def test_unscaled_a_share_of_a_global_batch_is_lost_and_rounding_does_not_tell_how_much() -> None:
-    for row in RUN.arm("gpt unscaled"):
-        assert np.mean(row["lost"]) > 0.8
-        assert row["lost"][0] > row["rounded"][0] + 0.2  # what is flushed within the backward pass
-
-
-def test_a_scale_that_climbs_brings_all_of_it_back() -> None:
-    for row in RUN.arm("gpt dynamic"):
-        last = len(row["lost"]) // 4
-        assert row["lost"][0] > 0.8
-        assert max(row["lost"][-last:]) < 0.02
-        assert row["found_inf"][0] > len(log2_scales(row)) / 4  # until its window reaches the largest element
-    for row in RUN.arm("sigmoid dynamic"):
-        assert max(row["lost"]) < 0.05
-
-
-def test_in_a_crash_the_window_passes_over_the_gradient_and_every_step_is_skipped() -> None:
-    for row in RUN.arm("residual dynamic"):
-        start = figure.last_streak(row)
-        assert start < len(row["lost"]) / 2
-        assert min(row["not_finite"][start:]) > 0.9
-        assert min(row["rounded"][start:]) < 0.02  # at these scales nearly all of it fits
-        assert row["rounded"][-1] > 0.98
-
-
-def test_a_sampled_step_was_skipped_where_the_largest_true_element_overflows_and_else_not() -> None:
-    """But for a few, in which the fp16 pass rounds to the other side."""
-    wrong, samples = 0, 0
-    for arm in ("gpt dynamic", "sigmoid dynamic"):
-        (row,) = (row for row in RUN.arm(arm) if row["counts"])
-        for sample, (lowest, *counts) in enumerate(row["counts"]):
-            step = sample * row["every"]
-            highest = lowest + len(counts) - 1 + log2_scales(row)[step]  # its binade, scaled
-            samples += 1
-            wrong += (highest >= 16) != (step in row["found_inf"])
-    assert wrong <= 0.03 * samples

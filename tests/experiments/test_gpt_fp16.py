@@ -3,7 +3,6 @@
 import dataclasses
 import gzip
 import hashlib
-from statistics import mean
 from typing import Any
 
 import pytest
@@ -11,12 +10,9 @@ import torch
 
 from experiments import gpt_fp16
 from experiments.training import tasks, text_data
-from figures import results
 from tests.experiments import runs
 
-CONFIG = gpt_fp16.Config()
-RUN = results.load("gpt_fp16")
-SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=8, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
+SHORT = dataclasses.replace(gpt_fp16.SMOKE, steps=4, on_cpu=tasks.GPT_TINY, batch=8, count_every=1)
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -71,16 +67,3 @@ def test_a_global_batch_flushes_the_unscaled_gradient_and_not_the_scaled_one() -
     assert max(dynamic) < 0.2
     assert min(unscaled) > 0.9
     assert rounded[0] < unscaled[0] - 0.3  # rounding float32's gradient misses what was flushed on the way
-
-
-def test_a_share_of_a_global_batch_is_flushed_without_a_scale_and_not_with_one() -> None:
-    assert min(min(row["zero"]) for row in RUN.arm("global unscaled")) > 0.5
-    assert mean(mean(row["zero"]) for row in RUN.arm("global dynamic")) < 0.05
-
-
-def test_a_start_too_high_and_a_sum_are_found_out_by_skipping() -> None:
-    for row in RUN.arm("init 2^32"):
-        assert row["found_inf"][:5] == [0, 1, 2, 3, 4]
-    for row in RUN.arm("sum"):
-        assert row["found_inf"][0] == 0
-    assert not any(row["found_inf"] for row in RUN.records if row["arm"] in ("fp32", "bf16", "unscaled", "init 2^8"))

@@ -7,10 +7,6 @@ from ampsim import Rule, init, replay
 from ampsim.core.policies import Probe
 from experiments import policies, staleness
 from experiments.training.policies import worst_burst
-from figures import results
-
-STALENESS = results.load("staleness").records
-POLICIES = results.load("policies").records
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
@@ -30,41 +26,6 @@ def test_whole_periods_hold_as_many_bursts_as_asked_for() -> None:
     for k in (0, 3):
         steps = staleness.whole_periods(Rule(2.0**20, growth_interval=5, delay=k), 2.0**20.5, 4)
         assert sum(bad for _, bad in steps) == 4 * (k + 1)
-
-
-def test_the_committed_staleness_is_what_t5_says() -> None:
-    rows = STALENESS[0]["rows"]
-    assert len(rows) == 12
-    for row in rows:
-        for key, value in row["predicted"].items():
-            assert row[key] == pytest.approx(value, rel=1e-12)
-
-
-def test_in_training_too_cumulative_backoff_pays_in_bits_and_deduplicated_in_skips() -> None:
-    def mean(policy: str, k: int, key: str) -> float:
-        return float(np.mean([row[key] for row in STALENESS if row["arm"] == f"{policy} k={k}"]))
-
-    assert mean("cumulative", 4, "headroom") > mean("cumulative", 0, "headroom") + 0.3
-    assert mean("cumulative", 4, "skip_rate") == pytest.approx(mean("cumulative", 0, "skip_rate"), rel=0.1)
-    assert mean("deduplicated", 4, "skip_rate") > 1.15 * mean("deduplicated", 0, "skip_rate")
-    for policy in ("deduplicated", "probe"):
-        assert mean(policy, 4, "headroom") == pytest.approx(mean(policy, 0, "headroom"), abs=0.15)
-
-
-def test_the_stream_is_met_by_every_policy_and_its_ceiling_is_one() -> None:
-    assert [list(row["policies"]) for row in POLICIES] == [list(policies.POLICIES)] * len(POLICIES)
-    assert sum(row["wrong"] for row in POLICIES) <= 0.01 * sum(row["checked"] for row in POLICIES)
-
-
-def test_a_short_interval_skips_ten_times_as_much_and_headroom_never() -> None:
-    for row in POLICIES:
-        met = row["policies"]
-        assert met["backoff G=10"]["skip_rate"] > 0.06
-        assert met["backoff G=10"]["skip_rate"] > 10 * met["backoff G=200"]["skip_rate"]
-        assert met["headroom 1 bit"]["skips"] == met["headroom 3 bits"]["skips"] == met["LogMax"]["skips"] == 0
-        assert met["headroom 3 bits"]["headroom"][0] > met["headroom 1 bit"]["headroom"][0] + 1.5
-        # A floor above the ceiling skips every step to the end.
-        assert met["floor schedule G=2000"]["long_fall_skips"] > 2400
 
 
 def test_numbers_of_a_policy_are_counted_right() -> None:

@@ -6,9 +6,6 @@ from hypothesis import strategies as st
 from ampsim import replay
 from ampsim.core import dialects
 from experiments import public_runs
-from figures import results
-
-RUN = results.load("public_runs")
 
 
 @given(st.data(), st.integers(2, 9), st.integers(1, 3))
@@ -21,16 +18,3 @@ def test_overflows_between_two_lines_lie_between_the_least_and_the_most(data, in
     log = {"step": [first, last], "scale": [float(scales[first - 1]), float(scales[last - 1])]}
     found = public_runs.window(rule, *public_runs.whole(log))
     assert found["least"] <= sum(history[first:last]) <= found["most"]
-
-
-def test_what_the_log_calls_an_overflow_lies_within_the_bounds() -> None:
-    row = RUN.arm("tr8b 104B at 17060").first
-    for window in row["windows"]:
-        named = sum(window["first"] < step <= window["last"] for step in row["overflow_steps"])
-        assert window["least"] <= named <= window["most"]
-
-
-def test_each_excerpt_names_the_lines_it_was_read_from() -> None:
-    for row in RUN.records:
-        assert row["source"].startswith("https://github.com/bigscience-workshop/bigscience/blob/9e64edec")
-        assert "#L" in row["source"]
