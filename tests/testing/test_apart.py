@@ -1,7 +1,7 @@
-"""`ampsim check` as a command: what hangs, ends its process or cannot be loaded is named, and the rest goes on."""
+"""The commands judge in a process of its own: what hangs, ends it or cannot be loaded is named; the rest goes on."""
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import sys
 
 import pytest
 
@@ -10,28 +10,12 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 from ampsim.testing.child import judge_apart
 from ampsim.testing.kit import judge
 from ampsim.testing.law import Result
-from tests.golden import Golden
-from tests.testing.programs import checked
+from tests.test_cli import run
 
-Results = dict[str, tuple[int, str]]
 SCALERS = """
 import os, sys, threading, torch
 
-class Base(torch.amp.GradScaler):
-    def __init__(self, device="cpu", init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000):
-        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval)
-
-class Deadlocks(Base):
-    def __setstate__(self, state):
-        lock = threading.Lock()
-        with lock, lock:
-            pass
-
-class Waits(Base):
-    def step(self, optimizer):
-        threading.Event().wait()
-
-class CatchesAll(Base):
+class CatchesAll(torch.amp.GradScaler):
     def __setstate__(self, state):
         while True:
             try:
@@ -39,23 +23,20 @@ class CatchesAll(Base):
             except BaseException:
                 pass
 
-class Exits(Base):
+class Exits(torch.amp.GradScaler):
     def __setstate__(self, state):
         os._exit(3)
 
-class Quits(Base):
+class Quits(torch.amp.GradScaler):
     def __setstate__(self, state):
         sys.exit(3)
 
-class Aborts(Base):
+class IsKilled(torch.amp.GradScaler):
     def __setstate__(self, state):
-        os.abort()
+        os.kill(os.getpid(), 9)
 
 def raises(rule):
     raise ValueError("boom")
-
-def quits(rule):
-    sys.exit(7)
 
 def exits(rule):
     os._exit(7)
@@ -63,154 +44,143 @@ def exits(rule):
 def gives_nothing(rule):
     return None
 """
+LOOPS = """
+import os, sys, torch
+from ampsim.testing import Loop
+
+batches = torch.ones(4, 3, 2)
+
+def looping(skipped):
+    def make(scaler):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def step(batch):
+            optimizer.zero_grad()
+            scaler.scale(model(batch).square().mean()).backward()
+            if not all(param.grad.isfinite().all() for param in model.parameters()):
+                skipped()
+            scaler.step(optimizer)
+            scaler.update()
+        return Loop(step, {"model": model, "optimizer": optimizer})
+    return make
+
+exits, quits, raises = looping(lambda: os._exit(3)), looping(lambda: sys.exit(3)), looping(lambda: 1 / 0)
+"""
 MODULES = {
-    "scalers": SCALERS,
-    "raising": "raise RuntimeError('not today')",
-    "quitting": "import sys; sys.exit(3)",
-    "exiting": "import os; os._exit(0)",
-    "misspelt": "def f(:",
-    "endless": "import threading; threading.Event().wait()",
+    "apart_scalers": SCALERS,
+    "apart_loops": LOOPS,
+    "apart_raises": "raise RuntimeError('not today')",
+    "apart_quits": "import sys; sys.exit(3)",
+    "apart_exits": "import os; os._exit(0)",
+    "apart_misspelt": "def f(:",
 }
-CHECKS = ["--check", "pickling_is_invisible", "--check", "a_state_dict_is_a_snapshot", "-n", "5"]
-HANGS = ["scalers:Deadlocks", "scalers:CatchesAll"]
-ENDS = {  # what is said of pickling
-    "scalers:Exits": "ended the process with exit status 3",
-    "scalers:Quits": "raised SystemExit: 3",
-    "scalers:Aborts": "ended the process by SIGABRT",
-}
-UNLOADABLE = {
-    "scalers:raises": "scalers:raises: making it raised ValueError: boom; expected a scaler",
-    "scalers:quits": "scalers:quits: making it raised SystemExit: 7; expected a scaler",
-    "scalers:exits": "scalers:exits: loading it ended the process with exit status 7",
-    "scalers:gives_nothing": "scalers:gives_nothing: making it gave None, without scale, step, update: expected",
-    "scalers:Deadlock": "scalers has no 'Deadlock'; did you mean 'Deadlocks'",
-    "raising:X": "importing raising raised RuntimeError: not today (",
-    "quitting:X": "importing quitting raised SystemExit: 3 (",
-    "exiting:X": "exiting:X: loading it ended the process with exit status 0",
-    "misspelt:X": "importing misspelt raised SyntaxError: invalid syntax (misspelt.py, line 1); expected",
-    "endless:X": "endless:X cannot be judged: loading it did not end within 5 s",
-}
+PICKLES = ["--check", "pickling_is_invisible", "--check", "a_state_dict_is_a_snapshot", "-n", "5"]
+SKIPS = ["--check", "skipped_step_never_happened", "--check", "it_learns"]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """Exit status and output, by target."""
-    runs = {target: [target, "--time-limit", "1" if target == "endless:X" else "30"] for target in UNLOADABLE}
-    runs |= {"hang": [*HANGS, *CHECKS, "--time-limit", "1"], "end": [*ENDS, *CHECKS]}
-    runs |= {"waits": ["scalers:Waits", "-k", "clean_step_is_taken", *CHECKS, "--time-limit", "1"]}
-    runs |= {"expected": ["scalers:Exits", *CHECKS, "--xfail", "pickling_is_invisible"]}
-    return checked(tmp_path_factory.mktemp("folder"), MODULES, {name: ["check", *each] for name, each in runs.items()})
+@pytest.fixture(autouse=True)
+def modules(tmp_path, monkeypatch):
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("target", UNLOADABLE)
-def test_what_cannot_be_loaded_or_made_is_one_sentence(results: Results, target: str) -> None:
-    code, text = results[target]
-    assert code == (3 if "cannot be judged" in text else 2)
-    assert UNLOADABLE[target] in text
-    assert text.count("\n") == 1, text
+@pytest.mark.parametrize(
+    ("command", "target", "said"),
+    [
+        ("check", "apart_scalers:Exits", "pickling_is_invisible: ended the process with exit status 3"),
+        ("check", "apart_scalers:Quits", "pickling_is_invisible: raised SystemExit: 3"),
+        ("check", "apart_scalers:IsKilled", "pickling_is_invisible: ended the process by SIGKILL"),
+        ("check-loop", "apart_loops:exits", "skipped_step_never_happened: ended the process with exit status 3"),
+        ("check-loop", "apart_loops:quits", "skipped_step_never_happened: step, in batch 2 at scale 256, raised Sys"),
+    ],
+)
+def test_check_that_ends_its_process_is_named(command, target, said):
+    code, text = run(command, target, *(PICKLES if command == "check" else SKIPS))
+    assert (code, said in text) == (1, True), text
+    assert f"{target}: 1 passed, 1 failed of 2 checks" in text
 
 
-@pytest.mark.parametrize("name", [*UNLOADABLE, "hang", "end", "waits", "expected"])
-def test_all_that_is_said_is_golden(results: Results, name: str, golden: Golden) -> None:
-    code, text = results[name]
-    golden(f"exit status {code}\n{text}")
+def test_end_of_a_process_is_never_expected():
+    assert run("check", "apart_scalers:Exits", *PICKLES, "--xfail", "pickling_is_invisible")[0] == 1
 
 
-def test_a_check_that_hangs_is_named_with_its_place_and_history_and_the_others_go_on(
-    results: Results,
-) -> None:
-    code, text = results["hang"]
-    assert code == 1
-    assert "pickling_is_invisible: did not end within 5 s\n" in text
-    assert "  where    scalers.py:11 in __setstate__\n" in text
-    assert "  history  clean" in text
-    assert "pickling_is_invisible: did not end within 5 s, and no alarm interrupts it\n" in text
-    assert [line for line in text.splitlines() if "1 passed, 1 failed of 2 checks" in line] == [
-        f"{target}: 1 passed, 1 failed of 2 checks" for target in HANGS
-    ]
+def test_hang_that_no_alarm_ends_is_killed(monkeypatch):
+    monkeypatch.setattr("ampsim.testing.child.GRACE", 1.0)  # beyond five times the limit
+    code, text = run("check", "apart_scalers:CatchesAll", *PICKLES, "--time-limit", "0.5")
+    assert (code, "pickling_is_invisible: did not end within 2.5 s" in text) == (1, True), text
+    assert "1 passed, 1 failed of 2 checks" in text
 
 
-def test_a_second_law_that_hangs_ends_the_judging_without_a_verdict(results: Results) -> None:
-    code, text = results["waits"]
-    assert code == 3
-    assert "scalers:Waits: 1 failed, 1 refused of 2 checks" in text
-    (said,) = [line for line in text.splitlines() if "did not end" in line]
-    assert said.startswith("scalers:Waits cannot be judged: clean_step_is_taken: did not end within 5 s; ")
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("apart_scalers:raises", "ValueError: boom"),
+        ("apart_scalers:exits", "exit status 7"),
+        ("apart_scalers:gives_nothing", "None, without scale, step, update"),
+        ("apart_scalers:Exit", "'Exits'"),
+        ("apart_raises:X", "RuntimeError: not today"),
+        ("apart_quits:X", "SystemExit: 3"),
+        ("apart_exits:X", "exit status 0"),
+        ("apart_misspelt:X", "SyntaxError"),
+        ("apart_nowhere:X", "no module 'apart_nowhere'"),
+        ("apart_scalers", "module:attribute"),
+        ("apart_loops:raises", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_target_that_cannot_be_judged_is_one_line(target, said):
+    command = ["check-loop", target, *SKIPS] if "loops" in target else ["check", target]
+    code, text = run(*command)
+    assert (code, said in text, text.count("\n")) == (2, True, 1), text
 
 
-def test_a_check_that_ends_its_process_is_named_and_the_others_go_on(results: Results) -> None:
-    code, text = results["end"]
-    assert code == 1
-    for target, said in ENDS.items():
-        assert f"pickling_is_invisible: {said}\n" in text
-        assert f"{target}: 1 passed, 1 failed of 2 checks" in text
+# ------------------------------------------------------------------------------------------------- the child itself
+
+LAWS = judge.chosen(names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"])
 
 
-def test_that_a_check_ends_its_process_is_never_expected(results: Results) -> None:
-    assert results["expected"][0] == 1
+def results(begin):
+    return [*judge_apart(begin, LAWS, name="it", limit=60.0)]
 
 
-def of_one_law(outcome: str, *, late: bool) -> Callable[[], Callable[[Sequence[str]], Iterator[Result]]]:
-    """What loads a target that prints, whose first law comes to this and ends the judging."""
-    (law,) = judge.chosen(names=["clean_step_is_taken"])
+def passing(names):
+    return (Result(law, "it", "passed", "") for law in LAWS if law.name in names)
 
-    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
+
+def test_output_of_a_target_is_in_no_report(capfd):
+    def begin():
         print("loaded")
-        return lambda names: iter([Result(law, "it", outcome, "it cannot be judged", is_overdue=late)])  # type: ignore
+        return passing
 
-    return begin
-
-
-def test_what_cannot_be_judged_for_an_import_that_does_not_end_is_refused_and_no_wrong_use() -> None:
-    laws = judge.chosen(names=["clean_step_is_taken", "skip_budget"])
-    (refused,) = judge_apart(of_one_law("refused", late=True), laws, name="it", limit=60.0)
-    assert (refused.outcome, refused.text, refused.is_overdue) == ("refused", "it cannot be judged", True)
-
-
-def test_ctrl_c_is_the_parents_who_ends_both() -> None:
-    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
-        signal.raise_signal(signal.SIGINT)
-        return of_one_law("passed", late=False)()
-
-    laws = judge.chosen(names=["clean_step_is_taken"])
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
-    try:
-        [result] = judge_apart(begin, laws, name="it", limit=60)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert result.outcome == "passed"
-
-
-def test_what_a_target_prints_stands_in_no_report(capfd: pytest.CaptureFixture[str]) -> None:
-    laws = judge.chosen(names=["clean_step_is_taken"])
-    assert [each.outcome for each in judge_apart(of_one_law("passed", late=False), laws, name="it", limit=60.0)] == [
-        "passed"
-    ]
+    assert [each.outcome for each in results(begin)] == ["passed"] * 3
     said = capfd.readouterr()
     assert (said.out, "loaded" in said.err) == ("", True)
 
 
-def test_what_fails_in_the_judge_is_no_finding_and_the_others_go_on() -> None:
-    laws = judge.chosen(names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"])
-
-    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
-        def judged(names: Sequence[str]) -> Iterator[Result]:
-            for each in (law for law in laws if law.name in names):
-                if each is laws[1]:
+def test_own_failure_is_no_finding():
+    def begin():
+        def judged(names):
+            for each in passing(names):
+                if each.law is LAWS[1]:
                     raise TypeError("of its own")
-                yield Result(each, "it", "passed", "")
+                yield each
 
         return judged
 
-    results = [*judge_apart(begin, laws, name="it", limit=60.0)]
-    assert [each.outcome for each in results] == ["passed", "refused", "passed"]
-    assert results[1].text == (f"{laws[1].name} was not judged: ampsim failed, TypeError: of its own; please report it")
+    assert [each.outcome for each in results(begin)] == ["passed", "refused", "passed"]
 
 
-def test_what_leaves_its_process_while_it_is_loaded_is_wrong_use() -> None:
-    def begin() -> Callable[[Sequence[str]], Iterator[Result]]:
-        raise SystemExit(3)
+def test_ctrl_c_is_the_parents():
+    def begin():
+        signal.raise_signal(signal.SIGINT)
+        return passing
 
-    with pytest.raises(ValueError, match=r"^it: loading it ended the process with exit status 3$"):
-        next(judge_apart(begin, judge.chosen(names=["clean_step_is_taken"]), name="it", limit=60.0))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
+    try:
+        assert [each.outcome for each in results(begin)] == ["passed"] * 3
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,12 +1,10 @@
 """The conductor's promises: what it counts, that it repeats itself, and what it names."""
 
-import inspect
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from math import comb
@@ -28,7 +26,6 @@ from ampsim.testing.conductor import (
     run,
     schedules,
 )
-from ampsim.testing.conductor.scheduler import Scheduler
 from tests.examples import examples
 
 
@@ -181,11 +178,6 @@ def test_a_choice_beyond_the_options_still_switches() -> None:
     assert 1 <= done.schedule[4] <= 2
 
 
-def test_a_choice_beyond_the_options_counts_on_from_the_first_that_switches() -> None:
-    step, options, _ = next(each for each in run(walkers(2, 2, 2)).decisions if each[1] > 3)
-    assert attempt(walkers(2, 2, 2), {step: options}).schedule == {step: 1}
-
-
 def test_which_of_several_timeouts_fires_is_no_preemption_where_nobody_can_go_on() -> None:
     def program(c: Conductor) -> None:
         event = c.sync.Event()
@@ -195,19 +187,6 @@ def test_which_of_several_timeouts_fires_is_no_preemption_where_nobody_can_go_on
     step, *_ = next(each for each in run(program).decisions if each[1] == each[2] == 2)
     assert attempt(program, {step: 1}).preemptions == 0
     assert explore(program, preemptions=0).schedules > 1
-
-
-def test_the_length_of_an_exploration_is_that_of_its_longest_run() -> None:
-    lengths: list[int] = []
-
-    def program(c: Conductor) -> None:
-        done: list[int] = []
-        c.spawn("a", done.append, 1)
-        for number in range(0 if done else 5):
-            c.point(str(number))
-
-    seen = explore(program, limit=2, check=lambda done: lengths.append(len(done.trace)))
-    assert seen.steps == lengths[0] > lengths[1]
 
 
 def test_sparse_schedules_choose_among_the_others() -> None:
@@ -220,17 +199,6 @@ def test_sparse_schedules_choose_among_the_others() -> None:
     seen: set[tuple[int, int]] = set()
     drawn()
     assert seen == {(step, choice) for step in range(4) for choice in (1, 2)}
-
-
-def test_a_thread_of_a_run_has_its_tasks_name_and_holds_no_interpreter_up() -> None:
-    seen: list[tuple[str, bool]] = []
-
-    def look() -> None:
-        here = threading.current_thread()
-        seen.append((here.name, here.daemon))
-
-    run(lambda c: c.spawn("worker", look))
-    assert seen == [("worker", True)]
 
 
 def test_somebodys_handler_of_ctrl_c_is_left_where_it_is() -> None:
@@ -300,14 +268,6 @@ def test_a_missing_extra_names_its_cure(package: str, extra: str, monkeypatch: p
         use()
 
 
-def test_the_package_has_the_conductor_by_name() -> None:
-    import ampsim.testing
-
-    assert "conductor" in dir(ampsim.testing)
-    with pytest.raises(AttributeError, match="no attribute 'condutcor'"):
-        _ = ampsim.testing.condutcor
-
-
 def test_a_thread_is_given_what_spawn_was() -> None:
     given: list[object] = []
 
@@ -316,10 +276,6 @@ def test_a_thread_is_given_what_spawn_was() -> None:
 
     run(program)
     assert given == [(1,), {"key": 2}]
-
-
-def test_a_run_has_ten_thousand_steps_unless_it_is_told_otherwise() -> None:
-    assert inspect.signature(Scheduler).parameters["max_steps"].default == 10_000
 
 
 def test_a_run_may_be_in_any_thread() -> None:

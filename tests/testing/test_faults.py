@@ -3,7 +3,6 @@
 import pytest
 
 from ampsim.testing.conductor import Conductor, DeadlockError, Run, attempt, explore, run
-from ampsim.testing.conductor.deadlock import Step, replay, story
 
 
 def guarded(c: Conductor) -> list[str]:
@@ -39,36 +38,6 @@ def test_a_crash_may_free_its_locks() -> None:
     done = run(guarded, crash_at={inside: "a"}, crash_frees_locks=True)
     assert done.value == ["b"]
     assert all(step.task != "a" for step in done.trace[inside:])
-
-
-def test_a_crash_frees_each_lock_that_its_task_holds() -> None:
-    def program(c: Conductor) -> list[bool]:
-        locks = [c.sync.Lock() for _ in range(3)]
-
-        def hold() -> None:
-            for lock in locks:
-                lock.acquire()
-            c.point("inside")
-
-        c.spawn("holder", hold)
-        c.point("meanwhile")
-        return [lock.locked() for lock in locks]
-
-    inside = step_of(run(program, {1: 1}), "holder: point inside")
-    assert run(program, {1: 1}, crash_at={inside: "holder"}, crash_frees_locks=True).value == [False] * 3
-
-
-def test_all_faults_of_a_run_are_in_the_call_that_repeats_it() -> None:
-    faults = {"crash_at": {2: "a", 4: "b"}, "interrupt_at": {1: "main"}}
-    assert replay({3: 1}, attempt(guarded, **faults).faults) == (
-        "replay: run(program, schedule={3: 1}, interrupt_at={1: 'main'}, crash_at={2: 'a', 4: 'b'})"
-    )
-
-
-def test_a_story_is_of_the_last_steps_numbered_as_they_were() -> None:
-    trace = [Step("main", "point", f"{number}") for number in range(5)]
-    assert story(trace, last=5).splitlines()[0] == "    0  main: point 0"
-    assert story(trace, last=2).splitlines() == ["    3  main: point 3", "    4  main: point 4"]
 
 
 def test_a_task_that_waits_can_crash_too() -> None:
@@ -160,22 +129,6 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
 def test_faults_for_nobody_do_not_happen() -> None:
     done = run(guarded, crash_at={3: "nobody", 999: "a"}, interrupt_at={0: "later"})
     assert done.faults == ()
-
-
-def test_who_has_crashed_does_so_no_second_time() -> None:
-    inside = step_of(run(guarded), "a: point inside")
-    done = attempt(guarded, crash_at={inside: "a", inside + 1: "a"}, crash_frees_locks=True)
-    assert (done.faults, done.value) == (((inside, "a", "crash"),), ["b"])
-
-
-def test_a_daemon_that_crashes_ends_nobodys_run() -> None:
-    def program(c: Conductor) -> str:
-        c.sync.Thread(target=c.sync.Event().wait, daemon=True, name="daemon").start()
-        c.point("one")
-        return "its end"
-
-    done = attempt(program, crash_at={2: "daemon"})
-    assert (done.faults, done.value) == (((2, "daemon", "crash"),), "its end")
 
 
 def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:

@@ -1,5 +1,6 @@
 """The conformance kit on real scalers: what passes, what fails as known, and what a failure says."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -335,3 +336,39 @@ def test_no_law_is_asked_where_asserts_are_left_out():
     asked = quickly + "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
     done = subprocess.run([sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False)  # noqa: S603
     assert "python -O leaves out the asserts that laws are made of" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------- in pytest
+
+PYTEST_FILE = """
+import torch
+from ampsim.testing import parametrize_with_checks, parametrize_with_laws
+from tests.testing.loops import batches, sgd
+
+@parametrize_with_checks([torch.amp.GradScaler], levels=[5], expected_failures={"scale_stays_normal": "no floor"})
+def test_scaler(scaler, check):
+    check(scaler, examples=10)
+
+@parametrize_with_laws([sgd], batches(), ["it_learns", "splitting_is_invisible"])
+def test_loop(make, law):
+    law(make)
+"""
+
+
+def test_pytest_reports_each_check(tmp_path):
+    """A failed check fails its test, a known one is xfailed, one that does not apply is skipped."""
+    seen = {}
+
+    class Recorder:
+        def pytest_runtest_logreport(self, report):
+            outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
+            if report.when == "call" or outcome != "passed":
+                seen[report.nodeid.partition("[")[2].rstrip("]").rpartition("-")[2]] = outcome
+
+    (tmp_path / "test_theirs.py").write_text(PYTEST_FILE)
+    options = ["-q", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "--no-header"]
+    assert pytest.main([*options, str(tmp_path)], plugins=[Recorder()]) == pytest.ExitCode.TESTS_FAILED
+    assert seen["scale_stays_normal"] == "xfailed"
+    assert seen["scale_comes_back"] == "failed"
+    assert (seen["it_learns"], seen["splitting_is_invisible"]) == ("passed", "skipped")
+    assert "passed" in {seen[each.name] for each in judge.chosen([5])}

@@ -5,8 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from ampsim.testing import FromFlag, Subject, Traits, examples
-from ampsim.testing.kit.example import Example
+from ampsim.testing import FromFlag, Subject, examples
 from ampsim.testing.kit.judge import judge
 from ampsim.testing.kit.laws import LAWS
 
@@ -66,43 +65,6 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
     assert "init_scale=65536.0," in broken.text
 
 
-def test_a_story_has_a_scale_again_that_comes_again():
-    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
-    used = example._noted(lambda scaler, scale: scale, lambda scale: "")
-    for scale in (2.0, 2.0, 1.0, 2.0):
-        used(None, scale)
-    assert dict(example.story())["scale"] == "2.0 -> 1.0 -> 2.0"
-
-
-def test_a_story_begins_with_the_rule_of_the_first_scaler():
-    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
-    for scale in (4.0, 8.0):
-        example.make(init_scale=scale)
-    assert dict(example.story())["scaler"].startswith("init_scale=4.0, ")
-
-
-@pytest.mark.parametrize(
-    ("count", "shown"),
-    [
-        (7, "1.0 -> 2.0 -> 3.0 -> 4.0 -> 5.0 -> 6.0 -> 7.0"),
-        (8, "1.0 -> 2.0 -> 3.0 -> ... -> 6.0 -> 7.0 -> 8.0"),
-    ],
-)
-def test_a_story_has_seven_scales_or_its_ends(count, shown):
-    example = Example(Subject(lambda rule: None), LAWS["clean_step_is_taken"])
-    example.scales = [float(scale) for scale in range(1, count + 1)]
-    assert dict(example.story())["scale"] == shown
-
-
-@pytest.mark.parametrize(("scale", "may"), [(2.0, True), (4.0, True), (8.0, False)])
-def test_a_scaler_may_give_up_where_a_backoff_leads_to_its_floor_or_below(scale, may):
-    example = Example(Subject(lambda rule: None, Traits(min_scale=2.0)), LAWS["clean_step_is_taken"])
-    example.make(init_scale=scale)
-    assert example._may_give_up() is may
-    example.scales = [64.0] * 9  # however many it has shown: an update lowers the last one twice at most
-    assert not example._may_give_up()
-
-
 def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold():
     torch = pytest.importorskip("torch")
     scaler = FromFlag(lambda: 2.0**-130, lambda found_inf: None)
@@ -112,3 +74,31 @@ def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold
     param.grad = torch.tensor([1.0, 3.0]) * 2.0**-130
     scaler.step(optimizer)
     assert param.tolist() == [-1.0, -3.0]
+
+
+def test_flag_adapter_finds_any_overflow_and_forgets_it():
+    torch = pytest.importorskip("torch")
+    told = []
+    scaler = FromFlag(lambda: 2.0, told.append)
+    params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizers = [torch.optim.SGD([each], lr=1.0) for each in params]
+    for bad in (0, 1, None):
+        scaler.scale(torch.ones(()))
+        for number, (param, optimizer) in enumerate(zip(params, optimizers, strict=True)):
+            param.grad = torch.tensor([2.0, float("nan") if number == bad else 2.0])
+            scaler.step(optimizer)
+        scaler.update()
+    assert told == [True, True, False]
+    assert [param.tolist() for param in params] == [[-1.0, -1.0]] * 2  # of three steps one was skipped
+
+
+def test_flag_adapter_divides_by_what_scaled_the_loss():
+    torch = pytest.importorskip("torch")
+    scale = [4.0]
+    scaler = FromFlag(lambda: scale[0], lambda found_inf: None)
+    assert [float(each) for each in scaler.scale([torch.ones(()), torch.ones(())])] == [4.0, 4.0]
+    param = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    scale[0], param.grad = 2.0, torch.tensor([8.0])
+    scaler.step(optimizer)
+    assert param.tolist() == [-2.0]

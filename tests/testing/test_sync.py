@@ -199,48 +199,6 @@ def test_what_is_not_under_control_says_so() -> None:
     assert (sync.Empty, sync.Full) == (queue.Empty, queue.Full)
 
 
-@pytest.mark.parametrize(
-    ("kind", "bring", "look", "nothing"),
-    [
-        ("Event", lambda it: it.set(), lambda it: it.wait(0), False),
-        ("Lock", lambda it: it.release(), lambda it: it.acquire(timeout=0), False),
-        ("Semaphore", lambda it: it.release(), lambda it: it.acquire(timeout=0), False),
-        ("Queue", lambda it: it.put(1), lambda it: outcome_of(lambda: it.get(timeout=0)), "Empty: "),
-    ],
-)
-def test_who_has_no_time_to_wait_looks_and_hands_over_to_nobody(
-    kind: str, bring: Callable[[Any], Any], look: Callable[[Any], Any], nothing: object
-) -> None:
-    def program(c: Conductor) -> object:
-        it = getattr(c.sync, kind)()
-        if kind in ("Lock", "Semaphore"):
-            it.acquire()
-        c.spawn("brings", bring, it)
-        return look(it)
-
-    assert run(program).value == nothing
-
-
-def test_primitives_show_their_state() -> None:
-    def program(c: Conductor) -> list[str]:
-        lock, q, event, condition = c.sync.Lock(), c.sync.Queue(), c.sync.Event(), c.sync.Condition()
-        with lock:
-            threads = c.sync.Thread(), c.spawn("waits", lock.acquire), c.spawn("goes on", c.point, "here")
-            c.point("they wait")
-            return [repr(x) for x in (lock, q, event, condition, c.sync.Semaphore(3), *threads)]
-
-    assert run(program, {1: 1}).value == [
-        "<Lock-1 held by main>",
-        "<Queue-1 0 items>",
-        "<Event-1 not set>",
-        "<Condition-1 RLock-1 free>",
-        "<Semaphore-1 value 3>",
-        "<Thread-1 not started>",
-        "<waits blocked>",
-        "<goes on running>",
-    ]
-
-
 def test_a_wait_that_timed_out_says_so_although_it_was_notified_before_it_had_its_lock_again() -> None:
     def program(c: Conductor) -> bool:
         condition = c.sync.Condition()
@@ -274,28 +232,6 @@ def test_what_is_waited_for_is_asked_once_more_when_the_time_is_up() -> None:
     assert run(program).value is True
 
 
-def test_a_wait_that_ends_by_itself_has_each_hold_of_its_lock_again() -> None:
-    def program(c: Conductor) -> str:
-        condition = c.sync.Condition()
-        with condition:
-            with condition:
-                assert not condition.wait(timeout=1.0)
-            return condition.status
-
-    assert run(program).value == "RLock-1 held by main"
-
-
-def test_locks_are_let_go_in_any_order() -> None:
-    def program(c: Conductor) -> None:
-        first, second = c.sync.Lock(), c.sync.Lock()
-        first.acquire(), second.acquire()
-        first.release()
-        c.sync.Event().wait()
-
-    stuck = attempt(program).stuck
-    assert [line.split()[-1] for line in str(stuck).splitlines() if line.startswith("main ")] == ["Lock-2"]
-
-
 def test_what_was_held_when_a_run_ended_is_free_afterwards() -> None:
     kept: list[Any] = []
 
@@ -314,21 +250,3 @@ def test_what_was_held_when_a_run_ended_is_free_afterwards() -> None:
         lock.release()
         with pytest.raises(RuntimeError, match="release un"):
             lock.release()
-
-
-def test_a_lock_that_is_free_is_let_go_in_no_step() -> None:
-    def program(c: Conductor) -> None:
-        with pytest.raises(RuntimeError, match=r"^release unlocked lock$"):
-            c.sync.Lock().release()
-
-    assert "release" not in {step.op for step in run(program).trace}
-
-
-def test_who_is_started_by_a_daemon_is_waited_for() -> None:
-    def program(c: Conductor) -> bool:
-        found: list[bool] = []
-        c.sync.Thread(target=lambda: found.append(c.spawn("x", list).daemon), daemon=True).start()
-        c.point("now")
-        return found[0]
-
-    assert run(program, {1: 1}).value is False

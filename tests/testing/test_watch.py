@@ -252,27 +252,3 @@ def test_a_watched_tensor_that_is_passed_by_keyword_is_touched() -> None:
         torch.add(tensor, tensor, out=tensor)
 
     assert [str(step.subject) for step in run(program).trace if step.op.startswith("aten")] == ["t", "t"]
-
-
-def test_a_sleep_that_was_imported_by_name_is_a_step() -> None:
-    module = ModuleType("naps")
-    exec("from time import sleep\ndef nap(): sleep(0.01)", vars(module))  # noqa: S102  somebody else's module
-
-    def program(c: Conductor) -> None:
-        assert "sleep" in c.patch(module)
-        c.spawn("a", module.nap).join()
-
-    assert any("sleep" in step.op for step in run(program).trace)
-
-
-def test_after_a_run_what_will_not_come_has_not_come() -> None:
-    kept: list[Any] = []
-
-    def program(c: Conductor) -> None:
-        kept[:] = [c.sync.Lock(), c.sync.Event()]
-        kept[0].acquire()
-
-    run(program)
-    lock, event = kept
-    assert not lock.acquire(timeout=0.01)
-    assert not event.wait(timeout=0.01)
