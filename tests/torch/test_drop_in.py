@@ -627,6 +627,7 @@ def test_difference_15_gradients_left_by_an_update(story):
         (1, "both step_a zero_b only_b step_b update " * 2),
         (1, "both unscale_b step_a update none_b " * 2),  # b's step is left out, as after too large a norm
         (1, "both unscale_b step_a zero_b update only_a step_a step_b update"),  # zeroed gradients are anybody's
+        (1, "only_a step_a only_b step_b update step_a"),  # stepped again with what was stepped before
         (9, "both step_a update zero_a both step_a step_b update"),  # accumulates over an update
         (9, "both step_a update step_b update"),  # the scale has not changed
         (9, "both step_a update unscale_b step_b update"),

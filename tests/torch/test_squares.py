@@ -38,12 +38,13 @@ def test_it_is_the_sum_of_squares(sizes, double, seed):
     bad=st.sampled_from([math.inf, -math.inf, math.nan]),
     scale=st.sampled_from([0.5, 4.0]),
     call=st.sampled_from(["unscale_", "step", "unscale_and_clip_"]),
+    fused=st.booleans(),
 )
-@example(norms.SMALL + 6, 0.99999, math.inf, 4.0, "step")  # behind the rows
-def test_one_bad_element_skips_the_step(size, place, bad, scale, call):
+@example(norms.SMALL + 6, 0.99999, math.inf, 4.0, "step", True)  # behind the rows
+def test_one_bad_element_skips_the_step(size, place, bad, scale, call, fused):
     # A large gradient is summed in parts: wherever the element lies.
     param, small = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(5))
-    optimizer, scaler = torch.optim.SGD([small, param], lr=1.0), GradScaler("cpu", init_scale=scale)
+    optimizer, scaler = torch.optim.SGD([small, param], lr=1.0, fused=fused), GradScaler("cpu", init_scale=scale)
     scaler.scale(torch.ones(()))
     param.grad, small.grad = torch.ones(size), torch.ones(5)
     param.grad[int(place * size)] = bad
