@@ -399,7 +399,7 @@ def test_a_tracker_is_told_numbers_and_histograms():
     tracker = Tracker()
     counts = np.zeros(280, np.int64)
     counts[[0, 148, 150, 153]] = 4, 1, 2, 1  # 4 zeros, and elements of 2^-2, 2^0, and 2^3
-    record = {"step": 3, "scale": 0.5, "skipped": True, "loss": 2, "alarm": "still"}
+    record = {"step": 3, "scale": 0.5, "skipped": True, "loss": 2}
     record |= {"optimizers": [True, None, False], "bad": {"w": "has inf"}}
     sink(tracker, {}).append(record | {"by_parameter": {"w": pack_counts(counts)}})
     assert tracker.values == {
@@ -409,7 +409,6 @@ def test_a_tracker_is_told_numbers_and_histograms():
         "ampsim/skipped/0": 1.0,
         "ampsim/skipped/2": 0.0,
         "ampsim/loss": 2.0,
-        "ampsim/alarm": "still",
         "ampsim/bad": "w has inf",
     }
     [(name, low, high, count, total, squares, limits, shown, step)] = tracker.histograms
