@@ -1,8 +1,5 @@
 """The pipeline with a real optimizer thread: late by k exactly, and the same bits on every schedule."""
 
-import contextlib
-import dataclasses
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -92,39 +89,3 @@ def test_a_scale_that_is_late_leaves_the_weights_where_they_are(pipes: Any) -> N
     assert late.scales != plain.scales
     first = next(i for i in range(SMALL.steps) if late.found_inf[i] != plain.found_inf[i])
     assert late.losses[: first + 1] == plain.losses[: first + 1]
-
-
-@pytest.mark.parametrize("delay", [Delay(2, 2), Delay(2, 2, latest=True)])
-def test_an_error_on_the_optimizers_thread_is_heard_and_ends_it(delay: Delay, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipe = Pipe(make_task(), delay, SMALL, "cpu")
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(pipe._optimizer, "step", fails)
-    pipe._scaler.load_state_dict({**pipe._scaler.state_dict(), "scale": 1.0})
-    before = threading.active_count()
-    with pytest.raises(RuntimeError, match="disk full"):
-        trained(pipe)
-    with contextlib.suppress(RuntimeError):  # once more, if it was heard through the weights that never came
-        pipe.close()
-    assert threading.active_count() < before
-
-
-def test_a_pipeline_that_is_given_up_leaves_no_thread_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    before = threading.active_count()
-    pipe = Pipe(make_task(), Delay(3, 3, latest=True), SMALL, "cpu")
-    for _ in range(2):
-        pipe.iterate()
-    assert pipe.skipped == []  # the optimizer's thread waits for a third
-    pipe.close()
-    assert len(pipe.skipped) == 2
-    assert threading.active_count() == before
-    assert capsys.readouterr().err == ""
-
-
-def test_a_unit_is_recorded_as_it_was() -> None:
-    config = dataclasses.replace(async_depth.SMOKE, steps=3, init_log2=17)
-    row = async_depth.run(config, Delay(1, 1, latest=True), 0, "cpu", lambda step: None)
-    assert len(row["loss"]) == 3
-    assert (row["unlike_model"], row["skipped"]) == (0, len(row["found_inf"]))

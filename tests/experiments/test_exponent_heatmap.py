@@ -32,13 +32,6 @@ def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) ->
     return runs.fresh(exponent_heatmap, arm, seed, steps=steps, seeds=seeds)
 
 
-def log2_scales(row: dict[str, Any]) -> list[float]:
-    """In force at each optimizer step."""
-    starts, values = zip(*row["scale_changes"], strict=True)
-    steps = row["every"] * len(row["lost"])
-    return [math.log2(values[sum(start <= step for start in starts) - 1]) for step in range(steps)]
-
-
 # ------------------------------------------------------------------------------------------- what is counted
 
 
@@ -83,14 +76,6 @@ def test_looking_disturbs_nothing(arm: str) -> None:
     scales, found_inf = zip(*((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True)
     assert row["scale_changes"] == series.changes(scales)
     assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
-
-
-def test_counts_are_kept_for_the_first_seed_only_and_samples_are_steps_apart() -> None:
-    row = fresh("sigmoid dynamic", steps=2, seed=1, seeds=(0, 1))
-    assert row["counts"] == []
-    assert len(row["lost"]) == 2
-    assert len(log2_scales(row)) == 2 * row["every"]
-    assert max(row["found_inf"], default=0) < 2 * row["every"]
 
 
 # ------------------------------------------------------------------------------------------------ what it shows

@@ -1,6 +1,5 @@
 """The histograms are of all gradients there are, and both curves mean what they say."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -13,7 +12,7 @@ from ampsim.core.formats import FP16
 from ampsim.probe import Histogram
 from experiments import gradient_histogram
 from experiments.training import gradient_snapshots, tasks
-from experiments.training.gradient_snapshots import layer, probed, snapshots
+from experiments.training.gradient_snapshots import probed, snapshots
 from experiments.training.what_fp16_did import backward_passes, compare
 from tests.experiments import runs
 
@@ -29,35 +28,12 @@ def small(name: str) -> tuple[tasks.Task, tasks.Batch]:
     return task, task.draw()
 
 
-def shared(task: tasks.Task, factor: float) -> tasks.Task:
-    """The task, its loss multiplied by a factor."""
-    return dataclasses.replace(task, criterion=lambda output, y: task.criterion(output, y) * factor)
-
-
 def counted(entry: list[int]) -> int:
     zeros, *binades = entry
     return zeros + sum(binades[1:])
 
 
 # -------------------------------------------------------------------------------------------------- histograms
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("layers.3.weight", "layers.3"),
-        ("blocks.1.norm2.bias", "blocks.1.MLP"),
-        ("blocks.1.qkv", "blocks.1.attention"),
-        ("blocks.0.first.0.weight", "blocks.0.first"),
-        ("blocks.2.shortcut", "blocks.2.second"),
-        ("tokens.weight", "embedding"),
-        ("places", "embedding"),
-        ("leave.bias", "leave"),
-        ("output", "output"),
-    ],
-)
-def test_a_name_tells_its_layer(name: str, expected: str) -> None:
-    assert layer(name) == expected
 
 
 @pytest.mark.parametrize("arm", gradient_snapshots.ARMS)
@@ -138,17 +114,6 @@ def test_the_backward_passes_are_those_of_a_run_in_fp16(name: str) -> None:
         (loss * scale).backward()  # type: ignore[no-untyped-call]
         alone = torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None])
         assert torch.equal(gradient, alone)
-
-
-@pytest.mark.parametrize("name", ["gpt", "vit"])
-def test_a_share_of_the_loss_moves_everything_by_its_bits_and_changes_nothing_else(name: str) -> None:
-    task, batch = small(name)
-    share = shared(task, 2.0**-14)
-    for whole, part in zip(probed(task, batch), probed(share, batch), strict=True):
-        assert (whole.histogram.times_power(-14).counts == part.histogram.counts).all(), whole.name
-    moved = backward_passes(task, batch, [2.0**-14, 2.0**-10])
-    for a, b in zip(moved, backward_passes(share, batch, [1.0, 16.0]), strict=True):
-        assert torch.equal(a, b)
 
 
 # ---------------------------------------------------------------------------------------------------- the data

@@ -25,20 +25,6 @@ def test_all_ways_give_the_same_step(size: str) -> None:
         torch.testing.assert_close(our_moves, moves, rtol=1e-4, atol=1e-9)
 
 
-def test_hooks_read_in_the_backward_pass_and_in_their_own_arm_only() -> None:
-    trial = overhead.Trial("2x20000", "cpu")
-    trial.once("backward", "cpu")
-    before = [
-        list(p._post_accumulate_grad_hooks or ()) for p in trial.params
-    ]  # those of depth 1, if RoundPipe is installed
-    for arm in overhead.ARMS:
-        trial.once(arm, "cpu")
-        assert [list(p._post_accumulate_grad_hooks or ()) for p in trial.params] == before
-        assert [bool(vars(p.grad)) for p in trial.params] == [arm.startswith("hooks")] * 2
-        for p in trial.params:
-            p.grad = torch.zeros_like(p)
-
-
 def test_the_summary_is_of_medians_above_the_backward_pass() -> None:
     times = {
         "backward": [1.0, 1.0, 1.0],

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-import experiments
 from ampsim import records
 from experiments import runner
 from experiments.__main__ import main as experiments_main
-from experiments.runner import cli, device, everything, execute, pool, provenance, settings
+from experiments.runner import device, everything, pool, provenance, settings
 from experiments.runner.experiment import Experiment
 from tests.experiments import tiny
 
 ROOT = Path(__file__).parents[2]
-TIMES = ("date", "unit_seconds", "argv")
+# Another commit may be made meanwhile.
+TIMES = ("date", "unit_seconds", "argv", "commit", "dirty")
 
 KILLED = """
 import os, signal, sys
@@ -364,25 +364,6 @@ def test_all_stops_at_the_first_that_fails(three: Path, capsys: pytest.CaptureFi
 def test_a_setting_may_be_what_its_words_say_to_the_ends(condition, good, bad) -> None:
     config = SimpleNamespace(steps=3)
     assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
-
-
-def test_a_clock_has_torchs_own_kernels(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
-
-    def run(run: execute.Run, workers: pool.Workers, bar: object) -> execute.Outcome:
-        seen[run.stem] = workers, os.environ["AMPSIM_KERNELS"], "MKL_CBWR" in os.environ
-        return execute.Outcome(0, "")
-
-    monkeypatch.setattr(cli, "execute", run)
-    for name, value in {"AMPSIM_KERNELS": "common", **experiments.KERNELS}.items():
-        monkeypatch.setenv(name, value)
-    with pool.Workers() as workers:
-        for stem in ("tiny", "clock"):
-            everything.run_one(Experiment(stem), [], workers, None)
-    assert seen["tiny"] == (workers, "common", True)
-    assert seen["clock"][0] is not workers
-    assert seen["clock"][1:] == ("own", False)
-    assert os.environ["MKL_CBWR"] == "COMPATIBLE"
 
 
 # ------------------------------------------------------------------------------------------------ workers

@@ -13,9 +13,10 @@ from experiments.runner import earlier, pool, provenance
 
 @pytest.fixture(autouse=True)
 def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every run end at once, on one day: what is left of a file is the same bytes."""
+    """Let every run end at once, on one day and at no commit."""
     monkeypatch.setattr(pool, "cpu_seconds", lambda: 0.0)
     monkeypatch.setattr(provenance, "now", lambda: "2026-01-01")
+    monkeypatch.setenv("PATH", "/nowhere")  # without git: another commit may be made meanwhile
 
 
 def run(folder: Path, *more: str) -> int:

@@ -12,7 +12,6 @@ from ampsim.core import theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
 from experiments import theory_real
 from experiments.theorems import pathwise, simulate, stochastic
-from experiments.theorems.case import Held
 from experiments.theorems.simulate import Batch
 from tests.examples import examples
 
@@ -96,12 +95,6 @@ def test_histories_are_of_six_kinds_and_their_waste_is_what_theory_counts() -> N
         for flag in row:
             state = update(rule, state, bool(flag))
         assert 16 - math.log2(state.scale) == bits_down
-
-
-def test_errors_are_relative_unless_nothing_is_predicted() -> None:
-    assert Held("x", 4.0, 5.0).error == 0.25
-    assert Held("x", -4.0, -5.0).error == 0.25
-    assert Held("x", 0, 3).error == 3
 
 
 def test_the_chain_adds_up_and_stands() -> None:
