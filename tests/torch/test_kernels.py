@@ -4,7 +4,6 @@ A kernel runs on a GPU, or on the CPU in Triton's interpreter:
 ``TRITON_INTERPRET=1 python -m pytest tests/torch/test_kernels.py``.
 """
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ampsim import _triton
 from ampsim.torch import GradScaler
 from ampsim.torch.gradients import kernels
 from tests.examples import examples
@@ -118,14 +116,6 @@ def test_another_optimizer_is_left_to_torch(options) -> None:
 
 
 # -------------------------------------------------------------------------------------- Triton itself
-
-
-def test_without_triton_no_kernel_is_offered(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)
-    spec = importlib.util.spec_from_file_location("without_triton", _triton.__file__)
-    alone = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(alone)
-    assert not alone.runs(kernels.norm_and_flag, torch.device("cuda"))
 
 
 @pytest.mark.peer("triton")

@@ -350,12 +350,6 @@ def test_a_method_is_patched_on_the_scaler(agree, name, fused):
     agree(iteration, fused=fused)
 
 
-def test_an_override_that_is_never_called_is_refused():
-    odd = type("Odd", (GradScaler,), {"_get_scale_async": lambda self: None, "__module__": __name__})
-    with pytest.raises(TypeError, match="_get_scale_async"):
-        odd("cpu")
-
-
 @pytest.mark.parametrize("name", ["scale", "get_scale", "is_enabled"])
 def test_a_public_method_is_overridden(agree, name):
     methods = {
@@ -379,12 +373,10 @@ WRITES = {
     "put": lambda s: setattr(s, "_scale", torch.tensor(4.0)),
     "parked": lambda s: setattr(s, "_scale", s._scale.to("cpu")),
     "multiplied": lambda s: s._scale.mul_(0.5),
-    "by its data": lambda s: s._scale.data.fill_(2.0),
     "begun again": lambda s: [setattr(s, name, None) for name in ("_scale", "_growth_tracker")] and None,
     "the count zeroed": lambda s: s._growth_tracker.zero_(),
     "the count filled": lambda s: s._growth_tracker.fill_(1),
     "the count put": lambda s: setattr(s, "_growth_tracker", s._growth_tracker + 1),
-    "the states cleared": lambda s: s._per_optimizer_states.clear(),
 }
 
 
@@ -527,16 +519,6 @@ def test_hooks_are_handed_flag_and_scale(agree, register):
     agree(iteration, fused=True)
 
 
-@pytest.mark.parametrize("wrong", [None, [], torch.nn.Linear(1, 1), torch.optim.SGD])
-def test_a_wrong_object_is_caught(agree, wrong):
-    def iteration(run, i):
-        run.backward(i)
-        refused = told(lambda: run.scaler.step(wrong))
-        return refused, run.scaler.step(run.optimizer)
-
-    agree(iteration)
-
-
 # -------------------------------------------------------------------------------------------- whole loops
 
 
@@ -578,3 +560,31 @@ def test_a_scaler_is_switched_off_for_a_while(same):
             yield run.scaler._growth_interval, run.numbers()
 
     same(program)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+def test_a_compiled_step_splits_as_with_torchs():
+    # The compiler is kept out of the scaler: what it tried there would split the step once more.
+    seen = []
+    for base in (Theirs, GradScaler):
+        torch._dynamo.reset()
+        run, graphs = Run(base, torch.optim.SGD), []
+
+        def backend(graph, _, graphs=graphs):
+            graphs.append(len(graph.graph.nodes))
+            return graph.forward
+
+        def step(x, run=run):
+            run.optimizer.zero_grad()
+            run.scaler.scale((run.param * x).sum()).backward()
+            run.scaler.unscale_(run.optimizer)
+            run.scaler.step(run.optimizer)
+            run.scaler.update()
+
+        compiled = torch.compile(step, backend=backend)
+        for value in (1.0, 2.0, INF, 1.0):
+            compiled(torch.full((2,), value))
+        torch._dynamo.reset()
+        seen.append([graphs, run.numbers()])
+    assert seen[0] == seen[1]
+    assert seen[0][0]
