@@ -372,7 +372,6 @@ WRITES = {
     "filled": lambda s: s._scale.fill_(4.0),
     "put": lambda s: setattr(s, "_scale", torch.tensor(4.0)),
     "parked": lambda s: setattr(s, "_scale", s._scale.to("cpu")),
-    "multiplied": lambda s: s._scale.mul_(0.5),
     "begun again": lambda s: [setattr(s, name, None) for name in ("_scale", "_growth_tracker")] and None,
     "the count zeroed": lambda s: s._growth_tracker.zero_(),
     "the count filled": lambda s: s._growth_tracker.fill_(1),
