@@ -62,7 +62,7 @@ def test_another_file_is_refused(tmp_path, text):
     assert path.read_text() == text
 
 
-def test_a_full_disk_leaves_no_part_line(tmp_path):
+def test_a_full_disk_leaves_nothing(tmp_path):
     resource = pytest.importorskip("resource")
     path = tmp_path / "run.jsonl"
     with RunFile(path, {}) as file:

@@ -24,7 +24,7 @@ RULE = Rule(growth_interval=150)
 
 
 def recorded(path: Path, **columns: Any) -> Explanation:
-    """Record a run as `watch` does, a value of each column per step, and return what is said of it."""
+    """Record a run as `watch` does, a value of each column per step; return what is said."""
     with RunFile(path / "run.jsonl", {}) as file:
         for step, values in enumerate(zip(*columns.values(), strict=True)):
             file.append({"step": step, **dict(zip(columns, values, strict=True))})
@@ -47,7 +47,12 @@ def trained(
     after = replay(rule, skipped).tolist()
     norm = np.where(skipped, INF, random.lognormal(0.0, 0.1, steps)).tolist()
     loss = (np.linspace(4, 2, steps) + random.normal(0, 0.05, steps)).tolist()
-    columns = {"scale": [rule.init_scale, *after[:-1]], "skipped": skipped, "norm": norm, "loss": loss}
+    columns = {
+        "scale": [rule.init_scale, *after[:-1]],
+        "skipped": skipped,
+        "norm": norm,
+        "loss": loss,
+    }
     return columns | changed
 
 
@@ -85,8 +90,8 @@ def test_a_healthy_run_is_healthy(tmp_path: Path, skips: Any) -> None:
     for step in range(0, 400, 10):
         count = sum(columns["skipped"][max(0, step - 9) : step + 1])
         shown = {name: columns[name][step] for name in ("scale", "norm", "loss")}
-        lines.append("step: {}, loss_scale: {scale}, grad_norm: {norm}, loss: {loss}".format(step, **shown))
-        lines[-1] += f", skipped: {count}"
+        line = "loss_scale: {scale}, grad_norm: {norm}, loss: {loss}".format(**shown)
+        lines.append(f"step: {step}, {line}, skipped: {count}")
     assert wrong(logged(*lines)) == []
 
 
@@ -118,7 +123,11 @@ SICK: dict[str, tuple[dict[str, Any], list[str]]] = {
         [],
     ),
     "one norm": (
-        {"scale": [8.0] * 6, "skipped": [False, True] + [False] * 4, "norm": [1.0, INF] + [1.0] * 4},
+        {
+            "scale": [8.0] * 6,
+            "skipped": [False, True] + [False] * 4,
+            "norm": [1.0, INF] + [1.0] * 4,
+        },
         [],
     ),
 }
@@ -130,7 +139,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, name: str) -> None:
     assert wrong(recorded(tmp_path, **columns)) == expected
 
 
-def test_a_lost_loss_is_no_matter_of_scale(tmp_path: Path) -> None:
+def test_a_lost_loss_is_found(tmp_path: Path) -> None:
     columns = trained(range(300, 400))
     said = recorded(tmp_path, **columns | {"loss": columns["loss"][:300] + [NAN] * 100})
     assert said.wrong[0].kind == "forward overflow"
@@ -162,29 +171,29 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     assert "head" not in said.wrong[0].what
 
 
-def test_a_loss_that_rose_has_both_medians(tmp_path: Path) -> None:
+def test_a_risen_loss_has_medians(tmp_path: Path) -> None:
     losses = [1.9] * 30 + [2.0] * 20 + [9.0] * 6
     rose = numbers(recorded(tmp_path, loss=losses), "loss rose")
     assert (rose["from"], rose["to"]) == ("2", "9")
 
 
-def test_a_scale_has_its_ends_and_extremes(tmp_path: Path) -> None:
+def test_scales_have_ends_and_extremes(tmp_path: Path) -> None:
     said = recorded(tmp_path, scale=[4.0, 4.0, 16.0, 8.0, 1.0, 2.0], norm=[1.0] * 6)
     found = numbers(said, "scale")
     assert [found[name][0] for name in ("from", "to", "low", "high")] == [4, 2, 1, 16]
 
 
-def test_a_restart_and_an_alarm_have_their_steps(tmp_path: Path) -> None:
+def test_restarts_and_alarms_have_steps(tmp_path: Path) -> None:
     told = [None] * 9
     told[5] = "no parameter has moved"
     alarm = recorded(tmp_path, scale=[8.0] * 9, alarm=told)
     assert [each.first for each in alarm.statements if each.kind == "alarm"] == [5]
 
-    again = logged(*(f"step: {step}, loss: {2 + line}" for line, step in enumerate([0, 5, 6, 1, 4])))
+    again = logged(*(f"step: {step}, loss: 2.{step}" for step in (0, 5, 6, 1, 4)))
     assert [each.lines for each in again.statements if each.kind == "restarted"] == [(3, 4)]
 
 
-def test_what_came_again_has_no_old_alarm(tmp_path: Path) -> None:
+def test_a_restart_forgets_old_alarms(tmp_path: Path) -> None:
     with RunFile(tmp_path / "run.jsonl", {}) as file:
         for step in (0, 1, 2):
             file.append({"step": step, "scale": 8.0, "alarm": "still" if step == 2 else None})
@@ -205,7 +214,7 @@ def test_one_sick_rank_is_enough(sick: int) -> None:
     assert logged(*lost).verdict == "wrong"
 
 
-def test_few_skips_of_few_steps_are_a_doubt(tmp_path: Path) -> None:
+def test_short_runs_leave_a_doubt(tmp_path: Path) -> None:
     two = recorded(tmp_path, **trained(range(9, 48, 24), steps=48))
     (tmp_path / "run.jsonl").unlink()
     three = recorded(tmp_path, **trained(range(9, 48, 16), steps=48))
@@ -219,8 +228,8 @@ def test_few_skips_of_few_steps_are_a_doubt(tmp_path: Path) -> None:
     every=st.sampled_from([1, 5, 10]),
     begin=st.integers(10, 16),
 )
-def test_growths_that_are_not_printed_are_counted(interval: int, level: int, every: int, begin: int) -> None:
-    """DeepSpeed prints no growth: what is said of growths and of their interval holds for the run."""
+def test_hidden_growths_are_counted(interval: int, level: int, every: int, begin: int) -> None:
+    """DeepSpeed prints no growth: what is said of growths holds for the run."""
     rule = dialects.get(
         "deepspeed.DynamicLossScaler",
         init=2.0**begin,
@@ -233,7 +242,8 @@ def test_growths_that_are_not_printed_are_counted(interval: int, level: int, eve
         state = update(rule, state, bad)
         steps.append(Step(scale, state.scale, bad, 1.0, 1.0))
 
-    said = explain(read_text("-", [text for text, _, _ in deepspeed(Drawn("healthy", tuple(steps), 0), every)]))
+    printed = deepspeed(Drawn("healthy", tuple(steps), 0), every)
+    said = explain(read_text("-", [text for text, _, _ in printed]))
     found = [each.numbers for each in said.statements if each.kind == "reconstructed"]
     assert found or every > 1
     first, *_, last = (at for at, step in enumerate(steps) if step.skipped)
@@ -243,11 +253,16 @@ def test_growths_that_are_not_printed_are_counted(interval: int, level: int, eve
         assert each["least"][0] <= interval <= each["most"][0]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 10)), min_size=1, max_size=60), st.sampled_from([2, 4, 8]))
+@given(
+    st.lists(st.tuples(st.booleans(), st.floats(0.1, 10)), min_size=1, max_size=60),
+    st.sampled_from([2, 4, 8]),
+)
 @example([(True, 1.0), (False, 2.0), (True, 3.0)], 2)
 def test_a_long_log_loses_no_skip(steps: list[tuple[bool, float]], entries: int) -> None:
     """Neighbours become one row where there are more than memory is for: their skips are added."""
-    lines = [f"step: {at}, skipped: {int(bad)}, grad_norm: {norm}\n" for at, (bad, norm) in enumerate(steps)]
+    lines = []
+    for at, (bad, norm) in enumerate(steps):
+        lines.append(f"step: {at}, skipped: {int(bad)}, grad_norm: {norm}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(history, "ENTRIES", entries)
         merged = read_text("-", lines)
@@ -258,7 +273,7 @@ def test_a_long_log_loses_no_skip(steps: list[tuple[bool, float]], entries: int)
 
 
 @pytest.mark.parametrize("scale", [5e-324, 1e308, INF, 0.0])
-def test_numbers_that_no_run_has_are_explained(tmp_path: Path, scale: float) -> None:
+def test_absurd_numbers_are_explained(tmp_path: Path, scale: float) -> None:
     for step in range(4):
         record = {"step": step, "scale": scale, "skipped": True, "norm": -INF, "loss": NAN}
         with RunFile(tmp_path / "run.jsonl", {}) as file:

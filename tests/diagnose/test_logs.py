@@ -1,12 +1,13 @@
 """What `ampsim explain` must say of each log in `logs.jsonl`, and what it must not say.
 
-A row of the file has the lines of a log and what is true of it. `file` is its name, where that matters.
+A row of the file has the lines of a log and what is true of it. `file` is the log's name, where
+that matters.
 
 - `verdict` is the verdict that it must have; `not` has verdicts that are false of it.
 - `found` has the kinds of findings that must be reported, each with the numbers that it must have.
 - `absent` has kinds that are false of the log; `unsaid` has text that is false of it.
 - `skips` is the number of skipped steps that the log proves: no more and no fewer.
-- `rows`, `step`, `loss`, `scale`, and `norm` are what its lines say; null where a line has no such number.
+- `rows`, `step`, `loss`, `scale`, and `norm` are what its lines say; null for no number.
 """
 
 import json

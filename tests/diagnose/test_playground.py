@@ -27,8 +27,8 @@ def played(tasks: list[dict[str, Any]]) -> list[tuple[list[float], dict[str, Any
     """Return what the JavaScript machine makes of histories: each scale, and how it gave up."""
     judge = Path(__file__).with_name("judge_machine.js")
     command = [str(NODE), str(judge), str(MACHINE)]
-    given = json.dumps(tasks)
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)  # noqa: S603
+    pipe = {"input": json.dumps(tasks), "stdout": subprocess.PIPE, "text": True}
+    done = subprocess.run(command, check=True, **pipe)  # noqa: S603
     found = json.loads(done.stdout)["played"]
     return [([float(scale) for scale in each["scale"]], each["raised"]) for each in found]
 
@@ -67,7 +67,7 @@ def drawn(base: Rule, random: np.random.Generator) -> Rule:
 
 
 def in_python(rule: Rule, flags: list[bool]) -> tuple[list[float], int | None]:
-    """Return what the reference makes of a history: each scale, and the step at which it gave up."""
+    """Return each scale that the reference makes, and the step at which it gave up."""
     scales: list[float] = []
     try:
         for state in states(rule, flags):
@@ -88,7 +88,8 @@ def test_javascript_equals_python_on_drawn_rules() -> None:
 
     tasks = []
     for rule, its in zip(rules, flags, strict=True):
-        tasks.append({"rule": rule_data(rule), "found_inf": [int(f) for f in its], "is_async": None})
+        numbers = [int(flag) for flag in its]
+        tasks.append({"rule": rule_data(rule), "found_inf": numbers, "is_async": None})
     gave_up = 0
     for rule, its, (scales, raised) in zip(rules, flags, played(tasks), strict=True):
         expected, step = in_python(rule, its)
@@ -100,4 +101,5 @@ def test_javascript_equals_python_on_drawn_rules() -> None:
 
 def test_the_committed_page_is_current() -> None:
     committed = TESTS.parent / "figures" / "playground.html"
-    assert committed.read_text("utf-8") == page(), "run `ampsim playground -o figures/playground.html`"
+    # To renew it: ampsim playground -o figures/playground.html
+    assert committed.read_text("utf-8") == page()

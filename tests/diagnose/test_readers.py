@@ -1,4 +1,4 @@
-"""A file is read whatever its encoding, and as far as it is whole; a file without a run is refused."""
+"""A file is read in any encoding, as far as it is whole; one without a run is refused."""
 
 import codecs
 import functools
@@ -46,20 +46,29 @@ def test_a_restarted_run_keeps_its_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", ["", "\n \n", "hello\nworld\n", "\0\0\0", "{" * 1000, "loss of data\n", "1,2.5,65536\n2,2.4,65536\n"]
+    "data",
+    [
+        "",
+        "\n \n",
+        "hello\nworld\n",
+        "\0\0\0",
+        "{" * 1000,
+        "loss of data\n",
+        "1,2.5,65536\n2,2.4,65536\n",
+    ],
 )
-def test_a_file_without_a_run_is_refused(tmp_path: Path, data: str) -> None:
+def test_files_without_runs_are_refused(tmp_path: Path, data: str) -> None:
     with pytest.raises(NothingReadError, match=r"train\.log"):
         read(tmp_path, data)
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     with pytest.raises(NothingReadError, match="tfevents"):
         read_history(tmp_path)
 
 
-def test_the_lines_that_a_refusal_asks_for_are_read(tmp_path: Path) -> None:
+def test_a_refusal_shows_readable_lines(tmp_path: Path) -> None:
     with pytest.raises(NothingReadError) as refused:
         read(tmp_path, "hello\n")
     history = read(tmp_path, str(refused.value).split("'")[1])
@@ -68,12 +77,12 @@ def test_the_lines_that_a_refusal_asks_for_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}'])
-def test_a_record_without_a_step_is_damaged(tmp_path: Path, record: str) -> None:
+def test_records_need_a_step(tmp_path: Path, record: str) -> None:
     with pytest.raises(DamagedFileError, match=r"line 2: .*step"):
         read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')
 
 
-def test_bytes_that_are_no_text_lose_nothing_else(tmp_path: Path) -> None:
+def test_damaged_bytes_lose_nothing_else(tmp_path: Path) -> None:
     damaged = b"step 1 loss: 2.0 scale: 8\n\xff\xfe\x00 loss\nstep 2 loss: 1.0 scale: 4\nstep 3 lo"
     assert read(tmp_path, damaged).scale.tolist() == [8.0, 4.0]
 
@@ -98,7 +107,7 @@ def test_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "followed by noise"])
-def test_a_torn_archive_is_read_so_far(tmp_path: Path, damage: str) -> None:
+def test_torn_archives_are_read(tmp_path: Path, damage: str) -> None:
     packed = gzip.compress(LOG.encode())
     data = packed[:-8] if damage == "torn" else packed + packed[:10] + b"\xff"
     history = read(tmp_path, data)
@@ -106,7 +115,7 @@ def test_a_torn_archive_is_read_so_far(tmp_path: Path, damage: str) -> None:
     assert "torn" in history.notes[0]
 
 
-def test_a_damaged_or_endless_archive_is_refused(tmp_path: Path) -> None:
+def test_damaged_or_endless_archives_are_refused(tmp_path: Path) -> None:
     flipped = bytearray(gzip.compress(LOG.encode()))
     flipped[15] ^= 255
     many = functools.reduce(lambda data, _: gzip.compress(data, 1), range(1200), LOG.encode())
@@ -115,7 +124,7 @@ def test_a_damaged_or_endless_archive_is_refused(tmp_path: Path) -> None:
             read(tmp_path, data)
 
 
-def test_an_interrupted_reading_keeps_what_was_read(tmp_path: Path) -> None:
+def test_an_interrupted_reading_is_kept(tmp_path: Path) -> None:
     path, asked = tmp_path / "train.log", []
     lines = (f"step {i}, loss: 2.5, loss_scale: 65536, grad_norm: 1.{i}\n" for i in range(120_000))
     path.write_text("".join(lines))

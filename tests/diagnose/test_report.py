@@ -57,7 +57,7 @@ def counts_of(values: np.ndarray) -> np.ndarray:
 
 
 def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "") -> History:
-    """Return a run whose scale halves after each skip; with a name, all that has a name has this one."""
+    """Return a run whose scale halves after each skip; all of its names are this one."""
     alarms = [(0, name)] if name else []
     builder = HistoryBuilder(f"runs/{name}", "ampsim.watch", {name: name}, [name], alarms=alarms)
     for step in range(steps):
@@ -67,7 +67,8 @@ def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "")
             builder.bad[step] = {name: "has inf"}
             scale /= 2
         if step % 20 == 0:
-            builder.samples.append(Sample(step, {f"{name}.w": counts_of(np.exp2(np.arange(-50.0, 0.0)))}))
+            counts = counts_of(np.exp2(np.arange(-50.0, 0.0)))
+            builder.samples.append(Sample(step, {f"{name}.w": counts}))
     return builder.finish()
 
 
@@ -76,7 +77,7 @@ def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "")
 @example(HOSTILE[1])
 @example(HOSTILE[2])
 @example("</script/><img src=x>")
-def test_data_comes_back_and_adds_no_markup(text: str) -> None:
+def test_data_comes_back_without_markup(text: str) -> None:
     page = Page(assemble("t", [], {text: [text]}, ""))
     assert page.data == {text: [text]}
     assert not set("<>&") & set(page.json)
@@ -96,7 +97,7 @@ def test_no_name_becomes_markup(name: str) -> None:
     page.encode()
 
 
-def test_a_page_loads_nothing_and_is_small() -> None:
+def test_pages_load_nothing() -> None:
     text = report(history(400, range(300, 400)))
     page = Page(text)
     for tag, attributes in page.tags:
@@ -113,12 +114,12 @@ def test_what_json_cannot_hold_is_refused(value: float) -> None:
 
 
 @pytest.mark.parametrize("script", ["'</SCRIPT>'", "<!-- x"])
-def test_a_script_that_ends_early_is_refused(script: str) -> None:
+def test_scripts_that_end_early_are_refused(script: str) -> None:
     with pytest.raises(ValueError, match="expected neither"):
         assemble("t", [script], {}, "")
 
 
-def test_a_page_has_the_verdict_and_the_step() -> None:
+def test_pages_have_verdict_and_step() -> None:
     well, sick = Page(report(history(400, [100, 200]))), Page(report(history(400, range(300, 400))))
     assert "Healthy" in well.text
     assert "2 steps" in well.text
@@ -126,11 +127,12 @@ def test_a_page_has_the_verdict_and_the_step() -> None:
     assert ("button", {"class": "go", "data-step": "300"}) in sick.tags
 
 
-def test_a_page_draws_the_run_as_it_went_on() -> None:
+def test_pages_draw_the_later_start() -> None:
     """Of a run that went back to step 1 the steps that came again are drawn."""
     builder = HistoryBuilder("-", "test")
     for row, step in enumerate([0, 1, 2, 1, 2]):
-        builder.add(step, scale=float(row), norm=float(row), loss=float(row), skipped=float(row % 2))
+        value = float(row)
+        builder.add(step, scale=value, norm=value, loss=value, skipped=value % 2)
     data = Page(report(builder.finish())).data
     assert data["step"] == packed(np.array([0.0, 1, 2]), "float64")
     assert [data[name] for name in ("scale", "norm", "loss")] == [packed(np.array([0.0, 3, 4]))] * 3
@@ -138,7 +140,7 @@ def test_a_page_draws_the_run_as_it_went_on() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_arrays_come_back_with_inf_and_nan(dtype: str) -> None:
+def test_arrays_come_back(dtype: str) -> None:
     import base64
 
     values = np.array([0.1, np.inf, np.nan, 65536.0, 1e300])
@@ -148,7 +150,7 @@ def test_arrays_come_back_with_inf_and_nan(dtype: str) -> None:
     np.testing.assert_array_equal(np.frombuffer(base64.b64decode(text), kind), expected)
 
 
-def test_a_count_of_skips_has_its_range_of_steps() -> None:
+def test_counted_skips_have_a_range() -> None:
     builder = HistoryBuilder("-", "Megatron")
     for step, skipped in ((10, 2.0), (20, 3.0), (22, 1.0)):
         builder.add(step, skipped=skipped, scale=8.0)
@@ -156,9 +158,10 @@ def test_a_count_of_skips_has_its_range_of_steps() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.0**-5, 1.0, 65536.0])
-def test_the_share_lost_is_that_of_float16(scale: float) -> None:
+def test_lost_share_is_float16s(scale: float) -> None:
     random = np.random.default_rng(0)
-    values = np.exp2(random.integers(-60, 10, 5000).astype(float)) * random.uniform(1.01, 1.99, 5000)
+    binades = np.exp2(random.integers(-60, 10, 5000).astype(float))
+    values = binades * random.uniform(1.01, 1.99, 5000)
     builder = HistoryBuilder("-", "test", samples=[Sample(0, {"a.0.w": counts_of(values)})])
     builder.add(0, scale=scale)
     found = exponents(builder.finish())
@@ -194,7 +197,12 @@ def recorded(tmp_path: Path) -> Path:
     path = tmp_path / "run.jsonl"
     with RunFile(path, {"device": "cpu"}) as file:
         for step in range(40):
-            record: dict[str, Any] = {"step": step, "scale": 1024.0, "skipped": step == 7, "norm": 1.0}
+            record: dict[str, Any] = {
+                "step": step,
+                "scale": 1024.0,
+                "skipped": step == 7,
+                "norm": 1.0,
+            }
             if step % 10 == 0:
                 record["by_parameter"] = {"w": pack_counts(counts_of(np.ones(4)))}
             file.append(record)
@@ -221,10 +229,14 @@ def test_a_page_never_replaces_its_run(recorded: Path, tmp_path: Path) -> None:
         assert recorded.read_bytes() == before
 
 
-def test_what_cannot_be_read_or_written_ends_with_2(recorded: Path, tmp_path: Path) -> None:
+def test_unreadable_and_unwritable_files_exit_2(recorded: Path, tmp_path: Path) -> None:
     (tmp_path / "noise.bin").write_bytes(bytes(range(256)) * 9)
     nowhere = tmp_path / "no" / "page.html"
-    for arguments in ([tmp_path / "none.jsonl"], [tmp_path / "noise.bin"], [recorded, "-o", nowhere]):
+    for arguments in (
+        [tmp_path / "none.jsonl"],
+        [tmp_path / "noise.bin"],
+        [recorded, "-o", nowhere],
+    ):
         code, said = run("report", *arguments)
         assert code == 2
         assert re.match("ampsim: ", said)

@@ -54,7 +54,10 @@ def false(log: Log, each: Statement) -> str:
         since = 0 if log.form in ("DeepSpeed", "fused") or each.kind == "rate counts" else log.first
         if low > log.run.skips(since, log.last):
             return f"at least {low} skips, and there were {log.run.skips(log.first, log.last)}"
-    if each.unit == "step" and log.form not in ("fairseq", "epochs"):  # these count updates, or epochs
+    if each.unit == "step" and log.form not in (
+        "fairseq",
+        "epochs",
+    ):  # these count updates, or epochs
         alone = [log.lines[at - 1] for at in each.lines if at <= len(log.lines)]
         alone = [log.number(first) for text, first, last in alone if first == last and not NUMBERED.search(text)]
         if alone and not each.first - 1 <= min(alone) <= max(alone) <= each.last + 1:
@@ -154,7 +157,20 @@ def lies(log: Log) -> list[str]:
 @example(Log("thrash", "fused", count=30, begin=0, seed=104, every=5, stop=25, resumed=20))
 @example(Log("never started", "gan", count=20, begin=0, seed=0, every=1, torn=True))
 @example(Log("thrash", "fused", count=20, begin=0, seed=0, every=10, late=True))
-@example(Log("healthy", "Megatron", count=20, begin=0, seed=0, every=5, width=60, torn=True, stop=10, hole=5))
+@example(
+    Log(
+        "healthy",
+        "Megatron",
+        count=20,
+        begin=0,
+        seed=0,
+        every=5,
+        width=60,
+        torn=True,
+        stop=10,
+        hole=5,
+    )
+)
 @example(Log("never started", "gan", count=20, begin=0, seed=3, every=1))
 @example(Log("searching", "fairseq", count=20, begin=0, seed=0, every=10, torn=True, twice=True))
 @example(Log("scale 0", "fairseq", count=20, begin=1, seed=0, every=10, torn=True, twice=True))

@@ -77,7 +77,7 @@ def test_optimizers_may_step_at_different_rates(path, kind):
     assert found[1]["bad"] == {"a": "has inf"}
 
 
-def test_no_step_of_any_optimizer_is_lost(path):
+def test_no_optimizer_step_is_lost(path):
     (a, first), (b, second), (c, last) = one(), one(), one()
     with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, every=0):
         for number in range(5):
@@ -114,7 +114,7 @@ def test_steps_on_a_thread_are_recorded(path, depth):
     assert [record["norm"] for record in found] == [math.inf if bad else i + 1.0 for i, bad in enumerate(flags)]
 
 
-def test_an_error_on_the_thread_leaves_close(path):
+def test_close_raises_the_threads_error(path):
     param, optimizer = one()
     thread = ampsim.torch.OptimizerThread()
     scaler = ampsim.torch.GradScaler("cpu", launch=thread.launch)
@@ -168,7 +168,7 @@ def test_a_wrapped_optimizer_is_found(path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scaler_that_was_replaced_is_told_once(path, kind):
+def test_a_replaced_scaler_warns_once(path, kind):
     param, optimizer = one()
     with watch({"w": param}, optimizer, scaler := kind("cpu"), to=path):
         iterate(scaler, optimizer, param)
@@ -180,7 +180,7 @@ def test_a_scaler_that_was_replaced_is_told_once(path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_set_or_loaded_scale_is_seen(path, kind):
+def test_set_and_loaded_scales_are_seen(path, kind):
     param, optimizer = one()
     scaler = kind("cpu", init_scale=8.0)
     with watch({"w": param}, optimizer, scaler, to=path) as run:
@@ -195,7 +195,7 @@ def test_a_set_or_loaded_scale_is_seen(path, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
-def test_gradients_of_every_dtype_have_a_norm(path, kind, dtype):
+def test_every_dtype_has_a_norm(path, kind, dtype):
     param, optimizer = one(1.0, dtype=dtype)
     scaler = kind("cpu", init_scale=8.0, enabled=dtype == torch.float32)
     with watch({"w": param}, optimizer, scaler, to=path, every=1, still=1):
@@ -207,7 +207,7 @@ def test_gradients_of_every_dtype_have_a_norm(path, kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sparse_empty_and_missing_gradients_are_read(path, kind):
+def test_sparse_and_missing_gradients(path, kind):
     model = nn.ModuleDict({"table": nn.Embedding(9, 2, sparse=True), "unused": nn.Linear(2, 2)})
     model.register_parameter("empty", nn.Parameter(torch.zeros(0)))
     model["unused"].bias.requires_grad_(False)
@@ -222,7 +222,7 @@ def test_sparse_empty_and_missing_gradients_are_read(path, kind):
     assert record["by_parameter"]["table.weight"]["counts"] == [2, 2]
 
 
-def test_a_subclass_is_read_before_it_clips(path):
+def test_subclasses_are_read_before_clipping(path):
     class Clipping(torch.amp.GradScaler):
         def step(self, optimizer, *args, **kwargs):
             self.unscale_(optimizer)
@@ -237,7 +237,7 @@ def test_a_subclass_is_read_before_it_clips(path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_of_on_skip_leaves_update(path, kind):
+def test_update_raises_the_error_of_on_skip(path, kind):
     def refuse(record):
         raise KeyError(record["step"])
 
@@ -252,7 +252,7 @@ def test_an_error_of_on_skip_leaves_update(path, kind):
     assert scaler.get_scale() == 2.0
 
 
-def test_what_is_logged_too_late_is_told(path):
+def test_late_logs_warn(path):
     param, optimizer = one()
     run = watch({"w": param}, optimizer, to=path)
     run.log(loss=np.float32(1.5), right=torch.tensor([[True]]))
@@ -362,7 +362,7 @@ def test_gradients_unscaled_before_watching_are_left(path):
     assert [record["norm"] for record in records(path)] == [3.0]
 
 
-def test_a_scale_of_zero_has_no_norm(path):
+def test_scale_zero_has_no_norm(path):
     param, optimizer = one()
     with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path):
         iterate(scaler, optimizer, param)

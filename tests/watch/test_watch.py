@@ -148,7 +148,7 @@ def test_skips_are_told_per_optimizer(tmp_path, watched):
     assert record["norm"] == math.inf
 
 
-def test_every_and_names_choose_what_is_sampled(tmp_path):
+def test_every_and_names_choose_samples(tmp_path):
     train("sgd", "torch", [0.0] * 5, False, 1, to=tmp_path / "run.jsonl", every=2, names="2.*")
     sampled = [record.get("by_parameter", {}).keys() for record in records(tmp_path / "run.jsonl")]
     assert sampled == [{"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}]
@@ -156,7 +156,7 @@ def test_every_and_names_choose_what_is_sampled(tmp_path):
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
 @pytest.mark.parametrize(("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)])
-def test_a_run_that_stands_still_is_told(tmp_path, kind, moves, told):
+def test_a_standstill_is_told(tmp_path, kind, moves, told):
     steps = [0.0 if moves else math.inf for moves in moves]
     with pytest.warns(RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"):
         train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", still=3)
@@ -165,7 +165,7 @@ def test_a_run_that_stands_still_is_told(tmp_path, kind, moves, told):
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
-def test_on_skip_and_skipped_say_it_in_time(tmp_path, kind):
+def test_skips_are_told_in_time(tmp_path, kind):
     seen, model = [], make()
     optimizer, scaler = OPTIMIZERS["fused"](model.parameters()), SCALERS[kind]()
 
@@ -246,7 +246,7 @@ def start(path, grads, **options):
             optimizer.step()
 
 
-def test_a_restart_continues_after_the_last_step(tmp_path):
+def test_restarts_continue_the_steps(tmp_path):
     path, new = tmp_path / "run.jsonl", tmp_path / "new.jsonl"
     start(path, [1.0, 2.0])
     start(path, [])
@@ -256,7 +256,7 @@ def test_a_restart_continues_after_the_last_step(tmp_path):
     assert [record["step"] for record in records(new)] == [2, 3]
 
 
-def test_a_run_may_return_to_a_checkpoint(tmp_path):
+def test_runs_return_to_checkpoints(tmp_path):
     path = tmp_path / "run.jsonl"
     start(path, [1.0, 2.0, 3.0, 4.0])
     start(path, [5.0], first_step=1)
@@ -264,7 +264,7 @@ def test_a_run_may_return_to_a_checkpoint(tmp_path):
     assert [record["step"] for record in records(path)] == [0, 1, 2, 3, 1, 2]
 
 
-def test_what_is_logged_is_what_it_was_then(tmp_path):
+def test_logged_values_are_copied(tmp_path):
     param = nn.Parameter(torch.ones(1))
     with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
         loss = torch.tensor(3.0)
@@ -313,7 +313,7 @@ def test_a_value_belongs_to_its_step(tmp_path, late):
     assert not model._forward_pre_hooks
 
 
-def test_an_evaluation_logs_to_the_last_step(tmp_path):
+def test_evaluations_log_to_the_last_step(tmp_path):
     model = nn.Linear(2, 1)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
     with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
@@ -368,7 +368,7 @@ class Kept:
         self.closed += 1
 
 
-def test_a_full_sink_ends_neither_run_nor_others():
+def test_a_full_sink_ends_nothing():
     sinks = [Kept(1), Kept(), Kept(0), Kept()]
     with pytest.warns(RuntimeWarning, match="no space left") as warned:
         model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=sinks)
@@ -395,7 +395,7 @@ class Tracker:
         self.histograms.append(given)
 
 
-def test_a_tracker_is_told_numbers_and_histograms():
+def test_trackers_get_numbers_and_histograms():
     tracker = Tracker()
     counts = np.zeros(280, np.int64)
     counts[[0, 148, 150, 153]] = 4, 1, 2, 1  # 4 zeros, and elements of 2^-2, 2^0, and 2^3
@@ -418,7 +418,7 @@ def test_a_tracker_is_told_numbers_and_histograms():
     assert edges == [-1.5, 0.5, 3.5]
 
 
-def test_the_head_of_a_file_describes_the_run(tmp_path):
+def test_a_files_head_describes_it(tmp_path):
     model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
     watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
     head = read_run(tmp_path / "run.jsonl")
