@@ -64,14 +64,14 @@ OTHERS = [jax.nn.relu, "float32", jnp.float32, np.float16, object()]
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: type(other).__name__)  # no addresses: workers must agree
-@pytest.mark.parametrize("value", [1.0, math.inf])
-def test_what_is_no_array_is_passed_over(other, value) -> None:
-    tree = {"w": jnp.array([value]), "other": other}
-    assert bool(all_finite(tree)) == math.isfinite(value)
+def test_what_is_no_array_is_passed_over(other) -> None:
+    assert all_finite({"w": jnp.array([1.0]), "other": other})
+    tree = {"w": jnp.array([math.inf]), "other": other}
+    assert not all_finite(tree)
     for result in (LossScale.create().scale(tree), LossScale.create().unscale(tree, widen=True)):
         assert result["other"] is other
     chosen = select_tree(jnp.bool_(0), {**tree, "w": jnp.zeros(1)}, tree)
-    assert (chosen["other"], chosen["w"].tolist()) == (other, [value])
+    assert (chosen["other"], chosen["w"].tolist()) == (other, [math.inf])
 
 
 class Wrapped:

@@ -44,7 +44,7 @@ unscale_compiled = jax.jit(LossScale.unscale)
 
 
 @on_both
-@pytest.mark.parametrize("scale", [1.0, 1700.0, 3.3, 2.0**16, 1e-3])
+@pytest.mark.parametrize("scale", [1700.0, 2.0**16, 1e-3])
 def test_gradients_are_unscaled_to_torchs_bits(device, scale) -> None:
     exponents = np.arange(-100 if device == "cpu" else -149, 110)  # a CPU takes subnormals for 0
     grads = (1.2345678 * 2.0 ** exponents.repeat(3) * np.tile([1.0, -1.1, 1.7], len(exponents))).astype(np.float32)
