@@ -57,10 +57,6 @@ class MinForMax(CarriesNoKey):
     op = dist.ReduceOp.MIN
 
 
-class MeanForMax(CarriesNoKey):
-    op = dist.ReduceOp.AVG
-
-
 class SkipsLocally(Right):
     """Each rank skips for itself."""
 
@@ -135,27 +131,11 @@ class AsksOnlyIfItFound(Right):
             super().agree(optimizer, found)
 
 
-class AsksOnlyWithGradients(Right):
-    def agree(self, optimizer, found):
-        if any(param.grad is not None for group in optimizer.param_groups for param in group["params"]):
-            super().agree(optimizer, found)
-
-
 class RaisesWithoutGradients(Right):
     def agree(self, optimizer, found):
         super().agree(optimizer, found)
         if all(param.grad is None for group in optimizer.param_groups for param in group["params"]):
             raise ValueError("nothing to check")
-
-
-class LooksBeforeTheWait(Right):
-    """The flag is read while the collective is under way."""
-
-    def agree(self, optimizer, found):
-        mine = found.clone()
-        self.work = dist.all_reduce(mine, dist.ReduceOp.MAX, self.ranks, async_op=True)
-        found.copy_(mine)
-        self.work.wait()
 
 
 class PollsInTurn(CarriesNoKey):
@@ -187,11 +167,6 @@ class ReducesBeforeAllLooked(Right):
             torch._amp_foreach_non_finite_check_and_unscale_([late], found[torch.device("cpu")], inverse)
 
 
-class HearsRankZeroOnly(Right):
-    def agree(self, optimizer, found):
-        dist.broadcast(found, group=self.ranks, group_src=0)
-
-
 class CountsOverflowingRanks(Right):
     """The scale falls once per rank that overflows."""
 
@@ -203,20 +178,6 @@ class CountsOverflowingRanks(Right):
     def update(self, new_scale=None):
         super().update(new_scale)
         self._scale *= 0.5 ** max(0.0, float(self.count) - 1)
-
-
-class CountsARankWithoutGradients(Right):
-    """An overflow lowers the scale once more where a rank has no gradients."""
-
-    def agree(self, optimizer, found):
-        self.empty = torch.tensor(float(all(p.grad is None for g in optimizer.param_groups for p in g["params"])))
-        dist.all_reduce(self.empty, self.op, self.ranks)
-        super().agree(optimizer, found)
-
-    def update(self, new_scale=None):
-        twice = bool(self.empty) and any(map(bool, self.flags()))
-        super().update(new_scale)
-        self._scale *= 0.5**twice
 
 
 class CountsOptimizers(Right):
@@ -250,16 +211,6 @@ class LeavesAfterASkip(Right):
         super().agree(optimizer, found)
 
 
-class AsksOtherwiseOnTheLastRank(Right):
-    """One rank runs a version that gathers."""
-
-    def agree(self, optimizer, found):
-        if self.ranks.rank() < self.ranks.size() - 1:
-            super().agree(optimizer, found)
-        else:
-            dist.all_gather([found.clone() for _ in range(self.ranks.size())], found, self.ranks)
-
-
 class RaisesOnItsOwnOverflow(Right):
     def agree(self, optimizer, found):
         own = bool(found)
@@ -272,16 +223,6 @@ class LoadsOnRankZero(Right):
     def load_state_dict(self, state_dict):
         if self.ranks.rank() == 0:
             super().load_state_dict(state_dict)
-
-
-class LosesTheStreakOnLoad(Right):
-    def load_state_dict(self, state_dict):
-        super().load_state_dict({**state_dict, "_growth_tracker": 0})
-
-
-class BeginsApart(Right):
-    def __init__(self, group):
-        super().__init__(group, 1024.0 * (1 + group.rank()))
 
 
 class WillGrowApart(Right):
@@ -311,20 +252,6 @@ class StepsTwiceOnTheLastRank(Right):
         return result
 
 
-class ForgetsItsSteps(Right):
-    """Counts of steps are cleared with the flags, on one rank."""
-
-    def update(self, new_scale=None):
-        super().update(new_scale)
-        for state in self.stepped.state.values() if self.ranks.rank() else ():
-            if "step" in state:
-                state["step"].zero_()
-
-    def step(self, optimizer, *args, **kwargs):
-        self.stepped = optimizer
-        return super().step(optimizer, *args, **kwargs)
-
-
 class LooksAtItsShard(Right):
     """For DTensors: each rank looks at the part that it has, and asks nobody."""
 
@@ -339,31 +266,22 @@ WRONG = {
     CarriesNoKey: "a_rank_that_parts_misleads_nobody",
     SumForMax: "parameters_stay_finite",
     MinForMax: "no_rank_steps_on_an_overflow",
-    MeanForMax: "parameters_stay_finite",
     SkipsLocally: "verdicts_agree",
     AgreesAfterTheSteps: "verdicts_agree",
     UpdatesBeforeTheConsensus: "scales_agree",
     AgreesOnTheFirstOptimizer: "verdicts_agree",
     AgreesOnUnfusedOnly: "verdicts_agree",
     AsksOnlyIfItFound: "nobody_waits_for_ever",
-    AsksOnlyWithGradients: "nobody_waits_for_ever",
     RaisesWithoutGradients: "a_rank_without_gradients_takes_part",
-    LooksBeforeTheWait: "verdicts_agree",
     PollsInTurn: "verdicts_agree",
     ReducesBeforeAllLooked: "no_rank_steps_on_an_overflow",
-    HearsRankZeroOnly: "no_rank_steps_on_an_overflow",
     CountsOverflowingRanks: "one_overflow_on_ranks_is_one_overflow",
-    CountsARankWithoutGradients: "one_overflow_on_ranks_is_one_overflow",
     CountsOptimizers: "one_overflow_on_ranks_is_one_overflow",
     UpdatesOnRankZero: "scales_agree",
     LeavesAfterASkip: "nobody_waits_for_ever",
-    AsksOtherwiseOnTheLastRank: "nobody_waits_for_ever",
     RaisesOnItsOwnOverflow: "no_rank_raises",
     LoadsOnRankZero: "resume_with_one_ranks_file_is_invisible",
-    LosesTheStreakOnLoad: "resume_with_one_ranks_file_is_invisible",
-    BeginsApart: "scales_agree",
     WillGrowApart: "scales_agree",
     SkipsAfterASkip: "clean_steps_are_taken",
     StepsTwiceOnTheLastRank: "step_counts_agree",
-    ForgetsItsSteps: "step_counts_agree",
 }

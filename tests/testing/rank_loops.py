@@ -64,16 +64,6 @@ def averaged(t, group, batch):
     finish(t)
 
 
-@looping()
-def averaged_by_the_default_group(t, group, batch):
-    backward(t, batch)
-    if dist.is_initialized():
-        for param in t.params():
-            dist.all_reduce(param.grad, dist.ReduceOp.AVG)
-        assert (dist.get_world_size(), dist.get_rank()) == (2, group.rank())
-    finish(t)
-
-
 @looping(ADAM)
 def sharded(t, group, batch):
     """Each rank keeps its own gradients, and the scaler is told what the others found."""
@@ -159,23 +149,6 @@ def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
     finish(t)
 
 
-@looping(said="moves in a step that all must skip")
-def verdicts_are_added_and_one_is_looked_for(t, group, batch):
-    backward(t, batch)
-    for flag in flags(t) if group else ():
-        dist.all_reduce(flag, dist.ReduceOp.SUM, group)
-        flag.copy_(flag == 1)
-    finish(t)
-
-
-@looping(said="moves in a step that all must skip")
-def averaged_after_the_check(t, group, batch):
-    backward(t, batch)
-    t.scaler.unscale_(t.optimizer)
-    mean(t, group)
-    finish(t)
-
-
 @looping(ADAM, said="scaler.scale is 256.0, expected 128.0")
 def pytorch_136009_scales_differ(t, group, batch):
     """The step knows of all ranks, the scale only of its own."""
@@ -220,15 +193,6 @@ def summed_and_not_divided(t, group, batch):
     backward(t, batch)
     for param in t.params() if group else ():
         dist.all_reduce(param.grad, group=group)
-    finish(t)
-
-
-@looping(said="model.2.bias[0] is")
-def the_last_one_is_not_averaged(t, group, batch):
-    backward(t, batch)
-    for param in t.params()[:-1] if group else ():
-        dist.all_reduce(param.grad, group=group)
-        param.grad /= group.size()
     finish(t)
 
 

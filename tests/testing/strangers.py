@@ -218,11 +218,6 @@ class ComparesByEquality(Stranger):
         return streak == self.interval
 
 
-class NeverBacksOff(Stranger):
-    def lowered(self, scale):
-        return scale
-
-
 class GrowsOnOverflow(Stranger):
     def lowered(self, scale):
         return self.raised(scale)
@@ -301,16 +296,6 @@ class FiniteBySum(Stranger):
         return not math.isfinite((grad.to_dense() if grad.is_sparse else grad).sum())
 
 
-class FiniteByNorm(Stranger):
-    def is_bad(self, grad):
-        return not math.isfinite((grad.to_dense() if grad.is_sparse else grad).norm())
-
-
-class DoesNotCheckSparse(Stranger):
-    def is_bad(self, grad):
-        return not grad.is_sparse and super().is_bad(grad)
-
-
 class ChecksOneSparseGradient(Stranger):
     def overflows(self, params):
         first, *_ = [param for param in params if param.grad.is_sparse] or [None]
@@ -349,11 +334,6 @@ class AllowsFloat16(Stranger):
 class DividesThroughFloat16(Stranger):
     def divided(self, grad, scale):
         return grad.half().to(grad.dtype) / scale
-
-
-class ReciprocalInFloat16(Stranger):
-    def divided(self, grad, scale):
-        return grad * torch.tensor(1 / scale).half().float()
 
 
 class FlushesSubnormals(Stranger):
@@ -414,11 +394,6 @@ class ScalesAlthoughDisabled(Stranger):
         return super().scale(outputs) if self.on else outputs * torch.tensor(self.now[0])
 
 
-class StepsAlthoughItOverflowed(Stranger):
-    def skip(self, optimizer):
-        return optimizer.step()
-
-
 class StepsByWhatIsFinite(Stranger):
     def skip(self, optimizer):
         for param in self.params(optimizer):
@@ -463,14 +438,6 @@ class OverrideRestartsTheStreak(Stranger):
         self.now = (float32(new_scale), 0)
 
 
-class KnowsOptimizersById(Stranger):
-    def step(self, optimizer, *args, **kwargs):
-        value = super().step(optimizer, *args, **kwargs)
-        if self.on:
-            self.seen[id(optimizer)].optimizer = None
-        return value
-
-
 # ------------------------------------------------------------------------------- wrong: checkpoints and threads
 
 
@@ -482,12 +449,6 @@ class DoesNotSaveTheStreak(Stranger):
 class DoesNotLoadTheInterval(Stranger):
     def load_state_dict(self, saved):
         super().load_state_dict({**saved, "every": self.interval})
-
-
-class LoadsBeforeItsFirstUseOnly(Stranger):
-    def load_state_dict(self, saved):
-        if self.used is None:
-            super().load_state_dict(saved)
 
 
 class SavesWhatGoesOn(Stranger):
@@ -519,17 +480,6 @@ class SharesAFlag(Stranger):
         return super().step(optimizer, *args, **kwargs)
 
 
-class SkipsByASharedFlag(Stranger):
-    """Its updates know of each optimizer's overflow, and its steps of what was looked at last."""
-
-    def find(self, optimizer):
-        self.flag = super().find(optimizer)
-        return self.flag
-
-    def take(self, optimizer):
-        return None if self.flag else super().take(optimizer)
-
-
 class LosesAnEntry(Stranger):
     """The table of optimizers is read, copied and written back."""
 
@@ -554,11 +504,6 @@ class CountsInAByte(Stranger):
     def advance(self, found):
         super().advance(found)
         self.now = (self.now[0], self.now[1] % 256)
-
-
-class WaitsForAThousandAtMost(Stranger):
-    def is_due(self, streak):
-        return streak >= min(self.interval, 1000)
 
 
 class ForgetsTheVerdictOfTheLastStep(Stranger):
@@ -612,11 +557,6 @@ class KeepsTheTensorThatItIsGiven(Stranger):
         if self.given is not None:
             self.now, self.given = (float(self.given), self.now[1]), None
         return super().scale(outputs)
-
-
-class DropsArguments(Stranger):
-    def refuse_closures(self, args, kwargs):
-        super().refuse_closures([each for each in args if callable(each)], kwargs)
 
 
 class RemembersParameters(Stranger):
@@ -676,31 +616,13 @@ class GoesOnInWhatItLoaded(Stranger):
             self.loaded["S"], self.loaded["n"] = self.now
 
 
-class SavesWhatWasThereBeforeItWasSet(Stranger):
-    saved = None
-
-    def state_dict(self):
-        self.saved = self.saved or super().state_dict()
-        return dict(self.saved)
-
-    def advance(self, found):
-        super().advance(found)
-        self.saved = None
-
-
 class CountsInTenths(Stranger):
     def is_due(self, streak):
         return sum([1 / self.interval] * streak) >= 1.0
 
 
-class SavesAByte(Stranger):
-    def state_dict(self):
-        return {**super().state_dict(), "n": self.now[1] % 256}
-
-
 WRONG = {  # -> the check that names it
     CountsInAByte: "growth_waits_for_the_interval",
-    WaitsForAThousandAtMost: "growth_waits_for_the_interval",
     ForgetsTheVerdictOfTheLastStep: "overflow_backs_off_once",
     AddsFlags: "finds_every_nonfinite",
     OppositeInfsCancel: "finds_every_nonfinite",
@@ -709,22 +631,18 @@ WRONG = {  # -> the check that names it
     DividesACopyOfWhatIsTransposed: "unscaling_by_a_power_of_two_is_exact",
     MultipliesTheLossItself: "loss_is_multiplied_by_the_scale",
     KeepsTheTensorThatItIsGiven: "override_keeps_the_streak",
-    DropsArguments: "step_returns_what_the_optimizer_returns",
     RemembersParameters: "overflow_in_any_parameter_group_skips",
     KeepsItsReciprocalWhenLoaded: "gradients_are_divided_where_they_lie",
     ShowsWhatIsLoadedLate: "a_state_dict_continues_the_run",
     SavesAnewWhenTheScaleChanges: "a_state_dict_continues_the_run",
     GoesOnInWhatItLoaded: "a_state_dict_is_a_snapshot",
-    SavesWhatWasThereBeforeItWasSet: "a_state_dict_continues_the_run",
     CountsInTenths: "growth_waits_for_the_interval",
-    SavesAByte: "a_state_dict_continues_the_run",
     KeepsTheStreak: "growth_waits_for_the_interval",
     GrowsOneLate: "growth_waits_for_the_interval",
     HasAFloorOfOne: "overflow_backs_off_once",
     HasACeiling: "growth_waits_for_the_interval",
     BacksOffEverySecondTime: "overflow_backs_off_once",
     ComparesByEquality: "growth_goes_on_when_the_interval_is_lowered",
-    NeverBacksOff: "overflow_backs_off_once",
     GrowsOnOverflow: "overflow_never_raises_the_scale",
     GrowsToInf: "scale_stays_finite",
     BacksOffTwice: "overflow_backs_off_once",
@@ -737,8 +655,6 @@ WRONG = {  # -> the check that names it
     IgnoresNegativeInf: "finds_every_nonfinite",
     LastDtypeWins: "finds_every_nonfinite",
     FiniteBySum: "clean_step_keeps_the_scale",
-    FiniteByNorm: "clean_step_keeps_the_scale",
-    DoesNotCheckSparse: "sparse_gradients_are_checked",
     ChecksOneSparseGradient: "sparse_gradients_are_checked",
     ChecksEvery64th: "finds_every_nonfinite",
     ForgetsWhatWasNotStepped: "overflow_that_is_unscaled_backs_off",
@@ -746,14 +662,12 @@ WRONG = {  # -> the check that names it
     DividesByTheNextScale: "unscale_divides_by_the_scale_of_the_loss",
     AllowsFloat16: "float16_gradients_are_refused",
     DividesThroughFloat16: "unscaling_by_a_power_of_two_is_exact",
-    ReciprocalInFloat16: "unscaling_by_a_power_of_two_is_exact",
     FlushesSubnormals: "unscaling_by_a_power_of_two_is_exact",
     UnscalesByTheScaleOfTheMoment: "an_update_between_two_steps_divides_nothing_wrong",
     DividesTwice: "unscale_divides_by_the_scale_of_the_loss",
     SkipAdvancesTheOptimizer: "skipped_step_changes_nothing",
     UpdatesAtTheFirstStep: "optimizers_of_one_loss_see_one_scale",
     ScalesAlthoughDisabled: "disabled_passes_everything_through",
-    StepsAlthoughItOverflowed: "skipped_step_changes_nothing",
     StepsByWhatIsFinite: "never_steps_on_nonfinite",
     DividesBeforeItRefuses: "unscaling_twice_is_refused",
     NeverSteps: "clean_step_is_taken",
@@ -762,14 +676,11 @@ WRONG = {  # -> the check that names it
     TakesClosures: "a_keyword_closure_is_refused",
     IgnoresASetter: "setters_take_effect",
     OverrideRestartsTheStreak: "override_keeps_the_streak",
-    KnowsOptimizersById: "optimizers_are_told_apart",
     DoesNotSaveTheStreak: "a_state_dict_continues_the_run",
     DoesNotLoadTheInterval: "a_state_dict_continues_the_run",
-    LoadsBeforeItsFirstUseOnly: "a_state_dict_continues_the_run",
     SavesWhatGoesOn: "a_state_dict_is_a_snapshot",
     LosesTheStreakWhenPickled: "pickling_is_invisible",
     SharesAFlag: "two_threads_step_two_optimizers",
-    SkipsByASharedFlag: "two_threads_step_two_optimizers",
     LosesAnEntry: "two_threads_step_two_optimizers",
     SavesHalfOfAnUpdate: "a_state_dict_is_never_torn",
 }

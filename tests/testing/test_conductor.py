@@ -2,7 +2,6 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -87,13 +86,6 @@ def test_without_a_bound_all_interleavings_are_seen() -> None:
     assert len(orders) == comb(6, 3)
 
 
-def test_the_fewest_preemptions_come_first() -> None:
-    seen: list[int] = []
-    explore(walkers(2, 2), check=lambda done: seen.append(done.preemptions))
-    assert seen == sorted(seen)
-    assert set(seen) == {0, 1, 2}
-
-
 def test_a_limit_ends_the_search_and_says_so() -> None:
     seen = explore(walkers(5, 5), limit=20)
     assert (seen.schedules, seen.exhausted) == (20, False)
@@ -172,12 +164,6 @@ def test_a_program_that_remembers_is_refused() -> None:
         explore(program)
 
 
-def test_a_choice_beyond_the_options_still_switches() -> None:
-    done = attempt(walkers(2, 2), {4: 7})
-    assert done.preemptions == 1
-    assert 1 <= done.schedule[4] <= 2
-
-
 def test_which_of_several_timeouts_fires_is_no_preemption_where_nobody_can_go_on() -> None:
     def program(c: Conductor) -> None:
         event = c.sync.Event()
@@ -190,7 +176,7 @@ def test_which_of_several_timeouts_fires_is_no_preemption_where_nobody_can_go_on
 
 
 def test_sparse_schedules_choose_among_the_others() -> None:
-    @settings(max_examples=30)
+    @settings(max_examples=200)
     @given(schedules(steps=4, switches=3, choices=2))
     def drawn(schedule: dict[int, int]) -> None:
         seen.update(schedule.items())
@@ -199,17 +185,6 @@ def test_sparse_schedules_choose_among_the_others() -> None:
     seen: set[tuple[int, int]] = set()
     drawn()
     assert seen == {(step, choice) for step in range(4) for choice in (1, 2)}
-
-
-def test_somebodys_handler_of_ctrl_c_is_left_where_it_is() -> None:
-    def handler(*_: object) -> None:
-        pass
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        assert run(lambda c: signal.getsignal(signal.SIGINT)).value is handler
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="there is one core")
@@ -225,11 +200,6 @@ def test_on_one_core_is_who_is_in_there_alone() -> None:
         os.sched_setaffinity(0, before)
 
 
-def test_a_negative_choice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"holds \{3: -1\}: expected"):
-        run(walkers(1), {3: -1})
-
-
 def test_a_schedule_that_breaks_is_blamed() -> None:
     class Broken:
         def begin(self) -> conductor.Chooser:
@@ -241,14 +211,6 @@ def test_a_schedule_that_breaks_is_blamed() -> None:
 
 
 # ---- names ----------------------------------------------------------------------------------------------------
-
-
-def test_names_are_made_unique() -> None:
-    def program(c: Conductor) -> None:
-        for _ in range(3):
-            c.spawn("worker", c.point, "x")
-
-    assert {step.task for step in run(program).trace} == {"main", "worker", "worker-2", "worker-3"}
 
 
 def test_a_check_that_fails_says_so() -> None:
@@ -266,16 +228,6 @@ def test_a_missing_extra_names_its_cure(package: str, extra: str, monkeypatch: p
     use = schedules if package == "hypothesis" else lambda: run(lambda c: c.watch_tensors(x=None))
     with pytest.raises(ImportError, match=re.escape(f"pip install -c constraints.txt -e '.[{extra}]'")):
         use()
-
-
-def test_a_thread_is_given_what_spawn_was() -> None:
-    given: list[object] = []
-
-    def program(c: Conductor) -> None:
-        c.spawn("worker", lambda *args, **kwargs: given.extend((args, kwargs)), 1, key=2).join()
-
-    run(program)
-    assert given == [(1,), {"key": 2}]
 
 
 def test_a_run_may_be_in_any_thread() -> None:

@@ -39,21 +39,6 @@ def test_an_exception_in_a_task_is_raised_with_its_name_and_the_schedule() -> No
     assert "point here" in str(done)
 
 
-def test_the_first_exception_counts_and_the_deadlock_behind_it_does_not() -> None:
-    def program(c: Conductor) -> None:
-        answer = c.sync.Queue()
-
-        def fail() -> None:
-            raise ValueError("no answer")
-
-        c.spawn("worker", fail)
-        answer.get()
-
-    done = attempt(program)
-    assert isinstance(done.failure, ValueError)
-    assert isinstance(done.stuck, DeadlockError)
-
-
 def test_a_deadlock_of_the_main_task() -> None:
     def program(c: Conductor) -> None:
         c.spawn("worker", c.sync.Event().wait)
@@ -114,19 +99,6 @@ def test_tasks_that_swallow_everything_still_end() -> None:
             c.spawn(name, stubborn)
 
     assert isinstance(attempt(program).stuck, DeadlockError)
-
-
-def test_a_thread_started_while_unwinding_never_runs() -> None:
-    ran = []
-
-    def program(c: Conductor) -> None:
-        try:
-            c.sync.Event().wait()
-        finally:
-            c.spawn("late", ran.append, 1)
-
-    assert isinstance(attempt(program).stuck, DeadlockError)
-    assert not ran
 
 
 def test_results_can_be_inspected_after_the_run() -> None:

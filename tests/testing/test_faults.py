@@ -57,16 +57,6 @@ def test_a_task_that_waits_can_crash_too() -> None:
     assert done.failure is None
 
 
-def test_a_dead_thread_never_ends_for_those_who_join_it() -> None:
-    def program(c: Conductor) -> None:
-        thread = c.spawn("worker", c.point, "here")
-        thread.join()
-
-    done = attempt(program, crash_at={1: "worker"})
-    assert isinstance(done.stuck, DeadlockError)
-    assert "join worker (crashed)" in str(done.stuck)
-
-
 def test_a_crash_at_any_step_ends_the_run() -> None:
     for step in range(len(run(guarded).trace)):
         for task in ("main", "a", "b"):
@@ -160,10 +150,3 @@ def test_what_a_task_raises_when_the_run_has_ended_is_no_error() -> None:
 
     done = attempt(program)
     assert (done.errors, isinstance(done.failure, DeadlockError)) == ((), True)
-
-
-def test_who_leaves_by_system_exit_has_not_failed() -> None:
-    def leave() -> None:
-        raise SystemExit(3)
-
-    assert run(lambda c: c.spawn("leaves", leave).join()).errors == ()

@@ -116,11 +116,7 @@ def flax_scale():
     return pytest.importorskip("flax.training.dynamic_scale").DynamicScale
 
 
-def jmp_scale():
-    return pytest.importorskip("jmp").DynamicLossScale
-
-
-@pytest.mark.parametrize("kind", [lambda: LossScale, lambda: DynamicScale, flax_scale, jmp_scale])
+@pytest.mark.parametrize("kind", [lambda: LossScale, flax_scale])
 def test_what_an_update_makes_of_a_scale_is_known_of_each_class(kind):
     """An inf is found by flax's, too, which looks at gradients alone; the second clean step grows."""
     scaler = make_scale(kind(), 256.0, 2)

@@ -1,7 +1,6 @@
 """The conformance kit on real scalers: what passes, what fails as known, and what a failure says."""
 
 import os
-import signal
 import subprocess
 import sys
 import traceback
@@ -20,15 +19,12 @@ from ampsim.testing import (  # noqa: E402
     Subject,
     Traits,
     check_scaler,
-    check_threads,
     known,
     parametrize_with_checks,
 )
-from ampsim.testing.alarm import alarm  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import as_subject, find  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
-from ampsim.testing.load import load  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 
@@ -222,12 +218,6 @@ def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
-def test_a_maker_that_raises_is_a_finding_of_each_check():
-    (case, *_) = parametrize_with_checks([Subject(lambda rule: 1 / 0, name="mine")], levels=[5]).args[1]
-    with pytest.raises(RaisedError, match="raised ZeroDivisionError: division by zero"):
-        case.values[1](case.values[0])
-
-
 class Asserts(TORCH):
     def step(self, optimizer, *args, **kwargs):
         assert optimizer is None, "mine"
@@ -281,29 +271,7 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     assert not cases["mine-a_state_dict_continues_the_run"]
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
-def test_an_alarm_that_somebody_else_has_set_stays():
-    signal.setitimer(signal.ITIMER_REAL, 1000)  # as pytest-timeout does
-    try:
-        with alarm(1):
-            assert signal.getitimer(signal.ITIMER_REAL)[0] > 1
-        assert signal.getitimer(signal.ITIMER_REAL)[0] > 1
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
 # ------------------------------------------------------------------------------------------- wrong use, imports
-
-
-def test_check_threads_runs_the_checks_of_threads_and_leaves_every_lock_as_it_was(monkeypatch):
-    monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 10)  # schedules; test_ours_conforms runs them all
-    module = sys.modules["ampsim.torch.grad_scaler"]
-    before = (module.threading, GradScaler._sync)
-    assert {result.check.level for result in check_threads(GradScaler)} == {judge.THREADS}
-    assert (module.threading, GradScaler._sync) == before
-    monkeypatch.undo()
-    with pytest.raises(AssertionError, match="a_state_dict_is_never_torn"):
-        check_threads(TORCH)
 
 
 @pytest.mark.filterwarnings("ignore:new in")
@@ -314,10 +282,6 @@ def test_a_traceback_ends_at_the_line_that_asked_and_its_cause_begins_in_the_sca
     assert [entry.path.name for entry in failure.traceback.filter(failure)] == ["test_kit.py"]
     if cause := failure.value.__cause__:
         assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["step"]
-
-
-def test_the_name_of_a_class_is_what_the_command_takes():
-    assert load(as_subject(TORCH).name) is TORCH
 
 
 # ------------------------------------------------------------------------------------------- the set of laws

@@ -86,7 +86,7 @@ def test_sample_has_every_kind():
     assert not any(PROGRAMS[file]["right"] for file in MISSED)
 
 
-@pytest.mark.usefixtures("brief")
+@pytest.mark.usefixtures("brief", "few_schedules")
 @pytest.mark.parametrize("file", PROGRAMS if DEEP else SAMPLE)
 def test_verdict_agrees_with_author(file, tmp_path):
     program = PROGRAMS[file]

@@ -137,20 +137,6 @@ def identity(sync: Any) -> Any:
     return before, thread.seen, thread.is_alive(), thread.daemon, main is sync.main_thread() is sync.current_thread()
 
 
-def descent(sync: Any) -> Any:
-    """A thread is a daemon where the one that makes it is, unless it says otherwise."""
-    found = []
-
-    def make() -> None:
-        found.extend(sync.Thread(daemon=daemon).daemon for daemon in (None, False, True))
-
-    for daemon in (True, False):
-        thread = sync.Thread(target=make, daemon=daemon)
-        thread.start()
-        thread.join()
-    return tuple(found)
-
-
 def refusals(sync: Any) -> Any:
     thread = sync.Thread(target=lambda: None)
     lock = sync.RLock()
@@ -169,7 +155,7 @@ def refusals(sync: Any) -> Any:
     )
 
 
-PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, one_wakes, limited, identity, descent, refusals]
+PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, one_wakes, limited, identity, refusals]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -1,11 +1,10 @@
 """Timeouts are choices: they fire or not, whatever their length."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 
-from ampsim.testing.conductor import Chooser, Conductor, FailingScheduleError, explore, run
+from ampsim.testing.conductor import Conductor, FailingScheduleError, explore, run
 from tests.testing.programs import outcomes
 
 
@@ -120,31 +119,6 @@ def test_a_notify_is_lost_on_a_wait_that_has_timed_out_and_not_its_lock_back() -
 
     with pytest.raises(FailingScheduleError, match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify"):
         explore(program)
-
-
-def test_a_wait_that_was_notified_says_so_though_its_timeout_fires_before_the_lock_is_free() -> None:
-    told: list[bool] = []
-
-    class Late(NamedTuple):
-        def begin(self) -> Chooser:
-            return lambda _, names: names.index("main timeout") if told and "main timeout" in names else 0
-
-    def program(c: Conductor) -> bool:
-        condition = c.sync.Condition()
-
-        def notify() -> None:
-            with condition:
-                condition.notify()
-                told.append(True)
-                c.point("with the lock held")
-
-        with condition:
-            c.spawn("notifier", notify)
-            return bool(condition.wait(1.0))
-
-    done = run(program, Late())
-    assert any(step.note == "timed out" for step in done.trace)
-    assert done.value is True
 
 
 def test_a_lock_about_to_be_given_up_by_a_wait_can_be_met() -> None:
