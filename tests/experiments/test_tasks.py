@@ -1,6 +1,5 @@
 """Every task gives its model what it reads and says what it should answer; the stream is the seed's."""
 
-import hashlib
 import math
 
 import pytest
@@ -54,15 +53,6 @@ def test_a_task_has_a_finite_loss_that_falls(name: str) -> None:
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     assert task.test_loss() != before
-
-
-def test_the_tables_rows_are_the_tasks() -> None:
-    assert [name for name in NAMES if f"| `{name}` |" in (tasks.__doc__ or "")] == NAMES
-    assert set(tasks.READS) <= set(NAMES)
-    assert tasks.inputs("vit", "gpt", "resnet32") == {
-        "photos": hashlib.sha256(photos_data.FILE.read_bytes()).hexdigest(), "topics": tasks.inputs("gpt")["topics"],
-    }  # fmt: skip
-    assert list(tasks.inputs("sigmoid")) == ["digits"]
 
 
 def test_a_turned_crop_turned_back_is_the_crop() -> None:

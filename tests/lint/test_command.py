@@ -178,9 +178,10 @@ def test_a_file_that_is_empty_or_missing_and_no_file_at_all(folder: Path, capsys
     assert "expected some, e.g. ampsim lint train.py" in capsys.readouterr().err
 
 
-def test_standard_input_that_is_no_text_is_told() -> None:
+def test_standard_input_that_is_no_text_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ampsim", "lint", "-"]
-    done = subprocess.run(command, input=b"scaler = '\xff'", capture_output=True, check=False)  # noqa: S603
+    text = b"scaler = '\xff'"
+    done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, check=False)  # noqa: S603
     assert (done.returncode, b"expected Python source" in done.stderr) == (2, True)
     assert b"Traceback" not in done.stderr
 
@@ -208,7 +209,9 @@ def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> No
     assert len(capsys.readouterr().out.splitlines()) == len(RULES)
 
 
-def test_standard_input_is_a_file_too() -> None:
+def test_standard_input_is_a_file_too(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ampsim", "lint", "-"]
-    done = subprocess.run(command, input=WRONG, capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, cwd=tmp_path, input=WRONG, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.partition(" ")[0]) == (1, f"<stdin>:{LINE}:5:"), done.stderr
