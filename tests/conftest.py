@@ -5,13 +5,10 @@ import functools
 import gc
 import importlib.util
 import os
-import sys
 
 import pytest
 import typer.testing
-from hypothesis import HealthCheck, Phase, settings
-
-from tests import warm
+from hypothesis import HealthCheck, settings
 
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,25 +23,10 @@ LOCKSTEP_STEPS = 25  # rules an example
 _COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", max_examples=50, **_COMMON)
 # The same examples every time: a commit is not red because of another commit's luck. `deep` explores.
-# 100 is what a mutant has to be seen in (below), and keeps `make test` within its minutes.
+# 100 examples keep `make test` within its minutes.
 settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, **_COMMON)
 settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMON)
-# Once per mutant (tests/mutation): it is enough to see a failure, and the same one again.
-_BRIEF = {"derandomize": True, "database": None, "phases": (Phase.explicit, Phase.generate)}
-settings.register_profile("mutants", max_examples=100, **_BRIEF, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the processes that xdist will start have one `tests.warm` between them."""
-    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
-        warm.share()
-
-
-@pytest.fixture
-def warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ampsim starts has torch already: `tests.warm`."""
-    monkeypatch.setattr(sys, "executable", warm.python())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
