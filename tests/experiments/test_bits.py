@@ -1,4 +1,4 @@
-"""Digests that tell which bits a processor gives, and products of halves with the common kernels."""
+"""Digests of the bits that a processor gives, and products of halves with common kernels."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_product_is_added_up_in_turn(dtype: torch.dtype) -> None:
     assert products.order_of(a, b) == products.IN_TURN
     total = torch.zeros(32, 32)
     for column, row in zip(a.t(), b, strict=True):
-        total += column.float()[:, None] * row.float()  # exact in float32; the sum is rounded each time
+        total += column.float()[:, None] * row.float()  # exact; each sum is rounded
     found = products.multiplied(a, b, 0, products.IN_TURN)
     assert torch.equal(found, total.to(dtype))
     assert torch.equal(products.multiplied(a, b, 0, products.LANES), found) is False

@@ -23,6 +23,7 @@ DEEP = {
     "atlas",
     "compiled_kernels",
     "conformance",
+    "fp8_interference",
     "interop",
     "jax_speed",
     "kernels",
@@ -32,7 +33,6 @@ DEEP = {
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.
 QUICK = {
     "theory": "T4: 3 bits, 1 step, G=50",
-    "fp8_interference": "kept G=20 H=4",
     "whole_logs": "PPO critic, OPT-350M",
 }
 EXPERIMENTS = [Experiment(stem) for stem in stems()]

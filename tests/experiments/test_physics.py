@@ -76,8 +76,9 @@ def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_pa
     assert tasks.inputs("sigmoid")["digits"].startswith("09f66e6d")
 
 
+@pytest.mark.deep  # scikit-learn is imported for a second, and the file does not change
 def test_the_file_is_scikit_learns() -> None:
-    from sklearn.datasets import load_digits  # a second, of which each worker would pay one
+    from sklearn.datasets import load_digits
 
     data, theirs = digits_data.load("cpu"), load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))

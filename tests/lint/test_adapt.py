@@ -1,4 +1,4 @@
-"""`ampsim adapt`: what it writes for a wrong loop breaks the rule's law, and for a right one does not."""
+"""`ampsim adapt`: what it writes for a wrong loop breaks the law, and for a right one keeps it."""
 
 from typing import Any
 

@@ -38,7 +38,8 @@ def test_no_finding_is_silence_and_status_0(folder: Path, capsys: pytest.Capture
 def test_folders_are_walked_but_for_hidden_ones_and_those_of_tools(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("deep/er", ".hidden", "node_modules", "deep/__pycache__", "site-packages", "build"):
+    left_out = (".hidden", "node_modules", "deep/__pycache__", "site-packages", "build")
+    for name in ("deep/er", *left_out):
         (folder / name).mkdir(parents=True)
         (folder / name / "train.py").write_text(WRONG)
     (folder / "notes.txt").write_text(WRONG)

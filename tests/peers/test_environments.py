@@ -1,4 +1,4 @@
-"""An environment that is not whole, and a peer that there is not, are refused; a version that was read is known."""
+"""Environments that are not whole and unknown frameworks are refused; versions are compared."""
 
 import sys
 from pathlib import Path
