@@ -670,9 +670,9 @@ def test_19_the_executor_waits_for_no_client():
 
     steps = len(conductor.attempt(program).trace)
     for step in range(steps):
-        for schedule in ({}, {step - 1: 1}, {step + 1: 1}):
-            done = conductor.attempt(program, {k: v for k, v in schedule.items() if k >= 0},
-                                     crash_at={step: "client"}, crash_frees_locks=True)  # fmt: skip
+        faults = {"crash_at": {step: "client"}, "crash_frees_locks": True}
+        for schedule in ({}, {max(0, step - 1): 1}, {step + 1: 1}):
+            done = conductor.attempt(program, schedule, **faults)
             assert done.failure is None, str(done)
 
 
