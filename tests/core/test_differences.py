@@ -57,14 +57,6 @@ def test_a_search_ends_where_no_state_is_new() -> None:
     assert shortest_separation(small, small) == Search(None, 0, exhausted=True)
 
 
-def test_a_search_ends_with_too_many_states() -> None:
-    wide = Rule(64.0, growth_factor=1.7, backoff_factor=0.3, growth_interval=3)
-    search = shortest_separation(wide, wide.replace(growth_test=">="), most=300)
-    assert search.history is None
-    assert not search.exhausted
-    assert 8 < search.length < 100
-
-
 def test_giving_up_is_a_difference() -> None:
     rule = Rule(4.0)
     raising = rule.replace(quirks=(RaiseBelow(1.0),))
@@ -105,7 +97,6 @@ def test_the_command_shows_where_they_part() -> None:
     [
         (["flax.DynamicScal", "torch.amp.GradScaler"], "flax.DynamicScale"),
         (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"], "'hysteresis'"),
-        (["torch.amp.GradScaler", "nemo.GradScaler", "--longest", "0"], "--longest"),
     ],
 )
 def test_wrong_use_of_the_command(arguments: list[str], shown: str) -> None:

@@ -33,6 +33,21 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == ["report.md"]
 
 
+def test_an_append_is_whole_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, left = os.write, [b"al", b"l", b"no"]
+
+    def part(handle: int, data: bytes) -> int:
+        return write(handle, left.pop(0))  # the third part is the last
+
+    monkeypatch.setattr(os, "write", part)
+    path = tmp_path / "x.jsonl"
+    with path.open("ab") as file:
+        files.append(file.fileno(), b"all")
+        with pytest.raises(IndexError):
+            files.append(file.fileno(), b"none")
+    assert path.read_bytes() == b"all"
+
+
 def test_an_error_names_the_path_that_was_given(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "folder.md"):
         with pytest.raises(OSError, match=str(path)) as error, replacing(path):
@@ -68,20 +83,3 @@ def test_a_file_has_one_writer_and_one_that_died_is_none(tmp_path: Path) -> None
     with sole_writer(path):
         assert "power" not in lock.read_text()
     assert names(path.parent) == []
-
-
-def test_a_lock_that_is_given_back_while_it_is_taken_is_taken_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, calls = files.try_lock, []
-
-    def late(handle: int) -> bool:
-        calls.append(handle)
-        if len(calls) == 1:
-            (tmp_path / ".x.jsonl.lock").unlink()  # by who had it
-        return lock(handle)
-
-    monkeypatch.setattr(files, "try_lock", late)
-    with sole_writer(tmp_path / "x.jsonl"):
-        assert names(tmp_path) == [".x.jsonl.lock"]
-    assert len(calls) == 2

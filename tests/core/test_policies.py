@@ -220,6 +220,12 @@ def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> N
     assert ours[-1] == pytest.approx(2.0**16, rel=0.01)
 
 
+def test_a_synchronous_update_recalls_a_probe() -> None:
+    policy = Probe(init_scale=4.0, growth_interval=2, delay=1)
+    state = update(policy, update(policy, init(policy), False), False, synchronous=True)
+    assert (state.scale, *state.pending, *state.memory) == (4, 4, 4, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("policy", "missing"), [(Headroom(), "amax=None"), (LogMax(), "amax=None"), (Ratio(), "saturated=None")]
 )

@@ -6,16 +6,14 @@ The recorded trajectories hold every dialect to the bit; here is why they look a
 import math
 import pickle
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
 from ampsim.core.formats import FP32
-from ampsim.core.quirks import (
-    StreakStartsAt,
-    Tolerance,
-)
+from ampsim.core.quirks import HoldAtBounds, StreakStartsAt, Tolerance
 from tests.core.helpers import scales
 
 
@@ -54,6 +52,21 @@ def test_flax_grows_late_every_time() -> None:
 def test_fairseq_backs_off_when_overflows_reach_a_fraction_of_the_updates(history, halvings) -> None:
     rule = Rule(2.0**15, growth_interval=100, quirks=(Tolerance(0.5),))
     assert scales(rule, history) == [2.0 ** (15 - int(n)) for n in halvings]
+
+
+def test_bmtrain_holds_at_its_minimum() -> None:
+    rule = Rule(8.0, growth_interval=3, quirks=(HoldAtBounds(8.0, 64.0),))
+    assert scales(rule, "0010") == [8.0, 8.0, 8.0, 16.0]  # the overflow keeps even the streak
+
+
+def test_flax_outside_jit_begins_in_double() -> None:
+    start, backoff, f = 12345.6789, 0.7, np.float32
+    eager = dialects.get("flax.DynamicScale", init=start, backoff=backoff, jit=False)
+    first, second = scales(eager, "11")
+    assert first == float(f(start * backoff)) != float(f(start) * f(backoff))
+    assert second == float(f(first) * f(backoff))
+    smallest = dialects.get("flax.DynamicScale", init=2.0**-126, minimum_scale=None, jit=False)
+    assert scales(smallest, "1") == [0.0]  # flushed, as XLA does
 
 
 MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init=1024.0, hysteresis=2)

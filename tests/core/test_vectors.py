@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ampsim import State, dialects
+from ampsim import dialects
 from ampsim.core import vectors
 from ampsim.core.files import DamagedFileError
 from ampsim.core.machine import Quirk, Rule
@@ -180,13 +180,3 @@ QUIRKS = {type(quirk) for name in dialects.names() for quirk in dialects.get(nam
 @pytest.mark.parametrize("kind", sorted(QUIRKS, key=str))
 def test_a_lost_quirk_fails(kind: type[Quirk]) -> None:
     assert fails(lambda rule: {"quirks": tuple(quirk for quirk in rule.quirks if not isinstance(quirk, kind))})
-
-
-@dataclasses.dataclass(frozen=True)
-class KeepsTheStreak(Quirk):
-    def update(self, advance: Any, rule: Rule, state: State, found_inf: bool) -> State:
-        return dataclasses.replace(advance(rule, state, found_inf), growth_tracker=state.growth_tracker + 1)
-
-
-def test_a_kept_streak_fails() -> None:
-    assert fails(lambda rule: {"quirks": (*rule.quirks, KeepsTheStreak())})

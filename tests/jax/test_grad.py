@@ -86,6 +86,7 @@ def test_the_mean_over_workers_is_taken_of_unscaled_float32() -> None:
     near_the_top = jnp.array([60.0, 62.0], jnp.float16)  # 65504 / 1024 is 63.97: the sum of both leaves float16
     result = jax.jit(jax.vmap(run, axis_name="d"))(near_the_top)
     assert (result.finite.tolist(), result.grad.tolist()) == ([True, True], [61.0, 61.0])
+    assert result.grad.dtype == jnp.float32
 
 
 @pytest.fixture(scope="module")
