@@ -1,4 +1,3 @@
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,18 +20,6 @@ def torch_settings_back() -> Iterator[None]:
     torch.backends.mkldnn.set_flags(onednn)
     torch.use_deterministic_algorithms(before)
     torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quickly_compiled() -> Iterator[None]:
-    """Leave XLA's optimizations to the deep tests, where JAX is imported."""
-    jax = sys.modules.get("jax")
-    if jax is None or os.environ.get("AMPSIM_DEEP") == "1":
-        yield
-        return
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture

@@ -19,22 +19,11 @@ from tests.experiments.runs import assert_replayed
 
 # A smoke run of these costs seconds: they start processes, or compile. `make deep` runs all.
 DEEP = {
-    "adversary",
-    "atlas",
-    "compiled_kernels",
-    "conformance",
-    "fp8_interference",
-    "interop",
-    "jax_speed",
-    "kernels",
-    "ranks_cells",
-    "ranks_training",
-}
+    "adversary", "atlas", "compiled_kernels", "conformance", "fp8_interference", "interop", "jax_speed", "kernels",
+    "ranks_cells", "ranks_training",
+}  # fmt: skip
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.
-QUICK = {
-    "theory": "T4: 3 bits, 1 step, G=50",
-    "whole_logs": "PPO critic, OPT-350M",
-}
+QUICK = {"theory": "T4: 3 bits, 1 step, G=50", "whole_logs": "PPO critic, OPT-350M"}
 EXPERIMENTS = [Experiment(stem) for stem in stems()]
 HERE = [experiment for experiment in EXPERIMENTS if experiment.data("cpu").exists()]
 load = cache(results.load)

@@ -28,6 +28,14 @@ def test_whole_periods_hold_as_many_bursts_as_asked_for() -> None:
         assert sum(bad for _, bad in steps) == 4 * (k + 1)
 
 
+@pytest.mark.parametrize("name", staleness.MAKERS)
+def test_a_standing_ceiling_costs_what_t5_says(name: str) -> None:
+    for k in (0, 2):
+        row = staleness.standing(name, k, staleness.Config(interval=5, periods=4))
+        for key, value in row["predicted"].items():
+            assert row[key] == pytest.approx(value, rel=1e-12)
+
+
 def test_numbers_of_a_policy_are_counted_right() -> None:
     config = policies.Config(steps=40, warm_up=8, fall_steps=2, shown=10)
     ceilings = np.full(40, 2.0**20.5)

@@ -1,4 +1,4 @@
-"""The batch is the machine bit for bit, what is committed holds, and the figures draw what is committed."""
+"""The batch is the machine bit for bit, and the theorems hold."""
 
 import math
 from typing import Any
@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from ampsim.core import theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
+from experiments import theory as experiment
 from experiments import theory_real
 from experiments.theorems import pathwise, simulate, stochastic
+from experiments.theorems.case import EXACT
 from experiments.theorems.simulate import Batch
+from figures import results
 from tests.examples import examples
 
 rules = st.builds(
@@ -97,16 +100,26 @@ def test_histories_are_of_six_kinds_and_their_waste_is_what_theory_counts() -> N
         assert 16 - math.log2(state.scale) == bits_down
 
 
+def test_exact_theorems_hold_on_fresh_runs() -> None:
+    for arm, hold in experiment.CASES.items():
+        for held in hold(experiment.SMOKE, np.random.default_rng(9)):
+            if held.tolerance <= EXACT:
+                assert held.error <= held.tolerance, (arm.name, held)
+
+
+def test_drawn_theorems_held_within_their_tolerance() -> None:
+    rows = results.load("theory").records
+    assert {row["theorem"].split()[0] for row in rows} == {f"T{n}" for n in range(1, 11)}
+    for row in rows:
+        for held in row["held"]:
+            assert held["error"] <= held["tolerance"] <= 0.2, (row["arm"], held)
+
+
 def test_the_chain_adds_up_and_stands() -> None:
     p = np.array([0.1, 0.5, 1.0])
     shares = stochastic.chain(p, 2, 1)
     assert shares.sum() == pytest.approx(1)
     assert shares[2, 1] == 0  # the third level always overflows
-
-
-def test_the_longest_run_goes_round_the_end() -> None:
-    assert pathwise.longest_run(np.array([True, False, True, True])) == 3
-    assert pathwise.longest_run(np.array([False, False])) == 0
 
 
 # ------------------------------------------------------------------------------------------------------ a real run
