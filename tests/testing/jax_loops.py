@@ -223,12 +223,6 @@ def keras_19244_never_unscaled(state, batch):
     return update(state, gradients(state, batch))
 
 
-@bug(SCALE, "milesial/Pytorch-UNet#468")
-def unet_468_clipped_before_unscaling(state, batch):
-    grads, _ = optax.clip_by_global_norm(0.1).update(gradients(state, batch), optax.EmptyState())
-    return update(state, unscale(state["scale"], grads))
-
-
 @bug(SCALE, "fastai/fastai#3048")
 def fastai_3048_scaled_loss_logged(state, batch):
     return update(state, unscaled(state, batch)), {"loss": state["scale"].scale(loss_of(state["params"], batch))}
@@ -290,12 +284,6 @@ def mean(trees):
 def speechbrain_1936_only_the_last_is_checked(state, batch):
     each = micro_batches(state, batch)
     return update(state, unscale(state["scale"], mean(each)), finite(each[-1]))
-
-
-@bug(SPLIT, "karpathy/nanoGPT#605")
-def nanogpt_605_not_divided(state, batch):
-    each = micro_batches(state, batch)
-    return update(state, unscale(state["scale"], jax.tree.map(lambda g: g * len(each), mean(each))))
 
 
 @bug(LEARNS, "AI-Hypercomputer/maxtext#5021")

@@ -314,45 +314,11 @@ def adds_noise_of_a_generator(t, batch):
 
 
 @right()
-def clips_what_is_scaled_at_a_scaled_bound(t, batch):
-    """Differs by a rounding from scale to scale: torch adds 1e-6 to the norm."""
-    t.backward(batch)
-    nn.utils.clip_grad_norm_(t.params(), 0.1 * t.scaler.get_scale())
-    t.update()
-
-
-@right(setup=boxed(done=0))
-def sets_its_rate_at_the_start(t, batch):
-    t.optimizer.param_groups[0]["lr"] = 0.1 / (1 + t.box.done)
-    t.backward(batch)
-    t.box.done += t.update()
-
-
-@right()
 def takes_gradients_by_function(t, batch):
     """No hook of a parameter sees them."""
     params = t.params()
     for param, grad in zip(params, torch.autograd.grad(t.scaler.scale(loss_of(t.model, batch)), params), strict=True):
         param.grad = grad
-    t.update()
-
-
-@right()
-def climbs_before_it_steps(t, batch):
-    """SAM that adds and takes away, which leaves a rounding in a skipped step."""
-    t.backward(batch)
-    climbed = [param.grad / t.scaler.get_scale() for param in t.params()]
-    size = torch.stack([grad.norm() for grad in climbed]).norm()
-    climbed = [torch.nan_to_num(grad / size * 0.01, 0.0, 0.0, 0.0) for grad in climbed]
-    bad = [param.grad * 0 for param in t.params()]
-    with torch.no_grad():
-        for param, by in zip(t.params(), climbed, strict=True):
-            param += by
-    t.backward(batch)
-    with torch.no_grad():
-        for param, by, zero in zip(t.params(), climbed, bad, strict=True):
-            param -= by
-            param.grad += zero
     t.update()
 
 

@@ -76,20 +76,6 @@ class AgreesAfterTheSteps(Right):
         super().update(new_scale)
 
 
-class UpdatesBeforeTheConsensus(Right):
-    """The steps know of all overflows, the scale only of this rank's."""
-
-    def agree(self, optimizer, found):
-        self.own = getattr(self, "own", 0.0) + float(found)
-        super().agree(optimizer, found)
-
-    def update(self, new_scale=None):
-        for found in self.flags():
-            found.fill_(min(self.own, 1.0))
-        self.own = 0.0
-        super().update(new_scale)
-
-
 class PollsWhatTheOthersSay(Right):
     """The first rank waits once; then it goes by its own verdict where the common one is not there yet."""
 
@@ -112,15 +98,6 @@ class AgreesOnTheFirstOptimizer(Right):
     def first_of_all(self, optimizer):
         self.first = getattr(self, "first", optimizer)
         return self.first
-
-
-class AgreesOnUnfusedOnly(Right):
-    """As torch's ShardedGradScaler: what a fused optimizer's step checks is not reduced."""
-
-    def step(self, optimizer, *args, **kwargs):
-        if getattr(optimizer, "_step_supports_amp_scaling", False):
-            return torch.amp.GradScaler.step(self, optimizer, *args, **kwargs)
-        return super().step(optimizer, *args, **kwargs)
 
 
 class AsksOnlyIfItFound(Right):
@@ -225,14 +202,6 @@ class LoadsOnRankZero(Right):
             super().load_state_dict(state_dict)
 
 
-class WillGrowApart(Right):
-    """The scales are still the same, and what the ranks save is not."""
-
-    def __init__(self, group):
-        super().__init__(group)
-        self.set_growth_interval(1000 + group.rank())
-
-
 class SkipsAfterASkip(Right):
     """A flag that is kept for the next collective is not cleared."""
 
@@ -268,9 +237,7 @@ WRONG = {
     MinForMax: "no_rank_steps_on_an_overflow",
     SkipsLocally: "verdicts_agree",
     AgreesAfterTheSteps: "verdicts_agree",
-    UpdatesBeforeTheConsensus: "scales_agree",
     AgreesOnTheFirstOptimizer: "verdicts_agree",
-    AgreesOnUnfusedOnly: "verdicts_agree",
     AsksOnlyIfItFound: "nobody_waits_for_ever",
     RaisesWithoutGradients: "a_rank_without_gradients_takes_part",
     PollsInTurn: "verdicts_agree",
@@ -281,7 +248,6 @@ WRONG = {
     LeavesAfterASkip: "nobody_waits_for_ever",
     RaisesOnItsOwnOverflow: "no_rank_raises",
     LoadsOnRankZero: "resume_with_one_ranks_file_is_invisible",
-    WillGrowApart: "scales_agree",
     SkipsAfterASkip: "clean_steps_are_taken",
     StepsTwiceOnTheLastRank: "step_counts_agree",
 }

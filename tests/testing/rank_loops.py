@@ -172,14 +172,6 @@ def schedules_by_its_own_gradients(t, group, batch):
         t.state["scheduler"].step()
 
 
-@looping(said="scheduler.last_epoch does not count a step that all take")
-def schedules_on_the_first_rank(t, group, batch):
-    backward(t, batch)
-    mean(t, group)
-    if t.update() and (not group or group.rank() == 0):
-        t.state["scheduler"].step()
-
-
 @looping(said="waits in all_reduce")
 def neuron_sp_154_comes_to_the_collective_if_it_steps(t, group, batch):
     backward(t, batch)
@@ -193,15 +185,6 @@ def summed_and_not_divided(t, group, batch):
     backward(t, batch)
     for param in t.params() if group else ():
         dist.all_reduce(param.grad, group=group)
-    finish(t)
-
-
-@looping(ADAM, said="on each of 2 ranks after batch 0")
-def clipped_by_each_rank(t, group, batch):
-    backward(t, batch)
-    t.scaler.unscale_(t.optimizer)
-    torch.nn.utils.clip_grad_norm_(t.params(), 0.1)
-    mean(t, group)
     finish(t)
 
 

@@ -190,11 +190,6 @@ class KeepsTheStreak(Stranger):
             self.now = (self.now[0], streak)
 
 
-class GrowsOneLate(Stranger):
-    def is_due(self, streak):
-        return streak > self.interval
-
-
 class HasAFloorOfOne(Stranger):
     def lowered(self, scale):
         return max(super().lowered(scale), 1.0)
@@ -267,11 +262,6 @@ class ChecksTheFirstGroup(Stranger):
         return super().overflows([p for p in owner.param_groups[0]["params"] if p.grad is not None])
 
 
-class ChecksTheFirstParameter(Stranger):
-    def overflows(self, params):
-        return super().overflows(params[:1])
-
-
 class IgnoresNaN(Stranger):
     def is_bad(self, grad):
         return bool((grad.to_dense() if grad.is_sparse else grad).isinf().any())
@@ -300,11 +290,6 @@ class ChecksOneSparseGradient(Stranger):
     def overflows(self, params):
         first, *_ = [param for param in params if param.grad.is_sparse] or [None]
         return super().overflows([param for param in params if param is first or not param.grad.is_sparse])
-
-
-class ChecksEvery64th(Stranger):
-    def is_bad(self, grad):
-        return super().is_bad(grad if grad.is_sparse or grad.numel() < 64 else grad.reshape(-1)[::64])
 
 
 class ForgetsWhatWasNotStepped(Stranger):
@@ -446,11 +431,6 @@ class DoesNotSaveTheStreak(Stranger):
         return {**super().state_dict(), "n": 0}
 
 
-class DoesNotLoadTheInterval(Stranger):
-    def load_state_dict(self, saved):
-        super().load_state_dict({**saved, "every": self.interval})
-
-
 class SavesWhatGoesOn(Stranger):
     def state_dict(self):
         self.live = getattr(self, "live", {})
@@ -480,16 +460,6 @@ class SharesAFlag(Stranger):
         return super().step(optimizer, *args, **kwargs)
 
 
-class LosesAnEntry(Stranger):
-    """The table of optimizers is read, copied and written back."""
-
-    def unscale_(self, optimizer):
-        seen = self.seen
-        self.seen = dict(seen)
-        super().unscale_(optimizer)
-        self.seen = {**seen, **{key: each for key, each in self.seen.items() if key == id(optimizer)}}
-
-
 class SavesHalfOfAnUpdate(Stranger):
     """Scale and streak are read one after the other."""
 
@@ -511,16 +481,6 @@ class ForgetsTheVerdictOfTheLastStep(Stranger):
 
     def advance(self, found):
         super().advance(found and self.now[1] + 1 != 2000)
-
-
-class AddsFlags(Stranger):
-    def overflows(self, params):
-        return sum(self.is_bad(param.grad) for param in params) == 1
-
-
-class OppositeInfsCancel(Stranger):
-    def is_bad(self, grad):
-        return bool(grad.to_dense().isnan().any() or grad.to_dense().mul(2.0**-99).sum().isinf())
 
 
 class TakesZerosForAnOverflow(Stranger):
@@ -559,12 +519,6 @@ class KeepsTheTensorThatItIsGiven(Stranger):
         return super().scale(outputs)
 
 
-class RemembersParameters(Stranger):
-    def params(self, optimizer):
-        known = self.__dict__.setdefault("known", {})
-        return [p for p in known.setdefault(optimizer, super().params(optimizer)) if p.grad is not None]
-
-
 class KeepsItsReciprocalWhenLoaded(Stranger):
     inverse = None
 
@@ -595,50 +549,17 @@ class ShowsWhatIsLoadedLate(Stranger):
         return super().scale(outputs)
 
 
-class SavesAnewWhenTheScaleChanges(Stranger):
-    def state_dict(self):
-        scale, _ = self.__dict__.get("saved", (None, {}))
-        if scale != self.now[0]:
-            self.saved = self.now[0], super().state_dict()
-        return dict(self.saved[1])
-
-
-class GoesOnInWhatItLoaded(Stranger):
-    loaded = None
-
-    def load_state_dict(self, saved):
-        super().load_state_dict(saved)
-        self.loaded = saved
-
-    def advance(self, found):
-        super().advance(found)
-        if self.loaded is not None:
-            self.loaded["S"], self.loaded["n"] = self.now
-
-
-class CountsInTenths(Stranger):
-    def is_due(self, streak):
-        return sum([1 / self.interval] * streak) >= 1.0
-
-
 WRONG = {  # -> the check that names it
     CountsInAByte: "growth_waits_for_the_interval",
     ForgetsTheVerdictOfTheLastStep: "overflow_backs_off_once",
-    AddsFlags: "finds_every_nonfinite",
-    OppositeInfsCancel: "finds_every_nonfinite",
     TakesZerosForAnOverflow: "gradients_are_divided_where_they_lie",
     ReplacesTheGradient: "gradients_are_divided_where_they_lie",
     DividesACopyOfWhatIsTransposed: "unscaling_by_a_power_of_two_is_exact",
     MultipliesTheLossItself: "loss_is_multiplied_by_the_scale",
     KeepsTheTensorThatItIsGiven: "override_keeps_the_streak",
-    RemembersParameters: "overflow_in_any_parameter_group_skips",
     KeepsItsReciprocalWhenLoaded: "gradients_are_divided_where_they_lie",
     ShowsWhatIsLoadedLate: "a_state_dict_continues_the_run",
-    SavesAnewWhenTheScaleChanges: "a_state_dict_continues_the_run",
-    GoesOnInWhatItLoaded: "a_state_dict_is_a_snapshot",
-    CountsInTenths: "growth_waits_for_the_interval",
     KeepsTheStreak: "growth_waits_for_the_interval",
-    GrowsOneLate: "growth_waits_for_the_interval",
     HasAFloorOfOne: "overflow_backs_off_once",
     HasACeiling: "growth_waits_for_the_interval",
     BacksOffEverySecondTime: "overflow_backs_off_once",
@@ -650,13 +571,11 @@ WRONG = {  # -> the check that names it
     DecaysWhenClean: "clean_step_keeps_the_scale",
     CountsMicroBatches: "micro_batches_are_one_step",
     ChecksTheFirstGroup: "overflow_in_any_parameter_group_skips",
-    ChecksTheFirstParameter: "finds_every_nonfinite",
     IgnoresNaN: "finds_every_nonfinite",
     IgnoresNegativeInf: "finds_every_nonfinite",
     LastDtypeWins: "finds_every_nonfinite",
     FiniteBySum: "clean_step_keeps_the_scale",
     ChecksOneSparseGradient: "sparse_gradients_are_checked",
-    ChecksEvery64th: "finds_every_nonfinite",
     ForgetsWhatWasNotStepped: "overflow_that_is_unscaled_backs_off",
     BacksOffPerOptimizer: "any_optimizer_overflow_backs_off",
     DividesByTheNextScale: "unscale_divides_by_the_scale_of_the_loss",
@@ -677,10 +596,8 @@ WRONG = {  # -> the check that names it
     IgnoresASetter: "setters_take_effect",
     OverrideRestartsTheStreak: "override_keeps_the_streak",
     DoesNotSaveTheStreak: "a_state_dict_continues_the_run",
-    DoesNotLoadTheInterval: "a_state_dict_continues_the_run",
     SavesWhatGoesOn: "a_state_dict_is_a_snapshot",
     LosesTheStreakWhenPickled: "pickling_is_invisible",
     SharesAFlag: "two_threads_step_two_optimizers",
-    LosesAnEntry: "two_threads_step_two_optimizers",
     SavesHalfOfAnUpdate: "a_state_dict_is_never_torn",
 }

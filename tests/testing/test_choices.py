@@ -48,36 +48,15 @@ class Static(Stranger):
         pass
 
 
-class Patient(Stranger):
-    """As DeepSpeed's with consecutive_hysteresis: the second overflow in a row backs off, a clean step forgives one."""
-
-    left = 2
-
-    def advance(self, found):
-        self.left = self.left - 1 if found else 2
-        before = self.now[0]
-        super().advance(found)
-        if found and self.left > 0:
-            self.now = (before, 0)
-
-    def state_dict(self):
-        return {**super().state_dict(), "left": self.left}
-
-    def load_state_dict(self, saved):
-        super().load_state_dict(saved)
-        self.left = saved["left"]
-
-
 @pytest.mark.parametrize(
     ("scaler", "declared", "accused"),
     [
         (Exponent, Traits(powers_of_two=True), "scale_is_exact_float32: raised ValueError: expected powers of two"),
         (Static, Traits(static=True), "overflow_backs_off_once: "),
-        (Patient, Traits(hysteresis=2, hysteresis_refill="clean", without={"threads"}), "overflow_backs_off_once: "),
     ],
 )
-def test_a_right_scaler_of_another_kind_declares_it_as_its_finding_says(scaler, declared, accused):
-    check_scaler(scaler, traits=declared, examples=FEW)
+def test_finding_says_what_to_declare(scaler, declared, accused):
+    check_scaler(scaler, traits=declared, levels=[0, 2, 4], examples=FEW)
     with pytest.raises(AssertionError, match=f"^{accused}") as failure:
         CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
     name, value = declared.as_options()[1].split("=")
@@ -89,26 +68,6 @@ class GivesUp(Stranger):
         if scale <= 1.0:
             raise OverflowError("no scale is low enough")
         return super().lowered(scale)
-
-
-class GivesUpAboveItsFloor(Stranger):
-    """Keeps a scale above its floor where the next one would lie below, and says so."""
-
-    def lowered(self, scale):
-        if scale * self.down < 1.0:
-            raise OverflowError("no scale is low enough")
-        return super().lowered(scale)
-
-
-@pytest.mark.parametrize(
-    ("scaler", "declared"),
-    [
-        (GivesUpAboveItsFloor, Traits(min_scale=1.0, gives_up=(OverflowError,))),
-    ],
-)
-def test_overflows_end_at_a_floor_that_is_given_up_above_or_is_no_float32(scaler, declared):
-    for law in ("overflows_end_at_the_minimum", "overflow_backs_off_once"):
-        CHECKS[law](as_subject(scaler, declared), examples=3 * FEW)
 
 
 class NoSetters(Stranger):
@@ -141,7 +100,7 @@ class TellsNoSkip(Stranger):
         ),
     ],
 )
-def test_a_finding_names_what_would_have_to_be_declared(scaler, law, declared):
+def test_finding_names_its_trait(scaler, law, declared):
     with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
         CHECKS[law](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
@@ -167,7 +126,7 @@ class HasAFloor(torch.amp.GradScaler):
         self._scale.clamp_(min=1.0)
 
 
-def test_what_inherits_from_torchs_scaler_may_keep_what_torchs_breaks(monkeypatch):
+def test_subclass_may_do_better_than_torch(monkeypatch):
     [law] = judge.chosen(names=["scale_comes_back"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
     assert [each.outcome for each in judge.judge(floored, [law], expected=known.TORCH)] == ["passed"]

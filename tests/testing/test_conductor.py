@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from math import comb
 from pathlib import Path
 
@@ -144,13 +143,11 @@ def test_neither_hash_order_nor_addresses_matter() -> None:
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import tests.testing.test_conductor as t;"
         "print(*t.attempt(t.busy, {i: 1 for i in range(0, 60, 7)}).trace, sep='|')"
     )
-    outputs = set()
-    for seed in ("1", "2"):
-        env = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)  # noqa: S603
-        outputs.add(done.stdout)
-    assert len(outputs) == 1
-    assert outputs.pop().count("|") > 20
+    env = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)  # noqa: S603
+    here = attempt(busy, dict.fromkeys(range(0, 60, 7), 1)).trace
+    assert done.stdout.strip() == "|".join(map(str, here))
+    assert len(here) > 20
 
 
 def test_a_program_that_remembers_is_refused() -> None:
@@ -162,17 +159,6 @@ def test_a_program_that_remembers_is_refused() -> None:
 
     with pytest.raises(RuntimeError, match=r"depends on nothing but the schedule"):
         explore(program)
-
-
-def test_which_of_several_timeouts_fires_is_no_preemption_where_nobody_can_go_on() -> None:
-    def program(c: Conductor) -> None:
-        event = c.sync.Event()
-        c.spawn("a", event.wait, 1.0)
-        event.wait(1.0)
-
-    step, *_ = next(each for each in run(program).decisions if each[1] == each[2] == 2)
-    assert attempt(program, {step: 1}).preemptions == 0
-    assert explore(program, preemptions=0).schedules > 1
 
 
 def test_sparse_schedules_choose_among_the_others() -> None:
@@ -228,8 +214,3 @@ def test_a_missing_extra_names_its_cure(package: str, extra: str, monkeypatch: p
     use = schedules if package == "hypothesis" else lambda: run(lambda c: c.watch_tensors(x=None))
     with pytest.raises(ImportError, match=re.escape(f"pip install -c constraints.txt -e '.[{extra}]'")):
         use()
-
-
-def test_a_run_may_be_in_any_thread() -> None:
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: run(walkers(2, 1))).result().trace == run(walkers(2, 1)).trace

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
@@ -101,39 +100,9 @@ def test_tasks_that_swallow_everything_still_end() -> None:
     assert isinstance(attempt(program).stuck, DeadlockError)
 
 
-def test_results_can_be_inspected_after_the_run() -> None:
-    def program(c: Conductor) -> SimpleNamespace:
-        queue, lock, event = c.sync.Queue(), c.sync.Lock(), c.sync.Event()
-        c.spawn("worker", queue.put, 5)
-        return SimpleNamespace(queue=queue, lock=lock, event=event, thread=c.sync.Thread())
-
-    value = run(program).value
-    assert value.queue.qsize() == 1
-    assert value.queue.get() == 5
-    assert not value.event.wait(timeout=1.0)
-    with value.lock:
-        assert value.lock.locked()
-    with pytest.raises(DeadlockError, match="the run is over"):
-        value.queue.get()
-    with pytest.raises(RuntimeError, match="the run is over"):
-        value.thread.start()
-
-
 def test_runs_do_not_nest_and_primitives_need_a_run() -> None:
     with pytest.raises(RuntimeError, match="one run at a time"):
         run(lambda c: run(nothing_special))
     with pytest.raises(RuntimeError, match=r"inside the program given to conductor\.run"):
         Conductor.sync.Lock()
     run(nothing_special)  # the refusals left nothing behind
-
-
-def test_outcomes_of_the_test_runner_pass_through() -> None:
-    class Skipped(BaseException):
-        pass
-
-    def program(c: Conductor) -> None:
-        c.spawn("worker", c.sync.Event().wait)
-        raise Skipped
-
-    with pytest.raises(Skipped):
-        attempt(program)

@@ -116,11 +116,6 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
     assert str(caught.value.__cause__) == "injected at step 0"
 
 
-def test_faults_for_nobody_do_not_happen() -> None:
-    done = run(guarded, crash_at={3: "nobody", 999: "a"}, interrupt_at={0: "later"})
-    assert done.faults == ()
-
-
 def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
     def program(c: Conductor) -> None:
         def fail(text: str) -> None:

@@ -3,10 +3,7 @@
 import os
 import subprocess
 import sys
-import traceback
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +20,7 @@ from ampsim.testing import (  # noqa: E402
     parametrize_with_checks,
 )
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import as_subject, find  # noqa: E402
+from ampsim.testing.kit.subject import as_subject  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
@@ -31,7 +28,7 @@ from tests.test_cli import run  # noqa: E402
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
 CHECKS = {check.name: check for check in judge.chosen()}
-FEW = 10  # examples per check: enough to find every known failure; the kit draws more for a user
+FEW = 5  # examples per check: enough to find every known failure; the kit draws more for a user
 
 
 def constants(rule: Rule) -> tuple[float, ...]:
@@ -42,7 +39,7 @@ def constants(rule: Rule) -> tuple[float, ...]:
 
 
 @parametrize_with_checks([Subject(TORCH, Traits(drop_in=True))], expected_failures=known.TORCH)
-def test_torch_fails_what_it_is_known_to_fail_and_nothing_else(scaler, check):
+def test_torch_fails_what_is_known(scaler, check):
     check(scaler, examples=FEW)
 
 
@@ -58,7 +55,7 @@ def test_ours_conforms_at_depth_1(few_schedules):
     check_scaler(make, traits=Traits(delay=1), levels=[0, 2, 3, 4], examples=3)
 
 
-def test_ours_with_torchs_behaviour_fails_a_part_of_what_torch_fails():
+def test_exact_torch_fails_as_torch():
     strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), exact_torch=True))
     results = judge.judge(strict, judge.chosen([1, 2, 4, 5]), examples=FEW)
     assert [result.check.name for result in results if result.is_finding] == [
@@ -88,7 +85,7 @@ def megatrons(rule: Rule) -> FromFlag:
     return FromFlag(lambda: state[0].scale, update_scale)
 
 
-def test_a_policy_that_is_declared_passes_and_undeclared_fails_by_name():
+def test_declared_policy_passes():
     declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
     growth = dict.fromkeys(["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever")
     check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
@@ -170,12 +167,6 @@ def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
 def test_a_feature_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"):
         Traits(without={"state_dicts"})
-
-
-def test_what_is_declared_comes_on_top_of_what_a_subject_says(monkeypatch):
-    mine = Subject(TORCH, Traits(without={"pickle"}))
-    monkeypatch.setitem(sys.modules, "somebodys", SimpleNamespace(scaler=mine))
-    assert find("somebodys:scaler", without=frozenset({"threads"})).traits.without == {"pickle", "threads"}
 
 
 # ------------------------------------------------------------------------------------------- what a failure says
@@ -272,16 +263,6 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
 
 
 # ------------------------------------------------------------------------------------------- wrong use, imports
-
-
-@pytest.mark.filterwarnings("ignore:new in")
-@pytest.mark.parametrize("call", [CHECKS["skip_budget"], partial(check_scaler, levels=[0], examples=1)])
-def test_a_traceback_ends_at_the_line_that_asked_and_its_cause_begins_in_the_scaler(call):
-    with pytest.raises(AssertionError) as failure:
-        call(Breaks)
-    assert [entry.path.name for entry in failure.traceback.filter(failure)] == ["test_kit.py"]
-    if cause := failure.value.__cause__:
-        assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["step"]
 
 
 # ------------------------------------------------------------------------------------------- the set of laws

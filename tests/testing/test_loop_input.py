@@ -177,7 +177,7 @@ def with_a_half_branch(t, batch, factor=1.0):
 halved = looping(with_a_half_branch)
 
 
-def test_half_precision_that_differs_is_said_and_factors_are_still_held():
+def test_half_precision_hides_no_factor():
     outcome, text = outcomes(halved, ["scale_is_invisible"])["scale_is_invisible"]
     assert (outcome, "only up to factors of the scale, as " in text, "float16" in text) == (
         "not applicable",

@@ -14,7 +14,6 @@ from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
     SGD,
-    Box,
     Trainer,
     accumulate,
     add_two_up,
@@ -290,26 +289,6 @@ def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
     assert (outcome, said in text) == ("failed", True), text
 
 
-@pytest.mark.parametrize("refuses", [False, True])
-def test_who_saves_between_steps_alone_may_add_gradients_up(refuses):
-    def make(scaler):
-        t = Trainer(scaler)
-        t.box = Box(seen=0)
-
-        def save():
-            if refuses and t.box.seen % 2:
-                raise RuntimeError("in the middle of a step")
-            return {**t.save(), "seen": t.box.seen if refuses else 0}
-
-        def load(saved):
-            t.load(saved)
-            t.box.seen = saved["seen"]
-
-        return Loop(lambda batch: adds_two_up(t, batch), t.state, save=save, load=load)
-
-    assert judged(make, RESUME) == ("passed", "")
-
-
 @in_order
 def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
     outcome, text = judged(looping(by_hand(lambda params: True)), SKIP)
@@ -383,35 +362,6 @@ def a_streak_by_hand(scaler):
 
 def test_a_streak_of_clean_steps_may_end_in_a_skipped_one():
     check_loop(a_streak_by_hand, batches())
-
-
-@in_order
-def test_parameters_that_numpy_has_no_dtype_for_are_told_in_order():
-    """A working copy in bfloat16 is taken from its float32 weights before they have stepped."""
-
-    def make(scaler):
-        torch.manual_seed(0)
-        model = nn.Linear(3, 1)
-        weights = [param.detach().clone().requires_grad_() for param in model.parameters()]
-        optimizer = torch.optim.SGD(weights, lr=0.1)
-        model.bfloat16()
-
-        def step(batch):
-            model.zero_grad()
-            data, target = batch
-            scaler.scale((model(data.bfloat16()).float() - target).square().mean()).backward()
-            with torch.no_grad():
-                for weight, param in zip(weights, model.parameters(), strict=True):
-                    weight.grad = param.grad.float()
-                    param.copy_(weight)
-            scaler.step(optimizer)
-            scaler.update()
-
-        return Loop(step, {"model": model, "optimizer": optimizer, "weights": weights})
-
-    [result] = judge_loop(make, batches(), ["skipped_step_never_happened"])
-    assert result.outcome == "failed"
-    assert " parameters" in result.text
 
 
 @pytest.mark.parametrize("lowers", [True, False])

@@ -216,27 +216,3 @@ def test_the_message_reproduces_the_failure() -> None:
     replayed = line.removeprefix("replay: ")
     with pytest.raises(DeadlockError):
         eval(replayed, {"run": run, "program": event_protocol(cured=False)})  # noqa: S307  the point of the line
-
-
-def test_two_locks_in_two_orders() -> None:
-    def program(c: Conductor) -> None:
-        first, second = c.sync.Lock(), c.sync.Lock()
-
-        def task(one: object, other: object) -> None:
-            with one, other:  # type: ignore[attr-defined]
-                pass
-
-        c.spawn("forwards", task, first, second)
-        c.spawn("backwards", task, second, first)
-
-    with pytest.raises(FailingScheduleError) as found:
-        explore(program, preemptions=1)
-    table = str(found.value.__cause__).splitlines()
-    assert isinstance(found.value.__cause__, DeadlockError)
-    rows = {line.split()[0]: line for line in table if "blocked" in line}
-    assert "acquire Lock-2 (held by backwards)" in rows["forwards"]
-    assert "acquire Lock-1 (held by forwards)" in rows["backwards"]
-    assert rows["forwards"].endswith("Lock-1")
-    assert "test_races.py:" in rows["forwards"]
-    assert "in task" in rows["backwards"]
-    assert "finished" in next(line for line in table if line.startswith("main"))

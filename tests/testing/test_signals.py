@@ -3,11 +3,10 @@
 import signal
 import threading
 from collections.abc import Iterator
-from types import FrameType
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, attempt, run, scheduler
+from ampsim.testing.conductor import Conductor, attempt, run
 from tests.testing.programs import nothing_special
 
 in_main_thread = pytest.mark.skipif(
@@ -43,50 +42,6 @@ def test_ctrl_c_ends_the_run_at_a_switch_point() -> None:
         attempt(program)
     assert log == ["not yet"]
     assert signal.getsignal(signal.SIGINT) is before
-
-
-class TimeIsUp(BaseException):
-    """What a test runner raises in the main thread."""
-
-
-@in_main_thread
-@pytest.mark.parametrize("presses", [0, 2])
-def test_a_task_that_hangs_can_be_left(presses: int) -> None:
-    """By a test runner's timeout, or by pressing Ctrl-C twice."""
-    real, hanging = threading.Lock(), threading.Event()
-    real.acquire()
-    seen: list[int] = []
-
-    def arrive(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        if len(seen) <= presses:
-            scheduler.active()._interrupted(signal.SIGINT, frame)
-        elif presses == 0 and len(seen) == 1:
-            raise TimeIsUp
-
-    def program(c: Conductor) -> None:
-        def hang() -> None:
-            hanging.set()
-            real.acquire()
-
-        c.spawn("hangs", hang).join()
-
-    def send() -> None:
-        ident = threading.main_thread().ident
-        assert ident is not None
-        hanging.wait()
-        while len(seen) < max(presses, 1):  # one that comes just before main falls asleep does not wake it
-            signal.pthread_kill(ident, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, arrive)
-    sender = threading.Thread(target=send, name="sender")
-    sender.start()
-    with pytest.raises((KeyboardInterrupt, TimeIsUp)):
-        attempt(program)
-    real.release()
-    join_threads("sender", "hangs")
-    signal.signal(signal.SIGUSR1, before)
-    run(nothing_special)
 
 
 def join_threads(*names: str) -> None:

@@ -1,6 +1,5 @@
 """Several threads on `conductor.sync`: what real threads do is among what is explored, or all of it."""
 
-import math
 import queue
 import threading
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ampsim.testing.conductor import Conductor, Run, attempt, explore, run, schedules
+from ampsim.testing.conductor import Conductor, attempt, run, schedules
 from tests.examples import examples
 from tests.testing.programs import REAL, outcome_of, outcomes
 
@@ -183,39 +182,6 @@ def test_what_is_not_under_control_says_so() -> None:
         _ = sync.Lokc
     assert sync.get_native_id() == threading.get_native_id()
     assert (sync.Empty, sync.Full) == (queue.Empty, queue.Full)
-
-
-def test_a_wait_that_timed_out_says_so_although_it_was_notified_before_it_had_its_lock_again() -> None:
-    def program(c: Conductor) -> bool:
-        condition = c.sync.Condition()
-
-        def notify() -> None:
-            with condition:
-                condition.notify()
-
-        with condition:
-            c.spawn("notifies", notify)
-            return condition.wait(timeout=1.0)
-
-    def check(done: Run) -> None:
-        at = {step.op if step.op == "notify" else step.note: number for number, step in enumerate(done.trace)}
-        notified, late = at.get("notify", len(at)), at.get("timed out", math.inf)
-        assert done.value == (notified < late)
-        seen.add((done.value, late < math.inf))
-
-    seen: set[tuple[bool, bool]] = set()
-    explore(program, check=check)
-    assert seen == {(True, False), (True, True), (False, True)}
-
-
-def test_what_is_waited_for_is_asked_once_more_when_the_time_is_up() -> None:
-    def program(c: Conductor) -> bool:
-        condition, done = c.sync.Condition(), [False]
-        c.spawn("tells nobody", done.__setitem__, 0, True)
-        with condition:
-            return condition.wait_for(lambda: done[0], timeout=1.0)
-
-    assert run(program).value is True
 
 
 def test_what_was_held_when_a_run_ended_is_free_afterwards() -> None:

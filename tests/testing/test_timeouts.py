@@ -119,25 +119,3 @@ def test_a_notify_is_lost_on_a_wait_that_has_timed_out_and_not_its_lock_back() -
 
     with pytest.raises(FailingScheduleError, match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify"):
         explore(program)
-
-
-def test_a_lock_about_to_be_given_up_by_a_wait_can_be_met() -> None:
-    def program(c: Conductor) -> bool:
-        lock, inside = c.sync.Lock(), c.sync.Event()
-        condition = c.sync.Condition(lock)
-
-        def wait() -> None:
-            with condition:
-                inside.set()
-                condition.wait()
-
-        c.spawn("waiter", wait)
-        inside.wait()
-        got = lock.acquire(blocking=False)
-        if got:
-            lock.release()
-        with condition:
-            condition.notify()
-        return got
-
-    assert outcomes(program) == {True, False}

@@ -187,10 +187,6 @@ def test_a_race_on_a_watched_tensor() -> None:
     assert "aten.copy_.default scale" in str(found.value)
 
 
-def test_an_unwatched_tensor_makes_no_switch_points() -> None:
-    assert explore(halving(watched=False)).exhausted
-
-
 def test_the_dispatch_mode_is_gone_after_the_run() -> None:
     torch = pytest.importorskip("torch")
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
