@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--lower", action="store_true", help="write today's numbers where they are lower")
     lower = parser.parse_args().lower
     text = PROJECT.read_text(encoding="utf-8")
-    budgets = tomllib.loads(text)["tool"]["ampsim"]["budgets"]
+    budgets = tomllib.loads(text)["tool"]["budgets"]
     failures = []
     for package, numbers in measure_all().items():
         if package not in budgets:
