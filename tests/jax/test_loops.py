@@ -10,7 +10,7 @@ HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
 LOOPS = {section.partition("\n")[0]: section for section in SECTIONS}
 IMPORTS = {"optax": ["optax"], "equinox": ["equinox", "optax"], "flax.nnx": ["flax", "optax"],
            "flax.linen": ["flax", "optax"], "haiku": ["haiku", "optax"], "Is the loop right?": ["optax"]}  # fmt: skip
-DEEP = {"haiku": [pytest.mark.deep], "flax.linen": [pytest.mark.deep]}
+DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")}
 
 
 @pytest.mark.parametrize(

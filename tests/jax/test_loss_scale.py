@@ -86,7 +86,7 @@ def expressible() -> list[str]:
     for name in dialects.names():
         rule = dialects.get(name)
         if not rule.quirks:
-            kinds.setdefault((rule.arithmetic, rule.delay, rule.hysteresis > 1, rule.growth_test), name)
+            kinds.setdefault((rule.arithmetic, rule.delay), name)
     return [*kinds.values()]
 
 
