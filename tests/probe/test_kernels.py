@@ -10,7 +10,6 @@ from tests.torch.helpers import DEVICE, kernel_on_device
 @kernel_on_device
 def test_the_kernel_counts_the_same():
     tensors = [random_bits(0, 3000), *[EVERY_16.view(dtype)[7::61] for dtype in HALVES]]
-    tensors += [torch.tensor([]), torch.tensor([2.0**127, 2.0**-149, 0.0])]
     counts = kernels.exponent_counts([values.to(DEVICE) for values in tensors])
     for values, row in zip(tensors, counts.cpu().numpy(), strict=True):
         same(Histogram.from_counts(row), reference(values))
