@@ -1,7 +1,5 @@
 """The Triton kernel: on a GPU, or in Triton's interpreter, where tests/torch/test_kernels.py runs it."""
 
-import torch
-
 from ampsim.probe import Histogram, kernels
 from tests.probe.helpers import EVERY_16, HALVES, random_bits, reference, same
 from tests.torch.helpers import DEVICE, kernel_on_device
