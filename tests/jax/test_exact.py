@@ -79,6 +79,20 @@ def test_the_reciprocal_is_that_of_double_then_float32(bits) -> None:
     np.testing.assert_equal(np.asarray(reciprocal32(np.uint32(bits))).view(np.float32), expected)
 
 
+@given(st.floats(0.0, width=64))
+@example(5e-324)
+@example(1.7e308)
+def test_the_reciprocal_of_float64_is_that_of_double(scale) -> None:
+    with jax.enable_x64(True), np.errstate(all="ignore"):
+        bits = reciprocal64(np.float64(scale).view(np.uint64))
+        np.testing.assert_equal(np.asarray(bits).view(np.float64), 1.0 / np.float64(scale))
+
+
+@jax.jit
+def reciprocal64(bits):
+    return exact_product.reciprocal(FLOAT64, bits)
+
+
 @given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-3, 3), HOW)
 def test_ties_of_the_second_rounding(n, m, units, how) -> None:
     """Factors for which the product in double lies within a few units of halfway between two float32 numbers."""

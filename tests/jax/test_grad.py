@@ -175,6 +175,15 @@ def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
         assert bits(counts) == bits((wanted.notfinite_count, wanted.last_finite, wanted.total_notfinite))
 
 
+def test_skips_are_counted_to_the_top_of_int32() -> None:
+    optax = pytest.importorskip("optax")
+    tx = skip_nonfinite(optax.sgd(1.0), RULE)
+    state = tx.init(P)._replace(total_notfinite=jnp.int32(2**31 - 2))
+    for total in (2**31 - 1, 2**31 - 1):
+        updates, state = tx.update({"w": jnp.array([math.nan, 1.0])}, state, P)
+        assert (updates["w"].tolist(), int(state.total_notfinite)) == ([0.0, 0.0], total)
+
+
 def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:
     optax = pytest.importorskip("optax")
     tx = skip_nonfinite(optax.sgd(1.0), RULE, axis_name="d")
