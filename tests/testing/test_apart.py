@@ -74,6 +74,7 @@ MODULES = {
     "apart_quits": "import sys; sys.exit(3)",
     "apart_exits": "import os; os._exit(0)",
     "apart_misspelt": "def f(:",
+    "apart_endless": "import threading; threading.Event().wait()",
 }
 PICKLES = ["--check", "pickling_is_invisible", "--check", "a_state_dict_is_a_snapshot", "-n", "5"]
 SKIPS = ["--check", "skipped_step_never_happened", "--check", "it_learns"]
@@ -114,6 +115,11 @@ def test_hang_that_no_alarm_ends_is_killed(monkeypatch):
     code, text = run("check", "apart_scalers:CatchesAll", *PICKLES, "--time-limit", "0.5")
     assert (code, "pickling_is_invisible: did not end within 2.5 s" in text) == (1, True), text
     assert "1 passed, 1 failed of 2 checks" in text
+
+
+def test_endless_import_cannot_be_judged():
+    code, text = run("check", "apart_endless:X", "--time-limit", "0.2")
+    assert (code, "cannot be judged" in text) == (3, True), text
 
 
 @pytest.mark.parametrize(
