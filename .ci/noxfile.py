@@ -30,7 +30,7 @@ print(platform.python_version(), *([each.version for each in d(name=name)] or ["
 def torch(session: nox.Session, version: str) -> None:
     """Test what stands on torch."""
     session.install(TORCH[version], "numpy>=2")
-    test(session, "torch,testing", "tests/torch", "tests/probe", "tests/watch", "tests/card")
+    test(session, "torch,testing", "tests/torch", "tests/probe", "tests/watch")
 
 
 @nox.session

@@ -11,7 +11,7 @@ import pytest
 posix = pytest.mark.skipif(os.name != "posix", reason="needs a shell and /dev/full")
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 AMPSIM = f"{shlex.quote(sys.executable)} -m ampsim"
-TRACE = "tests/traces/overflow_on_first_update.jsonl"
+TRACE = "tests/traces/recorded.jsonl.gz"
 
 
 def shell(command: str, **environment: str) -> tuple[int, str, str]:

@@ -35,7 +35,7 @@ def played(tasks: list[dict[str, Any]]) -> list[tuple[list[float], dict[str, Any
 
 @needs_node
 def test_javascript_plays_every_recorded_trace() -> None:
-    traces = [trace for path in sorted((TESTS / "traces").glob("*.jsonl")) for trace in read(path)]
+    traces = list(read(TESTS / "traces" / "recorded.jsonl.gz"))
     tasks = []
     for trace in traces:
         flags = [int(bool(flag)) for flag in trace.found_inf]
