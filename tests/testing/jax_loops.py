@@ -223,11 +223,6 @@ def keras_19244_never_unscaled(state, batch):
     return update(state, gradients(state, batch))
 
 
-@bug(SCALE, "fastai/fastai#3048")
-def fastai_3048_scaled_loss_logged(state, batch):
-    return update(state, unscaled(state, batch)), {"loss": state["scale"].scale(loss_of(state["params"], batch))}
-
-
 @bug(SKIP, "google/flax#2467")
 def flax_2467_old_scale_returned(state, batch):
     return update(state, unscaled(state, batch), scale=state["scale"])
@@ -242,19 +237,6 @@ def numpyro_956_only_the_loss_is_checked(state, batch):
 @bug(SKIP, "google/flax#1251", lambda: {"step": jnp.int32(0)})
 def flax_1251_step_counts_on(state, batch):
     return update(state, unscaled(state, batch), step=state["step"] + 1)
-
-
-def without(*names):
-    """Save all but what is named, which stays as it was made."""
-    return {
-        "save": lambda state: {key: value for key, value in state.items() if key not in names},
-        "load": lambda fresh, saved: {**fresh, **saved},
-    }
-
-
-@bug(RESUME, "huggingface/transformers#34053", **without("scale"))
-def transformers_34053_scale_not_saved(state, batch):
-    return update(state, unscaled(state, batch))
 
 
 def only_the_scale(state):

@@ -1,6 +1,5 @@
 """JAX loops: a right one keeps every law, a planted bug is caught by the law that should."""
 
-import dataclasses
 import os
 
 import pytest
@@ -11,7 +10,6 @@ import jax
 
 from ampsim.jax import LossScale, PolicyScale
 from ampsim.testing import Loop, LoopError, check_loop
-from ampsim.testing.loop.backends.jax_faults import make_scale, updates
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from tests.testing.jax_loops import (
     BUGS,
@@ -84,20 +82,6 @@ def test_a_state_may_be_any_pytree(forgets):
 
     (result,) = judge_loop(make, batches(), [SKIPS])
     assert result.outcome == ("failed" if forgets else "passed"), result.text
-
-
-def flax_scale():
-    return pytest.importorskip("flax.training.dynamic_scale").DynamicScale
-
-
-@pytest.mark.parametrize("kind", [lambda: LossScale, flax_scale])
-def test_update_of_each_scale_class(kind):
-    """An inf is found by flax's, too, which looks at gradients alone; the second clean step grows."""
-    scaler = make_scale(kind(), 256.0, 2)
-    clean, bad = updates(scaler)
-    (grown, _), names = updates(clean), [each.name for each in dataclasses.fields(scaler)]
-    name = "loss_scale" if "loss_scale" in names else "scale"
-    assert [float(getattr(each, name)) for each in (clean, bad, grown)] == [256.0, 128.0, 512.0]
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
