@@ -73,3 +73,12 @@ def test_scalers_that_give_up(
         replay(rule, history)
     assert f"raised by update {len(history) - 1} of {len(history)}" in raised.value.__notes__[0]
     assert len(list(states(rule, history[:-1]))) == len(history) - 1  # one fewer does not raise
+
+
+def test_jmp_within_jit_forgets_its_minimum() -> None:
+    # Its pytree leaves min_loss_scale out, so a compiled step has the default of 1.
+    options = {"init": 16.0, "min_loss_scale": 4.0}
+    outside = dialects.get("jmp.DynamicLossScale", **options)
+    inside = dialects.get("jmp.DynamicLossScale", jit=True, **options)
+    assert replay(outside, [True] * 6).tolist()[-1] == 4.0
+    assert replay(inside, [True] * 6).tolist()[-1] == 1.0

@@ -289,3 +289,20 @@ def test_a_pipeline_of_that_depth_gives_every_ticket_the_scale_that_replay_has(
     for is_async in ([True] * len(history), modes[: len(history)]):
         scales = [init(policy).scale, *replay(policy, history, is_async=is_async)]
         assert pipeline.trajectory(policy, policy.delay, history, is_async=is_async) == scales
+
+
+def test_ratio_halves_after_any_overflow() -> None:
+    policy = Ratio(init_scale=4.0, growth_interval=2)
+    state = update(policy, init(policy), Observation(found_inf=True, saturated=1e-9))
+    assert state.scale == 2.0
+    state = update(policy, state, Observation(found_inf=False, saturated=0.0))
+    assert state.scale == 2.0  # the skipped step was no step of the interval
+    assert update(policy, state, Observation(found_inf=False, saturated=0.0)).scale == 4.0
+
+
+def test_a_synchronous_scale_is_the_policys_too() -> None:
+    pipe = pipeline.begin(pipeline.start(Deduplicated(delay=1), 1))
+    pipe = pipeline.finish(pipe, 0, found_inf=False, new_scale=8.0, synchronous=True)
+    pipe = pipeline.finish(pipeline.begin(pipe), 1, found_inf=True)
+    pipe = pipeline.finish(pipeline.begin(pipe), 2, found_inf=False)
+    assert [version.scale for version in pipe.versions[1:]] == [8.0, 8.0, 4.0]

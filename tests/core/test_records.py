@@ -180,3 +180,8 @@ def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
         part.write_bytes(b"\n".join([lines[0], bad, *lines[2:]]))
         with pytest.raises(records.DamagedFileError, match=r"x\.jsonl\.\w+\.part, line 2: "):
             records.Journal(path, IDENTITY)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_a_single_infinity_comes_back(value: float) -> None:
+    assert records.decode(records.encode({"ceiling": value})) == {"ceiling": value}

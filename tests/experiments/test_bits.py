@@ -1,6 +1,8 @@
 """Digests of the bits that a processor gives, and products of halves with common kernels."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import torch
 import experiments
 from ampsim import records
 from experiments.runner import bits, products
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_difference_is_counted_and_named(tmp_path: Path) -> None:
@@ -38,3 +42,56 @@ def test_a_product_is_added_up_in_turn(dtype: torch.dtype) -> None:
     found = products.multiplied(a, b, 0, products.IN_TURN)
     assert torch.equal(found, total.to(dtype))
     assert torch.equal(products.multiplied(a, b, 0, products.LANES), found) is False
+
+
+# Run where the common kernels are asked for, before torch is loaded: the tests' own process has torch's.
+COMPARE = """
+import experiments
+import itertools, torch
+from experiments.runner import products
+
+torch.backends.mkldnn.set_flags(False)  # as the convolutional networks here are trained
+generator = torch.Generator().manual_seed(0)
+
+
+def draw(dtype, *shape):
+    numbers = 100 * torch.randn(*shape, generator=generator)
+    odd = torch.rand(*shape, generator=generator) // 0.005
+    for place, value in enumerate((float("inf"), float("nan"), 0.0, -0.0, 2.0**-24)):
+        numbers[odd == place] = value
+    return numbers.to(dtype)
+
+
+def results(pairs, images):
+    found = [a @ b for a, b in pairs]
+    for image, weight in images:
+        image, weight = image.requires_grad_(), weight.requires_grad_()
+        out = torch.conv2d(image, weight, stride=2, padding=1)
+        found += [out.detach(), *torch.autograd.grad(out.float().sum(), [image, weight])]
+    return [torch.where(x.isnan(), torch.zeros_like(x) + 12345, x) for x in found]
+
+
+pairs, images = [], []
+for dtype in (torch.float16, torch.bfloat16):
+    for m, k, n in ((64, 64, 64), (128, 32, 10), (31, 67, 33), (2, 2, 2)):
+        pairs += [(draw(dtype, m, k), draw(dtype, k, n)), (draw(dtype, k, m).t(), draw(dtype, n, k).t())]
+    images.append((draw(dtype, 3, 5, 7, 7), draw(dtype, 6, 5, 3, 3)))
+torchs = results(pairs, images)
+products.install()
+ours = results(pairs, images)
+print(sum(torch.equal(a, b) for a, b in zip(torchs, ours, strict=True)), len(ours))
+"""
+
+
+@pytest.mark.deep  # numba compiles for ten seconds
+def test_products_and_convolutions_equal_torchs() -> None:
+    pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
+    own = (*bits.SETTINGS, "AMPSIM_KERNELS")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    command = [sys.executable, "-c", COMPARE]
+    done = subprocess.run(  # noqa: S603
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    equal, total = done.stdout.split()
+    assert equal == total
+    assert int(total) >= 20

@@ -228,6 +228,8 @@ def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int
         ("cfg.bf16_run", True),
         ("dtype == torch.bfloat16", True),
         ("dtype != torch.bfloat16", False),
+        ("dtype is not torch.bfloat16", False),
+        ("dtype not in (torch.bfloat16,)", False),
         ("not args.bf16", False),
         ("args.fp16 or args.bf16", False),
         ("args.amp and not args.bf16", False),
@@ -275,3 +277,27 @@ OLDER = [
 def test_a_name_for_a_torch_that_lacks_the_new_one_is_not_deprecated(text: str) -> None:
     assert lint(text.format("torch.cuda.amp.GradScaler"), codes=["AMP116"]) == []
     assert len(lint(f"{text.format('None')}\nmake = torch.cuda.amp.GradScaler", codes=["AMP116"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("use_amp == False", False),
+        ("not use_amp", False),
+        ("use_amp == True", True),
+        ("debug", True),
+    ],
+)
+def test_a_schedule_in_a_branch_without_the_scaler(condition: str, found: bool) -> None:
+    text = (
+        "scaler = GradScaler()\n"
+        "scheduler = StepLR(opt, 1)\n"
+        "for batch in loader:\n"
+        "    if use_amp:\n"
+        "        scaler.scale(model(batch)).backward()\n"
+        "        scaler.step(opt)\n"
+        "        scaler.update()\n"
+        f"    if {condition}:\n"
+        "        scheduler.step()\n"
+    )
+    assert ("AMP101" in [each.code for each in lint(text)]) is found

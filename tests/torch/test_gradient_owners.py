@@ -102,3 +102,37 @@ def test_a_disabled_scaler_clips_to_the_norm_of_all_groups():
     params[0].grad, params[1].grad = torch.tensor(3.0), torch.tensor(4.0)
     optimizer = torch.optim.SGD([{"params": [param]} for param in params])
     assert GradScaler("cpu", enabled=False).unscale_and_clip_(optimizer, 1.0) == 5.0
+
+
+def test_a_report_does_not_change_later():
+    scaler = GradScaler("cpu")
+    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    reports = []
+    for weight, gradient in zip(weights, (1.0, torch.inf), strict=True):
+        scaler.scale(torch.ones(()))
+        weight.grad = torch.tensor([gradient])
+        scaler.step(torch.optim.SGD([weight]))
+        reports.append(scaler.last_step)
+    first, last = reports
+    assert not first.skipped
+    assert last.skipped
+
+
+def test_a_skipped_fused_step_leaves_no_new_state():
+    scaler = GradScaler("cpu", init_scale=2.0)
+    old, new = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([old], lr=1.0, momentum=0.9, fused=True)
+
+    def step(gradient: float) -> None:
+        scaler.scale(torch.ones(()))
+        for parameter in [each for group in optimizer.param_groups for each in group["params"]]:
+            parameter.grad = torch.full((2,), gradient * scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+
+    step(1.0)
+    optimizer.add_param_group({"params": [new]})
+    step(torch.inf)
+    assert new not in optimizer.state
+    step(1.0)
+    assert new.tolist() == [0.0, 0.0]  # its first momentum is its gradient

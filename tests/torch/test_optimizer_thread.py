@@ -154,3 +154,6 @@ def test_a_dropped_update_closes_the_scaler():
     scaler.update()
     with pytest.raises(ClosedError, match="no room"):
         scaler.scale(torch.tensor(1.0))
+    scaler.close()
+    with pytest.raises(ClosedError, match="no room"):
+        scaler.scale(torch.tensor(1.0))

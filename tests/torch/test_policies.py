@@ -183,3 +183,16 @@ def test_a_damaged_state_dict_is_refused_and_nothing_changes(state: Any) -> None
     with pytest.raises((TypeError, ValueError), match=r"expected .*; (load|pass)"):
         scaler.load_state_dict({k: v for k, v in {**before, "state": state}.items() if v != "gone"})
     assert scaler.state_dict() == before
+
+
+def test_shares_of_two_optimizers_are_pooled() -> None:
+    # 10 of 1,000 elements are saturated in one, none of 100,000 in the other: 1e-4 of all.
+    scaler = GradScaler("cpu", policy=Ratio(init_scale=4.0, threshold=1e-3))
+    scaler.scale(torch.ones(()))
+    small, large = (nn.Parameter(torch.zeros(size)) for size in (1_000, 100_000))
+    small.grad, large.grad = torch.ones(1_000), torch.ones(100_000)
+    small.grad[:10] = 65504.0
+    for parameter in (small, large):
+        scaler.step(torch.optim.SGD([parameter], lr=0.1))
+    scaler.update()
+    assert scaler.get_scale() == 4.0
