@@ -48,6 +48,7 @@ def test_dialects_lists_all() -> None:
     code, text = run("dialects")
     assert code == 0
     assert all(name in text for name in dialects.names())
+    assert "max_scale=3.4028234663852886e+38" in text  # to be typed after --set: all its digits
 
 
 def test_replay_prints_each_update() -> None:

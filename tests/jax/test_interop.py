@@ -252,3 +252,10 @@ def test_what_a_peer_cannot_hold(to, rule, text) -> None:
 def test_a_count_that_jmp_never_has_is_refused(count) -> None:
     with pytest.raises(ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"):
         interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, count)))
+
+
+def test_the_constants_of_a_state_dict_count() -> None:
+    saved = interop.to_torch_state_dict(LossScale.create(Rule(growth_interval=100)))
+    back = interop.from_torch_state_dict(saved, Rule(min_scale=1.0))
+    assert back.rule.growth_interval == 100
+    assert back.rule.min_scale == 1.0

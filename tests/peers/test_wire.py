@@ -4,11 +4,13 @@ import contextlib
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -158,3 +160,24 @@ def test_a_flood_is_cut_off(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> 
     remote.start()
     with pytest.raises(PeerLostError, match="1,048,576 bytes"):
         remote.scale_loss(9.0)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs an interval timer")
+def test_an_interrupted_call_loses_the_peer(remote: Remote) -> None:
+    class OverdueError(Exception):
+        pass
+
+    def interrupt(*_: object) -> NoReturn:
+        raise OverdueError
+
+    remote.start()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.5)
+    try:
+        with pytest.raises(OverdueError):
+            remote.scale_loss(1.0)  # it answers late
+        with pytest.raises(PeerLostError):
+            remote.get_scale()  # and not with that answer
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -157,6 +157,26 @@ class CountsOverflowingRanks(Right):
         self._scale *= 0.5 ** max(0.0, float(self.count) - 1)
 
 
+class KeepsTheScaleBesideAnEmptyRank(Right):
+    """The scale does not fall where a rank has no gradients."""
+
+    empty = False
+
+    def unscale_(self, optimizer):
+        gradients = [param.grad for group in optimizer.param_groups for param in group["params"]]
+        told = torch.tensor(float(all(gradient is None for gradient in gradients)))
+        dist.all_reduce(told, self.op, self.ranks)
+        self.empty = self.empty or bool(told)
+        super().unscale_(optimizer)
+
+    def update(self, new_scale=None):
+        before = self._scale.clone()
+        super().update(new_scale)
+        if self.empty:
+            self._scale.copy_(before)
+        self.empty = False
+
+
 class CountsOptimizers(Right):
     """The scale falls once per optimizer that overflows."""
 
@@ -243,6 +263,7 @@ WRONG = {
     PollsInTurn: "verdicts_agree",
     ReducesBeforeAllLooked: "no_rank_steps_on_an_overflow",
     CountsOverflowingRanks: "one_overflow_on_ranks_is_one_overflow",
+    KeepsTheScaleBesideAnEmptyRank: "one_overflow_on_ranks_is_one_overflow",
     CountsOptimizers: "one_overflow_on_ranks_is_one_overflow",
     UpdatesOnRankZero: "scales_agree",
     LeavesAfterASkip: "nobody_waits_for_ever",

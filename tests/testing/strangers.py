@@ -442,6 +442,23 @@ class SavesWhatGoesOn(Stranger):
         self.state_dict()
 
 
+class SavesItsOwnTensor(Stranger):
+    """Hands out the tensor of its scale, and writes into it."""
+
+    def state_dict(self):
+        saved = super().state_dict()
+        self.tensor = getattr(self, "tensor", torch.zeros(()))
+        self.tensor.fill_(saved["S"])
+        return saved | {"S": self.tensor}
+
+    def load_state_dict(self, saved):
+        super().load_state_dict(saved | {"S": float(saved["S"])})
+
+    def advance(self, found):
+        super().advance(found)
+        self.state_dict()
+
+
 class LosesTheStreakWhenPickled(Stranger):
     def __getstate__(self):
         return {**vars(self), "now": (self.now[0], 0)}
@@ -597,6 +614,7 @@ WRONG = {  # -> the check that names it
     OverrideRestartsTheStreak: "override_keeps_the_streak",
     DoesNotSaveTheStreak: "a_state_dict_continues_the_run",
     SavesWhatGoesOn: "a_state_dict_is_a_snapshot",
+    SavesItsOwnTensor: "a_state_dict_is_a_snapshot",
     LosesTheStreakWhenPickled: "pickling_is_invisible",
     SharesAFlag: "two_threads_step_two_optimizers",
     SavesHalfOfAnUpdate: "a_state_dict_is_never_torn",

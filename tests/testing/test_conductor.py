@@ -214,3 +214,24 @@ def test_a_missing_extra_names_its_cure(package: str, extra: str, monkeypatch: p
     use = schedules if package == "hypothesis" else lambda: run(lambda c: c.watch_tensors(x=None))
     with pytest.raises(ImportError, match=re.escape(f"pip install -c constraints.txt -e '.[{extra}]'")):
         use()
+
+
+def test_either_timeout_may_fire_first() -> None:
+    def program(c: Conductor) -> list[str]:
+        order: list[str] = []
+        event = c.sync.Event()
+
+        def wait(name: str) -> None:
+            order.append(f"{name} begins")
+            event.wait(1.0)
+            order.append(f"{name} ends")
+
+        for task in [c.spawn(name, wait, name) for name in "ab"]:
+            task.join()
+        return order
+
+    orders = set()
+    explore(program, preemptions=0, check=lambda done: orders.add(tuple(done.value)))
+    begins = [("a begins", "b begins"), ("b begins", "a begins")]
+    ends = [("a ends", "b ends"), ("b ends", "a ends")]
+    assert {begin + end for begin in begins for end in ends} <= orders

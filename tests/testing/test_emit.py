@@ -107,7 +107,7 @@ def test_endless_scaler_and_subject_are_refused(peer, monkeypatch):
 
 
 def test_numbers_are_read_back():
-    for each in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, math.inf, -math.inf):
+    for each in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, math.inf, -math.inf, (), (2.0,), {"a": (1,)}):
         assert eval(value(each), {"math": math}) == each  # noqa: S307
         assert eval(value([each] * 30), {"math": math}) == [each] * 30  # noqa: S307
 

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from torch import nn  # noqa: E402
 
-from ampsim.testing import Loop, LoopError, check_loop  # noqa: E402
+from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws  # noqa: E402
 from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
@@ -385,3 +385,30 @@ def test_a_scale_that_overflows_alone_change_is_updated(lowers):
 
     [result] = judge_loop(make, batches(), ["skipped_step_never_happened"])
     assert result.outcome == ("not applicable" if lowers else "failed")
+
+
+def test_a_check_that_raises_is_no_skip():
+    def make(scaler):
+        t = Trainer(scaler)
+
+        def step(batch):
+            if scaler.get_scale() == 1.0:
+                raise ValueError("no scale")
+            t.backward(batch)
+            t.update()
+
+        return Loop(step, t.state)
+
+    parametrized = parametrize_with_laws([make], batches(), laws=["scale_is_invisible"])
+    [(function, check)] = [case.values for case in parametrized.args[1]]
+    with pytest.raises((LoopError, pytest.skip.Exception), match="no scale") as caught:
+        check(function)
+    assert caught.type is LoopError
+
+
+def test_a_nan_in_the_state_is_equal_to_itself():
+    def step(t, batch):
+        t.backward(batch)
+        t.update()
+
+    check_loop(looping(step, setup=boxed(largest=torch.tensor(torch.nan))), batches())

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 
 from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.laws import LAWS
-from ampsim.testing.law import Result, without_findings
+from ampsim.testing.law import Result, findings, without_findings
 from ampsim.testing.report import FORMATS, Report
 
 chosen()
@@ -125,3 +125,11 @@ def test_what_was_given_up_is_no_finding():
     assert Report([late, Result(NORMAL, "theirs", "refused", "it raised")]).findings == [late]
     with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
         without_findings([other, given_up])
+
+
+def test_a_hang_is_a_finding_beside_an_error():
+    error = Result(NORMAL, "theirs", "refused", "ValueError")
+    hang = Result(BUDGET, "theirs", "failed", "no end", is_overdue=True)
+    assert findings([error, hang]) == [hang]
+    given_up = Result(NORMAL, "theirs", "refused", "given up", is_overdue=True)
+    assert findings([given_up, hang]) == []
