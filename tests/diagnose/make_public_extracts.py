@@ -1,4 +1,4 @@
-"""Make `public_extracts.jsonl.gz` of public logs: numbers, printed keys and known words, no prose.
+"""Make `public_extracts.jsonl.xz` of public logs: numbers, printed keys and known words, no prose.
 
 AMPSIM_PUBLIC_LOGS names a folder of the logs of `public_logs.jsonl`.
 Of 771 logs 364 were had, among them 101 of the 169 sick ones. Extracted are 256: 109 healthy, 48 of
@@ -9,6 +9,7 @@ notebooks; none was read otherwise.
 import gzip
 import hashlib
 import json
+import lzma
 import os
 import re
 import tempfile
@@ -144,7 +145,8 @@ def main() -> None:
             room, lines = room - size, lines - record["text"].count("\n")
             taken[at] = record
     text = "".join(json.dumps(taken[at], ensure_ascii=False) + "\n" for at in sorted(taken))
-    (HERE / "public_extracts.jsonl.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    packed = lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME)
+    (HERE / "public_extracts.jsonl.xz").write_bytes(packed)
     print(Counter(record["verdict"] for record in taken.values()), LINES - lines, "lines")
 
 

@@ -1,12 +1,12 @@
 """Public logs, whose truth was written down before they were read: no alarm, no acquittal.
 
 `public_logs.jsonl` says where each is from, which `lines` by sed where it is a part, its hash, and
-what is true of it. The files are not ours to give away: `public_extracts.jsonl.gz` has what
+what is true of it. The files are not ours to give away: `public_extracts.jsonl.xz` has what
 `make_public_extracts.py` keeps of some of them, of which `explain` says the same.
 """
 
-import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ Log = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def extracts() -> list[Log]:
-    with gzip.open(HERE / "public_extracts.jsonl.gz", "rt", encoding="utf-8") as file:
+    with lzma.open(HERE / "public_extracts.jsonl.xz", "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
@@ -41,9 +41,7 @@ def disagreements(log: Log, verdict: str, skips: list[tuple[int, int | None]]) -
     return found
 
 
-def test_no_alarm_no_acquittal_no_wrong_bound_and_so_many_sick_runs_are_recognised(
-    tmp_path: Path, extracts: list[Log]
-) -> None:
+def test_no_public_log_is_misjudged(tmp_path: Path, extracts: list[Log]) -> None:
     names = {log["sha256"]: log["file"] for log in MANIFEST}
     wrong, recognised = list[str](), list[bool]()
     for log in extracts:
@@ -57,7 +55,7 @@ def test_no_alarm_no_acquittal_no_wrong_bound_and_so_many_sick_runs_are_recognis
     assert sum(recognised) >= RECOGNISED * len(recognised)
 
 
-def test_the_extracts_have_no_words_but_keys_known_ones_and_placeholders(
+def test_extracts_have_no_prose(
     extracts: list[Log],
 ) -> None:
     for log in extracts:
@@ -65,7 +63,7 @@ def test_the_extracts_have_no_words_but_keys_known_ones_and_placeholders(
         assert not [word for word in words if not known(word)], log["id"]
 
 
-def test_each_extract_is_of_a_log_that_can_be_found_again(extracts: list[Log]) -> None:
+def test_each_extract_has_its_source(extracts: list[Log]) -> None:
     by_hash = {log["sha256"]: log for log in MANIFEST}
     assert len(by_hash) == len(MANIFEST) >= 700
     for log in MANIFEST:

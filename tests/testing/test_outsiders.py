@@ -1,12 +1,13 @@
 """Programs by people who had not read the checks: what is right passes, what is wrong fails a check.
 
-Each line of ``outsiders.jsonl`` is one program: its file's name, whether it is a scaler or a loop, whether its author
+Each line of ``outsiders.jsonl.xz`` is one program: its file's name, whether it is a scaler or a loop, whether its author
 meant it to be right, the author's words on its bug, its source. A fixed sixth runs always, the rest in the deep tests.
 """
 
 import hashlib
 import importlib.util
 import json
+import lzma
 import os
 import sys
 from pathlib import Path
@@ -25,8 +26,8 @@ torch.set_num_threads(1)
 DEEP = os.environ.get("AMPSIM_DEEP") == "1"
 EXAMPLES = check.EXAMPLES if DEEP else 20  # with 10, a scaler that loses its streak in a pickle passes
 ASKED = [each for each in judge.chosen() if each.name not in known.TORCH]  # many scalers inherit from torch's
-LINES = Path(__file__).with_name("outsiders.jsonl").read_text().splitlines()
-PROGRAMS = {program["file"]: program for program in map(json.loads, LINES)}
+with lzma.open(Path(__file__).with_name("outsiders.jsonl.xz"), "rt", encoding="utf-8") as lines:
+    PROGRAMS = {program["file"]: program for program in map(json.loads, lines)}
 MISSED = {
     "loops/w_micro_per_call.py": "no batch that the loop is given ends within a window",
     "loops/w_short_window_divided.py": "no batch that the loop is given has fewer rows than others",
