@@ -1,7 +1,8 @@
 """Programs by people who had not read the checks: what is right passes, what is wrong fails a check.
 
-Each line of ``outsiders.jsonl.xz`` is one program: its file's name, whether it is a scaler or a loop, whether its
-author meant it to be right, the author's words on its bug, its source. A fixed sixth runs always, the rest in deep tests.
+Each line of ``outsiders.jsonl.xz`` is one program: its file's name, whether it is a scaler or a loop,
+whether its author meant it to be right, the author's words on its bug, and its source. A fixed sixth
+runs always, the rest in the deep tests.
 """
 
 import hashlib
