@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -16,6 +17,7 @@ from ampsim.testing.report import FORMATS, Report
 
 chosen()
 BUDGET, NORMAL = LAWS["skip_budget"], LAWS["scale_stays_normal"]
+LAST = LAWS["clean_step_is_taken"]
 FELL = "scale_stays_normal: the scale fell to <0>\n  history  inf x 8"
 RESULTS = [
     Result(NORMAL, "theirs", "failed", FELL),
@@ -54,8 +56,9 @@ def test_markdown_has_a_row_per_check():
 def test_json_has_a_record_per_result():
     read = json.loads(REPORT.to_json())
     assert read["findings"] == 2
-    assert [(each["scaler"], each["check"], each["outcome"]) for each in read["results"]] == [
-        (result.target, result.law.name, result.outcome) for result in RESULTS
+    named = ("scaler", "check", "outcome", "level", "law", "text")
+    assert [tuple(each[name] for name in named) for each in read["results"]] == [
+        (each.target, each.law.name, each.outcome, each.law.level, each.law.law, each.text) for each in RESULTS
     ]
     assert read["results"][0]["issue"] == "https://github.com/pytorch/pytorch/issues/157436"
 
@@ -84,6 +87,7 @@ def test_html_is_one_page_that_loads_nothing():
     assert page.cells == 2 * 3
     assert not re.search(r"<(script|link|img|iframe)|@import|url\(", text)
     assert "the scale fell to &lt;0&gt;" in text  # a message is text, not markup
+    assert f'<a href="{NORMAL.issue}">scale_stays_normal</a>' in text
 
 
 def test_xml_counts_as_junit_does():
@@ -93,6 +97,17 @@ def test_xml_counts_as_junit_does():
     for name, counts in {"theirs": "2100", "ours": "2101", "hung": "2011"}.items():
         assert "".join(suites[name].get(key) for key in ("tests", "failures", "errors", "skipped")) == counts
     assert suites["theirs"][0][0].text == FELL
+    assert [case.get("name") for case in suites["ours"]] == ["skip_budget", "scale_stays_normal"]
+    assert [line[-12:] for line in report.summary()] == [" of 2 checks"] * 3
+    assert [each for each, _ in report.at_length()] == [*REPORT.findings, refused]
+
+
+def test_loops_say_why_laws_were_not_asked():
+    of_loop = Result(replace(NORMAL, group="loop"), "mine", "not applicable", "no split=")
+    report = Report([*RESULTS, of_loop, Result(BUDGET, "third", "not applicable", "no floor")])
+    for text in (report.to_markdown(), report.to_html()):
+        assert ("mine: scale_stays_normal is not asked: no split=" in text, "third: " in text) == (True, True)
+        assert "skip_budget is not asked" not in text
 
 
 def test_nothing_and_every_outcome_can_be_written():
@@ -114,6 +129,16 @@ def test_findings_of_one_cause_are_told_once():
     for raised, count in (("raised OSError: 5", 1), ("raised", 2)):
         apart = [told(BUDGET, raised, "inf"), told(NORMAL, raised, "clean")]
         assert len(Report(apart).at_length()) == count
+    bridge = [told(BUDGET, "raised A", "inf"), told(NORMAL, "raised A", "x"), told(LAST, "b", "x")]
+    assert [each.law for each, _ in Report(bridge).at_length()] == [BUDGET]  # the second joins them
+    chosen = [replace(each, text=f"{each.text}\n  choice   a floor") for each in bridge[::2]]
+    assert len(Report(chosen).at_length()) == 1
+
+
+def test_a_law_may_hold_because_of_another_finding_of_its_target():
+    held, broken = RESULTS[2], told(NORMAL, "rose", target="ours")
+    texts = [[text for _, text in Report([held, each]).at_length()] for each in (broken, RESULTS[0])]
+    assert [each[0].endswith("because of scale_stays_normal") for each in texts] == [True, False]
 
 
 def test_what_was_given_up_is_no_finding():
@@ -123,6 +148,7 @@ def test_what_was_given_up_is_no_finding():
     assert Report([late]).findings == [late]
     assert Report([late, given_up]).findings == []
     assert Report([late, Result(NORMAL, "theirs", "refused", "it raised")]).findings == [late]
+    assert Report([late, replace(given_up, target="ours")]).findings == [late]
     with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
         without_findings([other, given_up])
 
