@@ -14,7 +14,8 @@ from ampsim.peers import REGISTRY, load
 from ampsim.peers.laws import LAWS, judge
 from ampsim.peers.laws.drift import drawn_setting, drift, run
 from ampsim.peers.laws.emit import emitted
-from ampsim.peers.laws.judging import CHOICE
+from ampsim.peers.laws.judging import CHOICE, promise
+from ampsim.peers.laws.reports import NONE, reported, search
 from ampsim.peers.laws.subject import (
     Driven,
     GaveUpError,
@@ -63,6 +64,21 @@ def test_what_is_documented_is_by_choice_but_at_the_ends_of_float32(law: str, ou
     assert judge(Documented(), LAWS[law], examples=EXAMPLES).result.outcome == outcome
     kept = judge(Kept(), LAWS[law], examples=EXAMPLES).result.outcome
     assert kept == ("unexpected pass" if outcome == "expected failure" else "passed")
+
+
+def test_a_report_of_another_repository_was_only_seen_there() -> None:
+    torch, accelerate = load("torch")(), load("accelerate")()
+    own, other = (reported(peer, "scale_stays_normal") for peer in (torch, accelerate))
+    assert own.startswith("reported of torch: https://github.com/pytorch/pytorch/issues/99640")
+    assert other == own.replace("reported of torch", "also seen in")
+    assert reported(torch, "new_scaler_is_fresh") == NONE
+    asked = [search(torch, law) for law in ("scale_comes_back", "skip_budget")]
+    assert asked == [
+        f"https://github.com/pytorch/pytorch/issues?q={words}"
+        for words in ("loss+scale+stuck+at+0+never+recovers", "skip+budget")
+    ]
+    laws = "never_steps_on_nonfinite", "overflows_end_at_the_minimum", "new_scaler_is_fresh"
+    assert [promise(law).partition(":")[0] for law in laws] == ["torch", "the package", "ours"]
 
 
 class Ends(Right):
