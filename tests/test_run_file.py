@@ -88,6 +88,14 @@ def test_a_histogram_comes_back(counts):
     assert np.array_equal(unpack_counts(pack_counts(histogram)), histogram)
 
 
+@pytest.mark.parametrize(("lowest", "counts"), [(-150, [1]), (127, [1, 1]), ("x", [1])])
+def test_counts_beyond_float32_are_refused(lowest, counts):
+    ends = {"zeros": 0, "inf": 0, "nan": 0}
+    assert unpack_counts(ends | {"lowest": 127, "counts": [5]})[277] == 5
+    with pytest.raises(ValueError, match=f"{lowest}"):
+        unpack_counts(ends | {"lowest": lowest, "counts": counts})
+
+
 def test_only_a_writer_locks_the_file(tmp_path):
     path, (waits, begins), (reader, writer) = tmp_path / "run.jsonl", os.pipe(), os.pipe()
     with RunFile(path, {}):
@@ -106,7 +114,7 @@ def test_only_a_writer_locks_the_file(tmp_path):
 
 
 def test_a_refused_record_leaves_nothing(tmp_path):
-    path = tmp_path / "run.jsonl"
+    path = tmp_path / "new" / "folder" / "run.jsonl"
     with RunFile(path, {}) as file:
         with pytest.raises(TypeError):
             file.append({"step": 0, "loss": object()})
@@ -114,7 +122,20 @@ def test_a_refused_record_leaves_nothing(tmp_path):
     assert list(records(path)) == [{"step": 1}]
 
 
-@pytest.mark.parametrize("line", ['{"step": ', f'{{"step":0,"norm":{10**400}}}'])
+DAMAGED = [
+    '{"step": ',
+    f'{{"step":0,"norm":{10**400}}}',
+    f'{{"step":{2**53}}}',
+    '{"step":0,"skipped":1}',
+    '{"step":0,"optimizers":[true,1]}',
+    '{"step":0,"loss":true}',
+    '{"step":0,"bad":{"w":1}}',
+    '{"step":0,"by_parameter":{"w":[1]}}',
+    '{"step":0,"alarm":3}',
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED)
 def test_a_damaged_line_is_named(tmp_path, line):
     (tmp_path / "run.jsonl").write_text(f'{{"run":{{}},"format":1}}\n{line}\n{{"step":1}}\n')
     with pytest.raises(DamagedFileError, match="line 2"):
