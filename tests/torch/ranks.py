@@ -200,7 +200,13 @@ def sharded_scaler_of_torch():
 
 
 def refusals():
-    for option, values in (("depth", (0, 2)), ("growth_interval", (5, 7)), ("enabled", (True, False))):
+    for option, values in (
+        ("depth", (0, 2)),
+        ("growth_interval", (5, 7)),
+        ("enabled", (True, False)),
+        ("exact_torch", (False, True)),
+        ("at_min_scale", ("clamp", "raise")),
+    ):
         text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
         assert f"{option}={values[0]!r} on rank 0, {option}={values[1]!r} on rank 1" in text, text
     assert refusal(lambda: GradScaler("cpu", group=7)).startswith("TypeError: group=7")
@@ -250,6 +256,27 @@ def iterations_with(odd, early, policy):
     return refusal(iterate), [param.item() for param in params]
 
 
+class Bare:
+    """The least that an optimizer is; the next one takes its memory, and so its id, as soon as it is gone."""
+
+    def __init__(self, inner):
+        self.param_groups, self.step = inner.param_groups, inner.step
+
+
+def optimizers_that_die():
+    """Step a new optimizer in each iteration: rank 0 lets the old ones go, rank 1 keeps them."""
+    scaler, kept = GradScaler("cpu", 8.0, group="world"), []
+    param = torch.nn.Parameter(torch.zeros(()))
+    for _ in range(8):
+        optimizer = Bare(torch.optim.SGD([param], lr=1.0))
+        scaler.scale(param).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        param.grad = None
+        kept += [optimizer] * RANK
+    assert param.item() == -8.0
+
+
 def a_rank_that_dies():
     """End one rank; nothing can come after."""
     scaler = GradScaler("cpu", 8.0, group="world")
@@ -281,6 +308,7 @@ a_policy_that_needs_amax()
 sharded_scaler_of_torch()
 refusals()
 calls_that_differ()
+optimizers_that_die()
 a_rank_that_dies()
 print("done", flush=True)
 os._exit(0)  # the group has lost a rank: what it would wait for is gone

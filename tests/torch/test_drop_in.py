@@ -328,6 +328,7 @@ def test_disabled_with_tickets_waits_for_nothing():
 def test_disabled_for_roundpipe_has_its_constants():
     scaler = roundpipe.GradScaler(1.0, 3.0, 0.25, 7, enabled=False)
     assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (3.0, 0.25)
+    assert (scaler.get_growth_interval(), scaler.enabled) == (7, False)
     scaler.set_growth_interval(5)
     assert scaler.get_growth_interval() == 5
 
@@ -410,6 +411,14 @@ def test_difference_5_any_number_will_do_as_new_scale():
             scaler.scale(torch.tensor(1.0))
             told(lambda s=scaler, n=new_scale: s.update(n))
             assert scaler.get_scale() == (8.0 if taken else 2.0**16)
+
+
+@pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
+def test_numbers_of_other_types_are_taken(make):
+    scaler = make("cpu", init_scale=torch.tensor(8.0))
+    assert scaler.scale(torch.tensor(1.0)).item() == 8.0
+    scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 3.0})
+    assert scaler._get_growth_tracker() == 3
 
 
 @pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])

@@ -37,6 +37,24 @@ def test_an_observer_is_told_of_real_steps():
         scaler.update()
         stop()
     assert observer.told == [4.0, [4.0, 4.0], "closing", [optimizer]]
+    with pytest.raises(ValueError, match="capturable"):  # a replay would tell nothing
+        GradScaler("cpu", capturable=True).observe(observer)
+
+
+class Divides(GradScaler):
+    """A subclass whose `unscale_` is called by `step`."""
+
+    def unscale_(self, optimizer, ticket=None):
+        super().unscale_(optimizer, ticket)
+
+
+def test_an_overridden_unscale_is_told_the_ticket():
+    scaler, (param, optimizer) = Divides("cpu", init_scale=4.0, depth=1), an_optimizer(0.0, lr=1.0)
+    scaler.begin()
+    second = scaler.begin()
+    scaler.scale(param.sum(), ticket=second).backward()
+    scaler.step(optimizer, ticket=second)
+    assert param.item() == -1.0
 
 
 def test_the_loss_is_by_the_tickets_scale():

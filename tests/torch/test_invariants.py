@@ -424,6 +424,15 @@ def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
         master.grad = None
 
 
+def test_15_gradients_that_were_stepped_are_nobodys():
+    scaler, (param, optimizer) = GradScaler("cpu", depth=1), an_optimizer(0.0, lr=1.0)
+    for ticket in (scaler.begin(), scaler.begin()):
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(param.sum(), ticket=ticket).backward()
+        scaler.step(optimizer, ticket=ticket)
+    assert param.item() == -2.0
+
+
 def test_15_a_copied_gradient_is_nobodys():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     param, optimizer = an_optimizer(1.0)
@@ -485,6 +494,7 @@ def test_16_misuse_changes_nothing():
         lambda: scaler.update(ticket=second),
         lambda: scaler.update(ticket=foreign),
         lambda: scaler.update("8", ticket=first),
+        lambda: scaler.update(True, ticket=first),
         lambda: scaler.update(-1.0, ticket=first),
         lambda: scaler.update(NAN, ticket=first),
         lambda: scaler.update(torch.ones(2), ticket=first),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
-from ampsim.torch import ClosedError, GradScaler, OptimizerThread, Pipelined
+from ampsim.torch import ClosedError, GradScaler, OptimizerThread, Pipelined, roundpipe
 from tests.torch.helpers import INF, an_optimizer
 
 RULE = Rule(init_scale=1024.0, growth_interval=2, min_scale=2.0**-126, growth_test=">=")
@@ -241,6 +241,24 @@ def test_weights_lag_by_depth_steps(depth, dtype, thread):
     assert losses[-1] < losses[0] / 2
     if dtype is torch.float16:
         assert any(skips)
+
+
+def test_by_default_one_thread_steps_one_iteration_behind():
+    model = torch.nn.Linear(1, 1, bias=False).half()
+    torch.nn.init.ones_(model.weight)
+    pipelined, scaler = Pipelined(model, torch.float64), roundpipe.GradScaler(8.0)
+    optimizer, losses, here = torch.optim.SGD(pipelined.parameters(), lr=0.25), [], []
+    optimizer.register_step_pre_hook(lambda *_: here.append(roundpipe.shared_thread().here()))
+    for _ in range(3):
+        one, loss_fn = torch.ones(1, 1).half(), lambda out, _: scaler.scale(out.sum())
+        scaled = pipelined.forward_backward((one,), loss_fn=loss_fn)
+        losses.append(scaler.loss_value(scaled).item())
+        pipelined.step(lambda: [scaler.step(optimizer), optimizer.zero_grad()])
+        scaler.update()
+    pipelined.synchronize()
+    assert (losses, model.weight.item(), here) == ([1.0, 1.0, 0.75], 0.25, [True] * 3)
+    assert [master.dtype for master in pipelined.parameters()] == [torch.float64]
+    assert pipelined.thread is roundpipe.shared_thread()
 
 
 def test_microbatches_add_up(thread):

@@ -128,6 +128,8 @@ def test_a_scale_set_by_hand_becomes_the_base() -> None:
         {"policy": Probe(delay=2)},  # at depth 0
         {"policy": Probe(), "exact_torch": True},
         {"policy": Probe(), "growth_interval": 5},
+        {"policy": Probe(), "max_scale": 4.0},
+        {"policy": Probe(), "capturable": True},
         {"policy": "LogMax"},
     ],
 )

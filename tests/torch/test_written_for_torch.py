@@ -148,6 +148,15 @@ def test_a_flag_is_written_before_the_step(agree):
     agree(iteration)
 
 
+def test_a_flag_of_no_optimizer_counts_once(agree):
+    def iteration(run, i):
+        if i in OVERFLOWS:
+            run.scaler._per_optimizer_states[0]["found_inf_per_device"] = {CPU: torch.ones(())}
+        plain(run, 0)
+
+    agree(iteration)
+
+
 class OwnState(Enum):
     """A client's copy of torch's enum, as fairscale has one."""
 
@@ -503,6 +512,22 @@ def test_an_optimizer_that_is_none_of_torchs(agree, kind, early):
         return result, hasattr(run.optimizer, "grad_scale"), hasattr(run.optimizer, "found_inf")
 
     agree(iteration, kind=kind)
+
+
+class Keyed(torch.optim.SGD):
+    """A client's, whose step has a keyword that ours has too."""
+
+    def step(self, closure=None, *, ticket=None):
+        super().step()
+        return ticket
+
+
+def test_a_keyword_of_the_optimizers_own_reaches_it(agree):
+    def iteration(run, i):
+        run.backward(i)
+        return run.scaler.step(run.optimizer, ticket=i)
+
+    agree(iteration, kind=Keyed)
 
 
 @pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
