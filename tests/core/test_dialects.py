@@ -75,6 +75,17 @@ def test_scalers_that_give_up(
     assert len(list(states(rule, history[:-1]))) == len(history) - 1  # one fewer does not raise
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters", "history", "expected"),
+    [
+        ("mpx.DynamicLossScaling", {"init": 2.0, "min_loss_scaling": None}, [1, 1], [1.0, 0.5]),
+        ("openseq2seq.BackoffScaler", {"step_window": 2, "scale_max": 8.0}, [1, 0, 0], [4.0, 4.0, 8.0]),
+    ],
+)
+def test_an_option_changes_the_run(name, parameters, history, expected) -> None:
+    assert replay(dialects.get(name, **parameters), history).tolist() == expected
+
+
 def test_jmp_within_jit_forgets_its_minimum() -> None:
     # Its pytree leaves min_loss_scale out, so a compiled step has the default of 1.
     options = {"init": 16.0, "min_loss_scale": 4.0}

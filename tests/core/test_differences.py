@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from ampsim import Rule, dialects
 from ampsim.cli import app
 from ampsim.core.differences import Search, in_words, shortest_separation
+from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import RaiseBelow, StreakStartsAt
 from ampsim.core.replay.fold import states
 from tests.examples import examples
@@ -57,6 +58,12 @@ def test_a_search_ends_where_no_state_is_new() -> None:
     assert shortest_separation(small, small) == Search(None, 0, exhausted=True)
 
 
+def test_a_search_ends_with_enough_states() -> None:
+    search = shortest_separation(Rule(), Rule(growth_interval=3000), longest=20, most=30)
+    assert (search.history, search.exhausted) == (None, False)
+    assert search.length < 20
+
+
 def test_giving_up_is_a_difference() -> None:
     rule = Rule(4.0)
     raising = rule.replace(quirks=(RaiseBelow(1.0),))
@@ -71,6 +78,22 @@ def test_the_words_name_what_differs() -> None:
     values = [row[1:] for row in rows]
     assert values[:4] == [("2**16", "2**32"), ("2000", "1000"), ("no floor", "1"), ("1", "2")]
     assert list(in_words(torch, torch)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sides"),
+    [
+        ({"hysteresis_refill": {"clean"}}, []),  # without patience there is nothing to refill
+        ({"hysteresis": 2, "hysteresis_refill": {"clean"}}, [("1", "2"), ("a growth", "a clean step")]),
+        ({"arithmetic": Arithmetic(flush_subnormals=True)}, [("is kept", "becomes 0")]),
+        ({"arithmetic": Arithmetic(round_factors=True)}, [("as a double", "rounded to that")]),
+        ({"quirks": (StreakStartsAt(-1),)}, [("no", "yes")]),
+    ],
+)
+def test_each_side_is_told_its_own(changes, sides) -> None:
+    rule = Rule(**changes)
+    assert [row[1:] for row in in_words(Rule(), rule)] == sides
+    assert [row[1:] for row in in_words(rule, Rule())] == [side[::-1] for side in sides]
 
 
 def diff(*arguments: str) -> tuple[int, str]:

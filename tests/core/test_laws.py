@@ -73,12 +73,20 @@ def grows_one_late(rule: Rule, state: State, found_inf: bool) -> State:
     return update(rule.replace(growth_interval=rule.growth_interval + 1), state, found_inf)
 
 
+def grows_one_early(rule: Rule, state: State, found_inf: bool) -> State:
+    return update(rule.replace(growth_interval=rule.growth_interval - 1), state, found_inf)
+
+
 def keeps_the_streak(rule: Rule, before: State, flag: bool, after: State) -> State:
     return dataclasses.replace(after, growth_tracker=before.growth_tracker) if flag else after
 
 
 def backs_off_twice(rule: Rule, before: State, flag: bool, after: State) -> State:
     return dataclasses.replace(after, scale=after.scale * 0.5) if flag else after
+
+
+def backs_off_a_little_more(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, scale=after.scale * (1 - 2.0**-16)) if flag else after
 
 
 def never_backs_off(rule: Rule, before: State, flag: bool, after: State) -> State:
@@ -101,20 +109,26 @@ def counts_by_two(rule: Rule, before: State, flag: bool, after: State) -> State:
     return dataclasses.replace(after, growth_tracker=after.growth_tracker + 1) if not flag else after
 
 
+def counts_on(rule: Rule, before: State, flag: bool, after: State) -> State:
+    return dataclasses.replace(after, growth_tracker=before.growth_tracker + 1) if not flag else after
+
+
 def reaches_inf(rule: Rule, before: State, flag: bool, after: State) -> State:
     return dataclasses.replace(after, scale=math.inf) if before.scale >= 2.0**126 else after
 
 
-def ignores_the_floor(rule: Rule, state: State, found_inf: bool) -> State:
-    return update(rule.replace(min_scale=None), state, found_inf)
+def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
+    return update(rule.replace(min_scale=None, max_scale=None), state, found_inf)
 
 
 @pytest.mark.parametrize(
     ("machine", "rule", "flags", "law"),
     [
         (grows_one_late, Rule(growth_interval=2), [0, 0, 0], "growth_waits_for_the_interval"),
+        (grows_one_early, Rule(growth_interval=3), [0, 0], "growth_waits_for_the_interval"),
         (mutant(keeps_the_streak), Rule(growth_interval=3), [0, 1], "overflow_restarts_the_streak"),
         (mutant(backs_off_twice), Rule(), [1], "overflow_backs_off_once"),
+        (mutant(backs_off_a_little_more), Rule(), [1], "overflow_backs_off_once"),
         (mutant(never_backs_off), Rule(), [1] * 3, "overflow_backs_off_once"),
         (mutant(never_backs_off), Rule(), [1] * 3, "skip_budget"),
         (mutant(grows_on_overflow), Rule(), [1], "overflow_never_raises_the_scale"),
@@ -122,14 +136,21 @@ def ignores_the_floor(rule: Rule, state: State, found_inf: bool) -> State:
         (mutant(decays_when_clean), Rule(), [0], "descends_only_by_skipping"),
         (mutant(grows_by_the_square), Rule(growth_interval=1), [0], "growth_multiplies_by_the_growth_factor"),
         (mutant(counts_by_two), Rule(), [0], "clean_step_counts_once"),
+        (mutant(counts_on), Rule(growth_interval=1), [0], "clean_step_counts_once"),
         (mutant(reaches_inf), Rule(init_scale=2.0**127), [0], "scale_stays_finite"),
-        (ignores_the_floor, Rule(init_scale=2.0, min_scale=2.0), [1], "scale_stays_within_bounds"),
+        (ignores_the_bounds, Rule(init_scale=2.0, min_scale=2.0), [1], "scale_stays_within_bounds"),
+        (ignores_the_bounds, Rule(2.0, growth_interval=1, max_scale=2.0), [0], "scale_stays_within_bounds"),
     ],
 )
 def test_each_law_names_a_mutant(
     machine: Callable[[Rule, State, bool], State], rule: Rule, flags: list[int], law: str
 ) -> None:
     assert law in observe(rule, [bool(flag) for flag in flags], machine)
+
+
+def test_the_first_place_is_told() -> None:
+    seen = observe(Rule(), [False, True, True], mutant(never_backs_off))["overflow_backs_off_once"]
+    assert seen.startswith("update 1: ")
 
 
 def test_skip_budget_is_tight() -> None:

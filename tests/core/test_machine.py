@@ -128,6 +128,12 @@ def test_a_flag_is_taken_by_its_truth() -> None:
         assert update(Rule(8.0), State(8.0, 5), flag) == State(8.0, 6)
 
 
+def test_what_is_no_rule() -> None:
+    for call in (init, lambda no: update(no, State(1.0), 0), lambda no: override(no, State(1.0), 2.0)):
+        with pytest.raises(TypeError, match="'torch'"):
+            call("torch")
+
+
 def test_the_last_quirk_is_outermost() -> None:
     seen = []
 

@@ -1,10 +1,13 @@
 """A command whose output cannot be written ends with a status, and says why where there is something to say."""
 
+import io
 import os
 import subprocess
 import sys
 
 import pytest
+
+from ampsim.core.output import run_command
 
 PRINT = "from ampsim.core.output import run_command; raise SystemExit(run_command('it', lambda: print('\\u2713') or 3))"
 
@@ -19,6 +22,20 @@ def run(stdout: int, **environment: str) -> "subprocess.CompletedProcess[str]":
 def test_ascii_gets_an_escape_code() -> None:
     done = run(subprocess.PIPE, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stdout, done.stderr) == (3, "\\u2713\n", "")
+
+
+def test_a_stopped_command_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert run_command("it", stopped) == 130
+
+
+def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert run_command("it", lambda: print("lost") or 3) == 3
+    sys.stdout.close()
 
 
 def test_a_closed_reader_is_no_error() -> None:

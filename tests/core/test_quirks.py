@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ampsim import Rule, State, dialects, init, update
 from ampsim.core.formats import FP32
+from ampsim.core.machine import override
 from ampsim.core.quirks import HoldAtBounds, StreakStartsAt, Tolerance
 from tests.core.helpers import scales
 
@@ -67,6 +68,14 @@ def test_flax_outside_jit_begins_in_double() -> None:
     assert second == float(f(first) * f(backoff))
     smallest = dialects.get("flax.DynamicScale", init=2.0**-126, minimum_scale=None, jit=False)
     assert scales(smallest, "1") == [0.0]  # flushed, as XLA does
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("guided_diffusion.MixedPrecisionTrainer", {}), ("flax.DynamicScale", {"jit": False})]
+)
+def test_a_scale_set_by_hand_counts(name, parameters) -> None:
+    rule = dialects.get(name, **parameters)
+    assert update(rule, override(rule, init(rule), 8.0), True).scale == 4.0  # not half of the first scale
 
 
 MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init=1024.0, hysteresis=2)

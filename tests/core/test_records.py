@@ -63,6 +63,11 @@ def test_text_that_would_come_back_as_a_float_is_refused(text: str) -> None:
         records.encode({"arm": text})
 
 
+def test_a_key_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="key 1 of type int"):
+        records.encode({"a": [{1: 2}]})
+
+
 @pytest.mark.parametrize("line", ["NaN", "[Infinity]", "-Infinity", "{", ""])
 def test_only_strict_json_is_read(line: str) -> None:
     with pytest.raises(ValueError, match=r"is not JSON|Expecting"):
@@ -136,7 +141,7 @@ def full_journal(path: Path) -> bytes:
 
 
 def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> None:
-    unbroken = tmp_path / "unbroken.jsonl"
+    unbroken = tmp_path / "folder" / "unbroken.jsonl"
     run_with_journal(unbroken)
     path = tmp_path / "x.jsonl"
     whole = full_journal(path)
@@ -155,8 +160,10 @@ def test_a_torn_line_is_gone(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     whole, part = full_journal(path), records.Journal(path, IDENTITY).part
     part.write_bytes(whole[:-5])
-    records.Journal(path, IDENTITY).append("later", {"loss": 1.0})
-    assert [*records.Journal(path, IDENTITY).done] == ["0", "1", "later"]
+    journal = records.Journal(path, IDENTITY)
+    journal.append("later", {"loss": (np.float32(0.5), math.inf)})
+    assert journal.done == records.Journal(path, IDENTITY).done
+    assert [*journal.done] == ["0", "1", "later"]
 
 
 def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path: Path) -> None:
@@ -165,6 +172,7 @@ def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path:
     second = records.Journal(path, other)
     assert second.done == {}
     assert second.others() == {first.part: "config.lr: 0.1 then, 0.2 now"}
+    assert records.difference({"same": 1, "lr": 0.1}, {"same": 1}).startswith("lr: 0.1 then, null")
     second.part.write_bytes(b'{"jour')
     assert first.others() == {}  # killed before it had anything
     assert run_with_journal(path, other)[1] == len(ROWS)

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,12 @@ def test_a_single_wrong_bit_is_a_mismatch(tmp_path: Path, change: dict[str, obje
     assert result.output.startswith("1 of 3 match")
 
 
+def test_no_field_is_lost() -> None:
+    raised, late = Raised(1, "Exception", "x"), (True, None)
+    whole = Trace("roundpipe.GradScaler[mixed]", {}, (False, True), (math.inf,), "1.2", "s", late, raised, {"n": 1})
+    assert vars(Trace.from_record(json.loads(json.dumps(whole.to_record())))) == vars(whole)
+
+
 def test_a_missing_raise_is_a_mismatch() -> None:
     gives_up = next(trace for trace in TRACES if trace.raised)
     silent = dataclasses.replace(gives_up, raised=None, scale=(*gives_up.scale, 1.0))
@@ -86,7 +93,9 @@ RECORD = TRACE.to_record()
         ("[" * 200_000, ""),
         ("\ufffd\udcff", "0xff"),
         (json.dumps({"system": "x"}), "found_inf, params, scale"),
+        (json.dumps({"provenance": {}}), "found_inf, params, scale"),  # which is the first line's
         (json.dumps({**RECORD, "system": 5}), "system 5"),
+        (json.dumps({**RECORD, "params": []}), "params"),
         (json.dumps({**RECORD, "found_inf": [0, 2, 0]}), "found_inf"),
         (json.dumps({**RECORD, "scale": RECORD["scale"][:2]}), "scale: expected 3"),
         (json.dumps({**RECORD, "scale": [1.0, 2.0, 3.0]}), "scale 1.0"),

@@ -22,6 +22,7 @@ def test_the_set_is_small() -> None:
     assert data == as_file(vectors.make(), "0")
     assert len(data) < 1_000_000
     assert {vector.dialect for vector in vectors.make()} == set(dialects.names())
+    assert any(vector.synchronous for vector in vectors.make())
 
 
 def test_a_file_comes_back(tmp_path: Path) -> None:
