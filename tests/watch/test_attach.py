@@ -148,6 +148,22 @@ def test_a_compiled_loop_is_recorded(path):
     assert [(each["scale"], each["norm"]) for each in records(path)] == [(8.0, pytest.approx(math.sqrt(3)))] * 3
 
 
+def test_a_scale_left_to_the_step_is_divided_out(path):
+    """As fused steps take it, of whoever scales without a scaler; a parameter of no name has its number."""
+    param, other = one()[0], one()[0]
+    optimizer = torch.optim.SGD([param, other], 1e-3, fused=True)
+    optimizer.grad_scale = torch.tensor(4.0)
+    with watch({"w": param}, optimizer, to=path, every=1):
+        param.grad, other.grad = torch.tensor([12.0]), torch.tensor([math.inf])
+        optimizer.step()
+        param.grad, other.grad = torch.tensor([12.0]), None
+        optimizer.step()
+    first, second = records(path)
+    assert (first["scale"], first["bad"]) == (4.0, {"parameter 1": "has inf"})
+    assert (second["scale"], second["norm"]) == (4.0, 3.0)
+    assert first["by_parameter"]["w"]["lowest"] == 1  # of 3
+
+
 def test_a_wrapped_optimizer_is_found(path):
     """As accelerate's is: a child of torch's class whose ``__init__`` it does not call."""
 

@@ -315,6 +315,20 @@ def test_a_value_belongs_to_its_step(tmp_path, late):
     assert not model._forward_pre_hooks
 
 
+def test_a_flush_writes_what_waits(tmp_path):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
+        for number in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            run.log(rate=number)
+            run.log(rate=number + 0.5)  # of one iteration the last counts
+            run.flush()
+            found = [record["rate"] for record in records(tmp_path / "run.jsonl")]
+            assert found == [each + 0.5 for each in range(number + 1)]
+
+
 def test_evaluations_log_to_the_last_step(tmp_path):
     model = nn.Linear(2, 1)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -371,7 +385,7 @@ class Kept:
 
 
 def test_a_full_sink_ends_nothing():
-    sinks = [Kept(1), Kept(), Kept(0), Kept()]
+    sinks = Kept(1), Kept(), Kept(0), Kept()
     with pytest.warns(RuntimeWarning, match="no space left") as warned:
         model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=sinks)
     assert len(warned) == 2
@@ -386,7 +400,10 @@ class Tracker:
     """Keeps what TensorBoard's writer is told."""
 
     def __init__(self):
-        self.values, self.histograms = {}, []
+        self.values, self.histograms, self.flushed = {}, [], False
+
+    def flush(self):
+        self.flushed = True
 
     def add_scalar(self, name, value, step):
         self.values[name] = value
@@ -420,6 +437,15 @@ def test_trackers_get_numbers_and_histograms():
     assert edges == [-1.5, 0.5, 3.5]
 
 
+def test_a_tracker_is_flushed_at_the_end():
+    tracker = Tracker()
+    to = sink(tracker, {})
+    to.append({"step": 0, "scale": 0.0, "by_parameter": {"w": pack_counts(np.zeros(280, np.int64))}})
+    assert (tracker.values, tracker.histograms) == ({"ampsim/scale": 0.0}, [])  # 0 has no logarithm
+    to.close()
+    assert tracker.flushed
+
+
 def test_a_files_head_describes_it(tmp_path):
     model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
     watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
@@ -427,3 +453,10 @@ def test_a_files_head_describes_it(tmp_path):
     assert (head["growth_factor"], head["backoff_factor"], head["growth_interval"]) == (2.0, 0.5, 7)
     assert head["parameters"] == {"0.weight": 12, "0.bias": 4, "2.weight": 4, "2.bias": 1}
     assert head["optimizers"] == ["SGD"]
+    assert head["scaler"] == "ampsim.torch.grad_scaler.GradScaler"
+    assert (head["dtypes"], head["devices"]) == (["bfloat16"], ["cpu"])
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    watch(model, OPTIMIZERS["sgd"](model.parameters()), off, to=tmp_path / "off.jsonl").close()
+    assert "growth_interval" not in read_run(tmp_path / "off.jsonl")
+    start(tmp_path / "none.jsonl", [])
+    assert read_run(tmp_path / "none.jsonl")["scaler"] is None
