@@ -9,9 +9,12 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Traits, check_scaler, known  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import as_subject  # noqa: E402
+from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError  # noqa: E402
+from ampsim.torch import GradScaler  # noqa: E402
 from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger, UnscalesByTheScaleOfTheMoment  # noqa: E402
+from tests.testing.test_kit import AllOrNone  # noqa: E402
+from tests.testing.test_strangers import KeepsDouble  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("few_schedules")
@@ -84,9 +87,63 @@ class TellsNoSkip(Stranger):
     last_step = property(fset=lambda *_: None)
 
 
+class Patient(Stranger):
+    """Backs off at each second overflow, or at each second one in a row."""
+
+    left, in_a_row = 2, False
+
+    def advance(self, found):
+        self.left = self.left - 1 if found else 2 if self.in_a_row else self.left
+        if found and self.left:
+            self.now = (self.now[0], 0)
+            return
+        super().advance(found)
+        self.left = 2 if found else self.left
+
+
+class PatientInARow(Patient):
+    in_a_row = True
+
+
+def late(rule):
+    return GradScaler("cpu", *(getattr(rule, each) for each in CONSTANTS), depth=1)
+
+
+class KnowsNoFactors(Stranger):
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, *args, **kwargs):
+        super().__init__(init_scale, 2.0, 0.5, *args, **kwargs)
+
+
+class SavesNoConstants(Stranger):
+    def state_dict(self):
+        return {"now": self.now}
+
+    def load_state_dict(self, saved):
+        self.now = saved["now"]
+
+
+class SavesNothing(Stranger):
+    state_dict = property()
+
+
+class TakesNoScale(Stranger):
+    def update(self):
+        super().update()
+
+
 @pytest.mark.parametrize(
     ("scaler", "law", "declared"),
     [
+        (Patient, "overflow_backs_off_once", "Traits(hysteresis=2)"),
+        (Patient, "scale_is_exact_float32", "hysteresis=2, hysteresis_refill={'backoff'}"),
+        (PatientInARow, "scale_is_exact_float32", "hysteresis_refill={'backoff', 'clean'}"),
+        (late, "overflow_backs_off_once", "Traits(delay=1)"),
+        (AllOrNone, "skip_is_per_optimizer", "Traits(skips='all')"),
+        (KeepsDouble, "scale_stays_finite", "Traits(scale_dtype='float64')"),
+        (KnowsNoFactors, "scale_is_exact_float32", "Traits(without={'factors'})"),
+        (SavesNoConstants, "a_state_dict_continues_the_run", "Traits(without={'saved_constants'})"),
+        (SavesNothing, "a_state_dict_continues_the_run", "Traits(without={'state_dict'})"),
+        (TakesNoScale, "override_keeps_the_streak", "Traits(without={'override'})"),
         (TellsNoSkip, "skip_is_reported", "without={'skip_report'}"),
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
