@@ -60,6 +60,22 @@ def test_a_scan_carries_it() -> None:
     assert last.loss_scale.state == State(2.0**19)
 
 
+def test_every_argument_is_passed_on() -> None:
+    asked = []
+
+    def grad(fun, **options):
+        asked.append(options)
+        return jax.value_and_grad(fun, **options)
+
+    def run(x):
+        scale = dynamic_scale.DynamicScale(scale=8.0)
+        return scale.value_and_grad(lambda p: (p * x, x), has_aux=True, axis_name="d", grad=grad)(2.0)
+
+    result = jax.jit(jax.vmap(run, axis_name="d"))(jnp.array([1.0, 3.0]))
+    assert (result.grad.tolist(), result.aux[0].tolist(), result.aux[1].tolist()) == ([2, 2], [2, 6], [1, 3])
+    assert asked == [{"has_aux": True}]
+
+
 @pytest.mark.peer("flax")
 def test_defaults_and_results_are_flaxs() -> None:
     flax = importlib.import_module(FLAX)

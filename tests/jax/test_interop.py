@@ -228,13 +228,20 @@ FLAX, JMP = (
     [
         (TORCH, Rule(hysteresis=2), "hysteresis=2"),
         (TORCH, Rule(min_scale=1.0), "min_scale=1.0"),
+        (TORCH, Rule(max_scale=2.0**24), "max_scale=16777216.0"),
         (TORCH, Rule(growth_test=">="), "growth_test='>='"),
         (TORCH, Rule(arithmetic=F32), "arithmetic="),
         FLAX(Rule(delay=1), "delay=1"),
+        FLAX(Rule(hysteresis=2), "hysteresis=2"),
+        FLAX(Rule(growth_test=">="), "growth_test='>='"),
         FLAX(Rule(max_scale=2.0**24), "max_scale=16777216.0"),
         FLAX(Rule(growth_factor=1.1), "growth_factor=1.1"),
         FLAX(Rule(backoff_factor=0.3), "backoff_factor=0.3"),
         FLAX(Rule(**THIRDS, arithmetic=DIVIDE), "backoff='divide'"),
+        JMP(Rule(delay=1), "delay=1"),
+        JMP(Rule(hysteresis=2), "hysteresis=2"),
+        JMP(Rule(growth_test=">="), "growth_test='>='"),
+        JMP(Rule(max_scale=2.0**24), "max_scale=16777216.0"),
         JMP(Rule(min_scale=0.5), "min_scale=0.5"),
         JMP(Rule(min_scale=1.0, backoff_factor=0.25), "backoff_factor=0.25"),
         JMP(Rule(min_scale=1.0, **THIRDS), "backoff='multiply'"),
@@ -245,6 +252,16 @@ FLAX, JMP = (
 def test_what_a_peer_cannot_hold(to, rule, text) -> None:
     with pytest.raises(ValueError, match=text):
         to(LossScale.create(rule))
+
+
+@pytest.mark.peer("flax", "jmp")
+def test_no_floor_and_a_half_scale_are_refused() -> None:
+    from flax.training.dynamic_scale import DynamicScale
+
+    with pytest.raises(ValueError, match="min_scale=None"):
+        interop.to_jmp(LossScale.create(), jit=False)
+    with pytest.raises(ValueError, match="float16"):
+        interop.from_flax(DynamicScale(scale=jnp.float16(8.0)))
 
 
 @pytest.mark.peer("jmp")

@@ -50,6 +50,10 @@ def test_a_ceiling_is_compared_as_the_double_it_is(ceiling, skipped) -> None:
     assert sweep([Rule()], ceilings=[ceiling], summary=True).skipped.tolist() == [skipped]
 
 
+def test_a_flag_is_taken_by_its_truth() -> None:
+    assert sweep(iter([Rule()]), [math.nan, -1.0, 0.0], summary=True).skipped.tolist() == [2]
+
+
 def test_float64_rules() -> None:
     with jax.enable_x64(True):
         rule = Rule(3.0, 3.0, 1 / 3, 2, arithmetic=Arithmetic(dtype="float64", backoff="divide"))

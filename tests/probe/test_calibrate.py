@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from ampsim.core.formats import E4M3
 from ampsim.probe import bisect, calibrate
 from tests.examples import examples
 
@@ -81,6 +82,34 @@ def test_the_ceiling_of_known_gradients():
     found = calibrate(model, lambda: 1e6 * model(torch.ones(1, 4)).sum())
     # float16 rounds from 65520 to inf: 1e6 / 2^4 = 62500 fits
     assert (found.init_scale, found.ceiling) == (2.0**-5, 2.0**-4)
+    x = torch.tensor([[1.0, 1.0, 1.0, 7e-13]])  # 7e-7 / 2^4 is above 2^-25, 7e-7 / 2^5 below
+    found = calibrate(model, lambda: 1e6 * model(x).sum())
+    assert ([*found.lost], found.passes) == ([(0.2, 0.2), (0.0, 0.0), (0.0, 0.0)], 2)
+    assert calibrate(model, lambda: 1e6 * model(x).sum(), headroom=0, fmt=E4M3).init_scale == 2.0**-12
+    model = nn.Linear(4, 1, bias=False)
+    small = torch.full((1, 4), 1e-3)  # the weights' gradients are 1e3, that of the output 1e6
+    assert calibrate(model, lambda: 1e6 * model(small).sum()).ceiling == 2.0**-4
+
+
+def test_the_least_scale_is_tried_too():
+    model = nn.Linear(4, 1)
+
+    def loss():
+        with autocast():
+            return 1e10 * model(torch.ones(1, 4)).float().sum()
+
+    assert calibrate(model, loss).ceiling == 2.0**-18  # at 2^-16 1e10 is inf in float16
+
+
+def test_what_overflows_only_scaled_counts():
+    model, batch = nn.Linear(4, 1), torch.ones(2, 4)
+
+    def loss():
+        with autocast():
+            return model(batch).float().mean()
+
+    assert bisect(model, loss) == []
+    assert bisect(model, loss, scale=2.0**20) == [""]
 
 
 def test_a_forward_that_overflows_raises():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ampsim.core.formats import E4M3
 from ampsim.core.machine import Rule
 from ampsim.core.replay.ceilings import replay_ceilings
 from ampsim.probe import Histogram, Probe, Row, ceilings
@@ -87,6 +88,28 @@ def test_a_module_used_twice_adds_up() -> None:
         model(torch.randn(5, 2, 4)).backward()
     sizes = {row.name: row.histogram.size for row in probe.drain() if row.kind == "activation"}
     assert sizes == {"linear": 2 * 5 * 2 * 4, "lstm[0]": 5 * 2 * 3}
+
+
+class Several(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x * 2, x * 3, x.double()
+
+
+def test_each_output_counts_but_float64() -> None:
+    model = nn.Sequential(nn.Linear(2, 1), Several())
+    with Probe(model, activations=True) as probe:
+        sum(each.sum() for each in model(torch.ones(3, 2))).backward()
+    sizes = {row.name: row.histogram.size for row in probe.drain() if row.kind == "activation"}
+    assert sizes == {"0": 3, "1[0]": 3, "1[1]": 3}
+
+
+def test_a_cleared_gradient_is_passed_over() -> None:
+    """As an optimizer clears it that steps within the backward pass."""
+    model = nn.Linear(2, 1)
+    with Probe(model) as probe:
+        model.weight.register_post_accumulate_grad_hook(lambda param: setattr(param, "grad", None))
+        model(torch.ones(3, 2)).sum().backward()
+    assert [row.name for row in probe.drain()] == ["bias"]
 
 
 def test_only_every_nth_step_is_sampled() -> None:
@@ -313,4 +336,5 @@ def test_ceilings_take_the_least_of_each_step() -> None:
     steps = ((4, 1.0), (2, 0.0), (4, 4.0), (4, 0.5))
     rows = [Row(step, "parameter", "", 1.0, histograms[value]) for step, value in steps]
     assert ceilings(rows).tolist() == [math.inf, 2.0**13]
+    assert ceilings(rows, E4M3).tolist() == [math.inf, 2.0**6]  # 4 * 2^7 is above 464
     assert ceilings([]).shape == (0,)
