@@ -171,6 +171,15 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     assert "head" not in said.wrong[0].what
 
 
+def test_a_gap_may_hide_skips(tmp_path: Path) -> None:
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        for step in (0, 1, 2, 3):
+            file.append({"step": step, "scale": 8.0, "skipped": step == 1})
+        assert numbers(explain(read_history(file.path)), "skips")["skips"] == (1, 1)
+        file.append({"step": 5, "scale": 8.0, "skipped": False})
+    assert numbers(explain(read_history(file.path)), "skips")["skips"] == (1, None)
+
+
 def test_a_risen_loss_has_medians(tmp_path: Path) -> None:
     losses = [1.9] * 30 + [2.0] * 20 + [9.0] * 6
     rose = numbers(recorded(tmp_path, loss=losses), "loss rose")
@@ -193,14 +202,21 @@ def test_restarts_and_alarms_have_steps(tmp_path: Path) -> None:
     assert [each.lines for each in again.statements if each.kind == "restarted"] == [(3, 4)]
 
 
-def test_a_restart_forgets_old_alarms(tmp_path: Path) -> None:
+def test_a_restart_forgets_old_events(tmp_path: Path) -> None:
+    def kept() -> tuple[Any, ...]:
+        read = read_history(tmp_path / "run.jsonl")
+        alarmed = "alarm" in kinds(explain(read))
+        return [*read.bad], [sample.step for sample in read.samples], alarmed
+
+    event = {"bad": {"w": "has inf"}, "by_parameter": {"w": pack_counts(np.ones(280, np.int64))}}
     with RunFile(tmp_path / "run.jsonl", {}) as file:
         for step in (0, 1, 2):
-            file.append({"step": step, "scale": 8.0, "alarm": "still" if step == 2 else None})
-        assert "alarm" in kinds(explain(read_history(tmp_path / "run.jsonl")))
+            more = event | {"alarm": "still"} if step == 2 else event if step == 0 else {}
+            file.append({"step": step, "scale": 8.0, **more})
+        assert kept() == ([0, 2], [0, 2], True)
         for step in (1, 2):
             file.append({"step": step, "scale": 8.0})
-    assert "alarm" not in kinds(explain(read_history(tmp_path / "run.jsonl")))
+    assert kept() == ([0], [0], False)
 
 
 @pytest.mark.parametrize("sick", [0, 1])
