@@ -66,6 +66,11 @@ def test_the_loss_is_by_the_tickets_scale():
     assert scaler.scale(ONE, ticket=last) == 2.0
     assert scaler.loss_value(ONE, ticket=first) == 0.25
     assert scaler.loss_value(ONE) == 0.5
+    param, optimizer = an_optimizer()
+    observer, param.grad = Observer(), torch.ones(2)
+    scaler.observe(observer)
+    scaler.step(optimizer, ticket=last)
+    assert observer.told == [2.0, [1.0, 1.0]]
 
 
 def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():

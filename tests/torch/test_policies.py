@@ -138,6 +138,14 @@ def test_options_that_contradict_a_policy(options: Any) -> None:
         GradScaler("cpu", **options)
 
 
+@pytest.mark.parametrize("name", ["_growth_tracker", "_init_scale", "_init_growth_tracker"])
+def test_a_policy_takes_none_of_a_rules_numbers(name: str) -> None:
+    scaler = GradScaler("cpu", policy=Probe(init_scale=4.0))
+    with pytest.raises(RuntimeError, match="policy"):
+        setattr(scaler, name, 2)
+    assert scaler.scale(torch.ones(())) == 4.0
+
+
 def test_another_policys_state_is_refused() -> None:
     saved = GradScaler("cpu", policy=Probe()).state_dict()
     with pytest.raises(ValueError, match=r"'Probe'.*'Headroom'"):

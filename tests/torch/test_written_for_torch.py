@@ -273,6 +273,23 @@ def test_a_floor_around_update(agree, before):
     agree(plain, of=lambda base: type("Floored", (base,), {"update": update}))
 
 
+def test_a_floor_that_changes_nothing_is_taken_anywhere(agree):
+    def iteration(run, i):
+        run.backward(i)
+        run.scaler._scale.clamp_(min=2.0**-20)
+        run.scaler.step(run.optimizer)
+        run.scaler._growth_tracker.clamp_(min=0)
+
+    agree(iteration)
+
+
+@pytest.mark.parametrize("name", ["_check_inf_per_device", "_get_scale_async", "_growth_factor"])
+def test_an_override_that_nobody_calls_is_refused(name):
+    odd = type("Odd", (GradScaler,), {name: lambda self, *_: 1.0})
+    with pytest.raises(TypeError, match=f"Odd overrides {name}"):
+        odd("cpu")
+
+
 def test_most_steps_only_collect_gradients(agree):
     # As in training among peers: their update forgets the states and leaves the scale alone.
     def update(self):
@@ -342,6 +359,9 @@ def test_float16_is_taken_by_an_override(same):
 
         scaler, (param, optimizer) = TakesHalf("cpu", init_scale=8.0), an_optimizer(dtype=torch.float16)
         scaler.scale((param * 3).sum()).backward()
+        if base is not Theirs:
+            with pytest.raises(RuntimeError, match="_unscale_grads_"):  # which this would not call
+                scaler.unscale_and_clip_(optimizer, 1.0)
         scaler.step(optimizer)
         yield bits(param, param.grad)
 
@@ -417,6 +437,7 @@ def test_a_scale_that_is_held_shows_what_is_in_force(same):
     def program(base):
         run = Run(base)
         run.scaler._lazy_init_scale_growth_tracker(CPU)
+        yield told(lambda: run.scaler._lazy_init_scale_growth_tracker(CPU))
         scale, count = run.scaler._scale, run.scaler._growth_tracker
         for i in range(STEPS):
             plain(run, i)
@@ -512,6 +533,24 @@ def test_an_optimizer_that_is_none_of_torchs(agree, kind, early):
         return result, hasattr(run.optimizer, "grad_scale"), hasattr(run.optimizer, "found_inf")
 
     agree(iteration, kind=kind)
+
+
+def test_an_optimizers_own_grad_scale_divides_too(agree):
+    def iteration(run, i):
+        run.backward(i)
+        run.optimizer.grad_scale = torch.tensor(4.0)
+        return run.scaler.step(run.optimizer)
+
+    agree(iteration, kind=torch.optim.SGD, fused=True)
+
+
+def test_an_own_grad_scale_outlives_a_failure():
+    run, own = Run(GradScaler, fused=True), torch.tensor(4.0)
+    run.backward(0)
+    run.optimizer.grad_scale = own
+    with pytest.raises(TypeError, match="nonsense"):
+        run.scaler.step(run.optimizer, nonsense=1)
+    assert run.optimizer.grad_scale is own
 
 
 class Keyed(torch.optim.SGD):
