@@ -20,6 +20,7 @@ from ampsim.peers.laws.subject import (
     Driven,
     GaveUpError,
     UnaskableError,
+    ceiling,
     constants,
     fields,
     followed,
@@ -130,6 +131,12 @@ def test_a_peer_is_asked_neither_for_what_it_lacks_nor_for_what_it_has_fixed() -
 
     result = judge(SavesNothing(), LAWS["a_state_dict_continues_the_run"], examples=1).result
     assert (result.outcome, result.text) == ("not applicable", "it is without state_dict")
+
+    class CannotTell(Right):
+        unasked = MappingProxyType({"skip_budget": "it runs elsewhere"})
+
+    result = judge(CannotTell(), LAWS["skip_budget"], examples=1).result
+    assert (result.outcome, result.text) == ("not applicable", "it runs elsewhere")
     with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
         constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
     chainer = load("chainer")()
@@ -176,6 +183,11 @@ def test_a_peer_with_fixed_factors_is_asked_for_no_others() -> None:
     fixed, free = subject_of(Torch()), subject_of(Right())
     assert ("factors" in fixed.lacking, "factors" in free.lacking) == (True, False)
     assert fixed.traits.possible(Rule(growth_factor=4.0, backoff_factor=0.25)) == Rule()
+
+
+def test_a_ceiling_is_declared_or_seen() -> None:
+    names = "mxnet.contrib.amp.LossScaler", "mpx.DynamicLossScaling", "torch.amp.GradScaler"
+    assert [ceiling(dialects.get(each)) for each in names] == [2.0**24, 65504.0, None]
 
 
 class Late(Torch):

@@ -88,6 +88,9 @@ def test_without_a_bound_all_interleavings_are_seen() -> None:
 def test_a_limit_ends_the_search_and_says_so() -> None:
     seen = explore(walkers(5, 5), limit=20)
     assert (seen.schedules, seen.exhausted) == (20, False)
+    lengths: list[int] = []
+    seen = explore(busy, preemptions=1, limit=60, check=lambda done: lengths.append(len(done.trace)))
+    assert seen.steps == max(lengths) > lengths[-1]
 
 
 # ---- determinism ------------------------------------------------------------------------------------------
@@ -206,6 +209,7 @@ def test_a_check_that_fails_says_so() -> None:
     with pytest.raises(FailingScheduleError, match="AssertionError in the check: too lively") as caught:
         explore(walkers(1, 1), check=check)
     assert caught.value.run.preemptions == 1
+    assert caught.value.number == 1 + explore(walkers(1, 1), preemptions=0).schedules
 
 
 @pytest.mark.parametrize(("package", "extra"), [("hypothesis", "testing"), ("torch", "torch")])
@@ -214,6 +218,60 @@ def test_a_missing_extra_names_its_cure(package: str, extra: str, monkeypatch: p
     use = schedules if package == "hypothesis" else lambda: run(lambda c: c.watch_tensors(x=None))
     with pytest.raises(ImportError, match=re.escape(f"pip install -c constraints.txt -e '.[{extra}]'")):
         use()
+
+
+def test_names_are_told_apart_and_daemons_start_daemons() -> None:
+    seen: list[bool] = []
+
+    def program(c: Conductor) -> None:
+        def start() -> None:
+            seen.append(c.sync.Thread(target=c.sync.Event().wait).daemon)
+
+        for daemon in (False, True):
+            thread = c.sync.Thread(target=start, name="twin", daemon=daemon)
+            thread.start()
+            thread.join()
+
+    assert {step.task for step in run(program).trace} == {"main", "twin", "twin-2"}
+    assert seen == [False, True]
+
+
+def test_a_table_tells_who_holds_what_and_where() -> None:
+    def program(c: Conductor) -> None:
+        lock = c.sync.Lock()
+
+        def hold() -> None:
+            with lock:
+                c.sync.Event().wait()
+
+        c.spawn("holder", hold)
+        c.point("before")
+        lock.acquire()
+
+    failed = attempt(program, {1: 1})
+    holder, main = (
+        next(line for line in str(failed.stuck).splitlines() if line.startswith(name)) for name in ("holder ", "main ")
+    )
+    assert re.search(r"test_conductor.py:\d+ in hold +Lock-1$", holder)
+    assert re.search(r"acquire Lock-1 \(held by holder\) +test_conductor.py:\d+ in program +-$", main)
+
+
+@pytest.mark.parametrize("wrong", [{-1: 1}, {1: -1}])
+def test_a_schedule_of_negative_numbers_is_refused(wrong: dict[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        run(walkers(1), wrong)
+
+
+def test_exit_of_a_thread_is_no_failure_and_nothing_starts_later() -> None:
+    kept: list[Conductor] = []
+
+    def program(c: Conductor) -> None:
+        kept.append(c)
+        c.spawn("leaves", sys.exit, 3).join()
+
+    assert attempt(program).failure is None
+    with pytest.raises(RuntimeError):
+        kept[0].spawn("late", print)
 
 
 def test_either_timeout_may_fire_first() -> None:

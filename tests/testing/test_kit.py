@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,11 +17,12 @@ from ampsim.testing import (  # noqa: E402
     Subject,
     Traits,
     check_scaler,
+    check_threads,
     known,
     parametrize_with_checks,
 )
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import as_subject  # noqa: E402
+from ampsim.testing.kit.subject import as_subject, find  # noqa: E402
 from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
@@ -262,7 +264,38 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     assert not cases["mine-a_state_dict_continues_the_run"]
 
 
+@pytest.mark.parametrize("name", ["expected_failures", "expected_failed_checks"])
+def test_threads_are_asked_alone_and_with_what_is_expected(name, few_schedules):
+    torn = "a_state_dict_is_never_torn"
+    expected, names = {torn: known.TORCH[torn]}, [each.name for each in judge.chosen([3])]
+    check = check_threads if name == "expected_failures" else partial(check_scaler, levels=[3])
+    results = check(TORCH, examples=1, **{name: expected})
+    assert [each.check.name for each in results] == names
+    assert {each.check.name for each in results if each.outcome == "expected failure"} == {torn}
+    cases = parametrize_with_checks([TORCH], levels=[3], **{name: expected}).args[1]
+    assert [case.values[1].name for case in cases] == names
+    assert [mark.name for case in cases for mark in case.marks if mark.name == "xfail"] == ["xfail"]
+
+
 # ------------------------------------------------------------------------------------------- wrong use, imports
+
+
+@pytest.mark.parametrize("level", [-1, 6, 0.5])
+def test_a_level_that_does_not_exist_is_refused(level):
+    with pytest.raises((TypeError, ValueError), match=str(level)):
+        judge.chosen([level])
+
+
+def test_declarations_are_added_to_those_of_a_subject(peer):
+    peer.Scaler = Subject(TORCH, Traits(without={"pickle"}, delay=1), "mine")
+    found = find("peer:Scaler", min_scale=1.0, without=frozenset({"setters"}))
+    assert found.traits == Traits(delay=1, min_scale=1.0, without={"pickle", "setters"})
+    assert found.name == "peer:Scaler"
+    assert found.traits.as_options() == [
+        *("--trait", "min_scale=1.0", "--trait", "delay=1", "--without", "pickle", "--without", "setters")
+    ]
+    again = as_subject(peer.Scaler, Traits(skips="all"))
+    assert (again.name, again.traits) == ("mine", Traits(skips="all"))
 
 
 # ------------------------------------------------------------------------------------------- the set of laws

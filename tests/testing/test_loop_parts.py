@@ -43,7 +43,7 @@ RESUME, SPLIT = "resume_is_invisible", "splitting_is_invisible"
         (SKIP, "ema.weight", 2.0, MIXED, "the average is updated"),
         (SKIP, "logged.loss", 2.0, HIDDEN, "what is logged is kept"),
         (SKIP, "model.weight", 2.0, HIDDEN, HIDDEN),
-        (SKIP, "optimizer.state.0.exp_avg", 2.0, "", "the optimizer's state is updated before"),
+        (SKIP, "momentum", 2.0, "", "the optimizer's state is updated before"),
         (SKIP, "steps", 2.0, "", "it goes on although the step was skipped"),
         (RESUME, "scaler.scale", 2.0, "", "the scaler's state is not saved"),
         (RESUME, "model.weight", 2.0, "", "it is not saved"),

@@ -189,6 +189,32 @@ def test_finding_tells_what_was_played(ranks):
 
 
 @pytest.mark.parametrize(
+    "scaler",
+    [
+        lambda device, init_scale, growth_interval, group=None: (init_scale, growth_interval, group),
+        lambda device, init_scale, growth_interval, process_group=None: (
+            init_scale, growth_interval, process_group,
+        ),
+        lambda group: (1024.0, 2, group),
+    ],
+)  # fmt: skip
+def test_group_is_given_where_it_has_a_place(scaler, peer):
+    peer.Scaler = scaler
+    make, _ = judge.find("peer:Scaler")
+    assert make("all") == (1024.0, 2, "all")
+    peer.Scaler = lambda device, init_scale, growth_interval: (init_scale, growth_interval)
+    assert judge.find("peer:Scaler")[0]("all") == (1024.0, 2)
+
+
+@pytest.mark.parametrize("name", ["expected_failures", "expected_failed_laws"])
+def test_expected_failure_is_told_by_its_reason(name):
+    law = "verdicts_agree"
+    asked = {"laws": [law], "processes": False, "without": ["optimizers", "fused"], name: {law: "why"}}
+    (result,) = check_ranks(torchs, **asked)
+    assert (result.outcome, result.text) == ("expected failure", "why")
+
+
+@pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"ranks": 1}, "ranks=1"),
