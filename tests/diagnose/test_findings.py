@@ -112,6 +112,7 @@ SICK: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["scaled norm"],
     ),
     "a clip of scaled gradients": (trained([], SLOW, norm=[1e-5] * 400), ["scaled clip"]),
+    "a few equal norms": (trained([], SLOW, 12, norm=[1e-5] * 12), []),
     "a clip of true gradients": (trained([], SLOW, norm=[1.0] * 400), []),
     "growth without an end": (
         trained([], Rule(growth_interval=2), 100, norm=[0.0] * 100),
@@ -165,10 +166,16 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     columns = trained([], SLOW, 201)
     samples = [None] * 201
     samples[::100] = [{"head": pack_counts(alive), "block.0": pack_counts(dead)}] * 3
+    samples[100] = dict.fromkeys(samples[0], pack_counts(dead))  # in one of three steps, so is the head
     said = recorded(tmp_path, **columns, by_parameter=samples)
     assert wrong(said) == ["dead layer"]
     assert "block.0" in said.wrong[0].what
     assert "head" not in said.wrong[0].what
+
+
+def test_a_step_told_twice_counts_once(tmp_path: Path) -> None:
+    said = recorded(tmp_path, scale=[8.0] * 9, skipped=[True] * 9, norm=[INF] * 9)
+    assert numbers(said, "no step seen")["bad"] == (9, None)
 
 
 def test_a_gap_may_hide_skips(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from figures import results
+from figures import quantities, results
 
 ROWS: tuple[dict[str, Any], ...] = tuple(
     {"arm": f"G={g}", "seed": seed, "settings": {"growth_interval": g, "spans": [1, 2]}, "loss": [1.0, 3.0, g]}
@@ -41,3 +42,26 @@ def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> 
 def test_a_scale_column_is_expanded_from_its_changes() -> None:
     record: dict[str, Any] = {"loss": [0.0] * 5, "scale_changes": [[0, 4.0], [3, 2.0]]}
     assert results.ArmRecords("x", (record,)).scales().tolist() == [[4.0, 4.0, 4.0, 2.0, 2.0]]
+
+
+def test_quantities_are_what_they_say() -> None:
+    def row(arm: str, loss: float, skips: list[int], *changes: list[float]) -> dict[str, Any]:
+        levels = {"ceilings": [[3, len(skips)], [2, 1]]}
+        return {"arm": arm, "test_loss": loss, "found_inf": skips, "scale_changes": changes, **levels}
+
+    rows = row("fp32", 1.0, [], [0, 1.0]), row("fp32", 3.0, [], [0, 1.0])
+    rows += row("all", 2.0, [0, 1, 3], [0, 8.0], [1, 4.0], [2, 2.0], [4, 4.0]), row("all", 1.5, [0], [0, 16.0])
+    run = results.Result("x", Path("x"), {}, rows)
+    arm = run.arm("all")
+    assert quantities.apart(run, ["fp32", "all"], "fp32") == 0.25  # 1.75 from 2
+    assert quantities.total(run, "a", "test_loss") == 3.5
+    with pytest.raises(KeyError, match="among fp32, all"):
+        quantities.total(run, "b", "test_loss")
+    assert quantities.last_scales(arm) == [4.0, 16.0]
+    assert [quantities.leading(each) for each in arm] == [2, 1]
+    assert quantities.growths(run) == [0, 0, 1, 0]
+    assert quantities.per_seed(arm, "ceilings") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
+    assert quantities.counted(arm, "ceilings") == {2: 2, 3: 4}
+    assert quantities.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
+    assert (arm.skips(), arm.min("test_loss"), arm.max("test_loss")) == ([3, 1], 1.5, 2.0)
+    assert results.log2(np.array([0.0, 8.0]), -9.0).tolist() == [-9.0, 3.0]
