@@ -103,6 +103,7 @@ SICK: dict[str, tuple[dict[str, Any], list[str]]] = {
     "the floor": (trained(range(100, 400), FLOOR), ["floor reached"]),
     "three skips to the floor": (trained([100, 101, 102], SLOW.replace(min_scale=2.0**15)), []),
     "each step skipped": ({"scale": [8.0] * 9, "skipped": [True] * 9}, ["no step seen"]),
+    "two skipped steps": ({"scale": [8.0] * 2, "skipped": [True] * 2}, []),
     "a scale of 0": (
         {"scale": [0.0] * 4, "skipped": [False] * 4, "norm": [NAN] * 4},
         ["scale 0"],
