@@ -274,9 +274,10 @@ def test_unscale_and_clip_is_torchs_two_calls(fused, dtype, max_norm):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=1e-6)
 
 
-def test_float16_gradients_are_clipped_too():
-    param, optimizer = an_optimizer(0.0, 0.0, dtype=torch.float16, lr=1.0)
-    scaler = GradScaler("cpu", init_scale=2.0**10, allow_fp16=True)
+@pytest.mark.parametrize("fused", [False, True])  # where they stay scaled
+def test_float16_gradients_are_clipped_too(fused):
+    param, optimizer = an_optimizer(0.0, 0.0, dtype=torch.float16, lr=1.0, fused=fused)
+    scaler = GradScaler("cpu", init_scale=2.0**10, allow_fp16=not fused)
     scaler.scale(torch.tensor(1.0))
     param.grad = torch.tensor([3.0, 4.0], dtype=torch.float16) * 2**10
     assert scaler.unscale_and_clip_(optimizer, 2.5) == 5.0

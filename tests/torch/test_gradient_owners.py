@@ -25,8 +25,9 @@ class Observer:
         self.told.append([optimizer for optimizer, _ in found_inf])
 
 
-def test_an_observer_is_told_of_real_steps():
-    scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer()
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_observer_is_told_of_real_steps(fused):
+    scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer(fused=fused)
     observer = Observer()
     stop = scaler.observe(observer)
     for _ in range(2):

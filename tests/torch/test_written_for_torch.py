@@ -180,6 +180,26 @@ def test_updates_within_the_backward_pass(agree, stage):
     agree(iteration)
 
 
+def test_states_are_asked_for_as_of_a_dict(same):
+    def program(base):
+        states = Run(base).scaler._per_optimizer_states
+        yield told(lambda: states.pop(5)), states.pop(5, "none"), states.get(5, "none"), len(states)
+
+    same(program)
+
+
+def test_a_state_that_would_not_count_is_refused():
+    run = Run(GradScaler, fused=True)
+    run.backward(0)
+    run.scaler.unscale_and_clip_(run.optimizer, 1.0)  # leaves the division to `step`
+    for stage in (0, OptState.STEPPED):
+        with pytest.raises(RuntimeError, match="expected"):
+            run.state["stage"] = stage
+    with pytest.raises(RuntimeError, match="lost 'stage'"):
+        del run.state["stage"]
+    assert run.state["stage"] is OptState.UNSCALED
+
+
 # --------------------------------------------------------------------- subclasses that copy torch's methods
 
 
