@@ -179,6 +179,25 @@ def test_a_step_told_twice_counts_once(tmp_path: Path) -> None:
     assert numbers(said, "no step seen")["bad"] == (9, None)
 
 
+def test_the_deepest_bursts_are_named(tmp_path: Path) -> None:
+    skips = [step for start in range(100, 1100, 100) for step in (start, start + 1)]
+    columns = trained([*skips, 1100, 1101, 1102, 1103], Rule(growth_interval=20), 1200)
+    said = recorded(tmp_path, **columns)
+    first = [each.first for each in said.statements if each.kind == "burst"]
+    assert (len(first), first[-1]) == (9, 1100)
+
+
+@pytest.mark.parametrize(("steps", "said"), [(401, True), (90, False)])
+def test_shares_are_of_many_steps(tmp_path: Path, steps: int, said: bool) -> None:
+    columns = trained(range(8, steps, 7), Rule(growth_interval=5), steps)
+    found = recorded(tmp_path, **columns)
+    shares = [each.numbers for each in found.statements if "percent" in each.numbers]
+    assert len(shares) == said
+    for each in shares:  # 57 of 400 are 14.25 %: never more than there are
+        assert (each["skips"], each["steps"]) == ((57, None), "400")
+        assert str(each["percent"]).split()[-1] == "14"
+
+
 def test_a_gap_may_hide_skips(tmp_path: Path) -> None:
     with RunFile(tmp_path / "run.jsonl", {}) as file:
         for step in (0, 1, 2, 3):
