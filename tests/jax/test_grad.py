@@ -125,13 +125,14 @@ def test_half_gradients_reach_the_optimizer_in_float32_and_extra_arguments_too()
     seen = {}
 
     def record(grads, state, params=None, *, value):
-        seen.update(grads=grads, value=value)
+        seen.update(grads=grads, value=value, params=params)
         return jax.tree.map(lambda g: -g, grads), state + 1
 
     tx = skip_nonfinite(optax.GradientTransformationExtraArgs(lambda p: jnp.array(0), record), Rule(2.0**20))
     updates, state = tx.update({"w": jnp.full(2, 2.0**-10, jnp.float16)}, tx.init(P), P, value=7.0)
     assert updates["w"].tolist() == [-(2.0**-30)] * 2
     assert (updates["w"].dtype, seen["value"], int(state.inner)) == ("float32", 7.0, 1)
+    assert seen["params"] is P
 
 
 def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:

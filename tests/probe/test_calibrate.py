@@ -121,8 +121,9 @@ def test_a_forward_that_overflows_raises():
 
 def test_what_is_no_loss_raises():
     model = Network()
-    with pytest.raises(TypeError, match=r"3\.0"):
-        calibrate(model, lambda: 3.0)
+    for value in (3.0, torch.full((2,), 3.0, requires_grad=True)):
+        with pytest.raises(TypeError, match=r"3\."):
+            calibrate(model, lambda value=value: value)
     with pytest.raises(ValueError, match="no parameter got a gradient"):
         calibrate(model, lambda: torch.ones((), requires_grad=True) * 2)
     with pytest.raises(ValueError, match="headroom=-1"):
@@ -170,6 +171,17 @@ def test_a_module_without_inputs_is_named():
             return super().forward(torch.ones(2, 4))
 
     assert at_fault(Source(loud=True)) == [""]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_inputs_by_keyword_are_widened(dtype):
+    model = Loud(loud=True)
+
+    def loss():
+        with autocast():
+            return model(x=torch.ones(2, 4, dtype=dtype)).float().mean()
+
+    assert bisect(model, loss) == [""]
 
 
 def test_a_parent_is_named_for_its_own_forward():
