@@ -179,6 +179,12 @@ def test_a_step_told_twice_counts_once(tmp_path: Path) -> None:
     assert numbers(said, "no step seen")["bad"] == (9, None)
 
 
+def test_a_low_scale_bounds_the_gradients(tmp_path: Path) -> None:
+    columns = {"scale": [2.0**-10] * 40, "skipped": [step % 9 == 8 for step in range(40)]}
+    low = numbers(recorded(tmp_path, **columns, norm=[1.0] * 40), "low scale")
+    assert float(low["most"]) == pytest.approx(65504 * 2**10, rel=1e-3)
+
+
 def test_the_deepest_bursts_are_named(tmp_path: Path) -> None:
     skips = [step for start in range(100, 1100, 100) for step in (start, start + 1)]
     columns = trained([*skips, 1100, 1101, 1102, 1103], Rule(growth_interval=20), 1200)
