@@ -131,6 +131,8 @@ def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str])
     (folder / "a,b%.py").write_text(WRONG)
     assert main(["--format", "github", "a,b%.py"]) == 1
     assert capsys.readouterr().out.startswith(f"::warning file=a%2Cb%25.py,line={LINE},col=5,title=AMP101::scheduler")
+    assert main(["--format", "github", "no,such.py"]) == 2
+    assert capsys.readouterr().out.startswith("::error file=no%2Csuch.py::1:1: ")
 
 
 ODD = {
@@ -207,7 +209,10 @@ def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["--explain", "AMP999"]) == 2
     assert "no rule 'AMP999'" in capsys.readouterr().err
     assert main(["--rules"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(RULES)
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == len(RULES)
+    off = [line.split()[0] for line in listed if line.endswith("(off by default)")]
+    assert off == [code for code, rule in RULES.items() if not rule.on]
 
 
 def test_standard_input_is_a_file_too(tmp_path: Path) -> None:
