@@ -167,7 +167,7 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     columns = trained([], SLOW, 201)
     samples = [None] * 201
     samples[::100] = [{"head": pack_counts(alive), "block.0": pack_counts(dead)}] * 3
-    samples[100] = dict.fromkeys(samples[0], pack_counts(dead))  # in one of three steps, so is the head
+    samples[100] = dict.fromkeys(samples[0], pack_counts(dead))  # one of three
     said = recorded(tmp_path, **columns, by_parameter=samples)
     assert wrong(said) == ["dead layer"]
     assert "block.0" in said.wrong[0].what

@@ -1,4 +1,4 @@
-"""What may foretell a crash: each signal flags what its words say, at the step at which it can be known."""
+"""What may foretell a crash: each signal flags the steps that its words say."""
 
 import math
 from typing import Any

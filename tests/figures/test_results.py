@@ -47,10 +47,12 @@ def test_a_scale_column_is_expanded_from_its_changes() -> None:
 def test_quantities_are_what_they_say() -> None:
     def row(arm: str, loss: float, skips: list[int], *changes: list[float]) -> dict[str, Any]:
         levels = {"ceilings": [[3, len(skips)], [2, 1]]}
-        return {"arm": arm, "test_loss": loss, "found_inf": skips, "scale_changes": changes, **levels}
+        columns = {"test_loss": loss, "found_inf": skips, "scale_changes": changes}
+        return {"arm": arm, **columns, **levels}
 
     rows = row("fp32", 1.0, [], [0, 1.0]), row("fp32", 3.0, [], [0, 1.0])
-    rows += row("all", 2.0, [0, 1, 3], [0, 8.0], [1, 4.0], [2, 2.0], [4, 4.0]), row("all", 1.5, [0], [0, 16.0])
+    rows += (row("all", 2.0, [0, 1, 3], [0, 8.0], [1, 4.0], [2, 2.0], [4, 4.0]),)
+    rows += (row("all", 1.5, [0], [0, 16.0]),)
     run = results.Result("x", Path("x"), {}, rows)
     arm = run.arm("all")
     assert quantities.apart(run, ["fp32", "all"], "fp32") == 0.25  # 1.75 from 2

@@ -149,7 +149,7 @@ def test_a_compiled_loop_is_recorded(path):
 
 
 def test_a_scale_left_to_the_step_is_divided_out(path):
-    """As fused steps take it, of whoever scales without a scaler; a parameter of no name has its number."""
+    """As fused steps take it; a parameter of no name has its number."""
     param, other = one()[0], one()[0]
     optimizer = torch.optim.SGD([param, other], 1e-3, fused=True)
     optimizer.grad_scale = torch.tensor(4.0)

@@ -440,7 +440,8 @@ def test_trackers_get_numbers_and_histograms():
 def test_a_tracker_is_flushed_at_the_end():
     tracker = Tracker()
     to = sink(tracker, {})
-    to.append({"step": 0, "scale": 0.0, "by_parameter": {"w": pack_counts(np.zeros(280, np.int64))}})
+    empty = pack_counts(np.zeros(280, np.int64))
+    to.append({"step": 0, "scale": 0.0, "by_parameter": {"w": empty}})
     assert (tracker.values, tracker.histograms) == ({"ampsim/scale": 0.0}, [])  # 0 has no logarithm
     to.close()
     assert tracker.flushed
