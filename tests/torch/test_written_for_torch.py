@@ -453,6 +453,20 @@ def test_numbers_are_written_before_the_first_scale(same):
     same(program)
 
 
+def test_numpy_writes_no_scale():
+    scaler = Run(GradScaler).scaler
+    scaler.scale(torch.ones(()))
+    with pytest.raises(ValueError, match="read-only"):
+        scaler._scale.numpy()[...] = 2.0
+    assert scaler.get_scale() == 8.0
+
+
+def test_a_scaler_made_without_ours_says_so():
+    odd = type("Odd", (GradScaler,), {"__init__": lambda self: setattr(self, "_enabled", True)})
+    with pytest.raises(AttributeError, match="Odd was made without GradScaler.__init__"):
+        odd().scale(torch.ones(()))
+
+
 def test_a_scale_that_is_held_shows_what_is_in_force(same):
     def program(base):
         run = Run(base)
