@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.core import pipeline
-from ampsim.core.machine import Rule, init, update
+from ampsim.core.machine import Rule, init, override, update
 from ampsim.core.policies import (
     Deduplicated,
     FloorSchedule,
@@ -175,6 +175,20 @@ def test_deduplicated_backoff_lowers_by_the_scale_that_was_used() -> None:
     assert [s.newest for s in states(Rule(16.0, delay=2), [True] * 6)] == [8, 4, 2, 1, 0.5, 0.25]
 
 
+def test_headroom_halves_what_was_used() -> None:
+    lost = Observation(found_inf=True, amax=INF)
+    late = Headroom(init_scale=16.0, delay=2)
+    assert [state.newest for state in states(late, [lost] * 6)] == [8, 8, 8, 4, 4, 4]
+    for amax in (INF, NAN):  # of a size that is not known
+        assert update(Headroom(), init(Headroom()), Observation(found_inf=False, amax=amax)).scale == 2.0**15
+
+
+def test_a_probe_starts_from_the_scale_set_by_hand() -> None:
+    policy = Probe(init_scale=4.0, delay=1)
+    state = override(policy, init(policy), 1.0)
+    assert update(policy, state, True).newest == 1.0  # 4, which overflowed, is above it
+
+
 def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below() -> None:
     policy = Ratio(init_scale=4.0, growth_interval=2)
     shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
@@ -186,6 +200,8 @@ def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below()
 def test_a_floor_rises_at_its_milestone_and_holds() -> None:
     policy = FloorSchedule(init_scale=1.0, growth_interval=99, milestones=MILESTONES)
     assert replay(policy, [True] * 8).tolist() == [0.5, 0.25, 2, 2, 2, 2, 1024, 1024]
+    above = FloorSchedule(init_scale=4096.0, growth_interval=99, milestones=MILESTONES)
+    assert set(replay(above, [False] * 8)) == {4096.0}
 
 
 def log_max(policy: LogMax, amaxes: list[float]) -> float:

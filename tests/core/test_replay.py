@@ -8,6 +8,7 @@ import pytest
 
 from ampsim import Rule, init, replay, update
 from ampsim.core import pipeline
+from ampsim.core.policies import Probe
 from ampsim.core.replay.fold import first_divergence, states
 from ampsim.core.theory.pathwise import wasted
 
@@ -46,7 +47,24 @@ def test_a_written_history_is_refused(history: Any) -> None:
             call()
 
 
+@pytest.mark.parametrize(("rule", "depth"), [(Rule(delay=1), 1), (Probe(delay=1), 0), (Probe(), 1)])
+def test_another_delay_than_the_depth(rule: Any, depth: int) -> None:
+    with pytest.raises(ValueError, match=f"delay={rule.delay}"):
+        pipeline.start(rule, depth)
+
+
+def test_tickets_come_in_their_turn() -> None:
+    pipe = pipeline.begin(pipeline.begin(pipeline.start(Rule(), 1)))
+    with pytest.raises(pipeline.WouldBlockError):
+        pipeline.begin(pipe)
+    done = pipeline.finish(pipe, 0, found_inf=True)
+    for before, ticket in ((pipe, 1), (pipe, 2), (done, 0), (done, 2)):
+        with pytest.raises(RuntimeError, match=f"ticket {ticket}"):
+            pipeline.finish(before, ticket, found_inf=True)
+
+
 def test_first_divergence() -> None:
+    assert first_divergence([1.0, math.nan], [1.0, 2.0]) == 1
     assert first_divergence([1.0, 2.0], [1.0, 2.0]) is None
     assert first_divergence([1.0, 2.0], [1.0, math.nextafter(2.0, 3.0)]) == 1
     assert first_divergence([1.0, 2.0], [1.0]) == 1

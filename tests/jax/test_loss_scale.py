@@ -220,7 +220,10 @@ _unscale = jax.jit(LossScale.unscale)
 
 def test_dtypes_stay_as_in_torch() -> None:
     tree = {"half": jnp.ones(2, jnp.float16), "bf": jnp.ones(2, jnp.bfloat16), "full": jnp.ones(()), "n": jnp.arange(2)}
+    tree["complex"] = jnp.ones(2, jnp.complex64)
     scaler = at(1024.0)
+    assert scaler.scale(tree)["complex"].tolist() == [1024.0] * 2
+    assert scaler.unscale(tree)["complex"].tolist() == [2.0**-10] * 2
     for result in (scaler.scale(tree), scaler.unscale(tree)):
         assert {k: v.dtype for k, v in result.items()} == {k: v.dtype for k, v in tree.items()}
         assert result["n"] is tree["n"]
