@@ -463,7 +463,7 @@ def test_numpy_writes_no_scale():
 
 def test_a_scaler_made_without_ours_says_so():
     odd = type("Odd", (GradScaler,), {"__init__": lambda self: setattr(self, "_enabled", True)})
-    with pytest.raises(AttributeError, match="Odd was made without GradScaler.__init__"):
+    with pytest.raises(AttributeError, match="Odd was made without"):
         odd().scale(torch.ones(()))
 
 
