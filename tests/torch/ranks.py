@@ -257,7 +257,7 @@ def iterations_with(odd, early, policy):
 
 
 class Bare:
-    """The least that an optimizer is; the next one takes its memory, and so its id, as soon as it is gone."""
+    """The least that an optimizer is; the next one takes its memory, and so its id."""
 
     def __init__(self, inner):
         self.param_groups, self.step = inner.param_groups, inner.step

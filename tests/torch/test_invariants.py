@@ -254,8 +254,8 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 @example(scale=0.5, dtype=torch.float16, how="clip to much", fused=False, share=[1.0, 0.0], bad=None)
 @example(scale=0.75, dtype=torch.float16, how="unscale_", fused=False, share=[1.0, 1.0], bad=None)
 @example(scale=2.0**-126, dtype=torch.float32, how="step", fused=True, share=[1.0, 1.0], bad=None)
-@example(scale=2.0**-126, dtype=torch.float32, how="step", fused=True, share=[2.0**-70, 0.0], bad=None)
-@example(scale=2.0**-126, dtype=torch.float32, how="clip", fused=True, share=[2.0**-70, 0.0], bad=None)
+@example(scale=2.0**-126, dtype=DTYPES[0], how="step", fused=True, share=[2.0**-70, 0.0], bad=None)
+@example(scale=2.0**-126, dtype=DTYPES[0], how="clip", fused=True, share=[2.0**-70, 0.0], bad=None)
 @example(scale=2.0, dtype=torch.bfloat16, how="clip", fused=False, share=[1.0, 1.0], bad=None)
 def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
     """Gradients up to the largest their format holds, at any scale: parameters stay finite."""
