@@ -58,7 +58,7 @@ def test_tickets_come_in_their_turn() -> None:
     with pytest.raises(pipeline.WouldBlockError):
         pipeline.begin(pipe)
     done = pipeline.finish(pipe, 0, found_inf=True)
-    for before, ticket in ((pipe, 1), (pipe, 2), (done, 0), (done, 2)):
+    for before, ticket in ((pipeline.start(Rule(), 1), 0), (pipe, 1), (pipe, 2), (done, 0), (done, 2)):
         with pytest.raises(RuntimeError, match=f"ticket {ticket}"):
             pipeline.finish(before, ticket, found_inf=True)
 

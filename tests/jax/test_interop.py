@@ -165,7 +165,8 @@ def test_we_go_on_after_from_flax_at_both_ends_too(interval, growth, low, expone
 def test_flax_there_and_back_is_the_same(low) -> None:
     from flax.training.dynamic_scale import DynamicScale
 
-    peer = DynamicScale(growth_interval=7, fin_steps=3, scale=2.0**10, minimum_scale=low)
+    factors = {"growth_factor": 4.0, "backoff_factor": 0.25}
+    peer = DynamicScale(**factors, growth_interval=7, fin_steps=3, scale=2.0**10, minimum_scale=low)
     assert interop.to_flax(interop.from_flax(peer)) == peer
 
 
@@ -213,6 +214,12 @@ def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
     back = interop.from_jmp(peer, jit=jit)
     assert back.state == state
     assert reference(back.rule, history, state) == reference(rule, history, state)
+
+
+@pytest.mark.peer("jmp")
+def test_a_factor_that_is_no_int_reaches_jmp() -> None:
+    rule = Rule(growth_factor=1.5, backoff_factor=1 / 1.5, min_scale=1.0, arithmetic=RECIPROCAL)
+    assert interop.from_jmp(interop.to_jmp(LossScale.create(rule))).rule.growth_factor == 1.5
 
 
 THIRDS = {"growth_factor": 3.0, "backoff_factor": 1 / 3}
