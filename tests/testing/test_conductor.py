@@ -263,15 +263,14 @@ def test_a_schedule_of_negative_numbers_is_refused(wrong: dict[int, int]) -> Non
 
 
 def test_exit_of_a_thread_is_no_failure_and_nothing_starts_later() -> None:
-    kept: list[Conductor] = []
-
-    def program(c: Conductor) -> None:
-        kept.append(c)
+    def program(c: Conductor) -> conductor.sync.Thread:
         c.spawn("leaves", sys.exit, 3).join()
+        return c.sync.Thread(target=print, name="late")
 
-    assert attempt(program).failure is None
-    with pytest.raises(RuntimeError):
-        kept[0].spawn("late", print)
+    done = attempt(program)
+    assert done.failure is None
+    with pytest.raises(RuntimeError, match="'late'"):
+        done.value.start()
 
 
 def test_either_timeout_may_fire_first() -> None:
