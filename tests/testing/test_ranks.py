@@ -191,7 +191,9 @@ def test_finding_tells_what_was_played(ranks):
 @pytest.mark.parametrize(
     "scaler",
     [
-        lambda device, init_scale, growth_interval, group=None: (init_scale, growth_interval, group),
+        lambda device, init_scale, growth_interval, group=None: (
+            init_scale, growth_interval, group,
+        ),
         lambda device, init_scale, growth_interval, process_group=None: (
             init_scale, growth_interval, process_group,
         ),
@@ -209,8 +211,8 @@ def test_group_is_given_where_it_has_a_place(scaler, peer):
 @pytest.mark.parametrize("name", ["expected_failures", "expected_failed_laws"])
 def test_expected_failure_is_told_by_its_reason(name):
     law = "verdicts_agree"
-    asked = {"laws": [law], "processes": False, "without": ["optimizers", "fused"], name: {law: "why"}}
-    (result,) = check_ranks(torchs, **asked)
+    asked = {"laws": [law], "processes": False, name: {law: "why"}}
+    (result,) = check_ranks(torchs, without=["optimizers", "fused"], **asked)
     assert (result.outcome, result.text) == ("expected failure", "why")
 
 

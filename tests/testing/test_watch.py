@@ -72,7 +72,7 @@ def test_a_race_on_an_attribute_of_an_unmodified_class(kind: Any) -> None:
     assert dict(vars(kind)) == before
 
 
-@pytest.mark.parametrize(("watched", "said"), [(["add"], "is a method"), ([], "names of attributes")])
+@pytest.mark.parametrize(("watched", "said"), [(["add"], "is a method"), ([], "names of attr")])
 def test_what_holds_no_value_is_not_watched(watched: list[str], said: str) -> None:
     kind = type("Adds", (Plain,), {"add": add})
     with pytest.raises(TypeError, match=said):
