@@ -11,7 +11,7 @@ from ampsim.diagnose.formats import TABLE
 _FIELD = {name: (field, rank) for field, names in TABLE["fields"].items() for rank, name in enumerate(names.split())}
 _OTHER = re.compile(r"[^a-z0-9_]+|(?<=[a-z])(?=loss$)")  # CTCLoss is a loss of its own kind
 _SOME_LOSS = re.compile(r"loss(?:es)?[a-z]?\d*")  # a word of a name that is not known, as in "Gen Loss Total" or lossD
-_THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 NOT_TRAINING, NO_LOSS, ALONE, LOGARITHM, MEAN = (
     frozenset(TABLE["names"][name].split()) for name in ("not_training", "no_loss", "alone", "logarithm", "mean")
 )
