@@ -93,3 +93,11 @@ def test_jmp_within_jit_forgets_its_minimum() -> None:
     inside = dialects.get("jmp.DynamicLossScale", jit=True, **options)
     assert replay(outside, [True] * 6).tolist()[-1] == 4.0
     assert replay(inside, [True] * 6).tolist()[-1] == 1.0
+
+
+def test_fairseq_tolerates_before_it_gives_up() -> None:
+    # A tolerated overflow keeps the scale, so it does not reach the minimum.
+    tolerant = dialects.get("fairseq.DynamicLossScaler", init=2.0**-13, tolerance=0.6)
+    assert replay(tolerant, [False, True]).tolist() == [2.0**-13, 2.0**-13]
+    with pytest.raises(FloatingPointError):
+        replay(dialects.get("fairseq.DynamicLossScaler", init=2.0**-13), [False, True])

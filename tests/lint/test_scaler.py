@@ -301,3 +301,24 @@ def test_a_schedule_in_a_branch_without_the_scaler(condition: str, found: bool) 
         "        scheduler.step()\n"
     )
     assert ("AMP101" in [each.code for each in lint(text)]) is found
+
+
+@pytest.mark.parametrize(("second", "found"), [("opt_g", True), ("opt_d", False)])
+def test_each_optimizer_is_unscaled_once(second: str, found: bool) -> None:
+    text = (
+        "scaler = GradScaler()\n"
+        "for batch in loader:\n"
+        "    scaler.scale(model(batch)).backward()\n"
+        "    scaler.unscale_(opt_g)\n"
+        f"    scaler.unscale_({second})\n"
+        "    scaler.step(opt_g)\n"
+        "    scaler.step(opt_d)\n"
+        "    scaler.update()\n"
+    )
+    assert ("AMP105" in [each.code for each in lint(text, codes=RULES)]) is found
+
+
+def test_a_check_elsewhere_sees_no_nan_here() -> None:
+    elsewhere = "\n\ndef report(loss):\n    return torch.isnan(loss)\n"
+    codes = [each.code for each in lint(RULES["AMP117"].wrong + elsewhere, codes=RULES)]
+    assert "AMP117" in codes
