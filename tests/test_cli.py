@@ -152,6 +152,16 @@ def test_known_failures_may_be_expected(tmp_path: Path) -> None:
     assert check(TORCH, "--level", "4", "--xfail", "a_refused_state_dict_changes_nothing")[0] == 0
 
 
+def test_expected_failures_of_a_file_and_by_name_add_up(tmp_path: Path) -> None:
+    checks = ["--check", "skip_is_reported", "--check", "a_refused_state_dict_changes_nothing"]
+    file = tmp_path / "expected.json"
+    file.write_text(json.dumps({"a_refused_state_dict_changes_nothing": "known"}))
+    both = ["--expect", str(file), "--xfail", "skip_is_reported"]
+    assert check(TORCH, *checks)[0] == 1
+    assert check(TORCH, *checks, *both[:2])[0] == 1
+    assert check(TORCH, *checks, *both)[0] == 0
+
+
 def test_an_unexpected_pass_is_a_finding() -> None:
     code, text = check(TORCH, "--level", "0", "--xfail", "skip_budget")
     assert code == 1
@@ -245,6 +255,15 @@ def test_a_log_too_short_to_tell(tmp_path: Path) -> None:
     log = tmp_path / "my log.txt"
     log.write_text("step: 1, loss: 2, scale: 8\n")
     assert run("explain", str(log))[0] == 3
+
+
+def test_json_keeps_the_status_and_writes_the_page(tmp_path: Path) -> None:
+    log, page = tmp_path / "train.log", tmp_path / "page.html"
+    log.write_text("".join(f"step: {n}, loss: nan, scale: {2.0**-n}\n" for n in range(60)))
+    code, text = run("explain", str(log), "--json", "--html", str(page))
+    assert code == 1
+    assert json.loads(text)["verdict"] == "wrong"
+    assert page.read_text().startswith("<!doctype html>")
 
 
 def test_a_missing_log_is_wrong_use() -> None:
