@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 
 from ampsim.testing.kit.judge import chosen
 from ampsim.testing.kit.laws import LAWS
-from ampsim.testing.law import Result, findings, without_findings
+from ampsim.testing.law import Result, by_cause, findings, without_findings
 from ampsim.testing.report import FORMATS, Report
 
 chosen()
@@ -160,3 +160,11 @@ def test_a_hang_is_a_finding_beside_an_error():
     assert findings([error, hang]) == [hang]
     given_up = Result(NORMAL, "theirs", "refused", "given up", is_overdue=True)
     assert findings([given_up, hang]) == []
+
+
+def test_equal_errors_of_two_scalers_stay_two():
+    text = "scale_stays_normal: raised ValueError: no"
+    both = [Result(NORMAL, name, "failed", text) for name in ("theirs", "ours")]
+    assert len(by_cause(both)) == 2
+    twice = [Result(check, "theirs", "failed", text) for check in (NORMAL, BUDGET)]
+    assert len(by_cause(twice)) == 1
