@@ -164,7 +164,16 @@ def a_policy_that_needs_amax():
         scaler, state = GradScaler("cpu", policy=policy, group="world"), init(policy)
         param = torch.nn.Parameter(torch.ones(3))
         optimizer = kind([param], lr=0.1, **options)
-        for both in ((1.0, 900.0), (3.0, 0.5), (None, 40.0), (INF, 1.0), (1.0, float("nan")), (0.1, 0.2), (0.1, 0.1)):
+        for both in (
+            (1.0, 900.0),
+            (3.0, 0.5),
+            (None, 900.0),
+            (None, 700.0),
+            (INF, 1.0),
+            (1.0, float("nan")),
+            (0.1, 0.2),
+            (0.1, 0.1),
+        ):
             scale, mine = float(scaler.scale(torch.ones(()))), both[RANK]
             assert scale == state.scale, (scale, state)
             param.grad = None if mine is None else torch.tensor([0.0, 0.0, mine * scale])
