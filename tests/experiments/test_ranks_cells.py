@@ -52,6 +52,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.deep
 def test_ten_lines_repeat_drawn_cells(tmp_path: Path) -> None:
     cells = [LOST, *DRAWN]
     paths = [tmp_path / f"{n}.py" for n in range(len(cells))]

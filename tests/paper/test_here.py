@@ -78,6 +78,7 @@ def never(row: Record) -> None:
     row["left_plateau"] = None
 
 
+@pytest.mark.deep
 def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(checkout: Path) -> None:
     committed, here = checkout / "experiments" / "data" / "cpu", checkout / "build" / "here" / "data" / "cpu"
     plant(committed / "crash_signals.jsonl", here / "crash_signals.jsonl", silence)

@@ -118,6 +118,7 @@ def test_another_optimizer_is_left_to_torch(options) -> None:
 # -------------------------------------------------------------------------------------- Triton itself
 
 
+@pytest.mark.deep
 @pytest.mark.peer("triton")
 @pytest.mark.skipif(INTERPRETED, reason="runs in the interpreter already")
 def test_kernels_in_tritons_interpreter() -> None:

@@ -129,6 +129,7 @@ def test_close_raises_the_threads_error(path):
     thread.close()
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore")  # of the compiler, about itself
 def test_a_compiled_loop_is_recorded(path):
     model = nn.Linear(2, 1)
