@@ -54,6 +54,7 @@ def spin(seconds):
         pass
 
 
+@pytest.mark.deep
 def test_what_waits_is_given_more_time_than_what_computes(monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 1e9)
     with alarm(0.05):
@@ -137,7 +138,7 @@ class Deadlocks(TORCH):
             pass
 
 
-@pytest.mark.parametrize("kind", [Spins, Deadlocks])
+@pytest.mark.parametrize("kind", [Spins, pytest.param(Deadlocks, marks=pytest.mark.deep)])
 def test_second_hang_ends_the_judging(kind):
     results = [*judge.judge(kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"})]
     assert [(each.outcome, each.is_overdue) for each in results] == [("failed", True), ("refused", True)]

@@ -117,6 +117,7 @@ def test_hang_that_no_alarm_ends_is_killed(monkeypatch):
     assert "1 passed, 1 failed of 2 checks" in text
 
 
+@pytest.mark.deep
 def test_endless_import_cannot_be_judged():
     code, text = run("check", "apart_endless:X", "--time-limit", "0.2")
     assert (code, "cannot be judged" in text) == (3, True), text

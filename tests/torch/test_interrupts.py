@@ -12,7 +12,7 @@ import ampsim
 @pytest.mark.parametrize(
     ("arguments", "least"),
     [
-        (["50", "1"], 100),
+        (["50", "1"], 300),
         pytest.param(["5000", "1", "deep"], 6000, marks=pytest.mark.deep),
         pytest.param(["5000", "2", "deep"], 6000, marks=pytest.mark.deep),
     ],
