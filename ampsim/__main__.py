@@ -7,7 +7,7 @@ from ampsim.core.output import run_command
 
 
 def main() -> None:
-    """Run the command line; `lint` and `adapt` read files, and load nothing that only the other commands need."""
+    """Run the command line; `lint` loads nothing that only the other commands need."""
     sys.exit(run_command("ampsim", _command))
 
 
@@ -17,10 +17,6 @@ def _command() -> int:
             from ampsim.lint.command import main as lint
 
             return lint(rest)
-        case ["adapt", *rest]:
-            from ampsim.lint.adapt.command import main as adapt
-
-            return adapt(rest)
     from ampsim.cli import main as program
 
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # else the folder that this is run in
