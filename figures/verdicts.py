@@ -90,12 +90,12 @@ def write(folder: Path, path: Path) -> int:
     kept = ("commit", "cpu", "device", "versions", "kernels", "bits", "claims_sha256", "date")
     origins = {data.stem: records.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))}
     files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
-    rows = [*_judged_here(judge_folder(folder))]
+    rows = [*_rows(judge_folder(folder))]
     records.write(path, {"script": "figures/verdicts.py", "folder": folder.name, "files": files}, rows)
     return len(rows)
 
 
-def _judged_here(found: Mapping[str, Verdict]) -> Iterable[Record]:
+def _rows(found: Mapping[str, Verdict]) -> Iterable[Record]:
     """Yield a record per claim that the data of a folder could judge; recorded traces belong to no folder."""
     for name, verdict in found.items():
         claim = CLAIMS[name]

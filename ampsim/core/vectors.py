@@ -21,7 +21,7 @@ from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
 
 VERSION = 1
-"""Of the set. Lines may change until a release has it, then with another version alone: tests/core/test_vectors.py."""
+"""Of the set. Lines may change until a release has it, then with another version alone."""
 LICENCE = "Apache-2.0"
 GIVES_UP = "gives up"
 """Stands for the update at which a scaler raises; none follows."""

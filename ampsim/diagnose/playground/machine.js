@@ -2,7 +2,7 @@
 //
 // A rule is data: the fields of Python's Rule, its quirks by name (rules.py writes it). Numbers are doubles here and
 // there, and Math.fround rounds to float32, so that a trajectory is the same to the last bit. That is not hoped:
-// tests/diagnose/test_playground_machine.py runs every recorded trace through this file.
+// tests/diagnose/test_playground.py runs every recorded trace through this file.
 "use strict";
 
 const LossScaler = (() => {
