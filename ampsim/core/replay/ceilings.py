@@ -71,15 +71,10 @@ class CeilingReplay(Generic[S]):
 
         Exact for powers of two; -inf if the scale ever was 0.
         """
-        return self.sum_log2_scale / self.n
-
-    @property
-    def sum_log2_scale(self) -> float:
-        """The sum that `mean_log2_scale` is the mean of: sums of the parts of a run add up."""
         lengths, scales = self._runs()
         used = lengths > 0  # 0 * log2(0) is NaN
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float((lengths[used] * np.log2(scales[used])).sum())
+            return float((lengths[used] * np.log2(scales[used])).sum()) / self.n
 
     def scales(self) -> npt.NDArray[np.float64]:
         """Return the scale after each update, shape (n,), as `ampsim.replay` gives it; 8 n bytes."""
