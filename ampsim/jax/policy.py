@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ampsim.core.policies.base import Observation, Policy, PolicyState
+from ampsim.core.policies import Observation, Policy, PolicyState
 from ampsim.jax import checkpoint
 
 

@@ -17,7 +17,7 @@ from jax import Array, lax
 
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule, init
-from ampsim.core.policies.base import Observation, Policy
+from ampsim.core.policies import Observation, Policy
 from ampsim.jax import exact_product, machine
 from ampsim.jax.exact_product import FLOAT32, FORMATS, Format
 from ampsim.jax.finite import Tree

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, State
-from ampsim.core.policies.base import Policy, PolicyState, flatten, unflatten
+from ampsim.core.policies import Policy, PolicyState, flatten, unflatten
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.torch import config

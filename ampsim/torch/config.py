@@ -14,7 +14,7 @@ from torch.cuda.amp.common import amp_definitely_not_available
 from ampsim.core.arguments import as_int, check_choice
 from ampsim.core.formats import FP32
 from ampsim.core.machine import Rule, round_to_float32
-from ampsim.core.policies.base import Policy
+from ampsim.core.policies import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch.state.device import DeviceVersion, StaticVersion
 from ampsim.torch.state.host import HostVersion

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.core.machine import State, init
-from ampsim.core.policies.base import Policy
+from ampsim.core.policies import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch import checkpoint, config
 from ampsim.torch.gradients.collect import every_gradient

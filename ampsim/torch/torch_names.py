@@ -33,7 +33,7 @@ from torch.optim import Optimizer
 
 from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule
-from ampsim.core.policies.base import Policy
+from ampsim.core.policies import Policy
 from ampsim.torch import checkpoint, config
 from ampsim.torch.attributes import Name, NotMade, constant
 from ampsim.torch.shown import OptimizerStates, ShownTensor

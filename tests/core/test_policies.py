@@ -21,8 +21,9 @@ from ampsim.core.policies import (
     Policy,
     Probe,
     Ratio,
+    flatten,
+    unflatten,
 )
-from ampsim.core.policies.base import flatten, unflatten
 from ampsim.core.replay.fold import replay, states
 
 INF, NAN = math.inf, math.nan

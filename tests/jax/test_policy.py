@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from ampsim.core.machine import init, override
-from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Policy, Probe, Ratio
-from ampsim.core.policies.base import flatten
+from ampsim.core.policies import (
+    Deduplicated,
+    FloorSchedule,
+    Headroom,
+    LogMax,
+    Observation,
+    Policy,
+    Probe,
+    Ratio,
+    flatten,
+)
 from ampsim.core.replay.fold import states
 from ampsim.jax.policy import PolicyScale
 

@@ -14,9 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from ampsim.core.machine import Rule
 from ampsim.core.pipeline import init, trajectory, update
-from ampsim.core.policies.base import Observation
-from ampsim.core.policies.deduplicated import Ratio
-from ampsim.core.policies.headroom import Headroom
+from ampsim.core.policies import Headroom, Observation, Ratio
 from ampsim.torch import GradScaler
 
 RANK, STORE, HISTORIES = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ampsim.core.arguments import TEXT, as_int, check_choice
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Arithmetic, Carried, Machine, Rule, S, State, init, update
-from ampsim.core.policies.base import Observation
+from ampsim.core.policies import Observation
 from ampsim.core.replay import engine
 from ampsim.core.replay.engine import Engine
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ampsim.core.machine import State, override, update
-from ampsim.core.policies.base import Observation, Policy, PolicyState
+from ampsim.core.policies import Observation, Policy, PolicyState
 from ampsim.torch.gradients import unscale
 from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.state.host import HostScale, any_found

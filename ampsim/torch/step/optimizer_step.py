@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from ampsim.core.machine import Rule
-from ampsim.core.policies.base import Policy
+from ampsim.core.policies import Policy
 from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.collect import Groups, PlainGroups
