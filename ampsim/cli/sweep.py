@@ -5,10 +5,8 @@ import io
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
-import numpy as np
-import numpy.typing as npt
 import typer
 from rich.progress import track
 from rich.table import Table
@@ -16,18 +14,9 @@ from rich.table import Table
 from ampsim.cli.terminal import err, fail, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.files import write_atomically
-from ampsim.core.machine import Machine
-from ampsim.core.replay.sweep import sweep
+from ampsim.core.replay.sweep import FileSweep, sweep_file
 
 COLUMNS = ("skips", "skip_rate", "mean_log2_scale", "scale")
-
-
-class Played(NamedTuple):
-    """A trace's length, and what each rule does over it: `rows` as `sweep` returns them."""
-
-    path: Path
-    steps: int
-    rows: npt.NDArray[np.void]
 
 
 def sweep_folder(
@@ -64,7 +53,7 @@ def sweep_folder(
         if not paths:
             fail(f"{folder}: expected traces of ceilings, *.npy; numpy.save writes them")
         bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
-        done = [_play(rules, path) for path in bar]
+        done = [sweep_file(rules, path) for path in bar]
         if to is not None:
             write_atomically(to, _csv(grid, done).encode())
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
@@ -72,22 +61,6 @@ def sweep_folder(
     except OSError as error:
         fail(f"{error}: expected files that can be read and written")
     print_table(_table(grid, done))
-
-
-def _play(rules: Sequence[Machine[Any]], path: Path) -> Played:
-    """Replay one trace, which is mapped into memory and not loaded, under each rule.
-
-    Raises:
-        ValueError: The file is no trace.
-    """
-    try:
-        trace = np.load(path, mmap_mode="r")
-    except (EOFError, ValueError) as error:
-        raise ValueError(f"{path}: expected a file that numpy.save wrote; {error}") from error
-    try:
-        return Played(path, len(trace), sweep(rules, trace))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
@@ -101,7 +74,7 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
     return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
 
 
-def _table(grid: Sequence[dict[str, Any]], done: Sequence[Played]) -> Table:
+def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
     """Return a row per rule, over all steps of all traces."""
     total = sum(played.steps for played in done)
     table = Table(*grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold")
@@ -113,7 +86,7 @@ def _table(grid: Sequence[dict[str, Any]], done: Sequence[Played]) -> Table:
     return table
 
 
-def _csv(grid: Sequence[dict[str, Any]], done: Iterable[Played]) -> str:
+def _csv(grid: Sequence[dict[str, Any]], done: Iterable[FileSweep]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trace", "steps", *grid[0], *COLUMNS])

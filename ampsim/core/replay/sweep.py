@@ -1,6 +1,8 @@
 """Many rules over one trace of ceilings: one row per rule."""
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,3 +40,32 @@ def sweep(
             raise
         rows.append((len(done.skipped), done.skip_rate, done.mean_log2_scale, done.state.scale))
     return np.array(rows, ROW)
+
+
+class FileSweep(NamedTuple):
+    """What each rule does over the trace of a file: `rows` as `sweep` returns them."""
+
+    path: Path
+    steps: int
+    rows: npt.NDArray[np.void]
+
+
+def sweep_file(rules: Iterable[Machine[S]], path: Path) -> FileSweep:
+    """Return what each rule does over the trace of a file, which is mapped and not loaded.
+
+    Args:
+        rules: of any number.
+        path: a file that `numpy.save` wrote, of shape (steps,), float32 or float64.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is no trace.
+    """
+    try:
+        trace = np.load(path, mmap_mode="r")
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{path}: expected a file that numpy.save wrote; {error}") from error
+    try:
+        return FileSweep(path, len(trace), sweep(rules, trace))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
