@@ -12,19 +12,18 @@ from pathlib import Path
 import typst
 
 from ampsim import records
-from paper import layout, ledger, lint, sources, words
+from paper import ledger, sources
 from paper.ledger import Book, Declared, Formula
-from paper.lint import Use, Uses
-from paper.sources import ROOT, PaperError
+from paper.sources import ROOT, PaperError, Use, Uses
 
-KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "ends", "marks", "tops", "bottoms")
+KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "marks")
 
 
 def declared(root: Path = ROOT) -> Declared:
     """Return what `numbers` and `tables` declare, and the claims that the text marks."""
     from paper import numbers, tables
 
-    claims = lint.claims(root)
+    claims = sources.claims(root)
     measured = Declared(numbers.NUMBERS, claims, tables.TABLES, numbers.FIGURES)
     count = Formula(lambda: len(claims), "d")
     digest = Formula(lambda: sources.claims_sha256()[:12], "text")
@@ -59,27 +58,17 @@ def build(root: Path = ROOT, *, draft: bool = False, here: str = "") -> dict[str
         PaperError: with all that is wrong, each with its file.
     """
     said = declared(root)
-    wrong = [*lint.digits(root), *lint.swallowed(root), *lint.bounds(ledger.forms(said), root)]
-    wrong += [*words.untied(root), *words.unasked(said.claims, root)]
-    try:
-        book = ledger.collect(said, root, strict=not here)
-    except PaperError as error:
-        raise PaperError("\n".join([*wrong, str(error)])) from None
+    book = ledger.collect(said, root, strict=not here)
     old = [] if here else sources.stale(book["sources"], root)
-    if not draft:
-        wrong += old
-    if wrong:
-        raise PaperError("\n".join(wrong))
+    if old and not draft:
+        raise PaperError("\n".join(old))
     text = encode(book)
     target = root / "paper" / "numbers.json"
     if not target.exists() or target.read_bytes() != text:
         target.write_bytes(text)
     pdf = compile_text(root, "DRAFT: some data is stale" if old else here)
-    uses = used(root)
-    if not here:
-        left = [*ledger.unused(book, uses), *lint.references(uses, root), *lint.length(uses)]
-        if left := [*left, *layout.touching(uses), *layout.overlaps(drawn(root))]:
-            raise PaperError("\n".join(left))
+    if not here and (unused := [*ledger.unused(book, used(root))]):
+        raise PaperError("\n".join(unused))
     return {"paper/numbers.json": text, "paper/ampsim.pdf": pdf}
 
 
@@ -106,12 +95,6 @@ def compile_text(root: Path, notice: str = "") -> bytes:
     if warnings:
         raise PaperError("\n".join(f"paper/paper.typ: {warning}" for warning in warnings))
     return bytes(pdf)
-
-
-def drawn(root: Path) -> list[str]:
-    """Return the pages as SVG."""
-    pages = typst.compile(str(root / "paper" / "paper.typ"), format="svg", root=str(root), ignore_system_fonts=True)
-    return [page.decode() for page in (pages if isinstance(pages, list) else [pages])]
 
 
 def used(root: Path) -> Uses:

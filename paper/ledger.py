@@ -15,9 +15,8 @@ from figures.claims import CLAIMS
 from figures.results import Result
 from figures.verdicts import judge
 from paper import printed, sources
-from paper.lint import Uses
 from paper.printed import Value
-from paper.sources import ROOT, PaperError
+from paper.sources import ROOT, PaperError, Uses
 from paper.syntax import source_of, strings
 
 WIDTHS = {237.6: "one column", 496.8: "two columns"}  # points; 3.3 and 6.9 inches, at which 7 pt stay 7 pt
@@ -107,13 +106,6 @@ def collect(declared: Declared, root: Path = ROOT, *, strict: bool = True) -> Bo
     if wrong:
         raise PaperError("\n".join(wrong))
     return book
-
-
-def forms(declared: Declared) -> dict[str, str]:
-    """Return the form in which each number of the text is printed; those of two texts have none that could bound."""
-    return {
-        name: number.form for name, number in declared.numbers.items() if number.form not in ("text", "sentence", "2^")
-    }
 
 
 def data_of(stem: str, root: Path = ROOT) -> tuple[str, ...]:

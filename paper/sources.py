@@ -4,8 +4,10 @@ A data file is *fresh* when its experiment, with today's source, defaults and in
 """
 
 import functools
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Required, TypedDict
 
 from ampsim import records
 from figures import results
@@ -14,6 +16,18 @@ from figures.results import Result
 ROOT = Path(__file__).parent.parent
 DATA = Path("experiments") / "data" / "cpu"
 TRACES = Path("tests") / "traces"
+
+
+class Use(TypedDict, total=False):
+    """One thing in the compiled text."""
+
+    kind: Required[str]
+    name: Required[str]
+    text: str  # of a number: as it is printed
+    tests: list[str]  # of a theorem
+
+
+Uses = Mapping[str, Sequence[Use]]  # by kind
 
 
 class PaperError(ValueError):
@@ -35,6 +49,13 @@ def load(stem: str, root: Path = ROOT) -> Result:
         return results.traces(root / TRACES) if stem == "traces" else results.load(name, data)
     except (FileNotFoundError, records.DamagedFileError) as error:
         raise PaperError(str(error).replace(f"{root}/", "")) from None
+
+
+def claims(root: Path = ROOT) -> list[str]:
+    """Return the names of the claims that the text marks with ``#holds``, each once."""
+    texts = sorted((root / "paper" / "text").glob("*.typ"))
+    found = [re.findall(r'#holds\("([^"]+)"\)', path.read_text(encoding="utf-8")) for path in texts]
+    return list(dict.fromkeys(name for names in found for name in names))
 
 
 def claims_sha256() -> str:

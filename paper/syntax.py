@@ -29,11 +29,6 @@ def strings(path: Path, name: str) -> tuple[str, ...]:
     return ()
 
 
-def functions(path: Path) -> set[str]:
-    """Return the names of all functions in a file."""
-    return {node.name for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)}
-
-
 def source_of(function: Callable[..., object]) -> str:
     """Return the name of a function; of a lambda its expression, with the values of the names that it closes over."""
     if not isinstance(function, FunctionType) or function.__name__ != "<lambda>":

@@ -25,7 +25,7 @@ from figures.quantities import (
 )
 from figures.results import DATA, Result
 from figures.verdicts import NARROWER, judge_folder
-from paper import lint, sources
+from paper import sources
 from paper.field import survey
 from paper.ledger import Cell, Formula, Number, Table
 from paper.numbers import judged, processors, scalers, theory
@@ -235,7 +235,7 @@ def _claims() -> Table:
     def there(name: str, folder: str) -> Cell:
         return Formula(lambda: _word(name, folder), "text")
 
-    rows = (cells(place, name) for place, name in enumerate(lint.claims(), 1) if name in CLAIMS)
+    rows = (cells(place, name) for place, name in enumerate(sources.claims(), 1) if name in CLAIMS)
     head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon", "GPU")
     return Table(head, tuple(rows), "llllccccc")
 

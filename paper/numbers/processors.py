@@ -7,7 +7,7 @@ from figures import quantities as q
 from figures.claims import CLAIMS, Claim
 from figures.results import DATA, Result
 from figures.verdicts import judge
-from paper import lint, sources
+from paper import sources
 from paper.ledger import Cell, Formula, Number, Table
 
 SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
@@ -98,7 +98,7 @@ def run_there(stem: str) -> bool:
 
 def claims() -> list[Claim]:
     """Return the claims of the text."""
-    return [CLAIMS[name] for name in lint.claims() if name in CLAIMS]
+    return [CLAIMS[name] for name in sources.claims() if name in CLAIMS]
 
 
 def on_new_seeds() -> list[bool]:
