@@ -168,7 +168,7 @@ def check_ranks(
     from ampsim.testing.report import Report
 
     kind: Any = gradients
-    makes = {name: find(name)[0] for name in targets}
+    makes = {name: find(name) for name in targets}
     return Report(
         replace(result, target=name)
         for name, make in makes.items()

@@ -1,4 +1,4 @@
-"""``ampsim emit-test``: write a failure of a scaler, a loop or ranks as a pytest file that does without ampsim."""
+"""``ampsim emit-test``: write a failure of a scaler or a loop as a pytest file that does without ampsim."""
 
 import sys
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ampsim.cli.completion import complete_law
-from ampsim.cli.options import MOST, Examples, File, Ranks, Traits, Without, declared_traits
+from ampsim.cli.options import MOST, Examples, File, Traits, Without, declared_traits
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import replacing
 
@@ -22,7 +22,6 @@ Target = Annotated[
 def emit_test(
     law: Law,
     target: Target,
-    ranks: Ranks = 2,
     file: File = None,
     examples: Examples = 60,
     trait: Traits = None,
@@ -44,7 +43,7 @@ def emit_test(
         from ampsim.testing.emit.run_emitted import emit
 
         declared = declared_traits(trait or (), without or ())
-        source = emit(target, law, ranks=ranks, limit=time_limit, examples=examples, **declared)
+        source = emit(target, law, limit=time_limit, examples=examples, **declared)
         if file is None:
             out.print(source, end="")
         else:

@@ -12,7 +12,6 @@ from torch import nn  # noqa: E402
 
 from ampsim.testing import Subject, check_loop  # noqa: E402
 from ampsim.testing.emit import loop as of_loops  # noqa: E402
-from ampsim.testing.emit import ranks as of_ranks  # noqa: E402
 from ampsim.testing.emit.run_emitted import require_failure  # noqa: E402
 from ampsim.testing.emit.scaler import write  # noqa: E402
 from ampsim.testing.emit.text import value  # noqa: E402
@@ -20,7 +19,7 @@ from ampsim.testing.loop.loop import Loop  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing import rank_bugs, strangers  # noqa: E402
+from tests.testing import strangers  # noqa: E402
 from tests.testing.loops import SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
 from tests.testing.test_loops import updates_twice  # noqa: E402
 
@@ -208,19 +207,6 @@ def test_loop_test_tells_wrong_from_right(name, loops):
     assert not raises
     assert outcome(source) == "failed", source
     loops.make = right
-    assert outcome(source) == "passed", source
-
-
-# ----------------------------------------------------------------------------------------------------------- ranks
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
-def test_rank_test_tells_wrong_from_right(peer):
-    """It starts processes, which talk by gloo."""
-    peer.Scaler = rank_bugs.StepsTwiceOnTheLastRank
-    source, _ = of_ranks.write("step_counts_agree", "peer:Scaler", 2)
-    assert outcome(source) == "failed", source
-    peer.Scaler = rank_bugs.Right
     assert outcome(source) == "passed", source
 
 

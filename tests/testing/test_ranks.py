@@ -202,10 +202,9 @@ def test_finding_tells_what_was_played(ranks):
 )  # fmt: skip
 def test_group_is_given_where_it_has_a_place(scaler, peer):
     peer.Scaler = scaler
-    make, _ = judge.find("peer:Scaler")
-    assert make("all") == (1024.0, 2, "all")
+    assert judge.find("peer:Scaler")("all") == (1024.0, 2, "all")
     peer.Scaler = lambda device, init_scale, growth_interval: (init_scale, growth_interval)
-    assert judge.find("peer:Scaler")[0]("all") == (1024.0, 2)
+    assert judge.find("peer:Scaler")("all") == (1024.0, 2)
 
 
 @pytest.mark.parametrize("name", ["expected_failures", "expected_failed_laws"])

@@ -1,7 +1,7 @@
 """The room that writes a failure as a short pytest file that needs the scaler, or the loop, alone.
 
-scaler, loop, ranks
-    To find the shortest failure and write it: of a scaler the law itself, of the others what it comes to.
+scaler, loop
+    To find the shortest failure and write it: of a scaler the law itself, of a loop what it comes to.
 text
     The file that is written, and values as Python reads them back.
 run_emitted

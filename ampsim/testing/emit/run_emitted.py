@@ -47,13 +47,12 @@ def run_apart(sources: Sequence[str], *, limit: float = 0.0, python: str = "", *
     return lines, (done.stderr.strip().splitlines() or ["nothing"])[-1]
 
 
-def emit(target: str, law: str, *, ranks: int = 2, limit: float = 300.0, **options: Any) -> str:
+def emit(target: str, law: str, *, limit: float = 300.0, **options: Any) -> str:
     """Return a pytest file that imports the target alone, and was seen to fail where ampsim cannot be imported.
 
     Args:
-        target: ``module:attribute`` of a scaler, of a loop's ``make``, or of what makes the scaler of a rank.
+        target: ``module:attribute`` of a scaler, or of a loop's ``make``.
         law: by its name; one that scalers and loops have is a loop's where the module has ``batches``.
-        ranks: of the group, for a law of ranks.
         limit: seconds that the written test may take; 0 is no limit.
         options: of `ampsim.testing.emit.scaler.write`.
 
@@ -61,20 +60,16 @@ def emit(target: str, law: str, *, ranks: int = 2, limit: float = 300.0, **optio
         ValueError: the law holds, is not asked of this target, or has no short test; or there is no such law.
     """
     from ampsim.testing.emit import loop, scaler
-    from ampsim.testing.emit import ranks as of_ranks
     from ampsim.testing.kit.laws import LAWS
     from ampsim.testing.law import chosen
     from ampsim.testing.load import load
     from ampsim.testing.loop.judge import LAWS as LOOP_LAWS
-    from ampsim.testing.ranks.laws import LAWS as RANK_LAWS
 
-    chosen({**RANK_LAWS, **LOOP_LAWS, **LAWS}, [law])  # refuses an unknown one
+    chosen({**LOOP_LAWS, **LAWS}, [law])  # refuses an unknown one
     load(target)
     feeds = hasattr(sys.modules[target.partition(":")[0]], "batches")
     if law in LOOP_LAWS and (feeds or law not in LAWS):
         source, raises = loop.write(law, target)
-    elif law in RANK_LAWS:
-        source, raises = of_ranks.write(law, target, ranks)
     else:
         source, raises = scaler.write(law, target, **options)
     require_failure(source, raises=raises, limit=limit)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ampsim.core.formats import far_power
 
 WIDTH = 110
-STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys", "tempfile")
+STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys")
 NAMES = {  # a name that code uses -> the line that imports it
     "TestCase": "from unittest import TestCase",
     "SimpleNamespace": "from types import SimpleNamespace",
@@ -20,7 +20,6 @@ NAMES = {  # a name that code uses -> the line that imports it
     "suppress": "from contextlib import suppress",
     "cache": "from functools import cache",
     "partial": "from functools import partial",
-    "timedelta": "from datetime import timedelta",
 }
 
 
