@@ -1,6 +1,5 @@
-"""``ampsim traces``: check recorded runs, write the set of vectors, and judge any program by it."""
+"""``ampsim traces``: write the set of vectors, and judge any program by it."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,70 +15,28 @@ from ampsim.cli.completion import complete_dialect
 from ampsim.cli.program import Program, ProgramError
 from ampsim.cli.terminal import err, fail, out, print_table
 from ampsim.core import dialects, vectors
-from ampsim.core.files import DamagedFileError, write_atomically
-from ampsim.core.trace import read
+from ampsim.core.files import write_atomically
 from ampsim.core.vectors import Outcome, Vector
 
 app = typer.Typer(
-    help="Recorded runs of scalers: check them, export them, judge a program in any language.", no_args_is_help=True
+    help="Vectors of loss scalers: export them, judge a program in any language by them.", no_args_is_help=True
 )
 PAGE = Path(vectors.__file__).with_suffix(".md")
 BEFORE, AFTER = 4, 2
 
 
-@app.command("check")
-def check_traces(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON Lines file of traces, plain or .gz", show_default=False)
-    ],
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Name every mismatch, not only the first.")] = False,
-) -> None:
-    """Replay every trace of FILE through the reference machine and compare to the last bit.
-
-    Prints 'N of M match'. Exit status 1 if any trace differs, naming the first.
-    """
-    matching, mismatches, number = 0, [], 0
-    try:
-        for number, trace in enumerate(
-            track(read(file), "replaying", console=err, transient=True, disable=not err.is_terminal), 1
-        ):
-            try:
-                difference = trace.mismatch()
-            except (dialects.UnknownDialectError, TypeError, ValueError) as error:
-                fail(f"{file}, trace {number}: {error}")
-            matching += difference is None
-            if difference:
-                mismatches.append(f"{trace.system} {dict(trace.params)} {trace.sequence}: {difference}")
-    except OSError as error:
-        fail(f"{file}: {error.strerror}; give the path of a .jsonl or .jsonl.gz file of traces")
-    except DamagedFileError as error:
-        fail(str(error))
-    out.print(f"{matching} of {number} match")
-    if mismatches:
-        for line in mismatches if verbose else mismatches[:1]:
-            out.print(line)
-        raise typer.Exit(1)
-
-
 @app.command("export")
 def export_vectors(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Else it is printed.", show_default=False)
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON Lines.", show_default=False)],
 ) -> None:
     """Write the vectors: settings, histories and scales by which a loss scaler in any language can be judged.
 
-    JSON Lines; the page that says what a line means is written beside FILE, as .md.
+    The page that says what a line means is written beside FILE, as .md.
     """
     data = vectors.as_file(vectors.make(), __version__)
-    if file is None:
-        sys.stdout.write(data.decode())
-        return
     page = file.with_suffix(".md")
     try:
         write_atomically(file, data)
-        if not file.is_file():  # a device, as /dev/stdout
-            return
         write_atomically(page, PAGE.read_bytes())
     except OSError as error:
         fail(f"{error}: expected a folder and files that can be written")
@@ -104,9 +61,6 @@ def judge_program(
     command: Annotated[
         list[str], typer.Argument(metavar="CMD", help="The program and its arguments.", show_default=False)
     ],
-    file: Annotated[
-        Path | None, typer.Option("--vectors", metavar="FILE", help="As exported; else the set of this version.")
-    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option("--dialect", "-d", help="This one alone; again for more.", autocompletion=complete_dialect),
@@ -119,8 +73,8 @@ def judge_program(
     Example: ampsim traces judge -- node scaler.js
     """
     try:
-        asked = _chosen(vectors.make() if file is None else vectors.read(file), only or ())
-    except (DamagedFileError, dialects.UnknownDialectError, OSError) as error:
+        asked = _chosen(vectors.make(), only or ())
+    except dialects.UnknownDialectError as error:
         fail(str(error))
     verdicts: list[Verdict] = []
     trouble = ""

@@ -2,7 +2,7 @@
 
 A `Dialect` is a framework's default rule together with the names its users know the numbers by.
 ``get("megatron.core.DynamicGradScaler", init=2.0**32, hysteresis=2)`` returns the `Rule`. What the rules do
-is checked bit for bit against trajectories recorded from the frameworks themselves (``ampsim traces check``);
+is checked bit for bit against trajectories recorded from the frameworks themselves;
 nothing here was fitted to them: each line was read from the source named beside it.
 """
 

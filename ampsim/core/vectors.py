@@ -12,11 +12,9 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from ampsim.core import dialects
 from ampsim.core.dialects import Dialect
-from ampsim.core.files import DamagedFileError
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
 
@@ -239,38 +237,6 @@ def as_file(vectors: Sequence[Vector], version: str) -> bytes:
     body = "".join(vector.line() + "\n" for vector in vectors).encode()
     head = {"vectors": VERSION, "ampsim": version, "licence": LICENCE, "lines": len(vectors), "sha256": _sha256(body)}
     return _json(head).encode() + b"\n" + body
-
-
-def read(path: Path) -> list[Vector]:
-    """Return the vectors of a file.
-
-    Raises:
-        OSError: it cannot be read.
-        DamagedFileError: it is no such file, or its bytes are not those that it was written with.
-    """
-    first, _, body = path.read_bytes().partition(b"\n")
-    number = 1
-    try:
-        head = json.loads(first)
-        if not isinstance(head, dict) or head.get("vectors") != VERSION:
-            raise ValueError("no first line of such a file")
-        if head.get("sha256") != _sha256(body):
-            raise ValueError(f"sha256 of what follows is {_sha256(body)}, and the line says {head.get('sha256')}")
-        vectors = []
-        for number, line in enumerate(body.decode().splitlines(), 2):  # noqa: B007 - the error names it
-            vectors.append(_vector(json.loads(line)))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedFileError(
-            path, number, str(error), f"vectors of version {VERSION}, `ampsim traces export`"
-        ) from error
-    return vectors
-
-
-def _vector(record: Mapping[str, list[object]]) -> Vector:
-    outcome = tuple(None if entry == GIVES_UP else _scale(entry) for entry in record["outcome"])
-    flags, at_once = (tuple(map(bool, record.get(name, ()))) for name in ("found_inf", "synchronous"))
-    family, dialect, params, config = (record[name] for name in ("family", "dialect", "params", "config"))
-    return Vector(family, dialect, params, config, flags, outcome, at_once)  # type: ignore[arg-type]
 
 
 def _sha256(body: bytes) -> str:

@@ -1,17 +1,14 @@
 """The vectors: small, the same bytes each time, and no wrong machine passes them."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ampsim import dialects
 from ampsim.core import vectors
-from ampsim.core.files import DamagedFileError
 from ampsim.core.machine import Quirk, Rule
 from ampsim.core.vectors import Vector, answer, as_data, as_file, as_hex, first_difference
 
@@ -23,38 +20,6 @@ def test_the_set_is_small() -> None:
     assert len(data) < 1_000_000
     assert {vector.dialect for vector in vectors.make()} == set(dialects.names())
     assert any(vector.synchronous for vector in vectors.make())
-
-
-def test_a_file_comes_back(tmp_path: Path) -> None:
-    file, some = tmp_path / "v.jsonl", vectors.make()[::40]
-    for kept in (some, []):
-        file.write_bytes(as_file(kept, "0"))
-        again = vectors.read(file)
-        assert [(each.line(), each.outcome) for each in again] == [(each.line(), each.outcome) for each in kept]
-
-
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    file, data = tmp_path / "v.jsonl", as_file(vectors.make()[::40], "0")
-    head, line = data.splitlines(keepends=True)[:2]
-    for wrong, number in (
-        (data[:-3], 1),
-        (data.replace(b'"0x1p+10"', b'"0x1p+11"', 1), 1),
-        (line, 1),
-        (b"", 1),
-        (b"\xff\n", 1),
-        (head.replace(b'"vectors":1', b'"vectors":2'), 1),
-        (with_head(line + b"{}\n"), 3),
-        (with_head(line + b"[\n"), 3),
-    ):
-        file.write_bytes(wrong)
-        with pytest.raises(DamagedFileError, match=f"line {number}: "):
-            vectors.read(file)
-
-
-def with_head(body: bytes) -> bytes:
-    """These lines as a file whose first line is right."""
-    head = {"vectors": vectors.VERSION, "sha256": hashlib.sha256(body).hexdigest()}
-    return json.dumps(head).encode() + b"\n" + body
 
 
 @pytest.mark.parametrize(
