@@ -300,14 +300,6 @@ def fp8_in_keras(run: Result) -> Finding:
     )
 
 
-@claim("kit", "conformance", "Our scaler passes every check of the kit that it is asked")
-def ours_passes_the_kit(run: Result) -> Finding:
-    ours = run.arm("ampsim")
-    counts = ours.the("counts")
-    asked = len(ours.the("checks")) - counts.get("not applicable", 0)  # what it does not have
-    return Finding(f"{counts['passed']} of {asked}", counts["passed"] == asked)
-
-
 @claim("loops.bugs", "loops", "Each bug of a public thread that is planted in a loop is caught by the law that should")
 def planted_bugs_are_caught(run: Result) -> Finding:
     bugs = run.arm("bugs").first["bugs"].values()

@@ -193,7 +193,6 @@ ARTEFACT = (
     ("static_sweep", "@sec-training", "kernels"),
     ("async_depth", "@sec-depth", "kernels"),
     ("gradient_histogram", "@sec-training", "kernels"),
-    ("conformance", "@sec-field", "exact"),
     ("device_claims", "@sec-limits", "exact"),
     ("overhead", "the gallery", "clock"),
     ("probe_overhead", "the gallery", "clock"),

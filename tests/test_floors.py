@@ -108,6 +108,8 @@ FLOORS = {
         "ampsim.core",
         "ampsim.peers.laws.judging",
         "ampsim.records",
+        "ampsim.testing.kit.laws",
+        "ampsim.testing.known",
         "figures.claims",
         "figures.quantities",
         "figures.results",

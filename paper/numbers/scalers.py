@@ -6,6 +6,8 @@ from ampsim.card import claims as card
 from ampsim.core import dialects
 from ampsim.peers.laws.judging import ENDS, LAWS, UNASKED
 from ampsim.records import Record
+from ampsim.testing import known
+from ampsim.testing.kit.laws import LAWS as KIT
 from figures.quantities import (
     BROKEN,
     broken_laws,
@@ -110,16 +112,14 @@ def _in_words(names: set[str]) -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def _failed_at(level: int) -> Callable[[Result], int]:
+def _failed_at(level: int) -> Callable[[], int]:
     """Return a function that counts the checks of a level of the kit that torch's scaler fails."""
-    return lambda run: sum(
-        run.arm("torch").the("checks")[name]["level"] == level for name in run.arm("torch").the("failed")
-    )
+    return lambda: sum(KIT[name].level == level for name in known.TORCH)
 
 
-def _failed_away(run: Result) -> set[str]:
+def _failed_away() -> set[str]:
     """Return the checks that torch's scaler fails by the atlas's rule: away from the ends, and not of our interface."""
-    return {*run.arm("torch").the("failed")} - ENDS - OWN_INTERFACE
+    return {*known.TORCH} - ENDS - OWN_INTERFACE
 
 
 def _atlas(law: str, outcomes: tuple[str, ...] = BROKEN, printed: str = "words") -> Number:
@@ -180,30 +180,16 @@ NUMBERS: dict[str, Number | Formula] = {
     "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
     "adversary.torch": Number("adversary", lambda run: total(run, "torch: ", "corruptions"), ",d"),
     "adversary.total": Number("adversary", lambda run: total(run, "torch: ", "steps"), ",d"),
-    "kit.checks": Number("conformance", lambda run: len(run.arm("torch").the("checks")), "d"),
-    "kit.torch": Number("conformance", lambda run: len(run.arm("torch").the("failed")), "d"),
-    "kit.compatible": Number("conformance", lambda run: len(run.arm("ampsim policy=torch").the("failed")), "words"),
-    **{f"kit.torch.level{level}": Number("conformance", _failed_at(level), "words") for level in range(1, 6)},
-    "kit.torch.asked": Number(
-        "conformance",
-        lambda run: len(run.arm("torch").the("checks")) - run.arm("torch").the("counts")["not applicable"],
-        "d",
-    ),
-    "kit.torch.own": Number("conformance", lambda run: len(OWN_INTERFACE & {*run.arm("torch").the("failed")}), "words"),
-    "kit.torch.away": Number("conformance", lambda run: len(_failed_away(run)), "words"),
-    "kit.torch.unasked": Number(
-        "conformance", lambda run: len({*run.arm("torch").the("failed")} - LAWS.keys()), "words"
-    ),
-    "kit.torch.unasked.away": Number("conformance", lambda run: len(_failed_away(run) - LAWS.keys()), "words"),
-    "kit.torch.beside": Number("conformance", lambda run: len({*run.arm("torch").the("failed")} - ENDS), "words"),
-    "kit.torch.named": Number(
-        "conformance", lambda run: "; ".join(sorted(_failed_away(run))).replace("_", " "), "text"
-    ),
-    "kit.torch.range": Number(
-        "conformance",
-        lambda run: sum(name in ENDS for name in run.arm("torch").the("failed")),
-        "words",
-    ),
+    "kit.checks": Formula(lambda: len(KIT), "d"),
+    "kit.torch": Formula(lambda: len(known.TORCH), "d"),
+    **{f"kit.torch.level{level}": Formula(_failed_at(level), "words") for level in range(1, 6)},
+    "kit.torch.own": Formula(lambda: len(OWN_INTERFACE & known.TORCH.keys()), "words"),
+    "kit.torch.away": Formula(lambda: len(_failed_away()), "words"),
+    "kit.torch.unasked": Formula(lambda: len(known.TORCH.keys() - LAWS.keys()), "words"),
+    "kit.torch.unasked.away": Formula(lambda: len(_failed_away() - LAWS.keys()), "words"),
+    "kit.torch.beside": Formula(lambda: len(known.TORCH.keys() - ENDS), "words"),
+    "kit.torch.named": Formula(lambda: "; ".join(sorted(_failed_away())).replace("_", " "), "text"),
+    "kit.torch.range": Formula(lambda: len(known.TORCH.keys() & ENDS), "words"),
     "card.claims": Formula(lambda: len(card.CLAIMS), "words"),
     "card.hash": Formula(lambda: card.SHA256[:12], "text"),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
