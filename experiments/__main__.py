@@ -1,6 +1,5 @@
 """`python -m experiments` lists the experiments; `all` runs those whose data is missing or stale.
 
-`merge FILE...` makes whole data files of those that `--shard I/N` wrote, on one machine or on many.
 `new STEM` writes a small experiment and its figure, to be changed into one's own.
 `records [--data DIR]` compares what `make reproduce` made here with the committed data, `adopt` puts it in its place.
 `claims [--data DIR]` judges every claim of gallery and paper by the committed data, and by that of a folder.
@@ -22,7 +21,7 @@ from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
 
 with needing("experiments"):
-    from experiments.runner import everything, provenance, reproduced, shards, template
+    from experiments.runner import everything, provenance, reproduced, template
     from experiments.runner.cli import main as run_one
     from experiments.runner.cli import refuse
     from experiments.runner.experiment import Experiment, UsageError, stems
@@ -31,8 +30,7 @@ with needing("experiments"):
 USAGE = (
     "usage: python -m experiments [all | STEM...] "
     "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce]\n"
-    "       [--on ray|auto|ray://HOST:PORT] [--shard I/N] [--help]\n"
-    "       python -m experiments merge FILE...\n"
+    "       [--on ray|auto|ray://HOST:PORT] [--help]\n"
     "       python -m experiments new STEM\n"
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"
@@ -53,8 +51,6 @@ def main(argv: Sequence[str]) -> int:
         return everything.main(options)
     if name == "new":
         return new(options)
-    if name == "merge":
-        return merge(options)
     if name in ("records", "adopt", "claims"):
         return reproduction(name, options)
     if name == "bits":
@@ -81,15 +77,6 @@ def new(names: Sequence[str]) -> int:
         return 2 if isinstance(error, UsageError) else 1
     print(f"written: {' and '.join(map(str, paths))}")
     print(f"`python -m experiments {names[0]}` makes its data, `python -m figures` the figure and the gallery")
-    return 0
-
-
-def merge(names: Sequence[str]) -> int:
-    """Write the whole data files of the shards of that name."""
-    try:
-        print("\n".join(shards.merge(names)))
-    except (UsageError, BusyError, DamagedFileError, OSError) as error:
-        return refuse("experiments merge", error)
     return 0
 
 

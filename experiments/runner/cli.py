@@ -47,7 +47,7 @@ def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show:
             outcome = execute(run, workers, bar)
     except (UsageError, BusyError, records.DamagedFileError, UnitsFailedError, OSError) as error:
         return Outcome(refuse(stem, error), "failed")
-    if show and outcome.status == 0 and not (run.options.smoke or run.options.shard):
+    if show and outcome.status == 0 and not run.options.smoke:
         print_table(run)
     return outcome
 

@@ -68,8 +68,7 @@ def seconds(experiment: Experiment, options: Options) -> float:
         return 0.0
     path = experiment.data(options.ask(device.slug, options.device))
     taken = records.read_provenance(path).get("unit_seconds", UNKNOWN) if path.exists() else UNKNOWN
-    parts = options.part.total if options.part else 1
-    return float(taken) / parts / (options.processes if experiment.repeats else 1)
+    return float(taken) / (options.processes if experiment.repeats else 1)
 
 
 def announcement(reasons: Mapping[str, str], expected: Mapping[str, float], processes: int) -> str:

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar
@@ -16,7 +16,6 @@ from ampsim.records import Record
 from experiments.runner import earlier, on_ray, pool, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
 from experiments.runner.progress import Bar
-from experiments.runner.shards import Shard
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,20 +35,12 @@ class Options:
     force: bool = False  # run again although the data is up to date
     reproduce: bool = False  # into build/here, and say whether the records equal the committed ones
     on: str | None = None  # ray: a cluster on this machine; auto, or ray://HOST:PORT: one that runs
-    shard: str | None = None  # I/N: every N-th unit from the I-th, into a file of its own, for `experiments merge`
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"jobs={self.jobs}: expected at least 1; leave --jobs out for the default")
         if self.on is not None:
             on_ray.check(self.on)
-        if self.shard is not None:
-            Shard.parse(self.shard)
-
-    @property
-    def part(self) -> Shard | None:
-        """The shard to run, if not all."""
-        return Shard.parse(self.shard) if self.shard else None
 
     def ask(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what a function of the device says where units compute."""
@@ -107,11 +98,8 @@ def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     )
     origin = provenance.collect(run.stem, run.argv, config, inputs, machine)
     units: Sequence[Unit] = run.experiment.units(run.config)
-    if shard := run.options.part:
-        run, units, before = replace(run, path=shard.beside(run.path)), shard.cut(units), None
-        origin["shard"] = list(shard)
-    if (shard or elsewhere) and not run.options.force and earlier.is_of(run.path, origin):
-        print(f"{run.stem}: {f'shard {shard} ' * bool(shard)}reused, {len(units)} units, from {run.path}")
+    if elsewhere and not run.options.force and earlier.is_of(run.path, origin):
+        print(f"{run.stem}: reused, {len(units)} units, from {run.path}")
         return Outcome(0, "reused")
     with sole_writer(run.path):
         return fill(run, units, origin, before, workers, bar)
@@ -160,7 +148,7 @@ def perform(
     missing = [unit for unit in units if unit.key not in journal.done]
     jobs = [pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
     ended = (
-        on_ray.run(run.options.on, jobs, run.options.jobs, origin, bar.step, repeats=run.experiment.repeats)
+        on_ray.run(run.options.on, jobs, origin, repeats=run.experiment.repeats)
         if run.options.on
         else workers.run(jobs, run.options.processes, bar.step)
     )

@@ -1,17 +1,14 @@
 """Runs units on a Ray cluster: a local one, or one that runs. The journal stays with this process, the driver.
 
 Each node gets the code of this checkout, and computes only if it is a machine like the one that was asked first: a
-file holds the results of one kind. A unit whose worker dies is run again, on another, `TRIES` times in all.
+file holds the results of one kind. Ray runs a unit whose worker dies again, up to `TRIES` times in all.
 """
 
-import asyncio
 import importlib.util
 import logging
 import os
 import re
 import socket
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +17,6 @@ from experiments.runner import pool, provenance
 from experiments.runner.experiment import UsageError
 
 TRIES = 3  # runs of a unit whose workers die
-AT_ONCE = 1000  # units that wait in a cluster that runs
 CONNECT = 10.0  # s until a host is taken to be out of reach
 LEFT_OUT = ["/.git", "/.venv", "/experiments/data", "/figures", "/paper", "/tests"]  # what no unit reads
 T = TypeVar("T")
@@ -51,98 +47,52 @@ def _answer(question: Callable[[], T]) -> T:
     return question()
 
 
-def run(
-    on: str,
-    jobs: Sequence[pool.Job],
-    at_once: int | None,
-    machine: Mapping[str, object],
-    on_step: pool.OnStep,
-    *,
-    repeats: bool,
-) -> Iterator[pool.Done | pool.Failed]:
+def run(on: str, jobs: Sequence[pool.Job], machine: Mapping[str, object], *, repeats: bool) -> Iterator[pool.Ended]:
     """Yield each unit as it ends, in any order.
 
     Args:
-        on: the cluster.
-        jobs: the units.
-        at_once: how many may be under way; None: as many as the cluster takes.
-        machine: what `provenance.machine` said; nodes that differ take no part.
-        on_step: called with a unit's key and the steps that it has done.
-        repeats: False: each unit has a process of its own, as it measures time.
+        on: The cluster.
+        jobs: The units.
+        machine: What `provenance.machine` said; nodes that differ compute nothing.
+        repeats: False if the units measure time: each then has a process of its own.
+
+    Yields:
+        What became of each unit.
     """
-    ray = _connect(on, at_once or 1)
-    mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+    ray = _connect(on, 1)
     wanted = {name: machine[name] for name in provenance.OF_MACHINE}
-    todo, tries = list(jobs)[::-1], Counter[str]()
     under_way: dict[Any, pool.Job] = {}  # by what Ray calls its result
-    news = mailbox.get.remote()
+    for job in jobs:
+        remote = ray.remote(**_needs(job.device), max_retries=TRIES - 1, max_calls=0 if repeats else 1)
+        under_way[remote(_work).remote(job, wanted)] = job
     try:
-        while todo or under_way:
-            while todo and len(under_way) < (at_once or AT_ONCE):
-                job = todo.pop()
-                work = ray.remote(**_needs(job.device), max_retries=0, max_calls=0 if repeats else 1)(_work)
-                under_way[work.remote(job, wanted, mailbox)] = job
-            ready = ray.wait([*under_way, news])[0][0]
-            if ready == news:
-                for unit, steps in ray.get(news):
-                    if unit in {job.unit.key for job in under_way.values()}:
-                        on_step(unit, steps)
-                news = mailbox.get.remote()
-                continue
-            job = under_way.pop(ready)
-            tries[job.unit.key] += 1
-            ended = _result(ray, ready, job, tries[job.unit.key])
-            if ended:
-                yield ended
-            else:
-                todo.append(job)
+        while under_way:
+            ready = ray.wait([*under_way])[0][0]
+            yield _result(ray, ready, under_way.pop(ready))
     finally:
         for left in under_way:
             ray.cancel(left, force=True)
-        ray.kill(mailbox)
 
 
-def _result(ray: Any, ready: Any, job: pool.Job, tries: int) -> pool.Done | pool.Failed | None:
-    """Return how a unit ended; None if its worker died and it is to be run again."""
+def _result(ray: Any, ready: Any, job: pool.Job) -> pool.Ended:
     try:
-        ended: pool.Done | pool.Failed = ray.get(ready)
-    except ray.exceptions.RayTaskError as error:  # it never got to the unit
+        ended: pool.Ended = ray.get(ready)
+    except ray.exceptions.RayTaskError as error:  # the unit never started
         return pool.Failed(job.unit, f"{type(error.cause).__name__}: {error.cause}", str(error))
     except ray.exceptions.RayError as error:
         reason = " ".join(str(error).split(". ")[0].split())
-        if tries == TRIES:
-            return pool.Failed(job.unit, f"its worker died {TRIES} times: {reason}")
-        print(f"{job.stem}: {job.unit.key}: its worker died, run again: {reason}", file=sys.stderr)
-        return None
+        return pool.Failed(job.unit, f"its worker died {TRIES} times: {reason}")
     return ended
 
 
-def _work(job: pool.Job, wanted: Mapping[str, object], mailbox: Any) -> pool.Done | pool.Failed:
+def _work(job: pool.Job, wanted: Mapping[str, object]) -> pool.Ended:
     """Run one unit on a node, if that is a machine like the others."""
     here = provenance.machine(job.device)
     here = {name: here[name] for name in wanted}
     if here != wanted:
         what = records.difference(wanted, here)
         return pool.Failed(job.unit, f"a node unlike the first: {what}; expected nodes of one kind and installation")
-    return pool.run(job, lambda unit, steps: mailbox.put.remote((unit, steps)))
-
-
-class Mailbox:
-    """An actor that keeps what units under way say until the driver asks, so that neither waits for the other."""
-
-    def __init__(self) -> None:
-        self._messages: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-
-    async def put(self, message: tuple[str, int]) -> None:
-        """Take one message."""
-        self._messages.put_nowait(message)
-
-    async def get(self) -> list[tuple[str, int]]:
-        """Return what has come, as soon as there is anything."""
-        messages = [await self._messages.get()]
-        while not self._messages.empty():
-            messages.append(self._messages.get_nowait())
-        return messages
+    return pool.run(job, lambda unit, steps: None)
 
 
 def _needs(device: str) -> dict[str, float]:

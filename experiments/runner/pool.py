@@ -65,7 +65,10 @@ class Failed(NamedTuple):
     details: str = ""  # the traceback, if there is one
 
 
-def run(job: Job, on_step: OnStep) -> Done | Failed:
+Ended = Done | Failed
+
+
+def run(job: Job, on_step: OnStep) -> Ended:
     """Run one unit in this process; an exception is a result."""
     start = cpu_seconds()
 
@@ -117,10 +120,10 @@ class Worker:
         theirs.close()  # the worker alone holds its end, so its death is our end-of-file
         return cls(process, ours)
 
-    def receive(self, unit: Unit) -> Done | Failed | tuple[str, int]:
+    def receive(self, unit: Unit) -> Ended | tuple[str, int]:
         """Return the next message about a unit: a step, or how it ended; if the process died, that it failed."""
         try:
-            return cast("Done | Failed | tuple[str, int]", self.pipe.recv())
+            return cast("Ended | tuple[str, int]", self.pipe.recv())
         except EOFError:
             self.process.join()
             code = self.process.exitcode
@@ -166,7 +169,7 @@ class Workers:
         self._idle.append(worker)
         return cast("T", answer)
 
-    def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Done | Failed]:
+    def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Ended]:
         """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
         if processes == 1:
             yield from (run(job, on_step) for job in jobs)
@@ -180,7 +183,7 @@ class Workers:
             for pipe in wait(list(self._busy)):
                 worker, unit = self._busy[cast("Connection", pipe)]
                 message = worker.receive(unit)
-                if not isinstance(message, Done | Failed):
+                if not isinstance(message, Ended):
                     on_step(*message)
                     continue
                 del self._busy[worker.pipe]

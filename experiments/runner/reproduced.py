@@ -50,7 +50,7 @@ def compare(folder: Path) -> Iterator[Comparison]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the data files of experiments; no journals, no shards."""
+    """Return the data files of experiments; no journals."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: expected a folder of data files; `make reproduce` makes build/here/data/cpu")
     return [path for path in sorted(folder.glob("*.jsonl")) if path.stem in stems()]

@@ -30,8 +30,8 @@ def run(config, arm, seed, device, tick):
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with one experiment of its own: nodes get the code of the runner's tree."""
-    for folder in ("ampsim", "experiments/runner"):
-        ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("ampsim", "experiments/runner", "figures"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.svg", "*.html")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     for name in ("__init__.py", "__main__.py"):
         shutil.copy(ROOT / "experiments" / name, tmp_path / "experiments")
