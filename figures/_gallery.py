@@ -30,8 +30,8 @@ HEAD = """# Figures
 
 Made by `python -m figures` from the data files named here, which `make reproduce` makes anew. Each names the device
 that it was measured on. SVG for the screen, PDF beside it for print. [`playground.html`](playground.html), made by
-`ampsim playground`, plays every loss scaler over three of these runs. [`report.png`](report.png) is the page of the run
-in `collapse_run`'s data; `python -m figures.screenshot` takes it anew.
+`ampsim playground`, replays three of these runs under two loss scalers. [`report.png`](report.png) is the page of the
+run in `collapse_run`'s data; `python -m figures.screenshot` takes it anew.
 """
 
 

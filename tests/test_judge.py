@@ -1,4 +1,4 @@
-"""`ampsim traces export` and `judge`: two implementations in other languages pass, a bad program has its sentence."""
+"""`ampsim traces export` and `judge`: an implementation in C passes, a bad program has its sentence."""
 
 import json
 import os
@@ -20,13 +20,10 @@ from ampsim.cli.program import Program
 from ampsim.core import vectors
 from ampsim.core.machine import Arithmetic
 from ampsim.core.vectors import Vector, answer
-from ampsim.diagnose import playground
 from tests.examples import examples
 
-FOREIGN = Path(__file__).parent / "core" / "foreign"
-MACHINE = Path(playground.__file__).parent / "machine.js"
-NODE, CC = shutil.which("node"), shutil.which("cc")
-needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt-get install nodejs")
+SCALER = Path(__file__).parent / "core" / "foreign" / "scaler.c"
+CC = shutil.which("cc")
 needs_cc = pytest.mark.skipif(CC is None, reason="needs a C compiler: apt-get install gcc")
 FEW = ("-d", "mmcv.runner.LossScaler")
 ASKED = [vector for vector in vectors.make() if vector.dialect == FEW[1]]
@@ -43,24 +40,19 @@ def python(program: str) -> list[str]:
     return ["--", sys.executable, "-IS", "-c", program]
 
 
-@pytest.fixture(scope="session")
-def in_c(tmp_path_factory: pytest.TempPathFactory) -> str:
-    made = str(tmp_path_factory.mktemp("c") / "scaler")
-    command = [str(CC), "-O1", "-Wall", "-Werror", "-o", made, str(FOREIGN / "scaler.c"), "-lm"]
+def compiled(source: Path, folder: Path) -> str:
+    made = str(folder / "scaler")
+    command = [str(CC), "-O1", "-Wall", "-Werror", "-o", made, str(source), "-lm"]
     subprocess.run(command, check=True)  # noqa: S603 - our own file
     return made
 
 
-# ----------------------------------------------------------------------------------------- in other languages
+@pytest.fixture(scope="session")
+def in_c(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return compiled(SCALER, tmp_path_factory.mktemp("c"))
 
 
-@needs_node
-def test_the_machine_in_javascript_is_right_throughout() -> None:
-    code, text = judge("--", "node", str(FOREIGN / "scaler.js"), str(MACHINE))
-    assert code == 0, text
-    count = len(vectors.make())
-    assert f"{count} of {count} right" in text
-    assert "declined" not in text
+# ----------------------------------------------------------------------------------------- in another language
 
 
 @needs_cc
@@ -97,19 +89,12 @@ def rules(draw: st.DrawFn) -> Rule:
 
 
 @pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest) -> Iterator[Program]:
-    command = [request.getfixturevalue("in_c")] if request.param == "c" else request.param
-    with Program(command, 60.0) as program:
+def running(in_c: str) -> Iterator[Program]:
+    with Program([in_c], 60.0) as program:
         yield program
 
 
-PROGRAMS = [
-    pytest.param("c", marks=needs_cc, id="c"),
-    pytest.param(["node", str(FOREIGN / "scaler.js"), str(MACHINE)], marks=needs_node, id="javascript"),
-]
-
-
-@pytest.mark.parametrize("running", PROGRAMS, indirect=True)
+@needs_cc
 @settings(max_examples=examples(ms=2))
 @given(rule=rules(), history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
 @example(rule=Rule(2.0**-1074, arithmetic=Arithmetic(dtype="float64")), history=[(False, False), (True, True)])
@@ -123,12 +108,11 @@ def test_any_rule(running: Program, rule: Rule, history: list[tuple[bool, bool]]
     assert answer(running.ask(vector.question()), len(history)) == vector.outcome
 
 
-@needs_node
+@needs_cc
 def test_a_wrong_program_is_shown_with_the_history_around(tmp_path: Path) -> None:
-    right = "growthTracker += 1;"
-    (tmp_path / "machine.js").write_text(MACHINE.read_text().replace(right, right + " overflowTracker = 0;", 1))
-    name = "megatron.core.DynamicGradScaler"
-    code, text = judge("-d", name, "--", "node", str(FOREIGN / "scaler.js"), str(tmp_path / "machine.js"))
+    wrong = tmp_path / "scaler.c"
+    wrong.write_text(SCALER.read_text().replace("if (++clean", "overflows = 0;\n      if (++clean", 1))
+    code, text = judge("-d", "megatron.core.DynamicGradScaler", "--", compiled(wrong, tmp_path))
     assert code == 1
     assert "update 2" in text
     shown = text.split("the program")[1].splitlines()[1:]

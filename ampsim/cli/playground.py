@@ -1,4 +1,4 @@
-"""``ampsim playground``: write the page in which one moves the knobs of a loss scaler."""
+"""``ampsim playground``: write the page with sliders for the settings of two loss scalers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ Output = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
 
 
 def write_playground(output: Output = Path("playground.html")) -> None:
-    """Write a page that opens anywhere: every scaler over real runs, or over a log that you paste."""
+    """Write a page that replays recorded runs under two loss scalers with sliders; for logs use report."""
     from ampsim.diagnose.playground.build import playground
 
     try:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ampsim.core import dialects
@@ -127,17 +127,17 @@ def _scale(entry: object) -> float:
     raise ValueError(f"{entry!r}: expected a scale, such as '0x1.8p+1', 3.0, 'inf' or {GIVES_UP!r}")
 
 
-def as_data(rule: Rule, real: Callable[[float], object] = as_hex) -> Data:
+def as_data(rule: Rule) -> Data:
     """Return a rule as JSON can hold it: field -> number, text, list, or an object of these; quirks by name."""
-    quirks = [{"name": type(quirk).__name__, **_fields(quirk, real)} for quirk in rule.quirks]
-    refill, arithmetic = sorted(rule.hysteresis_refill), _fields(rule.arithmetic, real)
-    return _fields(rule, real) | {"hysteresis_refill": refill, "arithmetic": arithmetic, "quirks": quirks}
+    quirks = [{"name": type(quirk).__name__, **_fields(quirk)} for quirk in rule.quirks]
+    refill, arithmetic = sorted(rule.hysteresis_refill), _fields(rule.arithmetic)
+    return _fields(rule) | {"hysteresis_refill": refill, "arithmetic": arithmetic, "quirks": quirks}
 
 
-def _fields(value: object, real: Callable[[float], object]) -> Data:
+def _fields(value: object) -> Data:
     def plain(each: dataclasses.Field[object]) -> object:
         held = getattr(value, each.name)
-        return real(held) if each.type in (float, float | None) and held is not None else held
+        return as_hex(held) if each.type in (float, float | None) and held is not None else held
 
     return {each.name: plain(each) for each in dataclasses.fields(value)}  # type: ignore[arg-type]
 

@@ -13,7 +13,6 @@ TOLD = (
 TABLE: dict[str, Any] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text(encoding="utf-8").replace("'TOLD", f"'{TOLD}")
 )
-"""As the file has it; the page gets it as JSON."""
 
 NUMBER = (
     r"[-+]?(?:\d[\d_]*(?! \d{3}(?![\w.]))(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"

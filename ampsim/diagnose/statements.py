@@ -1,7 +1,7 @@
 """What is said of a run: statements, each data first (what, where, how many, which lines), words second.
 
 A statement is made only if it is true of every run that could have printed this log: see `ampsim.diagnose.evidence`
-for what proves what. The words stand in the table of formats, for Python and the page alike.
+for what proves what. The words stand in the table of formats.
 """
 
 import math

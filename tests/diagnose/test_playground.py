@@ -1,4 +1,4 @@
-"""The page's state machine, in JavaScript, equals the Python one, to the last bit."""
+"""The playground's script computes the scales that `ampsim.core` does, and its page is current."""
 
 import json
 import shutil
@@ -9,97 +9,88 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampsim import dialects
-from ampsim.core.machine import Rule
-from ampsim.core.replay.fold import states
-from ampsim.core.trace import read
-from ampsim.diagnose import playground
-from ampsim.diagnose.playground.build import playground as page
-from ampsim.diagnose.playground.build import rule_data
+from ampsim import Rule
+from ampsim.core.replay.ceilings import index_ceilings, replay_ceilings
+from ampsim.diagnose.playground.build import DATA, HERE, RUNS, SETTINGS, playground, settings, thresholds
+from ampsim.records import read
 
-TESTS = Path(__file__).parents[1]
-MACHINE = Path(playground.__file__).with_name("machine.js")
 NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
+needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt-get install nodejs")
+ROOT = Path(__file__).parents[2]
 
 
-def played(tasks: list[dict[str, Any]]) -> list[tuple[list[float], dict[str, Any] | None]]:
-    """Return what the JavaScript machine makes of histories: each scale, and how it gave up."""
-    judge = Path(__file__).with_name("judge_machine.js")
-    command = [str(NODE), str(judge), str(MACHINE)]
-    pipe = {"input": json.dumps(tasks), "stdout": subprocess.PIPE, "text": True}
-    done = subprocess.run(command, check=True, **pipe)  # noqa: S603
-    found = json.loads(done.stdout)["played"]
-    return [([float(scale) for scale in each["scale"]], each["raised"]) for each in found]
+def in_node(function: str, calls: list[list[Any]]) -> list[Any]:
+    """Return what a function of the script returns for each list of arguments."""
+    code = (
+        f"const {{ {function} }} = require({str(HERE / 'rule.js')!r});"
+        "const calls = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
+        f"console.log(JSON.stringify(calls.map((call) => {function}(...call))));"
+    )
+    done = subprocess.run(  # noqa: S603 - our own file
+        [str(NODE), "-e", code], input=json.dumps(calls), capture_output=True, text=True, check=True
+    )
+    answers: list[Any] = json.loads(done.stdout, parse_int=float)  # as JavaScript has no other numbers
+    return answers
 
 
-@needs_node
-def test_javascript_plays_every_recorded_trace() -> None:
-    traces = list(read(TESTS / "traces" / "recorded.jsonl.gz"))
-    tasks = []
-    for trace in traces:
-        flags = [int(bool(flag)) for flag in trace.found_inf]
-        kinds = trace.is_async and list(trace.is_async)
-        tasks.append({"rule": rule_data(trace.rule()), "found_inf": flags, "is_async": kinds})
-
-    assert {trace.system for trace in traces} == set(dialects.names())
-    for trace, (scales, raised) in zip(traces, played(tasks), strict=True):
-        assert scales == list(trace.scale), (trace.system, trace.sequence)
-        assert (raised or {}).get("step") == (trace.raised and trace.raised.step)
-
-
-def drawn(base: Rule, random: np.random.Generator) -> Rule:
-    """Return a rule that no framework has."""
-    growth = float(1 + random.random() * 3)
-    backoff = float(0.1 + 0.8 * random.random())
-    if base.arithmetic.backoff != "multiply":
-        backoff = 1 / growth
-    return base.replace(
-        init_scale=float(2 ** (20 * random.random())),
-        growth_factor=growth,
-        backoff_factor=backoff,
-        growth_interval=int(random.integers(1, 9)),
-        hysteresis=int(random.integers(1, 4)),
-        delay=int(random.integers(0, 4)),
-        min_scale=1.1 * 2.0 ** -int(random.integers(0, 30)),
-        max_scale=2.0**24,
+def random_rule(random: np.random.Generator) -> Rule:
+    """Return a rule of torch's family; many of its runs reach a bound or the end of float32."""
+    low, start, high = sorted(float(2 ** random.uniform(-140, 127)) for _ in range(3))
+    return Rule(
+        init_scale=start,
+        growth_factor=float(random.choice([1.0, 2.0, random.uniform(1, 4), 2.0**60])),
+        backoff_factor=float(random.choice([1.0, 0.5, random.uniform(0.1, 1), 2.0**-60])),
+        growth_interval=int(random.integers(1, 6)),
+        min_scale=low if random.random() < 0.5 else None,
+        max_scale=high if random.random() < 0.5 else None,
     )
 
 
-def in_python(rule: Rule, flags: list[bool]) -> tuple[list[float], int | None]:
-    """Return each scale that the reference makes, and the step at which it gave up."""
-    scales: list[float] = []
-    try:
-        for state in states(rule, flags):
-            scales.append(state.scale)  # noqa: PERF401 - what came before an error is kept
-    except Exception:
-        return scales, len(scales)
-    return scales, None
+def replayed(rule: Rule, limits: list[float]) -> dict[str, Any]:
+    """Return what the reference makes of a run, as the script returns it."""
+    run = replay_ceilings(rule, index_ceilings(limits))
+    skipped = np.zeros(len(limits), bool)
+    skipped[run.skipped] = True
+    *scales, final = [run.first, *run.scales().tolist()]
+    return {"scales": scales, "skipped": skipped.tolist(), "finalScale": final}
 
 
 @needs_node
-def test_javascript_equals_python_on_drawn_rules() -> None:
+def test_the_script_replays_torchs_rules_as_the_reference_does() -> None:
     random = np.random.default_rng(0)
-    bases = [dialects.get(name) for name in dialects.names()]
-    bases += [dialects.get("flax.DynamicScale", jit=False)]
-    bases += [dialects.get("fairseq.DynamicLossScaler", tolerance=0.2)]
-    rules = [drawn(base, random) for base in bases for _ in range(10)]
-    flags = (random.random((len(rules), 60)) < 0.4).tolist()
+    rules = [random_rule(random) for _ in range(300)]
+    runs = [(rule.init_scale * 2.0 ** random.normal(0, 9, 60)).tolist() for rule in rules]
+    for run in runs:
+        run[random.integers(60)] = 0.0  # a forward pass that overflows
+    calls = [[{name: getattr(rule, name) for name in SETTINGS}, run] for rule, run in zip(rules, runs, strict=True)]
+    for rule, run, found in zip(rules, runs, in_node("replay", calls), strict=True):
+        assert found == replayed(rule, run), rule
 
-    tasks = []
-    for rule, its in zip(rules, flags, strict=True):
-        numbers = [int(flag) for flag in its]
-        tasks.append({"rule": rule_data(rule), "found_inf": numbers, "is_async": None})
-    gave_up = 0
-    for rule, its, (scales, raised) in zip(rules, flags, played(tasks), strict=True):
-        expected, step = in_python(rule, its)
-        assert scales == expected, rule
-        assert (raised and raised["step"]) == step
-        gave_up += raised is not None
-    assert gave_up
+
+@needs_node
+def test_the_share_of_zeros_is_that_of_fp16() -> None:
+    values = 2.0 ** np.random.default_rng(0).uniform(-40, -20, 10_000)
+    exponents = np.floor(np.log2(values)).astype(int)
+    counts = [-40, *np.bincount(exponents + 40).tolist()]
+    scales = [2.0**k for k in range(-10, 25)]
+    lost = [np.mean((values * scale).astype(np.float16) == 0) for scale in scales]
+    assert in_node("zeroShare", [[counts, scale] for scale in scales]) == pytest.approx(lost, abs=1e-12)
+    assert sum(0 < share < 1 for share in lost) > 0
+
+
+def test_each_recorded_run_under_its_own_rule_skips_the_recorded_steps() -> None:
+    _, rows = read(DATA)
+    kept = {row["arm"]: row for row in rows if row["counts"]}
+    for arm in RUNS:
+        row = kept[arm]
+        own = {name: row["settings"][name] for name in ("init_scale", "growth_interval")}
+        run = replay_ceilings(Rule(**settings(**own)), index_ceilings(thresholds(row)))
+        assert run.skipped.tolist() == row["found_inf"]
+        scales = [run.first, *run.scales().tolist()]
+        assert all(scales[step] == scale for step, scale in row["scale_changes"])
 
 
 def test_the_committed_page_is_current() -> None:
-    committed = TESTS.parent / "figures" / "playground.html"
-    # To renew it: ampsim playground -o figures/playground.html
-    assert committed.read_text("utf-8") == page()
+    committed = ROOT / "figures" / "playground.html"
+    assert committed.read_text("utf-8") == playground(), "run `ampsim playground -o figures/playground.html`"
+    assert len(committed.read_bytes()) <= 100_000

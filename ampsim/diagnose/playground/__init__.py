@@ -1,1 +1,1 @@
-"""A page in which a reader moves every knob of every loss scaler over a real run, or over the reader's own log."""
+"""A page that replays recorded runs under two loss scalers with sliders for their settings."""

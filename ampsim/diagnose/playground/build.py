@@ -1,8 +1,7 @@
-"""Build the playground: committed runs, every dialect as data, and the scripts that play one over the other.
+"""Build the playground: recorded runs and the script that replays torch's rule on them.
 
-A run's ceilings (see `ampsim.core.replay.ceilings`) come from what was recorded of it: the largest gradient at the
-sampled steps, to a binade, and what each step showed: clean at its scale, or not. So the run's own rule, played
-over them, skips the steps that were really skipped.
+The overflow thresholds of a run come from its record: the largest gradient at the sampled steps, to a factor of two,
+and whether each step was skipped at its scale. So the run's own rule, replayed on them, skips the recorded steps.
 """
 
 import math
@@ -11,107 +10,87 @@ from pathlib import Path
 
 import numpy as np
 
-from ampsim.core import dialects
-from ampsim.core.dialects import Dialect
+from ampsim.core.dialects import get
 from ampsim.core.formats import FP16
-from ampsim.core.machine import Rule
-from ampsim.core.vectors import as_data
-from ampsim.diagnose.formats import NUMBER, TABLE
 from ampsim.diagnose.page.page import assemble
 from ampsim.records import Record, read
 
 HERE = Path(__file__).parent
 DATA = HERE / "exponent_heatmap.jsonl"  # in a checkout a link to experiments/data, in a wheel the file
 RUNS = {
-    "gpt dynamic": ("Transformer, 384 steps", "Its loss is a small share of a large batch's, so that its gradients "
-                    "lie far below what fp16 holds; the scale began at 1."),
-    "sigmoid dynamic": ("Deep sigmoid network, 1,024 steps", "Its first layers' gradients lie at 2⁻³⁰ and below, and "
-                        "they grow as it learns."),
-    "residual dynamic": ("Residual network that diverges, 128 steps", "In the end its forward pass overflows, so that "
-                         "every step is skipped whatever the scale."),
-}  # fmt: skip
-SCRIPTS = ("machine.js", "run.js", "words.js", "reader.js", "log.js", "picture.js", "playground.js")
-READ = {
-    "program": ("name", "mark"),
-    "spelling": ("word", "pattern", "as"),
-    "sentence": ("word", "pattern", "before", "skips", "says", "logarithm", "repeats", "ranks"),
+    "gpt dynamic": (
+        "Transformer, 384 steps",
+        "The loss is a small share of the loss of a large batch, so many gradients lie below the range of fp16.",
+    ),
+    "sigmoid dynamic": (
+        "Deep sigmoid network, 1,024 steps",
+        "The gradients of the first layers lie at 2⁻³⁰ and below, and they grow during training.",
+    ),
+    "residual dynamic": (
+        "Residual network that diverges, 128 steps",
+        "At the end the forward pass overflows, so each step is skipped at any scale.",
+    ),
 }
-FORMATS = {
-    "number": NUMBER,
-    "names": TABLE["fields"],
-    "pattern": TABLE["pattern"],
-    **{name: TABLE["names"][name].split() for name in ("not_training", "alone")},
-    **{name: [{key: row[key] for key in keys if key in row} for row in TABLE[name]] for name, keys in READ.items()},
-}
-"""What the page needs of the table of formats to read a log."""
+"""Arm of the experiment -> the title of its run, and what to know about it."""
+SCRIPTS = ("rule.js", "chart.js", "playground.js")
+SETTINGS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale")
 TOP = round(math.log2(FP16.overflow_threshold))
 
 
-def playground(data: Path = DATA) -> str:
-    """Return the page of some records of ``experiments.exponent_heatmap``."""
-    _, rows = read(data)
+def playground() -> str:
+    """Return the page of the recorded runs, which needs no network and no other file."""
+    _, rows = read(DATA)
     kept = {row["arm"]: row for row in rows if row["counts"]}
-    runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items() if arm in kept]
+    runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items()]
     body = f"<style>{_text('playground.css')}</style>\n{_text('playground.html')}"
-    given = {"runs": runs, "dialects": all_dialects(), "table": FORMATS}
-    return assemble(
-        "ampsim playground: move the knobs of a loss scaler", [_text(name) for name in SCRIPTS], given, body
-    )
+    scripts = [_text(name) for name in SCRIPTS]
+    return assemble("Loss scaler playground", scripts, {"runs": runs, "torch": settings()}, body, plots=False)
+
+
+def settings(**changes: float) -> dict[str, float | None]:
+    """Return the settings that the page has sliders for: those of torch, with some changed."""
+    rule = get("torch.amp.GradScaler")
+    return {name: getattr(rule, name) for name in SETTINGS} | changes
 
 
 def run_data(title: str, said: str, record: Record) -> dict[str, object]:
-    """Return a run as the page takes it; ceilings as log2, None where every scale overflows."""
-    ceilings = [math.log2(ceiling) if ceiling > 0 else None for ceiling in ceilings_of(record)]
-    settings = {name: record["settings"][name] for name in ("init_scale", "growth_interval")}
-    given = {name: record[name] for name in ("every", "counts", "found_inf")}
-    return {"title": title, "said": said, "log2ceilings": ceilings, "settings": settings, **given}
+    """Return a run as the page's script takes it."""
+    own = {name: record["settings"][name] for name in ("init_scale", "growth_interval")}
+    return {
+        "title": title,
+        "said": said,
+        "settings": settings(**own),
+        "every": record["every"],
+        "counts": record["counts"],
+        "thresholds": thresholds(record),
+    }
 
 
-def ceilings_of(record: Record) -> list[float]:
-    """Return for each step a scale at which it is taken to be finite, the largest that the record lets us assume.
+def thresholds(record: Record) -> list[float]:
+    """Return for each step the largest scale at which the record allows finite gradients.
 
-    A sample's largest element lies in [2^e, 2^(e+1)): its ceiling is 2^(15-e). Other steps take that of the nearest
-    sample. A step that was clean at S has a ceiling of at least S, one that was skipped of at most S / 2. It is 0
-    where no element of the gradient was finite: the forward pass overflowed.
+    The largest element of a sample lies in [2^e, 2^(e+1)), so its threshold is 2^(15-e). Other steps take the threshold
+    of the nearest sample. A step that was not skipped at scale S has at least S, a skipped step at most S / 2, and 0 if
+    no element of its gradient was finite: the forward pass overflowed.
     """
     every, skipped = record["every"], set(record["found_inf"])
-    scales = _in_force(record["scale_changes"], every * len(record["counts"]))
-    sampled = [2.0 ** (TOP - counts[0] - len(counts) + 1) if counts else math.inf for counts in record["counts"]]
-    ceilings = []
-    for step, scale in enumerate(scales):
+    sampled = [2.0 ** (TOP - counts[0] - len(counts) + 1) if counts else 0.0 for counts in record["counts"]]
+    found = []
+    for step, scale in enumerate(_scales(record["scale_changes"], every * len(sampled))):
         sample = min(round(step / every), len(sampled) - 1)
-        if record["not_finite"][sample] == 1.0 and step in skipped:
-            ceilings.append(0.0)
+        if step not in skipped:
+            found.append(max(sampled[sample], scale))
+        elif record["not_finite"][sample] == 1.0:
+            found.append(0.0)
         else:
-            ceilings.append(min(sampled[sample], scale / 2) if step in skipped else max(sampled[sample], scale))
-    return ceilings
+            found.append(min(sampled[sample], scale / 2))
+    return found
 
 
-def _in_force(changes: Sequence[tuple[int, float]], steps: int) -> list[float]:
+def _scales(changes: Sequence[tuple[int, float]], steps: int) -> list[float]:
     begins, scales = zip(*changes, strict=True)
     return [scales[i] for i in np.searchsorted(begins, np.arange(steps), side="right") - 1]
 
 
 def _text(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
-
-
-def rule_data(rule: Rule) -> dict[str, object]:
-    """Return a rule as JSON can hold it: field -> number, text, list, or an object of these."""
-    return as_data(rule, lambda x: "inf" if x == math.inf else x)
-
-
-def dialect_data(dialect: Dialect) -> dict[str, object]:
-    """Return a dialect: its default rule, its parameters, and what becomes of an interval and a first scale in it."""
-    data: dict[str, object] = {"name": dialect.name, "source": dialect.source, "parameters": dict(dialect.parameters)}
-    data["rule"] = rule_data(dialect())
-    data["clamps_init"] = "init" not in dialect.parameters or dialect(init=2.0**60).init_scale < 2.0**60
-    if "interval" in dialect.parameters:
-        made = dialect(interval=7)
-        data["interval"] = "spread" if made.growth_factor != dialect().growth_factor else made.growth_interval - 7
-    return data
-
-
-def all_dialects() -> list[dict[str, object]]:
-    """Return every dialect, in alphabetical order."""
-    return [dialect_data(dialects.ALL[name]) for name in dialects.names()]
