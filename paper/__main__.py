@@ -1,11 +1,10 @@
-"""Builds the paper: `python -m paper [--check | --draft | --here]`.
+"""Build the paper, `paper/ampsim.pdf`: `python -m paper [--check | --draft | --here]`.
 
-Evaluates every number in it, writes the ledger `paper/numbers.json` and `paper/ampsim.pdf`. What cannot be traced to a
-fresh data file is refused, all of it at once, with exit status 1.
+Computes every number that the text names. All problems, such as stale data, are printed at once, with exit status 1.
 
---check  builds again in a clean folder, from the data, and compares all bytes with what lies here
---here   builds it from the data and figures in build/here, and marks the sentences that they do not bear out
---draft  builds although data is stale, and says so on every page
+--check  compare with the committed paper instead of writing it
+--here   build from the data and figures in build/here, and mark the sentences that they do not bear out
+--draft  build although data is stale, and say so on every page
 """
 
 import sys
@@ -27,9 +26,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"{USAGE}\n\n{__doc__}")
         return 0
     if len(argv) > 1 or not set(argv) <= {"--check", "--draft", "--here"}:
-        print(
-            f"paper: error: {' '.join(argv)!r}: expected --check, --draft, --here or nothing\n{USAGE}", file=sys.stderr
-        )
+        said = f"{' '.join(argv)!r}: expected --check, --draft, --here or nothing"
+        print(f"paper: error: {said}\n{USAGE}", file=sys.stderr)
         return 2
     try:
         if "--here" in argv:
@@ -42,32 +40,29 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _build(*, draft: bool) -> int:
-    files = build.build(draft=draft)
-    for name, content in files.items():
-        (ROOT / name).write_bytes(content)
-    print(f"paper: {build.pages(files['paper/ampsim.pdf'])} pages, written to paper/ampsim.pdf")
+    pdf = build.build(draft=draft)
+    build.PDF.write_bytes(pdf)
+    print(f"paper: {build.pages(pdf)} pages, written to paper/ampsim.pdf")
     return 0
 
 
 def _build_here() -> int:
+    pdf, marked = build.build_here(HERE / "data" / "cpu", HERE / "figures")
     (HERE / "paper").mkdir(parents=True, exist_ok=True)
-    files = build.build_here(HERE / "data" / "cpu", HERE / "figures")
-    marks = files.pop("marks").decode().split()
-    for name, content in files.items():
-        (HERE / name).write_bytes(content)
-    pages = build.pages(files["paper/ampsim.pdf"])
-    marked = f"sentences that do not hold here are marked: {', '.join(marks)}" if marks else "all its claims hold here"
-    print(f"paper: {pages} pages, written to {(HERE / 'paper' / 'ampsim.pdf').relative_to(ROOT)}; {marked}")
+    (HERE / "paper" / "ampsim.pdf").write_bytes(pdf)
+    said = "all its claims hold here"
+    if marked:
+        said = f"sentences that do not hold here are marked: {', '.join(marked)}"
+    print(f"paper: {build.pages(pdf)} pages, written to build/here/paper/ampsim.pdf; {said}")
     return 0
 
 
 def _check() -> int:
-    wrong = build.check()
-    for name in wrong:
-        print(f"paper: {name}: DIFFERS from what the data gives; run `python -m figures` and `python -m paper`")
-    if not wrong:
+    if build.build() == build.PDF.read_bytes():
         print("paper: same bytes")
-    return 1 if wrong else 0
+        return 0
+    print("paper: paper/ampsim.pdf: DIFFERS from what the data gives; run `python -m paper`")
+    return 1
 
 
 if __name__ == "__main__":

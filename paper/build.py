@@ -1,162 +1,181 @@
-"""From the ledger and the text to the PDF, and the refusals on the way."""
+"""From the numbers and the text to the PDF, and the refusals on the way."""
 
-import functools
 import json
 import re
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typst
 
 from ampsim import records
-from paper import ledger, sources
-from paper.ledger import Book, Declared, Formula
-from paper.sources import ROOT, PaperError, Use, Uses
+from figures.claims import CLAIMS
+from figures.verdicts import judge
+from paper import sources, values
+from paper.numbers import NUMBERS
+from paper.sources import PAPER, ROOT, PaperError
+from paper.tables import TABLES
+from paper.values import Cell, Number, Table
 
-KINDS = ("numbers", "claims", "figures", "tables", "tests", "theorems", "proofs", "marks")
-
-
-def declared(root: Path = ROOT) -> Declared:
-    """Return what `numbers` and `tables` declare, and the claims that the text marks."""
-    from paper import numbers, tables
-
-    claims = sources.claims(root)
-    measured = Declared(numbers.NUMBERS, claims, tables.TABLES, numbers.FIGURES)
-    count = Formula(lambda: len(claims), "d")
-    digest = Formula(lambda: sources.claims_sha256()[:12], "text")
-    origins = functools.partial(ledger.origins, measured, root)
-    minutes = Formula(lambda: sum(origin["unit_seconds"] for origin in origins()) / 60, ".0f")
-    return replace(
-        measured,
-        numbers={**numbers.NUMBERS, "claims": count, "claims.hash": digest, "artefact.minutes": minutes}
-        | {
-            "artefact.processors": _listed(origins, lambda origin: origin["cpu"]),
-            "artefact.threads": _listed(origins, lambda origin: str(origin["threads"])),
-            "artefact.python": _listed(origins, lambda origin: origin["versions"]["python"]),
-            "artefact.torch": _listed(origins, lambda origin: origin["versions"]["torch"]),
-        },
-    )
+PDF = PAPER / "ampsim.pdf"
+FIGURES = ROOT / "figures"
+WIDE = {"237.6": False, "496.8": True}  # width of a figure in points -> whether it spans both columns
+UNKNOWN = "#text(fill: red)[?]"  # for a number that the data does not give
+FAILURES = (LookupError, TypeError, ArithmeticError, ValueError, AttributeError)
+Content = dict[str, dict[str, Any]]  # by kind, then by name; plain JSON, which `lib.typ` reads
 
 
-def _listed(origins: Callable[[], Sequence[records.Record]], read: Callable[[records.Record], str]) -> Formula:
-    """Return what the headers of data files say of the machine; where they differ, each value that they have."""
-    return Formula(lambda: " and ".join(sorted({read(origin) for origin in origins()})), "text")
+class Evaluation:
+    """Everything that the text shows by a name, computed from the data that lies there.
+
+    Attributes:
+        strict: Whether a number that the data does not give and a claim that it refutes are problems.
+        figures: A folder of figures; those that it lacks are the committed ones.
+        problems: What is wrong, once `content` has returned.
+    """
+
+    def __init__(self, *, strict: bool = True, figures: Path = FIGURES) -> None:
+        """Prepare an evaluation."""
+        self.strict = strict
+        self.figures = figures
+        self.problems: list[str] = []
+
+    def content(self) -> Content:
+        """Return what the text shows; it is complete if there are no problems."""
+        claims = [name for name in sources.named("holds") if name in CLAIMS]
+        return {
+            "numbers": {name: self.number(name, number) for name, number in NUMBERS.items()},
+            "tables": {name: self.table(name, table) for name, table in TABLES.items()},
+            "claims": {name: self.claim(name) for name in claims},
+            "figures": {stem: self.figure(stem) for stem in sources.named("fig")},
+        }
+
+    def number(self, name: str, cell: Cell) -> str:
+        """Return a number as Typst markup."""
+        try:
+            return values.markup(cell)
+        except PaperError as error:
+            self.problems.append(str(error))
+        except FAILURES as error:
+            if self.strict:
+                self.problems.append(f"number {name!r}: {type(error).__name__}: {error}")
+        return UNKNOWN
+
+    def table(self, name: str, table: Table) -> dict[str, object]:
+        """Return a table with its cells as Typst markup."""
+        rows = [
+            [self.number(f"{name}[{row},{column}]", cell) for column, cell in enumerate(cells)]
+            for row, cells in enumerate(table.rows)
+        ]
+        return {"columns": table.columns, "align": table.align, "groups": table.groups, "rows": rows}
+
+    def claim(self, name: str) -> dict[str, object]:
+        """Return whether the data bears a claim out, and what it says."""
+        claim = CLAIMS[name]
+        verdict = judge(claim, *sources.FOLDERS)
+        if self.strict and not verdict.holds:
+            said = f"no longer true of {claim.stem}.jsonl: {claim.sentence}; {verdict.now}"
+            self.problems.append(f"claim {name!r}: {said}; change the text")
+        return {"holds": verdict.holds is True, "now": verdict.now}
+
+    def figure(self, stem: str) -> dict[str, object]:
+        """Return where a figure lies, how wide it is, and the seeds of its data file, which has its name."""
+        svg = next((path for folder in (self.figures, FIGURES) if (path := folder / f"{stem}.svg").exists()), None)
+        if svg is None:
+            self.problems.append(f"figures/{stem}.svg: no such figure; `python -m figures {stem}` draws it")
+            return {}
+        width = re.search(r'width="([\d.]+)pt"', svg.read_text(encoding="utf-8")[:2000])
+        if width is None or width[1] not in WIDE:
+            self.problems.append(f"figures/{stem}.svg: expected a width of {' or '.join(WIDE)} pt, not to be scaled")
+            return {}
+        seeds = self.number(stem, Number(stem, lambda run: len(run.seeds), "d"))
+        return {"file": f"/{svg.relative_to(ROOT).as_posix()}", "wide": WIDE[width[1]], "seeds": seeds}
 
 
-def build(root: Path = ROOT, *, draft: bool = False, here: str = "") -> dict[str, bytes]:
-    """Return the paper's files, by their path from the root: the ledger and the PDF. Only the ledger is written.
+def build(*, draft: bool = False) -> bytes:
+    """Return the paper as a PDF.
 
     Args:
-        root: the checkout, or a folder with copies of ``paper``, ``figures``, ``tests`` and ``experiments/data``.
-        draft: build with stale data and say so at the top of each page, instead of refusing.
-        here: of which machine the data is, for the top of each page; sentences that it does not bear out are marked.
+        draft: Build with stale data and say so at the top of each page, instead of refusing.
 
     Raises:
-        PaperError: with all that is wrong, each with its file.
+        PaperError: All problems that were found, one per line.
     """
-    said = declared(root)
-    book = ledger.collect(said, root, strict=not here)
-    old = [] if here else sources.stale(book["sources"], root)
-    if old and not draft:
-        raise PaperError("\n".join(old))
-    text = encode(book)
-    target = root / "paper" / "numbers.json"
-    if not target.exists() or target.read_bytes() != text:
-        target.write_bytes(text)
-    pdf = compile_text(root, "DRAFT: some data is stale" if old else here)
-    if not here and (unused := [*ledger.unused(book, used(root))]):
-        raise PaperError("\n".join(unused))
-    return {"paper/numbers.json": text, "paper/ampsim.pdf": pdf}
+    evaluation = Evaluation()
+    content = evaluation.content()
+    problems = [*misnamed(), *evaluation.problems]
+    refuse(problems)
+    stale = sources.stale(stems())
+    if not draft:
+        refuse(stale)
+    return compile_text(content, "DRAFT: some data is stale" if stale else "")
 
 
-def encode(book: Book) -> bytes:
-    """Return the ledger as it is committed: one line per entry, so that a change shows."""
-    kinds = []
-    for kind, entries in book.items():
-        lines = [f"  {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in entries.items()]
-        kinds.append(f'"{kind}": {{\n' + ",\n".join(lines) + "\n}")
-    return ("{\n" + ",\n".join(kinds) + "\n}\n").encode()
+def build_here(data: Path, figures: Path) -> tuple[bytes, list[str]]:
+    """Build with other data and figures, and with the committed ones where these lack some.
+
+    Args:
+        data: A folder of data files of this machine.
+        figures: A folder of figures that were drawn from them, in the checkout.
+
+    Returns:
+        The PDF, and the names of the claims whose sentences are marked in it.
+
+    Raises:
+        PaperError: A data file or figure cannot be read.
+    """
+    evaluation = Evaluation(strict=False, figures=figures)
+    with sources.reading(data):
+        content = evaluation.content()
+    refuse(evaluation.problems)
+    names = {records.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
+    notice = f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}"
+    marked = [name for name, claim in content["claims"].items() if not claim["holds"]]
+    return compile_text(content, notice), marked
 
 
-def compile_text(root: Path, notice: str = "") -> bytes:
-    """Return the PDF of what lies in ``paper``, with Typst's own fonts only.
+def refuse(problems: list[str]) -> None:
+    """Raise an error with all problems, each once, if there are any."""
+    if problems:
+        raise PaperError("\n".join(dict.fromkeys(problems)))
+
+
+def misnamed(text: str = sources.TEXT) -> Iterator[str]:
+    """Name what the text uses and nothing declares, and what is declared and not used."""
+    for call, kind, declared in (("num", "number", NUMBERS), ("datatable", "table", TABLES)):
+        used = sources.named(call, text)
+        for name in used:
+            if name not in declared:
+                yield f"{kind} {name!r}: the text uses it; expected a name that `paper` declares"
+        for name in declared:
+            if name not in used:
+                yield f"{kind} {name!r} is declared and the text does not use it; delete it or use it"
+    for name in sources.named("holds", text):
+        if name not in CLAIMS:
+            yield f"claim {name!r}: the text marks it with #holds; expected one of figures/claims.py"
+
+
+def stems() -> set[str]:
+    """Return the data files that the paper reads."""
+    cells = [cell for table in TABLES.values() for row in table.rows for cell in row]
+    read = {number.stem for number in [*NUMBERS.values(), *cells] if isinstance(number, Number)}
+    return read | {CLAIMS[name].stem for name in sources.named("holds")} | {*sources.named("fig")}
+
+
+def compile_text(content: Content, notice: str = "") -> bytes:
+    """Return the PDF of the text, with Typst's own fonts only.
 
     Raises:
         PaperError: Typst's errors and warnings, such as a citation that leads nowhere.
     """
+    inputs = {"content": json.dumps(content), "notice": notice}
+    text = PAPER / "paper.typ"
     try:
-        text, inputs = str(root / "paper" / "paper.typ"), {"draft": notice}
-        pdf, warnings = typst.compile_with_warnings(text, root=str(root), ignore_system_fonts=True, sys_inputs=inputs)
+        pdf, warnings = typst.compile_with_warnings(text, root=ROOT, ignore_system_fonts=True, sys_inputs=inputs)
     except RuntimeError as error:  # TypstError is one
         raise PaperError(f"paper/paper.typ: {error}") from None
-    if warnings:
-        raise PaperError("\n".join(f"paper/paper.typ: {warning}" for warning in warnings))
+    refuse([f"paper/paper.typ: {warning}" for warning in warnings])
     return bytes(pdf)
-
-
-def used(root: Path) -> Uses:
-    """Return what the compiled text has, by kind and in its order."""
-    try:
-        text = str(root / "paper" / "paper.typ")
-        found = typst.query(text, "<used>", field="value", root=str(root), ignore_system_fonts=True)
-    except RuntimeError as error:
-        raise PaperError(f"paper/paper.typ: {error}") from None
-    kinds: dict[str, list[Use]] = {kind: [] for kind in KINDS}
-    for value in json.loads(found):
-        kinds[value["kind"]].append(value)
-    return kinds
-
-
-def build_here(data: Path, figures: Path) -> dict[str, bytes]:
-    """Build in a copy of the paper with other data and figures, and committed ones where these lack some.
-
-    Returns:
-        The paper's files, and as `marks` the names of the claims whose sentences are marked, one per line.
-
-    Args:
-        data: a folder of data files of this machine.
-        figures: a folder of figures that were drawn from them.
-    """
-    with tempfile.TemporaryDirectory(prefix="ampsim-paper-") as name:
-        root = Path(name)
-        copy(ROOT, root)
-        for path in [*(ROOT / "figures").glob("*.svg"), *figures.glob("*.svg")]:
-            shutil.copy(path, root / "figures")
-        for path in data.glob("*.jsonl"):
-            shutil.copy(path, root / sources.DATA)
-        names = {records.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
-        files = build(root, here=f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}")
-        sources.load.cache_clear()  # the folder goes
-        marks = dict.fromkeys(use["name"] for use in used(root)["marks"])
-        return files | {"marks": "\n".join(marks).encode()}
-
-
-def check(root: Path = ROOT) -> list[str]:
-    """Build again in a clean folder, figures included, and name each file whose bytes differ.
-
-    Raises:
-        PaperError: it cannot be built there.
-    """
-    from figures.rendering import render  # it loads matplotlib
-
-    with tempfile.TemporaryDirectory(prefix="ampsim-paper-") as name:
-        clean = Path(name)
-        copy(root, clean)
-        made = [path for stem in declared().figures for path in render(stem, clean / "figures")]
-        files = build(clean) | {f"figures/{path.name}": path.read_bytes() for path in made}
-    del files["paper/numbers.json"]  # built, and not committed
-    old = {name: (root / name).read_bytes() for name in files if (root / name).exists()}
-    return [name for name, new in sorted(files.items()) if old.get(name) != new]
-
-
-def copy(root: Path, clean: Path) -> None:
-    """Copy what the paper is built from, without what the build makes."""
-    leave = shutil.ignore_patterns("*.pdf", "*.svg", "numbers.json", "__pycache__", "*.part", ".*")
-    for part in ("paper", "figures", "tests", "experiments/data"):
-        shutil.copytree(root / part, clean / part, ignore=leave)
 
 
 def pages(pdf: bytes) -> int:

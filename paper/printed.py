@@ -1,4 +1,4 @@
-"""How a number is printed: as plain text, for the ledger, and as Typst markup, for the page."""
+"""How a number is printed: as Typst markup."""
 
 import math
 import re
@@ -7,11 +7,10 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 Value = float | str  # what a number of the paper is; only the forms "text" and "sentence" print text
 BOUND = re.compile("<=|>=")
-DIGITS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def show(value: Value, form: str) -> tuple[str, str]:
-    """Return a value as plain text and as Typst markup.
+def show(value: Value, form: str) -> str:
+    """Return a value as Typst markup.
 
     Args:
         value: a number; for the form "text" anything.
@@ -24,26 +23,25 @@ def show(value: Value, form: str) -> tuple[str, str]:
         ValueError: the value does not fit the form.
     """
     if form == "text":
-        return str(value), escaped(str(value))
+        return escaped(str(value))
     if form == "sentence":
-        return str(value), typeset(str(value))
+        return typeset(str(value))
     if isinstance(value, str):
         raise ValueError(f"{value!r}: expected a number for the form {form!r}")
     if bound := BOUND.match(form):
         form = form[2:]
         value = _outwards(value, form, ROUND_CEILING if bound[0] == "<=" else ROUND_FLOOR)
     if form == "words":
-        return (_in_words(value),) * 2
+        return _in_words(value)
     if form == "2^":
         return _power_of_two(value)
     if form.startswith("e"):
         return _scientific(value, form[1:])
     if form.startswith("%"):
-        text = _minus(f"{100 * value:.{form[1:]}f}")
-        return f"{text} %", f"{text}~%"
+        return _minus(f"{100 * value:.{form[1:]}f}~%")
     if form.endswith("d") and round(value) != value:
         raise ValueError(f"{value!r}: expected a whole number for the form {form!r}")
-    return (_minus(format(round(value) if form.endswith("d") else value, form)),) * 2
+    return _minus(format(round(value) if form.endswith("d") else value, form))
 
 
 def escaped(text: str) -> str:
@@ -78,19 +76,19 @@ def _in_words(value: float) -> str:
     return WORDS[int(value)]
 
 
-def _scientific(value: float, places: str) -> tuple[str, str]:
+def _scientific(value: float, places: str) -> str:
     if value == 0:
-        return "0", "0"
+        return "0"
     digits, exponent = f"{value:.{places}e}".split("e")
-    return f"{_minus(digits)}·10{str(int(exponent)).translate(DIGITS)}", f"${digits} dot 10^({int(exponent)})$"
+    return f"${digits} dot 10^({int(exponent)})$"
 
 
 def _minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def _power_of_two(value: float) -> tuple[str, str]:
+def _power_of_two(value: float) -> str:
     mantissa, exponent = math.frexp(value)
     if mantissa != 0.5:
         raise ValueError(f"{value!r}: expected a power of two for the form '2^'")
-    return f"2{str(exponent - 1).translate(DIGITS)}", f"$2^({exponent - 1})$"
+    return f"$2^({exponent - 1})$"

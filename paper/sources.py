@@ -1,61 +1,63 @@
-"""What the paper's numbers are functions of: data files, and recorded traces.
+"""What the paper is made of: the text, data files, and recorded traces.
 
 A data file is *fresh* when its experiment, with today's source, defaults and inputs, would write the same header.
 """
 
-import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Required, TypedDict
 
 from ampsim import records
+from ampsim.records import Record
 from figures import results
-from figures.results import Result
+from figures.results import CPU, DATA, Result
 
 ROOT = Path(__file__).parent.parent
-DATA = Path("experiments") / "data" / "cpu"
-TRACES = Path("tests") / "traces"
-
-
-class Use(TypedDict, total=False):
-    """One thing in the compiled text."""
-
-    kind: Required[str]
-    name: Required[str]
-    text: str  # of a number: as it is printed
-    tests: list[str]  # of a theorem
-
-
-Uses = Mapping[str, Sequence[Use]]  # by kind
+PAPER = ROOT / "paper"
+TEXT = "".join(path.read_text(encoding="utf-8") for path in sorted((PAPER / "text").glob("*.typ")))
+FOLDERS = [CPU]  # of the data files that the text is about: the first that has one
 
 
 class PaperError(ValueError):
     """A reason why the paper cannot be built: what is wrong, what was expected and the cure."""
 
 
-@functools.cache
-def load(stem: str, root: Path = ROOT) -> Result:
-    """Return what a stem's numbers are functions of: its data file, or for "traces" what these hold.
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Read the data files of a folder in place of the committed ones of the same names."""
+    FOLDERS.insert(0, folder)
+    try:
+        yield
+    finally:
+        FOLDERS.remove(folder)
 
-    A stem may name another folder of data: `staleness@cpu-new-seeds`.
+
+def named(call: str, text: str = TEXT) -> list[str]:
+    """Return the names that a text gives to a function of `lib.typ`, such as `num`, each once."""
+    return list(dict.fromkeys(re.findall(rf'#{call}\("([^"]+)"', text)))
+
+
+def load(stem: str) -> Result:
+    """Return what a data file says, or for "traces" what these hold.
+
+    Args:
+        stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
 
     Raises:
-        PaperError: no such file, or one that cannot be read.
+        PaperError: No such file, or one that cannot be read.
     """
+    name, _, folder = stem.partition("@")
+    folders = [DATA / folder] if folder else FOLDERS
     try:
-        name, _, folder = stem.partition("@")
-        data = (root / DATA).with_name(folder or DATA.name)
-        return results.traces(root / TRACES) if stem == "traces" else results.load(name, data)
+        return results.load(name, *folders)
     except (FileNotFoundError, records.DamagedFileError) as error:
-        raise PaperError(str(error).replace(f"{root}/", "")) from None
+        raise PaperError(str(error).replace(f"{ROOT}/", "")) from None
 
 
-def claims(root: Path = ROOT) -> list[str]:
-    """Return the names of the claims that the text marks with ``#holds``, each once."""
-    texts = sorted((root / "paper" / "text").glob("*.typ"))
-    found = [re.findall(r'#holds\("([^"]+)"\)', path.read_text(encoding="utf-8")) for path in texts]
-    return list(dict.fromkeys(name for names in found for name in names))
+def origins(stems: Iterable[str]) -> dict[str, Record]:
+    """Return the headers of the data files that the text is about, by stem; traces and other folders have none."""
+    return {stem: load(stem).provenance for stem in stems if stem != "traces" and "@" not in stem}
 
 
 def claims_sha256() -> str:
@@ -65,13 +67,13 @@ def claims_sha256() -> str:
     return provenance.claims_sha256()
 
 
-def known_before(stems: Iterable[str], root: Path = ROOT) -> list[str]:
+def known_before(stems: Iterable[str]) -> list[str]:
     """Return those stems whose data was made when the claims were what they are now; traces were not."""
     frozen = claims_sha256()
-    return [stem for stem in stems if stem != "traces" and load(stem, root).provenance.get("claims_sha256") == frozen]
+    return [stem for stem in stems if stem != "traces" and load(stem).provenance.get("claims_sha256") == frozen]
 
 
-def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
+def stale(stems: Iterable[str]) -> list[str]:
     """Name the data files that their experiments would not write today, each with the reason and the cure.
 
     Those of other folders are what an experiment wrote once, and stay.
@@ -79,7 +81,7 @@ def stale(stems: Iterable[str], root: Path = ROOT) -> list[str]:
     from experiments.runner import provenance  # it loads what runs experiments
 
     return [
-        f"{DATA / stem}.jsonl: stale, {why}; `python -m experiments.{stem} --force`"
-        for stem in stems
-        if stem != "traces" and "@" not in stem and (why := provenance.why_stale(stem, load(stem, root).provenance))
+        f"experiments/data/cpu/{stem}.jsonl: stale, {why}; `python -m experiments.{stem} --force`"
+        for stem, origin in origins(stems).items()
+        if (why := provenance.why_stale(stem, origin))
     ]

@@ -27,9 +27,9 @@ from figures.results import DATA, Result
 from figures.verdicts import NARROWER, judge_folder
 from paper import sources
 from paper.field import survey
-from paper.ledger import Cell, Formula, Number, Table
-from paper.numbers import judged, processors, scalers, theory
+from paper.numbers import artefact, judged, processors, scalers, theory
 from paper.printed import typeset
+from paper.values import Cell, Formula, Number, Table
 
 
 def _real() -> Table:
@@ -169,57 +169,6 @@ def _dialects() -> Table:
     return Table(head, tuple(map(cells, dialects.names())), "lrrcclcll")
 
 
-# what each experiment is for, and how a rerun is compared
-ARTEFACT = (
-    ("theory", "@sec-theory", "exact"),
-    ("theory_real", "@sec-real", "kernels"),
-    ("formats", "@sec-two-more", "kernels"),
-    ("threads", "@sec-async", "verdict"),
-    ("threads_loss", "@sec-async", "verdict"),
-    ("staleness", "@sec-depth", "exact; kernels"),
-    ("adversary", "@sec-field", "exact"),
-    ("atlas", "@sec-atlas", "exact"),
-    ("exponent_heatmap", "@sec-training", "kernels"),
-    ("sigmoid_underflow", "@sec-training", "kernels"),
-    ("gpt_fp16", "@sec-training", "kernels"),
-    ("rules_trained", "@sec-interval", "kernels"),
-    ("torch_default", "@sec-training", "kernels"),
-    ("overflow_storm", "@sec-crash", "kernels"),
-    ("spikes", "the gallery", "kernels"),
-    ("crash_signals", "@sec-alarms", "kernels"),
-    ("scale_crash", "@sec-crash", "kernels"),
-    ("policies", "@sec-interval", "kernels"),
-    ("resnet_fp16", "@sec-training", "kernels"),
-    ("static_sweep", "@sec-training", "kernels"),
-    ("async_depth", "@sec-depth", "kernels"),
-    ("gradient_histogram", "@sec-training", "kernels"),
-    ("device_claims", "@sec-limits", "exact"),
-    ("overhead", "the gallery", "clock"),
-    ("probe_overhead", "the gallery", "clock"),
-    ("replay_speed", "the gallery", "clock"),
-    ("compiled_kernels", "the gallery", "clock"),
-    ("jax_speed", "the gallery", "clock"),
-    ("ranks_cells", "@sec-ranks", "exact"),
-    ("ranks_training", "@sec-ranks", "kernels"),
-    ("loops", "@sec-loops", "exact; clock"),
-    ("census", "@sec-loops", "exact"),
-    ("fp8_interference", "@sec-alarms", "kernels"),
-    ("collapse_run", "the gallery", "kernels"),
-    ("public_runs", "@sec-alarms", "exact"),
-    ("whole_logs", "@sec-runs", "exact"),
-    ("interop", "the gallery", "exact"),
-    ("explain_faults", "@sec-runs", "kernels"),
-)
-
-
-def _artefact() -> Table:
-    cells = tuple(
-        (f"`{stem}`", where, Number(stem, lambda run: run.provenance["unit_seconds"], ",.0f"), compare)
-        for stem, where, compare in ARTEFACT
-    )
-    return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
-
-
 def _claims() -> Table:
     """Return the sentences that the data is asked about at each build, by device, in the order of the text."""
 
@@ -234,7 +183,7 @@ def _claims() -> Table:
     def there(name: str, folder: str) -> Cell:
         return Formula(lambda: _word(name, folder), "text")
 
-    rows = (cells(place, name) for place, name in enumerate(sources.claims(), 1) if name in CLAIMS)
+    rows = (cells(place, name) for place, name in enumerate(sources.named("holds"), 1) if name in CLAIMS)
     head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon", "GPU")
     return Table(head, tuple(rows), "llllccccc")
 
@@ -264,6 +213,6 @@ TABLES = {
     "claims": _claims(),
     "real": _real(),
     "dialects": _dialects(),
-    "artefact": _artefact(),
+    "artefact": artefact.table(),
     "processors": processors.table(),
 }

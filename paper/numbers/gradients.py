@@ -10,7 +10,7 @@ from ampsim.core.theory import bad_step_drift, critical_bad_rate, trade_off
 from figures.claims import NEAR
 from figures.quantities import at_share, flushed, growths, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
-from paper.ledger import Formula, Number
+from paper.values import Formula, Number
 
 heat = partial(Number, "exponent_heatmap")
 rules = partial(Number, "rules_trained")

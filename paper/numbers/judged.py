@@ -17,8 +17,8 @@ from figures.quantities import (
     total,
 )
 from figures.results import Array, Result
-from paper.ledger import Formula, Number
 from paper.sources import ROOT
+from paper.values import Formula, Number
 
 START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their tens of steps
 SFT = "SFT, OPT-1.3B"

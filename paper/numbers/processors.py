@@ -8,7 +8,7 @@ from figures.claims import CLAIMS, Claim
 from figures.results import DATA, Result
 from figures.verdicts import judge
 from paper import sources
-from paper.ledger import Cell, Formula, Number, Table
+from paper.values import Cell, Formula, Number, Table
 
 SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
 FOLDERS = {"": "seeds of the text", f"@{SEEDS}": "new seeds"}
@@ -98,7 +98,7 @@ def run_there(stem: str) -> bool:
 
 def claims() -> list[Claim]:
     """Return the claims of the text."""
-    return [CLAIMS[name] for name in sources.claims() if name in CLAIMS]
+    return [CLAIMS[name] for name in sources.named("holds") if name in CLAIMS]
 
 
 def on_new_seeds() -> list[bool]:
@@ -109,6 +109,8 @@ def on_new_seeds() -> list[bool]:
 
 
 NUMBERS = {
+    "claims": Formula(lambda: len(claims()), "d"),
+    "claims.hash": Formula(lambda: sources.claims_sha256()[:12], "text"),
     "claims.after": Formula(lambda: len(sources.known_before(claim.stem for claim in claims())), "d"),
     "seeds.experiments": Formula(lambda: len(list((DATA / SEEDS).glob("*.jsonl"))), "words"),
     "seeds.asked": Formula(lambda: len(on_new_seeds()), "d"),

@@ -16,7 +16,7 @@ from figures.quantities import (
 )
 from figures.results import Result
 from paper.field import overflows_until, survey
-from paper.ledger import Formula, Number
+from paper.values import Formula, Number
 
 COUNTING = "growth_waits_for_the_interval"
 DELAY = "in force one update later"  # so RoundPipe's package documents it

@@ -23,7 +23,7 @@ from figures.quantities import (
 )
 from figures.results import Result
 from paper import sources
-from paper.ledger import Formula, Number
+from paper.values import Formula, Number
 
 NEW_SEEDS = "theory_real@cpu-new-seeds"
 BOTH = ("theory_real", NEW_SEEDS)

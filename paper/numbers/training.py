@@ -9,7 +9,7 @@ from ampsim.core.theory import recovery
 from ampsim.records import Record
 from figures.quantities import gpt_apart, leading, per_policy, policy_room
 from figures.results import ArmRecords, Result
-from paper.ledger import Number
+from paper.values import Number
 
 sigmoid = partial(Number, "sigmoid_underflow")
 gpt = partial(Number, "gpt_fp16")

@@ -87,10 +87,7 @@ def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(check
     figures = ("figures", "crash_signals", "rules_trained", "--data", str(here), "--out", "build/here/figures")
     commands = (figures, ("paper", "--here"), ("experiments", "records"), ("experiments", "claims"))
     _, paper, equal, claims = run(checkout, *commands)
-    assert "sentences that do not hold here are marked: signals" in paper
-    book = json.loads((checkout / "build" / "here" / "paper" / "numbers.json").read_text())
-    assert [name for name, claim in book["claims"].items() if not claim["holds"]] == ["signals"]
-    assert book["numbers"]["rules.left.low"]["text"] == "?"
+    assert paper.endswith("sentences that do not hold here are marked: signals\n")
     assert "1 of the 3 files that can be compared are equal" in equal
     assert "here: 6 of the 7 claims that can be judged hold; not signals" in claims
     assert f"{here}: 3 of 3 files were made after the claims had their present form" in claims

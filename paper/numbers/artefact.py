@@ -1,0 +1,77 @@
+"""What each experiment is for, how long it took, and the machines that made the data."""
+
+from collections.abc import Callable
+
+from ampsim.records import Record
+from paper import sources
+from paper.values import Formula, Number, Table
+
+# what each experiment is for, and how a rerun is compared
+EXPERIMENTS = (
+    ("theory", "@sec-theory", "exact"),
+    ("theory_real", "@sec-real", "kernels"),
+    ("formats", "@sec-two-more", "kernels"),
+    ("threads", "@sec-async", "verdict"),
+    ("threads_loss", "@sec-async", "verdict"),
+    ("staleness", "@sec-depth", "exact; kernels"),
+    ("adversary", "@sec-field", "exact"),
+    ("atlas", "@sec-atlas", "exact"),
+    ("exponent_heatmap", "@sec-training", "kernels"),
+    ("sigmoid_underflow", "@sec-training", "kernels"),
+    ("gpt_fp16", "@sec-training", "kernels"),
+    ("rules_trained", "@sec-interval", "kernels"),
+    ("torch_default", "@sec-training", "kernels"),
+    ("overflow_storm", "@sec-crash", "kernels"),
+    ("spikes", "the gallery", "kernels"),
+    ("crash_signals", "@sec-alarms", "kernels"),
+    ("scale_crash", "@sec-crash", "kernels"),
+    ("policies", "@sec-interval", "kernels"),
+    ("resnet_fp16", "@sec-training", "kernels"),
+    ("static_sweep", "@sec-training", "kernels"),
+    ("async_depth", "@sec-depth", "kernels"),
+    ("gradient_histogram", "@sec-training", "kernels"),
+    ("device_claims", "@sec-limits", "exact"),
+    ("overhead", "the gallery", "clock"),
+    ("probe_overhead", "the gallery", "clock"),
+    ("replay_speed", "the gallery", "clock"),
+    ("compiled_kernels", "the gallery", "clock"),
+    ("jax_speed", "the gallery", "clock"),
+    ("ranks_cells", "@sec-ranks", "exact"),
+    ("ranks_training", "@sec-ranks", "kernels"),
+    ("loops", "@sec-loops", "exact; clock"),
+    ("census", "@sec-loops", "exact"),
+    ("fp8_interference", "@sec-alarms", "kernels"),
+    ("collapse_run", "the gallery", "kernels"),
+    ("public_runs", "@sec-alarms", "exact"),
+    ("whole_logs", "@sec-runs", "exact"),
+    ("interop", "the gallery", "exact"),
+    ("explain_faults", "@sec-runs", "kernels"),
+)
+
+
+def table() -> Table:
+    """Return a row for each experiment."""
+    cells = tuple(
+        (f"`{stem}`", where, Number(stem, lambda run: run.provenance["unit_seconds"], ",.0f"), compare)
+        for stem, where, compare in EXPERIMENTS
+    )
+    return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
+
+
+def origins() -> list[Record]:
+    """Return the headers of the experiments' data files."""
+    return [*sources.origins(stem for stem, _, _ in EXPERIMENTS).values()]
+
+
+def listed(read: Callable[[Record], object]) -> Formula:
+    """Return what the headers say; where they differ, each value that they have."""
+    return Formula(lambda: " and ".join(sorted({str(read(origin)) for origin in origins()})), "text")
+
+
+NUMBERS: dict[str, Number | Formula] = {
+    "artefact.minutes": Formula(lambda: sum(origin["unit_seconds"] for origin in origins()) / 60, ".0f"),
+    "artefact.processors": listed(lambda origin: origin["cpu"]),
+    "artefact.threads": listed(lambda origin: origin["threads"]),
+    "artefact.python": listed(lambda origin: origin["versions"]["python"]),
+    "artefact.torch": listed(lambda origin: origin["versions"]["torch"]),
+}

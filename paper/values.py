@@ -1,0 +1,73 @@
+"""What the text may show by a name: numbers, and tables of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from figures.results import Result
+from paper import printed, sources
+from paper.printed import Value
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a data file.
+
+    Attributes:
+        stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
+        value: A function of what the file says.
+        form: How the value is printed; see `paper.printed.show`.
+    """
+
+    stem: str
+    value: Callable[[Result], Value]
+    form: str = ".2f"
+
+    def compute(self) -> Value:
+        """Return the value in the data that lies there."""
+        return self.value(sources.load(self.stem))
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A number of the library, or of several data files."""
+
+    value: Callable[[], Value]
+    form: str = ".2f"
+
+    def compute(self) -> Value:
+        """Return the value."""
+        return self.value()
+
+
+Cell = str | Number | Formula  # a text is Typst markup
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    Attributes:
+        columns: The heads.
+        rows: The cells.
+        align: One letter (l, c, r) per column.
+        groups: Heads over the heads: a text, and over how many columns it stands.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    align: str
+    groups: tuple[tuple[str, int], ...] = ()
+
+
+def markup(cell: Cell) -> str:
+    """Return a cell, or a number of the text, as Typst markup.
+
+    Raises:
+        ValueError: The value does not fit its form.
+    """
+    if isinstance(cell, str):
+        return cell
+    value = cell.compute()
+    if isinstance(value, float) and cell.form != "2^":
+        value = float(f"{value:.12g}")  # numpy's last bits are the processor's
+    return printed.show(value, cell.form)
