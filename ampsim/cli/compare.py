@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ampsim.cli.completion import complete_dialect
 from ampsim.cli.terminal import fail, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.arguments import nearest
@@ -24,7 +23,7 @@ SHOWN = 8
 def list_dialects(
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Say where these two differ.", autocompletion=complete_dialect),
+        typer.Option(metavar="A B", help="Say where these two differ.", autocompletion=dialects.names),
     ] = None,
     parameters: Annotated[
         list[str] | None,

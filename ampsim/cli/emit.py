@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.completion import complete_law
 from ampsim.cli.options import MOST, Examples, File, Traits, Without, declared_traits
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import replacing
 
 Law = Annotated[
     str,
-    typer.Argument(metavar="LAW", help="As a report names it.", show_default=False, autocompletion=complete_law),
+    typer.Argument(metavar="LAW", help="As a report names it.", show_default=False),
 ]
 Target = Annotated[
     str, typer.Argument(metavar="TARGET", help="module:attribute, as the law's check takes it.", show_default=False)

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ampsim.cli.completion import complete_law
 from ampsim.cli.terminal import settings
 from ampsim.core.arguments import nearest
 from ampsim.core.machine import Rule
@@ -28,7 +27,7 @@ class ReportFormat(enum.StrEnum):
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--law", "--check", "-k", help="One law by its name; again for more.", autocompletion=complete_law),
+    typer.Option("--law", "--check", "-k", help="One law by its name; again for more."),
 ]
 Traits = Annotated[
     list[str] | None,
@@ -52,7 +51,7 @@ Expect = Annotated[
 ]
 Xfail = Annotated[
     list[str] | None,
-    typer.Option(help="One law expected to be broken.", metavar="LAW", autocompletion=complete_law),
+    typer.Option(help="One law expected to be broken.", metavar="LAW"),
 ]
 TimeLimit = Annotated[
     float | None,

@@ -11,7 +11,6 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim import __version__
-from ampsim.cli.completion import complete_dialect
 from ampsim.cli.program import Program, ProgramError
 from ampsim.cli.terminal import err, fail, out, print_table
 from ampsim.core import dialects, vectors
@@ -63,7 +62,7 @@ def judge_program(
     ],
     only: Annotated[
         list[str] | None,
-        typer.Option("--dialect", "-d", help="This one alone; again for more.", autocompletion=complete_dialect),
+        typer.Option("--dialect", "-d", help="This one alone; again for more.", autocompletion=dialects.names),
     ] = None,
     limit: Annotated[float, typer.Option("--time-limit", help="Seconds per answer.", min=0.01, max=1e6)] = 10.0,
 ) -> None:
