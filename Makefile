@@ -97,9 +97,9 @@ lint: $(STAMP)
 check: lint
 	$(PY) -m pytest -q tests/test_*.py tests/figures/test_lint.py
 
-# Other projects' scalers and Triton's interpreter, which a part of the tests runs against. Tests alone wait for them.
+# Other projects' scalers, which a part of the tests runs against. Tests alone wait for them.
 $(VENV)/.peers: $(STAMP)
-	@echo "installing the other projects that tests compare with (half a minute; triton is the large one)"
+	@echo "installing the other projects that tests compare with (half a minute)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[peers]'
 	@touch $@
 

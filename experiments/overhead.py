@@ -30,9 +30,9 @@ from experiments import runner
 from experiments.timing import clocks, rounds
 from experiments.timing.roundpipe import load as load_roundpipe
 from experiments.timing.shapes import FORM, shapes
-from experiments.timing.step_variants import Scaler
 
 MAX_NORM = 1.0
+Scaler = torch.amp.GradScaler | GradScaler
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
 FLOOR = "floor"
 ARMS = ("backward", "bare", FLOOR, "torch clip", "ours clip", "ours unscale", "hooks clip", "torch", "ours", "hooks")

@@ -34,7 +34,7 @@ _packing = threading.Lock()
 class Stage(NamedTuple):
     name: str
     seconds: int
-    command: list[str]  # after `python -m`, or where it begins with a tool that has to be there, that
+    command: list[str]  # after `python -m`
     env: dict[str, str] = {}  # noqa: RUF012 - never written
 
 
@@ -77,21 +77,13 @@ class Here(NamedTuple):
         name = out or stems.split()[0]
         return Stage(name, seconds, ["experiments", *stems.split(), "--device", self.device, *told])
 
-    def tool(self, seconds: int, name: str, *command: str, **env: str) -> Stage:
-        return Stage(name, seconds, list(command), env)
-
     def short(self, seconds: int, stem: str, jobs: int) -> Stage:
         return self.data_of(seconds, stem, "--jobs", str(jobs), *SHORT, out=stem)
 
 
 def rows(here: Here) -> list[list[list[Stage]]]:
     """Return the stages of a part."""
-    memcheck = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1", sys.executable, "-m", "pytest"]
-    memcheck += ["-q", "-m", "gpu", "-k", "inf_and_nan or tiny", "tests/torch/test_kernels.py"]
-    ncu = ["ncu", "--target-processes", "all", "-k", "regex:^(check|adam|_multiply)$", "-c", "12", sys.executable, "-m"]
-    ncu += ["experiments", "kernels", "--device", "cuda", "--force", "--trials", "1", "--steps", "1"]
-    ncu += ["--sizes", "gpt2-12x768", "--out", str(here.logs / "ncu.jsonl")]
-    sanitizer = {"TORCH_CUDA_SANITIZER": "1", "AMPSIM_TRITON": "0"}
+    sanitizer = {"TORCH_CUDA_SANITIZER": "1"}
     return {
         "gpu-1": [
             [[here.card(230, 3)]],  # alone, as it measures time
@@ -108,13 +100,10 @@ def rows(here: Here) -> list[list[list[Stage]]]:
             ],
         ],
         "gpu-3": [
-            [[here.data_of(180, "kernels", "--force")]],
             [[here.data_of(130, "overhead", "--force", "--trials", "2", out="overhead_short")]],
-            [[here.tool(60, "memcheck", *memcheck, PYTORCH_NO_CUDA_MEMORY_CACHING="1")]],
             [[here.tests(160, "tests", "tests/torch", "tests/probe")]],  # again, after what part 1 had mended
         ],
         "gpu-4": [
-            [[here.tool(60, "ncu", *ncu)]],
             [[here.data_of(470, "overflow_storm policies formats rules_trained", "--jobs", "6")]],
         ],
     }[here.part]  # fmt: skip
@@ -140,10 +129,7 @@ def run(here: Here, out: Path) -> int:
 
 def run_stage(here: Here, stage: Stage, out: Path) -> None:
     """Run a stage within its limit, note how it ended, and pack what there is."""
-    is_tool = stage.command[0] in ("ncu", "compute-sanitizer")
-    if is_tool and not shutil.which(stage.command[0]):
-        return
-    command = stage.command if is_tool else [sys.executable, "-m", *stage.command]
+    command = [sys.executable, "-m", *stage.command]
     with (here.logs / f"{stage.name}.log").open("w") as log:
         process = subprocess.Popen(  # noqa: S603
             command, cwd=ROOT, env={**environment(), **stage.env}, stdout=log, stderr=log, start_new_session=True

@@ -28,7 +28,6 @@ CLAIMS = (
     Claim("kit ampsim", "ampsim's scaler breaks no law", lambda it: not it["findings"]),
     Claim("streams", "no schedule of an optimizer on its own stream changes a scale or a bit",
           lambda it: not it["differing"], cuda=True),
-    Claim("fused step", "ampsim's fused step is torch's to the bit", lambda it: not it["differing"]),
     Claim("gpt small", "a scale of 2^24 overflows", lambda it: all(run["found_inf"][0] for run in it["trajectories"])),
     Claim("gpt2-small", "GPT-2 learns in fp16",
           lambda it: all(run["loss"][-1] < run["loss"][0] for run in it["trajectories"]), cuda=True),
@@ -37,8 +36,6 @@ CLAIMS = (
     Claim("arithmetic", "a GEMM takes subnormals", fact("a GEMM keeps a subnormal factor", value=True)),
     Claim("arithmetic", "a GEMM gives subnormals", fact("a GEMM keeps a subnormal result", value=True)),
     Claim("overhead", "ampsim's step never waits",
-          lambda it: not [*it["sizes"].values()][-1]["waits"]["ours, fused step"], cuda=True),
-    Claim("overhead", "at the largest size torch's step takes 1.4 times as long as ampsim's fused one",
-          lambda it: [*it["sizes"].values()][-1]["ratios"]["ours, fused step"] >= 1.4, cuda=True),
+          lambda it: not [*it["sizes"].values()][-1]["waits"]["ours"], cuda=True),
 )  # fmt: skip
 SHA256 = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()

@@ -25,7 +25,6 @@ PROBES: dict[str, Probe] = {  # the most valuable first
     "kit torch": partial(probes.ask_laws, "torch"),
     "kit ampsim": partial(probes.ask_laws, "ampsim"),
     "streams": partial(probes.compare, "behind", "in order"),
-    "fused step": partial(probes.compare, "fused", "torch"),
     "gpt small": partial(probes.train_both, "small"),
     "gpt2-small": partial(probes.train_both, "gpt2-small"),
     "arithmetic": probes.compare_arithmetic,
@@ -59,7 +58,7 @@ def opened(device: str | None, minutes: float, path: Path | None) -> Iterator[tu
             f"device={device}: expected cpu, or cuda where there is one; torch {torch.__version__} sees "
             f"{torch.cuda.device_count()} cards; pass --device cpu to try it, or install a CUDA build of torch"
         )
-    versions = {name: version(name) for name in ("triton", "hypothesis", "numpy") if any(distributions(name=name))}
+    versions = {name: version(name) for name in ("hypothesis", "numpy") if any(distributions(name=name))}
     who: Record = {
         "minutes": minutes, "device": describe(device), "claims_sha256": claims.SHA256, "probes": [*PROBES],
         "source_sha256": hashlib.sha256(probes.source()).hexdigest(),  # a wheel has no commit

@@ -23,7 +23,6 @@ BROUGHT_BY = {  # the name to import -> the extra of ampsim that installs it
     "sklearn": "experiments",
     "tensorboard": "trackers",
     "torch": "torch",
-    "triton": "triton",
     "typst": "paper",
     "tyro": "experiments",
     "wandb": "trackers",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ampsim.core.formats import binade
-from ampsim.probe.counting import counter_of_many, exponent_counts
+from ampsim.probe.counting import counts_of_each, exponent_counts
 from ampsim.probe.fetched import Fetched
 
 Kind = Literal["parameter", "activation"]
@@ -93,12 +93,8 @@ class Batch:
                 self.add(key, grad)
             else:
                 together.setdefault(grad.device, []).append((key, grad))
-        for device, pairs in together.items():
-            if count := counter_of_many(device):
-                self._send(pairs, count)
-            else:
-                for key, grad in pairs:
-                    self.add(key, grad)
+        for pairs in together.values():
+            self._send(pairs, counts_of_each)
 
     def _send(self, pairs: list[tuple[Key, Tensor]], count: Callable[[list[Tensor]], Tensor]) -> None:
         """Count, and start the copy to the host."""

@@ -4,15 +4,13 @@ float16 and bfloat16 are counted as the float32 numbers that they are: both conv
 as integers: a CPU may be set to read subnormals as zero.
 
 On the CPU the 8 bits of exponent are cut out of each element and counted by `torch.bincount`, of many small tensors
-at once, as calls cost more than counting does. On CUDA one Triton kernel counts all tensors; without Triton torch's
-own kernels do, one tensor at a time. Neither waits for the device. That three ways to count are worth their lines is
-what `experiments.probe_overhead` measures.
+at once, as calls cost more than counting does. On other devices torch's kernels count one tensor at a time, and
+nothing waits for the device.
 """
 
 import functools
 import itertools
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +50,6 @@ def exponent_counts(values: Tensor) -> Tensor:
     flat = values.detach().reshape(-1)
     if not flat.numel():
         return torch.zeros(BINS + 1, dtype=torch.int64, device=flat.device)
-    if flat.is_cuda and (count_all := counter_of_many(flat.device)):
-        return count_all([flat])[0]
     if flat.device.type == "cpu":
         return torch.from_numpy(_on_host(flat))
     return functools.reduce(merge_counts, map(_on_device, torch.split(flat, _DEVICE_CHUNK)))
@@ -66,19 +62,11 @@ def merge_counts(a: Tensor, b: Tensor) -> Tensor:
     return total
 
 
-def counter_of_many(device: torch.device) -> Callable[[list[Tensor]], Tensor] | None:
-    """Return what counts many tensors of `device` at less than the cost of each, if anything does.
-
-    It takes tensors as `exponent_counts` does, at least one, and returns the counts of each: int64, shape
-    (tensors, 281), on `device`.
-    """
-    if device.type == "cpu":
-        return _of_many
-    if device.type != "cuda":
-        return None
-    from ampsim.probe import kernels  # imports Triton: not where there is no CUDA
-
-    return kernels.exponent_counts if kernels.available(device) else None
+def counts_of_each(tensors: list[Tensor]) -> Tensor:
+    """Count tensors on one device, at least one, each as `exponent_counts` does; int64, shape (tensors, 281)."""
+    if tensors[0].device.type == "cpu":
+        return torch.from_numpy(_of_many(tensors))
+    return torch.stack([*map(exponent_counts, tensors)])
 
 
 class _Scratch(threading.local):
@@ -93,7 +81,7 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _of_many(tensors: list[Tensor]) -> Tensor:
+def _of_many(tensors: list[Tensor]) -> Ints:
     counts = np.zeros((len(tensors), BINS + 1), np.int64)
     rows: list[int] = []  # of small tensors that wait
     elements = 0
@@ -109,7 +97,7 @@ def _of_many(tensors: list[Tensor]) -> Tensor:
             elements += size
     if rows:
         counts[rows] = _of_few([tensors[i] for i in rows])
-    return torch.from_numpy(counts)
+    return counts
 
 
 def _of_few(tensors: list[Tensor]) -> Ints:
@@ -190,7 +178,6 @@ def _on_device(values: Tensor) -> Tensor:
     field = magnitudes >> 23
     normal = field + (FIRST_NORMAL - 1) + (magnitudes > INF_BITS)
     index = torch.where(field > 0, normal, _small_index(magnitudes)).long()
-    counts = torch.zeros(BINS + 1, dtype=torch.int64, device=values.device)
+    counts = torch.zeros(BINS, dtype=torch.int64, device=values.device)
     counts.scatter_add_(0, index, torch.ones_like(index))
-    counts[BINS] = magnitudes.max()
-    return counts
+    return torch.cat([counts, magnitudes.amax(0, keepdim=True)])

@@ -19,4 +19,4 @@ with _needing():
 
 __all__ = ["ClosedError", "GradScaler", "OptimizerThread", "Pipelined", "Ticket", "norm_hooks", "roundpipe"]
 
-_leave_alone_package("ampsim")  # what is loaded later marks itself: `gradients.kernels`
+_leave_alone_package("ampsim")

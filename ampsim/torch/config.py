@@ -70,7 +70,6 @@ class Options:
     exact_torch: bool
     allow_fp16: bool
     capturable: bool
-    fused_step: bool
 
     def __post_init__(self) -> None:
         depth = as_int("depth", self.depth, 0, "to run synchronously as torch does pass depth=0")
@@ -79,10 +78,6 @@ class Options:
         if self.exact_torch and self.at_min_scale != "clamp":
             raise ValueError(
                 f"at_min_scale={self.at_min_scale!r} with exact_torch=True: expected one of the two; torch does neither"
-            )
-        if self.exact_torch and self.fused_step:
-            raise ValueError(
-                "fused_step=True with exact_torch=True: expected one of the two; torch has its own kernels"
             )
 
     def check_capturable(self, launch: object) -> None:

@@ -13,39 +13,30 @@ from torch._C._dynamo import eval_frame
 
 
 def leave_alone_package(name: str) -> None:
-    """Mark a package and all of its modules that are loaded; a module that is loaded later calls `leave_alone`."""
-    leave_alone(*[module for key, module in [*sys.modules.items()] if key == name or key.startswith(f"{name}.")])
+    """Have torch.compile run every function of a package's loaded modules as plain Python.
 
-
-def leave_alone(*modules: types.ModuleType, launch: bool = False) -> None:
-    """Have torch.compile run every function that these modules define as plain Python.
-
-    With `launch` also all that they call, as Triton's own functions: else what they call is compiled where it can be,
-    as torch's optimizers are that a scaler steps.
+    What they call is compiled where it can be, as torch's optimizers are that a scaler steps.
     """
+    modules = [module for key, module in [*sys.modules.items()] if key == name or key.startswith(f"{name}.")]
     for module in modules:
-        for function in functions_of(module):
+        for function in _functions(vars(module).values(), module.__name__):
             function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001 - not inlined
-            _skip(function.__code__, launch)  # nor compiled when it is called
+            _skip(function.__code__)  # nor compiled when it is called
 
 
-def functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
-    """Iterate over the functions and methods that a module defines, under their decorators too."""
-    return _functions(vars(module).values(), module.__name__)
-
-
-def _skip(code: types.CodeType, called_too: bool) -> None:
+def _skip(code: types.CodeType) -> None:
     """Do what ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
     for inner in code.co_consts:  # a function that is defined in this one has a frame of its own
         if isinstance(inner, types.CodeType):
-            _skip(inner, called_too)
+            _skip(inner)
     if hasattr(eval_frame, "set_code_exec_strategy"):
         action = eval_frame._FrameAction  # noqa: SLF001
-        called = action.SKIP if called_too else action.DEFAULT
-        eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(action.SKIP, called))  # noqa: SLF001
+        alone = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)  # noqa: SLF001
+        eval_frame.set_code_exec_strategy(code, alone)
 
 
 def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionType]:
+    """Iterate over the functions and methods that a module defines, under their decorators too."""
     for value in values:
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__

@@ -18,7 +18,6 @@ from ampsim.torch.gradients.collect import every_gradient
 from ampsim.torch.observer import Observer
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.fused_step import FusedStep
 from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
 from ampsim.torch.step.optimizer_step import Args, Kwargs, Means, OptimizerStep, is_fused
 from ampsim.torch.step.ranks import Ranks
@@ -125,10 +124,6 @@ class GradScaler(TorchNames):
             equal on all. The largest flag of all, and for a policy the largest amax, by one all-reduce, waited for when
             it is needed. Every rank makes the same calls in the same order, this one included; a step that one rank
             leaves out or makes in another order raises on all. Run with gloo; nccl has not been run yet.
-        fused_step: step torch.optim.Adam and AdamW with ``fused=True`` by kernels of ours on CUDA, see `FusedStep`:
-            unscale, check, norm, clip and step in 8 words per element, where torch moves 12. ``.grad`` is read only,
-            so that it stays scaled. Where they cannot, torch's own do, and a RuntimeWarning says why, once. Compiled
-            for GPUs and run in Triton's interpreter, not yet on a GPU.
     """
 
     _sync: Sync = threading  # where locks come from; a test's scheduler takes its place
@@ -153,14 +148,13 @@ class GradScaler(TorchNames):
         allow_fp16: bool = False,
         capturable: bool = False,
         group: Any = None,
-        fused_step: bool = False,
     ) -> None:
         self._check_overrides()
         init_scale = init_scale.item() if isinstance(init_scale, Tensor) else init_scale  # which torch fills in too
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
-        self._options = config.Options(depth, at_min_scale, exact_torch, allow_fp16, capturable, fused_step)
+        self._options = config.Options(depth, at_min_scale, exact_torch, allow_fp16, capturable)
         if self._enabled:
             self._options.check_capturable(launch)
             numbers = (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale)
@@ -179,8 +173,7 @@ class GradScaler(TorchNames):
 
     def _reset(self, launch: Launch | None) -> None:
         options = self._options
-        fused_step = FusedStep() if options.fused_step else None
-        self._means = Means(options.exact_torch, options.allow_fp16, self._ranks, fused_step)
+        self._means = Means(options.exact_torch, options.allow_fp16, self._ranks)
         self._lock = self._sync.Lock()
         self._iterations: Iterations[AnyVersion] = Iterations(options.depth, launch, sync=self._sync)
         self._launcher = self._iterations.launcher
@@ -339,7 +332,7 @@ class GradScaler(TorchNames):
 
     def _with_step(self, ticket: ScaleTicket, work: Callable[[OptimizerStep], T], record: Record) -> T:
         show = partial(self._show, ticket, record.optimizer) if self._observers else None
-        given = (self._rule, self._means, self._overrides(), show, self._iterations.register)
+        given = (self._rule, self._means, self._overrides(), show)
         return work(OptimizerStep(ticket.index, ticket.value, record, *given))
 
     def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:

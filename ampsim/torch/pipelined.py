@@ -60,8 +60,6 @@ class Pipelined:
     Args:
         model: its parameters are overwritten with the newest permitted weights before each iteration.
         optim_dtype: dtype of the master weights and their gradients.
-        widen: False leaves gradients in the dtype that the model's parameters have, for a step that takes them so, as
-            ``GradScaler(fused_step=True)`` does: 6 bytes per element less to move for float16.
         depth: how many steps the weights may lag.
         thread: where the optimizer runs; the process's shared one if None.
     """
@@ -73,15 +71,11 @@ class Pipelined:
         *,
         depth: int = 1,
         thread: OptimizerThread | None = None,
-        widen: bool = True,
     ) -> None:
         self.model = model
         self.thread = thread or shared_thread()
         self._params = [p for p in model.parameters() if p.requires_grad]
         self._masters = [nn.Parameter(p.detach().to(optim_dtype, copy=True)) for p in self._params]
-        self._widen = widen
-        for master in () if widen else self._masters:
-            master.grad_dtype = None  # any
         self._register: Register[Weights] = Register(self._snapshot(), depth)
         self._ticket: Ticket[Weights] | None = None
 
@@ -130,7 +124,7 @@ class Pipelined:
         ticket.value.keep(grads)
         for master, grad in zip(self._masters, grads, strict=True):
             if grad is not None:
-                grad = grad.to(master.dtype) if self._widen else grad
+                grad = grad.to(master.dtype)
                 master.grad = grad if master.grad is None else master.grad + grad
         step_fn()
         self._register.apply(ticket, lambda _: self._snapshot())

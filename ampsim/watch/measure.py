@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.probe.counting import DTYPES, counter_of_many, exponent_counts
+from ampsim.probe.counting import DTYPES, counts_of_each
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -65,11 +65,9 @@ def exponents(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Counts]:
         if grad.dtype in DTYPES and grad.numel():
             devices.setdefault(grad.device, []).append((name, grad.float() / scale.to(grad.device)))
     found = []
-    for device, pairs in devices.items():
-        values = [value for _, value in pairs]
-        together = counter_of_many(device)
-        counts = together(values) if together else torch.stack([exponent_counts(value) for value in values])
-        found.append(Counts([name for name, _ in pairs], counts))
+    for pairs in devices.values():
+        names, values = [name for name, _ in pairs], [value for _, value in pairs]
+        found.append(Counts(names, counts_of_each(values)))
     return found
 
 

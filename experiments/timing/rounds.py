@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
-WARM_UP = 3  # rounds that do not count: Triton compiles, optimizers make their state
+WARM_UP = 3  # rounds that do not count: optimizers make their state
 
 
 def in_turn(

@@ -10,14 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.probe import Histogram, counting
-from ampsim.probe.counting import counter_of_many, exponent_counts
+from ampsim.probe.counting import counts_of_each, exponent_counts
 from tests.examples import examples
 from tests.probe.helpers import EVERY_16, HALVES, random_bits, reference, same
 
 
 def check(*tensors):
     """Each tensor alone, and all at once."""
-    rows = counter_of_many(torch.device("cpu"))(list(tensors))
+    rows = counts_of_each(list(tensors))
     for values, row in zip(tensors, rows, strict=True):
         expected = reference(values)
         same(Histogram.of(values), expected)
@@ -80,7 +80,7 @@ def test_subnormals_count_where_the_cpu_flushes():
         pytest.skip("this CPU keeps subnormals")
     try:
         alone = [exponent_counts(values).numpy() for values in tensors]
-        together = counter_of_many(torch.device("cpu"))(tensors).numpy()
+        together = counts_of_each(tensors).numpy()
     finally:
         torch.set_flush_denormal(False)
     for one, row, wanted in zip(alone, together, expected, strict=True):

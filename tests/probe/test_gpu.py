@@ -39,13 +39,10 @@ class Training:
 
 
 @on_both
-@pytest.mark.parametrize("singly", [False, True])  # without Triton
-def test_counts_are_the_cpus_and_nothing_waits(device, singly, monkeypatch):
-    if singly:
-        monkeypatch.setattr("ampsim.probe.batch.counter_of_many", lambda _: None)
+def test_counts_are_the_cpus_and_nothing_waits(device):
     training, rows = Training(device), []
     with Probe(training.model, scale=SCALE, activations=True) as probe:
-        training.backward()  # compiles
+        training.backward()
         probe.drain()
         with no_waits(device):
             for _ in range(STEPS):

@@ -1,16 +1,12 @@
-"""What several test files of the scaler and of the kernels share."""
+"""What several test files of the scaler share."""
 
 import math
 import os
 import subprocess
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from unittest import mock
 
-import numpy as np
-import pytest
 import torch
 
 import ampsim
@@ -60,39 +56,3 @@ def no_waits(device):
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-# --------------------------------------------------------------------------------------------- Triton's kernels
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # see test_kernels
-DEVICE = "cpu" if INTERPRETED or not torch.cuda.is_available() else "cuda"
-
-
-def kernel_on_device(test):
-    """Mark a test that runs kernels: in Triton's interpreter, or on a device."""
-    return (pytest.mark.peer("triton") if INTERPRETED else pytest.mark.gpu)(test)
-
-
-def compiles(test):
-    """Mark a test that compiles kernels for a device that need not be there."""
-    interpreted = pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
-    return pytest.mark.peer("triton")(interpreted(test))
-
-
-def compiled(kernel, signature, constants, capability, options):
-    """Return what a kernel becomes for GPUs of a compute capability, by stage; the cache is an empty one."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    source = ASTSource(kernel, signature, constants)
-    with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, TRITON_CACHE_DIR=cache):
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    return made.asm
-
-
-def drawn(seed, sizes, magnitude, dtype=torch.float32):
-    """Return normally distributed tensors of these sizes on the kernels' device, without inf."""
-    random, top = np.random.default_rng(seed), torch.finfo(dtype).max
-    made = (torch.from_numpy(random.standard_normal(size) * magnitude).clamp(-top, top).to(dtype) for size in sizes)
-    return [values.nan_to_num(posinf=top, neginf=-top).to(DEVICE) for values in made]

@@ -215,6 +215,19 @@ def test_float64_is_not_rounded(device, kind, scale):
 
 
 @on_both
+@pytest.mark.parametrize("gradient", [1.0, 49152.0])  # the norm is no float16 number, and is beyond the largest
+def test_a_norm_is_wider_than_float16(device, gradient):
+    param = torch.nn.Parameter(torch.zeros(3, device=device, dtype=torch.float16))
+    optimizer, scaler = OPTIMIZERS["SGD"]([param]), GradScaler(device, init_scale=2.0**16)
+    scaler.scale(torch.ones((), device=device))
+    param.grad = torch.full_like(param, gradient)
+    norm = scaler.unscale_and_clip_(optimizer, 1.0)
+    assert norm.item() == pytest.approx(gradient * 3**0.5 / 2**16, rel=1e-6)
+    scaler.step(optimizer)
+    assert not scaler.last_step.skipped
+
+
+@on_both
 def test_a_skipped_first_step_leaves_no_momentum(device):
     param = torch.nn.Parameter(torch.zeros(1 << 20, device=device))
     optimizer = torch.optim.SGD([param], lr=1.0, momentum=0.5, fused=True)

@@ -1,6 +1,6 @@
 """An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from operator import attrgetter, length_hint
 
 import numpy as np
@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 from ampsim.core.torch_model import refusals
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
-Numbers = bytes  # one of each tensor, int64: its elements, or its address
 
 
 class PlainGroups(Groups):
@@ -86,11 +85,6 @@ def are_plain(grads: list[Tensor]) -> bool:
         return alike and all(map(Tensor.is_contiguous, grads))  # as no sparse COO one is
     except RuntimeError:  # of other layouts
         return False
-
-
-def numbers(of: Callable[[Tensor], int], tensors: Sequence[Tensor]) -> Numbers:
-    """Return a number of each tensor, as bytes: they are hashed, compared and sent sooner than Python's numbers."""
-    return np.fromiter(map(of, tensors), np.int64, len(tensors)).tobytes()
 
 
 def check_separate(groups: Groups) -> None:

@@ -5,27 +5,19 @@ Unscaling and clipping are multiplications by numbers that are known before the 
 fused optimizer one read, for norm and check together, is enough: the rest is folded into ``grad_scale``.
 """
 
-import functools
 import math
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ampsim.torch.gradients.collect import Groups, PlainGroups, are_plain
+from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, sum_of_squares
 
-if TYPE_CHECKING:
-    from ampsim.torch.gradients.kernels import Checked
-
-T = TypeVar("T")
 OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
-UpdateOn = Callable[[torch.device], Any]  # of what `kernels.check` is told of an update
 
 EXACT_CHECK = {"cpu"}
 """Where torch's own check looks at gradients as they are. On CUDA it rounds float64 to float32 first."""
-KERNEL_DEVICES = {"cuda"}
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
@@ -58,19 +50,17 @@ def check_and_multiply_(groups: Groups, inverse_on: OnDevice, found: FoundInf) -
 def multiply_and_check_(groups: Groups, inverse_on: OnDevice, found: FoundInf, *, below_one: bool) -> None:
     """Multiply by the inverse scale in place; set a flag to 1 if any product is not finite in its own dtype.
 
-    That is so of every gradient that was not finite. On CUDA one read and write. On the CPU torch's kernel, and one
-    more read where the scale may be below one, so that a finite gradient may have left its format.
+    That is so of every gradient that was not finite. On the CPU torch's kernel, and one more read where the scale may
+    be below one, so that a finite gradient may have left its format. Elsewhere a product, and one more read.
     """
     recording = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)  # noqa: SLF001, FBT003 - what torch.no_grad() does, in a sixth of the time
     try:
         for (device, dtype), grads in groups.items():
-            kind, inverse = device.type, inverse_on(device)
+            inverse = inverse_on(device)
             if device not in found:
                 found[device] = torch.zeros_like(inverse)
-            if kind in KERNEL_DEVICES and _multiplied_on_cuda(grads, inverse, found[device]):
-                continue
-            exact = kind in EXACT_CHECK
+            exact = device.type in EXACT_CHECK
             if exact:
                 torch._amp_foreach_non_finite_check_and_unscale_(grads, found[device], inverse)
             else:
@@ -90,9 +80,7 @@ def check(groups: Groups, found: FoundInf) -> None:
     are small it looks at once: what it writes is in the cache still.
     """
     for (device, dtype), grads in groups.items():
-        if read := _read_on_cuda(grads):
-            found.join(read.found_inf)
-        elif device.type not in EXACT_CHECK:
+        if device.type not in EXACT_CHECK:
             found.join(_is_not_finite(largest(grads), dtype))
         elif not are_small(grads) and on_host(device, dtype) and math.isfinite(finite_if_all_are(grads)):
             found.join(torch.zeros((), device=device))
@@ -126,9 +114,7 @@ def largest(grads: list[Tensor]) -> Tensor:
 
     One read. In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
     """
-    if read := _read_on_cuda(grads):
-        return read.largest
-    wide = torch.float64 if grads[0].dtype is torch.float64 else torch.float32
+    wide = _wide(grads)
     filled = [grad for grad in grads if grad.numel()]
     if not filled:
         return torch.zeros((), dtype=wide, device=grads[0].device)
@@ -137,6 +123,10 @@ def largest(grads: list[Tensor]) -> Tensor:
     else:
         peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch for all of them
     return whole(torch.stack([peak.to(wide) for peak in peaks]).amax())
+
+
+def _wide(grads: list[Tensor]) -> torch.dtype:
+    return torch.float64 if grads[0].dtype is torch.float64 else torch.float32
 
 
 def whole(value: Tensor) -> Tensor:
@@ -173,14 +163,10 @@ def copied(tensor: Tensor, device: torch.device) -> Tensor:
 def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """Return the unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0.
 
-    Both have shape (), float32. One read. On CUDA the kernels take care of range. Elsewhere every gradient is finite
-    if the sum of squares is; on the CPU a sum that overflowed, as it may when a gradient exceeds 2^64, is looked at
-    again in float64; on other devices, and without Triton, that would be a wait, and the step is skipped although it
-    might have been saved.
+    Both have shape (), float32. One read. Every gradient is finite if the sum of squares is. On the CPU a sum that
+    overflowed, as it may when a gradient exceeds 2^64, is looked at again in float64. On other devices that would be a
+    wait, and the step is skipped although it might have been saved.
     """
-    reads = [_read_on_cuda(grads, inverse) for grads in groups.values()]
-    if groups and all(reads):
-        return _combined([read for read in reads if read], inverse.device)
     if all(on_host(device, dtype) for device, dtype in groups):
         number = norm_on_host(groups, 1.0)
         if number is None:
@@ -192,76 +178,6 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
     if norm.device.type == "cpu" and not norm.isfinite():
         return _norm_and_check_again(groups, inverse)
     return norm, (~norm.isfinite()).float()
-
-
-def _read_on_cuda(grads: list[Tensor], inverse: Tensor | None = None) -> "Checked | None":
-    """Read norm, check and largest gradient by Triton's kernels; None where they cannot be used."""
-
-    def read(kernels: Any) -> "Checked":
-        scale = None if inverse is None else copied(inverse, grads[0].device).reciprocal()
-        checked: Checked = kernels.norm_and_flag(grads, scale)
-        return checked
-
-    return _by_kernels(grads, read)
-
-
-@functools.cache
-def triton_kernels() -> Any:
-    """Import Triton, which nothing else needs, and the kernels."""
-    from ampsim.torch.gradients import kernels
-
-    return kernels
-
-
-def check_at_once(
-    groups: Groups, scale_on: OnDevice, max_norm: float | Tensor | None, update_on: UpdateOn, *, ours: bool
-) -> "Checked | None":
-    """Do `kernels.check` of gradients, where it says of them all that a step needs and, in a capture, knows them.
-
-    A step of `ours` takes them as the check does. torch's fused kernels write unscaled gradients in their own dtype,
-    where a narrower one than float32 may overflow. `max_norm` is what to clip to: shape () if a tensor, on any device.
-    """
-    ((device, dtype), grads), *more = groups.items()
-    if not ours and (more or dtype is not torch.float32 or device.type not in KERNEL_DEVICES):
-        return None
-    kernels, is_plain = triton_kernels(), isinstance(groups, PlainGroups) or are_plain(grads)
-    try:
-        if not (ours or (is_plain and kernels.available(device))):
-            return None
-        if isinstance(max_norm, Tensor):
-            max_norm = copied(max_norm.float(), device)
-        checked: Checked = kernels.check(grads, scale_on(device), max_norm, update_on(device))
-    except kernels.NewAddressesError:  # a graph's own gradients
-        return None
-    return checked
-
-
-def _multiplied_on_cuda(grads: list[Tensor], factor: Tensor, found: Tensor) -> bool:
-    """Multiply and check by Triton's kernels; False where they cannot be used."""
-
-    def multiply(kernels: Any) -> bool:
-        return all(map(kernels.is_dense, grads)) and kernels.multiply_and_flag(grads, factor, found) is None
-
-    return bool(_by_kernels(grads, multiply))
-
-
-def _by_kernels(grads: list[Tensor], work: Callable[[Any], T]) -> T | None:
-    if grads[0].device.type not in KERNEL_DEVICES:
-        return None
-    kernels = triton_kernels()
-    try:
-        return work(kernels) if kernels.takes(grads) else None
-    except kernels.NewAddressesError:  # a graph's own gradients: torch's kernels take addresses by value
-        return None
-
-
-def _combined(reads: list["Checked"], home: torch.device) -> tuple[Tensor, Tensor]:
-    """Combine the norms and the flags of several reads, on one device."""
-    if len(reads) == 1:
-        return reads[0].norm.to(home), reads[0].found_inf.to(home)
-    norms = torch.stack([read.norm.to(home) for read in reads])
-    flags = torch.stack([read.found_inf.to(home) for read in reads])
-    return torch.linalg.vector_norm(norms, dtype=torch.float64).float(), flags.amax()
 
 
 def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,9 +192,11 @@ def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tens
 
 
 def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
+    """Return the norm of each gradient in float32 at least: a float16 norm would overflow where no element does."""
+    wide = _wide(grads)
     if grads[0].device.type != "cpu":
-        return torch._foreach_norm(grads)  # noqa: SLF001 - one launch for all of them
-    return [torch.linalg.vector_norm(g) for g in grads]
+        return torch._foreach_norm(grads, 2, wide)  # noqa: SLF001 - one launch for all of them
+    return [torch.linalg.vector_norm(g, dtype=wide) for g in grads]
 
 
 @torch.no_grad()
@@ -286,8 +204,6 @@ def multiply_(groups: Groups, factor_on: OnDevice) -> None:
     """Multiply every gradient in place by a float32 number."""
     for (device, dtype), grads in groups.items():
         factor = factor_on(device)
-        if device.type in KERNEL_DEVICES and _multiplied_on_cuda(grads, factor, torch.zeros((), device=device)):
-            continue
         if dtype in (torch.float32, torch.float64):
             torch._foreach_mul_(grads, factor)
         else:  # on CUDA torch rounds the factor to the gradient's dtype first: 2^-25 is 0 in float16

@@ -47,10 +47,6 @@ class DeviceVersion(Version[Rule, State]):
     def inverse_on(self, device: torch.device) -> Tensor:
         return self.scale_on(device).double().reciprocal().float()
 
-    def state_on(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        self._wait()
-        return (self.scale, self.growth_tracker) if device == self.scale.device else None
-
     def keep(self, tensors: Iterable[Tensor]) -> None:
         if self.ready is not None:
             for tensor in tensors:
@@ -74,9 +70,6 @@ class DeviceVersion(Version[Rule, State]):
         return float(self.scale.item())
 
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
-        for successor in outcome.successors:
-            if successor.fits(self, rule, outcome.flags):  # it was read before, on a stream that this one is behind
-                return self._successor(*successor.state)
         return self._updated(rule, outcome.flags)
 
     @torch.inference_mode(mode=False)  # what is made here is multiplied by where gradients are wanted

@@ -26,25 +26,11 @@ class DeviceObservation:
     elements: int
 
 
-class Successor(NamedTuple):
-    """The state after an update of one version by one flag, made by the kernel that made the flag."""
-
-    version: "AnyVersion"
-    rule: Any
-    found_inf: Tensor
-    state: tuple[Tensor, Tensor]  # scale and growth tracker, shape (), float32 and int32
-
-    def fits(self, version: "AnyVersion", rule: Any, flags: list[Tensor]) -> bool:
-        """Tell whether an update of this version, by this rule and these flags, makes this state."""
-        return self.version is version and self.rule is rule and all(flag is self.found_inf for flag in flags)
-
-
 class Outcome(NamedTuple):
     """The findings of an iteration's optimizers in their gradients."""
 
     flags: list[Tensor]  # found_inf of each: (), float32, on any device
     observed: Sequence[DeviceObservation] = ()
-    successors: Sequence[Successor] = ()
     is_async: bool = True  # False: the next iteration uses the scale that this update makes, whatever the depth
 
 
@@ -73,10 +59,6 @@ class Version(Protocol[M, S]):
     def keep(self, tensors: Iterable[Tensor]) -> None:
         """Keep the memory of tensors from other streams until this stream is done with them, though they are freed."""
         return  # where there are no streams
-
-    def state_on(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """Return scale and growth tracker, shape (), float32 and int32, if they live on `device`; not to be written."""
-        return None
 
     @property
     def device(self) -> torch.device:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,15 +20,9 @@ from ampsim.core.torch_model import refusals
 from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.collect import Groups, PlainGroups
 from ampsim.torch.gradients.unscale import FoundInf
-from ampsim.torch.state.version import AnyVersion, Successor
-from ampsim.torch.step.fused_step import FusedStep
-from ampsim.torch.step.known_group import Read
+from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.ranks import Ranks
 from ampsim.torch.step.records import Record, Stage
-from ampsim.torch.threads.register import Register
-
-if TYPE_CHECKING:
-    from ampsim.torch.gradients.kernels import Checked
 
 T = TypeVar("T")
 _OPTIM = torch.optim.__path__[0]  # where torch's own steps are
@@ -77,7 +71,6 @@ class Means(NamedTuple):
     exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
     allow_fp16: bool
     ranks: Ranks | None  # that must know what was found before any steps
-    fused_step: FusedStep | None  # in the place of torch's kernels, where it can be
 
 
 @dataclass(eq=False, slots=True)
@@ -91,7 +84,6 @@ class OptimizerStep:
     means: Means
     overrides: Overrides
     show: Callable[[], None] | None  # the gradients to observers, before they are divided or checked
-    register: Register[AnyVersion] | None  # whose newest version the next update changes, if all goes in order
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -119,8 +111,6 @@ class OptimizerStep:
         if is_fused(record.optimizer):
             result = self._take_fused(args, kwargs)
         else:
-            if self.means.fused_step:
-                self.means.fused_step.tell_of(record.optimizer)
             if divides and record.stage is Stage.READY:
                 self.divide_gradients()
             result = self._take_plain(args, kwargs)
@@ -191,9 +181,6 @@ class OptimizerStep:
         if not groups:
             return torch.zeros(())
         home = next(iter(groups))[0]
-        if fused and (checked := self._check_at_once(groups, max_norm)):
-            self.record.folded, self.record.found_inf[home] = checked.divisor, checked.found_inf
-            return checked.norm
         on_host = home.type == version.device.type == "cpu"
         if on_host and fused and not isinstance(max_norm, Tensor) and max_norm > 0:
             norm = self._fold_on_host(groups, max_norm, home)
@@ -257,7 +244,7 @@ class OptimizerStep:
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
         record, scale = self.record, self.record.folded
-        if is_ready := record.stage is Stage.READY:
+        if record.stage is Stage.READY:
             if self.show:
                 self.show()
             groups = self._gradients(allow_fp16=True)
@@ -268,13 +255,7 @@ class OptimizerStep:
         state = getattr(self.record.optimizer, "state", None)
         state = state if isinstance(state, dict) else {}  # what is none of torch's optimizers may have none
         had_state = len(state)
-        read, record.read = record.read, None
-        if read and is_ready and _is_read_by_torch_alone(record.optimizer):
-            whole = len(read.grads) == sum(len(group["params"]) for group in record.optimizer.param_groups)
-            read = Read(*read[:3], is_new=whole)
-        ours = self.means.fused_step
-        step = partial(_call_fused, record.optimizer, scale, record, args, kwargs)
-        result = ours.within(step, record.optimizer, read) if ours else step()
+        result = _call_fused(record.optimizer, scale, record, args, kwargs)
         if not self.means.exact_torch and len(state) > had_state:
             self._drop_if_skipped(state, list(state)[had_state:])
         return result
@@ -294,30 +275,8 @@ class OptimizerStep:
             for param in made:
                 del state[param]
 
-    def _check_at_once(self, groups: Groups, max_norm: float | Tensor | None = None) -> "Checked | None":
-        """Read norm, flag, divisor and the next state in one launch, for a fused step; None where that cannot be."""
-        fused_step = self.means.fused_step
-        if self.means.exact_torch or not groups:
-            return None
-        ours = fused_step is not None and fused_step.takes(self.record.optimizer, groups)
-        newest = self.register and self.register.newest
-
-        def update_on(device: torch.device) -> Any:
-            state = newest.state_on(device) if newest else None
-            return (*state, self.rule) if state else None  # of a policy no state is on a device
-
-        checked = unscale.check_at_once(groups, self.version.scale_on, max_norm, update_on, ours=ours)
-        if newest and checked and checked.following:
-            self.record.successor = Successor(newest, self.rule, checked.found_inf, checked.following)
-        if ours and checked and isinstance(groups, PlainGroups):
-            self.record.read = Read(next(iter(groups.values())), *checked.places)
-        return checked
-
     def _check_for_kernel(self, groups: Groups, is_stepped: bool) -> FoundInf:
         found = FoundInf()
-        if not self.overrides.unscale_grads_ and (checked := self._check_at_once(groups)):
-            found[checked.found_inf.device] = checked.found_inf
-            return found
         if is_stepped:
             self._lay_out({device.type for device, _ in groups}, are_plain=isinstance(groups, PlainGroups))
         if self.overrides.unscale_grads_:

@@ -16,8 +16,7 @@ from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import Stage as Stage
 from ampsim.torch.gradients.unscale import FoundInf
 from ampsim.torch.state.device import event_on
-from ampsim.torch.state.version import DeviceObservation, Outcome, Successor
-from ampsim.torch.step.known_group import Read
+from ampsim.torch.state.version import DeviceObservation, Outcome
 from ampsim.torch.threads.register import Sync
 
 T = TypeVar("T")
@@ -32,8 +31,6 @@ class Record:
     stage: Stage = Stage.READY
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
-    successor: Successor | None = None  # what an update by these gradients alone makes
-    read: Read | None = None  # plain gradients as a kernel has read them, until the step
     is_held: bool = False  # some thread unscales or steps this optimizer now
     notes: dict[str, Any] = field(default_factory=dict)  # a client's own, beside torch's names
     shown: enum.Enum | None = None  # the stage as a client last wrote it
@@ -87,7 +84,7 @@ class Record:
         """Go to a stage by hand; what was found stays, and of READY what was left to do is forgotten."""
         self.stage = stage
         if stage is Stage.READY:
-            self.folded = self.observed = self.successor = self.read = None
+            self.folded = self.observed = None
 
 
 class StepRecords:
@@ -192,8 +189,7 @@ class StepRecords:
         records = [*self.of(ticket), *self._looked_at.values()]
         flags = [flag for record in records for flag in record.found_inf.values()]
         observed = [record.observed for record in records if record.observed is not None]
-        successors = [record.successor for record in records if record.successor is not None]
-        return Outcome(flags, observed, successors, is_async)
+        return Outcome(flags, observed, is_async)
 
     def close(self, ticket: int) -> None:
         """Forget this ticket and those before: they were updated. For a caller that has the lock."""
