@@ -1,7 +1,6 @@
 """What the machine and the laws say of loops, threads, ranks and logs."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from math import floor, isnan, log2, sqrt
 
@@ -83,14 +82,6 @@ def _read(code: str) -> list[bool]:
     """Return whether a rule's findings were right, in files that it was not written with, as readers judged them."""
     _, *found = map(json.loads, (ROOT / "docs" / "lint" / "measured.jsonl").read_text("utf-8").splitlines())
     return [each["true"] for each in found if each["code"] == code and each["sample"].startswith("unseen")]
-
-
-def _seen(pattern: str) -> str:
-    """Return how many of the defects that readers had found the rules found, as `docs/lint/README.md` has it."""
-    found = re.search(pattern, (ROOT / "docs" / "lint" / "README.md").read_text("utf-8"))
-    if found is None:
-        raise LookupError(f"docs/lint/README.md: expected {pattern!r}")
-    return f"{found['found']} of {found['all']}"
 
 
 def _corpus() -> set[str]:
@@ -235,6 +226,10 @@ NUMBERS: dict[str, Number | Formula] = {
     "logs.sft.steps": Number("whole_logs", lambda run: run.arm(SFT).the("steps"), ",d"),
     "logs.sft.skips": Number("whole_logs", lambda run: run.arm(SFT).the("skipped"), "d"),
     "logs.sft.bound": Number("whole_logs", lambda run: floor(run.arm(SFT).the("bound")), "d"),
+    "rt.interval": Number("ranks_training", lambda run: run.config["growth_interval"], "words"),
+    "rt.seeds": Number("ranks_training", lambda run: len(run.seeds), "words"),
+    "rt.start": Number("ranks_training", lambda run: 2.0 ** run.config["init_log2"], "2^"),
+    "rt.steps": Number("ranks_training", lambda run: run.config["steps"], "d"),
     "rt.apart.min": Number("ranks_training", lambda run: min(_apart(run)), ">=d"),
     "rt.apart.max": Number("ranks_training", lambda run: max(_apart(run)), "<=d"),
     "rt.nan.min": Number("ranks_training", lambda run: min(_nan(run)), ">=d"),
@@ -255,11 +250,6 @@ NUMBERS: dict[str, Number | Formula] = {
     "census.corpus": Formula(lambda: len(by_repository().keys() & _corpus()), ">=d"),
     "census.low": Formula(lambda: clustered([*by_repository().values()])[0], ">=%0"),
     "census.high": Formula(lambda: clustered([*by_repository().values()])[1], "<=%0"),
-    "lint.seen.first": Formula(lambda: _seen(r"\| together \| (?P<found>\d+) of (?P<all>\d+) "), "text"),
-    "lint.seen.now": Formula(lambda: _seen(r"\| together .* (?P<found>\d+) of (?P<all>\d+) \|\n"), "text"),
-    "lint.seen.fourth": Formula(
-        lambda: _seen(r"A fourth reading,[^:]*: of (?P<all>\d+) defects[^,]*, (?P<found>\d+) were"), "text"
-    ),
     "census.script": Number("census", lambda run: _of_kind(run, "script", wrong=True), "d"),
     "census.script.loops": Number("census", lambda run: _of_kind(run, "script", wrong=False), "d"),
     "census.package": Number("census", lambda run: _of_kind(run, "package", wrong=True), "d"),

@@ -126,10 +126,17 @@ def _atlas(law: str, outcomes: tuple[str, ...] = BROKEN, printed: str = "words")
     return Number("atlas", lambda run: _cells(run, law, outcomes), printed)
 
 
+def _deepspeed() -> list[int]:
+    """Return the clean step after a backoff at which each dialect of DeepSpeed grows; the interval is 3."""
+    return [row.grows_at for name, row in survey().items() if name.startswith("deepspeed")]
+
+
 NUMBERS: dict[str, Number | Formula] = {
     "dialects": Formula(lambda: len(survey()), "d"),
     "field.behaviours": Formula(lambda: len(set(survey().values())), "d"),
     "field.late": Formula(lambda: sum(row.grows_at in (4, 5) for row in survey().values()), "words"),
+    "field.deepspeed": Formula(lambda: len(_deepspeed()), "words"),
+    "field.deepspeed.late": Formula(lambda: sum(step > 3 for step in _deepspeed()), "words"),
     "field.factors": Formula(
         lambda: sum(
             (rule.growth_factor, rule.backoff_factor) != (2.0, 0.5) for rule in map(dialects.get, dialects.names())
@@ -143,6 +150,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
     "atlas.scalers": Number("atlas", lambda run: len(installed(run)), "d"),
     "atlas.packages": Number("atlas", lambda run: len({row["requirement"] for row in installed(run)}), "d"),
+    "atlas.keras": Number("atlas", lambda run: sum(row["class"] == "keras-jax" for row in installed(run)), "words"),
     "atlas.patched": Number("atlas", lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"),
     "atlas.laws": Number("atlas", lambda run: len(run.arm("laws").first["sentences"]), "d"),
     "atlas.unasked": Formula(lambda: len(UNASKED), "words"),

@@ -110,6 +110,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "t10.1": theory(lambda run: case(run, "T10: G=50, H=1, refilled at growth", "skip rate")["predicted"], "%2"),
     "t10.2": theory(lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["predicted"], "%2"),
     "real.steps": real(real_steps, ",d"),
+    "real.intervals": real(lambda run: len(run.config["growth_intervals"]), "words"),
+    "real.levels": Formula(lambda: len(level_zs()), "words"),
     "real.seeds": real(lambda run: len(run.seeds), "words"),
     "real.z": real(worst_z, ".1f"),
     "real.z.both": on_both(worst_z, ".1f"),
