@@ -34,7 +34,7 @@ def page(run: Result) -> str:
         "peers": [{name: plain(in_words(peer).get(name)) for name in KEPT} for peer in peers],
     }
     body = f"<style>{_text('atlas_page.css')}</style>\n{_text('atlas_page.html')}"
-    return assemble(TITLE, [_text("atlas_page.js")], data, body, plots=False)
+    return assemble(TITLE, [_text("atlas_page.js")], data, body)
 
 
 def in_words(peer: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ def report(history: History) -> str:
               for key, value in history.settings.items()}  # fmt: skip
     name = PurePath(history.source).name or history.source
     body = [
-        f"<style>{asset('report.css')}</style>",
+        f"<style>{asset('uPlot.min.css')}\n{asset('report.css')}</style>",
         f"<header><h1>{escape(name)}</h1>",
         f'<p class="faint">What the loss scale did, {where(steps.min(), steps.max(), history.unit)}</p></header>',
         *_diagnosis(explanation),
@@ -45,8 +45,9 @@ def report(history: History) -> str:
         "findings": [[each.heading, each.step] for each in wrong],
         "exponents": layers and layers.to_json(),
     }
+    uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
     scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
-    return assemble(f"{name}: what the loss scale did", scripts, data, "\n".join(body))
+    return assemble(f"{name}: what the loss scale did", [uplot, *scripts], data, "\n".join(body))
 
 
 def _diagnosis(explanation: Explanation) -> Iterator[str]:

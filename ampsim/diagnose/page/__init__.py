@@ -1,1 +1,1 @@
-"""Pages of HTML that need nothing else: the frame, the style and the plotting library that they share."""
+"""Pages of HTML that need nothing else: the frame and the style that they share, and the parts of a report."""

@@ -17,8 +17,8 @@ import numpy.typing as npt
 HERE = Path(__file__).parent
 
 
-def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plots: bool = True) -> str:
-    """Return a page: body, in which the caller has escaped what others wrote, data, uPlot if it `plots`, the scripts.
+def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str:
+    """Return a page: body, in which the caller has escaped what others wrote, data, and the scripts.
 
     Raises:
         ValueError, TypeError: data that is no JSON, such as inf (see `packed`), or a script that would end early.
@@ -26,13 +26,12 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str, *, plo
     for script in scripts:
         if "</script" in script.lower() or "<!--" in script:
             raise ValueError("a script with '</script' or '<!--': expected neither; write '<\\/script' in a string")
-    uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
     page = Template(asset("page.html")).substitute(
         title=escape(title),
-        style=f"{asset('uPlot.min.css') * plots}\n{asset('page.css')}",
+        style=asset("page.css"),
         body=body,
         data=to_json(data),
-        scripts="\n".join(f"<script>{script}</script>" for script in (*[uplot] * plots, *scripts)),
+        scripts="\n".join(f"<script>{script}</script>" for script in scripts),
     )
     return page.encode(errors="replace").decode()  # a lone surrogate in a name could not be written
 

@@ -44,7 +44,7 @@ def playground() -> str:
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items()]
     body = f"<style>{_text('playground.css')}</style>\n{_text('playground.html')}"
     scripts = [_text(name) for name in SCRIPTS]
-    return assemble("Loss scaler playground", scripts, {"runs": runs, "torch": settings()}, body, plots=False)
+    return assemble("Loss scaler playground", scripts, {"runs": runs, "torch": settings()}, body)
 
 
 def settings(**changes: float) -> dict[str, float | None]:
