@@ -48,7 +48,7 @@ BARE = {
     "card": ([], 2, "pip install 'ampsim[torch,card]'"),
     "dialects": ([], 0, "torch.amp.GradScaler"),
     "replay": (["torch.amp.GradScaler", "010"], 0, "32768.0"),
-    "sweep": ([".", "torch.amp.GradScaler", "--jobs", "1"], 0, "1,000 steps of 1 traces"),
+    "sweep": ([".", "torch.amp.GradScaler"], 0, "1,000 steps of 1 traces"),
     "traces": (["export", "vectors.jsonl"], 0, "vectors.jsonl: version"),
 }
 
