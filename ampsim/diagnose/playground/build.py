@@ -28,7 +28,7 @@ RUNS = {
     ),
     "residual dynamic": (
         "Residual network that diverges, 128 steps",
-        "At the end the forward pass overflows, so each step is skipped at any scale.",
+        "From step 60 on, no gradient element is finite in fp16, so each step overflows at any scale.",
     ),
 }
 """Arm of the experiment -> the title of its run, and what to know about it."""
