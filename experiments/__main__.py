@@ -21,7 +21,7 @@ from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
 
 with needing("experiments"):
-    from experiments.runner import everything, provenance, reproduced, template
+    from experiments.runner import everything, reproduced, template
     from experiments.runner.cli import main as run_one
     from experiments.runner.cli import refuse
     from experiments.runner.experiment import Experiment, UsageError, stems
@@ -95,17 +95,11 @@ def reproduction(name: str, options: Sequence[str]) -> int:
         else:
             judged = list(verdicts.judge_all(folder if options or folder.exists() else None))
             console.print(verdicts.table(judged), markup=False)
-            print(known_before(folder) if options or folder.exists() else "no data of this machine")
+            if not options and not folder.exists():
+                print("no data of this machine")
     except (UsageError, BusyError, DamagedFileError, OSError) as error:
         return refuse(f"experiments {name}", error)
     return 0
-
-
-def known_before(folder: Path) -> str:
-    """Return how many files of a folder were made when the claims were already what they are."""
-    found = [records.read_provenance(path) for path in sorted(folder.glob("*.jsonl"))]
-    frozen = sum(origin.get("claims_sha256") == provenance.claims_sha256() for origin in found)
-    return f"{folder}: {frozen} of {len(found)} files were made after the claims had their present form"
 
 
 def compare_bits(options: Sequence[str]) -> int:

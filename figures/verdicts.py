@@ -17,8 +17,8 @@ from figures.claims import CLAIMS, Claim
 
 HERE = "here"
 VERDICTS = "verdicts.jsonl"
-# What the evidence bears of a claim that says more. A claim is frozen by a hash, with which data was made; so it stays
-# as it was, and this is said behind it.
+# What the data supports of a claim that says more. A claim stays as it was when new seeds were tried on it, and this is
+# said behind it.
 NARROWER = {
     "adversary.ours": "Of those that were drawn.",
     "threads.ours": "At depths 1 and 4, four intervals.",
@@ -87,7 +87,7 @@ def write(folder: Path, path: Path) -> int:
         folder: A folder of data files.
         path: File to write, replaced at once.
     """
-    kept = ("commit", "cpu", "device", "versions", "kernels", "bits", "claims_sha256", "date")
+    kept = ("commit", "cpu", "device", "versions", "kernels", "bits", "date")
     origins = {data.stem: records.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))}
     files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
     rows = [*_rows(judge_folder(folder))]

@@ -60,19 +60,6 @@ def origins(stems: Iterable[str]) -> dict[str, Record]:
     return {stem: load(stem).provenance for stem in stems if stem != "traces" and "@" not in stem}
 
 
-def claims_sha256() -> str:
-    """Return the hash of the claims and of what they are made of, which data made later has in its header."""
-    from experiments.runner import provenance  # it loads what runs experiments
-
-    return provenance.claims_sha256()
-
-
-def known_before(stems: Iterable[str]) -> list[str]:
-    """Return those stems whose data was made when the claims were what they are now; traces were not."""
-    frozen = claims_sha256()
-    return [stem for stem in stems if stem != "traces" and load(stem).provenance.get("claims_sha256") == frozen]
-
-
 def stale(stems: Iterable[str]) -> list[str]:
     """Name the data files that their experiments would not write today, each with the reason and the cure.
 

@@ -33,7 +33,6 @@ def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str
         "commit": commit,
         "dirty": None if commit is None or changes is None else bool(changes),
         "source_sha256": source_sha256(stem),
-        "claims_sha256": claims_sha256(),
         "config": config,
         "seeds": list(config["seeds"]),
         "inputs_sha256": dict(inputs),
@@ -91,14 +90,6 @@ def source_sha256(stem: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(sources(Experiment(stem).path)):
         digest.update(f"{path.parent.name}/{path.name}\0{_parsed(path.read_bytes())[0]}\0".encode())
-    return digest.hexdigest()
-
-
-def claims_sha256() -> str:
-    """Return the sha256 of the claims, and of the quantities that they judge: data made later was not known to them."""
-    digest = hashlib.sha256()
-    for name in ("claims.py", "quantities.py"):
-        digest.update(essence(ast.parse((ROOT / "figures" / name).read_bytes())).encode())
     return digest.hexdigest()
 
 

@@ -84,7 +84,7 @@ def test_a_record_names_what_made_it(path: Path) -> None:
     assert rows[1] == {"arm": "power 1", "seed": 1, "settings": {"power": 1}, "loss": [1.1] * 3}
     wanted = {"script", "argv", "commit", "dirty", "config", "seeds", "inputs_sha256", "versions", "platform"}
     assert wanted | {"cpu", "device", "threads", "date", "unit_seconds", "source_sha256"} <= origin.keys()
-    assert {"claims_sha256", "kernels", "bits"} <= origin.keys()
+    assert {"kernels", "bits"} <= origin.keys()
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
 
 
