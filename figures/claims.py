@@ -530,13 +530,6 @@ def rules_interval(run: Result) -> Finding:
     return Finding(f"{rates[0]} and {rates[1]} % skipped", short.min("skip_rate") > 0.1, long.max("skip_rate") <= 0.01)
 
 
-@claim("default.grows", "torch_default", "In a run of more than three of its intervals torch's default grows")
-def default_grows(run: Result) -> Finding:
-    grown = q.growths(run)
-    skips = [len(row["found_inf"]) for row in run.records]
-    return Finding(f"{spread(grown, 2)} growths, {spread(skips, 2)} skips", min(grown) >= 3, run.steps > 3 * 2000)
-
-
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
 
 

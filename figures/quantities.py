@@ -4,7 +4,6 @@ import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import pairwise
 from math import hypot, sqrt
 from statistics import fmean
 from typing import Any
@@ -271,11 +270,6 @@ def gpt_apart(run: Result) -> float:
 def more_loss(run: Result, arm: str) -> NDArray[np.float64]:
     """Return how much higher the loss ends than in float32, per seed; a seed has the same weights and batches."""
     return run.arm(arm).numbers("final_loss") - run.arm("fp32").numbers("final_loss")
-
-
-def growths(run: Result) -> list[int]:
-    """Return how often the scale grew, per run."""
-    return [sum(after > before for (_, before), (_, after) in pairwise(row["scale_changes"])) for row in run.records]
 
 
 def half_width(sample: NDArray[np.float64]) -> float:

@@ -8,13 +8,12 @@ from statistics import fmean
 from ampsim.core.machine import Rule
 from ampsim.core.theory import bad_step_drift, critical_bad_rate, trade_off
 from figures.claims import NEAR
-from figures.quantities import at_share, flushed, growths, half_width, last_scales, more_loss
+from figures.quantities import at_share, flushed, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
 from paper.values import Formula, Number
 
 heat = partial(Number, "exponent_heatmap")
 rules = partial(Number, "rules_trained")
-default = partial(Number, "torch_default")
 storm = partial(Number, "overflow_storm")
 hist = partial(Number, "gradient_histogram")
 
@@ -115,11 +114,6 @@ NUMBERS: dict[str, Number | Formula] = {
     "rules.logmax.stuck": rules(
         lambda run: len(run.seeds) - run.arm("LogMax as published").known("left_plateau"), "words"
     ),
-    "default.steps": default(lambda run: run.config["steps"], ",d"),
-    "default.grown": default(lambda run: common(growths(run)), "words"),
-    "default.new.min": Number(f"torch_default{NEW}", lambda run: min(run.arm("torch").skips()), ">=words"),
-    "default.new.max": Number(f"torch_default{NEW}", lambda run: max(run.arm("torch").skips()), "<=words"),
-    "default.skips": default(lambda run: common(run.arm("torch").skips()), "words"),
     "rules.headroom.1": rules(lambda run: run.arm("headroom 1 bit").mean("skip_rate"), "%1"),
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     **{
