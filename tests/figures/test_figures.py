@@ -44,23 +44,23 @@ def test_a_figure_as_a_pdf(tmp_path: Path) -> None:
 
 
 def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of_positions(tmp_path: Path) -> None:
-    provenance, rows = records.read(results.CPU / "spikes.jsonl")
-    for device, stem in (("cpu", "spikes"), ("some-gpu", "spikes"), ("half", "other")):
+    provenance, rows = records.read(results.CPU / "threads.jsonl")
+    for device, stem in (("cpu", "threads"), ("some-gpu", "threads"), ("half", "other")):
         kind = {"type": "cpu" if device == "cpu" else "cuda", "name": f"Device {device}"}
         records.write(tmp_path / device / f"{stem}.jsonl", {**provenance, "device": kind}, rows)
-    found = cli.sources("spikes", tmp_path)
+    found = cli.sources("threads", tmp_path)
     assert [path.name for path in found] == ["cpu", "some-gpu"]
     assert cli.sources("state_machine", tmp_path) == [tmp_path / "cpu"]
     with _style.style():
-        figure = rendering.draw("spikes", found[1])
+        figure = rendering.draw("threads", found[1])
         before = [edge for axes in figure.axes for edge in axes.get_position().bounds]
         _style.settle(figure)
     assert figure.texts[-1].get_text() == "CUDA: Device some-gpu"
     after = [edge for axes in figure.axes for edge in axes.get_position().bounds]
     assert after != before  # the layout did move them; its solver's last bits are not to reach the file
     assert after == pytest.approx([round(edge, 5) for edge in after], abs=1e-12)
-    paths = rendering.render("spikes", tmp_path, found[1])
-    assert [path.name for path in paths] == ["spikes.some-gpu.svg"]
+    paths = rendering.render("threads", tmp_path, found[1])
+    assert [path.name for path in paths] == ["threads.some-gpu.svg"]
 
 
 def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:
@@ -97,15 +97,15 @@ def test_own_data_is_drawn_beside_its_file_or_where_one_asks(
 ) -> None:
     own, out = tmp_path / "own.jsonl", tmp_path / "out"
     out.mkdir()
-    provenance, rows = records.read(results.CPU / "spikes.jsonl")
+    provenance, rows = records.read(results.CPU / "threads.jsonl")
     records.write(own, {**provenance, "device": {"type": "cpu", "name": "my own"}}, rows)
-    committed = (_style.HERE / "spikes.svg").read_bytes()
-    assert cli.main(["spikes", "--data", str(own)]) == 0
+    committed = (_style.HERE / "threads.svg").read_bytes()
+    assert cli.main(["threads", "--data", str(own)]) == 0
     assert str(tmp_path / "own.svg") in capsys.readouterr().out
-    assert cli.main(["spikes", "--data", str(own), "--out", str(out)]) == 0
+    assert cli.main(["threads", "--data", str(own), "--out", str(out)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"own.jsonl", "own.svg", "out"}
     assert (out / "own.svg").read_bytes() == (tmp_path / "own.svg").read_bytes() != committed
-    assert (_style.HERE / "spikes.svg").read_bytes() == committed
+    assert (_style.HERE / "threads.svg").read_bytes() == committed
 
 
 def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,10 +114,10 @@ def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "text.jsonl").write_text("words\n")
     crash = str(results.CPU / "scale_crash.jsonl")
     for stem, file, shown in (
-        ("spikes", crash, "made by scale_crash"),
+        ("threads", crash, "made by scale_crash"),
         ("scale_crash", str(tmp_path / "poor.jsonl"), "poor.jsonl"),
-        ("spikes", str(tmp_path / "text.jsonl"), "text.jsonl, line 1"),
-        ("spikes", str(tmp_path / "none.jsonl"), "none.jsonl"),
+        ("threads", str(tmp_path / "text.jsonl"), "text.jsonl, line 1"),
+        ("threads", str(tmp_path / "none.jsonl"), "none.jsonl"),
     ):
         assert cli.main([stem, "--data", file]) == 1
         error = capsys.readouterr().err
@@ -130,10 +130,10 @@ def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureF
     "argv",
     [
         ["--data", "x.jsonl"],
-        ["spikes", "--out", "x"],
-        ["spikes", "--check", "--data", "x.jsonl"],
-        ["spikes", "--check", "--pdf"],
-        ["spikes", "--data", "."],
+        ["threads", "--out", "x"],
+        ["threads", "--check", "--data", "x.jsonl"],
+        ["threads", "--check", "--pdf"],
+        ["threads", "--data", "."],
         ["scale_crush"],
         ["--chek"],
     ],
@@ -147,15 +147,15 @@ def test_a_folder_is_drawn_where_one_asks_and_what_its_data_does_not_allow_is_th
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = tmp_path / "cpu", tmp_path / "out"
-    for stem, kept in (("spikes", 10), ("scale_crash", 3)):
+    for stem, kept in (("threads", 48), ("scale_crash", 3)):
         provenance, rows = records.read(results.CPU / f"{stem}.jsonl")
         records.write(data / f"{stem}.jsonl", {**provenance, "device": {"type": "cpu", "name": "mine"}}, rows[:kept])
-    assert cli.main(["spikes", "scale_crash", "state_machine", "--data", str(data), "--out", str(out)]) == 0
+    assert cli.main(["threads", "scale_crash", "state_machine", "--data", str(data), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "2 of 3: scale_crash: NOT DRAWN, the committed one stands for it: ValueError" in said
-    assert [same(out / name) for name in ("scale_crash.svg", "state_machine.svg", "spikes.svg")] == [True, True, False]
-    page = _gallery.page(["spikes", "overhead"], data, results.CPU, folder=out)
-    assert f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/spikes.jsonl`](../cpu/spikes.jsonl): 10 records" in page
+    assert [same(out / name) for name in ("scale_crash.svg", "state_machine.svg", "threads.svg")] == [True, True, False]
+    page = _gallery.page(["threads", "overhead"], data, results.CPU, folder=out)
+    assert f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/threads.jsonl`](../cpu/threads.jsonl): 48 records" in page
     assert "experiments/data/cpu/overhead.jsonl" in page
 
 

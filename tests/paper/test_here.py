@@ -82,7 +82,7 @@ def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(check
     committed, here = checkout / "experiments" / "data" / "cpu", checkout / "build" / "here" / "data" / "cpu"
     plant(committed / "crash_signals.jsonl", here / "crash_signals.jsonl", silence)
     plant(committed / "rules_trained.jsonl", here / "rules_trained.jsonl", never)
-    plant(committed / "spikes.jsonl", here / "spikes.jsonl", lambda row: None)
+    plant(committed / "threads.jsonl", here / "threads.jsonl", lambda row: None)
     figures = ("figures", "crash_signals", "rules_trained", "--data", str(here), "--out", "build/here/figures")
     commands = (figures, ("paper", "--here"), ("experiments", "records"), ("experiments", "claims"))
     _, paper, equal, claims = run(checkout, *commands)
