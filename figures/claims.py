@@ -564,15 +564,6 @@ def storm(run: Result) -> Finding:
     )
 
 
-@claim("signals", "crash_signals", "Of seven signals watched from the first step at least six give false alarms")
-def signals_alarm_falsely(run: Result) -> Finding:
-    calm = [row for row in run.records if row["crash_step"] is None]
-    signals = list(run.records[0]["alarms"])
-    false = {signal: sum(bool(row["alarms"][signal]) for row in calm) for signal in signals}
-    now = ", ".join(f"{signal}: {count}" for signal, count in false.items())
-    return Finding(f"in {len(calm)} calm runs {now}", len(signals) == 7, sum(map(bool, false.values())) >= 6)
-
-
 @claim("policies.headroom", "policies", "One bit of margin leaves no more bits unused than torch's rule does")
 def policies_headroom(run: Result) -> Finding:
     margin, backoff = q.policy_room(run, "headroom 1 bit"), q.policy_room(run, "backoff G=2000")

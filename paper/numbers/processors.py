@@ -27,12 +27,6 @@ def same_operations() -> int:
     return sum(len({row[name] for row in found}) == 1 for name in found[0])
 
 
-def alarms(run: Result) -> str:
-    """Return in how many calm runs large activations were a false alarm."""
-    calm = [row for row in run.records if row["crash_step"] is None]
-    return f"{sum(bool(row['alarms']['activation > 2^14']) for row in calm)} of {len(calm)}"
-
-
 def crashes(run: Result) -> str:
     """Return how many seeds crashed at each of four learning rates."""
     return ", ".join(str(run.arm(f"fp16 lr={rate}").known("crash_step")) for rate in ("0.03", "0.035", "0.04", "0.05"))
@@ -57,7 +51,6 @@ def depth_4(run: Result, column: str, digits: int, factor: float = 1.0) -> str:
 
 ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("crashes of five seeds at rates .03, .035, .04, .05", "scale_crash", crashes, "text"),
-    ("calm runs with a false alarm of large activations", "crash_signals", alarms, "text"),
     ("sigmoid network, loss in float32", "sigmoid_underflow", lambda run: run.arm("fp32").mean("train_loss"), ".3f"),
     ("the same, dynamic, $G = 50$", "sigmoid_underflow", lambda run: run.arm("dynamic G=50").mean("train_loss"), ".3f"),
     ("residual network at $2^16$, loss above float32's", "static_sweep",

@@ -6,7 +6,6 @@ from statistics import fmean, median
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
 from ampsim.core.theory import recovery
-from ampsim.records import Record
 from figures.quantities import gpt_apart, leading, per_policy, policy_room
 from figures.results import ArmRecords, Result
 from paper.values import Number
@@ -16,7 +15,6 @@ gpt = partial(Number, "gpt_fp16")
 resnet = partial(Number, "resnet_fp16")
 crash = partial(Number, "scale_crash")
 policies = partial(Number, "policies")
-signals = partial(Number, "crash_signals")
 
 
 def elements(arm: ArmRecords) -> int:
@@ -46,32 +44,6 @@ def recoveries(run: Result) -> list[int]:
     return [recovery(rule, skips, int(skips)).steps - int(steps) for skips in per_policy(run, FIFTY, "fall_skips")]
 
 
-# crash_signals: alarms of each signal, watched from the first step or from the tenth on
-
-BUDGET = "T1 budget exceeded"
-
-
-def runs_of(run: Result, *, crashed: bool) -> list[Record]:
-    """Return the runs that crash, or those that do not."""
-    return [row for row in run.records if (row["crash_step"] is not None) is crashed]
-
-
-def raised(run: Result, signal: str, watched: str = "alarms_from_10") -> int:
-    """Return in how many runs that do not crash a signal raises an alarm."""
-    return sum(bool(row[watched][signal]) for row in runs_of(run, crashed=False))
-
-
-def false_signals(run: Result) -> int:
-    """Return how many signals that are watched from the first step raise an alarm in a run that does not crash."""
-    return sum(raised(run, name, "alarms") > 0 for name in run.records[0]["alarms"])
-
-
-def warned(run: Result, signal: str, least: int = 0) -> int:
-    """Return in how many runs that crash a signal raises an alarm this many steps before, or more."""
-    found = ((row["alarms_from_10"][signal], row["crash_step"]) for row in runs_of(run, crashed=True))
-    return sum(bool(alarms) and step - alarms[0][0] >= least for alarms, step in found)
-
-
 NUMBERS: dict[str, Number] = {
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
     "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
@@ -97,19 +69,6 @@ NUMBERS: dict[str, Number] = {
     "resnet.fp32": resnet(lambda run: run.arm("fp32").mean("test_loss")),
     "resnet.global.unscaled": resnet(lambda run: run.arm("global unscaled").mean("test_loss")),
     "resnet.global.dynamic": resnet(lambda run: run.arm("global dynamic").mean("test_loss")),
-    "signals.calm": signals(lambda run: len(runs_of(run, crashed=False)), "words"),
-    "signals.crashed": signals(lambda run: len(runs_of(run, crashed=True)), "words"),
-    "signals.false": signals(false_signals, "words"),
-    "signals.t1.start": signals(lambda run: raised(run, BUDGET, "alarms"), "words"),
-    "signals.t1.false": signals(lambda run: raised(run, BUDGET), "words"),
-    "signals.t1.ahead": signals(lambda run: warned(run, BUDGET), "words"),
-    "signals.t1.before": signals(lambda run: warned(run, BUDGET, 1), "words"),
-    "signals.skips.false": signals(lambda run: raised(run, "3 skips in a row"), "words"),
-    "signals.skips.ahead": signals(lambda run: warned(run, "3 skips in a row"), "words"),
-    "signals.skips.before": signals(lambda run: warned(run, "3 skips in a row", 1), "words"),
-    "signals.activation.false": signals(lambda run: raised(run, "activation > 2^14"), "words"),
-    "signals.activation.ahead": signals(lambda run: warned(run, "activation > 2^14"), "words"),
-    "signals.activation.before": signals(lambda run: warned(run, "activation > 2^14", 1), "words"),
     "crash.seeds": crash(lambda run: len(run.seeds), "words"),
     "crash.03": crash(lambda run: run.arm("fp16 lr=0.03").known("crash_step"), "words"),
     "crash.035": crash(lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),

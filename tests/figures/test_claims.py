@@ -47,15 +47,15 @@ def test_recorded_verdicts_of_other_processors(name: str) -> None:
 
 
 def test_recorded_verdicts_are_those_of_the_data(tmp_path: Path) -> None:
-    provenance, rows = records.read(results.CPU / "crash_signals.jsonl")
-    silent = [row | {"alarms": dict.fromkeys(row["alarms"])} for row in rows]
-    records.write(tmp_path / "data" / "crash_signals.jsonl", provenance, silent)
+    provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
+    calm = [row | {"crash_step": None} for row in rows]
+    records.write(tmp_path / "data" / "scale_crash.jsonl", provenance, calm)
     (tmp_path / "kept").mkdir()
     count = verdicts.write(tmp_path / "data", tmp_path / "kept" / verdicts.VERDICTS)
     before = verdicts.judge_folder(tmp_path / "data")
     kept = verdicts.judge_folder(tmp_path / "kept")
-    judged = {name for name in before if CLAIMS[name].stem == "crash_signals"}
+    judged = {name for name in before if CLAIMS[name].stem == "scale_crash"}
     assert count == len(judged) > 0
     assert {name: kept[name] for name in judged} == {name: before[name] for name in judged}
-    assert kept["signals"].holds is False
+    assert kept["crash.none"].holds is False
     assert kept["gpt.mean"].holds is None

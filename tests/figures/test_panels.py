@@ -86,13 +86,6 @@ def standing(run: results.Result, key: str, factor: float) -> Shown:
     return {name: [factor * row[key] for row in rows if row["policy"] == name] for name in F.staleness.COLOR}
 
 
-def leads(run: results.Result) -> Shown:
-    look, crashed = F.crash_signals, [row for row in run.records if row["crash_step"] is not None]
-    names = [(watched, signal) for watched in look.WATCHED for signal in run.records[0]["alarms"]]
-    found = {f"{w} {s}": [look.lead(row[w][s], row["crash_step"]) for row in crashed] for w, s in names}
-    return {name: [look.NONE if x is None else x for x in steps] for name, steps in found.items()}
-
-
 FULL = ("dynamic G=50", "dynamic G=2000")  # of whose scales one seed is drawn in full
 LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figure, panel, axis, values by label
     ("async_depth", 1, "y", arms(lambda arm: arm.column("test_loss"))),
@@ -109,7 +102,6 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
     ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
-    ("crash_signals", 0, "x", leads),
     ("policies", 0, "y", lambda run: {
         name: run.arm("digits").first["policies"][name]["shown"] for name in F.policies.TRACES}),
     ("rules_trained", 0, "y", lambda run: {

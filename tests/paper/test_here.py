@@ -67,9 +67,9 @@ def plant(source: Path, target: Path, change: Callable[[Record], object]) -> Non
     records.write(target, origin, rows)
 
 
-def silence(row: Record) -> None:
-    """Let no signal ever give an alarm, so that the claim of false alarms fails."""
-    row["alarms"] = dict.fromkeys(row["alarms"], None)
+def calm(row: Record) -> None:
+    """Let no run crash, so that the claim of crashes fails."""
+    row["crash_step"] = None
 
 
 def never(row: Record) -> None:
@@ -80,13 +80,13 @@ def never(row: Record) -> None:
 @pytest.mark.deep
 def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(checkout: Path) -> None:
     committed, here = checkout / "experiments" / "data" / "cpu", checkout / "build" / "here" / "data" / "cpu"
-    plant(committed / "crash_signals.jsonl", here / "crash_signals.jsonl", silence)
+    plant(committed / "scale_crash.jsonl", here / "scale_crash.jsonl", calm)
     plant(committed / "rules_trained.jsonl", here / "rules_trained.jsonl", never)
-    plant(committed / "threads.jsonl", here / "threads.jsonl", lambda row: None)
-    figures = ("figures", "crash_signals", "rules_trained", "--data", str(here), "--out", "build/here/figures")
+    plant(committed / "ranks_training.jsonl", here / "ranks_training.jsonl", lambda row: None)
+    figures = ("figures", "scale_crash", "rules_trained", "--data", str(here), "--out", "build/here/figures")
     commands = (figures, ("paper", "--here"), ("experiments", "records"), ("experiments", "claims"))
     _, paper, equal, claims = run(checkout, *commands)
-    assert paper.endswith("sentences that do not hold here are marked: signals\n")
+    assert paper.endswith("sentences that do not hold here are marked: crash.none\n")
     assert "1 of the 3 files that can be compared are equal" in equal
-    assert "here: 6 of the 7 claims that can be judged hold; not signals" in claims
+    assert "here: 8 of the 9 claims that can be judged hold; not crash.none" in claims
     assert git(checkout, "status", "--porcelain") == ""
