@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "How it goes wrong": (
         "scale_crash", "overflow_storm", "adversary", "ranks_cells", "ranks_training",
         "loops", "atlas", "device_claims", "explain_faults", "public_runs", "whole_logs",
-        "fp8_interference", "census",
+        "census",
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),

@@ -241,65 +241,6 @@ def logs_bound(run: Result) -> Finding:
     return Finding(now, max(used.values()) <= 1, used[longest["arm"]] > 0.9)
 
 
-@claim(
-    "fp8.hidden", "fp8_interference", "An fp16 overflow below flax's fp8 layer leaves the parameters' gradients finite"
-)
-def fp8_hides(run: Result) -> Finding:
-    rows = [row for row in run.records if "overflows" in row]
-    hidden, overflows = (sum(row[name] for row in rows) for name in ("finite_gradients", "overflows"))
-    unseen = [row["skipped"] for row in rows if row["settings"]["asks"] == "unseen"]
-    return Finding(
-        f"{hidden} of {overflows}, none skipped where only they are searched", hidden == overflows > 0, not any(unseen)
-    )
-
-
-@claim(
-    "fp8.window",
-    "fp8_interference",
-    "If a skipped step writes flax's fp8 state, one overflow skips as many steps as the window has",
-)
-def fp8_fills_the_window(run: Result) -> Finding:
-    rows = run.where(asks="overwritten")
-    now = ", ".join(f"H={arm.settings['window']}: {arm.the('longest')}" for arm in rows)
-    return Finding(now, all(arm.the("longest") == arm.settings["window"] for arm in rows))
-
-
-@claim(
-    "fp8.growth",
-    "fp8_interference",
-    "With a window shorter than the interval each growth of the loss scale saturates flax's fp8 gradients",
-)
-def fp8_growths_saturate(run: Result) -> Finding:
-    arm = run.one(asks="kept", window=min(run.config["windows"]))
-    growths, saturated = arm.the("growths"), arm.the("saturated_growths")
-    return Finding(f"{saturated} of {growths}", saturated == growths > 0)
-
-
-@claim(
-    "fp8.division",
-    "fp8_interference",
-    "flax's scaler divides the state of flax's fp8 layer, and the output is wrong; ours leaves it",
-)
-def fp8_state_is_divided(run: Result) -> Finding:
-    flax, ours = (dict(map(tuple, run.arm("division").first["ratios"][name])) for name in ("flax", "ours"))
-    now = f"output over the true one at 2^16: {flax[16]:.1e}, ours {ours[16]:.3f}"
-    return Finding(now, flax[16] < 1e-9, abs(ours[16] - 1) < 0.01)
-
-
-@claim("fp8.keras", "fp8_interference", "Keras spares its fp8 state, keeps it when it skips, and lags flax by a step")
-def fp8_in_keras(run: Result) -> Finding:
-    row, flax = run.arm("keras").first, run.arm("lag").first
-    scales, windows, loss_scales = zip(*row["seen"], strict=True)
-    held = row["holds"][2:] == flax["holds"][1:-1]
-    return Finding(
-        f"Keras {row['version']}",
-        held,
-        len(set(scales[1:])) == 1,
-        set(windows) == {3.0},
-        loss_scales[-1] == loss_scales[0] / 4,
-    )
-
-
 @claim("loops.bugs", "loops", "Each bug of a public thread that is planted in a loop is caught by the law that should")
 def planted_bugs_are_caught(run: Result) -> Finding:
     bugs = run.arm("bugs").first["bugs"].values()

@@ -82,11 +82,9 @@ FLOORS = {
     "experiments": {
         "ampsim",
         "experiments",
-        "jax",
         "llvmlite",
         "numba",
         "numpy",
-        "optax",
         "rich",
         "sklearn",
         "torch",
@@ -95,7 +93,6 @@ FLOORS = {
     "experiments/__main__.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # a command, above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
-    "experiments/fp8_interference.py": {"ampsim", "experiments", "flax", "jax", "numpy", "rich"},
     "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
     "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
