@@ -18,7 +18,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "gpt_fp16", "resnet_fp16", "rules_trained", "policies",
     ),
     "How it goes wrong": (
-        "scale_crash", "overflow_storm", "adversary", "ranks_cells", "ranks_training",
+        "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
         "loops", "atlas", "device_claims", "explain_faults", "public_runs", "whole_logs",
         "census",
     ),

@@ -95,12 +95,6 @@ def every_dialect_was_recorded(run: Result) -> Finding:
     return Finding(f"{systems} of {len(dialects.names())}", systems == len(dialects.names()))
 
 
-@claim("adversary.ours", "adversary", "No gradients make our scaler corrupt a parameter")
-def ours_never_corrupts(run: Result) -> Finding:
-    found = q.total(run, "ampsim: ", "corruptions")
-    return Finding(f"{found} corruptions", found == 0)
-
-
 @claim("threads.ours", "threads", "No pass is unscaled wrongly by our scaler, whatever the depth and the interval")
 def ours_never_unscales_wrongly(run: Result) -> Finding:
     wrong = q.total(run, "ampsim ", "wrong")

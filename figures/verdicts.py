@@ -20,7 +20,6 @@ VERDICTS = "verdicts.jsonl"
 # What the data supports of a claim that says more. A claim stays as it was when new seeds were tried on it, and this is
 # said behind it.
 NARROWER = {
-    "adversary.ours": "Of those that were drawn.",
     "threads.ours": "At depths 1 and 4, four intervals.",
     "ranks.fused": "In the cells that were asked.",
     "logs.repeated": "Scales and skip counts, for some places of the overflows in their blocks.",

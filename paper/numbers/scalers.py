@@ -8,12 +8,7 @@ from ampsim.peers.laws.judging import ENDS, LAWS, UNASKED
 from ampsim.records import Record
 from ampsim.testing import known
 from ampsim.testing.kit.laws import LAWS as KIT
-from figures.quantities import (
-    BROKEN,
-    broken_laws,
-    ends,
-    total,
-)
+from figures.quantities import BROKEN, broken_laws, ends
 from figures.results import Result
 from paper.field import overflows_until, survey
 from paper.values import Formula, Number
@@ -29,7 +24,6 @@ TITLES = {
     "colossalai": "ColossalAI", "mpx": "mpx", "deepspeed-fp16": "DeepSpeed's FP16 optimizer",
     "deepspeed-unfused": "its unfused one", "megatron-chained": "Megatron's chained one",
 }  # fmt: skip
-SWEEP = "torch: 0, 1, 2 ... overflows, then clean"
 
 
 def installed(run: Result) -> list[Record]:
@@ -147,6 +141,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in survey().values()), "d"),
     "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in survey().values()), "words"),
     "field.delayed": Formula(lambda: sum(row.delay == 1 for row in survey().values()), "words"),
+    "torch.tiny": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 2.0**-128), "d"),
     "torch.zero": Formula(lambda: overflows_until(dialects.get("torch.amp.GradScaler"), 0.0), "d"),
     "atlas.scalers": Number("atlas", lambda run: len(installed(run)), "d"),
     "atlas.packages": Number("atlas", lambda run: len({row["requirement"] for row in installed(run)}), "d"),
@@ -185,9 +180,6 @@ NUMBERS: dict[str, Number | Formula] = {
     "traces.count": Number("traces", lambda run: len(run.records), ",d"),
     "traces.repeated": Number("traces", lambda run: sum(row["repeated"] for row in run.records), ",d"),
     "traces.updates": Number("traces", lambda run: sum(row["updates"] for row in run.records), ",d"),
-    "adversary.first": Number("adversary", lambda run: run.arm(SWEEP).the("first_corruption"), "d"),
-    "adversary.torch": Number("adversary", lambda run: total(run, "torch: ", "corruptions"), ",d"),
-    "adversary.total": Number("adversary", lambda run: total(run, "torch: ", "steps"), ",d"),
     "kit.checks": Formula(lambda: len(KIT), "d"),
     "kit.torch": Formula(lambda: len(known.TORCH), "d"),
     **{f"kit.torch.level{level}": Formula(_failed_at(level), "words") for level in range(1, 6)},

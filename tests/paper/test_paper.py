@@ -153,7 +153,7 @@ def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
 
 def test_numbers_that_are_not_measured_are_formulas_dialects_and_recorded_runs() -> None:
     assert NUMBERS["t1.default.in"].compute() == 2001
-    assert NUMBERS["adversary.first"].compute() == 144
+    assert NUMBERS["torch.tiny"].compute() == 144
     assert NUMBERS["traces.repeated"].compute() == NUMBERS["traces.count"].compute()
 
 
