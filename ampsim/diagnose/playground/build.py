@@ -20,11 +20,11 @@ DATA = HERE / "exponent_heatmap.jsonl"  # in a checkout a link to experiments/da
 RUNS = {
     "gpt dynamic": (
         "Transformer, 384 steps",
-        "The loss is a small share of the loss of a large batch, so many gradients lie below the range of fp16.",
+        "Without a loss scale, fp16 rounds half of the gradient elements to zero at first, and more later.",
     ),
     "sigmoid dynamic": (
         "Deep sigmoid network, 1,024 steps",
-        "The gradients of the first layers lie at 2⁻³⁰ and below, and they grow during training.",
+        "At first 3% of the gradient elements lie below 2⁻³⁰; the share falls during training.",
     ),
     "residual dynamic": (
         "Residual network that diverges, 128 steps",
