@@ -19,7 +19,6 @@ def parametrize_with_checks(
     targets: Sequence[object],
     *,
     expected_failures: Expected | Callable[[Subject], Expected] | None = None,
-    expected_failed_checks: Expected | Callable[[Subject], Expected] | None = None,
     levels: Sequence[int] | None = None,
 ) -> pytest.MarkDecorator:
     """Parametrize a test ``(scaler, check)`` whose body is ``check(scaler)``.
@@ -34,12 +33,11 @@ def parametrize_with_checks(
         targets: makers, classes or Subjects, as `check_scaler` takes them.
         expected_failures: name of a law -> reason, with a link; or a function of the Subject that returns such a
             mapping. An expected failure that passes fails the test.
-        expected_failed_checks: what `expected_failures` was called until 2026.11.
         levels: indices into `kit.check.LEVELS`; None is all.
     """
     cases = []
     for subject in map(as_subject, targets):
-        given = expected_failures or expected_failed_checks or {}
+        given = expected_failures or {}
         expected = given(subject) if callable(given) else given
         for law in scalers.chosen(levels, expected):
             missing = law.lacks(subject)
@@ -54,7 +52,6 @@ def parametrize_with_laws(
     laws: Sequence[str] | None = None,
     *,
     expected_failures: Expected | None = None,
-    expected_failed_laws: Expected | None = None,
 ) -> pytest.MarkDecorator:
     """Parametrize a test ``(make, law)`` whose body is ``law(make)``.
 
@@ -71,9 +68,8 @@ def parametrize_with_laws(
         batches: as `check_loop` takes them.
         laws: names; None is all.
         expected_failures: name of a law -> reason, with a link. One that holds fails the test.
-        expected_failed_laws: what `expected_failures` was called until 2026.11.
     """
-    given, expected, cases = [*batches], expected_failures or expected_failed_laws or {}, []
+    given, expected, cases = [*batches], expected_failures or {}, []
     loops.chosen(expected)
     for make in makes:
         for law in loops.chosen(laws):

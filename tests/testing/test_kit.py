@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -264,15 +263,13 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     assert not cases["mine-a_state_dict_continues_the_run"]
 
 
-@pytest.mark.parametrize("name", ["expected_failures", "expected_failed_checks"])
-def test_threads_are_asked_alone_and_with_what_is_expected(name, few_schedules):
+def test_threads_are_asked_alone_and_with_what_is_expected(few_schedules):
     torn = "a_state_dict_is_never_torn"
     expected, names = {torn: known.TORCH[torn]}, [each.name for each in judge.chosen([3])]
-    check = check_threads if name == "expected_failures" else partial(check_scaler, levels=[3])
-    results = check(TORCH, examples=1, **{name: expected})
+    results = check_threads(TORCH, examples=1, expected_failures=expected)
     assert [each.check.name for each in results] == names
     assert {each.check.name for each in results if each.outcome == "expected failure"} == {torn}
-    cases = parametrize_with_checks([TORCH], levels=[3], **{name: expected}).args[1]
+    cases = parametrize_with_checks([TORCH], levels=[3], expected_failures=expected).args[1]
     assert [case.values[1].name for case in cases] == names
     assert [mark.name for case in cases for mark in case.marks if mark.name == "xfail"] == ["xfail"]
 

@@ -71,7 +71,6 @@ def check_scaler(
     levels: Sequence[int] | None = None,
     examples: int = EXAMPLES,
     expected_failures: Mapping[str, str] | None = None,
-    expected_failed_checks: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
     """Ask every law of a scaler, and raise AssertionError with all findings if there are any.
@@ -84,7 +83,6 @@ def check_scaler(
         examples: histories per law, at most.
         expected_failures: name of a law -> reason, with a link. Strict. The law is expected to be broken; where
             the reason begins with ``raised``, the scaler to raise.
-        expected_failed_checks: what `expected_failures` was called until 2026.11.
         limit: seconds of CPU time per law; None is a minute, or a second per example if that is more; 0 is no limit,
             as a debugger wants it. What lasts longer, or five times as long by the clock, is a finding. Kept on Unix,
             in the main thread, where Python code runs or a lock is waited for, unless an alarm is set already.
@@ -93,7 +91,7 @@ def check_scaler(
         CannotJudgeError: a second law did not end, or an import in one.
     """
     __tracebackhide__ = True  # for pytest
-    expected = expected_failures or expected_failed_checks or {}
+    expected = expected_failures or {}
     subject, laws = as_subject(target, traits), chosen(levels, expected)
     return without_findings(judge(subject, laws, examples=examples, expected=expected, limit=limit))
 

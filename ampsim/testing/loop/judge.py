@@ -46,7 +46,6 @@ def check_loop(
     laws: Sequence[str] | None = None,
     *,
     expected_failures: Mapping[str, str] | None = None,
-    expected_failed_laws: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
     """Hold a training loop to its laws; raise AssertionError with all findings if there are any.
@@ -60,7 +59,6 @@ def check_loop(
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
         laws: names in `LAWS`; None is all.
         expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.
-        expected_failed_laws: what `expected_failures` was called until 2026.11.
         limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
             it. Kept as `check_scaler` keeps its own.
 
@@ -71,8 +69,7 @@ def check_loop(
     """
     __tracebackhide__ = True  # for pytest
     refusals: list[LoopError] = []
-    expected = expected_failures or expected_failed_laws
-    results = [*judge_loop(make, batches, laws, expected=expected, limit=limit, refusals=refusals)]
+    results = [*judge_loop(make, batches, laws, expected=expected_failures, limit=limit, refusals=refusals)]
     if refusals and not any(each.is_finding for each in results):
         raise refusals[0]
     try:

@@ -44,7 +44,6 @@ def check_ranks(
     without: Iterable[str] = (),
     laws: Sequence[str] | None = None,
     expected_failures: Mapping[str, str] | None = None,
-    expected_failed_laws: Mapping[str, str] | None = None,
     processes: bool = True,
     wait: float = 30.0,
 ) -> list[Result]:
@@ -62,7 +61,6 @@ def check_ranks(
             "unscale_" are asked for here.
         laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
         expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.
-        expected_failed_laws: what `expected_failures` was called until 2026.11.
         processes: whether to play every scenario with gloo, in processes, too.
         wait: seconds that a rank waits for another one in a collective, among processes.
 
@@ -73,7 +71,7 @@ def check_ranks(
     __tracebackhide__ = True  # for pytest
     return without_findings(
         judge_ranks(
-            make, ranks, gradients, without=without, laws=laws, expected=expected_failures or expected_failed_laws,
+            make, ranks, gradients, without=without, laws=laws, expected=expected_failures,
             processes=processes, wait=wait,
         )
     )  # fmt: skip
