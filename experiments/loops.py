@@ -1,7 +1,7 @@
 """Do the training loops of real frameworks keep the laws, and does each planted bug break the law that it should?
 
 Each framework's own loop trains a tiny model in float32 with the scaler of `ampsim.testing.check_loop`; what it does
-and how it is fed stands in `ampsim.testing.loop.adapters`. A framework that is not installed is not run: its record
+and how it is fed stands in `experiments.frameworks`. A framework that is not installed is not run: its record
 is that of the committed data, with the version and date of then, or says what installs it. The bugs are loops of
 public threads, and each is held to the law that should catch it. Device: cpu.
 """
@@ -21,11 +21,10 @@ from rich.table import Table
 
 from ampsim import records
 from ampsim.records import Record
-from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.adapters.frameworks import FRAMEWORKS, Framework
 from ampsim.testing.loop.judge import LAWS, judge_loop
 from experiments import runner
 from experiments.bugs.loops import BUGS
+from experiments.frameworks import FRAMEWORKS, Framework, tiny
 
 REPEATS = False  # it measures time, and what it judges depends on what is installed
 DEVICES = ("cpu",)
@@ -62,7 +61,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
             return {"bugs": {name: caught(name, config.steps) for name in config.bugs}}
         framework = FRAMEWORKS[arm.framework]
         if framework.version is None:
-            return earlier(arm.framework) or {"version": None, "date": None, "laws": {}, "not_run": framework.install}
+            return earlier(arm.framework) or {"version": None, "date": None, "laws": {}, "not_run": framework.package}
         return judged(framework, config.steps)
 
 

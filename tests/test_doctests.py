@@ -10,8 +10,7 @@ import ampsim
 
 # Each imports a framework that not every environment has.
 FRAMEWORKS = (
-    "ampsim.testing.kit.words_flax", "ampsim.testing.loop.adapters.", "ampsim.testing.loop.backends.keras",
-    "ampsim.testing.ranks.deepspeed",
+    "ampsim.testing.kit.words_flax", "ampsim.testing.loop.backends.keras", "ampsim.testing.ranks.deepspeed",
 )  # fmt: skip
 MODULES = [
     m.name

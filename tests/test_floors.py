@@ -90,6 +90,10 @@ FLOORS = {
         "torch",
         "tyro",
     },
+    "experiments/frameworks": {  # its own framework's package each
+        *("ampsim.jax", "ampsim.testing", "experiments.frameworks", "jax", "numpy", "optax", "torch"),
+        *("accelerate", "equinox", "flax", "jmp", "lightning", "transformers"),
+    },
     "experiments/__main__.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # a command, above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
@@ -115,10 +119,9 @@ FLOORS = {
     "paper/sources.py": {"ampsim.core", "ampsim.records", "experiments.runner.provenance", "figures.results"},
 }
 
-# An adapter or a backend of loops imports its own framework, by the first word of its name, and what this stands on.
-ADAPTER = re.compile(r"ampsim/testing/loop/(?:adapters|backends)/(?!torch_ranks)([a-z]+)\w*\.py")
-JAX = {"jax", "optax", "ampsim.core.machine", "ampsim.jax"}
-STANDS_ON = {"equinox": JAX, "flax": JAX, "jax": JAX, "jmp": {*JAX, "haiku"}, "keras": set(), "numpy": set()}
+# A backend of loops imports its own framework, by the first word of its name, and what this stands on.
+BACKEND = re.compile(r"ampsim/testing/loop/backends/(?!torch_ranks)([a-z]+)\w*\.py")
+STANDS_ON = {"jax": {"ampsim.core.machine", "ampsim.jax"}}
 
 
 def imported(tree: ast.AST) -> set[str]:
@@ -139,7 +142,7 @@ def may_import(allowed: set[str], name: str) -> bool:
 
 
 def floor_of(path: str) -> set[str]:
-    if found := ADAPTER.fullmatch(path):
+    if found := BACKEND.fullmatch(path):
         return {found[1], "numpy", "ampsim.testing.loop", *STANDS_ON.get(found[1], {"torch"})}
     parts = [part for part in FLOORS if path == part or path.startswith(part + "/")]
     assert parts, f"{path} stands on no floor: add its folder to FLOORS or move the file"

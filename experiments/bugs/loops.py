@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from ampsim.testing import Loop
-from ampsim.testing.loop.adapters.tiny import cut, loss_of, parts
 from experiments.bugs.trainer import FUSED, SGD, Trainer
+from experiments.frameworks.tiny import cut, loss_of, parts
 
 SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
 SPLIT, LEARNS = "splitting_is_invisible", "it_learns"

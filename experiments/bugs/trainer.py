@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ampsim.testing.loop.adapters.tiny import loss_of, model
+from experiments.frameworks.tiny import loss_of, model
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 ADAM = partial(torch.optim.AdamW, lr=0.01)

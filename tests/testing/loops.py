@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from ampsim.testing import Loop
-from ampsim.testing.loop.adapters.tiny import batches, cut, loss_of, parts
 from experiments.bugs.trainer import ADAM, FUSED, SGD, Trainer
+from experiments.frameworks.tiny import batches, cut, loss_of, parts
 
 __all__ = ["ADAM", "FUSED", "RIGHT", "SGD", "Trainer", "batches", "cut", "loss_of", "parts"]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from ampsim.testing.loop.adapters import accelerate, tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import accelerate, tiny
 
 batches = [{"data": data, "labels": labels} for data, labels in tiny.batches()]
 LOGGED = ("loss", "grad_norm", "learning_rate")

@@ -1,21 +1,27 @@
-"""The model and the data that frameworks on torch are tried on, float32, seeded, and small; and their checkpoints."""
+"""The model and the data that frameworks are tried on, float32, seeded, and small; and their checkpoints."""
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
-Batch = tuple[Tensor, Tensor]  # data (rows, 3) and target (rows, 1), float32
+Batch = tuple[Any, Any]  # tensors or arrays: data (rows, 3) and target (rows, 1), float32
 
 
 def batches(count: int = 4, rows: int = 8) -> list[Batch]:
-    """Return batches that are drawn from a generator of their own."""
+    """Return batches of tensors that are drawn from a generator of their own."""
     draw = torch.Generator().manual_seed(7)
     return [(torch.randn(rows, 3, generator=draw), torch.randn(rows, 1, generator=draw)) for _ in range(count)]
+
+
+def arrays() -> list[Batch]:
+    """Return the same batches as arrays of numpy, for frameworks without torch."""
+    return [(data.numpy(), target.numpy()) for data, target in batches()]
 
 
 def model() -> nn.Sequential:
@@ -30,17 +36,17 @@ def adam(net: nn.Module, *, fused: bool = False) -> tuple[torch.optim.Optimizer,
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
 
 
-def loss_of(net: nn.Module, batch: Batch) -> Tensor:
+def loss_of(net: Callable[[Any], Any], batch: Batch) -> Any:
     """Return the mean square error, ()."""
     data, target = batch
-    output: Tensor = net(data)
-    return (output - target).square().mean()
+    return ((net(data) - target) ** 2).mean()
 
 
 def cut(batch: Batch, count: int) -> list[Batch]:
     """Return a batch as a list of micro-batches; `parts` takes either."""
-    data, target = (tensor.chunk(count) for tensor in batch)
-    return [*zip(data, target, strict=True)]
+    data, target = batch
+    size = math.ceil(len(data) / count)
+    return [(data[at : at + size], target[at : at + size]) for at in range(0, len(data), size)]
 
 
 def loader(given: Sequence[Any]) -> DataLoader[Any]:
@@ -69,8 +75,3 @@ def loaded(files: Mapping[str, bytes], read: Callable[[Path], object]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         read(Path(folder))
-
-
-def in_folder(write: Callable[[str], object], read: Callable[[str], object]) -> tuple[Callable[..., Any], ...]:
-    """Return `save` and `load` of a Loop, by a framework's functions of a folder's name."""
-    return lambda: saved(lambda folder: write(str(folder))), lambda files: loaded(files, lambda f: read(str(f)))

@@ -1,26 +1,30 @@
-"""jmp and haiku, as jmp's README has them: ``DynamicLossScale``, ``all_finite`` and ``select_tree``."""
+"""jmp, as its README has it: ``DynamicLossScale``, ``all_finite`` and ``select_tree``."""
 
+from functools import partial
 from typing import Any
 
-import haiku as hk
 import jax
-import jax.numpy as jnp
 import jmp
+import numpy as np
 import optax
 
-from ampsim.testing.loop.adapters import numpy_tiny as tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import tiny
 
-batches = tiny.batches()
-NET = hk.without_apply_rng(hk.transform(lambda data: hk.nets.MLP([4, 1])(data)))
+batches = tiny.arrays()
 TX = optax.adam(0.1)
+
+
+def apply(params: Any, data: Any) -> Any:
+    """Return predictions, (rows, 1)."""
+    return jax.nn.relu(data @ params["hidden"]) @ params["out"]
 
 
 @jax.jit
 def train_step(held: dict[str, Any], batch: tiny.Batch) -> dict[str, Any]:
     """Train on one batch."""
     params, scale = held["params"], held["scale"]
-    grads = jax.grad(lambda p: scale.scale(tiny.square_error(NET.apply(p, batch[0]), batch[1])))(params)
+    grads = jax.grad(lambda p: scale.scale(tiny.loss_of(partial(apply, p), batch)))(params)
     grads = scale.unscale(grads)
     finite = jmp.all_finite(grads)
     updates, opt = TX.update(grads, held["opt"])
@@ -30,5 +34,7 @@ def train_step(held: dict[str, Any], batch: tiny.Batch) -> dict[str, Any]:
 
 def make(scale: jmp.DynamicLossScale) -> Loop:
     """Make the loop."""
-    params = NET.init(jax.random.key(0), jnp.ones((1, 3)))
+    draw = np.random.default_rng(0)
+    params = {"hidden": draw.normal(size=(3, 4)), "out": draw.normal(size=(4, 1))}
+    params = jax.tree.map(np.float32, params)
     return Loop(train_step, {"params": params, "opt": TX.init(params), "scale": scale})

@@ -14,10 +14,10 @@ from flax.training.dynamic_scale import DynamicScale
 from jax import Array
 
 from ampsim.jax import LossScale
-from ampsim.testing.loop.adapters import numpy_tiny as tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import tiny
 
-batches = tiny.batches()
+batches = tiny.arrays()
 
 
 class Net(nn.Module):
@@ -47,7 +47,7 @@ def train_step(state: Any, batch: tiny.Batch) -> tuple[Any, dict[str, Array]]:
     def loss_of(params: Any) -> tuple[Array, Any]:
         variables = {"params": params, "batch_stats": state.batch_stats}
         predicted, changed = state.apply_fn(variables, batch[0], mutable=["batch_stats"])
-        return tiny.square_error(predicted, batch[1]), changed
+        return ((predicted - batch[1]) ** 2).mean(), changed
 
     dynamic_scale, is_fin, (loss, changed), grads = state.dynamic_scale.value_and_grad(loss_of, has_aux=True)(
         state.params
@@ -92,9 +92,7 @@ def _apply(model: nnx.Module, optimizer: nnx.Optimizer[Any], grads: Any) -> None
 @nnx.jit
 def nnx_step(model: Any, optimizer: nnx.Optimizer[Any], scale: LossScale, batch: tiny.Batch) -> tuple[LossScale, Array]:
     """Train on one batch; skip by not calling the optimizer."""
-    differentiate = scale.value_and_grad(
-        lambda net: tiny.square_error(net(batch[0]), batch[1]), grad=nnx.value_and_grad
-    )
+    differentiate = scale.value_and_grad(lambda net: tiny.loss_of(net, batch), grad=nnx.value_and_grad)
     scale, finite, loss, grads = differentiate(model)
     nnx.cond(finite, _apply, lambda *unchanged: None, model, optimizer, grads)
     return scale, loss

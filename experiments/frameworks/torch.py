@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import tiny
 
 batches = tiny.batches()
 
@@ -17,7 +17,7 @@ def make(scaler: torch.amp.GradScaler, group: Any = None) -> Loop:
     model = tiny.model()
     wrapped = nn.parallel.DistributedDataParallel(model) if group else model
     optimizer, schedule = tiny.adam(model)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     logs: dict[str, Any] = {}
 
     def step(batch: Any) -> None:

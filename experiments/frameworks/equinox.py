@@ -10,23 +10,19 @@ import optax
 from jax import Array
 
 from ampsim.jax import LossScale, all_finite, select_tree
-from ampsim.testing.loop.adapters import numpy_tiny as tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import tiny
 
-batches = tiny.batches()
+batches = tiny.arrays()
 TX = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(optax.exponential_decay(0.1, 1, 0.9)))
-
-
-def loss_of(model: Any, part: tiny.Batch) -> Any:
-    """Return the loss of a micro-batch."""
-    return tiny.square_error(jax.vmap(model)(part[0]), part[1])
 
 
 @eqx.filter_jit
 def train_step(held: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """Train on one batch: the mean of its micro-batches' gradients, checked once."""
     model, scale, parts = held["model"], held["scale"], tiny.parts(batch)
-    each = [eqx.filter_grad(lambda net, part=part: scale.scale(loss_of(net, part)))(model) for part in parts]
+    gradient = eqx.filter_grad(lambda net, part: scale.scale(tiny.loss_of(jax.vmap(net), part)))
+    each = [gradient(model, part) for part in parts]
     grads = scale.unscale(jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *each))
     updates, opt = TX.update(grads, held["opt"])
     finite = all_finite(grads)

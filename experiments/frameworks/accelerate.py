@@ -9,8 +9,8 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import AutocastKwargs
 
-from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import tiny
 
 batches = tiny.batches()
 
@@ -46,7 +46,14 @@ def make(scaler: torch.amp.GradScaler, *, fused: bool = False, two: bool = False
 
     names = ("optimizer", "schedule", "second_optimizer", "second_schedule")
     state = {"model": model, **dict(zip(names, prepared, strict=False))}
-    return Loop(step, state, lambda: logs, tiny.cut, *tiny.in_folder(accelerator.save_state, accelerator.load_state))
+    return Loop(
+        step,
+        state,
+        lambda: logs,
+        tiny.cut,
+        lambda: tiny.saved(accelerator.save_state),
+        lambda files: tiny.loaded(files, accelerator.load_state),
+    )
 
 
 make_fused, make_two = partial(make, fused=True), partial(make, two=True)

@@ -7,8 +7,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.plugins.precision import MixedPrecision
 from torch import Tensor
 
-from ampsim.testing.loop.adapters import tiny
-from ampsim.testing.loop.loop import Loop
+from ampsim.testing import Loop
+from experiments.frameworks import tiny
 
 batches = tiny.batches()
 QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
@@ -22,13 +22,7 @@ class Float32(MixedPrecision):
 
 
 def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) -> Loop:
-    """Return the loop of ``Trainer(**options).fit(module)``.
-
-    Args:
-        scaler: as ``make`` is given it.
-        module: whose ``configure_optimizers`` returns a dict of an optimizer and its scheduler; it is called once.
-        options: of the Trainer, as ``gradient_clip_val``.
-    """
+    """Return the loop of ``Trainer(**options).fit(module)``."""
     made = module.configure_optimizers()
     module.configure_optimizers = lambda: made
     trainer = Trainer(accelerator="cpu", plugins=[Float32("16-mixed", "cpu", scaler)], **QUIET, **options)
@@ -65,7 +59,7 @@ class Automatic(LightningModule):
         self.model = tiny.model()
 
     def training_step(self, batch: tiny.Batch) -> Tensor:
-        loss = tiny.loss_of(self.model, batch)
+        loss: Tensor = tiny.loss_of(self.model, batch)
         self.log("loss", loss)
         return loss
 
