@@ -9,9 +9,7 @@ import pytest
 import ampsim
 
 # Each imports a framework that not every environment has.
-FRAMEWORKS = (
-    "ampsim.testing.kit.words_flax", "ampsim.testing.loop.backends.keras", "ampsim.testing.ranks.deepspeed",
-)  # fmt: skip
+FRAMEWORKS = ("ampsim.testing.kit.words_flax", "ampsim.testing.ranks.deepspeed")
 MODULES = [
     m.name
     for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.")

@@ -1,16 +1,11 @@
-"""Which backward passes are to have an inf, and runs whose losses let them in."""
+"""Which backward passes of a compiled program are to have an inf."""
 
-from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ampsim.testing.loop.rows import with_inf
-from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
-from ampsim.testing.loop.state import Array, differences
+from ampsim.testing.loop.run import NOTHING, Fault
+from ampsim.testing.loop.state import Array
 
 
 @dataclass
@@ -51,41 +46,3 @@ class Faults:
 
 ENDS = ("the first parameter", "the last parameter")  # of those that a loss is differentiated by
 FAULTS = Faults()  # one for all runs, as compiled programs know it
-
-
-class FaultyRun(Run):
-    """A run whose losses go through `FAULTS`, which tells that its scaler was used; updates show in that's state."""
-
-    passes: list[int]
-
-    def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
-        super().__init__(wanted, scale, growth_interval)
-        self.passes = []
-
-    @property
-    def used(self) -> bool:
-        return any(self.passes) or bool(self.found)
-
-    def step(self, data: Any) -> None:
-        before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
-        bad = with_inf(data) if FAULTS.fault.place == "output" else None
-        self._train(data if bad is None else bad)
-        self.passes.append(FAULTS.passes - passes)
-        if differences(before, self.scaler_arrays()):
-            self.found.append(self.scale < scale)
-
-    @abstractmethod
-    def _train(self, data: Any) -> None:
-        """Train on what one batch holds."""
-
-    @contextmanager
-    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
-        planted = Planted()
-        FAULTS.plant(fault)
-        try:
-            yield planted
-        finally:
-            FAULTS.fault = NOTHING
-            planted.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
-            planted.passes |= dict.fromkeys(ENDS, FAULTS.arrived) if FAULTS.arrived else {}
-            planted.outputs = 1  # in the data, as no output is seen

@@ -53,9 +53,9 @@ def check_loop(
     Args:
         make: ``make(scaler)`` builds everything anew, seeded, and returns a `Loop` that uses the scaler it is given,
             whose scale the kit sets: torch's GradScaler on the CPU, or the class that the parameter is annotated with,
-            a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, jmp's ``DynamicLossScale``, or
-            what makes a ``LossScaleOptimizer`` of Keras. A ``make(scaler, group=None)`` of torch is also called on
-            each of two ranks, which are threads, with the process group that is torch.distributed's default one there.
+            a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, or jmp's ``DynamicLossScale``. A
+            ``make(scaler, group=None)`` of torch is also called on each of two ranks, which are threads, with the
+            process group that is torch.distributed's default one there.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
         laws: names in `LAWS`; None is all.
         expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.

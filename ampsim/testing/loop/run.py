@@ -1,4 +1,4 @@
-"""A run of a loop, and what a framework must say of it: all else is the same for torch, JAX and Keras."""
+"""A run of a loop, and what a framework must say of it: all else is the same for torch and JAX."""
 
 import math
 import random

@@ -17,7 +17,6 @@ BACKENDS = {  # where the class lives that make's parameter is annotated with ->
     "ampsim.jax": "jax:JaxRun",
     "flax": "jax:JaxRun",
     "jmp": "jax:JaxRun",
-    "keras": "keras:KerasRun",
 }
 DEFAULT = "torch:TorchRun"
 

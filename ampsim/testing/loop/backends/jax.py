@@ -4,8 +4,8 @@ A mutable module, as flax.nnx has it, may be a part of the state.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -16,9 +16,11 @@ from jax.tree_util import keystr, tree_flatten_with_path
 
 from ampsim.testing.loop.backends.jax_exact import watched
 from ampsim.testing.loop.backends.jax_faults import derivatives, make_scale, updates
-from ampsim.testing.loop.faults import FaultyRun
+from ampsim.testing.loop.faults import ENDS, FAULTS
 from ampsim.testing.loop.loop import Loop, LoopError
-from ampsim.testing.loop.state import State, snapshot
+from ampsim.testing.loop.rows import with_inf
+from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
+from ampsim.testing.loop.state import State, differences, snapshot
 
 TRAINED = {"params", "model"}  # what a parameter's name holds
 WHOLE = "state"  # what a state that is no mapping is called
@@ -26,14 +28,19 @@ OPTIMIZER = "the optimizer"
 OPTIMIZERS = re.compile(r"(^|\.)opt(_state|imizer)?\.")
 
 
-class JaxRun(FaultyRun):
-    """A run of a loop that was given a loss scale of ampsim, flax or jmp, which it carries in its state."""
+class JaxRun(Run):
+    """A run of a loop that was given a loss scale of ampsim, flax or jmp, which it carries in its state.
 
+    Its losses go through `FAULTS`, which tells that the scale was used; updates show in the state of the scale.
+    """
+
+    passes: list[int]
     _is_spoilable = True
     traces = False  # instead of running a step: enough to see the types of numbers, and quick
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
         super().__init__(wanted, scale, growth_interval)
+        self.passes = []
         if wanted is None:
             raise TypeError("expected a maker whose parameter is annotated with a class of loss scales")
         try:
@@ -61,6 +68,30 @@ class JaxRun(FaultyRun):
             (lambda held: save(held[WHOLE])) if save else None,
             (lambda saved: {WHOLE: load(saved)}) if load else None,
         )
+
+    @property
+    def used(self) -> bool:
+        return any(self.passes) or bool(self.found)
+
+    def step(self, data: Any) -> None:
+        before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
+        bad = with_inf(data) if FAULTS.fault.place == "output" else None
+        self._train(data if bad is None else bad)
+        self.passes.append(FAULTS.passes - passes)
+        if differences(before, self.scaler_arrays()):
+            self.found.append(self.scale < scale)
+
+    @contextmanager
+    def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
+        planted = Planted()
+        FAULTS.plant(fault)
+        try:
+            yield planted
+        finally:
+            FAULTS.fault = NOTHING
+            planted.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
+            planted.passes |= dict.fromkeys(ENDS, FAULTS.arrived) if FAULTS.arrived else {}
+            planted.outputs = 1  # in the data, as no output is seen
 
     def _train(self, data: Any) -> None:
         if self.traces:
