@@ -68,7 +68,6 @@ FLOORS = {
         "ampsim.testing.law",
         "ampsim.testing.loop",
     },
-    "ampsim/testing/ranks/deepspeed.py": {"deepspeed", "torch", "ampsim.testing.kit", "ampsim.testing.ranks"},
     "ampsim/testing/loop/backends/torch_ranks.py": {"ampsim.testing.conductor", "ampsim.testing.ranks.threads"},
     "ampsim/lint": {"ampsim.lint"},  # the standard library only: it starts in a moment, where torch is not
     "ampsim/records.py": {"numpy", "ampsim.core.files"},

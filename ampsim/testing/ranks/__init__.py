@@ -4,8 +4,6 @@ scenario
     What every rank does: iterations, and who overflows in which; and what was seen of it on one rank.
 gradients
     Where a rank's gradients come from: set by hand, or torch's DistributedDataParallel and fully_shard.
-deepspeed
-    ZeRO's engine as scaler and gradients.
 laws
     What must be true of what all ranks were seen to do.
 threads

@@ -34,7 +34,6 @@ class Sharded:
     """An optimizer with gradients of this rank's own, as under FSDP; those of an empty rank have no gradients."""
 
     on_threads: ClassVar[bool] = True  # whether ranks that are threads can have it
-    again: ClassVar[bool] = True  # whether a process can have it in a second group
 
     def __init__(self, optimizer: Optimizer, world: World, *, empty: bool) -> None:
         self.world = world
@@ -143,13 +142,11 @@ class FSDP2(DDP):
         super().give(value, bad=bad, empty=False)
 
 
-Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"] | type[Sharded]
+Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"]
 KINDS: dict[str, type[Sharded]] = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}
 
 
 def kind_of(gradients: Gradients) -> type[Sharded]:
     """Return the class of these gradients."""
-    if isinstance(gradients, type):
-        return gradients
     check_choice("gradients", gradients, (*KINDS,))
     return KINDS[gradients]

@@ -56,7 +56,6 @@ def check_ranks(
         ranks: of the group, at least 2.
         gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP;
             "DDP", "FSDP2": those that torch's wrapper itself leaves, DTensors with fully_shard, which needs processes.
-            Or a class, as `ampsim.testing.ranks.deepspeed` has for ZeRO.
         without: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
             "unscale_" are asked for here.
         laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
@@ -131,8 +130,8 @@ def _plays(
     if kind_of(gradients).on_threads:
         yield from _threads(make, todo, ranks, gradients)
     played: Played = {}
-    for some in [todo] if kind_of(gradients).again else [[each] for each in todo]:
-        played |= play_all(make, some, ranks, gradients, wait) if wait else {}
+    if wait:
+        played |= play_all(make, todo, ranks, gradients, wait)
     yield from ((played, scenario, "processes with gloo") for scenario in played)
 
 
