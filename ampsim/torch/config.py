@@ -1,12 +1,10 @@
 """What a GradScaler is given, when it is made and by calls: checks with torch's types and texts where it has any."""
 
 import dataclasses
-import functools
 import numbers
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, ParamSpec, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
@@ -21,7 +19,6 @@ from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import PolicyVersion
 from ampsim.torch.state.version import AnyVersion
 
-P = ParamSpec("P")
 AtMinScale = Literal["clamp", "warn", "raise"]
 
 SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
@@ -30,7 +27,7 @@ SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in 
 def usable(device: str, enabled: bool) -> bool:
     """Return `enabled`, or False where CUDA was asked for and is not there: torch warns and disables then, so do we."""
     if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
-        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=4)
+        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=3)
         return False
     return enabled
 
@@ -43,22 +40,6 @@ def check_device(device: object) -> None:
         raise ValueError(
             f'device={device!r}: expected a device that torch knows; pass "cuda" or "cpu", and the scale as init_scale='
         ) from None
-
-
-def answering_old_spellings(init: Callable[P, None]) -> Callable[P, None]:
-    """Make a constructor raise TypeError for the keywords of ampsim before 1.0, with today's in the text."""
-
-    @functools.wraps(init)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
-        if "rule" in kwargs:
-            raise TypeError("rule= is now policy=: pass the policy under that name")
-        old = kwargs.get("policy")
-        if isinstance(old, str) and old in ("torch", *get_args(AtMinScale)):
-            new = "exact_torch=True" if old == "torch" else f'at_min_scale="{old}"'
-            raise TypeError(f'policy="{old}" is now {new}; policy= takes a policy of ampsim.core.policies')
-        init(*args, **kwargs)
-
-    return checked
 
 
 @dataclass(frozen=True)

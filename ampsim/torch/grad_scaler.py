@@ -128,7 +128,6 @@ class GradScaler(TorchNames):
 
     _sync: Sync = threading  # where locks come from; a test's scheduler takes its place
 
-    @config.answering_old_spellings
     def __init__(
         self,
         device: str = "cuda",
