@@ -1,6 +1,5 @@
 """`python -m experiments` lists the experiments; `all` runs those whose data is missing or stale.
 
-`new STEM` writes a small experiment and its figure, to be changed into one's own.
 `records [--data DIR]` compares what `make reproduce` made here with the committed data, `adopt` puts it in its place.
 `claims [--data DIR]` judges every claim of gallery and paper by the committed data, and by that of a folder.
 `bits` says whether this processor gives the bits that the committed data are made of; `--json [NAME]` prints them.
@@ -21,7 +20,7 @@ from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
 
 with needing("experiments"):
-    from experiments.runner import everything, reproduced, template
+    from experiments.runner import everything, reproduced
     from experiments.runner.cli import main as run_one
     from experiments.runner.cli import refuse
     from experiments.runner.experiment import Experiment, UsageError, stems
@@ -31,7 +30,6 @@ USAGE = (
     "usage: python -m experiments [all | STEM...] "
     "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce]\n"
     "       [--on ray|auto|ray://HOST:PORT] [--help]\n"
-    "       python -m experiments new STEM\n"
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"
     "       python -m experiments claims [--data DIR]\n"
@@ -49,8 +47,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if name == "all":
         return everything.main(options)
-    if name == "new":
-        return new(options)
     if name in ("records", "adopt", "claims"):
         return reproduction(name, options)
     if name == "bits":
@@ -64,20 +60,6 @@ def main(argv: Sequence[str]) -> int:
     print(f"experiments: error: {name!r}: expected one of {', '.join(stems())} or all; did you mean {near!r}?",
           file=sys.stderr)  # fmt: skip
     return 2
-
-
-def new(names: Sequence[str]) -> int:
-    """Write a small experiment and its figure, and say what comes next."""
-    try:
-        if len(names) != 1:
-            raise UsageError(f"{' '.join(names)!r}: expected one name; pass new STEM")
-        paths = template.write(names[0])
-    except (UsageError, OSError) as error:
-        print(f"experiments: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
-    print(f"written: {' and '.join(map(str, paths))}")
-    print(f"`python -m experiments {names[0]}` makes its data, `python -m figures` the figure and the gallery")
-    return 0
 
 
 def reproduction(name: str, options: Sequence[str]) -> int:
