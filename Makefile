@@ -17,9 +17,7 @@
 #   make wheel          the wheel and the source distribution, in build/dist, and what checkers say of them
 #   make versions       the quick tests on every version of Python, torch and JAX of .ci/noxfile.py that can be had
 #   make bench          speed, side by side with torch
-#   make gpu-1          what needs a CUDA device, in four parts: gpu-1 to gpu-4, results in $OUT
-#                       (GPU_PY=python: the machine's own Python); make gpu-dry tries them on a CPU
-#   make gpu-kit        what they need on a machine without a network
+#   make gpu            what an accelerator can show, in MINUTES, with the Python GPU_PY
 #   make clean          remove caches; data stays
 
 PYTHON ?= python3
@@ -32,7 +30,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu gpu-kit quick deep peers docs wheel versions clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu quick deep peers docs wheel versions clean
 .DEFAULT_GOAL := help
 
 help:
@@ -107,25 +105,11 @@ $(VENV)/.trackers: $(VENV)/.peers
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
 	@touch $@
 
-# On a card: four parts, none over 9 minutes: tests/on_card.py says what they do, and needs no make. `make gpu-kit` puts
-# into .gpu-kit/ what a machine without a network needs: pure Python, typer as it was before it needed pydantic.
+# The machine's own Python has the torch that fits its device: make gpu GPU_PY=python3 MINUTES=9
 GPU_PY  ?= $(PY)
-PARTS    = gpu-1 gpu-2 gpu-3 gpu-4
-INTO_KIT = $(PY) -m pip install --quiet --disable-pip-version-check --no-compile --target .gpu-kit
-
-.PHONY: $(PARTS) gpu-dry
-gpu: $(PARTS)
-$(PARTS):
-	@$(GPU_PY) -m tests.on_card $@ $(GPU_DRY)
-gpu-dry:
-	$(MAKE) --keep-going gpu GPU_DRY=--dry
-gpu-kit: $(STAMP)
-	@rm -rf .gpu-kit
-	@$(INTO_KIT) -c constraints.txt tyro rich
-	@$(INTO_KIT) --no-deps typer==0.20.0 click==8.3.1 shellingham==1.5.4 roundpipe==0.1.1 beartype==0.23.1 \
-	  py-cpuinfo==9.0.0 tqdm==4.70.1
-	@! find .gpu-kit -name '*.so' | grep .
-	@git rev-parse HEAD >.gpu-kit/commit
+MINUTES ?= 9
+gpu:
+	$(GPU_PY) -m experiments gpu --minutes $(MINUTES)
 
 # Libraries whose own code drives the scaler, and Ray.
 $(VENV)/.clients: $(STAMP)

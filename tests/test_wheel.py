@@ -45,7 +45,6 @@ BARE = {
     "check-ranks": (["math:pi"], 2, TORCH),
     "emit-test": (["scale_stays_normal", "torch.amp:GradScaler"], 2, TESTING),
     "lint": (["loop.py"], 1, "loop.py:10:9: AMP101"),
-    "card": ([], 2, "pip install 'ampsim[torch,card]'"),
     "dialects": ([], 0, "torch.amp.GradScaler"),
     "replay": (["torch.amp.GradScaler", "010"], 0, "32768.0"),
     "sweep": ([".", "torch.amp.GradScaler"], 0, "1,000 steps of 1 traces"),

@@ -31,7 +31,6 @@ COMMANDS = {  # in the help's order: its panel there, and the module and the nam
     "check-ranks": (RIGHT, "check:check_ranks"),
     "emit-test": (RIGHT, "emit:emit_test"),
     "lint": (RIGHT, "lint:lint_files"),
-    "card": (RIGHT, "card:app"),
     "dialects": (SCALERS, "compare:list_dialects"),
     "replay": (SCALERS, "replay:replay_history"),
     "sweep": (SCALERS, "sweep:sweep_folder"),

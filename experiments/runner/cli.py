@@ -1,11 +1,9 @@
 """The command line of an experiment: `Options` and the experiment's `Config`, field by field."""
 
 import dataclasses
-import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,11 +13,9 @@ from rich.console import Console
 from ampsim import records
 from ampsim.core.files import BusyError
 from ampsim.core.output import run_command
-from experiments import KERNELS
-from experiments.runner import device, settings
+from experiments.runner import device, pool, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
-from experiments.runner.pool import Workers
 from experiments.runner.progress import Bar
 
 KEPT = "what is finished is kept, and the same command goes on from there"
@@ -32,17 +28,17 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
 
     def command() -> int:
-        with Workers() as workers, Bar(1.0) as bar:
+        with pool.Workers() as workers, Bar(1.0) as bar:
             bar.expect(1.0)
             return attempt(stem, given, workers, bar, show=True).status
 
     return run_command(stem, command)
 
 
-def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show: bool = False) -> Outcome:
+def attempt(stem: str, argv: Sequence[str], workers: pool.Workers, bar: Bar, *, show: bool = False) -> Outcome:
     """Run one experiment; an error becomes its message and an exit status."""
     try:
-        with kernels(own=not Experiment(stem).repeats):
+        with pool.kernels(own=not Experiment(stem).repeats):
             run = parse(stem, argv)
             outcome = execute(run, workers, bar)
     except (UsageError, BusyError, records.DamagedFileError, UnitsFailedError, OSError) as error:
@@ -50,21 +46,6 @@ def attempt(stem: str, argv: Sequence[str], workers: Workers, bar: Bar, *, show:
     if show and outcome.status == 0 and not run.options.smoke:
         print_table(run)
     return outcome
-
-
-@contextmanager
-def kernels(*, own: bool) -> Iterator[None]:
-    """Have workers that start now use the kernels of this processor, as its users do, where `own`: time is measured."""
-    before = dict(os.environ)
-    if own and os.environ.get("AMPSIM_KERNELS") != "own":
-        os.environ["AMPSIM_KERNELS"] = "own"
-        for name in KERNELS:
-            os.environ.pop(name, None)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ |= before
 
 
 def refuse(name: str, error: Exception) -> int:

@@ -2,10 +2,14 @@
 
 import platform
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.runner.experiment import UsageError
+
+SMI = "--query-gpu=driver_version,clocks.max.sm,clocks.max.memory,power.limit,ecc.mode.current"
 
 
 def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
@@ -23,29 +27,60 @@ def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
         )
 
 
+def accelerator() -> str | None:
+    """Return the type of the accelerator that torch sees, CUDA before any other; None if there is none."""
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if not hasattr(torch, "accelerator") or not torch.accelerator.is_available():  # torch 2.6 brought it
+        return None
+    current = torch.accelerator.current_accelerator()
+    return current.type if current else None
+
+
 def slug(device: str) -> str:
-    """Return `cpu`, or the card's name in small letters: NVIDIA H200 is nvidia-h200."""
+    """Return `cpu`, or the accelerator's name in small letters: NVIDIA H200 is nvidia-h200."""
     if device == "cpu":
         return "cpu"
-    require(device)
+    if device == "cuda":
+        require(device)
+    return "-".join(re.findall("[a-z0-9]+", accelerator_name(device).lower()))
+
+
+def accelerator_name(device: str) -> str:
+    """Return what torch calls an accelerator; its type and the processor's name where torch has no name."""
     import torch
 
-    return "-".join(re.findall("[a-z0-9]+", torch.cuda.get_device_name().lower()))
+    module = torch.get_device_module(device)
+    if hasattr(module, "get_device_name"):
+        return str(module.get_device_name())
+    return f"{device} of {cpu_name()}"
 
 
-def describe(device: str) -> dict[str, str | None]:
-    """Return what computed: for CUDA the card, its driver and the CUDA version that torch was built for."""
+def describe(device: str) -> dict[str, object]:
+    """Return what computes, the same from one start to the next."""
     if device == "cpu":
         return {"type": "cpu", "name": cpu_name()}
+    named: dict[str, object] = {"type": device, "name": accelerator_name(device)}
+    return named | of_cuda() if device == "cuda" else named
+
+
+def of_cuda() -> dict[str, object]:
+    """Return what CUDA and nvidia-smi say of the card: its driver, and the highest clocks that it may have."""
     import torch
 
-    driver = Path("/proc/driver/nvidia/version")
+    card, smi = torch.cuda.get_device_properties(0), shutil.which("nvidia-smi")
+    command = [smi or "", SMI, "--format=csv", "-i", f"GPU-{card.uuid}"]
+    said = ""
+    if smi:
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
     return {
-        "type": "cuda",
-        "name": torch.cuda.get_device_name(),
-        "capability": ".".join(map(str, torch.cuda.get_device_capability())),
+        "capability": f"{card.major}.{card.minor}",
         "cuda": torch.version.cuda,
-        "driver": driver.read_text(encoding="utf-8").splitlines()[0] if driver.exists() else None,
+        "memory": card.total_memory,
+        "processors": card.multi_processor_count,
+        "nvidia-smi": said.splitlines(),
     }
 
 

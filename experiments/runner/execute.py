@@ -8,17 +8,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from ampsim import records
 from ampsim.core.files import sole_writer
 from ampsim.records import Record
 from experiments.runner import earlier, on_ray, pool, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
-from experiments.runner.progress import Bar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Progress(Protocol):
+    """Shows how far an experiment is."""
+
+    def count(self, stem: str, units: int, steps: int, done: int) -> None:
+        """Note the units of an experiment, of `steps` steps each, and how many are done."""
+
+    def step(self, unit: str, steps: int) -> None:
+        """Note that a unit has done so many steps."""
+
+    def finish(self, unit: str) -> None:
+        """Note that a unit is done and kept."""
 
 
 class UnitsFailedError(RuntimeError):
@@ -80,7 +92,7 @@ class Outcome:
     written: bool = False  # the data file is another one now
 
 
-def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
+def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
     config, inputs = run.config.plain(), run.experiment.inputs()
     elsewhere = run.reference != run.path
@@ -111,7 +123,7 @@ def fill(
     origin: Record,
     before: earlier.Earlier | None,
     workers: pool.Workers,
-    bar: Bar,
+    bar: Progress,
 ) -> Outcome:
     """Run what the journal does not hold, and write the file."""
     start, journal = time.monotonic(), records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
@@ -138,7 +150,7 @@ def fill(
 
 
 def perform(
-    run: Run, units: Sequence[Unit], origin: Record, journal: records.Journal, workers: pool.Workers, bar: Bar
+    run: Run, units: Sequence[Unit], origin: Record, journal: records.Journal, workers: pool.Workers, bar: Progress
 ) -> None:
     """Run the missing units; each is on the disk before the next result is looked at.
 

@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -17,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from ampsim.records import Record
+from experiments import KERNELS
 from experiments.runner.experiment import Config, Experiment, Unit
 
 TICK_EVERY = 25  # steps between two messages about a unit under way
@@ -187,9 +189,27 @@ class Workers:
                     on_step(*message)
                     continue
                 del self._busy[worker.pipe]
-                if worker.process.exitcode is None:
+                if isinstance(message, Done):
                     self._idle.append(worker)
+                else:  # an error of CUDA stays with its process
+                    worker.process.kill()
+                    worker.process.join()
                 yield message
+
+
+@contextmanager
+def kernels(*, own: bool) -> Iterator[None]:
+    """Have workers that start now use the kernels of this processor, as its users do, where `own`: time is measured."""
+    before = dict(os.environ)
+    if own and os.environ.get("AMPSIM_KERNELS") != "own":
+        os.environ["AMPSIM_KERNELS"] = "own"
+        for name in KERNELS:
+            os.environ.pop(name, None)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
 
 
 def _work(pipe: Connection) -> None:

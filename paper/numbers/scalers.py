@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from ampsim.card import claims as card
 from ampsim.core import dialects
 from ampsim.peers.laws.judging import ENDS, LAWS, UNASKED
 from ampsim.records import Record
@@ -190,7 +189,5 @@ NUMBERS: dict[str, Number | Formula] = {
     "kit.torch.beside": Formula(lambda: len(known.TORCH.keys() - ENDS), "words"),
     "kit.torch.named": Formula(lambda: "; ".join(sorted(_failed_away())).replace("_", " "), "text"),
     "kit.torch.range": Formula(lambda: len(known.TORCH.keys() & ENDS), "words"),
-    "card.claims": Formula(lambda: len(card.CLAIMS), "words"),
-    "card.hash": Formula(lambda: card.SHA256[:12], "text"),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
 }

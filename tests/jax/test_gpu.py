@@ -1,4 +1,4 @@
-"""What only a GPU can show of JAX. `make gpu-2` runs the tests marked gpu; on the CPU the same tests run dry."""
+"""What only a GPU can show of JAX. `make gpu` runs the tests marked gpu; on the CPU the same tests run dry."""
 
 import jax
 import jax.numpy as jnp

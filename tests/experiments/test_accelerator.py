@@ -1,0 +1,119 @@
+"""`python -m experiments gpu`, on experiments that take no time."""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ampsim import records
+from experiments.runner import archives, device, gpu
+from experiments.runner.experiment import Experiment, stems
+from experiments.runner.gpu import Part, Session
+from tests.experiments import tiny
+
+
+@pytest.fixture
+def session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """Ten minutes of a device, for two experiments: `tiny`, and `slow`, which took a day on a CPU."""
+    monkeypatch.setattr(gpu, "FIRST", ("slow", "tiny"))
+    monkeypatch.setattr(gpu, "run_tests", lambda session: Part("tests", "ran"))
+    monkeypatch.setattr(gpu.provenance, "ROOT", folder)
+    tiny.write(folder, "slow")
+    for stem, seconds in (("slow", 86_400.0), ("tiny", 0.0)):
+        records.write(folder / "data" / "cpu" / f"{stem}.jsonl", {"unit_seconds": seconds}, [])
+    return within(600.0, folder)
+
+
+def within(seconds: float, folder: Path) -> Session:
+    end = time.monotonic() + gpu.CLOSING + seconds
+    return Session("cpu", folder / "data" / "b999", folder / "logs", end, jobs=1)
+
+
+def outcomes(session: Session) -> dict[str, str]:
+    return {part.name: part.outcome for part in gpu.perform(session)}
+
+
+def in_the_last_unit(action: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Experiment("tiny").module
+    original = module.run
+
+    def run(config: Any, arm: Any, seed: int, *rest: Any) -> Any:
+        if (arm.power, seed) == (2, 1):
+            action()
+        return original(config, arm, seed, *rest)
+
+    monkeypatch.setattr(module, "run", run)
+
+
+def test_the_most_valuable_are_experiments_for_a_device() -> None:
+    assert set(gpu.FIRST) <= set(stems())
+    assert all("cuda" in Experiment(stem).devices for stem in gpu.FIRST)
+
+
+def test_what_fits_runs_once(session: Session) -> None:
+    assert list(outcomes(session).items()) == [("tests", "ran"), ("slow", "left out"), ("tiny", "ran")]
+    assert len(records.read(session.data / "tiny.jsonl")[1]) == 4
+    assert outcomes(session)["tiny"] == "done before"
+
+
+def test_a_stopped_part_is_resumed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        in_the_last_unit(lambda: os.kill(os.getpid(), signal.SIGINT), patch)
+        assert outcomes(session)["tiny"] == "stopped"
+    assert outcomes(session)["tiny"] == "resumed"
+
+
+def test_the_end_of_the_time_stops_a_part(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        in_the_last_unit(signal.pause, patch)
+        assert outcomes(within(1.0, folder))["tiny"] == "stopped"
+    assert outcomes(session)["tiny"] == "resumed"
+
+
+def test_a_missing_package_is_named(session: Session, folder: Path) -> None:
+    tiny.write(folder, "slow", "import no_such_package")
+    parts = {part.name: part for part in gpu.perform(session)}
+    assert parts["slow"] == Part("slow", "left out", "needs no_such_package")
+
+
+def test_a_damaged_file_is_named(session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    assert gpu.report(session, out) == 0
+    other, cut = session.data / "other.jsonl", session.data / "cut.jsonl"
+    records.write(other, {"device": {"type": "cuda", "name": "B999"}}, [])
+    cut.write_bytes(other.read_bytes()[:-2])
+    capsys.readouterr()
+    assert gpu.report(session, out) == 1
+    said = capsys.readouterr().out
+    assert f"{cut}, line 1: " in said
+    assert f'{other}: name: "B999" then' in said
+    with tarfile.open(out / "gpu-1.tgz") as archive:
+        assert "data/b999/tiny.jsonl" in archive.getnames()
+
+
+def test_an_archive_is_at_most_16_mib(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.jsonl" for number in range(4)]
+    for path, mebibytes in zip(files, (9, 9, 6, 17), strict=True):
+        path.write_bytes(os.urandom(mebibytes << 20))
+    assert archives.pack(files, tmp_path, tmp_path / "out") == files[3:]
+    written = sorted((tmp_path / "out").iterdir())
+    assert [path.name for path in written] == ["gpu-1.tgz", "gpu-2.tgz"]
+    assert all(path.stat().st_size <= 16 << 20 for path in written)
+
+
+def test_it_needs_an_accelerator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(device, "accelerator", lambda: None)
+    assert gpu.main([]) == 2
+    assert "--dry" in capsys.readouterr().err
+
+
+def test_it_starts_without_the_packages_of_the_command_line() -> None:
+    blocked = "import sys; sys.modules |= dict.fromkeys(('rich', 'tyro', 'typer', 'matplotlib'))"
+    code = f"{blocked}\nfrom experiments.__main__ import main\nmain(['gpu', '--help'])"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)  # noqa: S603 - our own
