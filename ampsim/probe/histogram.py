@@ -78,13 +78,6 @@ class Histogram:
         either = (self.largest, other.largest)
         return Histogram(self.counts + other.counts, math.nan if any(map(math.isnan, either)) else max(either))
 
-    def times_power(self, exponent: int) -> "Histogram":
-        """Return the histogram of every element times 2^exponent.
-
-        Exact within float32's range; what leaves it is counted in the last binade at that end. `largest` is exact.
-        """
-        return Histogram(moved(self.counts, exponent), math.ldexp(self.largest, exponent))
-
     def lost(self, scale: float, fmt: Format) -> Lost:
         """Return what rounding ``scale * g`` to `fmt` would lose, for any scale, from this one count.
 
@@ -153,7 +146,10 @@ def largest_of(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
 
 
 def moved(counts: npt.NDArray[np.int64], exponent: int) -> npt.NDArray[np.int64]:
-    """Do `Histogram.times_power` of some counts, shape (..., 280)."""
+    """Return the counts of every element times 2^exponent, from `Histogram.counts`, shape (..., 280).
+
+    Exact within float32's range; what leaves it is counted in the last binade at that end.
+    """
     binades = counts[..., 1:INF]
     last = binades.shape[-1] - 1
     by = min(abs(exponent), last)
