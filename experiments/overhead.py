@@ -3,17 +3,16 @@
 Fused AdamW over many small and over few large tensors. Side by side in one run and interleaved, each after a
 backward pass that is timed with it and subtracted again: the bare ``optimizer.step()``; torch.amp.GradScaler
 with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``; ours with ``unscale_and_clip_``, ``step``,
-``update``; ours with torch's ``unscale_`` and ``clip_grad_norm_``; ours with `norm_hooks`, whose reading happens
-in the backward pass and is counted; all without the clip; and the floor under every clip: one read of the gradients,
-and the fused kernel with a ``grad_scale``. All step the same optimizer, so that no arm has the better addresses. If
-RoundPipe is installed, the same on its optimizer thread: the bare step, RoundPipe's own scaler, and ours in its place.
+``update``; ours with torch's ``unscale_`` and ``clip_grad_norm_``; both without the clip; and the floor under every
+clip: one read of the gradients, and the fused kernel with a ``grad_scale``. All step the same optimizer, so that no arm
+has the better addresses. If RoundPipe is installed, the same on its optimizer thread: the bare step, RoundPipe's own
+scaler, and ours in its place.
 
 All is one unit, so that no second one runs beside it. Device: cpu, where the clock is the process's CPU time, which
 others on a shared machine do not enter; or cuda, between two events, with the calls counted that wait for the device.
 The latter has not been run yet.
 """
 
-import contextlib
 import gc
 import statistics
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 
 from ampsim.records import Record
-from ampsim.torch import GradScaler, norm_hooks, roundpipe
+from ampsim.torch import GradScaler, roundpipe
 from ampsim.torch.gradients import unscale
 from experiments import runner
 from experiments.timing import clocks, rounds
@@ -35,7 +34,7 @@ MAX_NORM = 1.0
 Scaler = torch.amp.GradScaler | GradScaler
 STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
 FLOOR = "floor"
-ARMS = ("backward", "bare", FLOOR, "torch clip", "ours clip", "ours unscale", "hooks clip", "torch", "ours", "hooks")
+ARMS = ("backward", "bare", FLOOR, "torch clip", "ours clip", "ours unscale", "torch", "ours")
 REPEATS = False  # it measures time
 
 
@@ -81,15 +80,13 @@ class Trial:
     def __init__(self, size: str, device: str) -> None:
         self.params = [nn.Parameter(torch.randn(shape, device=device)) for shape in shapes(size)]
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-4, fused=True)
-        ours = GradScaler(device)
-        self.scalers: dict[str, Scaler] = {"torch": torch.amp.GradScaler(device), "ours": ours, "hooks": ours}
+        self.scalers: dict[str, Scaler] = {"torch": torch.amp.GradScaler(device), "ours": GradScaler(device)}
         # Not on CUDA: an error on its thread ends the process, and its scaler is for gradients that lie on the CPU.
         self.roundpipe = load_roundpipe() if device == "cpu" else None
         if self.roundpipe is not None:
             self.scalers["stream roundpipe"] = self.roundpipe.scaler()
             self.scalers["stream ours"] = roundpipe.GradScaler()
-        arms = ARMS if self.roundpipe is None else (*ARMS, *STREAM)
-        self.arms = [arm for arm in arms if device == "cpu" or "hooks" not in arm]
+        self.arms = ARMS if self.roundpipe is None else (*ARMS, *STREAM)
         self.pattern = torch.randn(max(p.numel() for p in self.params), device=device)
         self.times: dict[str, list[clocks.Seconds]] = {}
         self.norms: dict[str, float] = {}
@@ -169,8 +166,7 @@ class Trial:
             loss.backward()  # type: ignore[no-untyped-call]
             self.step(arm)
 
-        with norm_hooks(self.optimizer) if arm.startswith("hooks") else contextlib.nullcontext():
-            seconds = clocks.timed(work, device)
+        seconds = clocks.timed(work, device)
         if arm.endswith((" clip", " unscale")) or arm in STREAM[1:]:
             self.norms[arm.removesuffix(" clip")] = float(self.total)
         return seconds
@@ -224,8 +220,7 @@ def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
 
 def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
     """Return what is held against what: by name, the bare step's arm, theirs and ours."""
-    pairs = [(name, kind) for kind in (" clip", "") for name in ("ours", "hooks")]
-    rows = {name + (kind or " plain"): ("bare", "torch" + kind, name + kind) for name, kind in pairs}
+    rows = {f"ours{kind or ' plain'}": ("bare", f"torch{kind}", f"ours{kind}") for kind in (" clip", "")}
     rows |= {"ours unscale": ("bare", "torch clip", "ours unscale"), "roundpipe clip": STREAM}
     rows["ours / floor"] = ("bare", "ours clip", FLOOR)
     return {label: row for label, row in rows.items() if row[2] in arms}
@@ -241,7 +236,7 @@ def table(records: Sequence[Record]) -> str:
             numbers = "".join(f"{t:9.0f}" for t in times)
             lines.append(f"{row['size']:<16}{label:<16}{numbers}   {ratios[0]:<20}{ratios[1]}")
     legend = (
-        "theirs: torch's scaler and clip, or RoundPipe's on its thread; hooks: norm_hooks; unscale: torch's clip\n"
+        "theirs: torch's scaler and clip, or RoundPipe's on its thread; unscale: torch's clip\n"
         "ours / floor: ours clip instead of theirs; instead of ours, one read and the kernel's own grad_scale"
     )
     return "\n".join(

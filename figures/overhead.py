@@ -12,9 +12,9 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("overhead",)
-COLOR = {"bare": "#C9C9C9", "torch": _style.VERMILION, "ours": _style.BLUE, "hooks": _style.SKY}
-BARS = {"torch clip": 0.0, "ours clip": 1.0, "hooks clip": 2.0, "torch": 3.6, "ours": 4.6, "hooks": 5.6}  # places
-GROUPS = (("clip", 1.0, "unscale, clip, step, update"), ("plain", 4.6, "step, update"))
+COLOR = {"bare": "#C9C9C9", "torch": _style.VERMILION, "ours": _style.BLUE}
+BARS = {"torch clip": 0.0, "ours clip": 1.0, "torch": 2.6, "ours": 3.6}  # places
+GROUPS = ((0.5, "unscale, clip, step, update"), (3.1, "step, update"))
 
 
 def plot(run: Result) -> Figure:
@@ -34,8 +34,7 @@ def draw(axes: Axes, row: Record) -> None:
     """
     bare = milliseconds(row, "bare")
     base = statistics.median(bare)
-    bars = {arm: place for arm, place in BARS.items() if arm in row["microseconds"]}  # a device may lack some
-    for arm, place in bars.items():
+    for arm, place in BARS.items():
         times = milliseconds(row, arm)
         middle = statistics.median(times)
         axes.bar(place, base, width=0.8, color=COLOR["bare"])
@@ -46,11 +45,11 @@ def draw(axes: Axes, row: Record) -> None:
         floor, place = statistics.median(milliseconds(row, "floor")), BARS["ours clip"]
         axes.hlines(floor, place - 0.4, place + 0.4, color=_style.BLACK, linestyles="dotted", linewidth=0.8)
     axes.text(BARS["torch clip"], base / 2, "bare\nstep", ha="center", va="center", fontsize=6.5)
-    axes.set_xticks(list(bars.values()), [ticks(row, arm) for arm in bars], linespacing=1.3)
-    for _, place, kind in GROUPS:
+    axes.set_xticks(list(BARS.values()), [ticks(row, arm) for arm in BARS], linespacing=1.3)
+    for place, kind in GROUPS:
         axes.text(place, 1.0, kind, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=7)
     axes.tick_params(axis="x", length=0)
-    axes.set(ylabel="ms above the backward pass", ylim=(0, 1.25 * max(map(max, map(partial(milliseconds, row), bars)))))
+    axes.set(ylabel="ms above the backward pass", ylim=(0, 1.25 * max(map(max, map(partial(milliseconds, row), BARS)))))
 
 
 def named(size: str) -> str:

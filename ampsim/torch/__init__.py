@@ -12,11 +12,10 @@ with _needing():
     from ampsim.torch import roundpipe  # nobody asks for it here: it is loaded to be marked below
     from ampsim.torch.dynamo import leave_alone_package as _leave_alone_package
     from ampsim.torch.grad_scaler import GradScaler
-    from ampsim.torch.gradients.norms import norm_hooks
     from ampsim.torch.pipelined import Pipelined
     from ampsim.torch.threads.optimizer_thread import OptimizerThread
     from ampsim.torch.threads.register import ClosedError, Ticket
 
-__all__ = ["ClosedError", "GradScaler", "OptimizerThread", "Pipelined", "Ticket", "norm_hooks", "roundpipe"]
+__all__ = ["ClosedError", "GradScaler", "OptimizerThread", "Pipelined", "Ticket", "roundpipe"]
 
 _leave_alone_package("ampsim")

@@ -44,7 +44,6 @@ class GradScaler(TorchNames):
 
     Assumes:
         * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
-        * With `norm_hooks`, what they assume.
         * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
           end the process in torch itself, earlier than anything here could refuse it.
         * Gradients are not accumulated over an `update` that changes the scale.

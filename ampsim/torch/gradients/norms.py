@@ -1,27 +1,20 @@
-"""Sums of squares of gradients on the CPU: one read, or none where a hook has read them in the backward pass.
+"""Sums of squares of gradients on the CPU, in one read.
 
 A sum of squares is all that the norm and the non-finite check need: if it is finite, so is every element.
 """
 
 import functools
-import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch._utils import _flatten_dense_tensors
-from torch.optim import Optimizer
-
-from ampsim.torch.gradients.notes import Note, note_on
 
 SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
 BATCH = 64  # small gradients per buffer: a few hundred kB, which is read again while it is in the cache
 PART = 1 << 19  # elements per partial sum in float32: a longer one would lose digits
-
-_NOTE = "_ampsim_squares"  # where a gradient carries its own sum: it goes when the gradient goes
 
 
 def on_host(device: torch.device, dtype: torch.dtype) -> bool:
@@ -72,13 +65,11 @@ def _ones(dtype: Any) -> Any:
 
 
 def _of_large(grads: list[Tensor], read_parts: Callable[[list[Any]], float] = _squares) -> float:
-    notes = [_noted(grad) for grad in grads]
     # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
     # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
-    parts = [part for grad, note in zip(grads, notes, strict=True) if note is None for part in _parts(grad)]
+    parts = [part for grad in grads for part in _parts(grad)]
     with np.errstate(all="ignore"):  # inf and NaN are what is looked for
-        read = read_parts(parts)
-    return read + sum(note for note in notes if note is not None)
+        return read_parts(parts)
 
 
 def _of_small(grads: list[Tensor]) -> float:
@@ -94,42 +85,3 @@ def _parts(grad: Tensor) -> list[Any]:
     except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
         return [np.array([torch.linalg.vector_norm(grad).item()])]
     return [flat] if flat.size <= PART else [flat[start : start + PART] for start in range(0, flat.size, PART)]
-
-
-def norm_hooks(optimizer: Optimizer) -> ExitStack:
-    """Read large gradients for their norm in the backward pass, each as soon as it is complete.
-
-    There it still lies in the cache; after the backward pass the same read comes from memory and takes twice as
-    long. For parameters in float32 or float64 on the CPU with more than 16,384 elements; others are read later as
-    before. With gradient accumulation every backward pass reads.
-
-    Assumes that gradients are not written behind autograd's back between the backward pass and `step`: through
-    ``.data``, ``.numpy()``, or by a collective of torch.distributed: then the norm is out of date, and an inf that was
-    written so is stepped with. Operations on ``.grad`` itself and gradients that are replaced or copied are noticed,
-    and read again.
-
-    Returns:
-        A context manager that takes the hooks off again; so does its ``close()``.
-    """
-    hooks = ExitStack()
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            if on_host(param.device, param.dtype) and param.numel() > SMALL:
-                hooks.callback(param.register_post_accumulate_grad_hook(_note).remove)
-    return hooks
-
-
-def _note(param: Tensor) -> None:
-    grad = param.grad
-    if grad is not None and grad.layout is torch.strided:
-        # The reference tells a gradient from its shallow copy, whose versions are counted anew.
-        vars(grad)[_NOTE] = Note((weakref.ref(grad), sum_of_squares([grad])), grad._version)  # noqa: SLF001
-
-
-def _noted(grad: Tensor) -> float | None:
-    """Return the sum that a hook left, if the gradient is still what the hook read."""
-    note = note_on(grad, _NOTE)
-    if note is None or note.version != grad._version:  # noqa: SLF001
-        return None
-    noted, squares = note.value
-    return float(squares) if noted() is grad else None
