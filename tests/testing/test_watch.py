@@ -1,4 +1,4 @@
-"""Unmodified code under the conductor: watched attributes, watched tensors, patched modules."""
+"""Unmodified code under the conductor: watched attributes and patched modules."""
 
 import queue
 import threading
@@ -162,61 +162,3 @@ def test_a_module_is_patched_for_the_run() -> None:
     with pytest.raises(FailingScheduleError, match="Deadlock"):
         explore(program, preemptions=1)
     assert (module.threading, module.q) == (threading, queue)
-
-
-# ---- tensors ----------------------------------------------------------------------------------------------------
-
-
-def halving(*, watched: bool) -> Program:
-    """Two tasks halve a scale in two operations each, without a lock; only aten operations are visible."""
-    torch = pytest.importorskip("torch")
-
-    def program(c: Conductor) -> None:
-        scale = torch.tensor(8.0)
-        view = scale.view(1)
-        if watched:
-            c.watch_tensors(scale=scale)
-
-        def halve() -> None:
-            lowered = view * 0.5
-            scale.copy_(lowered[0])
-
-        together(c, halve, halve)
-        assert scale.item() == 2.0, "a backoff was lost"
-
-    return program
-
-
-def test_a_race_on_a_watched_tensor() -> None:
-    with pytest.raises(FailingScheduleError, match="a backoff was lost") as found:
-        explore(halving(watched=True), preemptions=1)
-    assert "aten.mul.Tensor scale" in str(found.value)
-    assert "aten.copy_.default scale" in str(found.value)
-
-
-def test_the_dispatch_mode_is_gone_after_the_run() -> None:
-    torch = pytest.importorskip("torch")
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
-    tensor = torch.ones(2)
-
-    def program(c: Conductor) -> None:
-        c.watch_tensors(first=tensor)
-        c.watch_tensors(second=torch.ones(3))
-        c.spawn("worker", tensor.mul_, 2.0)
-        c.sync.Event().wait()
-
-    assert attempt(program).stuck
-    assert _get_current_dispatch_mode_stack() == []
-    assert tensor.tolist() == [2.0, 2.0]
-
-
-def test_tensors_are_watched_before_the_first_thread() -> None:
-    torch = pytest.importorskip("torch")
-
-    def program(c: Conductor) -> None:
-        c.spawn("early", c.point, "x").join()  # and although it has ended
-        c.watch_tensors(late=torch.ones(1))
-
-    with pytest.raises(RuntimeError, match="expected before the first thread"):
-        run(program)

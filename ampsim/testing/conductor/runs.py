@@ -2,7 +2,7 @@
 
 A program under test is a function of a `Conductor`. It starts threads, real ones, through ``c.sync`` or
 `Conductor.spawn`; the thread that calls `run` is the task "main". A task can lose control only at a *switch
-point*: an operation on a primitive of ``c.sync``, `Conductor.point`, a watched attribute or a watched tensor.
+point*: an operation on a primitive of ``c.sync``, `Conductor.point`, or a watched attribute.
 What stands between two of them is atomic, so **watch what tasks share**.
 
 >>> def program(c):
@@ -51,16 +51,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from ampsim.testing.conductor import sync as _sync
 from ampsim.testing.conductor import watch as _watch
 from ampsim.testing.conductor.deadlock import Step, StuckError, replay, story
 from ampsim.testing.conductor.scheduler import Scheduler, activate
 from ampsim.testing.conductor.schedules import Schedule, chooser
-
-if TYPE_CHECKING:
-    import torch
 
 Program = Callable[["Conductor"], object]
 AnySchedule = Mapping[int, int] | Schedule
@@ -91,14 +88,6 @@ class Conductor:
     def watch(self, owner: type, *names: str) -> None:
         """Make each access to these attributes of a class's instances a switch point until the run ends."""
         _watch.watch_attributes(self._scheduler, owner, names)
-
-    def watch_tensors(self, **tensors: "torch.Tensor") -> None:
-        """Make each aten operation on these tensors, or views of them, a switch point until the run ends.
-
-        Comes before the first thread. The autograd engine locks a leaf while it accumulates into its
-        ``.grad``: do not watch a ``.grad`` that two tasks accumulate into.
-        """
-        _watch.watch_tensors(self._scheduler, tensors)
 
     def patch(self, module: ModuleType) -> tuple[str, ...]:
         """Replace `threading`, `queue` and `time.sleep` in an unmodified module until the run ends.

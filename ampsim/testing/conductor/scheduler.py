@@ -20,7 +20,7 @@ over in turn; `switch` raises `AbandonedError` in it, and its thread ends. No th
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from types import FrameType, MappingProxyType
 
 from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError, Step, StuckError, replay, story, table
@@ -54,8 +54,6 @@ class Scheduler:
         self.over = False  # the run has ended; what is left is being unwound
         self.closed = False  # no task is left
         self.hung = False  # it had to be left in the middle; a task that never comes to a switch point stays
-        self.around: list[Callable[[], AbstractContextManager[object]]] = []  # entered by each new thread
-        self.storages: dict[int, str] = {}  # of watched tensors, and their names
         self.cleanup = ExitStack()
         self._labels: dict[str, int] = {}
 
@@ -210,10 +208,7 @@ class Scheduler:
         """Run a task from its first step to its end, in its own thread."""
         value = None
         try:
-            with ExitStack() as stack:
-                for enter in [*self.around]:
-                    stack.enter_context(enter())
-                value = task.body()
+            value = task.body()
         except AbandonedError:
             pass
         except BaseException as error:  # noqa: BLE001, RUF100  delivered with the result

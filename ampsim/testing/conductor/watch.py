@@ -1,4 +1,4 @@
-"""Switch points in code that knows nothing of the conductor: attributes, tensors, and module names.
+"""Switch points in code that knows nothing of the conductor: attributes and module names.
 
 Each of these is taken back when the run ends.
 """
@@ -8,14 +8,9 @@ import queue
 import threading
 import time
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
-from ampsim.core.extras import needing
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    import torch
 
 _MISSING = object()
 
@@ -106,48 +101,3 @@ def _stand_ins() -> dict[int, object]:
 
 
 _STAND_INS = _stand_ins()  # once: a scaler's classes are patched anew for each schedule
-
-
-def watch_tensors(scheduler: Scheduler, tensors: dict[str, "torch.Tensor"]) -> None:
-    """Make each aten operation that touches one of these tensors, or a view of one, a switch point.
-
-    A mode of torch's dispatcher sees them, in the calling thread and in each one that starts from now on.
-    """
-    if not scheduler.storages:
-        _install(scheduler)
-    for name, tensor in tensors.items():
-        scheduler.cleanup.callback(lambda _: None, tensor)  # keeps it alive, so that its storage stays its own
-        scheduler.storages[_storage(tensor)] = name
-
-
-def _storage(tensor: "torch.Tensor") -> int:
-    try:
-        return int(tensor.untyped_storage()._cdata)  # noqa: SLF001  the same for all views
-    except (NotImplementedError, RuntimeError):  # sparse and other tensors without a storage
-        return 0
-
-
-def _install(scheduler: Scheduler) -> None:
-    if len(scheduler.tasks) > 1:
-        raise RuntimeError("watch_tensors: expected before the first thread is started")
-    with needing():
-        import torch
-        from torch.utils._python_dispatch import TorchDispatchMode
-        from torch.utils._pytree import tree_leaves
-
-    class Watching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __torch_dispatch__(
-            self, func: Any, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
-        ) -> object:
-            touched = (
-                scheduler.storages.get(_storage(leaf))
-                for leaf in tree_leaves((args, kwargs or {}))
-                if isinstance(leaf, torch.Tensor)
-            )
-            names = [name for name in touched if name is not None]
-            if names:
-                scheduler.switch(str(func), ", ".join(dict.fromkeys(names)))
-            return func(*args, **(kwargs or {}))
-
-    scheduler.around.append(Watching)
-    scheduler.cleanup.enter_context(Watching())  # type: ignore[no-untyped-call]
