@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ampsim.testing import conductor
 from ampsim.testing.conductor import (
@@ -20,7 +19,6 @@ from ampsim.testing.conductor import (
     Run,
     attempt,
     explore,
-    pct,
     run,
     schedules,
 )
@@ -133,10 +131,9 @@ def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
 
 
 @settings(max_examples=examples(ms=8))
-@given(st.integers(), st.integers(1, 5))
-def test_what_a_run_says_it_chose_reproduces_it(seed: int, depth: int) -> None:
-    drawn = attempt(busy, pct(seed, depth))
-    assert drawn.trace == attempt(busy, pct(seed, depth)).trace
+@given(schedules(steps=80, switches=10, choices=5))
+def test_what_a_run_says_it_chose_reproduces_it(schedule: dict[int, int]) -> None:
+    drawn = attempt(busy, schedule)
     replayed = attempt(busy, drawn.schedule)
     assert (replayed.trace, replayed.schedule) == (drawn.trace, drawn.schedule)
 

@@ -1,4 +1,4 @@
-"""Races planted in small pipelines: each one is found in three ways, and its cure passes every schedule.
+"""Races planted in small pipelines: each one is found in two ways, and its cure passes every schedule.
 
 They are the shapes in which an asynchronous loss scaler goes wrong. None of them shows up reliably on real
 threads: in 10,000 runs each, three of the first four failed at most twice.
@@ -18,7 +18,6 @@ from ampsim.testing.conductor import (
     Program,
     attempt,
     explore,
-    pct,
     run,
     schedules,
 )
@@ -188,13 +187,6 @@ def test_hypothesis_finds_it_and_shrinks_it_to_what_matters(race: Race) -> None:
     for schedule in found:
         assert attempt(program, schedule).schedule == schedule
         assert not any(fails(program, without(schedule, step)) for step in schedule)  # nothing superfluous
-
-
-@pytest.mark.parametrize("race", RACES)
-def test_random_priorities_find_it(race: Race) -> None:
-    program = race(cured=False)
-    steps = len(attempt(program).trace)
-    assert any(fails(program, pct(seed, depth=2, steps=steps)) for seed in range(100))
 
 
 @pytest.mark.parametrize("race", RACES)

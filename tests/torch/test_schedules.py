@@ -177,15 +177,6 @@ def test_confluence_for_drawn_plans_and_schedules(name, depth, plan, schedule):
     outcome.check(conductor.run(PROGRAMS[name](outcome), schedule))
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS])
-def test_confluence_for_random_priorities(name):
-    outcome = Outcome(2, [False, True, False, False])
-    program = PROGRAMS[name](outcome)
-    steps = len(conductor.run(program).trace)
-    for seed in range(30):
-        outcome.check(conductor.run(program, conductor.pct(seed, steps=steps)))
-
-
 # ------------------------------------------------------------------------------------------- beginning, ending
 
 

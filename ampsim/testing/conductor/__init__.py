@@ -3,7 +3,7 @@
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError
 from ampsim.testing.conductor.runs import Conductor, FailingScheduleError, Program, Run, attempt, explore, run
-from ampsim.testing.conductor.schedules import Chooser, pct, schedules
+from ampsim.testing.conductor.schedules import Chooser, schedules
 from ampsim.testing.conductor.task import one_core
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "attempt",
     "explore",
     "one_core",
-    "pct",
     "run",
     "schedules",
     "sync",

@@ -28,7 +28,7 @@ replay: run(program, schedule={3: 1})
 
 A schedule maps steps to choices; where it says nothing the running task goes on, and if that cannot, the
 next one that can. `explore` tries every schedule with at most so many preemptions, the fewest first;
-`schedules` is a hypothesis strategy; `pct` draws at random. Each failure says which schedule reproduces it.
+`schedules` is a hypothesis strategy. Each failure says which schedule reproduces it.
 
 Guarantees:
     The same program with the same schedule gives the same trace, on any machine, whatever the hash seed.

@@ -1,13 +1,11 @@
-"""Who goes on next: schedules as data, as a hypothesis strategy, and at random with a guarantee.
+"""Who goes on next: schedules as data, and as a hypothesis strategy.
 
 A schedule answers, at each step where several tasks can go on, with an index into them; 0 is "do not
 preempt". Counted in preemptions most concurrency bugs are shallow: two are nearly always enough
 (Musuvathi and Qadeer, PLDI 2007).
 """
 
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ampsim.core.extras import needing
@@ -34,46 +32,6 @@ def chooser(schedule: Mapping[int, int] | Schedule) -> Chooser:
         raise ValueError(f"schedule holds {wrong}: expected steps and choices of at least 0")
     get = schedule.get
     return lambda step, _: get(step, 0)
-
-
-@dataclass(frozen=True)
-class pct:  # noqa: N801  reads as a call: run(program, pct(seed))
-    """Random priorities with `depth` - 1 random places where the leading task falls to the end.
-
-    For a bug that needs `depth` ordering constraints among n tasks and at most `steps` steps, one run finds
-    it with probability >= 1 / (n * steps^(depth - 1)) (Burckhardt et al., ASPLOS 2010).
-
-    Attributes:
-        seed: another one gives another order.
-        depth: ordering constraints, at least 1.
-        steps: of a run, at most.
-    """
-
-    seed: int
-    depth: int = 3
-    steps: int = 64
-
-    def begin(self) -> Chooser:
-        """Draw from the seed anew. A timeout is a task of its own, and yields once it fired."""
-        rng = random.Random(self.seed)  # noqa: S311
-        falls = sorted(rng.randrange(self.steps) for _ in range(self.depth - 1))
-        priority: dict[str, float] = {}
-        lowest = 0.0
-
-        def choose(step: int, names: Sequence[str]) -> int:
-            nonlocal lowest
-            for name in names:
-                if name not in priority:
-                    priority[name] = rng.random()
-            best = max(names, key=priority.__getitem__)
-            due = bool(falls) and falls[0] <= step
-            if due or best.endswith(" timeout"):
-                del falls[:due]
-                lowest -= 1.0
-                priority[best] = lowest
-            return names.index(max(names, key=priority.__getitem__))
-
-        return choose
 
 
 def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "SearchStrategy[dict[int, int]]":
