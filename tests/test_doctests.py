@@ -8,12 +8,7 @@ import pytest
 
 import ampsim
 
-FLAX = "ampsim.testing.kit.words_flax"  # not every environment has it
-MODULES = [
-    m.name
-    for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.")
-    if not m.name.endswith("__main__") and m.name != FLAX
-]
+MODULES = [m.name for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.") if not m.name.endswith("__main__")]
 
 
 @pytest.mark.parametrize("name", ["ampsim", *MODULES])

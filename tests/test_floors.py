@@ -54,7 +54,6 @@ FLOORS = {
     "ampsim/probe": {"numpy", "torch", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/parametrize.py": {"pytest", "ampsim.testing"},
-    "ampsim/testing/kit/words_flax.py": {"flax", "jax"},
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.arguments",

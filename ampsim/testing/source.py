@@ -2,7 +2,6 @@
 
 import ast
 import inspect
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -73,12 +72,6 @@ class Words:
                 compile(ast.Module([each.node], []), str(each.file), "exec") for each in self.asked(names).values()
             ]
         return self._codes[key]
-
-    @property
-    def imports(self) -> list[str]:
-        """The import lines of the first file, which is the driver's own, of what is no part of Python."""
-        lines = self.files[0].read_text("utf-8").splitlines()
-        return [each for each in lines if re.match(r"(import|from) (?!types\b|math\b|contextlib\b)", each)]
 
     @cached_property
     def modules(self) -> dict[str, Any]:

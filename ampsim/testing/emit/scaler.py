@@ -4,7 +4,6 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -12,14 +11,11 @@ from ampsim.core.machine import Rule
 from ampsim.testing.alarm import OverdueError
 from ampsim.testing.emit.text import Text, value, written
 from ampsim.testing.kit.check import EXAMPLES, ScalerLaw
-from ampsim.testing.kit.example import HERE, TORCH, TRAITS, Example
-from ampsim.testing.kit.from_flag import FromFlag
+from ampsim.testing.kit.example import TORCH, TRAITS, Example
 from ampsim.testing.kit.judge import THREADS, chosen
 from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find
 from ampsim.testing.load import load
 from ampsim.testing.source import Definition, Words, body
-
-PEERS = {"flax.training.dynamic_scale:DynamicScale": Words(HERE / "words_flax.py", *TORCH)}
 
 
 def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
@@ -27,7 +23,7 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
 
     Args:
         law: its name.
-        target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``, or a name in `PEERS`.
+        target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``.
         examples: histories, at most.
         declared: as `Traits` takes it.
 
@@ -35,8 +31,7 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
         ValueError: the law holds, is not asked of this scaler, or has no short test; or there is no such law.
     """
     (asked,) = chosen(names=[law])
-    words = PEERS.get(target)
-    subject = replace(_adapted(words, target), traits=Traits(**declared)) if words else find(target, **declared)
+    subject = find(target, **declared)
     if isinstance(load(target), Subject):
         raise ValueError(f"{target} is a Subject, which needs ampsim: name the class, and declare traits by --trait")
     if missing := asked.lacks(subject):
@@ -51,8 +46,6 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
         raise ValueError(f"{law}: {error}: nor would a short test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
     seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{law}: ")
-    if words is not None:
-        return printed(asked, example, seen, words, words.imports, lambda _: ""), raised
     module, _, path = target.partition(":")
     imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
 
@@ -60,19 +53,6 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
         return _maker(name, path, load(target), example.traits)
 
     return printed(asked, example, seen, Words(*TORCH), imports, maker), raised
-
-
-def _adapted(words: Words, name: str) -> Subject:
-    """Return the Subject that runs these words."""
-    defined: dict[str, Any] = dict(words.modules)
-    for code in words.code(["make", "iterate", "loss_scale"]):
-        exec(code, defined)  # noqa: S102  our own file
-
-    def make(rule: Rule) -> FromFlag:
-        scaler = defined["make"](**{name: getattr(rule, name) for name in CONSTANTS})
-        return FromFlag(lambda: defined["loss_scale"](scaler), lambda found_inf: defined["iterate"](scaler, found_inf))
-
-    return Subject(make, name=name)
 
 
 def printed(
@@ -95,7 +75,7 @@ def printed(
         seen: what that showed.
         words: of the driver.
         imports: lines, of what is no part of Python.
-        makers: returns the function that makes a scaler, of the name `make` or `construct`; "" if words have it.
+        makers: returns the function that makes a scaler, of the name `make` or `construct`.
         front: definitions that stand before all others.
         version: that it was seen with; "" reads it from the packages that are imported.
         traits: written otherwise than they are.
