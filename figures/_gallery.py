@@ -12,7 +12,7 @@ from figures.claims import CLAIMS
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
     "What fp16 does to gradients": (
-        "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep", "formats",
+        "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep",
     ),
     "What the loss scale does about it": (
         "gpt_fp16", "resnet_fp16", "rules_trained", "policies",

@@ -320,17 +320,6 @@ def backward_error(run: Result) -> Finding:
     return Finding(f"rounding {spread(rounded)}, backward pass {spread(real)}", min(real) > 1, max(rounded) < 0.1)
 
 
-@claim("formats", "formats", "E4M3 flushes most in the sigmoid network, and less than T9 predicts there")
-def sigmoid_flushes_most(run: Result) -> Finding:
-    sigmoid, every, predicted = (
-        max(q.flushed(run, "e4m3", "sigmoid")),
-        max(q.flushed(run, "e4m3")),
-        q.predicted_at_worst(run),
-    )
-    now = f"sigmoid {sigmoid:.3g}, at most {every:.3g}, predicted {predicted:.3g}"
-    return Finding(now, sigmoid == every, predicted > 1.2 * sigmoid)
-
-
 @claim("sigmoid.unscaled", "sigmoid_underflow", "Unscaled, a deep sigmoid network stays at ln 10", trial="5 of 5")
 def sigmoid_unscaled(run: Result) -> Finding:
     stuck = [abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")]

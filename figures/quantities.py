@@ -249,18 +249,6 @@ def at_share(run: Result, name: str, point: int) -> list[float]:
     return [row[name][point][row["log2_scales"].index(-14)] for row in run.arm("gpt")]
 
 
-def flushed(run: Result, fmt: str, arm: str = "") -> list[float]:
-    """Return the share of the parameters' gradients that a format flushes at the best scale, per arm and seed."""
-    rows = run.arm(arm).records if arm else run.records
-    return [row["parameters"]["formats"][fmt]["flushed"] for row in rows]
-
-
-def predicted_at_worst(run: Result) -> float:
-    """Return the share that T9 predicts of the gradients of which E4M3 flushes most."""
-    found = [row["parameters"]["formats"]["e4m3"] for row in run.records]
-    return float(max(found, key=lambda fmt: fmt["flushed"])["predicted"])
-
-
 def gpt_apart(run: Result) -> float:
     """Return how far the mean loss of any way to train with an averaged loss is from float32's."""
     arms = ("bf16", "unscaled", "static 2^16", "dynamic G=50")

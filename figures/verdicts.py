@@ -23,7 +23,6 @@ NARROWER = {
     "threads.ours": "At depths 1 and 4, four intervals.",
     "ranks.fused": "In the cells that were asked.",
     "logs.repeated": "Scales and skip counts, for some places of the overflows in their blocks.",
-    "formats": "On a new seed it flushes most of the elements.",
     "sweep": "The left end is gradual.",
     "async.same": "On the two schedules that ran.",
     "storm": "Within these runs, by the bits beside.",

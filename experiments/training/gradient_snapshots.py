@@ -1,4 +1,4 @@
-"""Gradients by binade, at points of a training run in float32: what `gradient_histogram` and `formats` measure.
+"""Gradients by binade, at points of a training run in float32: what `gradient_histogram` measures.
 
 At each point a batch is drawn that is not trained on. `ampsim.probe` counts the gradient of every parameter and of the
 output of every module in one backward pass, in float32: what there is, before any format takes its share.

@@ -10,7 +10,6 @@ from paper.values import Formula, Number, Table
 EXPERIMENTS = (
     ("theory", "@sec-theory", "exact"),
     ("theory_real", "@sec-real", "kernels"),
-    ("formats", "@sec-two-more", "kernels"),
     ("threads", "@sec-async", "verdict"),
     ("threads_loss", "@sec-async", "verdict"),
     ("staleness", "@sec-depth", "exact; kernels"),

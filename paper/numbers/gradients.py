@@ -1,4 +1,4 @@
-"""Where gradients lie, the rule and the start, storms and formats."""
+"""Where gradients lie, the rule and the start, and storms."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ from statistics import fmean
 from ampsim.core.machine import Rule
 from ampsim.core.theory import bad_step_drift, critical_bad_rate, trade_off
 from figures.claims import NEAR
-from figures.quantities import at_share, flushed, half_width, last_scales, more_loss
+from figures.quantities import at_share, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
 from paper.values import Formula, Number
 
@@ -61,17 +61,6 @@ def off_t8(run: Result) -> float:
         law = bad_step_drift(Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps)
         found.append(abs(log2(last / first) / run.steps - law))
     return max(found)
-
-
-def predicted(run: Result, fmt: str, arm: str) -> list[float]:
-    """Return the share that T9 says a format flushes, per seed."""
-    return [row["parameters"]["formats"][fmt]["predicted"] for row in run.arm(arm)]
-
-
-def listed(shares: list[float]) -> str:
-    """Return shares in words, one after the other."""
-    *first, last = (f"{100 * share:.1f}" for share in shares)
-    return f"{', '.join(first)} and {last} %"
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -128,14 +117,4 @@ NUMBERS: dict[str, Number | Formula] = {
     "storm.set.max": storm(lambda run: max(run.config["ratios"]) * critical(run), "%1"),
     "storm.met.max": storm(lambda run: max(len(row["bad"]) for row in run.records) / run.steps, "<=%1"),
     "storm.drift.off": storm(off_t8, "<=.3f"),
-    **{
-        f"formats.{new}{name}": Number(f"formats{folder}", value, form)
-        for new, folder in (("", ""), ("new.", NEW))
-        for name, value, form in (
-            ("fp16", lambda run: max(flushed(run, "fp16")), "<=%2"),
-            ("e5m2", lambda run: max(flushed(run, "e5m2")), "<=%1"),
-            ("e4m3.seeds", lambda run: listed(flushed(run, "e4m3", "sigmoid")), "text"),
-            ("e4m3.t9", lambda run: listed(predicted(run, "e4m3", "sigmoid")), "text"),
-        )
-    },
 }

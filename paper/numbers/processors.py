@@ -56,8 +56,6 @@ ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
     ("residual network at $2^16$, loss above float32's", "static_sweep",
      lambda run: above_float32(run, "static 2^16"), ".3f"),
     ("the same, dynamic, $G = 50$", "static_sweep", lambda run: above_float32(run, "dynamic G=50"), ".3f"),
-    ("fp16, E5M2 and E4M3 flush at most, %", "formats",
-     lambda run: ", ".join(f"{100 * max(q.flushed(run, fmt)):.2f}" for fmt in ("fp16", "e5m2", "e4m3")), "text"),
     ("error of a trained gradient, % of its norm", "gradient_histogram",
      lambda run: ends(q.at_share(run, "real_error", 2), 0, 100), "text"),
     ("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f"),
