@@ -29,9 +29,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 HEAD = """# Figures
 
 Made by `python -m figures` from the data files named here, which `make reproduce` makes anew. Each names the device
-that it was measured on. SVG for the screen, PDF beside it for print. [`playground.html`](playground.html), made by
-`ampsim playground`, replays three of these runs under two loss scalers. [`report.png`](report.png) is the page of the
-run in `collapse_run`'s data; `python -m figures.screenshot` takes it anew.
+that it was measured on. `python -m figures --pdf` writes PDFs for print. [`playground.html`](playground.html), made by
+`ampsim playground`, replays three of these runs under two loss scalers. [`report.png`](report.png) is the page of
+`docs/examples/run.jsonl`; `python -m figures.screenshot` takes the picture again.
 """
 
 

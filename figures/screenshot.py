@@ -1,7 +1,7 @@
 """Takes the picture of a report's page, `figures/report.png`: `python -m figures.screenshot`. It needs Chromium.
 
-The page is what `ampsim report` makes of the run that `collapse_run` recorded. One Chromium draws other pixels than the
-next, so the picture says of which records it was taken, and a test compares that.
+The page is what `ampsim report` makes of `docs/examples/run.jsonl`. One Chromium draws other pixels than the next, so
+the picture says of which file it was taken, and a test compares that.
 """
 
 import hashlib
@@ -17,52 +17,37 @@ from PIL.PngImagePlugin import PngInfo
 from ampsim.core.output import run_command
 from ampsim.diagnose.readers.run import read_own
 from ampsim.diagnose.report import report
-from ampsim.records import encode
-from ampsim.run_file import RunFile
-from figures import _style, results
+from figures import _style
 
+RUN = _style.HERE.parent / "docs" / "examples" / "run.jsonl"
 PICTURE = _style.HERE / "report.png"
 SIZE = (1000, 1560)  # pixels: down to the gradients' chart
 BROWSERS = ("chromium", "google-chrome", "chromium-browser")
 
 
-def recorded() -> results.Result:
-    """Return the run."""
-    return results.load("collapse_run")
-
-
 def sha256() -> str:
-    """Return the sha256 of the run's record."""
-    return hashlib.sha256(encode(recorded().records).encode()).hexdigest()
+    """Return the sha256 of the run's file."""
+    return hashlib.sha256(RUN.read_bytes()).hexdigest()
 
 
 def taken_of(picture: Path) -> str:
     """Return the sha256 that a picture was taken of."""
     with Image.open(picture) as image:
-        return str(image.info.get("records_sha256"))
-
-
-def run_file(path: Path) -> Path:
-    """Write the run's file, as `ampsim.watch` wrote it."""
-    (record,) = recorded().records
-    with RunFile(path, record["run"]) as file:
-        for step in record["records"]:
-            file.append(step)
-    return path
+        return str(image.info.get("run_sha256"))
 
 
 def take(browser: str, picture: Path) -> None:
     """Take the picture."""
     with tempfile.TemporaryDirectory(prefix="ampsim-picture-") as folder:
         page, image = Path(folder) / "run.html", Path(folder) / "page.png"
-        page.write_text(report(read_own(run_file(page.with_suffix(".jsonl")))), encoding="utf-8")
+        page.write_text(report(read_own(RUN)), encoding="utf-8")
         options = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/browser",
             "--window-size={},{}".format(*SIZE), f"--screenshot={image}", "--virtual-time-budget=5000",
         ]  # fmt: skip
         subprocess.run([browser, *options, page.as_uri()], check=True, capture_output=True)  # noqa: S603
         about = PngInfo()
-        about.add_text("records_sha256", sha256())
+        about.add_text("run_sha256", sha256())
         with Image.open(image) as taken:
             taken.convert("RGB").save(picture, optimize=True, pnginfo=about)
 

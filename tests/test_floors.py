@@ -95,7 +95,7 @@ FLOORS = {
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
     "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
     "figures/atlas_page.py": {"ampsim.diagnose.page", "figures"},
-    "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "ampsim.records", "ampsim.run_file", "figures"},
+    "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "figures"},
     "paper": {
         "ampsim.core",
         "ampsim.peers.laws.judging",

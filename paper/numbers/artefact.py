@@ -34,7 +34,6 @@ EXPERIMENTS = (
     ("ranks_training", "@sec-ranks", "kernels"),
     ("loops", "@sec-loops", "exact; clock"),
     ("census", "@sec-loops", "exact"),
-    ("collapse_run", "the gallery", "kernels"),
     ("public_runs", "@sec-excerpts", "exact"),
     ("whole_logs", "@sec-runs", "exact"),
     ("explain_faults", "@sec-runs", "kernels"),
