@@ -1,9 +1,10 @@
 """Build the paper, `paper/ampsim.pdf`: `python -m paper [--check | --draft | --here]`.
 
-Computes every number that the text names. All problems, such as stale data, are printed at once, with exit status 1.
+Computes the numbers that the text names. If there are problems, such as stale data, it prints all
+of them and ends with exit status 1.
 
 --check  compare with the committed paper instead of writing it
---here   build from the data and figures in build/here, and mark the sentences that they do not bear out
+--here   build from the data and figures in build/here, and mark the sentences that they refute
 --draft  build although data is stale, and say so on every page
 """
 

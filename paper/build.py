@@ -19,7 +19,7 @@ from paper.values import Cell, Number, Table
 
 PDF = PAPER / "ampsim.pdf"
 FIGURES = ROOT / "figures"
-WIDE = {"237.6": False, "496.8": True}  # width of a figure in points -> whether it spans both columns
+WIDE = {"237.6": False, "496.8": True}  # width of a figure, points -> whether it spans both columns
 UNKNOWN = "#text(fill: red)[?]"  # for a number that the data does not give
 FAILURES = (LookupError, TypeError, ArithmeticError, ValueError, AttributeError)
 Content = dict[str, dict[str, Any]]  # by kind, then by name; plain JSON, which `lib.typ` reads
@@ -29,7 +29,7 @@ class Evaluation:
     """Everything that the text shows by a name, computed from the data that lies there.
 
     Attributes:
-        strict: Whether a number that the data does not give and a claim that it refutes are problems.
+        strict: Whether numbers that the data does not give and claims that it refutes are problems.
         figures: A folder of figures; those that it lacks are the committed ones.
         problems: What is wrong, once `content` has returned.
     """
@@ -67,7 +67,12 @@ class Evaluation:
             [self.number(f"{name}[{row},{column}]", cell) for column, cell in enumerate(cells)]
             for row, cells in enumerate(table.rows)
         ]
-        return {"columns": table.columns, "align": table.align, "groups": table.groups, "rows": rows}
+        return {
+            "columns": table.columns,
+            "align": table.align,
+            "groups": table.groups,
+            "rows": rows,
+        }
 
     def claim(self, name: str) -> dict[str, object]:
         """Return whether the data bears a claim out, and what it says."""
@@ -79,17 +84,22 @@ class Evaluation:
         return {"holds": verdict.holds is True, "now": verdict.now}
 
     def figure(self, stem: str) -> dict[str, object]:
-        """Return where a figure lies, how wide it is, and the seeds of its data file, which has its name."""
-        svg = next((path for folder in (self.figures, FIGURES) if (path := folder / f"{stem}.svg").exists()), None)
-        if svg is None:
-            self.problems.append(f"figures/{stem}.svg: no such figure; `python -m figures {stem}` draws it")
+        """Return the file and the width of a figure, and the seeds of the data file of its name."""
+        svg = self.figures / f"{stem}.svg"
+        if not svg.exists():
+            svg = FIGURES / svg.name
+        if not svg.exists():
+            missing = f"figures/{svg.name}: no such figure"
+            self.problems.append(f"{missing}; `python -m figures {stem}` draws it")
             return {}
         width = re.search(r'width="([\d.]+)pt"', svg.read_text(encoding="utf-8")[:2000])
         if width is None or width[1] not in WIDE:
-            self.problems.append(f"figures/{stem}.svg: expected a width of {' or '.join(WIDE)} pt, not to be scaled")
+            expected = f"expected a width of {' or '.join(WIDE)} pt"
+            self.problems.append(f"figures/{svg.name}: {expected}, so that it is not scaled")
             return {}
         seeds = self.number(stem, Number(stem, lambda run: len(run.seeds), "d"))
-        return {"file": f"/{svg.relative_to(ROOT).as_posix()}", "wide": WIDE[width[1]], "seeds": seeds}
+        file = f"/{svg.relative_to(ROOT).as_posix()}"
+        return {"file": file, "wide": WIDE[width[1]], "seeds": seeds}
 
 
 def build(*, draft: bool = False) -> bytes:
@@ -146,13 +156,13 @@ def misnamed(text: str = sources.TEXT) -> Iterator[str]:
         used = sources.named(call, text)
         for name in used:
             if name not in declared:
-                yield f"{kind} {name!r}: the text uses it; expected a name that `paper` declares"
+                yield f"{kind} {name!r}: used by the text; expected a name that `paper` declares"
         for name in declared:
             if name not in used:
-                yield f"{kind} {name!r} is declared and the text does not use it; delete it or use it"
+                yield f"{kind} {name!r} is declared and not used by the text; delete it or use it"
     for name in sources.named("holds", text):
         if name not in CLAIMS:
-            yield f"claim {name!r}: the text marks it with #holds; expected one of figures/claims.py"
+            yield f"claim {name!r}: used by the text; expected one of figures/claims.py"
 
 
 def stems() -> set[str]:

@@ -13,14 +13,14 @@ def show(value: Value, form: str) -> str:
     """Return a value as Typst markup.
 
     Args:
-        value: a number; for the form "text" anything.
-        form: "words" (below thirteen), "2^" (a power of two), "e1" (digits after the point, times a power of ten),
-            "%1" (a share as a percentage), "text", "sentence" (with code and powers of two), or a format specification
-            such as ".2f" or ",d". Of a bound, "<=" before the form rounds up, as "at most" and "within" need, and
-            ">=" rounds down, as "at least" does.
+        value: A number; for the form "text" anything.
+        form: "words" (below thirteen), "2^" (a power of two), "e1" (digits after the point, times a
+            power of ten), "%1" (a share as a percentage), "text", "sentence" (with code and powers
+            of two), or a format specification such as ".2f" or ",d". For a bound, "<=" before the
+            form rounds up, as "at most" and "within" need; ">=" rounds down, as "at least" needs.
 
     Raises:
-        ValueError: the value does not fit the form.
+        ValueError: The value does not fit the form.
     """
     if form == "text":
         return escaped(str(value))
@@ -50,7 +50,7 @@ def escaped(text: str) -> str:
 
 
 def typeset(sentence: str) -> str:
-    """Return a sentence in plain text as Typst markup: its code as code, its powers of two as powers."""
+    """Return a plain sentence as Typst markup, with its code as code and powers of two as powers."""
     parts = sentence.replace("+-", "±").split("`")
     text = [re.sub(r"2\\\^(-?\d+)", r"$2^(\1)$", escaped(part)) for part in parts]
     return "".join(f"`{part}`" if at % 2 else text[at] for at, part in enumerate(parts))

@@ -1,6 +1,7 @@
 """What the paper is made of: the text, data files, and recorded traces.
 
-A data file is *fresh* when its experiment, with today's source, defaults and inputs, would write the same header.
+A data file is *fresh* when its experiment, with today's source, defaults, and inputs, would write
+the same header.
 """
 
 import re
@@ -56,12 +57,12 @@ def load(stem: str) -> Result:
 
 
 def origins(stems: Iterable[str]) -> dict[str, Record]:
-    """Return the headers of the data files that the text is about, by stem; traces and other folders have none."""
+    """Return the headers of data files by stem; traces and files of other folders are left out."""
     return {stem: load(stem).provenance for stem in stems if stem != "traces" and "@" not in stem}
 
 
 def stale(stems: Iterable[str]) -> list[str]:
-    """Name the data files that their experiments would not write today, each with the reason and the cure.
+    """Name the data files that are not fresh, each with the reason and the command to run.
 
     Those of other folders are what an experiment wrote once, and stay.
     """

@@ -27,7 +27,7 @@ from figures.results import DATA, Result
 from figures.verdicts import NARROWER, judge_folder
 from paper import sources
 from paper.field import survey
-from paper.numbers import artefact, judged, processors, scalers, theory
+from paper.numbers import artefact, loops, processors, ranks, runs, scalers, theory
 from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
@@ -82,15 +82,15 @@ def _judged() -> Table:
         passes(2000, "the same, $G = 2000$, its default"),
         ("laws", "installed scaler classes, not at the ends", scalers.NUMBERS["atlas.classes"],
          scalers.NUMBERS["atlas.classes.away"]),
-        ("laws", "loops of frameworks with a scaler", replace(judged.NUMBERS["loops.loops"], form="d"),
-         replace(judged.NUMBERS["loops.broken"], form="d")),
-        ("laws", "two ranks, torch's sharded scaler, FSDP1", judged.NUMBERS["ranks.FSDP1"],
-         judged.NUMBERS["ranks.FSDP1.wrong"]),
+        ("laws", "loops of frameworks with a scaler", replace(loops.NUMBERS["loops.loops"], form="d"),
+         replace(loops.NUMBERS["loops.broken"], form="d")),
+        ("laws", "two ranks, torch's sharded scaler, FSDP1", ranks.NUMBERS["ranks.FSDP1"],
+         ranks.NUMBERS["ranks.FSDP1.wrong"]),
         ("laws", "the same, beyond its purpose", Number("ranks_cells", lambda run: beside(run, rank_cells), "d"),
          Number("ranks_cells", lambda run: beside(run, rank_wrong), "d")),
-        ("machine", "the same logs, with other settings", judged.NUMBERS["logs.rules"],
-         judged.NUMBERS["logs.rules.refuted"]),
-        ("laws", "bugs that we planted", judged.NUMBERS["loops.bugs"], judged.NUMBERS["loops.caught"]),
+        ("machine", "the same logs, with other settings", runs.NUMBERS["logs.rules"],
+         runs.NUMBERS["logs.rules.refuted"]),
+        ("laws", "bugs that we planted", loops.NUMBERS["loops.bugs"], loops.NUMBERS["loops.caught"]),
     )  # fmt: skip
     return Table(("by", "what is judged", "cases", "failed"), rows, "llrr")
 
@@ -184,23 +184,19 @@ def _claims() -> Table:
         return Formula(lambda: _word(name, folder), "text")
 
     rows = (cells(place, name) for place, name in enumerate(sources.named("holds"), 1) if name in CLAIMS)
-    head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon", "GPU")
-    return Table(head, tuple(rows), "llllccccc")
+    head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon")
+    return Table(head, tuple(rows), "llllcccc")
 
 
-GPU = "gpu"
-OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon", GPU)
+OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon")
 WORD = {True: "yes", False: "NO", None: "–"}
 
 
 def _word(name: str, folder: str) -> str:
-    """Return in a word whether a claim holds on data of new seeds, another processor, or all GPUs."""
+    """Return in a word whether a claim holds on data of new seeds or of another processor."""
     if CLAIMS[name].stem == "traces":
         return WORD[None]
-    cards = [path for path in sorted(DATA.iterdir()) if path.is_dir() and not path.name.startswith("cpu")]
-    verdicts = [_judged_folder(path)[name] for path in (cards if folder == GPU else [DATA / folder])]
-    known = [verdict.holds for verdict in verdicts if verdict.holds is not None]
-    return WORD[all(known) if known else None]
+    return WORD[_judged_folder(DATA / folder)[name].holds]
 
 
 _judged_folder = cache(judge_folder)

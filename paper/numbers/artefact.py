@@ -42,11 +42,11 @@ EXPERIMENTS = (
 
 def table() -> Table:
     """Return a row for each experiment."""
-    cells = tuple(
-        (f"`{stem}`", where, Number(stem, lambda run: run.provenance["unit_seconds"], ",.0f"), compare)
-        for stem, where, compare in EXPERIMENTS
-    )
-    return Table(("experiment", "for", "seconds", "compare"), cells, "llrl")
+    rows = []
+    for stem, where, compare in EXPERIMENTS:
+        seconds = Number(stem, lambda run: run.provenance["unit_seconds"], ",.0f")
+        rows.append((f"`{stem}`", where, seconds, compare))
+    return Table(("experiment", "for", "seconds", "compare"), tuple(rows), "llrl")
 
 
 def origins() -> list[Record]:
@@ -56,11 +56,20 @@ def origins() -> list[Record]:
 
 def listed(read: Callable[[Record], object]) -> Formula:
     """Return what the headers say; where they differ, each value that they have."""
-    return Formula(lambda: " and ".join(sorted({str(read(origin)) for origin in origins()})), "text")
+
+    def values() -> str:
+        return " and ".join(sorted({str(read(origin)) for origin in origins()}))
+
+    return Formula(values, "text")
+
+
+def minutes() -> float:
+    """Return how long all experiments took."""
+    return float(sum(origin["unit_seconds"] for origin in origins())) / 60
 
 
 NUMBERS: dict[str, Number | Formula] = {
-    "artefact.minutes": Formula(lambda: sum(origin["unit_seconds"] for origin in origins()) / 60, ".0f"),
+    "artefact.minutes": Formula(minutes, ".0f"),
     "artefact.processors": listed(lambda origin: origin["cpu"]),
     "artefact.threads": listed(lambda origin: origin["threads"]),
     "artefact.python": listed(lambda origin: origin["versions"]["python"]),

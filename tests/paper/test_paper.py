@@ -19,7 +19,7 @@ from figures.quantities import INTERVALS
 from figures.results import CPU
 from paper import build, sources
 from paper.build import Evaluation
-from paper.numbers import NUMBERS, judged
+from paper.numbers import NUMBERS, loops
 from paper.printed import show
 from paper.sources import ROOT, TEXT, PaperError
 from paper.tables import TABLES
@@ -289,13 +289,13 @@ def test_formats() -> None:
 
 
 def test_the_census_by_repository_adds_up_and_alone_loops_have_the_binomial_interval() -> None:
-    repositories = judged.by_repository()
+    repositories = loops.by_repository()
     groups = [*repositories.values()]
     assert sum(wrong for wrong, _ in groups) == NUMBERS["census.wrong"].compute()
     assert sum(size for _, size in groups) == NUMBERS["census.loops"].compute()
     assert len(groups) == NUMBERS["census.repositories"].compute()
-    low, high = judged.clustered([(1, 1)] * 40 + [(0, 1)] * 60)
+    low, high = loops.clustered([(1, 1)] * 40 + [(0, 1)] * 60)
     assert (low + high) / 2 == pytest.approx(0.4)
     assert (high - low) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 99))
-    whole = judged.clustered([(10, 10)] * 4 + [(0, 10)] * 6)  # as few as ten, not a hundred
+    whole = loops.clustered([(10, 10)] * 4 + [(0, 10)] * 6)  # as few as ten, not a hundred
     assert (whole[1] - whole[0]) / 2 == pytest.approx(1.959964 * math.sqrt(0.4 * 0.6 / 9))

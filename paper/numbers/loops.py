@@ -1,0 +1,178 @@
+"""Training loops and threads under the laws, and a census of public loops."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from math import sqrt
+
+from ampsim.records import Record
+from figures import quantities
+from figures.quantities import total
+from figures.results import Result
+from paper.sources import ROOT
+from paper.values import Formula, Number
+
+loops = partial(Number, "loops")
+census = partial(Number, "census")
+threads = partial(Number, "threads")
+
+MEASURED = ROOT / "docs" / "lint" / "measured.jsonl"  # findings that readers judged
+FILES = ROOT / "experiments" / "inputs" / "census.jsonl"
+NOT_COUNTED = {"AMP105", "AMP109", "AMP127"}  # by the census: off by default, or broken by choice
+ICEFALL = "k2-fsa/icefall"
+OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
+
+
+def packages(rows: Sequence[Record]) -> set[str]:
+    """Return the names of the packages that loops are of."""
+    return {row["arm"].partition(",")[0] for row in rows}
+
+
+def with_scaler(run: Result) -> list[Record]:
+    """Return the loops of packages that train with a scaler, torch's or their own."""
+    return [row for row in run.records if "laws" in row and row["arm"] not in OUR_SCALER]
+
+
+def broken_cells(row: Record) -> list[Record]:
+    """Return what was found where a loop breaks a law."""
+    return [cell for cell in row["laws"].values() if cell["outcome"] == "broken"]
+
+
+def broken(run: Result) -> list[Record]:
+    """Return the loops of packages with a scaler that break a law."""
+    return [row for row in with_scaler(run) if broken_cells(row)]
+
+
+def unreported(run: Result) -> int:
+    """Return in how many cells a loop breaks a law without a known public report."""
+    cells = [cell for row in broken(run) for cell in broken_cells(row)]
+    return sum("https://" not in cell["known"] for cell in cells)
+
+
+def bugs(run: Result) -> list[Record]:
+    """Return the bugs that were planted."""
+    return [*run.arm("bugs").first["bugs"].values()]
+
+
+def passes(run: Result, column: str, depth: int, interval: int) -> int:
+    """Return how many passes of torch's scaler a column counts, with this many steps in flight."""
+    return sum(run.arm(f"torch depth {depth} G={interval}").column(column))
+
+
+def wrong_share(run: Result, depth: int, interval: int) -> float:
+    """Return the share of these passes that were unscaled by a wrong scale."""
+    wrong, checked = (passes(run, what, depth, interval) for what in ("wrong", "checked"))
+    return wrong / checked
+
+
+def findings(*, unseen: bool) -> list[Record]:
+    """Return the findings in files that the rules were made with, or in unseen ones."""
+    _, *found = map(json.loads, MEASURED.read_text("utf-8").splitlines())
+    return [each for each in found if each["sample"].startswith("unseen") is unseen]
+
+
+def verdicts(code: str) -> list[bool]:
+    """Return whether the findings of a rule were right, in files that it was not made with."""
+    return [each["true"] for each in findings(unseen=True) if each["code"] == code]
+
+
+def by_repository() -> dict[str, tuple[int, int]]:
+    """Return for each repository how many of its loops break a law, and how many it has.
+
+    Of equal loops the first one counts.
+    """
+    found: dict[str, list[bool]] = {}
+    seen = set()
+    for file in map(json.loads, FILES.read_text("utf-8").splitlines()):
+        for loop in file["loops"]:
+            if loop["digest"] not in seen:
+                seen.add(loop["digest"])
+                wrong = bool(loop["codes"].keys() - NOT_COUNTED)
+                found.setdefault(file["repository"], []).append(wrong)
+    return {repository: (sum(wrong), len(wrong)) for repository, wrong in found.items()}
+
+
+def repositories(rows: Iterable[Record]) -> int:
+    """Return the number of repositories that rows of the census name."""
+    return len({name for row in rows for name in row["repositories"]})
+
+
+def in_corpus() -> int:
+    """Return how many repositories of the census the rules were made with, as far as is known."""
+    corpus = {each["repository"] for each in findings(unseen=False)}
+    return len(by_repository().keys() & corpus)
+
+
+def beside_icefall() -> int:
+    """Return the number of loops of the other repositories."""
+    return sum(size for name, (_, size) in by_repository().items() if name != ICEFALL)
+
+
+def interval_of_share() -> tuple[float, float]:
+    """Return the 95 % interval of the share of loops that break a law."""
+    return clustered([*by_repository().values()])
+
+
+def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Return the 95 % interval of a share that is counted in groups whose members are alike.
+
+    It is found by linearization.
+
+    Args:
+        groups: How many members of each group count, and how many it has.
+    """
+    counted, members = (sum(column) for column in zip(*groups, strict=True))
+    share = counted / members
+    squares = sum((wrong - share * size) ** 2 for wrong, size in groups)
+    half = 1.959964 * sqrt(squares * len(groups) / (len(groups) - 1)) / members
+    return share - half, share + half
+
+
+def wrong_loops(run: Result) -> float:
+    """Return the number of loops that break a law."""
+    return quantities.census(run, "wrong")[0]
+
+
+def all_loops(run: Result) -> float:
+    """Return the number of loops."""
+    return quantities.census(run, "wrong")[1]
+
+
+NUMBERS: dict[str, Number | Formula] = {
+    "threads.torch.2.1": threads(lambda run: wrong_share(run, 1, 2), "%0"),
+    "threads.torch.2000.1.wrong": threads(lambda run: passes(run, "wrong", 1, 2000), ",d"),
+    "threads.torch.2000.1.checked": threads(lambda run: passes(run, "checked", 1, 2000), ",d"),
+    "threads.torch.2000.4.wrong": threads(lambda run: passes(run, "wrong", 4, 2000), ",d"),
+    "threads.torch.2000.4.checked": threads(lambda run: passes(run, "checked", 4, 2000), ",d"),
+    "threads.ours.checked": threads(lambda run: total(run, "ampsim ", "checked"), ",d"),
+    "loops.bugs": loops(lambda run: len(bugs(run)), "d"),
+    "loops.caught": loops(lambda run: sum(bug["caught"] for bug in bugs(run)), "d"),
+    "loops.threads": loops(lambda run: len({bug["thread"] for bug in bugs(run)}), "d"),
+    "loops.loops": loops(lambda run: len(with_scaler(run)), "words"),
+    "loops.frameworks": loops(lambda run: len(packages(with_scaler(run))), "words"),
+    "loops.broken": loops(lambda run: len(broken(run)), "words"),
+    "loops.broken.packages": loops(lambda run: len(packages(broken(run))), "words"),
+    "loops.cells": loops(lambda run: sum(len(broken_cells(row)) for row in broken(run)), "words"),
+    "loops.unreported": loops(unreported, "words"),
+    "lint.schedules": Formula(lambda: len(verdicts("AMP101")), "d"),
+    "lint.schedules.right": Formula(lambda: sum(verdicts("AMP101")), "d"),
+    "lint.unsaved": Formula(lambda: len(verdicts("AMP112")), "d"),
+    "lint.unsaved.right": Formula(lambda: sum(verdicts("AMP112")), "d"),
+    "census.loops": census(all_loops, "d"),
+    "census.wrong": census(wrong_loops, "d"),
+    "census.share": census(lambda run: wrong_loops(run) / all_loops(run), "%0"),
+    "census.repositories": census(lambda run: repositories(run.records), "d"),
+    "census.repositories.wrong": census(lambda run: repositories(row["wrong"] for row in run.records), "d"),
+    "census.averages": census(lambda run: quantities.census(run, "of", "average")[1], "d"),
+    "census.icefall": Formula(lambda: by_repository()[ICEFALL][1], "d"),
+    "census.rest": Formula(beside_icefall, "d"),
+    "census.corpus": Formula(in_corpus, ">=d"),
+    "census.low": Formula(lambda: interval_of_share()[0], ">=%0"),
+    "census.high": Formula(lambda: interval_of_share()[1], "<=%0"),
+    "census.script": census(lambda run: run.arm("script").first["wrong"]["loops"], "d"),
+    "census.script.loops": census(lambda run: run.arm("script").first["loops"], "d"),
+    "census.package": census(lambda run: run.arm("package").first["wrong"]["loops"], "d"),
+    "census.package.loops": census(lambda run: run.arm("package").first["loops"], "d"),
+    "census.example": census(lambda run: run.arm("example").first["wrong"]["loops"], "d"),
+    "census.example.loops": census(lambda run: run.arm("example").first["loops"], "d"),
+}
