@@ -377,7 +377,7 @@ def test_a_drop_in_loop_is_ordered(world, clips) -> None:
     assert not world.wrong, world.wrong[:3]
 
 
-@pytest.mark.parametrize("wait", ["result", "exception", "synchronize", "step"])
+@pytest.mark.parametrize("wait", ["result", "exception", "synchronize"])
 def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
     numbers = torch.zeros(3)
 
@@ -387,9 +387,7 @@ def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
             raise ValueError("planted")
 
     with optimizer_thread(world) as thread:
-        if wait == "step":
-            thread.step(work, is_async=False)
-        elif wait == "synchronize":
+        if wait == "synchronize":
             thread.launch(work)
             thread.synchronize()
         elif wait == "exception":

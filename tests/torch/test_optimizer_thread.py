@@ -45,8 +45,6 @@ def test_an_error_is_not_raised_twice(thread):
     with pytest.raises(KeyError):
         thread.launch(fails).result()
     assert isinstance(thread.launch(fails).exception(), KeyError)
-    with pytest.raises(KeyError):
-        thread.step(fails, is_async=False)
     thread.synchronize()
     thread.launch(list).result()
 

@@ -87,12 +87,6 @@ class OptimizerThread:
             self._queue.append(item)
         return job
 
-    def step(self, step_fn: Callable[[], object], is_async: bool = True) -> None:
-        """Launch a step function, in the shape of RoundPipe's ``model.step``; wait for it unless `is_async`."""
-        job = self.launch(step_fn)
-        if not is_async:
-            job.result()
-
     def synchronize(self) -> None:
         """Wait until all that was launched is done; raise the error of a job that failed."""
         if self.here():
