@@ -7,23 +7,45 @@ handed over. At depth 0 tickets follow one another, and what an update finds uns
 
 import operator
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef, WeakIdRef, WeakTensorKeyDictionary
 
-from ampsim.torch.gradients.notes import Note, note_on
 from ampsim.torch.state.version import AnyVersion
 from ampsim.torch.step.records import Record, Stage
 from ampsim.torch.threads.register import Ticket
 
 ScaleTicket = Ticket[AnyVersion]
-_TAG = "_ampsim_ticket"  # the note on a gradient of its ticket
+_TAG = "_ampsim_ticket"  # the attribute of a gradient that has its tag
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Tag:
+    """The ticket that a gradient belongs to, as long as nothing writes the gradient.
+
+    In a pickle or a deep copy it is an empty OrderedDict, which ``torch.load(weights_only=True)`` takes.
+    """
+
+    ticket: ScaleTicket
+    version: int  # the gradient's _version when it was tagged
+
+    def __reduce__(self) -> tuple[type[OrderedDict[str, Any]], tuple[()]]:
+        """Return what an empty dict is made of: a tag is for this process."""
+        return OrderedDict, ()
+
+
+def _tag_on(grad: Tensor) -> _Tag | None:
+    """Return the tag that this process left on a gradient."""
+    tag = vars(grad).get(_TAG)
+    return tag if type(tag) is _Tag else None
 
 
 class Owners:
@@ -91,10 +113,10 @@ class GradientOwners(Owners):
         ticket = self._running.get(torch._C._current_graph_task_id())  # noqa: SLF001
         if ticket is None or grad is None:
             return
-        tag = note_on(grad, _TAG)
-        if tag is not None and tag.value is not ticket and self._is_outstanding(tag.value):
-            raise RuntimeError(_mixed(tag.value, ticket))
-        vars(grad)[_TAG] = Note(ticket, grad._version)  # noqa: SLF001
+        tag = _tag_on(grad)
+        if tag is not None and tag.ticket is not ticket and self._is_outstanding(tag.ticket):
+            raise RuntimeError(_mixed(tag.ticket, ticket))
+        vars(grad)[_TAG] = _Tag(ticket, grad._version)  # noqa: SLF001
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
@@ -106,10 +128,10 @@ class GradientOwners(Owners):
         for grad in (param.grad for param in params):
             if grad is None:
                 continue
-            tag = note_on(grad, _TAG)
-            if tag is not None and tag.value is not ticket and tag.version == grad._version:  # noqa: SLF001
+            tag = _tag_on(grad)
+            if tag is not None and tag.ticket is not ticket and tag.version == grad._version:  # noqa: SLF001
                 raise RuntimeError(
-                    f"gradients of ticket {tag.value.index} would be unscaled by ticket {ticket.index}: expected "
+                    f"gradients of ticket {tag.ticket.index} would be unscaled by ticket {ticket.index}: expected "
                     "the ticket their loss was scaled with; pass it as ticket="
                 )
 
