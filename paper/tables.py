@@ -210,5 +210,5 @@ TABLES = {
     "real": _real(),
     "dialects": _dialects(),
     "artefact": artefact.table(),
-    "processors": processors.table(),
+    "seeds": processors.table(),
 }

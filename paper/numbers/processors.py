@@ -1,4 +1,4 @@
-"""The same experiments on seeds not used before, and which operations give the same bits on several processors."""
+"""The same experiments on seeds not used before, and operations with the same bits everywhere."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,6 @@ from paper import sources
 from paper.values import Cell, Formula, Number, Table
 
 SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
-FOLDERS = {"": "seeds of the text", f"@{SEEDS}": "new seeds"}
 COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by itself
 
 
@@ -25,11 +24,6 @@ def same_operations() -> int:
     """Return how many operations have one digest on all of them."""
     found = digests()
     return sum(len({row[name] for row in found}) == 1 for name in found[0])
-
-
-def crashes(run: Result) -> str:
-    """Return how many seeds crashed at each of four learning rates."""
-    return ", ".join(str(run.arm(f"fp16 lr={rate}").known("crash_step")) for rate in ("0.03", "0.035", "0.04", "0.05"))
 
 
 def above_float32(run: Result, arm: str) -> float:
@@ -49,42 +43,36 @@ def depth_4(run: Result, column: str, digits: int, factor: float = 1.0) -> str:
     return ", ".join(f"{factor * mean:.{digits}f}" for mean in means)
 
 
-ROWS: tuple[tuple[str, str, Callable[[Result], float | str], str], ...] = (
-    ("crashes of five seeds at rates .03, .035, .04, .05", "scale_crash", crashes, "text"),
-    ("sigmoid network, loss in float32", "sigmoid_underflow", lambda run: run.arm("fp32").mean("train_loss"), ".3f"),
-    ("the same, dynamic, $G = 50$", "sigmoid_underflow", lambda run: run.arm("dynamic G=50").mean("train_loss"), ".3f"),
-    ("residual network at $2^16$, loss above float32's", "static_sweep",
-     lambda run: above_float32(run, "static 2^16"), ".3f"),
-    ("the same, dynamic, $G = 50$", "static_sweep", lambda run: above_float32(run, "dynamic G=50"), ".3f"),
-    ("error of a trained gradient, % of its norm", "gradient_histogram",
-     lambda run: ends(q.at_share(run, "real_error", 2), 0, 100), "text"),
-    ("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f"),
-    ("$k = 4$, bits unused: cumulative, deduplicated, probe", "staleness",
-     lambda run: depth_4(run, "headroom", 2), "text"),
-    ("the same, % of steps skipped", "staleness", lambda run: depth_4(run, "skip_rate", 2, 100), "text"),
-    ("one bit of margin, bits unused", "policies",
-     lambda run: ends([row["policies"]["headroom 1 bit"]["headroom"][0] for row in run.arm("digits")], 2), "text"),
-    ("torch's default, bits unused", "policies",
-     lambda run: ends([row["policies"]["backoff G=2000"]["headroom"][0] for row in run.arm("digits")], 2), "text"),
-    ("steps to recover at $G = 50$", "policies",
-     lambda run: ends(q.per_policy(run, "backoff G=50", "recovery"), 0), "text"),
-)  # fmt: skip
+def rooms(run: Result, policy: str) -> str:
+    """Return the ends of the bits that a policy leaves unused."""
+    return ends([row["policies"][policy]["headroom"][0] for row in run.arm("digits")], 2)
+
+
+def gradient_error(run: Result) -> str:
+    """Return the ends of the error of a trained gradient, per cent."""
+    return ends(q.at_share(run, "real_error", 2), 0, 100)
 
 
 def table() -> Table:
-    """Return some results of each folder, side by side."""
+    """Return results of both sets of seeds, side by side."""
+    rows: list[tuple[Cell, ...]] = []
 
-    def cells(what: str, stem: str, value: Callable[[Result], float | str], form: str) -> tuple[Cell, ...]:
-        numbers = (Number(f"{stem}{folder}", value, form) for folder in FOLDERS)
-        return what, *(number if run_there(number.stem) else "–" for number in numbers)
+    def add(what: str, stem: str, value: Callable[[Result], float | str], form: str) -> None:
+        rows.append((what, Number(stem, value, form), Number(f"{stem}@{SEEDS}", value, form)))
 
-    return Table(("", *FOLDERS.values()), tuple(cells(*row) for row in ROWS), "lrr")
-
-
-def run_there(stem: str) -> bool:
-    """Return whether an experiment was run where its stem says."""
-    name, _, folder = stem.partition("@")
-    return (DATA / (folder or "cpu") / f"{name}.jsonl").exists()
+    residual = "residual network at $2^16$, loss above float32's"
+    add(residual, "static_sweep", lambda run: above_float32(run, "static 2^16"), ".3f")
+    add("the same, dynamic, $G = 50$", "static_sweep", lambda run: above_float32(run, "dynamic G=50"), ".3f")
+    add("error of a trained gradient, % of its norm", "gradient_histogram", gradient_error, "text")
+    add("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f")
+    unused = "$k = 4$, bits unused: cumulative, deduplicated, probe"
+    add(unused, "staleness", lambda run: depth_4(run, "headroom", 2), "text")
+    add("the same, % of steps skipped", "staleness", lambda run: depth_4(run, "skip_rate", 2, 100), "text")
+    add("one bit of margin, bits unused", "policies", lambda run: rooms(run, "headroom 1 bit"), "text")
+    add("torch's default, bits unused", "policies", lambda run: rooms(run, "backoff G=2000"), "text")
+    recovery = "steps to recover at $G = 50$"
+    add(recovery, "policies", lambda run: ends(q.per_policy(run, "backoff G=50", "recovery"), 0), "text")
+    return Table(("", "seeds of the text", "new seeds"), tuple(rows), "lrr")
 
 
 def claims() -> list[Claim]:
