@@ -1,8 +1,8 @@
 """`python -m experiments gpu --minutes N` runs what an accelerator can show, the most valuable part first.
 
 A part is the tests that need a device, or an experiment. A part runs only if its expected time fits in the time that
-is left. When the time is over, the part under way stops and keeps its finished units; the same command goes on from
-there. After each part, all results are packed. A part that needs a package that is missing is left out.
+is left. A part that takes much longer stops, keeps its finished units, and goes on after all others; the same command
+goes on from there. After each part, all results are packed. A part that needs a package that is missing is left out.
 """
 
 import argparse
@@ -28,6 +28,8 @@ from experiments.runner.experiment import Experiment, UsageError, stems
 FIRST = ("gpt_fp16", "resnet_fp16", "device_claims", "overhead", "scale_crash")  # all others follow
 UNKNOWN = 60.0  # s that an experiment without data of a CPU is expected to take
 TESTS = 60.0  # s that the tests are expected to take
+PATIENCE, LEAST = 3.0, 60.0  # a part stops after so many times its expected time, but not before so many s
+LONG = 1e9  # so many times, when no other part waits
 DRY = 5.0  # s that a part of a dry run is expected to take
 CLOSING = 5.0  # s kept for the last archives
 QUIET = 10.0  # s between two lines of progress
@@ -35,7 +37,10 @@ FAILURES = (UsageError, UnitsFailedError, BusyError, DamagedFileError, OSError, 
 
 
 class Part(NamedTuple):
-    """What became of a part: it ran, was resumed, done before, left out or stopped, or it failed."""
+    """What became of a part.
+
+    It ran, was resumed, done before, left out, stopped as its time was over, interrupted by the user, or it failed.
+    """
 
     name: str
     outcome: str
@@ -130,9 +135,10 @@ def report(session: Session, out: Path) -> int:
     damaged = list(problems(session))
     print(f"\n{'part':20} {'outcome':12} seconds  note")
     print("\n".join([*rows, *damaged]))
+    print(f"left out, as the experiment runs on a CPU only: {', '.join(stem for stem in stems() if not accepts(stem))}")
     print("".join(f"{path}: no room in {archives.COUNT} archives; copy the file\n" for path in left_out), end="")
     print(f"{len(list(out.glob('gpu-*.tgz')))} archives in {out}")
-    if outcome == "stopped" and session.left > 0:
+    if outcome == "interrupted":
         return 130
     return 1 if failed or damaged else 0
 
@@ -140,30 +146,42 @@ def report(session: Session, out: Path) -> int:
 def perform(session: Session) -> Iterator[Part]:
     """Run each part that fits, and yield what became of it; Ctrl-C ends all."""
     yield run_tests(session)
-    rest = (stem for stem in stems() if stem not in FIRST and "cuda" in Experiment(stem).devices)
+    waiting = [*FIRST, *(stem for stem in stems() if stem not in FIRST and accepts(stem))]
+    patience = PATIENCE
     with pool.Workers() as workers:
-        for stem in (*FIRST, *rest):
-            part = run_experiment(Experiment(stem), session, workers)
-            yield part
-            if part.outcome == "stopped" and session.left > 0:
-                return
+        while waiting:
+            stopped = []
+            for stem in waiting:
+                part = run_experiment(Experiment(stem), session, workers, patience)
+                yield part
+                if part.outcome == "interrupted":
+                    return
+                if part.outcome == "stopped" and session.left > 0:
+                    stopped.append(stem)
+            waiting, patience = stopped, LONG
 
 
-def run_experiment(chosen: Experiment, session: Session, workers: pool.Workers) -> Part:
+def accepts(stem: str) -> bool:
+    """Return whether an experiment runs on an accelerator."""
+    return "cuda" in Experiment(stem).devices
+
+
+def run_experiment(chosen: Experiment, session: Session, workers: pool.Workers, patience: float) -> Part:
     """Run an experiment that fits; one that measures time has workers of its own."""
     stem, lines = chosen.stem, Lines(session)
+    rung: list[int] = []
     if missing := chosen.missing_packages:
         return Part(stem, "left out", f"needs {' and '.join(missing)}")
     try:
         run = run_of(chosen, session)
         if is_done(run):
             return Part(stem, "done before")
-        needed = DRY if session.dry else expected(chosen, session.jobs)
+        needed = DRY if session.dry else expected(chosen, session)
         if needed > session.left:
             return Part(stem, "left out", f"takes about {needed:.0f} s")
         with ExitStack() as held:
             held.enter_context(pool.kernels(own=not chosen.repeats))
-            held.enter_context(alarm(session.left))
+            held.enter_context(alarm(min(session.left, max(LEAST, patience * needed)), rung))
             used = workers if chosen.repeats else held.enter_context(pool.Workers(workers.answers))
             status = execute(run, used, lines).status
     except ModuleNotFoundError as error:
@@ -173,7 +191,7 @@ def run_experiment(chosen: Experiment, session: Session, workers: pool.Workers) 
     except KeyboardInterrupt:
         status = 130
     if status:
-        return Part(stem, "stopped")
+        return Part(stem, "stopped" if rung else "interrupted")
     return Part(stem, "resumed" if lines.resumed else "ran")
 
 
@@ -186,11 +204,12 @@ def run_of(chosen: Experiment, session: Session) -> Run:
     return Run(chosen, config, options, path, ["--device", session.device], path)
 
 
-def expected(chosen: Experiment, jobs: int) -> float:
-    """Return the seconds that an experiment may take: what its data of a CPU took."""
-    path = chosen.data("cpu")
-    taken = records.read_provenance(path)["unit_seconds"] if path.exists() else UNKNOWN
-    return float(taken) / (jobs if chosen.repeats else 1)
+def expected(chosen: Experiment, session: Session) -> float:
+    """Return the seconds that an experiment may take: what its earlier data took, of this device or of a CPU."""
+    paths = (session.data / f"{chosen.stem}.jsonl", chosen.data("cpu"))
+    known = [records.read_provenance(path)["unit_seconds"] for path in paths if path.exists()]
+    taken = float(known[0]) if known else UNKNOWN
+    return taken / session.jobs if chosen.repeats else taken
 
 
 def is_done(run: Run) -> bool:
@@ -203,9 +222,14 @@ def is_done(run: Run) -> bool:
 
 
 @contextmanager
-def alarm(seconds: float) -> Iterator[None]:
-    """Interrupt what runs after so many seconds, as Ctrl-C does."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+def alarm(seconds: float, rung: list[int]) -> Iterator[None]:
+    """Interrupt what runs after so many seconds, as Ctrl-C does, and add to `rung`."""
+
+    def ring(number: int, frame: object) -> None:
+        rung.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))
     try:
         yield

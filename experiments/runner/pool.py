@@ -122,6 +122,11 @@ class Worker:
         theirs.close()  # the worker alone holds its end, so its death is our end-of-file
         return cls(process, ours)
 
+    def end(self) -> None:
+        """Kill the process, which holds nothing: what it did is with us."""
+        self.process.kill()
+        self.process.join()
+
     def receive(self, unit: Unit) -> Ended | tuple[str, int]:
         """Return the next message about a unit: a step, or how it ended; if the process died, that it failed."""
         try:
@@ -148,9 +153,8 @@ class Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in (*self._idle, *(worker for worker, _ in self._busy.values())):
-            worker.process.kill()  # it holds nothing: what it did is with us
-            worker.process.join()
+        for worker in self._idle:
+            worker.end()
 
     def ask(self, function: Callable[..., T], *args: object, processes: int) -> T:
         """Return what a function says where units run: in a worker, or with one process in this one.
@@ -177,24 +181,28 @@ class Workers:
             yield from (run(job, on_step) for job in jobs)
             return
         todo = list(jobs)[::-1]
-        while todo or self._busy:
-            while todo and len(self._busy) < processes:
-                worker, job = self._idle.pop() if self._idle else Worker.start(), todo.pop()
-                worker.pipe.send(job)
-                self._busy[worker.pipe] = worker, job.unit
-            for pipe in wait(list(self._busy)):
-                worker, unit = self._busy[cast("Connection", pipe)]
-                message = worker.receive(unit)
-                if not isinstance(message, Ended):
-                    on_step(*message)
-                    continue
-                del self._busy[worker.pipe]
-                if isinstance(message, Done):
-                    self._idle.append(worker)
-                else:  # an error of CUDA stays with its process
-                    worker.process.kill()
-                    worker.process.join()
-                yield message
+        try:
+            while todo or self._busy:
+                while todo and len(self._busy) < processes:
+                    worker, job = self._idle.pop() if self._idle else Worker.start(), todo.pop()
+                    worker.pipe.send(job)
+                    self._busy[worker.pipe] = worker, job.unit
+                for pipe in wait(list(self._busy)):
+                    worker, unit = self._busy[cast("Connection", pipe)]
+                    message = worker.receive(unit)
+                    if not isinstance(message, Ended):
+                        on_step(*message)
+                        continue
+                    del self._busy[worker.pipe]
+                    if isinstance(message, Done):
+                        self._idle.append(worker)
+                    else:  # an error of CUDA stays with its process
+                        worker.end()
+                    yield message
+        finally:  # an interrupted run has units under way
+            for worker, _ in self._busy.values():
+                worker.end()
+            self._busy.clear()
 
 
 @contextmanager
