@@ -168,7 +168,7 @@ def test_an_unexpected_pass_is_a_finding() -> None:
     assert "skip_budget" in text
 
 
-@pytest.mark.parametrize(("form", "begins"), [("md", "torch.amp:"), ("json", "{"), ("html", "<!doctype html>")])
+@pytest.mark.parametrize(("form", "begins"), [("md", "torch.amp:"), ("json", "{")])
 def test_check_writes_a_report(form: str, begins: str, tmp_path: Path) -> None:
     file = tmp_path / f"report.{form}"
     code, printed = check(TORCH, "--level", "4", "--report", form)

@@ -264,7 +264,7 @@ def _format_of(file: Path) -> ReportFormat:
     try:
         return ReportFormat(file.suffix.removeprefix("."))
     except ValueError:
-        fail(f"--out {file}: expected a name that ends in .md, .json, .html or .xml; or say --report")
+        fail(f"--out {file}: expected a name that ends in .md, .json or .xml; or say --report")
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:

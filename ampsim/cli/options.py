@@ -21,7 +21,6 @@ class ReportFormat(enum.StrEnum):
 
     md = "md"
     json = "json"
-    html = "html"
     xml = "xml"  # JUnit's
 
 

@@ -1,8 +1,7 @@
-"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, JUnit's XML, or a page of HTML by itself."""
+"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, or JUnit's XML."""
 
 import json
 from collections.abc import Iterable, Sequence
-from html import escape
 from importlib import metadata
 from xml.etree import ElementTree as ET
 
@@ -27,13 +26,6 @@ _JUNIT: dict[Outcome, tuple[str, str]] = {  # outcome -> JUnit's element and its
     "expected failure": ("skipped", "pytest.xfail"),
     "not applicable": ("skipped", "not applicable"),
 }
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse } th, td { text-align: left; padding: .15rem .8rem; border-bottom: 1px solid #ddd }
-th.level { padding-top: 1rem } td.passed { color: #2a7f4f } td.expected, td.not { color: #777 }
-td.failed, td.refused, td.unexpected { color: #b3261e; font-weight: bold }
-pre { background: #f6f6f4; padding: .8rem; white-space: pre-wrap }
-"""
 
 
 class Report:
@@ -105,22 +97,6 @@ class Report:
         ]
         return json.dumps({"versions": versions, "findings": len(self.findings), "results": records}, indent=1) + "\n"
 
-    def to_html(self) -> str:
-        """Write one page, which loads nothing from elsewhere."""
-        body = [f"<p>{escape(line)}</p>" for line in [*self.summary(), *self.unasked()]]
-        body += ["<table>", _cells("th", ["check", *self.scalers])]
-        group = ""
-        for check, results in self.rows():
-            if check.group != group:
-                group = check.group
-                body.append(f"<tr><th class=level colspan={1 + len(results)}>{escape(group)}</th></tr>")
-            body.append(_html_row(check, results))
-        body.append("</table>")
-        for result, text in self.at_length():
-            body += [f"<h3>{escape(result.target)}</h3>", f"<pre>{escape(text)}</pre>"]
-        head = f"<!doctype html><html lang=en><meta charset=utf-8><title>ampsim check</title><style>{STYLE}</style>"
-        return "\n".join([head, "<h1>ampsim check</h1>", *body, "</html>", ""])
-
     def to_xml(self) -> str:
         """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per law."""
         root = ET.Element("testsuites", name="ampsim check")
@@ -140,7 +116,7 @@ class Report:
         return ET.tostring(root, "unicode", xml_declaration=True) + "\n"
 
 
-FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "html": Report.to_html, "xml": Report.to_xml}
+FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "xml": Report.to_xml}
 
 
 def sign(result: Result | None) -> str:
@@ -150,21 +126,6 @@ def sign(result: Result | None) -> str:
 
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _cells(tag: str, texts: Sequence[str]) -> str:
-    return "<tr>" + "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts) + "</tr>"
-
-
-def _html_row(check: Law, results: Sequence[Result | None]) -> str:
-    name = escape(check.name)
-    if check.issue:
-        name = f'<a href="{escape(check.issue)}">{name}</a>'
-    cells = [f'<td title="{escape(check.law)}">{name}</td>']
-    for result in results:
-        title = "" if result is None else escape(result.text.partition("\n")[0])
-        cells.append(f'<td class="{result.outcome if result else "none"}" title="{title}">{sign(result)}</td>')
-    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _version(name: str) -> str | None:

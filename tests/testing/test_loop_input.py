@@ -285,7 +285,7 @@ def module(tmp_path, monkeypatch):
         (["my_loops:sgd", "my_loops:NERF"], 1, "scale_is_invisible: model.0.weight["),
         (["my_loops:sgd"], 0, "my_loops:sgd: 1 passed of 1 checks"),
         (["my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible"], 0, "| `scale_is_invisible` |"),
-        (["my_loops:halved", "--report", "html"], 0, "only up to factors of the scale"),
+        (["my_loops:halved", "--report", "md"], 0, "only up to factors of the scale"),
         (["my_loops:raises"], 2, "KeyError: 'no such feature'"),
         (["math:pow"], 2, "math has no 'batches'"),
     ],
