@@ -5,7 +5,7 @@ subject
 laws
     What must be true, as plain tests: what a law takes its parameters name.
 words
-    What a law may take: an optimizer, and what is done with it; in torch, and in numpy.
+    What a law may take: an optimizer, and what is done with it, in torch.
 check
     To ask one law of a subject: on examples that are drawn, until the shortest one that breaks it.
 

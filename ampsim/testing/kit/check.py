@@ -12,6 +12,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
+from ampsim.core.extras import needing
 from ampsim.testing import examples as drawing
 from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.judge import NotApplicableError, given_up
@@ -166,6 +167,8 @@ def warm_up() -> None:
 
     Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
     """
+    with needing():
+        import torch  # noqa: F401  no law can be asked without it
     collects, law = gc.isenabled(), LAWS["clean_step_is_taken"]
     still = Subject(lambda rule: FromFlag(lambda: 1.0, lambda found_inf: None))
     gc.disable()

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject, Traits
 from ampsim.testing.law import Law
 from ampsim.testing.source import Words
 
-HERE = Path(__file__).parent
-TORCH = (HERE / "words.py",)
-WORDS = Words(*(TORCH if find_spec("torch") else (HERE / "words_numpy.py", *TORCH)))
+TORCH = (Path(__file__).with_name("words.py"),)
+WORDS = Words(*TORCH)
 TRAITS = tuple(each.name for each in fields(Traits))
 OPTIONAL = {  # what is drawn by this name is False without this feature
     "kernel": "fused",

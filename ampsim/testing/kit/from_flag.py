@@ -1,11 +1,8 @@
 """The adapter of a scaler that is only told whether an iteration overflowed."""
 
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ampsim.testing.kit.subject import FEATURES, Traits
 
@@ -52,18 +49,17 @@ class FromFlag:
         """Multiply a loss, or each of a list or tuple of losses, by the scale."""
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(map(self.scale, outputs))
-        self._used, torch = self.get_scale(), sys.modules.get("torch")
-        if torch is not None and isinstance(outputs, torch.Tensor):
-            return outputs * torch.tensor(self._used, dtype=torch.float32)
-        return outputs * np.float32(self._used)
+        import torch
+
+        self._used = self.get_scale()
+        return outputs * torch.tensor(self._used, dtype=torch.float32)
 
     def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
         """Divide the gradients by what the loss was multiplied by, and note whether all are finite."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         grads = [param.grad for param in params if param.grad is not None]
-        with np.errstate(invalid="ignore"):
-            for grad in grads:
-                grad /= self._used
+        for grad in grads:
+            grad /= self._used
         self._found[optimizer] = not all(bool((abs(grad) < math.inf).all()) for grad in grads)
 
     def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
