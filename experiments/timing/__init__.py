@@ -1,1 +1,1 @@
-"""Times side by side: clocks, rounds in turning order, and the variants that are timed. It knows no experiment."""
+"""Times side by side: clocks, and rounds in turning order. It knows no experiment."""

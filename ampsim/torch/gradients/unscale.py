@@ -16,8 +16,6 @@ from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, 
 
 OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
 
-EXACT_CHECK = {"cpu"}
-"""Where torch's own check looks at gradients as they are. On CUDA it rounds float64 to float32 first."""
 SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
@@ -60,7 +58,7 @@ def multiply_and_check_(groups: Groups, inverse_on: OnDevice, found: FoundInf, *
             inverse = inverse_on(device)
             if device not in found:
                 found[device] = torch.zeros_like(inverse)
-            exact = device.type in EXACT_CHECK
+            exact = device.type == "cpu"  # on CUDA torch's check rounds float64 to float32 first
             if exact:
                 torch._amp_foreach_non_finite_check_and_unscale_(grads, found[device], inverse)
             else:
@@ -80,7 +78,7 @@ def check(groups: Groups, found: FoundInf) -> None:
     are small it looks at once: what it writes is in the cache still.
     """
     for (device, dtype), grads in groups.items():
-        if device.type not in EXACT_CHECK:
+        if device.type != "cpu":
             found.join(_is_not_finite(largest(grads), dtype))
         elif not are_small(grads) and on_host(device, dtype) and math.isfinite(finite_if_all_are(grads)):
             found.join(torch.zeros((), device=device))
