@@ -95,7 +95,7 @@ def every_dialect_was_recorded(run: Result) -> Finding:
     return Finding(f"{systems} of {len(dialects.names())}", systems == len(dialects.names()))
 
 
-@claim("threads.ours", "threads", "No pass is unscaled wrongly by our scaler, whatever the depth and the interval")
+@claim("threads.ours", "threads", "Our scaler unscales no pass wrongly, at depths 1 and 4 and four intervals")
 def ours_never_unscales_wrongly(run: Result) -> Finding:
     wrong = q.total(run, "ampsim ", "wrong")
     return Finding(f"{wrong} passes", wrong == 0)
@@ -113,9 +113,7 @@ def ranks_agree(run: Result) -> Finding:
     return Finding(now, not ours, len(torchs) > 0)
 
 
-@claim(
-    "ranks.fused", "ranks_cells", "What goes wrong with torch's sharded scaler goes wrong with fused optimizers only"
-)
+@claim("ranks.fused", "ranks_cells", "The cells that go wrong with torch's sharded scaler have fused optimizers")
 def ranks_fused(run: Result) -> Finding:
     wrong = _per(q.rank_wrong(run, "torch"), "loop")
     now = ", ".join(f"{loop}: {wrong[loop]} of {n}" for loop, n in _per(q.rank_cells(run, "torch"), "loop").items())
@@ -203,7 +201,12 @@ def public_hidden(run: Result) -> Finding:
     return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
 
 
-@claim("logs.repeated", "whole_logs", "The machine, set as the run was, repeats every number that whole GPU logs print")
+@claim(
+    "logs.repeated",
+    "whole_logs",
+    "The machine, set as the run was, repeats the scales and skip counts of whole GPU logs, for some places of the "
+    "overflows in their blocks",
+)
 def logs_repeated(run: Result) -> Finding:
     repeated = sum(row["rules"]["as set"]["repeated"] for row in run.records)
     steps, printed = (sum(row[name] for row in run.records) for name in ("steps", "printed"))
@@ -394,7 +397,11 @@ def resnet_share(run: Result) -> Finding:
 
 
 @claim(
-    "sweep", "static_sweep", "A plateau from 2^-10 to 2^15 between two cliffs", trial="2^-12 to 2^16", verdict=PARTLY
+    "sweep",
+    "static_sweep",
+    "A plateau from 2^-10 to 2^15 between a slope and a cliff",
+    trial="2^-12 to 2^16",
+    verdict=PARTLY,
 )
 def sweep_plateau(run: Result) -> Finding:
     loss = {k: run.arm(f"static 2^{k}").mean("test_loss") for k in (-12, -10, -8, -4, 0, 4, 8, 12, 14, 15, 16, 17)}
@@ -471,7 +478,7 @@ def crash_float32(run: Result) -> Finding:
     return Finding(f"{found} crashes", found == 0)
 
 
-@claim("storm", "overflow_storm", "Bad batches at a rate above ln2/G drive the scale down without end",
+@claim("storm", "overflow_storm", "Bad batches at a rate above ln2/G drive the scale down until these runs end",
        trial="simulated only")  # fmt: skip
 def storm(run: Result) -> Finding:
     ends = {rate: q.last_scales(run.arm(f"storm {rate}")) for rate in ("0.5", "0.8", "1.25", "2")}
@@ -488,7 +495,9 @@ def storm(run: Result) -> Finding:
     )
 
 
-@claim("policies.headroom", "policies", "One bit of margin leaves no more bits unused than torch's rule does")
+@claim(
+    "policies.headroom", "policies", "One bit of margin leaves no more bits unused in the mean than torch's rule does"
+)
 def policies_headroom(run: Result) -> Finding:
     margin, backoff = q.policy_room(run, "headroom 1 bit"), q.policy_room(run, "backoff G=2000")
     return Finding(f"{margin:.2f} bits, torch's {backoff:.2f}", margin <= backoff + 0.1)
@@ -520,7 +529,9 @@ def async_scale(run: Result) -> Finding:
     return Finding(losses(run, "depth 0", "scale 4", "depth 4"), q.apart(run, ["scale 4"], "depth 0") < 0.2 * cost)
 
 
-@claim("async.same", "async_depth", "A real run does what the model of the protocol says, on every schedule")
+@claim(
+    "async.same", "async_depth", "A real run does what the model of the protocol says, on the two schedules that ran"
+)
 def async_same(run: Result) -> Finding:
     unlike = sum(row["unlike_model"] for row in run.records)
     same = run.arm("depth 4").column("digest") == run.arm("depth 4 latest").column("digest")
@@ -541,7 +552,8 @@ def jax_costs_less(run: Result) -> Finding:
 @claim(
     "census.wrong",
     "census",
-    "More than a third of public fp16 loops, in more than half of their repositories, break a law",
+    "More than a third of the public fp16 loops that a search met, in more than half of their "
+    "repositories, break a law",
 )
 def public_loops_are_wrong(run: Result) -> Finding:
     found, asked = q.census(run, "wrong")
@@ -555,7 +567,8 @@ def public_loops_are_wrong(run: Result) -> Finding:
 @claim(
     "census.skips",
     "census",
-    "Most public schedules per step, and nearly all averages of parameters, go on in a skipped step",
+    "Of the loops that a search met, most schedules per step and nearly all averages of parameters go on in a skipped "
+    "step",
 )
 def public_schedules_go_on(run: Result) -> Finding:
     schedules, averages = q.census(run, "of", "schedule"), q.census(run, "of", "average")

@@ -17,19 +17,6 @@ from figures.claims import CLAIMS, Claim
 
 HERE = "here"
 VERDICTS = "verdicts.jsonl"
-# What the data supports of a claim that says more. A claim stays as it was when new seeds were tried on it, and this is
-# said behind it.
-NARROWER = {
-    "threads.ours": "At depths 1 and 4, four intervals.",
-    "ranks.fused": "In the cells that were asked.",
-    "logs.repeated": "Scales and skip counts, for some places of the overflows in their blocks.",
-    "sweep": "The left end is gradual.",
-    "async.same": "On the two schedules that ran.",
-    "storm": "Within these runs, by the bits beside.",
-    "policies.headroom": "In the mean; of some seeds it leaves more.",
-    "census.wrong": "Of those that a search met.",
-    "census.skips": "Of those that a search met.",
-}
 
 
 class Verdict(NamedTuple):
@@ -120,8 +107,7 @@ def table(judged: Sequence[Judged]) -> Table:
         committed = row.verdicts[labels[0]].now
         here = [row.verdicts[HERE].now if row.verdicts[HERE].now != committed else "the same"] if own else []
         marks = ({True: "yes", False: "NO", None: "-"}[row.verdicts[label].holds] for label in labels)
-        sentence = f"{row.name}: {row.claim.sentence}" + (f". {NARROWER[row.name]}" if row.name in NARROWER else "")
-        shown.add_row(sentence, committed, *here, *marks)
+        shown.add_row(f"{row.name}: {row.claim.sentence}", committed, *here, *marks)
     shown.caption = "\n".join(summary(judged, label) for label in labels)
     return shown
 

@@ -24,7 +24,7 @@ from figures.quantities import (
     t3_rate,
 )
 from figures.results import DATA, Result
-from figures.verdicts import NARROWER, judge_folder
+from figures.verdicts import judge_folder
 from paper import sources
 from paper.field import survey
 from paper.numbers import artefact, loops, processors, ranks, runs, scalers, theory
@@ -176,8 +176,7 @@ def _claims() -> Table:
         claim = CLAIMS[name]
         now = Number(claim.stem, lambda run: claim.judge(run).now, "sentence")
         here = Number(claim.stem, lambda run: WORD[claim.judge(run).holds], "text")
-        narrower = f". _{typeset(NARROWER[name])}_" if name in NARROWER else ""
-        sentence = typeset(claim.sentence) + narrower
+        sentence = typeset(claim.sentence)
         return f"C{place}", sentence, f"`{claim.stem}`", now, here, *(there(name, folder) for folder in OTHERS)
 
     def there(name: str, folder: str) -> Cell:
