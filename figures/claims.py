@@ -290,18 +290,6 @@ def real_forecast(run: Result) -> Finding:
     return Finding(now, max(map(abs, off.values())) < 0.1)
 
 
-@claim("threads.loss", "threads_loss", "Wrong scales do not raise the final loss of every seed")
-def race_costs_no_loss(run: Result) -> Finding:
-    costs = q.race_costs(run)
-    now = "; ".join(
-        f"G={interval}: {run.arm(f'torch G={interval}').mean('wrong'):.0f} wrong in the mean, "
-        f"{more.mean():+.4f} nats, higher for {(more > 0).sum()} of {len(more)}"
-        for interval, more in costs.items()
-    )
-    right = not any(sum(run.arm(f"ampsim G={interval}").column("wrong")) for interval in costs)
-    return Finding(now, not any((more > 0).all() for more in costs.values()), right)
-
-
 @claim("heat.dynamic", "exponent_heatmap", "At the end of a run a dynamic scale from 1 loses no gradient")
 def dynamic_loses_nothing(run: Result) -> Finding:
     lost = [row["lost"][-1] for row in run.arm("gpt dynamic")]

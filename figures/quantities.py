@@ -143,15 +143,6 @@ def ends(run: Result) -> set[str]:
     return set(run.arm("laws").first["ends"])
 
 
-def race_costs(run: Result) -> dict[int, NDArray[np.float64]]:
-    """Return per growth interval and seed how much more loss torch's shared scaler ends with than ours, nats."""
-    return {
-        interval: run.arm(f"torch G={interval}").numbers("train_loss")
-        - run.arm(f"ampsim G={interval}").numbers("train_loss")
-        for interval in run.config["growth_intervals"]
-    }
-
-
 def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
     """Return the cells of a scaler, each with what both `ranks` saw, by name, and the `outcome` in words.
 

@@ -19,7 +19,7 @@ from paper.numbers import (
 )
 from paper.values import Formula, Number
 
-PARTS = (scalers, loops, race, ranks, runs, theory, gradients, training, processors, artefact)
+PARTS = (scalers, loops, ranks, runs, theory, gradients, training, processors, artefact)
 NUMBERS: dict[str, Number | Formula] = {}
 for part in PARTS:
     NUMBERS.update(part.NUMBERS)

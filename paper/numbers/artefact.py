@@ -11,7 +11,6 @@ EXPERIMENTS = (
     ("theory", "@sec-theory", "exact"),
     ("theory_real", "@sec-real", "kernels"),
     ("threads", "@sec-async", "verdict"),
-    ("threads_loss", "@sec-async", "verdict"),
     ("staleness", "@sec-depth", "exact; kernels"),
     ("atlas", "@sec-atlas", "exact"),
     ("exponent_heatmap", "@sec-training", "kernels"),
