@@ -16,7 +16,7 @@
 #   make docs           the site, in build/site: docs/, README.md, docstrings, figures; it needs no network to be read
 #   make wheel          the wheel and the source distribution, in build/dist, and what checkers say of them
 #   make versions       the quick tests on every version of Python, torch and JAX of .ci/noxfile.py that can be had
-#   make bench          speed, side by side with torch
+#   make bench          speed, side by side with other projects and with a floor: tables, and build/bench/*.jsonl
 #   make gpu            what an accelerator can show, in MINUTES, with the Python GPU_PY
 #   make clean          remove caches; data stays
 
@@ -59,12 +59,14 @@ data: $(STAMP)
 	$(PY) -m experiments all --reproduce
 	$(PY) -m experiments adopt
 
+# With the kernels of this processor, as its users have them.
+bench: export AMPSIM_KERNELS = own
 bench: $(VENV)/.trackers
-	$(PY) -m experiments.overhead --force
-	$(PY) -m experiments.replay_speed --force
-	$(PY) -m experiments.jax_speed --force
-	$(PY) -m experiments.probe_overhead --force
-	$(PY) -m figures overhead probe_overhead
+	$(PY) -m experiments.bench.step
+	$(PY) -m experiments.bench.replay
+	$(PY) -m experiments.bench.jax_step
+	$(PY) -m experiments.bench.watching
+	$(PY) -m experiments.bench.commands
 
 figures: $(STAMP)
 	$(PY) -m figures

@@ -24,7 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),
-    "Cost": ("overhead", "probe_overhead"),
+    "Cost": ("overhead",),
 }  # fmt: skip
 HEAD = """# Figures
 

@@ -532,11 +532,6 @@ def overhead_plain(run: Result) -> Finding:
     return Finding(f"at most {worst:.2f} times as fast", worst < 1.2)
 
 
-@claim("jax", "jax_speed", "A step costs less than with jmp's scaler")
-def jax_costs_less(run: Result) -> Finding:
-    return Finding(f"at most {max(q.ratios(run, 'jmp')):.2f} of it", max(q.ratios(run, "jmp")) < 1)
-
-
 @claim(
     "census.wrong",
     "census",

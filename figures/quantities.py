@@ -50,9 +50,9 @@ def last_scales(arm: ArmRecords) -> list[float]:
     return [float(row["scale_changes"][-1][1]) for row in arm]
 
 
-def ratios(run: Result, which: str, size: str = "") -> list[float]:
-    """Return how a cost compares with another's, for each measured row, or the one of this size, and each round."""
-    rows = [row for row in run.records[0]["rows"] if not size or row["size"] == size]
+def ratios(run: Result, which: str, size: str) -> list[float]:
+    """Return how a cost compares with another's at a size, for each trial."""
+    rows = [row for row in run.records[0]["rows"] if row["size"] == size]
     return [ratio for row in rows for ratio in row["ratios"][which]]
 
 

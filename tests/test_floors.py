@@ -90,8 +90,9 @@ FLOORS = {
     },
     "experiments/runner/commands.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
-    "experiments/probe_overhead.py": {"ampsim", "experiments", "numpy", "rich", "torch", "wandb"},
-    "experiments/jax_speed.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "rich"},
+    "experiments/bench": {"ampsim", "experiments", "numba", "numpy", "rich", "torch"},
+    "experiments/bench/jax_step.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "optax"},
+    "experiments/bench/watching.py": {"ampsim", "experiments", "torch", "wandb"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
     "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
     "figures/atlas_page.py": {"ampsim.diagnose.page", "figures"},

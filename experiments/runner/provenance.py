@@ -25,13 +25,13 @@ IDENTITY = ("config", "inputs_sha256", "source_sha256", *OF_MACHINE)
 
 def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], machine: Record) -> Record:
     """Return what is known before the run starts, where `machine` is what the function of that name said."""
-    commit = os.environ.get("AMPSIM_COMMIT") or _git("rev-parse", "HEAD")  # a checkout may be copied without git's part
+    made_at = commit()
     changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
     return {
         "script": f"experiments/{stem}.py",
         "argv": without_place(argv),
-        "commit": commit,
-        "dirty": None if commit is None or changes is None else bool(changes),
+        "commit": made_at,
+        "dirty": None if made_at is None or changes is None else bool(changes),
         "source_sha256": source_sha256(stem),
         "config": config,
         "seeds": list(config["seeds"]),
@@ -73,6 +73,11 @@ def versions() -> dict[str, str]:
 def now() -> str:
     """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def commit() -> str | None:
+    """Return the commit that is checked out; AMPSIM_COMMIT names it where git's part was not copied."""
+    return os.environ.get("AMPSIM_COMMIT") or _git("rev-parse", "HEAD")
 
 
 def _git(*args: str) -> str | None:

@@ -10,7 +10,6 @@ from paper.numbers import (
     gradients,
     loops,
     processors,
-    race,
     ranks,
     runs,
     scalers,
