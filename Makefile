@@ -12,7 +12,7 @@
 #   make data           every CPU experiment, in place of the committed data
 #   make figures        the figures, of the data; make figures-check fails where a committed one is another
 #   make paper          the paper, of the data; make paper-check fails where the committed one is another
-#   make peers          other projects' scalers, each in an environment of its own below .peers (ampsim.peers)
+#   make peers          judge other projects' scalers (ampsim.peers) into build/here; they are installed into .venv
 #   make docs           the site, in build/site: docs/, README.md, docstrings, figures; it needs no network to be read
 #   make wheel          the wheel and the source distribution, in build/dist, and what checkers say of them
 #   make versions       the quick tests on every version of Python, torch and JAX of .ci/noxfile.py that can be had
@@ -121,9 +121,10 @@ $(VENV)/.clients: $(STAMP)
 deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 
-# Ten minutes and 10 GB where nothing is there yet; what is built stays. AMPSIM_PEERS names another folder.
-peers: $(VENV)/.peers $(VENV)/.clients
-	$(PY) -m ampsim.peers
+# Scalers of packages that plain pip does not install beside these keep their committed record.
+peers: $(VENV)/.peers
+	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt deepspeed
+	$(PY) -m experiments atlas --reproduce
 
 $(VENV)/.docs: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

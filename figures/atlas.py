@@ -3,7 +3,8 @@
 One rule for all, ours too: at the ends of float32, the last rows, what is documented counts as broken. Behind a law
 stands whose promise it is: torch's documentation, the package's, or ours. Scalers that come out alike share a column.
 
-Each was run as it is installed. The page [`atlas.html`](atlas.html) has the shortest history of each cell and a test.
+Each was run as it is installed. Live scalers are judged again by `make peers`; the verdicts of the others are recorded,
+with the version and the date. The page [`atlas.html`](atlas.html) has the shortest history of each cell.
 """
 
 import textwrap
@@ -24,7 +25,6 @@ LOOKS = {  # outcome -> colour, sign, word
     "passed": ("#B9D3E6", "", "keeps it"),
     "expected failure": ("#F3E3A8", "~", "does otherwise, by choice"),
     "failed": ("#E8935A", "×", "breaks it"),
-    "refused": ("#B2182B", "!", "hangs or crashes"),
     "not applicable": ("#FFFFFF", "–", "not asked"),
     "not run": ("#FFFFFF", "", "not run"),
 }
@@ -117,8 +117,6 @@ def draw_names(
 
 def outcome_of_drift(peer: Mapping[str, Any]) -> str:
     """Return the outcome of the comparison with a dialect, as that of a law."""
-    if not peer["version"]:
-        return "not run"
     if not peer["drift"]:
         return "not applicable"
     return "failed" if peer["drift"]["differing"] else "passed"
@@ -127,14 +125,18 @@ def outcome_of_drift(peer: Mapping[str, Any]) -> str:
 def markdown(run: Result) -> str:
     """Return the table of the gallery: a row per peer."""
     laws, peers = atlas_page.parts(run)
-    classes, ends = {peer["class"] for peer in peers if peer["version"]}, q.ends(run)
-    rows = sum(bool(peer["version"]) for peer in peers)
-    lines = [f"{len(laws)} laws asked of {len(classes)} classes, which {rows} peers drive.\n"]
-    lines += ["| peer | version | run on | keeps | by choice | breaks | its dialect |", "|---|---|---|--:|--:|---|---|"]
+    classes, ends = {peer["class"] for peer in peers}, q.ends(run)
+    live = sum(peer["live"] for peer in peers)
+    ways = f"{len(peers)} ways to drive them, {live} of them live"
+    lines = [
+        f"{len(laws)} laws asked of {len(classes)} classes, in {ways}.\n",
+        "| scaler | version | judged | keeps | by choice | breaks | its dialect |",
+        "|---|---|---|--:|--:|---|---|",
+    ]
     for peer in peers:
         counts = Counter(found["outcome"] for found in peer["laws"].values())
         broken = [name.replace("_", " ") for name, found in peer["laws"].items() if found["outcome"] in q.BROKEN]
-        words = [f"[{peer['arm']}]({peer['source']})", peer["version"] or "not run", peer["date"] or ""]
+        words = [f"[{peer['arm']}]({peer['source']})", peer["version"], judged(peer)]
         words += [str(counts["passed"]), str(counts["expected failure"]), "; ".join(broken), drift_in_words(peer)]
         lines.append(f"| {' | '.join(words)} |")
     lines += ["", "| law | whose promise it is | broken by, of the classes asked |", "|---|---|--:|"]
@@ -148,10 +150,15 @@ def markdown(run: Result) -> str:
     return "\n".join([*lines, ""])
 
 
+def judged(peer: Mapping[str, Any]) -> str:
+    """Return how and when a scaler was judged."""
+    return f"{'live' if peer['live'] else 'recorded'}, {peer['date']}"
+
+
 def drift_in_words(peer: Mapping[str, Any]) -> str:
     """Return how many random histories equal the dialect's."""
     if not (drift := peer["drift"]):
-        return "none to compare with" if peer["version"] else ""
+        return "none to compare with"
     ran = drift["histories"] - drift["refused"]
     return f"{ran - drift['differing']:,} of {ran:,} histories equal"
 

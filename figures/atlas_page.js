@@ -3,13 +3,14 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const laws = Object.keys(data.laws), peers = data.peers;
 const LOOKS = {
   passed: ["", "keeps it"], "expected failure": ["~", "does otherwise, by choice"], failed: ["×", "breaks it"],
-  refused: ["!", "hangs or crashes"], "not applicable": ["", "not asked"], "not run": ["", "not run"],
+  "not applicable": ["", "not asked"], "not run": ["", "not run"],
 };
 const $ = (id) => document.getElementById(id);
 const words = (law) => law.replaceAll("_", " ");
 const look = (outcome) => (outcome.startsWith("not ") ? "silent" : outcome.split(" ")[0]);
 const promise = (law) => `Whose promise: ${data.promises[law]}${data.ends.includes(law) ? "; at the ends of float32" : ""}.`;
-const isBroken = (found) => found.outcome === "failed" || found.outcome === "refused";
+const isBroken = (found) => found.outcome === "failed";
+const named = (peer) => `${peer.arm} ${peer.version}${peer.live ? "" : " (recorded)"}`;
 
 function make(tag, given = {}, ...children) {
   const node = document.createElement(tag);
@@ -31,7 +32,7 @@ function linked(text) {
 }
 
 function found(peer, law) {
-  return peer.laws[law] || { outcome: "not run", seen: peer.not_run || "", reason: "" };
+  return peer.laws[law] || { outcome: "not run", seen: "", reason: "" };
 }
 
 function button(peer, law, text) {
@@ -49,10 +50,10 @@ function draw() {
   if (list) {
     const rows = shownLaws.flatMap((law) => shownPeers.map((peer) => [peer, law])).filter(([peer, law]) => !only || isBroken(found(peer, law)));
     grid.replaceChildren(make("tbody", {}, ...rows.map(([peer, law]) => make("tr", {},
-      make("th", { scope: "row" }, onePeer && !oneLaw ? words(law) : `${peer.arm} ${peer.version || ""}`),
+      make("th", { scope: "row" }, onePeer && !oneLaw ? words(law) : named(peer)),
       make("td", {}, button(peer, law, true)), make("td", {}, found(peer, law).seen)))));
   } else {
-    const names = shownPeers.map((peer) => make("th", { scope: "col" }, make("span", {}, `${peer.arm} ${peer.version || "(not run)"}`)));
+    const names = shownPeers.map((peer) => make("th", { scope: "col" }, make("span", {}, named(peer))));
     grid.replaceChildren(make("thead", {}, make("tr", {}, make("td"), ...names)), make("tbody", {}, ...shownLaws.map((law) =>
       make("tr", {}, make("th", { scope: "row", title: data.laws[law] }, words(law)), ...shownPeers.map((peer) => make("td", {}, button(peer, law)))))));
   }
@@ -61,20 +62,21 @@ function draw() {
 }
 
 function about(peer) {
-  const run = peer.version ? `${peer.version}${peer.pinned ? "" : ", which is not the pinned one"}, run on ${peer.date}` : `not run: ${peer.not_run}`;
+  const how = peer.live ? `judged on ${peer.date}; make peers judges it again` : `recorded on ${peer.date} with the code of commit ${peer.commit.slice(0, 8)}`;
+  const run = `${peer.version}${peer.pinned ? "" : ", which is not the pinned one"}, ${how}`;
   return make("p", {}, link(peer.target, peer.source), ` of ${peer.requirement.split("==")[0]} ${run}.`, peer.patched ? ` Changed around it: ${peer.patched}.` : "");
 }
 
 function drawDrift(shown) {
   const groups = new Map(); // sentence -> the peers of which it is said
-  for (const peer of shown.filter((peer) => peer.version)) {
+  for (const peer of shown) {
     const drift = peer.drift, ran = drift ? drift.histories - drift.refused : 0;
     const said = !drift ? "no dialect" : drift.differing ? `${drift.differing.toLocaleString()} of ${ran.toLocaleString()} differ, the first ${drift.first}` : `all ${ran.toLocaleString()} random histories equal, to the last bit`;
     groups.set(said, [...(groups.get(said) || []), peer]);
   }
   const rows = [...groups].map(([said, peers]) => make("tr", {},
     make("th", { scope: "row", className: peers.some((peer) => peer.drift && peer.drift.differing) ? "failed" : "" }, said),
-    make("td", {}, peers.map((peer) => `${peer.arm} ${peer.version}${peer.dialect ? ` (${peer.dialect})` : ""}`).join(", "))));
+    make("td", {}, peers.map((peer) => `${named(peer)}${peer.dialect ? ` of ${peer.dialect}` : ""}`).join(", "))));
   $("drift").replaceChildren(make("tbody", {}, ...rows));
 }
 
@@ -84,62 +86,20 @@ function show(peer, law) {
   const parts = [close, make("h2", { id: "cell-title" }, words(law)), make("p", {}, data.laws[law]), make("p", { className: "faint" }, promise(law)), about(peer),
     make("p", {}, make("span", { className: "seen" }, `${LOOKS[cell.outcome][1]}${cell.seen ? ": " : "."}`), cell.seen)];
   if (cell.reason) parts.push(make("p", {}, "Declared: ", ...linked(cell.reason)));
-  for (const history of cell.history || []) if (history.bad.length) parts.push(picture(history));
-  if (cell.did && !cell.test) parts.push(make("pre", {}, cell.did.join("\n")));
-  if (cell.test && cell.fails_by) {
-    const copy = make("button", { type: "button", onclick: () => navigator.clipboard.writeText(cell.test).then(() => { copy.textContent = "Copied"; }) }, "Copy the test");
-    parts.push(make("div", { className: "bar" }, copy, link("Search upstream", cell.search)),
-      make("p", {}, "Upstream: ", ...linked(cell.reports), "."),
-      make("p", { className: "faint" }, `The test was run in this peer's own environment, without ampsim: it fails there (${cell.fails_by}).`),
-      make("pre", { tabIndex: 0 }, cell.test));
-  }
+  if (cell.did) parts.push(make("pre", {}, cell.did.join("\n")));
+  if (cell.reports) parts.push(make("p", {}, "Upstream: ", ...linked(cell.reports), "."));
   dialog.replaceChildren(...parts);
   history.replaceState(null, "", `#${peer.arm}/${law}`);
   dialog.showModal();
 }
 
-// The scale of each iteration on a log axis, and a tick where a gradient was not finite.
-function picture(run) {
-  const W = 640, H = 150, LEFT = 64, RIGHT = 12, TOP = 14, FOOT = 34, NS = "http://www.w3.org/2000/svg";
-  const scales = run.scales.map((each) => (each === "inf" ? Infinity : Number(each))), logs = scales.map((s) => (s > 0 && Number.isFinite(s) ? Math.log2(s) : null));
-  const known = logs.filter((each) => each !== null), low = Math.min(...known, Infinity), high = Math.max(...known, -Infinity);
-  const from = known.length ? low - 1 : 0, to = known.length ? high + 1 : 1;
-  const x = (i) => LEFT + ((W - LEFT - RIGHT) * i) / Math.max(1, scales.length);
-  const y = (i) => (logs[i] !== null ? TOP + ((H - TOP - FOOT) * (to - logs[i])) / (to - from) : scales[i] > 0 ? TOP - 8 : H - FOOT);
-  const svg = document.createElementNS(NS, "svg");
-  const put = (tag, given, text) => {
-    const node = document.createElementNS(NS, tag);
-    for (const [name, value] of Object.entries(given)) node.setAttribute(name, value);
-    if (text !== undefined) node.textContent = text;
-    svg.append(node);
-  };
-  const label = (at, text) => put("text", { x: LEFT - 6, y: at + 4, "text-anchor": "end", "font-size": 12, fill: "var(--faint)" }, text);
-  const power = (e) => (Number.isInteger(e) ? `2^${e}` : (2 ** e).toPrecision(4));
-  svg.setAttribute("viewBox", `0 0 ${W} ${H}`);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `scale of ${run.name}: ${run.scales.join(", ")}; overflows: ${run.bad}`);
-  let path = "";
-  scales.forEach((_, i) => { path += `${i ? "L" : "M"}${x(i)},${y(i)}L${x(i + 1)},${y(i)}`; });
-  put("line", { x1: LEFT, x2: W - RIGHT, y1: H - FOOT, y2: H - FOOT, stroke: "var(--line)" });
-  put("path", { d: path, fill: "none", stroke: "var(--blue)", "stroke-width": 2 });
-  [...run.bad].forEach((flag, i) => {
-    if (flag === "x") put("line", { x1: x(i + 0.5), x2: x(i + 0.5), y1: H - FOOT + 3, y2: H - FOOT + 14, stroke: "var(--vermilion)", "stroke-width": Math.max(1, Math.min(4, 240 / scales.length)) });
-  });
-  for (const each of new Set(scales.includes(0) ? [high] : [low, high])) if (Number.isFinite(each)) label(y(logs.indexOf(each)), power(each));
-  scales.forEach((s, i) => { if (!(s > 0) || !Number.isFinite(s)) put("circle", { cx: x(i + 0.5), cy: y(i), r: 2.5, fill: "var(--vermilion)" }); });
-  if (scales.includes(0)) label(H - FOOT, "0");
-  if (scales.some((s) => !Number.isFinite(s))) label(TOP - 6, "inf");
-  put("text", { x: LEFT, y: H - 4, "font-size": 12, fill: "var(--faint)" }, `${run.name}: loss scale of each of ${run.bad.length} iterations, then the next; red: a gradient was not finite`);
-  return svg;
-}
-
 function begin() {
   const option = (value, text) => make("option", { value }, text);
-  $("peer").append(option("", "all"), ...peers.map((peer) => option(peer.arm, `${peer.arm} ${peer.version || "(not run)"}`)));
+  $("peer").append(option("", "all"), ...peers.map((peer) => option(peer.arm, named(peer))));
   $("law").append(option("", "all"), ...laws.map((law) => option(law, words(law))));
   const all = peers.flatMap((peer) => Object.values(peer.laws)), count = (outcome) => all.filter((each) => each.outcome === outcome).length;
-  const run = peers.filter((peer) => peer.version).length;
-  $("said").textContent = `${laws.length} laws asked of ${new Set(peers.filter((peer) => peer.version).map((peer) => peer.class)).size} classes of scalers, in ${run} ways to drive them, as their frameworks ship them. Of the cells, ${count("passed")} keep a law, ${count("expected failure")} do otherwise by choice, ${count("failed") + count("refused")} break one${run < peers.length ? `; ${peers.length - run} could not be run` : ""}.`;
+  const classes = new Set(peers.map((peer) => peer.class)).size, live = peers.filter((peer) => peer.live).length;
+  $("said").textContent = `${laws.length} laws asked of ${classes} classes of scalers, in ${peers.length} ways to drive them, ${live} of them live. Of the cells, ${count("passed")} keep a law, ${count("expected failure")} do otherwise by choice, ${count("failed")} break one.`;
   $("key").replaceChildren(...Object.entries(LOOKS).map(([outcome, [sign, word]]) => make("span", {}, make("i", { className: look(outcome) }, sign || "\u00a0"), word)));
   for (const id of ["peer", "law", "broken"]) $(id).addEventListener("change", draw);
   $("pick").addEventListener("submit", (event) => event.preventDefault());

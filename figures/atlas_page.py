@@ -1,4 +1,4 @@
-"""The page of the atlas, `atlas.html`: laws by peers, a history, a test and a search in each cell."""
+"""The page of the atlas, `atlas.html`: laws by peers, and a history in each cell."""
 
 import math
 import re
@@ -12,8 +12,8 @@ from figures.results import Result
 HERE = Path(__file__).parent
 TITLE = "Atlas of loss scalers: which laws each framework's own keeps"
 KEPT = (
-    "arm", "class", "requirement", "target", "source", "patched", "dialect", "version", "pinned", "date", "drift",
-    "laws", "not_run",
+    "arm", "class", "requirement", "target", "source", "patched", "dialect", "live", "version", "pinned", "date",
+    "commit", "drift", "laws",
 )  # fmt: skip
 
 

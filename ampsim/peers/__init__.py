@@ -1,8 +1,7 @@
 """Other projects' scalers, driven as they are: no copy of a rule, no stand-in for a class.
 
-Each file of `frameworks` drives one project's package by the few methods of `Peer`, in the environment that has it:
-`load` gives the class for use in this process, `connect` the same methods over a process of the peer's environment.
-``make peers`` builds the environments. Importing this module loads nothing but the standard library.
+Each file of `frameworks` drives one project's package by the few methods of `Peer`, and `load` returns the class that
+does so. ``make peers`` installs the packages. Importing this module loads nothing but the standard library.
 
 >>> from ampsim.peers import load
 >>> peer = load("torch")()
@@ -11,6 +10,6 @@ Each file of `frameworks` drives one project's package by the few methods of `Pe
 Step(used=1024.0, stepped=True, unscaled=(2.0,), scale=2048.0)
 """
 
-from ampsim.peers.registry import REGISTRY, connect, load
+from ampsim.peers.registry import REGISTRY, load
 
-__all__ = ["REGISTRY", "connect", "load"]
+__all__ = ["REGISTRY", "load"]

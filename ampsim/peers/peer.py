@@ -1,6 +1,7 @@
 """What a framework's scaler looks like from outside: eight methods, one iteration at a time, in floats."""
 
 import importlib.metadata
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,6 @@ class Peer(ABC):
     """As `ampsim.peers.REGISTRY` has it."""
     requirement: ClassVar[str]
     """The package and the version that was read: ``keras==3.15.1``."""
-    environment: ClassVar[str] = "main"
-    """Where it runs: a table of environments.toml, or 'main', the project's own."""
     target: ClassVar[str]
     """Dotted name of the class that is driven."""
     source: ClassVar[str]
@@ -48,8 +47,6 @@ class Peer(ABC):
     """Parameters of the dialect that the way of driving the peer fixes, such as ``{"jit": True}``."""
     deviations: ClassVar[Mapping[str, str]] = {}
     """Law -> why the peer does otherwise on purpose, and where it says so: no excuse at the ends of float32."""
-    unasked: ClassVar[Mapping[str, str]] = {}
-    """Law -> why what runs here cannot tell whether the package keeps it."""
     same_class: ClassVar[str] = ""
     """The peer that drives the same class in another way; "" where there is none, or this one comes first."""
     patched: ClassVar[str] = ""
@@ -79,20 +76,6 @@ class Peer(ABC):
             scaled: as backward leaves them, already multiplied by `scale`; infinities and NaN allowed.
         """
 
-    def history(self, constants: Mapping[str, Any], scaled: Sequence[Sequence[float]]) -> list[float | None]:
-        """Start afresh and go through iterations with these gradients; over a wire that is one call.
-
-        Returns:
-            the scale of each iteration and the last one; None, and no more, where the peer raised.
-        """
-        self.start(**constants)
-        used: list[float | None] = []
-        try:
-            used.extend(self.step(each).used for each in scaled)
-            return [*used, self.get_scale()]
-        except Exception:
-            return [*used, None]
-
     def state_dict(self) -> object:
         """Return what the peer itself saves in a checkpoint, as JSON can hold it."""
         raise NotImplementedError(f"{self.name} saves nothing of its scaler")
@@ -100,6 +83,12 @@ class Peer(ABC):
     def load_state_dict(self, state: object) -> None:
         """Restore what `state` returned into the scaler that is running."""
         raise NotImplementedError(f"{self.name} loads nothing into its scaler")
+
+
+def held_by_float16(scaled: Sequence[float]) -> None:
+    """Raise NotImplementedError where a finite gradient is none in float16, in which backward would have left it."""
+    if any(65520 <= abs(each) < math.inf for each in scaled):
+        raise NotImplementedError("its gradients are float16, in which a number of 65520 or above is infinite")
 
 
 def is_pinned(peer: Peer, version: str) -> bool:

@@ -3,13 +3,9 @@
 import importlib
 import pkgutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ampsim.peers import frameworks
 from ampsim.peers.peer import Peer
-
-if TYPE_CHECKING:
-    from ampsim.peers.wire import Remote
 
 
 def _found() -> Iterator[type[Peer]]:
@@ -29,20 +25,3 @@ def load(name: str) -> type[Peer]:
     if name not in REGISTRY:
         raise KeyError(f"no peer {name!r}; there are {', '.join(REGISTRY)}")
     return REGISTRY[name]
-
-
-def connect(name: str, *, limit: float = 60.0, first: float = 600.0) -> "Remote":
-    """Return a peer that runs in a process of its own environment.
-
-    Args:
-        name: of the peer.
-        limit: seconds per call.
-        first: seconds for the first call, in which frameworks load and compile.
-
-    Raises:
-        KeyError: no such peer.
-        NoEnvironmentError: its environment is not there, half built, or built of other pins.
-    """
-    from ampsim.peers.wire import Remote
-
-    return Remote(load(name), limit=limit, first=first)

@@ -1,25 +1,39 @@
-"""The verdicts of a peer that cannot run here stay as they were."""
+"""What is recorded stays as it was, and a peer that cannot run here keeps its record."""
 
 import pytest
 
 from ampsim import peers
-from ampsim.peers.environments import NoEnvironmentError
-from ampsim.peers.wire import PeerRaisedError
+from ampsim.core import dialects
+from ampsim.peers.laws import LAWS
 from experiments import atlas
 from figures import results
 
-DATA = {row["arm"]: row for row in results.load("atlas").records}
-PEERS = [row for row in DATA.values() if row["arm"] != "laws"]
-RUN = [row for row in PEERS if row["version"]]
+DATA = {row["arm"]: row for row in results.load("atlas").records if row["arm"] != "laws"}
+RECORDED = sorted(name for name, row in DATA.items() if not row["live"])
 
 
-@pytest.mark.parametrize("error", [NoEnvironmentError("run `make peers`"), PeerRaisedError("x", "ImportError", "no x")])
-def test_a_missing_peer_keeps_its_record(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> None:
-        raise error
+def run(name: str) -> dict:
+    return atlas.run(atlas.Config(peers=(name,)), atlas.Arm(name), 0, "cpu", lambda step: None)
 
-    monkeypatch.setattr(peers, "connect", refuse)
-    name = RUN[0]["arm"]
-    config = atlas.Config(peers=(name,))
-    row = atlas.run(config, atlas.Arm(name), 0, "cpu", lambda step: None)
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_scaler_keeps_its_record(name: str) -> None:
+    row = run(name)
     assert row.items() <= DATA[name].items()
+    assert row["version"]
+    assert row["date"]
+    assert len(row["commit"]) == 40
+    assert row["laws"].keys() <= LAWS.keys()
+    assert row["dialect"] in dialects.ALL
+
+
+def test_a_peer_without_its_package_keeps_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(peer: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(peers.load("torch"), "version", missing)
+    assert run("torch").items() <= DATA["torch"].items()
+
+
+def test_live_scalers_are_those_that_are_driven() -> None:
+    assert peers.REGISTRY.keys() == DATA.keys() - RECORDED

@@ -1,4 +1,4 @@
-"""Every peer run for real: always those of the project's environment, the others where they are built."""
+"""Each peer run for real, where its package is installed."""
 
 import contextlib
 import importlib.util
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from ampsim import init, update
-from ampsim.peers import REGISTRY, connect, load
-from ampsim.peers.environments import state as environment_state
+from ampsim.peers import REGISTRY, load
 from ampsim.peers.laws.subject import constants, fields, followed
 from ampsim.peers.peer import Peer, is_pinned
 
 INF = float("inf")
-DIVIDE_BY_THE_NEXT = {"colossalai", "deepspeed-fp16", "deepspeed-unfused", "mpx"}  # defects of theirs: a law finds them
+ON_JAX = {"ampsim-jax", "flax", "jaxamp", "jmp", "jmp-jit", "keras-jax", "mpx"}
+DIVIDE_BY_THE_NEXT = {"deepspeed-fp16", "deepspeed-unfused", "mpx"}  # defects of theirs: a law finds them
 DIVIDES_OTHERWISE = {"fairscale-layerwise"}
 WANTED = {"init_scale": 1024.0, "growth_interval": 2}
 
@@ -30,17 +30,11 @@ def quickly_compiled() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    """The peer in this process if its environment is ours, else in its own; skip with what makes it."""
-    kind = load(name := request.param)
-    if kind.environment != "main":
-        if (found := environment_state(kind.environment)) != "ready":
-            pytest.skip(f"{name}'s environment is {found}: make peers")
-        with connect(name) as remote:
-            yield remote
-        return
-    needs = [kind.target.partition(".")[0], *["jax"] * (name in ("ampsim-jax", "flax", "jmp", "jmp-jit"))]
+    """The peer; skip with what installs its package."""
+    kind = load(request.param)
+    needs = [kind.target.partition(".")[0], *["jax"] * (kind.name in ON_JAX)]
     if missing := [each for each in needs if importlib.util.find_spec(each) is None]:
-        pytest.skip(f"needs {missing[0]}: pip install -c constraints.txt 'ampsim[peers]' '{kind.requirement}'")
+        pytest.skip(f"needs {missing[0]}: make peers")
     if "jax" in needs:
         with quickly_compiled():
             yield kind()
@@ -72,7 +66,8 @@ def test_a_peer_goes_the_way_of_its_dialect(peer: Peer) -> None:
     assert is_pinned(peer, peer.version())
 
 
-@pytest.mark.parametrize("peer", ["flax", "keras-jax", "tf-keras"], indirect=True)
+@pytest.mark.filterwarnings("ignore")  # their own
+@pytest.mark.parametrize("peer", ["flax", "keras-jax"], indirect=True)
 def test_a_saved_state_brings_the_scale_back(peer: Peer) -> None:
     peer.start()
     before, state = peer.get_scale(), peer.state_dict()
@@ -80,3 +75,22 @@ def test_a_saved_state_brings_the_scale_back(peer: Peer) -> None:
     assert peer.get_scale() == before / 4
     peer.load_state_dict(state)
     assert peer.get_scale() == before
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_a_peer_pins_the_version_that_was_read(name: str) -> None:
+    peer = load(name)
+    assert (peer.name, peer.requirement.count("==")) == (name, 1)
+
+
+def test_an_unknown_peer_is_refused() -> None:
+    with pytest.raises(KeyError, match="torsh"):
+        load("torsh")
+
+
+def test_another_version_is_not_the_pinned() -> None:
+    peer = load("torch")()
+    assert is_pinned(peer, "2.13.0")
+    assert is_pinned(peer, "2.13.0+cpu")
+    for other in ("2.13.1", "2.13", "2.14.0+cpu"):
+        assert not is_pinned(peer, other)

@@ -1,12 +1,12 @@
 """DeepSpeed's scaler of ZeRO, and its two optimizers with a rule of their own, on its CPU accelerator."""
 
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.here import held_by_float16, one_rank, overflowed
-from ampsim.peers.frameworks.torch_like import Optimized
-from ampsim.peers.peer import Peer, Step
+from ampsim.peers.frameworks.torch_like import Optimized, one_rank
+from ampsim.peers.peer import Peer, Step, held_by_float16
 
 _FP16 = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16"
 _NAMES = {"growth_interval": "scale_window", "hysteresis": "delayed_shift"}
@@ -15,6 +15,7 @@ _CONSTANTS = {"init_scale": "init", "growth_interval": "interval", "min_scale": 
 
 def _one_rank() -> None:
     """Make DeepSpeed's group of one process; without its kernel for ranks on one machine, which it would compile."""
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed
 
     one_rank()
@@ -27,7 +28,6 @@ class DeepSpeedScaler(Peer):
 
     name = "deepspeed"
     requirement = "deepspeed==0.19.8"
-    environment = "deepspeed"
     target = "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler"
     source = f"{_FP16}/loss_scaler.py#L187"
     dialect = "deepspeed.DynamicLossScaler"
@@ -53,7 +53,7 @@ class DeepSpeedScaler(Peer):
 
     def step(self, scaled: Sequence[float]) -> Step:
         used = self.get_scale()
-        self.scaler.update_scale(overflowed(scaled))
+        self.scaler.update_scale(not all(map(math.isfinite, scaled)))
         return Step(used, None, None, self.get_scale())
 
 
@@ -61,7 +61,6 @@ class _Optimizer(Peer):
     """An optimizer of fp16 parameters, around torch's SGD."""
 
     requirement = "deepspeed==0.19.8"
-    environment = "deepspeed"
     constants = _CONSTANTS
 
     def wrap(self, optimizer: Any, **arguments: Any) -> Any:

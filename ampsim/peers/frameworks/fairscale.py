@@ -1,38 +1,10 @@
-"""fairscale's two scalers: the sharded one, torch's with an all-reduce of its flags, and one scale per layer."""
+"""fairscale's scaler that has one scale per layer."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.here import one_rank
-from ampsim.peers.frameworks.torch_like import TORCH_CONSTANTS, Optimized, TorchLike
+from ampsim.peers.frameworks.torch_like import TORCH_CONSTANTS, Optimized
 from ampsim.peers.peer import Peer, Step
-
-_FAIRSCALE = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/optim"
-
-
-class FairscaleSharded(TorchLike):
-    """ShardedGradScaler on the CPU, where it updates the scale by a rule of its own."""
-
-    name = "fairscale-sharded"
-    requirement = "fairscale==0.4.13"
-    environment = "numpy2"
-    target = "fairscale.optim.grad_scaler.ShardedGradScaler"
-    source = f"{_FAIRSCALE}/grad_scaler.py#L71"
-    dialect = "torch.fsdp.ShardedGradScaler[cpu]"  # which was made of it
-    patched = (
-        "amp_definitely_not_available, its own and torch.cuda.amp.common's, says that there is a GPU, or the scaler "
-        "turns itself off; Tensor.cuda, by which it copies the flag for the all-reduce, copies on the CPU"
-    )
-
-    def make(self, **constants: Any) -> Any:
-        import torch
-        from fairscale.optim import grad_scaler
-
-        one_rank()
-        torch.cuda.amp.common.amp_definitely_not_available = lambda: False
-        grad_scaler.amp_definitely_not_available = lambda: False
-        torch.Tensor.cuda = torch.Tensor.clone  # type: ignore[method-assign, assignment]
-        return grad_scaler.ShardedGradScaler(process_group=torch.distributed.group.WORLD, **constants)
 
 
 class FairscaleLayerwise(Peer):
@@ -40,16 +12,15 @@ class FairscaleLayerwise(Peer):
 
     name = "fairscale-layerwise"
     requirement = "fairscale==0.4.13"
-    environment = "numpy2"
     target = "fairscale.optim.layerwise_gradient_scaler.LayerwiseGradientScaler"
-    source = f"{_FAIRSCALE}/layerwise_gradient_scaler.py#L60"
+    source = (
+        "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/optim/layerwise_gradient_scaler.py#L60"
+    )
     dialect = "fairscale.LayerwiseGradientScaler"
     constants = {**TORCH_CONSTANTS, "min_scale": "min_scale", "max_scale": "max_scale"}
-
-    deviations = dict.fromkeys(
-        ("unscale_divides_by_the_scale_of_the_loss",),
-        "It scales what enters a layer in backward, not the loss: " + source,
-    )
+    deviations = {
+        "unscale_divides_by_the_scale_of_the_loss": "It scales what enters a layer in backward, not the loss: " + source
+    }
 
     def start(self, init_scale: float = 1.0, **constants: Any) -> None:
         import torch

@@ -12,7 +12,6 @@ class Jaxamp(JaxLike):
 
     name = "jaxamp"
     requirement = "jaxamp==0.0.4"
-    environment = "numpy2"
     target = "jaxamp.DynamicScalerState"
     source = (
         "https://github.com/acutkosky/jaxamp/blob/36f958fe862d968c55cd9683e5ea8bdacce867c1/"

@@ -1,4 +1,4 @@
-"""keras.optimizers.LossScaleOptimizer on Keras 3's three backends, which one process can have one of."""
+"""keras.optimizers.LossScaleOptimizer on JAX; one process can have one of Keras' backends."""
 
 import os
 from collections.abc import Sequence
@@ -7,30 +7,29 @@ from typing import Any
 from ampsim.peers.peer import Peer, Step
 
 
-class KerasTorch(Peer):
-    """Keras' scaler around SGD on torch: apply() as fit() calls it."""
+class KerasJax(Peer):
+    """Keras' scaler around SGD, by stateless_apply() under jit, as fit() calls it."""
 
-    name = "keras-torch"
+    name = "keras-jax"
     requirement = "keras==3.15.1"
-    environment = "numpy2"
     target = "keras.optimizers.LossScaleOptimizer"
     source = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/loss_scale_optimizer.py#L16"
-    dialect = "keras.LossScaleOptimizer[torch]"
-    same_class = "keras-jax"
+    dialect = "keras.LossScaleOptimizer[jax]"
     constants = {"initial_scale": "init", "dynamic_growth_steps": "interval"}
-    backend = "torch"
 
     def start(self, **constants: Any) -> None:
-        os.environ["KERAS_BACKEND"] = self.backend
+        os.environ["KERAS_BACKEND"] = "jax"
         self._given = constants
         self._make(1)
 
     def _make(self, size: int) -> None:
+        import jax
         import keras
 
         self._param = keras.Variable([0.0] * size)
         self.scaler: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), **self._given)
         self.scaler.build([self._param])
+        self._step = jax.jit(self.scaler.stateless_apply)
 
     def get_scale(self) -> float:
         return float(self.scaler.dynamic_scale)
@@ -53,7 +52,10 @@ class KerasTorch(Peer):
         return Step(used, stepped, unscaled, self.get_scale())
 
     def _apply(self, gradients: Any) -> None:
-        self.scaler.apply([gradients], [self._param])
+        (param,), state = self._step([v.value for v in self.scaler.variables], [gradients], [self._param.value])
+        self._param.assign(param)
+        for variable, value in zip(self.scaler.variables, state, strict=True):
+            variable.assign(value)
 
     def state_dict(self) -> object:
         store: dict[str, Any] = {}
@@ -62,32 +64,3 @@ class KerasTorch(Peer):
 
     def load_state_dict(self, state: object) -> None:
         self.scaler.load_own_variables(state)
-
-
-class KerasTensorflow(KerasTorch):
-    """The same on TensorFlow."""
-
-    name = "keras-tensorflow"
-    dialect = "keras.LossScaleOptimizer[tensorflow]"
-    backend = "tensorflow"
-
-
-class KerasJax(KerasTorch):
-    """The same on JAX, where fit() compiles stateless_apply; apply() fails there."""
-
-    name = "keras-jax"
-    dialect = "keras.LossScaleOptimizer[jax]"
-    same_class = ""
-    backend = "jax"
-
-    def _make(self, size: int) -> None:
-        import jax
-
-        super()._make(size)
-        self._step = jax.jit(self.scaler.stateless_apply)
-
-    def _apply(self, gradients: Any) -> None:
-        (param,), state = self._step([v.value for v in self.scaler.variables], [gradients], [self._param.value])
-        self._param.assign(param)
-        for variable, value in zip(self.scaler.variables, state, strict=True):
-            variable.assign(value)

@@ -1,5 +1,6 @@
 """Lightning's plugin of mixed precision around torch's scaler."""
 
+import logging
 from typing import Any
 
 from ampsim.peers.frameworks.torch_like import TorchLike
@@ -20,6 +21,7 @@ class Lightning(TorchLike):
         from lightning.pytorch import LightningModule, Trainer
         from lightning.pytorch.plugins.precision import MixedPrecision
 
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # a trainer says which devices it found
         scaler = torch.amp.GradScaler("cpu", **constants)
         self.plugin = MixedPrecision("16-mixed", "cpu", scaler)
         self.module = LightningModule()

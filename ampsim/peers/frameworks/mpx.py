@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.here import held_by_float16
 from ampsim.peers.frameworks.jax_like import JaxLike, float32, floats, leaves, prescribed, with_leaves
-from ampsim.peers.peer import Step
+from ampsim.peers.peer import Step, held_by_float16
 
 _SOURCE = (
     "https://github.com/Data-Science-in-Mechanical-Engineering/mixed_precision_for_JAX/blob/"
@@ -18,7 +17,6 @@ class Mpx(JaxLike):
 
     name = "mpx"
     requirement = "mixed-precision-for-jax==0.1.8"
-    environment = "numpy2"
     target = "mpx.DynamicLossScaling"
     source = f"{_SOURCE}#L66"
     dialect = "mpx.DynamicLossScaling"

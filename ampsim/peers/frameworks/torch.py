@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from ampsim.peers.frameworks.here import one_rank
-from ampsim.peers.frameworks.torch_like import TorchLike
+from ampsim.peers.frameworks.torch_like import TorchLike, one_rank
 
 _TORCH = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch"
 

@@ -13,6 +13,14 @@ TORCH_CONSTANTS = {
 }
 
 
+def one_rank() -> None:
+    """Make torch's process group of one process, without a network, unless there is a group."""
+    from torch.distributed import HashStore, init_process_group, is_initialized  # type: ignore[attr-defined]
+
+    if not is_initialized():
+        init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+
+
 class Optimized:
     """One parameter under an SGD that notes the gradients of its first step.
 

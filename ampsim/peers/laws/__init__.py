@@ -1,9 +1,8 @@
 """The laws of the atlas: those of the kit that any scaler can be asked, asked of other projects' scalers as they are.
 
 `subject` makes of a peer a scaler with torch's names, which the kit's laws drive; `judging` says which laws those are,
-whose promise each is, and what it came to; `emit` prints a broken one in the peer's own words, as a test; `drift` asks
-whether a peer still equals its dialect. What tensors, several optimizers, threads and ranks add is asked by
-`ampsim.testing`, of scalers that are objects in this process.
+whose promise each is, and what it came to; `reports` has what public threads say of a broken one; `drift` asks whether
+a peer still equals its dialect. What tensors, several optimizers, threads and ranks add is asked by `ampsim.testing`.
 
 >>> from ampsim.peers import load
 >>> from ampsim.peers.laws import LAWS, judge

@@ -14,7 +14,6 @@ from ampsim.core.machine import init as first_state
 from ampsim.core.replay.fold import states
 from ampsim.peers.laws.subject import FACTORS, UnaskableError, constants, fields, followed
 from ampsim.peers.peer import Peer
-from ampsim.peers.wire import PeerLostError
 
 HISTORIES = 2000
 PER_SETTING = 50  # histories: where a setting is compiled, that costs more than all of its histories
@@ -115,13 +114,16 @@ def run(peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]) -> tuple[
     given = constants(peer, setting)
     if (rule := followed(peer, given)) is None:
         raise RefusedError("the dialect takes no such constants")
-    gradients = [(0.0, float("inf") if flag else 0.0) for flag in flags]
     try:
-        used = peer.history(given, gradients)
-    except PeerLostError:
-        raise
+        peer.start(**given)
     except Exception as error:
         raise RefusedError(str(error)) from error
+    used: list[Any] = []
+    try:
+        used.extend(peer.step((0.0, float("inf") if flag else 0.0)).used for flag in flags)
+        used.append(peer.get_scale())
+    except Exception:
+        used.append(None)
     return used, expected(rule, flags)
 
 

@@ -6,14 +6,12 @@ nonsense is refused is left to each package: one that takes it does so by choice
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import Any
 
-from ampsim.peers.laws.subject import FLOOR, HAS, Driven, GaveUpError, RefusedError, UnaskableError, subject_of
+from ampsim.peers.laws.subject import FLOOR, HAS, GaveUpError, RefusedError, UnaskableError, subject_of
 from ampsim.peers.peer import Peer
-from ampsim.peers.wire import PeerLostError
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.kit.check import ScalerLaw
 from ampsim.testing.kit.example import TRAITS, Example
@@ -28,7 +26,7 @@ UNASKED = {  # laws that a peer could be asked, and is not: why
     "overflow_restarts_the_streak": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
     "clean_step_counts_once": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
     "scale_is_exact_float32": "torch's kernel to the last bit; `drift` compares each peer with its own dialect",
-    "a_state_dict_is_a_snapshot": "what a peer saves has come through JSON, and is a copy whatever it was",
+    "a_state_dict_is_a_snapshot": "what a peer saves is taken through JSON, and is a copy whatever it was",
     "a_refused_state_dict_changes_nothing": "of torch's keys",
 }
 CHOICE = dict.fromkeys(  # laws that anybody may break by choice
@@ -89,24 +87,20 @@ class Verdict:
 
     Attributes:
         result: the kit's.
-        subject: that was asked; None where the law was not asked.
         example: the shortest that broke it; None if none did.
         seen: what that showed, without its story.
-        scalers: that the example made.
     """
 
     result: Result
-    subject: Subject | None = None
     example: Example | None = None
     seen: str = ""
-    scalers: tuple[Driven, ...] = ()
 
 
 def judge(peer: Peer, law: ScalerLaw, *, examples: int = EXAMPLES) -> Verdict:
     """Ask a law of a peer, on histories that hypothesis draws, always the same, and shrinks.
 
     Args:
-        peer: one that runs in this process, or a `Remote`.
+        peer: one that is asked.
         law: one of `LAWS`.
         examples: histories, at most.
     """
@@ -127,35 +121,26 @@ class _Asking:
         self.peer, self.law, self.examples, self.subjects = peer, law, examples, subjects
         self.example: Example | None = None
         self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
-        self.lost: PeerLostError | None = None
-        self.subject: Subject | None = None
 
     def verdict(self) -> Verdict:
         """Ask, and return what came of it."""
         name, documented = self.law.name, {} if self.law.name in ENDS else self.peer.deviations
-        try:
-            result = judged(self.law, self.peer.name, self.ask, documented.get(name))
-        except PeerLostError as error:
-            return Verdict(Result(self.law, self.peer.name, "refused", str(error)), self.subject, seen=str(error))
+        result = judged(self.law, self.peer.name, self.ask, documented.get(name))
         if result.outcome == "failed" and name in CHOICE:
             result = replace(result, outcome="expected failure", text=CHOICE[name])
-        if self.example is None or self.subject is None:
-            return Verdict(result, self.subject, seen=result.text)
-        return Verdict(result, self.subject, self.example, self.seen, self.replayed(self.example, self.subject))
+        if self.example is None:
+            return Verdict(result, seen=result.text)
+        return Verdict(result, self.example, self.seen)
 
     def ask(self) -> None:
         """Raise BrokenError or RaisedError where the law is broken, NotApplicableError where it says nothing."""
         law = self.law
         patience = 2 if law.level == 4 or "refill" in law.needs else 1  # a count that has to be saved
         floor = None if "gives_up" in law.needs else FLOOR
-        self.subject = subject = self.subjects(patience=patience, floor=floor, late=law.name in AT_ANY_DELAY)
-        if why := self.peer.unasked.get(law.name):
-            raise NotApplicableError(why)
+        subject = self.subjects(patience=patience, floor=floor, late=law.name in AT_ANY_DELAY)
         if missing := law.lacks(subject):
             raise NotApplicableError(f"it is without {missing}")
         example, error = replace(law, function=self._judged()).shortest(subject, self.examples, limit=0)
-        if self.lost is not None:
-            raise self.lost
         if example is not None:
             ours = isinstance(error, BrokenError)
             self.example = example
@@ -164,37 +149,21 @@ class _Asking:
         if not self.has_judged:
             raise NotApplicableError(self.why_not)
 
-    def replayed(self, example: Example, subject: Subject) -> tuple[Driven, ...]:
-        """Return the scalers of the shortest example, driven once more."""
-        scalers: list[Driven] = []
-
-        def make(rule: Any) -> Driven:
-            scalers.append(subject.make(rule))
-            return scalers[-1]
-
-        with suppress(Exception, UnaskableError):
-            Example(replace(subject, make=make), self.law).judge(**example.drawn)
-        return tuple(scalers)
-
     def _judged(self) -> Any:
-        """Return the law's function, which says nothing where the peer cannot be asked, or was lost."""
+        """Return the law's function, which says nothing where the peer cannot be asked."""
 
         @wraps(self.law.function)
         def function(**given: Any) -> None:
-            if self.lost is not None:
-                raise self.lost
             try:
                 self.law.function(**given)
             except UnaskableError as error:
                 self.why_not = str(error)
                 return
             except Exception as error:
-                if isinstance(error, PeerLostError):
-                    self.lost = error
                 if isinstance(error, GaveUpError | RefusedError):
                     self.why_not = str(error)
                     return
-                if isinstance(error, AssertionError | PeerLostError) or self.law.name not in LOUD:
+                if isinstance(error, AssertionError) or self.law.name not in LOUD:
                     raise
             self.has_judged = True
 

@@ -1,4 +1,4 @@
-"""The words that the kit's laws ask a peer by: the text stands in the tests that are printed, too."""
+"""The words that the kit's laws ask a peer by."""
 
 # mypy: ignore-errors
 
