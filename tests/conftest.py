@@ -7,7 +7,6 @@ import importlib.util
 import os
 
 import pytest
-import typer.testing
 from hypothesis import HealthCheck, settings
 
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
@@ -15,7 +14,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("AMPSIM_KERNELS", "own")  # tests are of what users have; data is made with the common kernels
 
 # As in a user's process, the command is built once: that takes five times as long as most calls of it.
-typer.testing._get_command = functools.cache(typer.testing._get_command)
+if importlib.util.find_spec("typer"):  # tests of a device run without it
+    import typer.testing
+
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 gc.set_threshold(1_000_000)  # while all is imported, of which nothing is garbage
 
