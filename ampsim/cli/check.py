@@ -154,7 +154,7 @@ def check_ranks(
     expected: Expected,
     ranks: options.Ranks = 2,
     gradients: Annotated[
-        str, typer.Option(help="sharded, replicated, or of torch's own DDP or FSDP2.", metavar="KIND")
+        str, typer.Option(help="sharded, or of torch's own DDP or FSDP2.", metavar="KIND")
     ] = "sharded",
     without: options.Without = None,
 ) -> "Report":

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ampsim.core.arguments import check_choice
@@ -77,17 +76,6 @@ def bits(value: object) -> object:
     return value
 
 
-class Replicated(Sharded):
-    """An optimizer with the mean of all ranks' gradients, as under DDP."""
-
-    def give(self, value: float, *, bad: bool, empty: bool) -> None:
-        super().give(value, bad=bad, empty=empty)
-        for param in self.params:
-            param.grad = torch.zeros_like(param) if param.grad is None else param.grad
-            dist.all_reduce(param.grad, group=self.world.group)
-            param.grad /= self.world.size
-
-
 class Sum(nn.Module):
     """The sum of all parameters, each times what its gradient is to be."""
 
@@ -142,8 +130,8 @@ class FSDP2(DDP):
         super().give(value, bad=bad, empty=False)
 
 
-Gradients = Literal["sharded", "replicated", "DDP", "FSDP2"]
-KINDS: dict[str, type[Sharded]] = {"sharded": Sharded, "replicated": Replicated, "DDP": DDP, "FSDP2": FSDP2}
+Gradients = Literal["sharded", "DDP", "FSDP2"]
+KINDS: dict[str, type[Sharded]] = {"sharded": Sharded, "DDP": DDP, "FSDP2": FSDP2}
 
 
 def kind_of(gradients: Gradients) -> type[Sharded]:

@@ -54,8 +54,8 @@ def check_ranks(
             over the process group it is given. With a short growth interval, as 2, growth is seen too. It is called
             on every rank, in a thread or a process of its own.
         ranks: of the group, at least 2.
-        gradients: "sharded": each rank's are its own, as under FSDP; "replicated": all have the mean, as under DDP;
-            "DDP", "FSDP2": those that torch's wrapper itself leaves, DTensors with fully_shard, which needs processes.
+        gradients: "sharded": each rank's are its own, as under FSDP; "DDP", "FSDP2": those that torch's wrapper
+            itself leaves, DTensors with fully_shard, which needs processes.
         without: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
             "unscale_" are asked for here.
         laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.

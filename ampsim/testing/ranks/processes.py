@@ -34,7 +34,7 @@ def play_all(
         make: makes a rank's scaler; picklable where processes are not forked.
         scenarios: what to play.
         size: ranks.
-        gradients: whether every rank has its own or all have the mean.
+        gradients: as `check_ranks` takes them.
         limit: seconds per collective, and per scenario.
     """
     played: dict[Scenario, list[RankRecord]] = {}
