@@ -1,8 +1,12 @@
-"""The tables of results, cell by cell; a cell is text, or a number with its function."""
+"""The tables of results, cell by cell: a cell is text, or a number with its function.
 
-from collections.abc import Callable
+A new table is a function that returns it, and a row of `TABLES`. The text shows it by
+``#datatable("name")[Its caption.]``.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,127 +35,170 @@ from paper.numbers import artefact, loops, processors, ranks, runs, scalers, the
 from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
+WHOSE = {"torch": "torch's", "the package": "its own", "ours": "ours"}  # who promises a law -> in words
+LOOP_LAWS = (
+    "scale_is_invisible",
+    "skipped_step_never_happened",
+    "resume_is_invisible",
+    "splitting_is_invisible",
+    "it_learns",
+)
+OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon")
+WORD = {True: "yes", False: "NO", None: "–"}
 
-def _real() -> Table:
+
+def real() -> Table:
+    """Return skip rates and mean scales of real runs beside T3's."""
+    of_text, of_new = partial(Number, "theory_real"), partial(Number, theory.NEW_SEEDS)
+
     def cells(interval: int) -> tuple[Cell, ...]:
         own = f"G={interval}"
         return (
             f"${interval}$",
-            Number("theory_real", lambda run: 100 * run.arm(own).mean("skipped") / real_steps(run)),
-            Number("theory_real", lambda run: 100 * t3_rate(run, interval, own)),
-            Number("theory_real", lambda run: 100 * t3_rate(run, interval, "fp32")),
+            of_text(lambda run: 100 * run.arm(own).mean("skipped") / real_steps(run)),
+            of_text(lambda run: 100 * t3_rate(run, interval, own)),
+            of_text(lambda run: 100 * t3_rate(run, interval, "fp32")),
             Formula(lambda: 100 * skip_rate(Rule(growth_interval=interval))),
-            Number("theory_real", lambda run: real_z(run, interval), ".1f"),
-            Number(theory.NEW_SEEDS, lambda run: real_z(run, interval), ".1f"),
-            Number("theory_real", lambda run: real_level(run, interval)),
-            Number("theory_real", lambda run: t3_level(run, interval, own)),
-            Number("theory_real", lambda run: t3_level(run, interval, "fp32")),
-            Number("theory_real", lambda run: real_level_z(run, interval), ".1f"),
-            Number(theory.NEW_SEEDS, lambda run: real_level_z(run, interval), ".1f"),
+            of_text(lambda run: real_z(run, interval), ".1f"),
+            of_new(lambda run: real_z(run, interval), ".1f"),
+            of_text(lambda run: real_level(run, interval)),
+            of_text(lambda run: t3_level(run, interval, own)),
+            of_text(lambda run: t3_level(run, interval, "fp32")),
+            of_text(lambda run: real_level_z(run, interval), ".1f"),
+            of_new(lambda run: real_level_z(run, interval), ".1f"),
         )
 
     head = ("$G$", "run", "T3", "fp32", "T1", "$z$", "new", "run", "T3", "fp32", "$z$", "new")
     groups = (("", 1), ("skips, per cent", 6), ("mean $log_2 S$", 5))
-    return Table(head, tuple(cells(g) for g in INTERVALS), "rrrrrrrrrrrr", groups)
+    return Table(head, tuple(cells(g) for g in INTERVALS), "r" * len(head), groups)
 
 
-def _judged() -> Table:
-    """Return what judged what, how much of it, and how much failed."""
+def judged() -> Table:
+    """Return what judged what, how many cases, and how many failed."""
+    traces, logs = partial(Number, "traces"), partial(Number, "whole_logs")
+    threads, ranks_cells = partial(Number, "threads"), partial(Number, "ranks_cells")
+    rows: list[tuple[Cell, ...]] = []
 
-    def beyond(what: str, deviations: Callable[[Result, int], float]) -> tuple[Cell, ...]:
-        zs = [deviations(sources.load(run), g) for run in theory.BOTH for g in INTERVALS]
-        sure, at_most = sum(abs(z) > 2 for z in zs), sum(abs(z) > 2 or theory.edge_of_two(z) for z in zs)
-        failed = str(sure) if sure == at_most else f"{sure} to {at_most}"
-        cases = Formula(lambda: len(zs), "d")
-        return '#thm("T3")', what, cases, Formula(lambda: failed, "text")
+    def add(by: str, what: str, cases: Number | Formula, failed: Number | Formula) -> None:
+        rows.append((by, what, in_digits(cases), in_digits(failed)))
 
-    def passes(interval: int, what: str) -> tuple[Cell, ...]:
-        arm = f"torch depth 1 G={interval}"
-        asked = Number("threads", lambda run: sum(run.arm(arm).column("checked")), ",d")
-        return "machine", what, asked, Number("threads", lambda run: sum(run.arm(arm).column("wrong")), ",d")
-
-    rows: tuple[tuple[Cell, ...], ...] = (
-        ("machine", "recorded runs of scalers", scalers.NUMBERS["traces.count"],
-         Number("traces", lambda run: sum(not row["repeated"] for row in run.records), "d")),
-        ("machine", "public logs, with the run's own settings", Number("whole_logs", lambda run: len(run.records), "d"),
-         Number("whole_logs", lambda run: sum(
-             row["rules"]["as set"]["refuted"] is not None for row in run.records), "d")),
-        beyond("skips of runs, beyond 2 $sigma$", real_z),
-        beyond("mean scales of these, beyond 2 $sigma$", real_level_z),
-        passes(2, "torch's passes on threads, depth one, $G = 2$"),
-        passes(2000, "the same, $G = 2000$, its default"),
-        ("laws", "installed scaler classes, not at the ends", scalers.NUMBERS["atlas.classes"],
-         scalers.NUMBERS["atlas.classes.away"]),
-        ("laws", "loops of frameworks with a scaler", replace(loops.NUMBERS["loops.loops"], form="d"),
-         replace(loops.NUMBERS["loops.broken"], form="d")),
-        ("laws", "two ranks, torch's sharded scaler, FSDP1", ranks.NUMBERS["ranks.FSDP1"],
-         ranks.NUMBERS["ranks.FSDP1.wrong"]),
-        ("laws", "the same, beyond its purpose", Number("ranks_cells", lambda run: beside(run, rank_cells), "d"),
-         Number("ranks_cells", lambda run: beside(run, rank_wrong), "d")),
-        ("machine", "the same logs, with other settings", runs.NUMBERS["logs.rules"],
-         runs.NUMBERS["logs.rules.refuted"]),
-        ("laws", "bugs that we planted", loops.NUMBERS["loops.bugs"], loops.NUMBERS["loops.caught"]),
-    )  # fmt: skip
-    return Table(("by", "what is judged", "cases", "failed"), rows, "llrr")
+    found = scalers.NUMBERS | loops.NUMBERS | ranks.NUMBERS | runs.NUMBERS
+    add("machine", "recorded runs of scalers", found["traces.count"], traces(unrepeated, "d"))
+    what = "public logs, with the run's own settings"
+    add("machine", what, found["logs.scalers"], logs(refuted, "d"))
+    what = "skips of runs, beyond 2 $sigma$"
+    add('#thm("T3")', what, *beyond_two(real_z))
+    what = "mean scales of these, beyond 2 $sigma$"
+    add('#thm("T3")', what, *beyond_two(real_level_z))
+    what = "torch's passes on threads, depth one, $G = 2$"
+    asked = threads(lambda run: loops.passes(run, "checked", 1, 2), ",d")
+    add("machine", what, asked, threads(lambda run: loops.passes(run, "wrong", 1, 2), ",d"))
+    what = "the same, $G = 2000$, its default"
+    passes = "threads.torch.2000.1"
+    add("machine", what, found[f"{passes}.checked"], found[f"{passes}.wrong"])
+    what = "installed scaler classes, not at the ends"
+    add("laws", what, found["atlas.classes"], found["atlas.classes.away"])
+    what = "loops of frameworks with a scaler"
+    add("laws", what, found["loops.loops"], found["loops.broken"])
+    what = "two ranks, torch's sharded scaler, FSDP1"
+    add("laws", what, found["ranks.FSDP1"], found["ranks.FSDP1.wrong"])
+    what = "the same, beyond its purpose"
+    asked = ranks_cells(lambda run: beside_fsdp1(rank_cells(run, "torch")), "d")
+    add("laws", what, asked, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
+    what = "the same logs, with other settings"
+    add("machine", what, found["logs.rules"], found["logs.rules.refuted"])
+    add("laws", "bugs that we planted", found["loops.bugs"], found["loops.caught"])
+    return Table(("by", "what is judged", "cases", "failed"), tuple(rows), "llrr")
 
 
-def beside(run: Result, cells: Callable[[Result, str], list[dict[str, Any]]]) -> int:
-    """Return how many of these cells of torch's sharded scaler are not of FSDP1, which it is part of."""
-    return sum(cell["cut"] != "FSDP1" for cell in cells(run, "torch"))
+def in_digits(number: Number | Formula) -> Number | Formula:
+    """Return a number in digits that the text has in words."""
+    return replace(number, form="d") if number.form == "words" else number
 
 
-WHOSE = {"torch": "torch's", "the package": "its own", "ours": "ours"}  # who promises a law -> in words
+def unrepeated(run: Result) -> int:
+    """Return how many recorded runs the machine does not repeat."""
+    return sum(not row["repeated"] for row in run.records)
 
 
-def _broken() -> Table:
+def refuted(run: Result) -> int:
+    """Return how many logs refute the run's own settings."""
+    return sum(row["rules"]["as set"]["refuted"] is not None for row in run.records)
+
+
+def beside_fsdp1(cells: Sequence[dict[str, Any]]) -> int:
+    """Return how many cells of torch's sharded scaler are not of FSDP1, which it is part of."""
+    return sum(cell["cut"] != "FSDP1" for cell in cells)
+
+
+def beyond_two(deviations: Callable[[Result, int], float]) -> tuple[Formula, Formula]:
+    """Return the number of cases, and of those past two standard deviations.
+
+    The second is a range where a case is so close to two that the error of z decides.
+    """
+
+    def zs() -> list[float]:
+        return [deviations(sources.load(run), g) for run in theory.BOTH for g in INTERVALS]
+
+    def failed() -> str:
+        sure = sum(abs(z) > 2 for z in zs())
+        close = sum(map(theory.edge_of_two, zs()))
+        return f"{sure} to {sure + close}" if close else str(sure)
+
+    return Formula(lambda: len(zs()), "d"), Formula(failed, "text")
+
+
+def broken() -> Table:
     """Return the laws that scalers break away from the ends of float32, by their names in the atlas."""
+    atlas = partial(Number, "atlas")
 
     def cells(law: str) -> tuple[Cell, ...]:
-        whose = Number("atlas", lambda run: WHOSE[run.arm("laws").first["promises"][law].partition(":")[0]], "text")
-        return law.replace("_", " "), whose, Number("atlas", lambda run: breakers(run)[law], "text")
+        whose = atlas(lambda run: WHOSE[promises(run)[law].partition(":")[0]], "text")
+        return law.replace("_", " "), whose, atlas(lambda run: breakers(run)[law], "text")
 
-    return Table(("law", "whose", "broken by"), tuple(map(cells, breakers(sources.load("atlas")))), "lll")
+    rows = map(cells, breakers(sources.load("atlas")))
+    return Table(("law", "whose", "broken by"), tuple(rows), "lll")
+
+
+def promises(run: Result) -> dict[str, str]:
+    """Return by law who promises it."""
+    return dict(run.arm("laws").first["promises"])
 
 
 def breakers(run: Result) -> dict[str, str]:
-    """Return by law the scalers that break it away from the ends, with a star where one was driven through a stub."""
+    """Return by law the scalers that break it away from the ends; a star: through a stub."""
     found: dict[str, list[str]] = {}
     for row in scalers.installed(run):
         for law in broken_laws(row) - ends(run):
             found.setdefault(law, []).append(row["arm"] + "*" * bool(row["patched"]))
-    return {law: ", ".join(sorted(found[law])) for law in run.arm("laws").first["promises"] if law in found}
+    return {law: ", ".join(sorted(found[law])) for law in promises(run) if law in found}
 
 
-LOOP_LAWS = (
-    "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible", "splitting_is_invisible", "it_learns",
-)  # fmt: skip
-
-
-def _bugs() -> Table:
+def bugs() -> Table:
     """Return the public threads whose bugs were planted, by the law that catches them."""
+    planted = partial(Number, "loops")
 
     def cells(law: str) -> tuple[Cell, ...]:
-        return (
-            law.replace("_", " "),
-            Number("loops", lambda run: len(of_law(run, law)), "d"),
-            Number("loops", lambda run: ", ".join(dict.fromkeys(map(_thread, of_law(run, law)))), "text"),
-        )
+        count = planted(lambda run: len(threads_of(run, law)), "d")
+        names = planted(lambda run: ", ".join(dict.fromkeys(threads_of(run, law))), "text")
+        return law.replace("_", " "), count, names
 
     return Table(("law", "bugs", "threads"), tuple(map(cells, LOOP_LAWS)), "lrl")
 
 
-def of_law(run: Result, law: str) -> list[str]:
-    """Return the threads of the bugs that a law catches."""
-    return [bug["thread"] for bug in run.arm("bugs").first["bugs"].values() if bug["law"] == law]
+def threads_of(run: Result, law: str) -> list[str]:
+    """Return the threads of the bugs that a law catches, as repository and number."""
+    found = []
+    for bug in loops.bugs(run):
+        if bug["law"] == law:
+            _, _, repository, _, number = urlsplit(bug["thread"]).path.split("/")
+            found.append(f"{repository} {number}")
+    return found
 
 
-def _thread(address: str) -> str:
-    """Return the repository and number of a thread."""
-    _, _, repository, _, number = urlsplit(address).path.split("/")
-    return f"{repository} {number}"
+def compared_dialects() -> Table:
+    """Return what the dialects do at the places where they differ."""
 
-
-def _dialects() -> Table:
     def cells(name: str) -> tuple[Cell, ...]:
         return (
             f"`{name}`",
@@ -165,30 +212,24 @@ def _dialects() -> Table:
             Formula(lambda: survey()[name].bottom, "text"),
         )
 
-    head = ("scaler", "start", "$G$", "grows at", "patience", "refilled by", "delay", "top", "bottom")
-    return Table(head, tuple(map(cells, dialects.names())), "lrrcclcll")
+    head = ("scaler", "start", "$G$", "grows at", "patience", "refilled by", "delay", "top")
+    return Table((*head, "bottom"), tuple(map(cells, dialects.names())), "lrrcclcll")
 
 
-def _claims() -> Table:
-    """Return the sentences that the data is asked about at each build, by device, in the order of the text."""
+def claims() -> Table:
+    """Return the claims by device, in the order of the text, with what the data says of each."""
 
     def cells(place: int, name: str) -> tuple[Cell, ...]:
         claim = CLAIMS[name]
         now = Number(claim.stem, lambda run: claim.judge(run).now, "sentence")
         here = Number(claim.stem, lambda run: WORD[claim.judge(run).holds], "text")
-        sentence = typeset(claim.sentence)
-        return f"C{place}", sentence, f"`{claim.stem}`", now, here, *(there(name, folder) for folder in OTHERS)
+        others = [Formula(partial(_word, name, folder), "text") for folder in OTHERS]
+        return f"C{place}", typeset(claim.sentence), f"`{claim.stem}`", now, here, *others
 
-    def there(name: str, folder: str) -> Cell:
-        return Formula(lambda: _word(name, folder), "text")
-
-    rows = (cells(place, name) for place, name in enumerate(sources.named("holds"), 1) if name in CLAIMS)
+    names = [name for name in sources.named("holds") if name in CLAIMS]
+    rows = [cells(place, name) for place, name in enumerate(names, 1)]
     head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon")
     return Table(head, tuple(rows), "llllcccc")
-
-
-OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon")
-WORD = {True: "yes", False: "NO", None: "–"}
 
 
 def _word(name: str, folder: str) -> str:
@@ -201,13 +242,13 @@ def _word(name: str, folder: str) -> str:
 _judged_folder = cache(judge_folder)
 
 
-TABLES = {
-    "judged": _judged(),
-    "broken": _broken(),
-    "bugs": _bugs(),
-    "claims": _claims(),
-    "real": _real(),
-    "dialects": _dialects(),
-    "artefact": artefact.table(),
-    "seeds": processors.table(),
+TABLES: dict[str, Callable[[], Table]] = {
+    "judged": judged,
+    "broken": broken,
+    "bugs": bugs,
+    "claims": claims,
+    "real": real,
+    "dialects": compared_dialects,
+    "artefact": artefact.table,
+    "seeds": processors.table,
 }

@@ -1,6 +1,5 @@
 """Where gradients lie, the rule and the start, and storms."""
 
-from collections.abc import Callable
 from functools import partial
 from math import log2
 from statistics import fmean
@@ -15,9 +14,10 @@ from paper.values import Formula, Number
 heat = partial(Number, "exponent_heatmap")
 rules = partial(Number, "rules_trained")
 storm = partial(Number, "overflow_storm")
+new_storm = partial(Number, "overflow_storm@cpu-new-seeds")
 hist = partial(Number, "gradient_histogram")
+new_hist = partial(Number, "gradient_histogram@cpu-new-seeds")
 
-NEW = "@cpu-new-seeds"
 ALIKE = ("G=20", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25")
 
 
@@ -36,16 +36,6 @@ def predicted_products(run: Result) -> list[float]:
     settings = [run.arm(name).records[0]["settings"] for name in ALIKE]
     alike = [Rule(1.0, 2.0 ** s["growth_bits"], 2.0 ** -s["backoff_bits"], s["growth_interval"]) for s in settings]
     return [trade_off(rule) for rule in alike]
-
-
-def lowest(arm: str) -> Callable[[Result], float]:
-    """Return a function that gives the lowest test loss of an arm."""
-    return lambda run: run.arm(arm).min("test_loss")
-
-
-def highest(arm: str) -> Callable[[Result], float]:
-    """Return a function that gives the highest test loss of an arm."""
-    return lambda run: run.arm(arm).max("test_loss")
 
 
 def critical(run: Result) -> float:
@@ -68,8 +58,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "hist.real": hist(lambda run: fmean(at_share(run, "real_flushed", 0)), "%0"),
     "hist.steps": hist(lambda run: run.arm("gpt").the("points")[2], "d"),
     "hist.error.real": hist(lambda run: fmean(at_share(run, "real_error", 2)), "%0"),
-    "hist.error.new.min": Number(f"gradient_histogram{NEW}", lambda run: min(at_share(run, "real_error", 2)), ">=%0"),
-    "hist.error.new.max": Number(f"gradient_histogram{NEW}", lambda run: max(at_share(run, "real_error", 2)), "<=%0"),
+    "hist.error.new.min": new_hist(lambda run: min(at_share(run, "real_error", 2)), ">=%0"),
+    "hist.error.new.max": new_hist(lambda run: max(at_share(run, "real_error", 2)), "<=%0"),
     "hist.error.rounded": hist(lambda run: fmean(at_share(run, "rounded_error", 2)), "%0"),
     "trained.largest": heat(lambda run: max(arm.first["elements"] for arm in run.arms.values()), ">=,d"),
     "heat.unscaled.lost": heat(lambda run: fmean(row["lost"][0] for row in run.arm("gpt unscaled")), "%0"),
@@ -105,12 +95,18 @@ NUMBERS: dict[str, Number | Formula] = {
     ),
     "rules.headroom.1": rules(lambda run: run.arm("headroom 1 bit").mean("skip_rate"), "%1"),
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
-    **{
-        f"storm.{new}{name}.{end}": Number(f"overflow_storm{folder}", extreme(arm), form)
-        for new, folder in (("", ""), ("new.", NEW))
-        for name, arm in (("2", "storm 2"), ("floor", "storm 2 floor=2^8"), ("short", "storm 2 G=4"))
-        for end, extreme, form in (("min", lowest, ">=.3f"), ("max", highest, "<=.3f"))
-    },
+    "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
+    "storm.2.max": storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
+    "storm.floor.min": storm(lambda run: run.arm("storm 2 floor=2^8").min("test_loss"), ">=.3f"),
+    "storm.floor.max": storm(lambda run: run.arm("storm 2 floor=2^8").max("test_loss"), "<=.3f"),
+    "storm.short.min": storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
+    "storm.short.max": storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
+    "storm.new.2.min": new_storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
+    "storm.new.2.max": new_storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
+    "storm.new.floor.min": new_storm(lambda run: run.arm("storm 2 floor=2^8").min("test_loss"), ">=.3f"),
+    "storm.new.floor.max": new_storm(lambda run: run.arm("storm 2 floor=2^8").max("test_loss"), "<=.3f"),
+    "storm.new.short.min": new_storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
+    "storm.new.short.max": new_storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
     "storm.interval": storm(lambda run: run.config["growth_interval"], "d"),
     "storm.critical": storm(critical, "%1"),
     "storm.set.min": storm(lambda run: min(run.config["ratios"]) * critical(run), "%1"),

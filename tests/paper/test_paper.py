@@ -89,7 +89,7 @@ def printed(text):
     return float(text) * unit, 0.500001 * unit * 10.0 ** -len(text.partition(".")[2])
 
 
-CELLS = [cell for table in TABLES.values() for row in table.rows for cell in row if not isinstance(cell, str)]
+CELLS = [cell for table in TABLES.values() for row in table().rows for cell in row if not isinstance(cell, str)]
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 
@@ -145,7 +145,7 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
     laws = [renewal(row["ceilings"], interval) for row in rows("theory_real") if row["arm"] == f"G={interval}"]
-    row = TABLES["real"].rows[INTERVALS.index(interval)]
+    row = TABLES["real"]().rows[INTERVALS.index(interval)]
     shown = [row[column].compute() for column in (2, 8)]
     rate, level = (statistics.fmean(column) for column in zip(*laws, strict=True))
     assert shown == pytest.approx([100 * rate, level], rel=1e-9)
