@@ -61,7 +61,6 @@ def test_quantities_are_what_they_say() -> None:
         quantities.total(run, "b", "test_loss")
     assert quantities.last_scales(arm) == [4.0, 16.0]
     assert [quantities.leading(each) for each in arm] == [2, 1]
-    assert quantities.growths(run) == [0, 0, 1, 0]
     assert quantities.per_seed(arm, "ceilings") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
     assert quantities.counted(arm, "ceilings") == {2: 2, 3: 4}
     assert quantities.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
