@@ -16,8 +16,6 @@ from ampsim.core.theory import skip_rate
 from figures.claims import CLAIMS
 from figures.quantities import (
     INTERVALS,
-    broken_laws,
-    ends,
     rank_cells,
     rank_wrong,
     real_level,
@@ -31,7 +29,7 @@ from figures.results import DATA, Result
 from figures.verdicts import judge_folder
 from paper import sources
 from paper.field import survey
-from paper.numbers import artefact, loops, processors, ranks, runs, scalers, theory
+from paper.numbers import NUMBERS, artefact, atlas, loops, processors, theory
 from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
@@ -82,10 +80,9 @@ def judged() -> Table:
     def add(by: str, what: str, cases: Number | Formula, failed: Number | Formula) -> None:
         rows.append((by, what, in_digits(cases), in_digits(failed)))
 
-    found = scalers.NUMBERS | loops.NUMBERS | ranks.NUMBERS | runs.NUMBERS
-    add("machine", "recorded runs of scalers", found["traces.count"], traces(unrepeated, "d"))
+    add("machine", "recorded runs of scalers", NUMBERS["traces.count"], traces(unrepeated, "d"))
     what = "public logs, with the run's own settings"
-    add("machine", what, found["logs.scalers"], logs(refuted, "d"))
+    add("machine", what, NUMBERS["logs.scalers"], logs(refuted, "d"))
     what = "skips of runs, beyond 2 $sigma$"
     add('#thm("T3")', what, *beyond_two(real_z))
     what = "mean scales of these, beyond 2 $sigma$"
@@ -95,19 +92,19 @@ def judged() -> Table:
     add("machine", what, asked, threads(lambda run: loops.passes(run, "wrong", 1, 2), ",d"))
     what = "the same, $G = 2000$, its default"
     passes = "threads.torch.2000.1"
-    add("machine", what, found[f"{passes}.checked"], found[f"{passes}.wrong"])
+    add("machine", what, NUMBERS[f"{passes}.checked"], NUMBERS[f"{passes}.wrong"])
     what = "installed scaler classes, not at the ends"
-    add("laws", what, found["atlas.classes"], found["atlas.classes.away"])
+    add("laws", what, NUMBERS["atlas.classes"], NUMBERS["atlas.classes.away"])
     what = "loops of frameworks with a scaler"
-    add("laws", what, found["loops.loops"], found["loops.broken"])
+    add("laws", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
     what = "two ranks, torch's sharded scaler, FSDP1"
-    add("laws", what, found["ranks.FSDP1"], found["ranks.FSDP1.wrong"])
+    add("laws", what, NUMBERS["ranks.FSDP1"], NUMBERS["ranks.FSDP1.wrong"])
     what = "the same, beyond its purpose"
     asked = ranks_cells(lambda run: beside_fsdp1(rank_cells(run, "torch")), "d")
     add("laws", what, asked, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
     what = "the same logs, with other settings"
-    add("machine", what, found["logs.rules"], found["logs.rules.refuted"])
-    add("laws", "bugs that we planted", found["loops.bugs"], found["loops.caught"])
+    add("machine", what, NUMBERS["logs.rules"], NUMBERS["logs.rules.refuted"])
+    add("laws", "bugs that we planted", NUMBERS["loops.bugs"], NUMBERS["loops.caught"])
     return Table(("by", "what is judged", "cases", "failed"), tuple(rows), "llrr")
 
 
@@ -150,28 +147,22 @@ def beyond_two(deviations: Callable[[Result, int], float]) -> tuple[Formula, For
 
 def broken() -> Table:
     """Return the laws that scalers break away from the ends of float32, by their names in the atlas."""
-    atlas = partial(Number, "atlas")
 
     def cells(law: str) -> tuple[Cell, ...]:
-        whose = atlas(lambda run: WHOSE[promises(run)[law].partition(":")[0]], "text")
-        return law.replace("_", " "), whose, atlas(lambda run: breakers(run)[law], "text")
+        whose = Number("atlas", lambda run: WHOSE[atlas.promises(run)[law].partition(":")[0]], "text")
+        return law.replace("_", " "), whose, Number("atlas", lambda run: breakers(run)[law], "text")
 
     rows = map(cells, breakers(sources.load("atlas")))
     return Table(("law", "whose", "broken by"), tuple(rows), "lll")
 
 
-def promises(run: Result) -> dict[str, str]:
-    """Return by law who promises it."""
-    return dict(run.arm("laws").first["promises"])
-
-
 def breakers(run: Result) -> dict[str, str]:
     """Return by law the scalers that break it away from the ends; a star: through a stub."""
     found: dict[str, list[str]] = {}
-    for row in scalers.installed(run):
-        for law in broken_laws(row) - ends(run):
+    for row in atlas.installed(run):
+        for law in atlas.away(run, row):
             found.setdefault(law, []).append(row["arm"] + "*" * bool(row["patched"]))
-    return {law: ", ".join(sorted(found[law])) for law in promises(run) if law in found}
+    return {law: ", ".join(sorted(found[law])) for law in atlas.promises(run) if law in found}
 
 
 def bugs() -> Table:

@@ -7,6 +7,7 @@ the text marks with ``#holds("name")``. Means are over seeds.
 
 from paper.numbers import (
     artefact,
+    atlas,
     gradients,
     loops,
     processors,
@@ -18,7 +19,7 @@ from paper.numbers import (
 )
 from paper.values import Formula, Number
 
-PARTS = (scalers, loops, ranks, runs, theory, gradients, training, processors, artefact)
+PARTS = (scalers, atlas, loops, ranks, runs, theory, gradients, training, processors, artefact)
 NUMBERS: dict[str, Number | Formula] = {}
 for part in PARTS:
     NUMBERS.update(part.NUMBERS)

@@ -1,0 +1,173 @@
+"""Installed scalers under the laws of the kit."""
+
+from functools import partial
+
+from ampsim.peers.laws.judging import UNASKED
+from ampsim.records import Record
+from figures.quantities import BROKEN, broken_laws, ends
+from figures.results import Result
+from paper.values import Formula, Number
+
+atlas = partial(Number, "atlas")
+
+COUNTING = "growth_waits_for_the_interval"
+DELAY = "in force one update later"  # so RoundPipe's package documents it
+RESUMED = "a_state_dict_continues_the_run"
+CONSTANTS = "constants_that_no_run_could_want_are_refused"
+GRADIENT = "unscale_divides_by_the_scale_of_the_loss"
+BELOW_ONE = "never_steps_on_nonfinite_below_scale_one"
+CHOSEN = ("expected failure",)
+ASKED = (*BROKEN, "passed", *CHOSEN)
+TITLES = {
+    "colossalai": "ColossalAI",
+    "mpx": "mpx",
+    "deepspeed-fp16": "DeepSpeed's FP16 optimizer",
+    "deepspeed-unfused": "its unfused one",
+    "megatron-chained": "Megatron's chained one",
+}
+
+
+def of_scalers(run: Result, *, ours: bool) -> list[Record]:
+    """Return the rows of our scalers, or of the others'."""
+    rows = [row for row in run.records if row["arm"] != "laws"]
+    return [row for row in rows if row["requirement"].startswith("ampsim") is ours]
+
+
+def installed(run: Result) -> list[Record]:
+    """Return the rows of the others' scalers."""
+    return of_scalers(run, ours=False)
+
+
+def each(run: Result, column: str) -> set[str]:
+    """Return the different values that the others' scalers have in a column."""
+    return {row[column] for row in installed(run)}
+
+
+def away(run: Result, row: Record) -> set[str]:
+    """Return the laws that a scaler breaks away from the ends of float32."""
+    return broken_laws(row) - ends(run)
+
+
+def breaking(run: Result) -> set[str]:
+    """Return the classes that break a law away from the ends."""
+    return {row["class"] for row in installed(run) if away(run, row)}
+
+
+def breaking_law(run: Result, law: str) -> set[str]:
+    """Return the classes that break a law."""
+    return {row["class"] for row in installed(run) if law in broken_laws(row)}
+
+
+def only(run: Result, laws: set[str]) -> set[str]:
+    """Return the classes that break, away from the ends, only laws among these."""
+    others = {row["class"] for row in installed(run) if away(run, row) - laws}
+    return breaking(run) - others
+
+
+def counting(run: Result) -> set[str]:
+    """Return the classes whose only break is to grow at another clean step."""
+    return only(run, {COUNTING})
+
+
+def late(run: Result) -> set[str]:
+    """Return the classes that break only laws that RoundPipe's delay breaks."""
+    roundpipe = run.arm("roundpipe").the("laws")
+    laws = {law for law, found in roundpipe.items() if DELAY in (found["reason"] or "")}
+    return only(run, laws) - counting(run)
+
+
+def erring(run: Result) -> set[str]:
+    """Return the classes whose only breaks are errors that they raise under a stub."""
+    sure = set()
+    for row in installed(run):
+        for law in away(run, row):
+            if not row["patched"] or not row["laws"][law]["seen"].startswith("raised "):
+                sure.add(row["class"])
+    return breaking(run) - sure
+
+
+def more(run: Result) -> set[str]:
+    """Return the classes that break a law in another way than by counting, delay, or an error."""
+    return breaking(run) - counting(run) - late(run) - erring(run)
+
+
+def patched(run: Result, classes: set[str]) -> int:
+    """Return how many of these classes were driven with a stub."""
+    return len({row["class"] for row in installed(run) if row["patched"]} & classes)
+
+
+def whether_torch(run: Result) -> str:
+    """Return whether torch's scaler breaks a law away from the ends, in words."""
+    return "among them" if "torch" in breaking(run) else "not among them"
+
+
+def promises(run: Result) -> dict[str, str]:
+    """Return by law whose promise it is, and where it is made."""
+    return dict(run.arm("laws").first["promises"])
+
+
+def promised(run: Result, whose: str) -> int:
+    """Return how many laws are promised by torch, by the package, or are ours."""
+    return sum(promise.partition(":")[0] == whose for promise in promises(run).values())
+
+
+def pairs(run: Result, outcomes: tuple[str, ...] = BROKEN) -> int:
+    """Return how many pairs of a scaler and a law come out so."""
+    return sum(of_law(run, law, outcomes) for law in promises(run))
+
+
+def of_law(run: Result, law: str, outcomes: tuple[str, ...] = BROKEN) -> int:
+    """Return how many scalers come out so by a law."""
+    found = [row["laws"][law]["outcome"] for row in installed(run) if law in row["laws"]]
+    return sum(outcome in outcomes for outcome in found)
+
+
+def titles(names: set[str]) -> str:
+    """Return the titles of scalers in a row."""
+    *first, last = (TITLES[name] for name in TITLES if name in names)
+    if len(first) + 1 != len(names):
+        raise KeyError(f"{sorted(names)}: expected a title of each in TITLES")
+    return f"{', '.join(first)} and {last}"
+
+
+def broken_by_ours(run: Result) -> int:
+    """Return how many laws our scalers break."""
+    return sum(len(broken_laws(row)) for row in of_scalers(run, ours=True))
+
+
+NUMBERS: dict[str, Number | Formula] = {
+    "atlas.scalers": atlas(lambda run: len(installed(run)), "d"),
+    "atlas.packages": atlas(lambda run: len(each(run, "requirement")), "d"),
+    "atlas.classes": atlas(lambda run: len(each(run, "class")), "d"),
+    "atlas.keras": atlas(lambda run: sum(row["class"] == "keras-jax" for row in installed(run)), "words"),
+    "atlas.patched": atlas(lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"),
+    "atlas.live": atlas(lambda run: sum(row["live"] for row in installed(run)), "d"),
+    "atlas.histories": atlas(lambda run: run.config["histories"], ",d"),
+    "atlas.equal": atlas(lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"),
+    "atlas.laws": atlas(lambda run: len(promises(run)), "d"),
+    "atlas.laws.torch": atlas(lambda run: promised(run, "torch"), "d"),
+    "atlas.laws.package": atlas(lambda run: promised(run, "the package"), "d"),
+    "atlas.laws.ours": atlas(lambda run: promised(run, "ours"), "d"),
+    "atlas.unasked": Formula(lambda: len(UNASKED), "words"),
+    "atlas.asked": atlas(lambda run: pairs(run, ASKED), ",d"),
+    "atlas.broken": atlas(pairs, "d"),
+    "atlas.declared": atlas(lambda run: pairs(run, CHOSEN), "d"),
+    "atlas.constants": atlas(lambda run: of_law(run, CONSTANTS, CHOSEN), "d"),
+    "atlas.ends": atlas(lambda run: sum(of_law(run, law) for law in ends(run)), "d"),
+    "atlas.below-one": atlas(lambda run: of_law(run, BELOW_ONE), "d"),
+    "atlas.below-one.asked": atlas(lambda run: of_law(run, BELOW_ONE, ASKED), "d"),
+    "atlas.ours": atlas(broken_by_ours, "words"),
+    "atlas.torch": atlas(whether_torch, "text"),
+    "atlas.classes.away": atlas(lambda run: len(breaking(run)), "d"),
+    "atlas.classes.patched": atlas(lambda run: patched(run, breaking(run)), "words"),
+    "atlas.classes.erring": atlas(lambda run: len(erring(run)), "words"),
+    "atlas.classes.sure": atlas(lambda run: len(breaking(run) - erring(run)), "words"),
+    "atlas.classes.counting": atlas(lambda run: len(counting(run)), "words"),
+    "atlas.classes.late": atlas(lambda run: len(late(run)), "words"),
+    "atlas.classes.more": atlas(lambda run: len(more(run)), "words"),
+    "atlas.gradient.classes": atlas(lambda run: len(breaking_law(run, GRADIENT)), "words"),
+    "atlas.gradient.names": atlas(lambda run: titles(breaking_law(run, GRADIENT)), "text"),
+    "atlas.gradient.patched": atlas(lambda run: patched(run, breaking_law(run, GRADIENT)), "words"),
+    "atlas.resumed": atlas(lambda run: of_law(run, RESUMED), "words"),
+    "atlas.resumed.erring": atlas(lambda run: len(erring(run) & breaking_law(run, RESUMED)), "words"),
+}
