@@ -1,50 +1,45 @@
 """To run what was written where ampsim cannot be imported: a test that does not fail there shows nothing."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 _RUN = """
-import json, sys
+import sys
 sys.path.insert(0, "")
 if sys.argv[1:]:
     sys.modules["ampsim"] = None  # as if it were not installed
-for source in json.load(sys.stdin):
-    names = {}
-    exec(compile(source, "emitted test", "exec"), names)
-    (test,) = [value for name, value in names.items() if name.startswith("test_")]
-    try:
-        test()
-    except BaseException as error:
-        failed = isinstance(error, AssertionError)
-        print("ENDED", "AssertionError" if failed else type(error).__name__, *str(error).splitlines()[:1], flush=True)
-    else:
-        print("ENDED", flush=True)
+names = {}
+exec(compile(sys.stdin.read(), "emitted test", "exec"), names)
+(test,) = [value for name, value in names.items() if name.startswith("test_")]
+try:
+    test()
+except BaseException as error:
+    failed = isinstance(error, AssertionError)
+    print("ENDED", "AssertionError" if failed else type(error).__name__, *str(error).splitlines()[:1], flush=True)
+else:
+    print("ENDED", flush=True)
 """
 
 
-def run_apart(sources: Sequence[str], *, limit: float = 0.0, python: str = "", **given: Any) -> tuple[list[str], str]:
-    """Run tests one after the other in one process, without ampsim unless one names it.
+def run_apart(source: str, limit: float) -> tuple[str | None, str]:
+    """Run a test in a process of its own, without ampsim unless the test names it.
 
     Args:
-        sources: of files with one test each.
+        source: of a file with one test.
         limit: seconds; 0 is no limit.
-        python: the interpreter; "" is the one that runs this.
-        given: to `subprocess.run`.
 
     Returns:
-        by what each ended, the exception's name and the first line of its text, "" where it passed; and the last line
-        that the process said beside, of which tests that never began are a part.
+        by what it ended, the exception's name and the first line of its text, "" where it passed, None where it never
+        began; and the last line that the process said beside.
     """
-    apart = [] if any("import ampsim" in each or "from ampsim" in each for each in sources) else ["apart"]
+    apart = [] if "import ampsim" in source or "from ampsim" in source else ["apart"]
     done = subprocess.run(  # noqa: S603  our own text
-        [python or sys.executable, "-c", _RUN, *apart],
-        input=json.dumps(sources), capture_output=True, text=True, timeout=limit or None, check=False, **given,
+        [sys.executable, "-c", _RUN, *apart],
+        input=source, capture_output=True, text=True, timeout=limit or None, check=False,
     )  # fmt: skip
-    lines = [line.removeprefix("ENDED").strip() for line in done.stdout.splitlines() if line.startswith("ENDED")]
-    return lines, (done.stderr.strip().splitlines() or ["nothing"])[-1]
+    ended = [line.removeprefix("ENDED").strip() for line in done.stdout.splitlines() if line.startswith("ENDED")]
+    return ended[-1] if ended else None, (done.stderr.strip().splitlines() or ["nothing"])[-1]
 
 
 def emit(target: str, law: str, *, limit: float = 300.0, **options: Any) -> str:
@@ -85,17 +80,17 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
         limit: seconds; 0 is no limit.
     """
     try:
-        ended, last = run_apart([source], limit=limit)
+        ended, last = run_apart(source, limit)
     except subprocess.TimeoutExpired:
         raise ValueError(f"the short test did not end within {limit:g} s; the kit's own check has to show it") from None
-    said = ended[0] if ended else last
+    said = ended or last
     if "ampsim" in said and "ModuleNotFoundError" in said:
         raise ValueError(
             f"the target imports ampsim ({said}), and the test is for a project that has none; expected a target "
             "without it, such as the scaler's own class with torch's methods"
         )
-    if ended == [""]:
+    if ended == "":
         raise ValueError("the short test passes: it does not show what the kit's own check sees; report that with it")
-    if not ended or (not raises and not said.startswith("AssertionError")):
+    if ended is None or (not raises and not said.startswith("AssertionError")):
         what = "the law's call should raise" if raises else "an assertion should fail"
         raise ValueError(f"the short test ended otherwise, where {what}: {said}")

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
@@ -11,11 +11,11 @@ from ampsim.core.machine import Rule
 from ampsim.testing.alarm import OverdueError
 from ampsim.testing.emit.text import Text, value, written
 from ampsim.testing.kit.check import EXAMPLES, ScalerLaw
-from ampsim.testing.kit.example import TORCH, TRAITS, Example
+from ampsim.testing.kit.example import TRAITS, WORDS, Example
 from ampsim.testing.kit.judge import THREADS, chosen
 from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find
 from ampsim.testing.load import load
-from ampsim.testing.source import Definition, Words, body
+from ampsim.testing.source import Definition, body
 
 
 def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
@@ -46,53 +46,33 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
         raise ValueError(f"{law}: {error}: nor would a short test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
     seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{law}: ")
-    module, _, path = target.partition(":")
-    imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
-
-    def maker(name: str) -> str:
-        return _maker(name, path, load(target), example.traits)
-
-    return printed(asked, example, seen, Words(*TORCH), imports, maker), raised
+    return _printed(asked, example, seen, target), raised
 
 
-def printed(
-    law: ScalerLaw,
-    example: Example,
-    seen: str,
-    words: Words,
-    imports: Sequence[str],
-    makers: Callable[[str], str],
-    *,
-    front: Sequence[str] = (),
-    version: str = "",
-    **traits: str,
-) -> str:
-    """Write a law with the words that it asks for, and the values of the example that breaks it.
+def _printed(law: ScalerLaw, example: Example, seen: str, target: str) -> str:
+    """Write a law with the words that it takes, and the values of the example that breaks it.
 
     Args:
         law: the one that is broken.
         example: the shortest that breaks it.
         seen: what that showed.
-        words: of the driver.
-        imports: lines, of what is no part of Python.
-        makers: returns the function that makes a scaler, of the name `make` or `construct`.
-        front: definitions that stand before all others.
-        version: that it was seen with; "" reads it from the packages that are imported.
-        traits: written otherwise than they are.
+        target: ``module:attribute`` of the scaler.
     """
+    module, _, path = target.partition(":")
+    imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
     function = law.proof or law.function
     values = {**example.drawn} | {name: derive(example.traits, **example.drawn) for name, derive in law.derives.items()}
     asked = inspect.signature(function).parameters
-    defined = words.asked(asked)
+    defined = WORDS.asked(asked)
     read = {*asked, *(name for each in defined.values() for name in each.names)}
     settings = {name: getattr(example.traits, name) for name in TRAITS} | {"repeats": example.repeats}
-    texts = {name: value(each) for name, each in settings.items()} | traits
-    head = [*front, "\n".join(_assigned({name: each for name, each in texts.items() if name in read}))]
-    head += [makers(name) for name in ("make", "construct") if name in read]
+    head = ["\n".join(_assigned({name: value(each) for name, each in settings.items() if name in read}))]
+    makers = [name for name in ("make", "construct") if name in read]
+    head += [_maker(name, path, load(target), example.traits) for name in makers]
     lines = _assigned({name: value(each) for name, each in values.items() if name in asked})
     head += ["\n".join("\n".join(each.lines) for each in group) for group in _together([*defined.values()])]
     return written(
-        Text(law.name, seen, law.law, law.issue, version=version),
+        Text(law.name, seen, law.law, law.issue),
         imports,
         [*lines, textwrap.dedent("\n".join(body(function)))],
         ["\n\n\n".join(text for text in head if text)],

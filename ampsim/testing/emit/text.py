@@ -24,14 +24,13 @@ NAMES = {  # a name that code uses -> the line that imports it
 
 
 class Text(NamedTuple):
-    """The words for a failure: the law's name, what was seen, the law, a report, the cause, what it was seen with."""
+    """The words for a failure: the law's name, what was seen, the law, a report, the cause."""
 
     law: str
     seen: str
     statement: str
     issue: str = ""
     cause: str = ""
-    version: str = ""
 
 
 def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequence[str] = ()) -> str:
@@ -60,8 +59,7 @@ def _docstring(about: Text, imports: Sequence[str]) -> str:
     head = textwrap.fill(textwrap.shorten(f"{about.law}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH)
     rest = [about.statement, about.cause, f"Reported before: {about.issue}" if about.issue else ""]
     lines = [textwrap.fill(line, WIDTH) for line in rest if line]
-    seen_with = about.version or versions(imports)
-    return "\n".join([f'"""{head}', "", *lines, f"Seen with {seen_with}.", '"""'])
+    return "\n".join([f'"""{head}', "", *lines, f"Seen with {versions(imports)}.", '"""'])
 
 
 def versions(imports: Sequence[str]) -> str:
