@@ -1,4 +1,4 @@
-"""Packs files into archives of a limited size, to be copied from a machine that is ours for minutes."""
+"""Packs files into archives of a limited size, to be copied from a borrowed machine."""
 
 import tarfile
 import zlib

@@ -28,12 +28,14 @@ def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
 
 
 def accelerator() -> str | None:
-    """Return the type of the accelerator that torch sees, CUDA before any other; None if there is none."""
+    """Return the type of the accelerator that torch sees, CUDA first; None if there is none."""
     import torch
 
     if torch.cuda.is_available():
         return "cuda"
-    if not hasattr(torch, "accelerator") or not torch.accelerator.is_available():  # torch 2.6 brought it
+    if not hasattr(torch, "accelerator"):  # before torch 2.6
+        return None
+    if not torch.accelerator.is_available():
         return None
     current = torch.accelerator.current_accelerator()
     return current.type if current else None
@@ -49,7 +51,7 @@ def slug(device: str) -> str:
 
 
 def accelerator_name(device: str) -> str:
-    """Return what torch calls an accelerator; its type and the processor's name where torch has no name."""
+    """Return what torch calls an accelerator, or its type with the name of the processor."""
     import torch
 
     module = torch.get_device_module(device)
@@ -67,14 +69,14 @@ def describe(device: str) -> dict[str, object]:
 
 
 def of_cuda() -> dict[str, object]:
-    """Return what CUDA and nvidia-smi say of the card: its driver, and the highest clocks that it may have."""
+    """Return what CUDA and nvidia-smi say of the card, as its driver and its highest clocks."""
     import torch
 
-    card, smi = torch.cuda.get_device_properties(0), shutil.which("nvidia-smi")
-    command = [smi or "", SMI, "--format=csv", "-i", f"GPU-{card.uuid}"]
+    card = torch.cuda.get_device_properties(0)
     said = ""
-    if smi:
-        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
+    if smi := shutil.which("nvidia-smi"):
+        command = [smi, SMI, "--format=csv", "-i", f"GPU-{card.uuid}"]
+        said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
     return {
         "capability": f"{card.major}.{card.minor}",
         "cuda": torch.version.cuda,
