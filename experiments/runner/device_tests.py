@@ -7,31 +7,31 @@ import subprocess
 import sys
 
 from experiments.runner.provenance import ROOT
-from experiments.runner.session import Part, Session
+from experiments.runner.slot import Part, Slot
 
 SECONDS = 60.0  # that the tests are expected to take
 
 
-def run(session: Session) -> Part:
+def run(slot: Slot) -> Part:
     """Run the tests; if they passed with today's sources, they are done."""
-    log = session.logs / f"tests.{digest()}.log"
+    log = slot.logs / f"tests.{digest()}.log"
     if log.exists():
         return Part("tests", "done before")
     if missing := [name for name in ("pytest", "hypothesis") if not is_installed(name)]:
         return Part("tests", "left out", f"needs {' and '.join(missing)}")
-    if session.left < SECONDS and not session.dry:
+    if slot.left < SECONDS and not slot.dry:
         return Part("tests", "left out", f"takes about {SECONDS:.0f} s")
     log.parent.mkdir(parents=True, exist_ok=True)
     unfinished = log.with_suffix(".part")
-    environment = os.environ | {"JAX_PLATFORMS": "cpu" if session.dry else ""}  # "": any
+    environment = os.environ | {"JAX_PLATFORMS": "cpu" if slot.dry else ""}  # "": any
     try:
         with unfinished.open("wb") as file:
             subprocess.run(  # noqa: S603 - our own
-                command(dry=session.dry),
+                command(dry=slot.dry),
                 cwd=ROOT,
                 env=environment,
                 stdout=file,
-                timeout=max(session.left, 0.1),
+                timeout=max(slot.left, 0.1),
                 check=True,
             )
     except subprocess.CalledProcessError:

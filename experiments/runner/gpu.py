@@ -21,7 +21,7 @@ from ampsim.core.files import BusyError, DamagedFileError
 from experiments.runner import archives, device, device_tests, experiment, pool, provenance
 from experiments.runner.execute import Options, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Experiment, UsageError, stems
-from experiments.runner.session import Lines, Part, Session
+from experiments.runner.slot import Lines, Part, Slot
 
 # The most valuable first; all others follow.
 FIRST = ("gpt_fp16", "resnet_fp16", "device_claims", "overhead", "scale_crash")
@@ -51,9 +51,9 @@ def main(argv: Sequence[str]) -> int:
     logs = provenance.ROOT / "build" / "gpu" / slug
     data = logs if told.dry else experiment.FOLDER / "data" / slug
     end = time.monotonic() + 60 * told.minutes
-    session = Session(name, data, logs, end, max(2, told.jobs), told.dry)
-    session.say(f"{device.describe(name)['name']}: data go to {data}")
-    return report(session, told.out)
+    slot = Slot(name, data, logs, end, max(2, told.jobs), told.dry)
+    slot.say(f"{device.describe(name)['name']}: data go to {data}")
+    return report(slot, told.out)
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
@@ -69,11 +69,11 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def report(session: Session, out: Path) -> int:
+def report(slot: Slot, out: Path) -> int:
     """Run the parts, pack after each, and print what became of them.
 
     Args:
-        session: The device and its time.
+        slot: The device and its time.
         out: Folder for the archives.
 
     Returns:
@@ -82,15 +82,15 @@ def report(session: Session, out: Path) -> int:
     rows = []
     outcomes = []
     begun = time.monotonic()
-    for name, outcome, note in perform(session):
+    for name, outcome, note in perform(slot):
         seconds = time.monotonic() - begun
-        session.say(f"{name}: {outcome} {note}")
+        slot.say(f"{name}: {outcome} {note}")
         rows.append(f"{name:20} {outcome:12} {seconds:7.0f}  {note}")
         outcomes.append(outcome)
-        no_room = archives.pack(session.files(), provenance.ROOT, out)
+        no_room = archives.pack(slot.files(), provenance.ROOT, out)
         begun = time.monotonic()
     on_cpu = [stem for stem in stems() if not accepts(stem)]
-    damaged = list(problems(session))
+    damaged = list(problems(slot))
     print(f"\n{'part':20} {'outcome':12} seconds  note")
     print("\n".join(rows))
     print(f"left out, as they run on a CPU only: {', '.join(on_cpu)}")
@@ -104,9 +104,9 @@ def report(session: Session, out: Path) -> int:
     return 1 if damaged or "failed" in outcomes else 0
 
 
-def perform(session: Session) -> Iterator[Part]:
+def perform(slot: Slot) -> Iterator[Part]:
     """Run each part that fits, and yield what became of it; Ctrl-C ends all."""
-    yield device_tests.run(session)
+    yield device_tests.run(slot)
     waiting = list(FIRST)
     waiting += [stem for stem in stems() if accepts(stem) and stem not in FIRST]
     patience = PATIENCE
@@ -114,11 +114,11 @@ def perform(session: Session) -> Iterator[Part]:
         while waiting:
             stopped = []
             for stem in waiting:
-                part = run_experiment(stem, session, workers, patience)
+                part = run_experiment(stem, slot, workers, patience)
                 yield part
                 if part.outcome == "interrupted":
                     return
-                if part.outcome == "stopped" and session.left > 0:
+                if part.outcome == "stopped" and slot.left > 0:
                     stopped.append(stem)
             waiting = stopped
             patience = 1e9  # nothing else waits
@@ -129,24 +129,24 @@ def accepts(stem: str) -> bool:
     return "cuda" in Experiment(stem).devices
 
 
-def run_experiment(stem: str, session: Session, workers: pool.Workers, patience: float) -> Part:
+def run_experiment(stem: str, slot: Slot, workers: pool.Workers, patience: float) -> Part:
     """Run an experiment that fits; one that measures time has workers of its own."""
     chosen = Experiment(stem)
-    lines = Lines(session)
+    lines = Lines(slot)
     rung: list[int] = []
     if missing := chosen.missing_packages:
         return Part(stem, "left out", f"needs {' and '.join(missing)}")
     try:
-        run = run_of(chosen, session)
+        run = run_of(chosen, slot)
         if is_done(run):
             return Part(stem, "done before")
-        needed = expected(chosen, session)
-        if needed > session.left:
+        needed = expected(chosen, slot)
+        if needed > slot.left:
             return Part(stem, "left out", f"takes about {needed:.0f} s")
         limit = max(LEAST, patience * needed)
         with ExitStack() as held:
             held.enter_context(pool.kernels(own=not chosen.repeats))
-            held.enter_context(alarm(min(limit, session.left), rung))
+            held.enter_context(alarm(min(limit, slot.left), rung))
             if not chosen.repeats:
                 workers = held.enter_context(pool.Workers(workers.answers))
             status = execute(run, workers, lines).status
@@ -161,13 +161,13 @@ def run_experiment(stem: str, session: Session, workers: pool.Workers, patience:
     return Part(stem, "resumed" if lines.resumed else "ran")
 
 
-def run_of(chosen: Experiment, session: Session) -> Run:
+def run_of(chosen: Experiment, slot: Slot) -> Run:
     """Return the run of an experiment, with the default settings or a few steps."""
     module = chosen.module
-    config = module.SMOKE if session.dry else module.Config()
-    name: Any = session.device
-    options = Options(device=name, jobs=session.jobs, force=True)
-    path = session.data / f"{chosen.stem}.jsonl"
+    config = module.SMOKE if slot.dry else module.Config()
+    name: Any = slot.device
+    options = Options(device=name, jobs=slot.jobs, force=True)
+    path = slot.data / f"{chosen.stem}.jsonl"
     return Run(chosen, config, options, path, ["--device", name], path)
 
 
@@ -184,15 +184,15 @@ def is_done(run: Run) -> bool:
     return all(origin[name] == value for name, value in wanted.items())
 
 
-def expected(chosen: Experiment, session: Session) -> float:
+def expected(chosen: Experiment, slot: Slot) -> float:
     """Return the seconds that earlier data took, of this device or of a CPU."""
-    if session.dry:
+    if slot.dry:
         return DRY
     seconds = UNKNOWN
-    for path in (chosen.data("cpu"), session.data / f"{chosen.stem}.jsonl"):
+    for path in (chosen.data("cpu"), slot.data / f"{chosen.stem}.jsonl"):
         if path.exists():
             seconds = float(records.read_provenance(path)["unit_seconds"])
-    return seconds / session.jobs if chosen.repeats else seconds
+    return seconds / slot.jobs if chosen.repeats else seconds
 
 
 @contextmanager
@@ -212,10 +212,10 @@ def alarm(seconds: float, rung: list[int]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def problems(session: Session) -> Iterator[str]:
+def problems(slot: Slot) -> Iterator[str]:
     """Yield why a data file is of no use: it cannot be read, or it is of another device."""
-    here = device.describe(session.device)
-    for path in sorted(session.data.glob("*.jsonl")):
+    here = device.describe(slot.device)
+    for path in sorted(slot.data.glob("*.jsonl")):
         try:
             there = records.read(path)[0]["device"]
         except DamagedFileError as error:

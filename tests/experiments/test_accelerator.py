@@ -14,25 +14,25 @@ import pytest
 from ampsim import records
 from experiments.runner import archives, device, gpu
 from experiments.runner.experiment import Experiment, stems
-from experiments.runner.session import Part, Session
+from experiments.runner.slot import Part, Slot
 from tests.experiments import tiny
 
 
 @pytest.fixture
-def session(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+def slot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
     """Ten minutes of a device, for `tiny` and for `slow`, which took a day on a CPU."""
     monkeypatch.setattr(gpu, "FIRST", ("tiny", "slow"))
-    monkeypatch.setattr(gpu.device_tests, "run", lambda session: Part("tests", "ran"))
+    monkeypatch.setattr(gpu.device_tests, "run", lambda slot: Part("tests", "ran"))
     monkeypatch.setattr(gpu.provenance, "ROOT", folder)
     tiny.write(folder, "slow")
     for stem, seconds in (("slow", 86_400.0), ("tiny", 1.0)):
         records.write(folder / "data" / "cpu" / f"{stem}.jsonl", {"unit_seconds": seconds}, [])
     end = time.monotonic() + 600.0
-    return Session("cpu", folder / "data" / "b999", folder / "logs", end, jobs=1)
+    return Slot("cpu", folder / "data" / "b999", folder / "logs", end, jobs=1)
 
 
-def outcomes(session: Session) -> dict[str, str]:
-    return {part.name: part.outcome for part in gpu.perform(session)}
+def outcomes(slot: Slot) -> dict[str, str]:
+    return {part.name: part.outcome for part in gpu.perform(slot)}
 
 
 def in_the_last_unit(action: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,43 +52,43 @@ def test_the_most_valuable_are_experiments_for_a_device() -> None:
     assert all("cuda" in Experiment(stem).devices for stem in gpu.FIRST)
 
 
-def test_what_fits_runs_once(session: Session) -> None:
-    assert outcomes(session) == {"tests": "ran", "tiny": "ran", "slow": "left out"}
-    assert len(records.read(session.data / "tiny.jsonl")[1]) == 4
-    assert outcomes(session)["tiny"] == "done before"
+def test_what_fits_runs_once(slot: Slot) -> None:
+    assert outcomes(slot) == {"tests": "ran", "tiny": "ran", "slow": "left out"}
+    assert len(records.read(slot.data / "tiny.jsonl")[1]) == 4
+    assert outcomes(slot)["tiny"] == "done before"
 
 
-def test_an_interrupted_part_is_resumed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_part_is_resumed(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         in_the_last_unit(lambda: os.kill(os.getpid(), signal.SIGINT), patch)
-        assert outcomes(session)["tiny"] == "interrupted"
-    assert outcomes(session)["tiny"] == "resumed"
+        assert outcomes(slot)["tiny"] == "interrupted"
+    assert outcomes(slot)["tiny"] == "resumed"
 
 
-def test_a_slow_part_goes_on_at_the_end(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_part_goes_on_at_the_end(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "PATIENCE", 0.0)
     monkeypatch.setattr(gpu, "LEAST", 2.0)
     once = iter([signal.pause])
     in_the_last_unit(lambda: next(once, bool)(), monkeypatch)
-    *_, tiny, slow, again = gpu.perform(session)
+    *_, tiny, slow, again = gpu.perform(slot)
     assert (tiny, again) == (Part("tiny", "stopped"), Part("tiny", "resumed"))
     assert slow.outcome == "left out"
 
 
-def test_a_missing_package_is_named(session: Session, folder: Path) -> None:
+def test_a_missing_package_is_named(slot: Slot, folder: Path) -> None:
     tiny.write(folder, "slow", "import no_such_package")
-    parts = {part.name: part for part in gpu.perform(session)}
+    parts = {part.name: part for part in gpu.perform(slot)}
     assert parts["slow"] == Part("slow", "left out", "needs no_such_package")
 
 
-def test_a_damaged_file_is_named(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
-    out = session.logs / "out"
-    assert gpu.report(session, out) == 0
-    other, cut = session.data / "other.jsonl", session.data / "cut.jsonl"
+def test_a_damaged_file_is_named(slot: Slot, capsys: pytest.CaptureFixture[str]) -> None:
+    out = slot.logs / "out"
+    assert gpu.report(slot, out) == 0
+    other, cut = slot.data / "other.jsonl", slot.data / "cut.jsonl"
     records.write(other, {"device": {"type": "cuda", "name": "B999"}}, [])
     cut.write_bytes(other.read_bytes()[:-2])
     capsys.readouterr()
-    assert gpu.report(session, out) == 1
+    assert gpu.report(slot, out) == 1
     said = capsys.readouterr().out
     assert f"{cut}, line 1: " in said
     assert f'{other}: name: "B999" then' in said

@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Session:
+class Slot:
     """A device, and the time for which it is ours."""
 
     device: str  # its type
@@ -54,8 +54,8 @@ class Session:
 class Lines:
     """Prints how far an experiment is."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
         self.last = time.monotonic()
         self.resumed = False
 
@@ -71,7 +71,7 @@ class Lines:
         now = time.monotonic()
         if now - self.last >= QUIET:
             self.last = now
-            self.session.say(f"{self.stem}: {self.done} of {self.units} units")
+            self.slot.say(f"{self.stem}: {self.done} of {self.units} units")
 
     def finish(self, unit: str) -> None:
         """Note that a unit is done."""
