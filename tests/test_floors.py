@@ -75,7 +75,6 @@ FLOORS = {
         "numba",
         "numpy",
         "rich",
-        "sklearn",
         "torch",
         "tyro",
     },

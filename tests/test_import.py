@@ -66,9 +66,8 @@ def test_the_help_loads_no_command() -> None:
 
 def test_an_extra_brings_what_it_is_named_for() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    distributions = {"sklearn": "scikit-learn"}
     brought = {
-        package: [each for each in extras[extra] if re.match(rf"{distributions.get(package, package)}\b", each)]
+        package: [each for each in extras[extra] if re.match(rf"{package}\b", each)]
         for package, extra in BROUGHT_BY.items()
     }
     assert [package for package, found in brought.items() if not found] == []

@@ -20,7 +20,6 @@ BROUGHT_BY = {  # the name to import -> the extra of ampsim that installs it
     "numba": "replay",
     "optax": "jax",
     "pytest": "testing",
-    "sklearn": "experiments",
     "tensorboard": "trackers",
     "torch": "torch",
     "typst": "paper",
