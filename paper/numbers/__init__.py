@@ -8,6 +8,7 @@ the text marks with ``#holds("name")``. Means are over seeds.
 from paper.numbers import (
     artefact,
     atlas,
+    depth,
     gradients,
     loops,
     processors,
@@ -19,7 +20,7 @@ from paper.numbers import (
 )
 from paper.values import Formula, Number
 
-PARTS = (scalers, atlas, loops, ranks, runs, theory, gradients, training, processors, artefact)
+PARTS = (scalers, atlas, loops, ranks, runs, theory, depth, gradients, training, processors, artefact)
 NUMBERS: dict[str, Number | Formula] = {}
 for part in PARTS:
     NUMBERS.update(part.NUMBERS)

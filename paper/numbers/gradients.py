@@ -18,6 +18,7 @@ new_storm = partial(Number, "overflow_storm@cpu-new-seeds")
 hist = partial(Number, "gradient_histogram")
 new_hist = partial(Number, "gradient_histogram@cpu-new-seeds")
 
+FLOOR = "storm 2 floor=2^8"
 ALIKE = ("G=20", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25")
 
 
@@ -34,8 +35,11 @@ def products(run: Result) -> list[float]:
 def predicted_products(run: Result) -> list[float]:
     """Return T7's product for each of these arms."""
     settings = [run.arm(name).records[0]["settings"] for name in ALIKE]
-    alike = [Rule(1.0, 2.0 ** s["growth_bits"], 2.0 ** -s["backoff_bits"], s["growth_interval"]) for s in settings]
-    return [trade_off(rule) for rule in alike]
+    found = []
+    for each in settings:
+        factors = 2.0 ** each["growth_bits"], 2.0 ** -each["backoff_bits"]
+        found.append(trade_off(Rule(1.0, *factors, each["growth_interval"])))
+    return found
 
 
 def critical(run: Result) -> float:
@@ -44,13 +48,33 @@ def critical(run: Result) -> float:
 
 
 def off_t8(run: Result) -> float:
-    """Return how far the drift of a run is from T8's at the share of bad steps that it met, at most, above critical."""
+    """Return how far drifts above critical are from T8's at the bad steps met, at most."""
     found = []
     for row in (row for name in ("storm 1.25", "storm 2") for row in run.arm(name)):
         (_, first), *_, (_, last) = row["scale_changes"]
         law = bad_step_drift(Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps)
         found.append(abs(log2(last / first) / run.steps - law))
     return max(found)
+
+
+def at_start(run: Result, arm: str, column: str) -> float:
+    """Return the mean of the first values of a column."""
+    return fmean(row[column][0] for row in run.arm(arm))
+
+
+def first_growth(run: Result) -> int:
+    """Return the step of the first growth, from scale 1, which the seeds have in common."""
+    return common(int(row["scale_changes"][1][0]) for row in run.arm("gpt dynamic"))
+
+
+def largest(run: Result) -> int:
+    """Return the largest number of parameters."""
+    return max(int(arm.first["elements"]) for arm in run.arms.values())
+
+
+def largest_share_met(run: Result) -> float:
+    """Return the largest share of bad steps that a run met."""
+    return max(len(row["bad"]) for row in run.records) / run.steps
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -61,13 +85,11 @@ NUMBERS: dict[str, Number | Formula] = {
     "hist.error.new.min": new_hist(lambda run: min(at_share(run, "real_error", 2)), ">=%0"),
     "hist.error.new.max": new_hist(lambda run: max(at_share(run, "real_error", 2)), "<=%0"),
     "hist.error.rounded": hist(lambda run: fmean(at_share(run, "rounded_error", 2)), "%0"),
-    "trained.largest": heat(lambda run: max(arm.first["elements"] for arm in run.arms.values()), ">=,d"),
-    "heat.unscaled.lost": heat(lambda run: fmean(row["lost"][0] for row in run.arm("gpt unscaled")), "%0"),
-    "heat.unscaled.rounded": heat(lambda run: fmean(row["rounded"][0] for row in run.arm("gpt unscaled")), "%0"),
-    "heat.interval": Number(  # the step of the first growth, from scale 1
-        "exponent_heatmap", lambda run: common(row["scale_changes"][1][0] for row in run.arm("gpt dynamic")), "words"
-    ),
-    "heat.first": heat(lambda run: fmean(row["found_inf"][0] for row in run.arm("gpt dynamic")), ".0f"),
+    "trained.largest": heat(largest, ">=,d"),
+    "heat.unscaled.lost": heat(lambda run: at_start(run, "gpt unscaled", "lost"), "%0"),
+    "heat.unscaled.rounded": heat(lambda run: at_start(run, "gpt unscaled", "rounded"), "%0"),
+    "heat.interval": heat(first_growth, "words"),
+    "heat.first": heat(lambda run: at_start(run, "gpt dynamic", "found_inf"), ".0f"),
     "rules.seeds": rules(lambda run: len(run.seeds), "words"),
     "rules.5.skip": rules(lambda run: run.arm("G=5").mean("skip_rate"), "%0"),
     "rules.2000.skip": rules(lambda run: run.arm("G=2000").mean("skip_rate"), "%1"),
@@ -97,20 +119,20 @@ NUMBERS: dict[str, Number | Formula] = {
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
     "storm.2.max": storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
-    "storm.floor.min": storm(lambda run: run.arm("storm 2 floor=2^8").min("test_loss"), ">=.3f"),
-    "storm.floor.max": storm(lambda run: run.arm("storm 2 floor=2^8").max("test_loss"), "<=.3f"),
+    "storm.floor.min": storm(lambda run: run.arm(FLOOR).min("test_loss"), ">=.3f"),
+    "storm.floor.max": storm(lambda run: run.arm(FLOOR).max("test_loss"), "<=.3f"),
     "storm.short.min": storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
     "storm.short.max": storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
     "storm.new.2.min": new_storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
     "storm.new.2.max": new_storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
-    "storm.new.floor.min": new_storm(lambda run: run.arm("storm 2 floor=2^8").min("test_loss"), ">=.3f"),
-    "storm.new.floor.max": new_storm(lambda run: run.arm("storm 2 floor=2^8").max("test_loss"), "<=.3f"),
+    "storm.new.floor.min": new_storm(lambda run: run.arm(FLOOR).min("test_loss"), ">=.3f"),
+    "storm.new.floor.max": new_storm(lambda run: run.arm(FLOOR).max("test_loss"), "<=.3f"),
     "storm.new.short.min": new_storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
     "storm.new.short.max": new_storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
     "storm.interval": storm(lambda run: run.config["growth_interval"], "d"),
     "storm.critical": storm(critical, "%1"),
     "storm.set.min": storm(lambda run: min(run.config["ratios"]) * critical(run), "%1"),
     "storm.set.max": storm(lambda run: max(run.config["ratios"]) * critical(run), "%1"),
-    "storm.met.max": storm(lambda run: max(len(row["bad"]) for row in run.records) / run.steps, "<=%1"),
+    "storm.met.max": storm(largest_share_met, "<=%1"),
     "storm.drift.off": storm(off_t8, "<=.3f"),
 }

@@ -1,4 +1,4 @@
-"""The theorems, the real run that T3 predicts, and what depth costs."""
+"""The theorems, and the real runs that T3 predicts."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,6 @@ from figures.quantities import (
     INTERVALS,
     exact_errors,
     forecast_error,
-    late_losses,
     real_level,
     real_level_z,
     real_rate,
@@ -30,7 +29,9 @@ BOTH = ("theory_real", NEW_SEEDS)
 Z_ERROR = 0.05  # of a standard deviation that is taken from 200 runs
 theory = partial(Number, "theory")
 real = partial(Number, "theory_real")
+new = partial(Number, NEW_SEEDS)
 
+ONE_OVERFLOW, TWO_OVERFLOWS = (f"T10: G=50, H={patience}, refilled at growth" for patience in (1, 2))
 RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
 DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
 
@@ -44,12 +45,18 @@ def case(run: Result, arm: str, name: str) -> Record:
 def best_interval_errors(run: Result) -> list[float]:
     """Return by which share of the best interval T8's closed form is too large, per case."""
     rows = [row for row in run.records if row["theorem"] == "T8"]
-    return [h["predicted"] / h["measured"] - 1 for row in rows for h in row["held"] if h["name"] == "G"]
+    found = [held for row in rows for held in row["held"] if held["name"] == "G"]
+    return [held["predicted"] / held["measured"] - 1 for held in found]
 
 
 def worst_z(run: Result) -> float:
     """Return by how many standard deviations the skips are off at the worst interval."""
     return max(abs(real_z(run, g)) for g in INTERVALS)
+
+
+def worst_z_fp32(run: Result) -> float:
+    """Return the same for the prediction from float32 runs."""
+    return max(abs(real_z(run, g, "fp32")) for g in INTERVALS)
 
 
 def worst_level(run: Result) -> float:
@@ -63,29 +70,39 @@ def edge_of_two(z: float) -> bool:
 
 
 def level_zs() -> list[float]:
-    """Return by how many standard deviations the scale lies above T3's, per set of seeds and interval."""
+    """Return by how many standard deviations scales lie above T3's, per seeds and interval."""
     return [real_level_z(sources.load(run), g) for run in BOTH for g in INTERVALS]
 
 
 def correlations() -> list[float]:
-    """Return the correlation of successive ceilings of each run, on the seeds of the text and on new ones."""
+    """Return the correlation of successive ceilings of each run, on both sets of seeds."""
     return [row["ceiling_correlation"] for stem in BOTH for row in sources.load(stem).records]
 
 
 def pooled_z(interval: int) -> float:
-    """Return by how many standard deviations more steps were skipped than T3 says, both sets of seeds together."""
+    """Return by how many standard deviations skips exceed T3's, both sets of seeds together."""
     seeds = [seed for run in BOTH for seed in skips_above(sources.load(run), interval)]
     return sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
 
 
 def worst_rate(run: Result) -> float:
-    """Return by which share of the law's skip rate the measured one is off at the worst interval."""
+    """Return by which share of T3's skip rate the measured one is off at the worst interval."""
     return max(abs(real_rate(run, g) / t3_rate(run, g, f"G={g}") - 1) for g in INTERVALS)
 
 
 def on_both(largest: Callable[[Result], float], form: str) -> Formula:
     """Return the larger number of the seeds that the text is about and of new ones."""
     return Formula(lambda: max(largest(sources.load(stem)) for stem in BOTH), form)
+
+
+def worst_forecast(run: Result) -> float:
+    """Return by which share a forecast of the skips is off at the worst interval."""
+    return max(abs(forecast_error(run, g)) for g in INTERVALS)
+
+
+def unforeseen(run: Result) -> int:
+    """Return in how many steps the ceiling does not say whether the step overflows."""
+    return sum(row["unforeseen"] for row in run.records)
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -107,18 +124,18 @@ NUMBERS: dict[str, Number | Formula] = {
     "t8.best.max": theory(lambda run: max(best_interval_errors(run)), "<=%1"),
     "t9.5": theory(lambda run: case(run, "T9: sigma=5, 0 bits", "share")["predicted"], "e1"),
     "t9.8": theory(lambda run: case(run, "T9: sigma=8, 0 bits", "share")["predicted"], "%0"),
-    "t10.1": theory(lambda run: case(run, "T10: G=50, H=1, refilled at growth", "skip rate")["predicted"], "%2"),
-    "t10.2": theory(lambda run: case(run, "T10: G=50, H=2, refilled at growth", "skip rate")["predicted"], "%2"),
+    "t10.1": theory(lambda run: case(run, ONE_OVERFLOW, "skip rate")["predicted"], "%2"),
+    "t10.2": theory(lambda run: case(run, TWO_OVERFLOWS, "skip rate")["predicted"], "%2"),
     "real.steps": real(real_steps, ",d"),
     "real.intervals": real(lambda run: len(run.config["growth_intervals"]), "words"),
     "real.levels": Formula(lambda: len(level_zs()), "words"),
     "real.seeds": real(lambda run: len(run.seeds), "words"),
     "real.z": real(worst_z, ".1f"),
     "real.z.both": on_both(worst_z, ".1f"),
-    "real.z.fp32": real(lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), ".1f"),
+    "real.z.fp32": real(worst_z_fp32, ".1f"),
     "real.z.t1": real(lambda run: -max(real_z(run, g, bound=True) for g in INTERVALS), ".0f"),
     "real.prefix": real(lambda run: run.config["prefix"], "d"),
-    "real.forecast": real(lambda run: max(abs(forecast_error(run, g)) for g in INTERVALS), "<=%1"),
+    "real.forecast": real(worst_forecast, "<=%1"),
     "real.level.worst": real(worst_level, "<=.2f"),
     "real.level.both": on_both(worst_level, "<=.2f"),
     "real.level.new": Number(NEW_SEEDS, worst_level, "<=.2f"),
@@ -127,27 +144,14 @@ NUMBERS: dict[str, Number | Formula] = {
     "real.pooled": Formula(lambda: -min(map(pooled_z, INTERVALS)), ".1f"),
     "real.level.past": Formula(lambda: sum(abs(z) > 2 for z in level_zs()), "words"),
     "real.level.edge": Formula(lambda: sum(map(edge_of_two, level_zs())), "words"),
-    "real.z.fp32.new": Number(NEW_SEEDS, lambda run: max(abs(real_z(run, g, "fp32")) for g in INTERVALS), ".1f"),
-    "real.forecast.new": Number(NEW_SEEDS, lambda run: max(abs(forecast_error(run, g)) for g in INTERVALS), "<=%1"),
-    "real.unforeseen.new": Number(NEW_SEEDS, lambda run: sum(row["unforeseen"] for row in run.records), "words"),
-    "real.unforeseen": real(lambda run: sum(row["unforeseen"] for row in run.records), "words"),
+    "real.z.fp32.new": new(worst_z_fp32, ".1f"),
+    "real.forecast.new": new(worst_forecast, "<=%1"),
+    "real.unforeseen.new": new(unforeseen, "words"),
+    "real.unforeseen": real(unforeseen, "words"),
     "real.correlation.min": Formula(lambda: min(correlations()), ">=.3f"),
     "real.correlation.max": Formula(lambda: max(correlations()), "<=.3f"),
     "real.correlation.runs": Formula(lambda: len(correlations()), "d"),
     "real.correlation.errors": Formula(
         lambda: min(correlations()) * sqrt(real_steps(sources.load("theory_real"))), ">=.1f"
     ),
-    "stale.cumulative.4.headroom": Number("staleness", lambda run: run.arm("cumulative k=4").mean("headroom"), ".1f"),
-    "stale.cumulative.0.headroom": Number("staleness", lambda run: run.arm("cumulative k=0").mean("headroom"), ".1f"),
-    "stale.dedup.4.skip": Number("staleness", lambda run: run.arm("deduplicated k=4").mean("skip_rate"), "%1"),
-    "stale.cumulative.4.skip": Number("staleness", lambda run: run.arm("cumulative k=4").mean("skip_rate"), "%1"),
-    "stale.probe.4.skip": Number("staleness", lambda run: run.arm("probe k=4").mean("skip_rate"), "%1"),
-    "stale.pairs": Number("staleness", lambda run: len(late_losses(run)), "d"),
-    "stale.worse": Number("staleness", lambda run: sum(more > 0 for more in late_losses(run)), "d"),
-    "stale.loss.worst": Number("staleness", lambda run: max(map(abs, late_losses(run))), "<=.3f"),
-    "stale.loss.new": Number("staleness@cpu-new-seeds", lambda run: max(map(abs, late_losses(run))), "<=.3f"),
-    "async.0": Number("async_depth", lambda run: run.arm("depth 0").mean("test_loss"), ".3f"),
-    "async.4": Number("async_depth", lambda run: run.arm("depth 4").mean("test_loss"), ".3f"),
-    "async.scale.4": Number("async_depth", lambda run: run.arm("scale 4").mean("test_loss"), ".3f"),
-    "async.seeds": Number("async_depth", lambda run: len(run.seeds), "words"),
 }

@@ -16,6 +16,8 @@ resnet = partial(Number, "resnet_fp16")
 crash = partial(Number, "scale_crash")
 policies = partial(Number, "policies")
 
+FIFTY = "backoff G=50"
+
 
 def elements(arm: ArmRecords) -> int:
     """Return the number of gradient elements of all seeds."""
@@ -32,28 +34,47 @@ def mean_zero(arm: ArmRecords) -> float:
     return fmean(share for row in arm for share in row["zero"])
 
 
-# policies: each record has all policies on one task's recorded ceilings; the closed loop trains with each
-
-TEN, FIFTY, DEFAULT, HEADROOM = "backoff G=10", "backoff G=50", "backoff G=2000", "headroom 1 bit"
-
-
 def recoveries(run: Result) -> list[int]:
-    """Return T4's steps from the end of the fall until the scale is back, from the overflows of the fall."""
-    rule, steps = Rule(growth_interval=50), run.config["fall_steps"]
-    # the fall overflows `skips` times, whatever its height: as one of that many steps would
-    return [recovery(rule, skips, int(skips)).steps - int(steps) for skips in per_policy(run, FIFTY, "fall_skips")]
+    """Return T4's steps from the end of the fall until the scale is back."""
+    rule, found = Rule(growth_interval=50), []
+    for skips in per_policy(run, FIFTY, "fall_skips"):
+        # The fall overflows `skips` times, whatever its height: as one of that many steps would.
+        steps = recovery(rule, skips, int(skips)).steps
+        found.append(steps - int(run.config["fall_steps"]))
+    return found
+
+
+def lost(run: Result) -> int:
+    """Return how many sigmoid networks end over one nat at a scale of 2^4."""
+    return sum(loss > 1 for loss in run.arm("static 2^4").column("train_loss"))
+
+
+def skipped_share(run: Result) -> float:
+    """Return which share of the sigmoid networks' steps is skipped at a scale of 2^20."""
+    return sum(run.arm("static 2^20").skips()) / (len(run.seeds) * int(run.config["steps"]))
+
+
+def diverged(run: Result) -> int:
+    """Return how many float32 runs at the highest rate end at a loss over 10."""
+    return sum(row["loss"][-1] > 10 for row in run.arm("fp32 lr=0.05"))
+
+
+def beyond_fp16(run: Result) -> int:
+    """Return in how many of these the residual stream passes the largest number of fp16."""
+    return sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05"))
+
+
+def leading_skips(run: Result) -> list[int]:
+    """Return how many steps a start at 2^32 skips at first, by seed."""
+    return [leading(row) for row in run.arm("init 2^32")]
 
 
 NUMBERS: dict[str, Number] = {
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
     "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
     "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),
-    "sigmoid.20.skips": sigmoid(
-        lambda run: sum(run.arm("static 2^20").skips()) / (len(run.seeds) * run.config["steps"]), "%0"
-    ),
-    "sigmoid.4.lost": sigmoid(
-        lambda run: sum(loss > 1 for loss in run.arm("static 2^4").column("train_loss")), "words"
-    ),
+    "sigmoid.20.skips": sigmoid(skipped_share, "%0"),
+    "sigmoid.4.lost": sigmoid(lost, "words"),
     "gpt.steps": gpt(lambda run: run.config["steps"], "d"),
     "gpt.unscaled": gpt(lambda run: run.arm("unscaled").mean("test_loss")),
     "gpt.fp32": gpt(lambda run: run.arm("fp32").mean("test_loss")),
@@ -62,8 +83,8 @@ NUMBERS: dict[str, Number] = {
     "gpt.global.unscaled": gpt(lambda run: run.arm("global unscaled").mean("test_loss")),
     "gpt.global.fp32": gpt(lambda run: run.arm("global fp32").mean("test_loss")),
     "gpt.global.dynamic": gpt(lambda run: run.arm("global dynamic").mean("test_loss")),
-    "gpt.init32.first.min": gpt(lambda run: min(leading(row) for row in run.arm("init 2^32")), ">=d"),
-    "gpt.init32.first.max": gpt(lambda run: max(leading(row) for row in run.arm("init 2^32")), "<=d"),
+    "gpt.init32.first.min": gpt(lambda run: min(leading_skips(run)), ">=d"),
+    "gpt.init32.first.max": gpt(lambda run: max(leading_skips(run)), "<=d"),
     "resnet.steps": resnet(lambda run: run.config["steps"], "d"),
     "resnet.unscaled": resnet(lambda run: run.arm("unscaled").mean("test_loss")),
     "resnet.fp32": resnet(lambda run: run.arm("fp32").mean("test_loss")),
@@ -75,11 +96,9 @@ NUMBERS: dict[str, Number] = {
     "crash.04": crash(lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
     "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
     "crash.fp32.02": crash(lambda run: max(row["loss"][-1] for row in run.arm("fp32 lr=0.02")), "<=.2f"),
-    "crash.fp32.diverged": crash(lambda run: sum(row["loss"][-1] > 10 for row in run.arm("fp32 lr=0.05")), "words"),
-    "crash.fp32.above": crash(
-        lambda run: sum(max(row["stream_max"]) > FP16.max_finite for row in run.arm("fp32 lr=0.05")), "words"
-    ),
-    "policies.headroom.room": policies(lambda run: policy_room(run, HEADROOM), ".1f"),
+    "crash.fp32.diverged": crash(diverged, "words"),
+    "crash.fp32.above": crash(beyond_fp16, "words"),
+    "policies.headroom.room": policies(lambda run: policy_room(run, "headroom 1 bit"), ".1f"),
     "policies.fall": policies(lambda run: run.config["fall"], ".0f"),
     "policies.fall.steps": policies(lambda run: run.config["fall_steps"], "words"),
     "policies.50.min": policies(lambda run: min(per_policy(run, FIFTY, "recovery")), ">=d"),
