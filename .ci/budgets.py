@@ -33,7 +33,9 @@ def measure(source: str) -> Counter[str]:
         found["syntax nodes"] += isinstance(node, ast.expr | ast.stmt)
         if isinstance(node, COMPREHENSIONS):
             inner = (each for each in ast.walk(node) if each is not node)
-            found["nested comprehensions"] += any(isinstance(each, COMPREHENSIONS) for each in inner)
+            found["nested comprehensions"] += any(
+                isinstance(each, COMPREHENSIONS) for each in inner
+            )
     found["lines over 100 columns"] = sum(len(line) > 100 for line in source.splitlines())
     return found
 
@@ -51,7 +53,9 @@ def measure_all() -> dict[str, list[int]]:
 def main() -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--lower", action="store_true", help="write today's numbers where they are lower")
+    parser.add_argument(
+        "--lower", action="store_true", help="write today's numbers where they are lower"
+    )
     lower = parser.parse_args().lower
     text = PROJECT.read_text(encoding="utf-8")
     budgets = tomllib.loads(text)["tool"]["budgets"]

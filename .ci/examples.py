@@ -8,7 +8,9 @@ import griffe
 
 EXAMPLE = re.compile(r"^>>> (?:.|\n)*?(?=\n\n|\n?\Z)", re.MULTILINE)
 TABLE = re.compile(r"^=+ +=[= ]+\n(?:.+\n?)+", re.MULTILINE)
-LIST = re.compile(r"^(?!\w+:$)(?! |[*-] |\d+\. )(.*\S)\n(?=( *)(?:[*-]|1\.) )((?:.+\n?)+)", re.MULTILINE)
+LIST = re.compile(
+    r"^(?!\w+:$)(?! |[*-] |\d+\. )(.*\S)\n(?=( *)(?:[*-]|1\.) )((?:.+\n?)+)", re.MULTILINE
+)
 """A list right below its paragraph, where Markdown would see none. What is below one word is a section of its own."""
 
 

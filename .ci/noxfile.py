@@ -13,12 +13,32 @@ import nox
 nox.options.error_on_missing_interpreters = False
 nox.options.envdir = "../build/nox"
 ROOT = Path(__file__).resolve().parents[1]
-TORCH = {"oldest": "torch==2.4.1", "2.11": "torch==2.11.0", "2.13": "torch==2.13.0", "newest": "torch"}
+TORCH = {
+    "oldest": "torch==2.4.1",
+    "2.11": "torch==2.11.0",
+    "2.13": "torch==2.13.0",
+    "newest": "torch",
+}
 PYTHONS = {"oldest": "3.11", "2.11": "3.12", "2.13": "3.11", "newest": "3.13"}
 CORE = ("tests/core", "tests/lint", "tests/test_import.py", "tests/test_wheel.py")
-QUICK = ("pytest", "-q", "-n", "2", "--dist", "worksteal", "-p", "no:cacheprovider", "-o", "junit_family=xunit1")
+QUICK = (
+    "pytest",
+    "-q",
+    "-n",
+    "2",
+    "--dist",
+    "worksteal",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "junit_family=xunit1",
+)
 # torch's own warnings: of Python 3.13.0, and of sparse tensors by 2.11.
-FOREIGN = ("ignore::DeprecationWarning", "ignore:Guards may run slower", "ignore:Sparse invariant checks")
+FOREIGN = (
+    "ignore::DeprecationWarning",
+    "ignore:Guards may run slower",
+    "ignore:Sparse invariant checks",
+)
 PACKAGES = ("torch", "jax", "flax", "optax", "numpy")
 VERSIONS = f"""import platform
 from importlib.metadata import distributions as d
@@ -59,7 +79,11 @@ def test(session: nox.Session, extras: str, *rooms: str) -> None:
     suite = ET.parse(report).getroot()[0]  # noqa: S314 - pytest has just written it
     count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     failed = count["failures"] + count["errors"]
-    versions = session.run("python", "-c", VERSIONS, silent=True).strip().translate(str.maketrans("", "", "[]'"))
+    versions = (
+        session.run("python", "-c", VERSIONS, silent=True)
+        .strip()
+        .translate(str.maketrans("", "", "[]'"))
+    )
     numbers = [count["tests"] - failed - count["skipped"], failed, count["skipped"]]
     cells = [
         *versions.split("|"),

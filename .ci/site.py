@@ -26,17 +26,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for pattern in SHOWN:
         for path in sorted(ROOT.glob(pattern)):
             if path.name != "atlas_page.html":
-                name = "index.md" if path == ROOT / "README.md" else path.relative_to(ROOT).as_posix()
+                name = (
+                    "index.md" if path == ROOT / "README.md" else path.relative_to(ROOT).as_posix()
+                )
                 files.append(File.generated(config, name, abs_src_path=str(path)))
     for asset in ("iframe-worker.js", "site.css"):
-        files.append(File.generated(config, f"assets/{asset}", abs_src_path=str(ROOT / ".ci" / asset)))
+        files.append(
+            File.generated(config, f"assets/{asset}", abs_src_path=str(ROOT / ".ci" / asset))
+        )
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files of the repository to pages of the site, and those that have none to text."""
     source = page.file.src_uri
-    shown = next((path for path in (ROOT / "docs" / source, ROOT / source) if path.exists()), ROOT / "README.md")
+    shown = next(
+        (path for path in (ROOT / "docs" / source, ROOT / source) if path.exists()),
+        ROOT / "README.md",
+    )
     here = shown.parent.relative_to(ROOT).as_posix()
 
     def turned(match: re.Match[str]) -> str:
@@ -50,7 +57,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         name = "index.md" if wanted == "README.md" else wanted.removeprefix("docs/")
         if files.get_file_from_path(name) is None:
             return text
-        return f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
+        return (
+            f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
+        )
 
     return LINK.sub(turned, markdown) + (codes() if source == "lint/README.md" else "")
 
@@ -58,5 +67,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def codes() -> str:
     """Return a list of the pages of all codes of the lint."""
     pages = sorted((ROOT / "docs" / "lint").glob("AMP*.md"))
-    titles = {path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages}
-    return "\n\n## All codes\n\n" + "".join(f"- [{title}]({name})\n" for name, title in titles.items())
+    titles = {
+        path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages
+    }
+    return "\n\n## All codes\n\n" + "".join(
+        f"- [{title}]({name})\n" for name, title in titles.items()
+    )

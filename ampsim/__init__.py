@@ -37,7 +37,9 @@ __version__ = "0.1.0.dev0"
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}"
+        )
     module = importlib.import_module(_HOMES[name])
     return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 

@@ -19,7 +19,9 @@ def _command() -> int:
             return lint(rest)
     from ampsim.cli import main as program
 
-    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", os.devnull)  # else the folder that this is run in
+    os.environ.setdefault(
+        "HYPOTHESIS_STORAGE_DIRECTORY", os.devnull
+    )  # else the folder that this is run in
     program()
 
 

@@ -78,7 +78,9 @@ def difference(old: object, new: object) -> str:
     return f"{encode(old)} then, {encode(new)} now"
 
 
-def write(path: AnyPath, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
+def write(
+    path: AnyPath, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]
+) -> None:
     """Write a finished file; at any moment `path` holds all of the old content or all of the new."""
     lines = [encode(record) for record in records]
     header = encode({"provenance": dict(provenance), "records": len(lines)})
@@ -96,7 +98,9 @@ def read(path: AnyPath) -> tuple[Record, list[Record]]:
     path = Path(path)
     lines = _lines(path)
     if lines[-1]:
-        raise DamagedFileError(path, len(lines), "the last line is cut short", "a line feed at the end of the file")
+        raise DamagedFileError(
+            path, len(lines), "the last line is cut short", "a line feed at the end of the file"
+        )
     provenance, count = _header(path, lines[0])
     records = [_parse(path, number, line) for number, line in enumerate(lines[1:-1], start=2)]
     if len(records) != count:
@@ -133,9 +137,13 @@ class Journal:
     def others(self) -> dict[Path, str]:
         """Return the journals of other runs bound for `path`, each with the first place where the two runs differ."""
         found = {}
-        for part in sorted(set(self.path.parent.glob(f"{glob.escape(self.path.name)}.*part")) - {self.part}):
+        for part in sorted(
+            set(self.path.parent.glob(f"{glob.escape(self.path.name)}.*part")) - {self.part}
+        ):
             with contextlib.suppress(DamagedFileError):  # killed while the header was written
-                found[part] = difference(_parse(part, 1, _lines(part)[0]).get("identity"), self._identity)
+                found[part] = difference(
+                    _parse(part, 1, _lines(part)[0]).get("identity"), self._identity
+                )
         return found
 
     def append(self, unit: str, value: Mapping[str, object]) -> None:
@@ -149,7 +157,9 @@ class Journal:
             os.close(handle)
         self.done[unit] = decode(line)["value"]
 
-    def finish(self, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]) -> None:
+    def finish(
+        self, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]
+    ) -> None:
         """Write the finished file and remove the journal; a kill between the two leaves both, both whole."""
         write(self.path, provenance, records)
         self.part.unlink(missing_ok=True)
@@ -164,7 +174,9 @@ class Journal:
             unit, value = entry.get("unit"), entry.get("value")
             if not (isinstance(unit, str) and isinstance(value, dict)):
                 found = f"a unit {unit!r} with a value of type {type(value).__name__}"
-                raise DamagedFileError(self.part, number, found, "text as unit and an object as value")
+                raise DamagedFileError(
+                    self.part, number, found, "text as unit and an object as value"
+                )
             self.done[unit] = value
         os.truncate(self.part, self.part.stat().st_size - len(torn))
         return True
@@ -187,11 +199,17 @@ def _parse(path: Path, number: int, line: bytes) -> Record:
     try:
         value = decode(line.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are among them
-        raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object per line") from error
+        raise DamagedFileError(
+            path, number, f"not JSON ({error})", "one JSON object per line"
+        ) from error
     except RecursionError as error:
-        raise DamagedFileError(path, number, "nested too deep", "one JSON object per line") from error
+        raise DamagedFileError(
+            path, number, "nested too deep", "one JSON object per line"
+        ) from error
     if not isinstance(value, dict):
-        raise DamagedFileError(path, number, f"a JSON {type(value).__name__}", "one JSON object per line")
+        raise DamagedFileError(
+            path, number, f"a JSON {type(value).__name__}", "one JSON object per line"
+        )
     return value
 
 

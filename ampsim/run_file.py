@@ -111,7 +111,9 @@ class RunFile:
 
     def _write(self, line: bytes) -> None:
         if self._handle < 0:
-            raise ValueError(f"{self.path} is closed: expected an open file; make another RunFile to go on")
+            raise ValueError(
+                f"{self.path} is closed: expected an open file; make another RunFile to go on"
+            )
         append(self._handle, line)
 
     def _go_on(self) -> None:
@@ -178,7 +180,9 @@ def _record(path: Path, number: int, line: bytes) -> Record:
     try:
         record: Record = decode(line.decode())
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError(path, number, f"not JSON ({error})", "one JSON object per line") from error
+        raise DamagedFileError(
+            path, number, f"not JSON ({error})", "one JSON object per line"
+        ) from error
     if not isinstance(record, dict) or not record.keys() & {"step", "run"}:
         raise DamagedFileError(path, number, "no step", "a record with a step")
     for name, (is_one, expected) in _KINDS.items() if "step" in record else ():
@@ -243,11 +247,18 @@ def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
     try:
         ends = [packed["zeros"], packed["inf"], packed["nan"]]
         counts[[0, BINS - 2, BINS - 1]] = np.asarray(ends, np.int64)
-        values, first = np.asarray(packed["counts"], np.int64), int(str(packed["lowest"])) - LOWEST + 1
+        values, first = (
+            np.asarray(packed["counts"], np.int64),
+            int(str(packed["lowest"])) - LOWEST + 1,
+        )
         if first < 1 or first + len(values) > BINS - 2:
-            raise ValueError(f"lowest={packed['lowest']} with {len(values)} counts: expected binades from -149 to 127")
+            raise ValueError(
+                f"lowest={packed['lowest']} with {len(values)} counts: expected binades from -149 to 127"
+            )
     except (KeyError, TypeError, OverflowError) as error:
-        raise ValueError(f"a histogram with {sorted(packed)}: expected what pack_counts returns") from error
+        raise ValueError(
+            f"a histogram with {sorted(packed)}: expected what pack_counts returns"
+        ) from error
     counts[first : first + len(values)] = values
     return counts
 

@@ -12,7 +12,9 @@ import platform
 # out in another order and on shared cores a step takes ten times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what deterministic cuBLAS asks for
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take three quarters of a card from torch
+os.environ.setdefault(
+    "XLA_PYTHON_CLIENT_PREALLOCATE", "false"
+)  # JAX would take three quarters of a card from torch
 
 # torch, MKL, numpy and its OpenBLAS choose kernels by what the processor can do and by who made it, and so the order of
 # sums. These gave the same bits on processors of two makers: `python -m experiments bits`. AMPSIM_KERNELS=own: none.
@@ -23,5 +25,8 @@ KERNELS = {
     "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     "OPENBLAS_CORETYPE": "Haswell",
 }
-if os.environ.setdefault("AMPSIM_KERNELS", "common") == "common" and platform.machine() in ("x86_64", "AMD64"):
+if os.environ.setdefault("AMPSIM_KERNELS", "common") == "common" and platform.machine() in (
+    "x86_64",
+    "AMD64",
+):
     os.environ |= KERNELS

@@ -56,7 +56,9 @@ class Delay:
 
     scale: int  # iterations
     weights: int
-    latest: bool = False  # whether the optimizer's thread waits before each step until it can wait no longer
+    latest: bool = (
+        False  # whether the optimizer's thread waits before each step until it can wait no longer
+    )
 
 
 def arms(config: Config) -> dict[str, Delay]:
@@ -123,9 +125,13 @@ class Pipe:
     def __post_init__(self) -> None:
         config, on_cpu = self.config, self.device == "cpu"
         self._thread, self._gate = OptimizerThread(), threading.Semaphore(0)
-        self._model = Pipelined(Loss(self.task, self.device), depth=self.arm.weights, thread=self._thread)
+        self._model = Pipelined(
+            Loss(self.task, self.device), depth=self.arm.weights, thread=self._thread
+        )
         lr = config.lr_cpu if on_cpu else config.lr_cuda
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=lr, eps=config.eps, fused=True)
+        self._optimizer = torch.optim.Adam(
+            self._model.parameters(), lr=lr, eps=config.eps, fused=True
+        )
         self._scaler = GradScaler(
             self.device, 2.0**config.init_log2, growth_interval=config.interval, depth=self.arm.scale,
             launch=self._thread.launch,
@@ -134,7 +140,9 @@ class Pipe:
     def iterate(self) -> None:
         """Compute, and hand over to the optimizer's thread."""
         ticket = self._scaler.begin()
-        scaled = self._model.forward_backward(self.task.draw(), None, lambda loss, _: self._scaler.scale(loss, ticket))
+        scaled = self._model.forward_backward(
+            self.task.draw(), None, lambda loss, _: self._scaler.scale(loss, ticket)
+        )
         self.losses.append(self._scaler.loss_value(scaled, ticket).item())
         self.scales.append(ticket.value.read().scale)
         self.found_inf.append(not fp16.all_finite(fp16.flat_gradient(self.task.model)))

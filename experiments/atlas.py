@@ -62,14 +62,21 @@ SMOKE = Config(steps=2, histories=10, peers=("torch",))
 
 
 def arms(config: Config) -> Mapping[str, Arm]:
-    return {"laws": Arm(None), **{name: Arm(name) for name in (NAMES if config.peers == ("all",) else config.peers)}}
+    return {
+        "laws": Arm(None),
+        **{name: Arm(name) for name in (NAMES if config.peers == ("all",) else config.peers)},
+    }
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one peer, or return what was recorded; the columns are explained in `data/README.md`."""
     if arm.peer is None:
         promises = {name: promise(name) for name in LAWS}
-        return {"sentences": {name: law.law for name, law in LAWS.items()}, "promises": promises, "ends": sorted(ENDS)}
+        return {
+            "sentences": {name: law.law for name, law in LAWS.items()},
+            "promises": promises,
+            "ends": sorted(ENDS),
+        }
     before = committed().get(arm.peer)
     if before and arm.peer not in peers.REGISTRY:
         return before
@@ -94,9 +101,19 @@ def judged(peer: Peer, config: Config, tick: Callable[[int], None]) -> Record:
     for number, verdict in enumerate(judge_all(peer, LAWS.values(), examples=config.steps), 1):
         laws[verdict.result.law.name] = cell(peer, verdict)
         tick(number * config.steps // len(LAWS))
-    about = {"class": peer.same_class or peer.name, **{name: getattr(peer, name) for name in ABOUT}, "live": True}
+    about = {
+        "class": peer.same_class or peer.name,
+        **{name: getattr(peer, name) for name in ABOUT},
+        "live": True,
+    }
     compared = asdict(drift(peer, histories=config.histories)) if peer.dialect else None
-    return {**about, "version": version, "pinned": is_pinned(peer, version), "laws": laws, "drift": compared}
+    return {
+        **about,
+        "version": version,
+        "pinned": is_pinned(peer, version),
+        "laws": laws,
+        "drift": compared,
+    }
 
 
 def cell(peer: Peer, verdict: Verdict) -> Record:

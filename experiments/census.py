@@ -39,10 +39,20 @@ LEFT_OUT = {
     "AMP131",
     "AMP132",
 }  # which break no law, or were not there when the loops were read
-CHOSEN = {"AMP127"}  # a learning rate by iteration, which many choose: counted, but no fault by itself
-EXAMPLE = re.compile(r"(^|/)(\w*examples?|tutorials?|recipes?|egs|references?|projects?|research|contrib)(/|$)", re.I)
+CHOSEN = {
+    "AMP127"
+}  # a learning rate by iteration, which many choose: counted, but no fault by itself
+EXAMPLE = re.compile(
+    r"(^|/)(\w*examples?|tutorials?|recipes?|egs|references?|projects?|research|contrib)(/|$)", re.I
+)
 KINDS = ("package", "example", "script")
-HAS = {"schedule": "AMP101", "average": "AMP102", "rate": "AMP127", "clip": "AMP103", "checkpoint": "AMP112"}
+HAS = {
+    "schedule": "AMP101",
+    "average": "AMP102",
+    "rate": "AMP127",
+    "clip": "AMP103",
+    "checkpoint": "AMP112",
+}
 Row = Mapping[str, Any]
 
 
@@ -74,7 +84,11 @@ def files() -> list[Row]:
     """Return the files of the census, read again where there is a folder with them. ValueError: one has changed."""
     rows: list[Row] = [json.loads(line) for line in INPUT.read_text().splitlines()]
     folder = os.environ.get(FOLDER)
-    return rows if folder is None else [{**row, "loops": [*loops_at(Path(folder), row)]} for row in rows]
+    return (
+        rows
+        if folder is None
+        else [{**row, "loops": [*loops_at(Path(folder), row)]} for row in rows]
+    )
 
 
 def loops_at(folder: Path, row: Row) -> Iterator[Row]:
@@ -92,7 +106,9 @@ def loops_in(text: str) -> Iterator[Row]:
         return
     source.traces += traces_of(source)
     found = {
-        (code, getattr(node, "lineno", 0)) for code in RULES.keys() - LEFT_OUT for node, _ in RULES[code].find(source)
+        (code, getattr(node, "lineno", 0))
+        for code in RULES.keys() - LEFT_OUT
+        for node, _ in RULES[code].find(source)
     }
     saved, seen = any(saved_optimizers(source)), set()
     for trace in source.traces:
@@ -104,13 +120,16 @@ def loops_in(text: str) -> Iterator[Row]:
             inside = [each for each in trace if each.loops[: len(step.loops)] == step.loops]
             lines = {getattr(each.node, "lineno", 0) for each in inside}
             within = range(getattr(place, "lineno", 0), (getattr(place, "end_lineno", 0) or 0) + 1)
-            mine = sorted((c, line) for c, line in found if c == "AMP112" or line in lines or line in within)
+            mine = sorted(
+                (c, line) for c, line in found if c == "AMP112" or line in lines or line in within
+            )
             yield {
                 "digest": hashlib.sha256(ast.unparse(place).encode()).hexdigest()[:16],
                 "line": getattr(place, "lineno", 0),
                 "has": [*had(trace, step, inside), *["checkpoint"] * saved],
                 "codes": {
-                    code: [line for other, line in mine if other == code] for code in sorted({c for c, _ in mine})
+                    code: [line for other, line in mine if other == code]
+                    for code in sorted({c for c, _ in mine})
                 },
             }
 
@@ -128,7 +147,10 @@ def had(trace: Trace, step: Event, inside: Sequence[Event]) -> Iterator[str]:
     """Yield what a loop has: a schedule or an average that goes on with the steps, a rate that is set, a clipping."""
     for kind in ("schedule", "average", "clip", "rate"):
         deep = kind in ("clip", "rate")
-        if any(each.kind == kind and (deep or each.loops == step.loops) and not each.apart(step) for each in inside):
+        if any(
+            each.kind == kind and (deep or each.loops == step.loops) and not each.apart(step)
+            for each in inside
+        ):
             yield kind
 
 
@@ -142,8 +164,17 @@ def write(folder: Path) -> None:
     for known in map(json.loads, (folder / "index.jsonl").read_text().splitlines()):
         if re.search(r"(^|/)(tests?|testing)(/|_)", known["path"]):
             continue
-        kind = "example" if EXAMPLE.search(known["path"]) else "package" if known.pop("packaged") else "script"
-        row = {**{key: known[key] for key in ("repository", "commit", "path", "sha256")}, "kind": kind}
+        kind = (
+            "example"
+            if EXAMPLE.search(known["path"])
+            else "package"
+            if known.pop("packaged")
+            else "script"
+        )
+        row = {
+            **{key: known[key] for key in ("repository", "commit", "path", "sha256")},
+            "kind": kind,
+        }
         try:
             loops = [*loops_at(folder, row)]
         except UnreadableError:
@@ -170,9 +201,13 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "wrong": count(mine, map(bool, broken)),
         "laws": {law: count(mine, (law in each for each in broken)) for law in laws},
         "rules": {
-            code: count(mine, (code in loop["codes"] for loop in mine)) for code in sorted(RULES.keys() - LEFT_OUT)
+            code: count(mine, (code in loop["codes"] for loop in mine))
+            for code in sorted(RULES.keys() - LEFT_OUT)
         },
-        "of": {name: share([loop for loop in mine if name in loop["has"]], code) for name, code in HAS.items()},
+        "of": {
+            name: share([loop for loop in mine if name in loop["has"]], code)
+            for name, code in HAS.items()
+        },
     }
 
 
@@ -197,7 +232,13 @@ def table(rows: Sequence[Record]) -> Table:
     shown = Table("kind", "loops", "repositories", "break a law", *HAS)
     for row in rows:
         parts = [f"{each['wrong']} of {each['loops']}" for each in row["of"].values()]
-        shown.add_row(row["arm"], str(row["loops"]), str(len(row["repositories"])), str(row["wrong"]["loops"]), *parts)
+        shown.add_row(
+            row["arm"],
+            str(row["loops"]),
+            str(len(row["repositories"])),
+            str(row["wrong"]["loops"]),
+            *parts,
+        )
     return shown
 
 

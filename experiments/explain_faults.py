@@ -40,7 +40,16 @@ KINDS = {
     "loss rose": "data spike",
     "burst": "data spike",
 }  # statement -> the fault that it tells
-FORMS = ("watch", "Megatron", "watch", "DeepSpeed", "watch", "HF Trainer", "watch", "fairseq")  # of seeds in turn
+FORMS = (
+    "watch",
+    "Megatron",
+    "watch",
+    "DeepSpeed",
+    "watch",
+    "HF Trainer",
+    "watch",
+    "fairseq",
+)  # of seeds in turn
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,16 @@ ARMS = {
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 200  # optimizer steps per unit
-    seeds: tuple[int, ...] = (100, 101, 102, 103, 104, 105, 106, 107)  # none that the rules were tuned on
+    seeds: tuple[int, ...] = (
+        100,
+        101,
+        102,
+        103,
+        104,
+        105,
+        106,
+        107,
+    )  # none that the rules were tuned on
     lr: float = 0.02  # of SGD
     max_norm: float = 1.0  # that gradients are clipped to
     kinds: Annotated[tuple[str, ...], runner.one_of(ARMS)] = tuple(ARMS)
@@ -119,15 +137,25 @@ class Net(nn.Module):
 def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train with a fault, keep its log, and have it explained; the columns are explained in `data/README.md`."""
     generator = fp16.prepare(seed)
-    form = FORMS[seed % len(FORMS)] if arm.kind != "dead layer" else "watch"  # a console shows no layers
+    form = (
+        FORMS[seed % len(FORMS)] if arm.kind != "dead layer" else "watch"
+    )  # a console shows no layers
     begin = int(torch.randint(config.steps * 2 // 5, config.steps // 2, (), generator=generator))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         train(config, arm, form, begin, generator, path, tick)
         explanation = explain(read_history(path))
-    told = [each for each in explanation.statements if each.kind == "burst" and explanation.verdict != HEALTHY]
-    found = sorted([*explanation.wrong, *told], key=lambda each: KINDS.get(each.kind, each.kind) not in ARMS)
-    kinds = [kind if (kind := KINDS.get(each.kind, each.kind)) in ARMS else "another" for each in found]
+    told = [
+        each
+        for each in explanation.statements
+        if each.kind == "burst" and explanation.verdict != HEALTHY
+    ]
+    found = sorted(
+        [*explanation.wrong, *told], key=lambda each: KINDS.get(each.kind, each.kind) not in ARMS
+    )
+    kinds = [
+        kind if (kind := KINDS.get(each.kind, each.kind)) in ARMS else "another" for each in found
+    ]
     return {
         "form": form,
         "begin": begin if arm.kind not in (HEALTHY, "scaled clip", "dead layer") else 0,
@@ -143,7 +171,10 @@ def train(
     tick: Callable[[int], None],
 ) -> None:  # fmt: skip
     """Train, and leave a watched run's file or a program's log."""
-    model, teacher = Net(dead=arm.kind == "dead layer"), torch.randn(WIDTH, 1, generator=generator) / math.sqrt(WIDTH)
+    model, teacher = (
+        Net(dead=arm.kind == "dead layer"),
+        torch.randn(WIDTH, 1, generator=generator) / math.sqrt(WIDTH),
+    )
     optimizer = torch.optim.SGD(model.parameters(), config.lr)
     scaler = GradScaler("cpu", 2.0**14, growth_interval=arm.interval, min_scale=arm.floor)
     height = 2.0 ** float(torch.empty(()).uniform_(5, 8, generator=generator))
@@ -155,7 +186,16 @@ def train(
             with fp16.autocast("cpu", fp16=True):
                 loss = factor * (model(x).float() - torch.tanh(x @ teacher)).square().mean()
             watched.log(loss=loss)
-            steps.append(update(model, optimizer, scaler, loss, config.max_norm, scaled=arm.kind == "scaled clip"))
+            steps.append(
+                update(
+                    model,
+                    optimizer,
+                    scaler,
+                    loss,
+                    config.max_norm,
+                    scaled=arm.kind == "scaled clip",
+                )
+            )
             tick(number + 1)
     if form != "watch":
         path.write_text("\n".join(printed_logs.PROGRAMS[form](steps)), encoding="utf-8")
@@ -167,7 +207,9 @@ def plant(model: Net, kind: str, since: int, height: float) -> float:
         return height**2 if 0 <= since < 10 else 1.0  # a batch of outliers
     if since >= 0:
         if kind == "collapse":
-            model.gradient = height * 2.0 ** min(1.5 * since, 110)  # it grows faster than a scale can fall
+            model.gradient = height * 2.0 ** min(
+                1.5 * since, 110
+            )  # it grows faster than a scale can fall
         if kind == "floor reached":
             model.gradient = height * 2.0**20
         if kind == "forward overflow":
@@ -188,7 +230,9 @@ def update(
     norm = float(nn.utils.clip_grad_norm_(model.parameters(), max_norm))
     scaler.step(optimizer)
     scaler.update()
-    return Step(before, float(scaler.get_scale()), bool(scaler.last_step.skipped), norm, loss.item())
+    return Step(
+        before, float(scaler.get_scale()), bool(scaler.last_step.skipped), norm, loss.item()
+    )
 
 
 def table(rows: Sequence[Record]) -> Table:

@@ -44,9 +44,17 @@ class Case(loop.Arm):
 CASES = {
     "gpt unscaled": Case(loss="share", task="gpt", batch=2, every=3, lr=1e-3),
     "gpt dynamic": Case(growth_interval=8, loss="share", task="gpt", batch=2, every=3, lr=1e-3),
-    "sigmoid dynamic": Case(init_scale=2.0**16, growth_interval=50, task="sigmoid", batch=128, every=8, lr=1e-2),
+    "sigmoid dynamic": Case(
+        init_scale=2.0**16, growth_interval=50, task="sigmoid", batch=128, every=8, lr=1e-2
+    ),
     "residual dynamic": Case(
-        init_scale=2.0**16, growth_interval=50, task="residual12", batch=64, every=1, lr=0.05, eps=1e-8
+        init_scale=2.0**16,
+        growth_interval=50,
+        task="residual12",
+        batch=64,
+        every=1,
+        lr=0.05,
+        eps=1e-8,
     ),
 }
 

@@ -64,7 +64,9 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("gpt")
 
 
-def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     on_cpu = device == "cpu"
     size = config.on_cpu if on_cpu else config.on_cuda

@@ -37,7 +37,10 @@ GLOBAL_TOKENS = 2**22  # of a global batch
 class Config(runner.Config):
     steps: int = 200  # optimizer steps per unit; after the last one is a snapshot
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
-    earlier: Annotated[tuple[int, ...], runner.BEFORE_THE_END] = (0, 20)  # steps before which there is one, too
+    earlier: Annotated[tuple[int, ...], runner.BEFORE_THE_END] = (
+        0,
+        20,
+    )  # steps before which there is one, too
     lowest_log2: int = -36  # loss scales 2^k of the backward passes
     highest_log2: int = 24
     every_log2: Annotated[int, runner.COUNT] = 2
@@ -54,7 +57,13 @@ def inputs() -> dict[str, str]:
     return gradient_snapshots.inputs(*CASES)
 
 
-def run(config: Config, arm: gradient_snapshots.Model, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config,
+    arm: gradient_snapshots.Model,
+    seed: int,
+    device: str,
+    tick: Callable[[int], None],
+) -> Record:
     """Train one model with one seed; the columns are explained in `data/README.md`."""
     scales = range(config.lowest_log2, config.highest_log2 + 1, config.every_log2)
     points, columns = [*config.earlier, config.steps], []
@@ -82,7 +91,9 @@ def by_layer(task: Task, rows: Sequence[Row]) -> Record:
     """Return the histograms of each layer, of both kinds."""
 
     def of(kind: str, name: str) -> list[int]:
-        return compact(total(row.histogram for row in rows if row.kind == kind and layer(row.name) == name))
+        return compact(
+            total(row.histogram for row in rows if row.kind == kind and layer(row.name) == name)
+        )
 
     names = layers(task, rows)
     return {f"{kind}s": [of(kind, name) for name in names] for kind in ("parameter", "activation")}
@@ -105,10 +116,14 @@ def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[i
     activations = total(row.histogram for row in rows if row.kind == "activation")
     once = [compare(truth, (truth * 2.0**k).half(), 2.0**k) for k in log2_scales]
     passes = backward_passes(task, batch, [2.0**k for k in log2_scales])
-    real = [compare(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)]
+    real = [
+        compare(truth, gradient, 2.0**k) for gradient, k in zip(passes, log2_scales, strict=True)
+    ]
     columns = {}
     for name, measured in (("rounded", once), ("real", real)):
-        for what, column in zip(("flushed", "overflowed", "error"), series.table(measured), strict=True):
+        for what, column in zip(
+            ("flushed", "overflowed", "error"), series.table(measured), strict=True
+        ):
             columns[f"{name}_{what}"] = series.six_digits(column)
     # `low` leaves out the one magnitude that is flushed in a binade of which all else is not
     would_be = [activations.lost(2.0**k, FP16).flushed.low for k in log2_scales]

@@ -57,11 +57,18 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     """Judge a framework, or every bug; the columns are explained in `data/README.md`."""
     with quietly():
         if arm.framework is None:
-            caught(config.bugs[0], config.steps)  # what torch loads in the first step is not measured
+            caught(
+                config.bugs[0], config.steps
+            )  # what torch loads in the first step is not measured
             return {"bugs": {name: caught(name, config.steps) for name in config.bugs}}
         framework = FRAMEWORKS[arm.framework]
         if framework.version is None:
-            return earlier(arm.framework) or {"version": None, "date": None, "laws": {}, "not_run": framework.package}
+            return earlier(arm.framework) or {
+                "version": None,
+                "date": None,
+                "laws": {},
+                "not_run": framework.package,
+            }
         return judged(framework, config.steps)
 
 
@@ -92,7 +99,12 @@ def judged(framework: Framework, steps: int) -> Record:
         }
         for result in judge_loop(framework.make, framework.batches[:steps])
     }
-    return {"version": framework.version, "date": str(datetime.now(UTC).date()), "laws": laws, "not_run": None}
+    return {
+        "version": framework.version,
+        "date": str(datetime.now(UTC).date()),
+        "laws": laws,
+        "not_run": None,
+    }
 
 
 def earlier(name: str) -> Record | None:
@@ -108,7 +120,13 @@ def caught(name: str, steps: int) -> Record:
     bug, begun = BUGS[name], time.process_time()
     (result,) = judge_loop(bug.make, tiny.batches(steps), [bug.law])
     ms, seen = 1000 * (time.process_time() - begun), result.text.partition("\n")[0]
-    return {"thread": bug.link, "law": bug.law, "caught": result.outcome == "failed", "seen": seen, "ms": ms}
+    return {
+        "thread": bug.link,
+        "law": bug.law,
+        "caught": result.outcome == "failed",
+        "seen": seen,
+        "ms": ms,
+    }
 
 
 def table(rows: Sequence[Record]) -> Table:
@@ -119,7 +137,9 @@ def table(rows: Sequence[Record]) -> Table:
             count = sum(bug["caught"] for bug in row["bugs"].values())
             shown.add_row("planted bugs", f"{count} of {len(row['bugs'])} caught")
         else:
-            laws = [row["laws"][name]["outcome"] if name in row["laws"] else "not run" for name in LAWS]
+            laws = [
+                row["laws"][name]["outcome"] if name in row["laws"] else "not run" for name in LAWS
+            ]
             shown.add_row(row["arm"], row["version"] or row["not_run"], *laws)
     return shown
 

@@ -56,7 +56,10 @@ class Storm:
 def arms(config: Config) -> dict[str, Storm]:
     interval, short, floor = config.growth_interval, config.short_interval, config.floor_log2
     storms = {f"storm {ratio:g}": Storm(ratio, interval) for ratio in config.ratios}
-    return storms | {f"storm 2 floor=2^{floor}": Storm(2.0, interval, floor), f"storm 2 G={short}": Storm(2.0, short)}
+    return storms | {
+        f"storm 2 floor=2^{floor}": Storm(2.0, interval, floor),
+        f"storm 2 G={short}": Storm(2.0, short),
+    }
 
 
 def inputs() -> dict[str, str]:
@@ -66,8 +69,12 @@ def inputs() -> dict[str, str]:
 def run(config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train with bad batches at random; the columns are explained in `data/README.md`."""
     rate = arm.ratio * theory.critical_bad_rate(Rule(growth_interval=config.growth_interval))
-    task = tasks.sigmoid(fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=1e-15, fused=True)  # hides nothing flushed
+    task = tasks.sigmoid(
+        fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width
+    )
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=config.lr, eps=1e-15, fused=True
+    )  # hides nothing flushed
     bad = bad_steps(config.steps, rate, seed)
     floor = None if arm.floor_log2 is None else 2.0**arm.floor_log2
     scaler = GradScaler(device, growth_interval=arm.growth_interval, min_scale=floor)
@@ -90,7 +97,9 @@ def run(config: Config, arm: Storm, seed: int, device: str, tick: Callable[[int]
 
 def bad_steps(steps: int, rate: float, seed: int) -> list[bool]:
     """Draw independent steps; those of a lower rate are among those of a higher one."""
-    chances = torch.rand(steps, generator=torch.Generator().manual_seed(1000 + seed), dtype=torch.float64)
+    chances = torch.rand(
+        steps, generator=torch.Generator().manual_seed(1000 + seed), dtype=torch.float64
+    )
     flags: list[bool] = (chances < rate).tolist()
     return flags
 
@@ -111,7 +120,9 @@ def corrupted(task: tasks.Task, bad: Sequence[bool]) -> tasks.Task:
 
 def block_means(values: list[float]) -> list[float]:
     """Return means of `EVERY` steps; a last, shorter block counts as one."""
-    return series.six_digits([float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)])
+    return series.six_digits(
+        [float(np.mean(values[i : i + EVERY])) for i in range(0, len(values), EVERY)]
+    )
 
 
 if __name__ == "__main__":

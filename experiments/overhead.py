@@ -32,7 +32,11 @@ from experiments.timing.shapes import FORM, shapes
 
 MAX_NORM = 1.0
 Scaler = torch.amp.GradScaler | GradScaler
-STREAM = ("stream bare", "stream roundpipe", "stream ours")  # on RoundPipe's optimizer thread, with the clip
+STREAM = (
+    "stream bare",
+    "stream roundpipe",
+    "stream ours",
+)  # on RoundPipe's optimizer thread, with the clip
 FLOOR = "floor"
 ARMS = ("backward", "bare", FLOOR, "torch clip", "ours clip", "ours unscale", "torch", "ours")
 REPEATS = False  # it measures time
@@ -57,7 +61,9 @@ def arms(config: Config) -> Mapping[str, runner.Single]:
     return {"fused AdamW": runner.Single()}
 
 
-def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Time every size."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -66,11 +72,16 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
     for size in sizes:
         trials = [time_trial(size, config.steps, device, tick) for _ in range(config.trials)]
         device_times, host_times = (
-            [{arm: [seconds[clock] for seconds in times] for arm, times in trial.times.items()} for trial in trials]
+            [
+                {arm: [seconds[clock] for seconds in times] for arm, times in trial.times.items()}
+                for trial in trials
+            ]
             for clock in (0, 1)
         )
         row = {"size": size, **trials[0].facts, **summary(device_times)}
-        rows.append(row if device == "cpu" else {**row, "host": summary(host_times)["microseconds"]})
+        rows.append(
+            row if device == "cpu" else {**row, "host": summary(host_times)["microseconds"]}
+        )
     return {"clock": "process CPU time" if device == "cpu" else "CUDA events", "rows": rows}
 
 
@@ -80,7 +91,10 @@ class Trial:
     def __init__(self, size: str, device: str) -> None:
         self.params = [nn.Parameter(torch.randn(shape, device=device)) for shape in shapes(size)]
         self.optimizer = torch.optim.AdamW(self.params, lr=1e-4, fused=True)
-        self.scalers: dict[str, Scaler] = {"torch": torch.amp.GradScaler(device), "ours": GradScaler(device)}
+        self.scalers: dict[str, Scaler] = {
+            "torch": torch.amp.GradScaler(device),
+            "ours": GradScaler(device),
+        }
         # Not on CUDA: an error on its thread ends the process, and its scaler is for gradients that lie on the CPU.
         self.roundpipe = load_roundpipe() if device == "cpu" else None
         if self.roundpipe is not None:
@@ -178,9 +192,15 @@ class Trial:
         """
         self.forward().backward()  # type: ignore[no-untyped-call]
         scale = self.scalers["torch"].get_scale()
-        square = sum(float(p.grad.double().square().sum()) for p in self.params if p.grad is not None)
+        square = sum(
+            float(p.grad.double().square().sum()) for p in self.params if p.grad is not None
+        )
         errors = {name: abs(norm / (square**0.5 / scale) - 1) for name, norm in self.norms.items()}
-        self.facts = {"elements": sum(p.numel() for p in self.params), "norm_error": errors, "syncs": self.syncs}
+        self.facts = {
+            "elements": sum(p.numel() for p in self.params),
+            "norm_error": errors,
+            "syncs": self.syncs,
+        }
         if device == "cuda":
             del self.params, self.grads, self.optimizer, self.pattern
             gc.collect()  # hooks and parameters refer to each other, and the largest set has 25 GB
@@ -204,12 +224,19 @@ def count_syncs(trial: Trial, arm: str) -> int:
 
 def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
     """Return microseconds of each arm above the backward pass and the ratios, one median per trial."""
-    middle = [{arm: 1e6 * statistics.median(seconds) for arm, seconds in times.items()} for times in trials]
-    above = {arm: [m[arm] - m["backward"] for m in middle] for arm in middle[0] if arm != "backward"}
+    middle = [
+        {arm: 1e6 * statistics.median(seconds) for arm, seconds in times.items()}
+        for times in trials
+    ]
+    above = {
+        arm: [m[arm] - m["backward"] for m in middle] for arm in middle[0] if arm != "backward"
+    }
     ratios = {}
     for label, (base, them, us) in compared(above).items():
         triples = list(zip(above[base], above[them], above[us], strict=True))
-        ratios[f"{label} cost"] = [(theirs - bare) / (ours - bare) for bare, theirs, ours in triples]
+        ratios[f"{label} cost"] = [
+            (theirs - bare) / (ours - bare) for bare, theirs, ours in triples
+        ]
         ratios[f"{label} whole"] = [theirs / ours for _, theirs, ours in triples]
     return {
         "backward": [round(m["backward"], 1) for m in middle],
@@ -220,7 +247,9 @@ def summary(trials: Sequence[dict[str, list[float]]]) -> Record:
 
 def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
     """Return what is held against what: by name, the bare step's arm, theirs and ours."""
-    rows = {f"ours{kind or ' plain'}": ("bare", f"torch{kind}", f"ours{kind}") for kind in (" clip", "")}
+    rows = {
+        f"ours{kind or ' plain'}": ("bare", f"torch{kind}", f"ours{kind}") for kind in (" clip", "")
+    }
     rows |= {"ours unscale": ("bare", "torch clip", "ours unscale"), "roundpipe clip": STREAM}
     rows["ours / floor"] = ("bare", "ours clip", FLOOR)
     return {label: row for label, row in rows.items() if row[2] in arms}
@@ -228,7 +257,9 @@ def compared(arms: Container[str]) -> dict[str, tuple[str, str, str]]:
 
 def table(records: Sequence[Record]) -> str:
     """Return what `make bench` prints: the middle trial, and the lowest and highest ratio."""
-    lines = [f"{'tensors':<16}{'':<16}{'bare':>9}{'theirs':>9}{'ours':>9}   cost above bare     whole"]
+    lines = [
+        f"{'tensors':<16}{'':<16}{'bare':>9}{'theirs':>9}{'ours':>9}   cost above bare     whole"
+    ]
     for row in records[0]["rows"]:
         for label, arms in compared(row["microseconds"]).items():
             times = [statistics.median(row["microseconds"][arm]) for arm in arms]
@@ -240,7 +271,10 @@ def table(records: Sequence[Record]) -> str:
         "ours / floor: ours clip instead of theirs; instead of ours, one read and the kernel's own grad_scale"
     )
     return "\n".join(
-        [*lines, f"microseconds above the backward pass; theirs / ours (lowest to highest trial)\n{legend}"]
+        [
+            *lines,
+            f"microseconds above the backward pass; theirs / ours (lowest to highest trial)\n{legend}",
+        ]
     )
 
 

@@ -65,7 +65,9 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, arm: Recording, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Recording, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Record a run, and let each policy meet it; the columns are explained in `data/README.md`."""
     ceilings, checked, wrong = record(config, seed, device, tick)
     middle = config.steps // 2
@@ -77,7 +79,9 @@ def run(config: Config, arm: Recording, seed: int, device: str, tick: Callable[[
         "wrong": wrong,
         "fell_at": middle,
         "shown_from": first,
-        "shown_ceilings": three_decimals(np.log2(fallen(ceilings, config, config.fall_steps)[shown])),
+        "shown_ceilings": three_decimals(
+            np.log2(fallen(ceilings, config, config.fall_steps)[shown])
+        ),
         "policies": {name: meet(rule, ceilings, config) for name, rule in POLICIES.items()},
     }
 
@@ -85,11 +89,15 @@ def run(config: Config, arm: Recording, seed: int, device: str, tick: Callable[[
 # ------------------------------------------------------------------------------------------- the stream
 
 
-def record(config: Config, seed: int, device: str, tick: Callable[[int], None]) -> tuple[NDArray[np.float64], int, int]:
+def record(
+    config: Config, seed: int, device: str, tick: Callable[[int], None]
+) -> tuple[NDArray[np.float64], int, int]:
     """Return the ceilings, (steps,), how many were checked, and how many of these were wrong."""
     batches, data = fp16.prepare(seed), digits_data.load(device)
     model = nn.Sequential(
-        nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
+        nn.Linear(digits_data.PIXELS, config.width),
+        nn.ReLU(),
+        nn.Linear(config.width, digits_data.CLASSES),
     )
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
@@ -102,7 +110,10 @@ def record(config: Config, seed: int, device: str, tick: Callable[[int], None]) 
         if step % config.check_every == 0:
             below = 2.0 ** math.floor(math.log2(ceiling))
             checked += 1
-            wrong += not (math.isfinite(largest(model, loss, below)) and math.isinf(largest(model, loss, 2 * below)))
+            wrong += not (
+                math.isfinite(largest(model, loss, below))
+                and math.isinf(largest(model, loss, 2 * below))
+            )
             largest(model, loss, LOW)
         ceilings.append(ceiling)
         for p in model.parameters():
@@ -131,7 +142,9 @@ def fallen(ceilings: NDArray[np.float64], config: Config, steps: int) -> NDArray
 # ------------------------------------------------------------------------------------------- the policies
 
 
-def follow(rule: Any, state: Any, ceilings: Sequence[float]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def follow(
+    rule: Any, state: Any, ceilings: Sequence[float]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the scale of each step and whether it overflowed."""
     scales, flags = [], []
     for ceiling in ceilings:
@@ -148,7 +161,9 @@ def meet(rule: Any, ceilings: NDArray[np.float64], config: Config) -> Record:
     scales, bad = follow(rule, init(rule), ceilings.tolist())
     kept = slice(config.warm_up, None)
     headroom = np.log2(ceilings / scales)[kept][~bad[kept]]
-    short, short_bad = follow(rule, init(rule), fallen(ceilings, config, config.fall_steps).tolist())
+    short, short_bad = follow(
+        rule, init(rule), fallen(ceilings, config, config.fall_steps).tolist()
+    )
     _, long_bad = follow(rule, init(rule), fallen(ceilings, config, config.steps).tolist())
     middle = config.steps // 2
     first = middle - config.shown // 10
@@ -159,7 +174,9 @@ def meet(rule: Any, ceilings: NDArray[np.float64], config: Config) -> Record:
         "worst_headroom": round(float(headroom.max()), 3) if headroom.size else None,
         "burst": worst_burst(bad[kept]),
         "fall_skips": int(short_bad[middle : middle + 2 * config.fall_steps].sum()),
-        "recovery": recovery(scales[middle + config.fall_steps :], short[middle + config.fall_steps :]),
+        "recovery": recovery(
+            scales[middle + config.fall_steps :], short[middle + config.fall_steps :]
+        ),
         "long_fall_skips": int(long_bad[middle:].sum() - bad[middle:].sum()),
         "shown": three_decimals(np.log2(short[first : first + config.shown])),
     }

@@ -34,7 +34,9 @@ from experiments import runner
 
 DEVICES = ("cpu",)
 INPUT = Path(__file__).parent / "inputs" / "public_runs.jsonl"
-LOGS: dict[str, dict[str, Any]] = {log["name"]: log for log in map(json.loads, INPUT.read_text().splitlines())}
+LOGS: dict[str, dict[str, Any]] = {
+    log["name"]: log for log in map(json.loads, INPUT.read_text().splitlines())
+}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class Arm:
 
 
 def arms(config: Config) -> Mapping[str, Arm]:
-    return {name: Arm(name, log["dialect"], rule_of(log).growth_interval) for name, log in LOGS.items()}
+    return {
+        name: Arm(name, log["dialect"], rule_of(log).growth_interval) for name, log in LOGS.items()
+    }
 
 
 def inputs() -> dict[str, str]:
@@ -70,7 +74,10 @@ def rule_of(log: Mapping[str, Any]) -> Rule:
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one excerpt; the columns are explained in `data/README.md`."""
-    log = {name: value[: config.steps] if isinstance(value, list) else value for name, value in LOGS[arm.name].items()}
+    log = {
+        name: value[: config.steps] if isinstance(value, list) else value
+        for name, value in LOGS[arm.name].items()
+    }
     rule, history = rule_of(log), read_text(arm.name, lines(log))
     flags = overflows(log)
     tick(config.steps)
@@ -80,7 +87,9 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "log2_scale": [math.log2(scale) for scale in log["scale"]],
         "skips_printed": log["skips_printed"],
         "overflow_steps": log["overflows_printed"],
-        "replayed": None if flags is None else [math.log2(scale) for scale in replayed(rule, log, flags)],
+        "replayed": None
+        if flags is None
+        else [math.log2(scale) for scale in replayed(rule, log, flags)],
         "windows": [window(rule, *pair) for pair in pairs(log)],
         "whole": window(rule, *whole(log)),
         "findings": [finding.kind for finding in findings(history)],
@@ -105,7 +114,9 @@ def window(rule: Rule, first: int, last: int, descent: float) -> Record:
     """Return how many overflows lie between two lines, at least and at most, by T1."""
     steps, interval = last - first, rule.growth_interval
     budget = math.floor(pathwise.skips(rule, steps + interval - 1, descent))
-    free = (rule.hysteresis - 1) * (2 + steps // interval)  # overflows that only use up a full hysteresis
+    free = (rule.hysteresis - 1) * (
+        2 + steps // interval
+    )  # overflows that only use up a full hysteresis
     return {
         "first": first,
         "last": last,
@@ -127,7 +138,11 @@ def overflows(log: Mapping[str, Any]) -> list[bool] | None:
     if not any(log["skips_printed"]):
         return None
     lengths = np.diff([0, *steps])
-    return [n < k for length, k in zip(lengths, log["skips_printed"], strict=True) for n in range(length)]
+    return [
+        n < k
+        for length, k in zip(lengths, log["skips_printed"], strict=True)
+        for n in range(length)
+    ]
 
 
 def replayed(rule: Rule, log: Mapping[str, Any], flags: Sequence[bool]) -> list[float]:

@@ -41,7 +41,9 @@ RANKS = 2
 SCALE = 2.0**10
 CUTS: dict[str, Callable[[nn.Module], Any]] = {
     "plain": lambda model: model,
-    "FSDP1": lambda model: FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True),
+    "FSDP1": lambda model: FullyShardedDataParallel(
+        model, device_id=torch.device("cpu"), use_orig_params=True
+    ),
     "FSDP2": lambda model: fully_shard(model),
     "DDP": lambda model: DistributedDataParallel(model),
 }
@@ -100,11 +102,19 @@ def cells(config: Config) -> list[Cell]:
     trained = list(product(config.cuts, config.optimizers, LOOPS))
     return [
         *(Cell(*each, "step", "none", "none") for each in trained),
-        *(Cell(*each, way, who, scaler) for scaler in SCALERS for each in trained for way in WAYS for who in OVERFLOWS),
+        *(
+            Cell(*each, way, who, scaler)
+            for scaler in SCALERS
+            for each in trained
+            for way in WAYS
+            for who in OVERFLOWS
+        ),
     ]
 
 
-def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Start both ranks, and return what each of them saw of each cell."""
     with tempfile.TemporaryDirectory() as folder:
         tried = [asdict(cell) for cell in cells(config)]
@@ -113,8 +123,12 @@ def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callab
         started = [subprocess.Popen(command, cwd=ROOT) for command in commands]  # noqa: S603
         codes = [process.wait() for process in started]
         if any(codes):
-            raise RuntimeError(f"the ranks ended with {codes}: expected 0 of each; the error is printed above")
-        seen = [records.decode(Path(folder, str(rank)).read_text())["seen"] for rank in range(RANKS)]
+            raise RuntimeError(
+                f"the ranks ended with {codes}: expected 0 of each; the error is printed above"
+            )
+        seen = [
+            records.decode(Path(folder, str(rank)).read_text())["seen"] for rank in range(RANKS)
+        ]
     tick(config.steps)
     return {"cells": [{**cell, "ranks": ranks} for cell, *ranks in zip(tried, *seen, strict=True)]}
 
@@ -124,7 +138,9 @@ def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")  # torch's own, of its scaler's flags and of FSDP1's end
     job = records.decode(Path(folder, "job").read_text())
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
+    )
     seen = [iterate(rank, job["seed"], Cell(**cell)) for cell in job["cells"]]
     Path(folder, str(rank)).write_text(records.encode({"seen": seen}))
     dist.barrier()
@@ -149,7 +165,9 @@ def iterate(rank: int, seed: int, cell: Cell) -> Seen:
         error,
         moved=not all(map(torch.equal, before, after)),
         finite=all(bool(part.isfinite().all()) for part in after),
-        counted=max((float(state.get("step", 0)) for state in optimizer.state.values()), default=0.0),
+        counted=max(
+            (float(state.get("step", 0)) for state in optimizer.state.values()), default=0.0
+        ),
         scale=scaler.get_scale() if scaler else 1.0,
     )
 
@@ -199,7 +217,9 @@ def script(cell: Cell) -> str:
     """Return a cell of torch's as a file for `torchrun --nproc-per-node 2`, which prints what a rank has at the end."""
     head, wrapped = WRAPS[cell.cut]
     size = 4 if cell.cut == "plain" else 4 * RANKS
-    places = {"plain": "[0] * (rank in who)", "DDP": "[0] * (rank in who)"}.get(cell.cut, "[4 * each for each in who]")
+    places = {"plain": "[0] * (rank in who)", "DDP": "[0] * (rank in who)"}.get(
+        cell.cut, "[4 * each for each in who]"
+    )
     unscale = "scaler.unscale_(optimizer); " if cell.way == "unscale_" else ""
     return f"""import torch, torch.distributed as dist
 {head}from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler

@@ -62,13 +62,32 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("gpt")
 
 
-def run(config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: runner.Single, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Start both ranks, and return what each of them wrote."""
-    planted = ((config.on_rank_0, 0), (config.on_rank_1, 1), (config.on_both, 0), (config.on_both, 1))
-    job = on_ranks.Job(
-        seed, config.steps, config.size, config.batch, 2.0**config.init_log2, config.growth_interval, planted
+    planted = (
+        (config.on_rank_0, 0),
+        (config.on_rank_1, 1),
+        (config.on_both, 0),
+        (config.on_both, 1),
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    job = on_ranks.Job(
+        seed,
+        config.steps,
+        config.size,
+        config.batch,
+        2.0**config.init_log2,
+        config.growth_interval,
+        planted,
+    )
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={RANKS}",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "job").write_text(records.encode(dataclasses.asdict(job)))
         subprocess.run([*torchrun, "-m", on_ranks.__name__, folder], cwd=ROOT, check=True)  # noqa: S603

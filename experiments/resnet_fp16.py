@@ -54,7 +54,9 @@ def inputs() -> dict[str, str]:
     return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
     batch = config.batch_cpu if device == "cpu" else config.batch_cuda
     task = tasks.make(TASKS[device], seed, device, batch)

@@ -35,7 +35,9 @@ from experiments.training.policies import START, mean_and_deviation
 HALVINGS = 3  # the ceiling is known to 1/16 bit
 
 
-def machine(interval: int, up: float = 1.0, down: float = 1.0, start: float = START, delay: int = 0) -> Rule:
+def machine(
+    interval: int, up: float = 1.0, down: float = 1.0, start: float = START, delay: int = 0
+) -> Rule:
     """Return torch's machine that grows by `up` bits and backs off by `down`."""
     return Rule(start, 2.0**up, 2.0**-down, interval, delay=delay)
 
@@ -58,7 +60,9 @@ RULES: dict[str, Rule | Policy] = {
 class Config(runner.Config):
     steps: int = 420  # backward passes per unit
     seeds: tuple[int, ...] = tuple(range(10))  # of weights and batches
-    warm_up: Annotated[int, runner.BEFORE_THE_END] = 20  # of the steps, left out of skips and unused bits
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = (
+        20  # of the steps, left out of skips and unused bits
+    )
     batch_cpu: int = 32  # images per step
     batch_cuda: int = 256
     lr: float = 1e-2  # of Adam
@@ -107,9 +111,13 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, arm: Trained, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: Trained, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train a network under one rule; the columns are explained in `data/README.md`."""
-    task = tasks.make("sigmoid", seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
+    task = tasks.make(
+        "sigmoid", seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda
+    )
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
     in_fp16, log, ceilings, clean = arm.rule in RULES, Log(), [], []
     dtype = torch.float16 if in_fp16 else torch.float32
@@ -124,14 +132,22 @@ def run(config: Config, arm: Trained, seed: int, device: str, tick: Callable[[in
     return {**columns(config, log, ceilings, clean), "test_loss": task.test_loss()}
 
 
-def columns(config: Config, log: Log, ceilings: Sequence[float], clean: Sequence[tuple[float, float]]) -> Record:
+def columns(
+    config: Config, log: Log, ceilings: Sequence[float], clean: Sequence[tuple[float, float]]
+) -> Record:
     """Return the record of a run: all `ceilings` sampled, and (headroom, zeros) of the `clean` steps among them."""
     skipped = set(log.found_inf)
     headroom, zero = np.array(clean).reshape(-1, 2).T
-    blocks = [log.losses[start : start + config.block] for start in range(0, len(log.losses), config.block)]
-    below = (place * config.block for place, part in enumerate(blocks) if np.mean(part) < config.plateau)
+    blocks = [
+        log.losses[start : start + config.block]
+        for start in range(0, len(log.losses), config.block)
+    ]
+    below = (
+        place * config.block for place, part in enumerate(blocks) if np.mean(part) < config.plateau
+    )
     return {
-        "skip_rate": sum(step >= config.warm_up for step in skipped) / (config.steps - config.warm_up),
+        "skip_rate": sum(step >= config.warm_up for step in skipped)
+        / (config.steps - config.warm_up),
         "headroom": mean_and_deviation(headroom) if np.isfinite(headroom).all() else None,
         "zero": mean_and_deviation(zero),
         "first_ceiling": None if math.isnan(ceilings[0]) else ceilings[0],

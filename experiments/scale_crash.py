@@ -38,7 +38,10 @@ SMOKE = Config(steps=8, seeds=(0,), blocks=2, lrs=(0.05,), growth_interval=2)
 
 
 def arms(config: Config) -> dict[str, crash.CrashArm]:
-    fp16 = {f"fp16 lr={lr}": crash.CrashArm("float16", 2.0**16, config.growth_interval, lr=lr) for lr in config.lrs}
+    fp16 = {
+        f"fp16 lr={lr}": crash.CrashArm("float16", 2.0**16, config.growth_interval, lr=lr)
+        for lr in config.lrs
+    }
     return fp16 | {f"fp32 lr={lr}": crash.CrashArm("float32", lr=lr) for lr in config.lrs}
 
 
@@ -46,12 +49,22 @@ def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: crash.CrashArm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    task = tasks.residual(fp16.prepare(seed), device, config.batch, blocks=config.blocks, width=config.width)
+    task = tasks.residual(
+        fp16.prepare(seed), device, config.batch, blocks=config.blocks, width=config.width
+    )
     optimizer = torch.optim.Adam(task.model.parameters(), lr=arm.lr, fused=True)
     last = watch_last_layer(task.model)
-    log, streams, overflowed, moves, before = loop.Log(), [], [], [], fp16.flat_parameters(task.model)
+    log, streams, overflowed, moves, before = (
+        loop.Log(),
+        [],
+        [],
+        [],
+        fp16.flat_parameters(task.model),
+    )
     for step in arm.train(task, optimizer, config.steps):
         stream, logits = last
         log.add(step)

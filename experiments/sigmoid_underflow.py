@@ -33,7 +33,9 @@ class Config(runner.Config):
     eps: float = 1e-15  # of Adam
     static_log2: tuple[int, ...] = (0, 4, 8, 12, 16, 20)  # fixed loss scales 2^k; 2^0 is unscaled
     growth_intervals: tuple[int, ...] = (50, 2000)  # dynamic arms
-    count_every: int = 5  # steps between two counts of what fp16 did; skipped steps are counted always
+    count_every: int = (
+        5  # steps between two counts of what fp16 did; skipped steps are counted always
+    )
 
 
 SMOKE = Config(steps=8, seeds=(0,), static_log2=(0, 20), growth_intervals=(2,), count_every=2)
@@ -41,18 +43,29 @@ SMOKE = Config(steps=8, seeds=(0,), static_log2=(0, 20), growth_intervals=(2,), 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
     fixed = {"unscaled" if k == 0 else f"static 2^{k}": loop.static(k) for k in config.static_log2}
-    return {"fp32": loop.FP32, **fixed, **{f"dynamic G={n}": loop.dynamic(n) for n in config.growth_intervals}}
+    return {
+        "fp32": loop.FP32,
+        **fixed,
+        **{f"dynamic G={n}": loop.dynamic(n) for n in config.growth_intervals},
+    }
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    task = tasks.sigmoid(fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width)
+    task = tasks.sigmoid(
+        fp16.prepare(seed), device, config.batch, depth=config.depth, width=config.width
+    )
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    elements = [sum(p.numel() for p in layer.parameters()) for layer in task.model.get_submodule("layers").children()]
+    elements = [
+        sum(p.numel() for p in layer.parameters())
+        for layer in task.model.get_submodule("layers").children()
+    ]
     log, counted_steps, counts = loop.Log(), [], []
     for step in arm.train(task, optimizer, config.steps):
         log.add(step)

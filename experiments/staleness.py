@@ -47,7 +47,9 @@ class Config(runner.Config):
     depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
     interval: int = 20  # G, under a ceiling that stands and in training
     periods: int = 6  # of the scale, measured there
-    warm_up: Annotated[int, runner.BEFORE_THE_END] = 100  # steps left out of what is measured in training
+    warm_up: Annotated[int, runner.BEFORE_THE_END] = (
+        100  # steps left out of what is measured in training
+    )
     batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.05
@@ -89,7 +91,10 @@ def standing(name: str, k: int, config: Config) -> Record:
     rule = MAKERS[name](init_scale=2.0**20, growth_interval=config.interval, delay=k)
     runs = [whole_periods(rule, 2.0 ** (20 + phase), config.periods) for phase in PHASES]
     clean = [
-        phase + 20 - math.log2(scale) for phase, run in zip(PHASES, runs, strict=True) for scale, bad in run if not bad
+        phase + 20 - math.log2(scale)
+        for phase, run in zip(PHASES, runs, strict=True)
+        for scale, bad in run
+        if not bad
     ]
     flags = [bad for run in runs for _, bad in run]
     theory = stale(name, config.interval, k)
@@ -126,7 +131,9 @@ class Pipeline:
 
     def __init__(self, name: str, k: int, config: Config) -> None:
         self.model = nn.Sequential(
-            nn.Linear(digits_data.PIXELS, config.width), nn.ReLU(), nn.Linear(config.width, digits_data.CLASSES)
+            nn.Linear(digits_data.PIXELS, config.width),
+            nn.ReLU(),
+            nn.Linear(config.width, digits_data.CLASSES),
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
         if name == "cumulative":
@@ -144,7 +151,9 @@ class Pipeline:
             loss = cross_entropy(self.model(x), y)
         self.optimizer.zero_grad()
         self.scaler.scale(loss, ticket=ticket).backward()
-        self.waiting.append((ticket, [p.grad for p in self.model.parameters() if p.grad is not None]))
+        self.waiting.append(
+            (ticket, [p.grad for p in self.model.parameters() if p.grad is not None])
+        )
         return float(loss.item())
 
     def optimize(self) -> None:

@@ -25,7 +25,10 @@ from experiments.training import loop, series, tasks
 from experiments.training.what_fp16_did import backward_passes, compare
 
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
-LEFT, RIGHT = (-16, -15, -14, -13, -12, -11, -10), (14, 15, 16, 17, 18, 20, 24)  # closer at the cliffs
+LEFT, RIGHT = (
+    (-16, -15, -14, -13, -12, -11, -10),
+    (14, 15, 16, 17, 18, 20, 24),
+)  # closer at the cliffs
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,13 @@ def inputs() -> dict[str, str]:
     return tasks.inputs(*TASKS.values())
 
 
-def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    task = tasks.make(TASKS[device], seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda)
+    task = tasks.make(
+        TASKS[device], seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda
+    )
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
     log, asked = loop.Log(config.count_every), Asked(config.static_log2)
     for step in arm.train(task, optimizer, config.steps):
@@ -81,7 +88,9 @@ class Asked:
         if counted:
             passes = zip(backward_passes(task, step.batch, self.scales), self.scales, strict=True)
             backward = [lost(gradient, step.gradient, scale) for gradient, scale in passes]
-            rounded = [lost((step.gradient * scale).half(), step.gradient, scale) for scale in self.scales]
+            rounded = [
+                lost((step.gradient * scale).half(), step.gradient, scale) for scale in self.scales
+            ]
             self.rows.append(series.table(backward) + series.table(rounded))
 
     def record(self) -> Record:

@@ -41,13 +41,23 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 def table(rows: Sequence[Record]) -> Table:
     """Return one line per number; what is beyond its tolerance is in red."""
-    shown = Table("theorem", "case", "number", "predicted", "measured", "error", "tolerance", title="Theory")
+    shown = Table(
+        "theorem", "case", "number", "predicted", "measured", "error", "tolerance", title="Theory"
+    )
     for row in rows:
         for held in row["held"]:
             numbers = [f"{held[name]:.6g}" for name in ("predicted", "measured")]
             error, tolerance = (f"{held[name]:.1e}" for name in ("error", "tolerance"))
             style = None if held["error"] <= held["tolerance"] else "red"
-            shown.add_row(row["theorem"], row["parameters"], held["name"], *numbers, error, tolerance, style=style)
+            shown.add_row(
+                row["theorem"],
+                row["parameters"],
+                held["name"],
+                *numbers,
+                error,
+                tolerance,
+                style=style,
+            )
     return shown
 
 

@@ -38,35 +38,50 @@ OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 class Config(runner.Config):
     steps: int = 2000  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
-    warmup: Annotated[int, runner.BEFORE_THE_END] = 600  # of them left out, while the gradients' size settles
+    warmup: Annotated[int, runner.BEFORE_THE_END] = (
+        600  # of them left out, while the gradients' size settles
+    )
     batch: int = 32  # images per step
     width: int = 64  # units a hidden layer, of two
     lr: float = 0.05  # of SGD
     weight_decay: Annotated[float, runner.FROM_0] = 0.01
     growth_intervals: tuple[int, ...] = (5, 10, 20, 50, 100)  # an arm each
-    prefix: Annotated[int, runner.BEFORE_THE_END] = 300  # steps after the warm-up that a forecast may see
+    prefix: Annotated[int, runner.BEFORE_THE_END] = (
+        300  # steps after the warm-up that a forecast may see
+    )
 
 
 SMOKE = Config(steps=60, seeds=(0,), warmup=20, growth_intervals=(5,), prefix=20)
 
 
 def arms(config: Config) -> dict[str, loop.Arm]:
-    return {"fp32": loop.FP32, **{f"G={interval}": loop.dynamic(interval) for interval in config.growth_intervals}}
+    return {
+        "fp32": loop.FP32,
+        **{f"G={interval}": loop.dynamic(interval) for interval in config.growth_intervals},
+    }
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
 
 
-def run(config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+def run(
+    config: Config, arm: loop.Arm, seed: int, device: str, tick: Callable[[int], None]
+) -> Record:
     """Train one arm; the columns are explained in `data/README.md`."""
     generator = fp16.prepare(seed)
     task = tasks.digits(mlp.make(config.width), generator, device, config.batch)
-    optimizer = torch.optim.SGD(task.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
+    optimizer = torch.optim.SGD(
+        task.model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+    )
     log = []
     for step in arm.train(task, optimizer, config.steps):
         if step.number >= config.warmup:
-            largest = step.gradient.abs().max().item() if arm == loop.FP32 else largest_gradient(task, step.batch)
+            largest = (
+                step.gradient.abs().max().item()
+                if arm == loop.FP32
+                else largest_gradient(task, step.batch)
+            )
             log.append((step.scale, largest, not step.found_inf, step.loss))
         tick(step.number + 1)
     return record(log, config.prefix)
@@ -122,13 +137,18 @@ def table(rows: Sequence[Record]) -> Table:
         "G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)", "later",
         "forecast",
     )  # fmt: skip
-    arms = {name: [row for row in rows if row["arm"] == name] for name in dict.fromkeys(row["arm"] for row in rows)}
+    arms = {
+        name: [row for row in rows if row["arm"] == name]
+        for name in dict.fromkeys(row["arm"] for row in rows)
+    }
     fp32 = arms.pop("fp32")
     reference, prefix = (pooled(fp32, column) for column in ("ceilings", "prefix_ceilings"))
     for seeds in arms.values():
         interval, scales = seeds[0]["settings"]["growth_interval"], pooled(seeds, "scales")
         steps = scales.total()
-        skipped, unforeseen = (sum(row[name] for row in seeds) / steps for name in ("skipped", "unforeseen"))
+        skipped, unforeseen = (
+            sum(row[name] for row in seeds) / steps for name in ("skipped", "unforeseen")
+        )
         forms = [predict(ceilings, interval) for ceilings in (pooled(seeds, "ceilings"), reference)]
         shown.add_row(
             str(interval), f"{skipped:.4f}", *(f"{rate:.4f}" for rate, _ in forms),

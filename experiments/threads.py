@@ -101,7 +101,9 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     return summary(counts, arm.growth_interval)
 
 
-def compute(scaler: Naive, queue: Queue[Handed | None], counts: Counts, steps: int, tick: Tick) -> None:
+def compute(
+    scaler: Naive, queue: Queue[Handed | None], counts: Counts, steps: int, tick: Tick
+) -> None:
     """Scale, run the backward pass and hand over: the thread that computes."""
     params = [nn.Parameter(torch.ones(ELEMENTS)) for _ in range(TENSORS)]
     for step in range(steps):

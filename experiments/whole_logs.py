@@ -33,7 +33,9 @@ from experiments import runner
 
 DEVICES = ("cpu",)
 INPUT = Path(__file__).parent / "inputs" / "whole_logs.jsonl"
-LOGS: dict[str, dict[str, Any]] = {log["name"]: log for log in map(json.loads, INPUT.read_text().splitlines())}
+LOGS: dict[str, dict[str, Any]] = {
+    log["name"]: log for log in map(json.loads, INPUT.read_text().splitlines())
+}
 INTERVALS = (0.5, 0.9, 0.99, 1.01, 1.1, 2.0)  # of the growth interval that is set
 
 
@@ -59,7 +61,8 @@ class Arm:
 def arms(config: Config) -> Mapping[str, Arm]:
     rules = {name: rule_of(log) for name, log in LOGS.items()}
     return {
-        name: Arm(name, LOGS[name]["dialect"], rule.growth_interval, rule.hysteresis) for name, rule in rules.items()
+        name: Arm(name, LOGS[name]["dialect"], rule.growth_interval, rule.hysteresis)
+        for name, rule in rules.items()
     }
 
 
@@ -156,11 +159,17 @@ class Follower:
             return None
         if (after := self._next.get((state, overflow))) is None:
             after = self._next[state, overflow] = self._rule.update(state, overflow)
-        if block.events is None or not (overflow or (self._growths_printed and after.scale > state.scale)):
+        if block.events is None or not (
+            overflow or (self._growths_printed and after.scale > state.scale)
+        ):
             return after, overflows + overflow, printed
         event = block.events[printed] if printed < len(block.events) else None
         said = event and (event.step in (None, step), 2.0**event.before, 2.0**event.after)
-        return (after, overflows + overflow, printed + 1) if said == (True, state.scale, after.scale) else None
+        return (
+            (after, overflows + overflow, printed + 1)
+            if said == (True, state.scale, after.scale)
+            else None
+        )
 
 
 def others(rule: Rule) -> dict[str, Rule]:
@@ -170,7 +179,10 @@ def others(rule: Rule) -> dict[str, Rule]:
     intervals = sorted({round(share * rule.growth_interval) for share in INTERVALS})
     found |= {f"G={g}": rule.replace(growth_interval=g) for g in intervals}
     if rule.hysteresis > 1:
-        found |= {f"refill: {at}": rule.replace(hysteresis_refill=frozenset({at})) for at in ("clean", "backoff")}
+        found |= {
+            f"refill: {at}": rule.replace(hysteresis_refill=frozenset({at}))
+            for at in ("clean", "backoff")
+        }
     plain = tuple(quirk for quirk in rule.quirks if not isinstance(quirk, StreakStartsAt))
     if plain != rule.quirks:
         return found | {"first growth one earlier": rule.replace(quirks=plain)}
@@ -237,10 +249,21 @@ def bound(rule: Rule, steps: Sequence[Block], found: Sequence[Ends]) -> float | 
 
 def table(rows: Sequence[Record]) -> Table:
     """Return a line per log: which rules repeat it, by which step others are refuted, and what T1 and T10 allow."""
-    shown = Table("log", "steps", "skipped", "at most", "rate / T10's", "printed", "repeated by", "refuted by step")
+    shown = Table(
+        "log",
+        "steps",
+        "skipped",
+        "at most",
+        "rate / T10's",
+        "printed",
+        "repeated by",
+        "refuted by step",
+    )
     for row in rows:
         kept = [name for name, rule in row["rules"].items() if rule["refuted"] is None]
-        refuted = [f"{name}: {rule['refuted']}" for name, rule in row["rules"].items() if rule["refuted"]]
+        refuted = [
+            f"{name}: {rule['refuted']}" for name, rule in row["rules"].items() if rule["refuted"]
+        ]
         shown.add_row(
             row["arm"], str(row["steps"]), str(row["skipped"]),
             "-" if row["bound"] is None else f"{row['bound']:.1f}",
@@ -248,7 +271,8 @@ def table(rows: Sequence[Record]) -> Table:
             ", ".join(kept) or "none", ", ".join(refuted),
         )  # fmt: skip
     shown.caption = ", ".join(
-        f"2^{scale}: {n}" for scale, n in sorted(Counter(low for row in rows for low, _ in row["log2_scale"]).items())
+        f"2^{scale}: {n}"
+        for scale, n in sorted(Counter(low for row in rows for low, _ in row["log2_scale"]).items())
     )
     return shown
 

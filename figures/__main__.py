@@ -28,7 +28,11 @@ PDFS = _style.HERE.parent / "build" / "figures"
 
 def stems() -> list[str]:
     """Return the name of every figure: the files that say how to plot one."""
-    return sorted(path.stem for path in _style.HERE.glob("[a-z]*.py") if "\ndef plot(" in path.read_text("utf-8"))
+    return sorted(
+        path.stem
+        for path in _style.HERE.glob("[a-z]*.py")
+        if "\ndef plot(" in path.read_text("utf-8")
+    )
 
 
 def sources(stem: str, root: Path = results.DATA) -> list[Path]:
@@ -39,7 +43,9 @@ def sources(stem: str, root: Path = results.DATA) -> list[Path]:
 def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]:
     """Return names of rendered files whose committed counterpart is missing or has other bytes."""
     pairs = [(path, committed / path.name) for path in paths]
-    return [new.name for new, old in pairs if not old.exists() or old.read_bytes() != new.read_bytes()]
+    return [
+        new.name for new, old in pairs if not old.exists() or old.read_bytes() != new.read_bytes()
+    ]
 
 
 def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
@@ -47,7 +53,11 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
     wrong = []
     with tempfile.TemporaryDirectory(prefix="ampsim-figures-") as folder:
         for stem in names:
-            bad = [name for data in sources(stem) for name in differing(render(stem, Path(folder), data), committed)]
+            bad = [
+                name
+                for data in sources(stem)
+                for name in differing(render(stem, Path(folder), data), committed)
+            ]
             print(f"figures: {stem}: {'DIFFERS' if bad else 'same bytes'}")
             wrong += bad
         if list(names) == stems():
@@ -65,16 +75,27 @@ def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
     given, unknown = parser().parse_known_args(argv)
     options = ["--check", "--pdf", "--data", "--out", "--help"]
-    for name, allowed in [(name, options) for name in unknown] + [(name, stems()) for name in given.stems]:
+    for name, allowed in [(name, options) for name in unknown] + [
+        (name, stems()) for name in given.stems
+    ]:
         if name not in allowed:
             near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)[0]
             expected = ", ".join(allowed)
-            print(f"figures: error: {name!r}: expected one of {expected}; did you mean {near!r}?", file=sys.stderr)
+            print(
+                f"figures: error: {name!r}: expected one of {expected}; did you mean {near!r}?",
+                file=sys.stderr,
+            )
             return 2
     folder = bool(given.data and given.data.is_dir())
-    wrong = given.check or not given.out if folder else given.data and (given.check or len(given.stems) != 1)
+    wrong = (
+        given.check or not given.out
+        if folder
+        else given.data and (given.check or len(given.stems) != 1)
+    )
     if wrong or (given.out and not given.data) or (given.pdf and (given.check or given.data)):
-        expected = "[STEM ...] --data FOLDER --out FOLDER" if folder else "STEM --data FILE [--out FOLDER]"
+        expected = (
+            "[STEM ...] --data FOLDER --out FOLDER" if folder else "STEM --data FILE [--out FOLDER]"
+        )
         print(f"figures: error: {' '.join(argv)}: expected {expected}", file=sys.stderr)
         return 2
     try:
@@ -86,7 +107,11 @@ def main(argv: Sequence[str]) -> int:
             return render_pdfs(given.stems or stems())
         return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
     except (OSError, ValueError) as error:
-        cure = f"`python -m experiments.{given.stems[0]} --out FILE`" if given.data else "`python -m experiments all`"
+        cure = (
+            f"`python -m experiments.{given.stems[0]} --out FILE`"
+            if given.data
+            else "`python -m experiments all`"
+        )
         print(f"figures: error: {error}; {cure} makes the data", file=sys.stderr)
         return 1
 
@@ -100,9 +125,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("stems", nargs="*", metavar="STEM", help="figures; all if none is named")
     made.add_argument("--check", action="store_true", help="compare with the committed figures")
     made.add_argument("--pdf", action="store_true", help="write PDFs into build/figures")
-    made.add_argument("--data", type=Path, metavar="FILE", help="data of your own, a file or a folder")
     made.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where figures of --data go; beside a file if not given"
+        "--data", type=Path, metavar="FILE", help="data of your own, a file or a folder"
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where figures of --data go; beside a file if not given",
     )
     return made
 
@@ -140,7 +170,10 @@ def render_all(names: Sequence[str]) -> int:
     """Write the figures where they are committed, one line each."""
     for number, stem in enumerate(names, start=1):
         paths = [path for data in sources(stem) for path in render(stem, _style.HERE, data)]
-        print(f"figures: {number} of {len(names)}: {', '.join(path.name for path in paths)}", flush=True)
+        print(
+            f"figures: {number} of {len(names)}: {', '.join(path.name for path in paths)}",
+            flush=True,
+        )
     if list(names) == stems():
         _gallery.write(_style.HERE, names)
     return 0

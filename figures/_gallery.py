@@ -58,12 +58,18 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
     caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
-    devices = [] if data else [place.name for place in results.folders(module.DATA) if place.name != "cpu"]
+    devices = (
+        []
+        if data
+        else [place.name for place in results.folders(module.DATA) if place.name != "cpu"]
+    )
     names = [stem, *(f"{stem}.{device}" for device in devices)]
     lines += [*(f"![{caption}]({name}.svg)\n" for name in names), f"{caption}\n"]
     if hasattr(module, "markdown"):
         lines.append(module.markdown(*[results.load(name, *data) for name in module.DATA]))
-    lines += [source(name, folder, *data) for name in module.DATA] or ["Drawn from `ampsim.core` by enumeration.\n"]
+    lines += [source(name, folder, *data) for name in module.DATA] or [
+        "Drawn from `ampsim.core` by enumeration.\n"
+    ]
     return "\n".join(lines)
 
 
@@ -77,7 +83,9 @@ def source(stem: str, folder: Path, *data: Path) -> str:
     """Return command, data file, device and seeds."""
     run = results.load(stem, *data)
     seeds = len(run.seeds)
-    path, link = (Path(os.path.relpath(run.path, place)).as_posix() for place in (_style.HERE.parent, folder))
+    path, link = (
+        Path(os.path.relpath(run.path, place)).as_posix() for place in (_style.HERE.parent, folder)
+    )
     return (
         f"`python -m experiments.{stem}` → [`{path}`]({link}): "
         f"{len(run.records)} records, {seeds} seed{'s' * (seeds > 1)}, {run.device}.\n"
@@ -95,7 +103,9 @@ def trials(*data: Path) -> str:
     for claim in filter(lambda claim: claim.trial, CLAIMS.values()):
         found = verdicts.judge(claim, *data)
         said = claim.verdict if found.holds else "the claim does not hold"
-        lines.append(f"| {claim.sentence} | {claim.trial} | {found.now} | **{said}** | `{claim.stem}` |")
+        lines.append(
+            f"| {claim.sentence} | {claim.trial} | {found.now} | **{said}** | `{claim.stem}` |"
+        )
     return "\n".join(lines) + "\n"
 
 

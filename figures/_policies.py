@@ -13,7 +13,9 @@ COLOR = {"backoff": _style.BLUE, "G=": _style.BLUE, "deduplicated": _style.VERMI
          "ratio": _style.BLACK, "floor": _style.GREY, "fp32": _style.BLACK}  # fmt: skip
 
 
-def new_figure(columns: Mapping[str, tuple[str, str]], height: float) -> tuple[Figure, Axes, dict[str, Axes]]:
+def new_figure(
+    columns: Mapping[str, tuple[str, str]], height: float
+) -> tuple[Figure, Axes, dict[str, Axes]]:
     """Return a figure, its wide panel on top, and below that a panel per column of the data, with the same rows.
 
     Args:
@@ -32,12 +34,24 @@ def new_figure(columns: Mapping[str, tuple[str, str]], height: float) -> tuple[F
 
 
 def draw_traces(
-    axes: Axes, steps: Sequence[int], log2_scales: Mapping[str, Sequence[float]], colors: Mapping[str, str], gap: float
+    axes: Axes,
+    steps: Sequence[int],
+    log2_scales: Mapping[str, Sequence[float]],
+    colors: Mapping[str, str],
+    gap: float,
 ) -> None:
     """Draw the scale under a few policies, each named where it ends."""
     for policy, color in colors.items():
-        axes.step(steps, log2_scales[policy], where="post", color=color, linewidth=0.9, label=policy)
-    _style.name_ends(axes, [log2_scales[policy][-1] for policy in colors], gap, map(named, colors), colors.values())
+        axes.step(
+            steps, log2_scales[policy], where="post", color=color, linewidth=0.9, label=policy
+        )
+    _style.name_ends(
+        axes,
+        [log2_scales[policy][-1] for policy in colors],
+        gap,
+        map(named, colors),
+        colors.values(),
+    )
     axes.set_xlim(steps[0], steps[-1])
 
 

@@ -29,7 +29,11 @@ STAMP = 0.13  # inches, for the name of the device
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#6B6B6B"
-CLEAR = {"facecolor": "white", "edgecolor": "none", "pad": 0.3}  # the box of a word that no dotted line runs through
+CLEAR = {
+    "facecolor": "white",
+    "edgecolor": "none",
+    "pad": 0.3,
+}  # the box of a word that no dotted line runs through
 
 # what fp16 made of a gradient element; greys, so that they are no arm's colours
 CLASS = {"zero": "#3A3A3A", "subnormal": "#9A9A9A", "normal": "#E6E6E6", "overflow": "#B2182B"}
@@ -76,7 +80,10 @@ def new_figure(width: float, height: float) -> Figure:
 def stamp(figure: Figure, runs: Sequence[Result]) -> None:
     """Say in the lower right corner which device the data comes from, in a line of its own or beside a legend there."""
     names = sorted({f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs})
-    layout, room = figure.get_layout_engine(), 0.0 if figure.legends else STAMP / figure.get_figheight()
+    layout, room = (
+        figure.get_layout_engine(),
+        0.0 if figure.legends else STAMP / figure.get_figheight(),
+    )
     if names and isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, room, 1, 1 - room))
         right = 1 - 0.03 / figure.get_figwidth()
@@ -139,7 +146,9 @@ def label_right(axes: Axes, y: float, place: float, text: str, color: str) -> No
     )  # fmt: skip
 
 
-def name_ends(axes: Axes, ends: Sequence[float], gap: float, names: Iterable[str], colors: Iterable[str]) -> None:
+def name_ends(
+    axes: Axes, ends: Sequence[float], gap: float, names: Iterable[str], colors: Iterable[str]
+) -> None:
     """Name curves beside the axes where they end, with at least `gap` between two names."""
     for end, place, text, color in zip(ends, spread(ends, gap), names, colors, strict=True):
         label_right(axes, end, place, text, color)

@@ -12,7 +12,12 @@ from figures.results import ArmRecords, Result
 
 BLOCK = 10  # steps in one point of a loss curve
 PRECISION = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-COLOR = {"fp32": _style.BLACK, "bf16": _style.GREY, "unscaled": _style.VERMILION, "sum": _style.PURPLE}
+COLOR = {
+    "fp32": _style.BLACK,
+    "bf16": _style.GREY,
+    "unscaled": _style.VERMILION,
+    "sum": _style.PURPLE,
+}
 # The fixed scales, by log2, are one family: greens, darker as the scale grows. The last is past the cliff.
 FIXED = {4: "#BFE3D6", 8: "#7CC7AE", 12: _style.GREEN, 16: "#00704F", 20: _style.PURPLE}
 DYNAMIC = {50: _style.BLUE, 200: "#2E93C9", 2000: _style.SKY}  # by growth interval
@@ -89,7 +94,9 @@ def draw_zeros(axes: Axes, shared: dict[str, ArmRecords]) -> None:
         axes.plot(arm.first["counted_steps"], zero, color=color(arm), label=arm.name)
         ends.append(float(zero[-1]))
     _style.name_ends(axes, ends, 14, texts.values(), map(color, arms))
-    axes.set(xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, len(arms[0].first["loss"])))
+    axes.set(
+        xlabel="step", ylabel="elements (%)", ylim=(-2, 104), xlim=(0, len(arms[0].first["loss"]))
+    )
     axes.set_yticks(range(0, 101, 25))
 
 
@@ -103,7 +110,9 @@ def draw_scales(axes: Axes, run: Result) -> None:
         steps = np.arange(len(first))
         for line in others[::-1]:
             axes.step(steps, line, where="post", color=color(arm), linewidth=0.4, alpha=0.45)
-        axes.step(steps, first, where="post", color=color(arm), linewidth=1.2, alpha=1.0, label=arm.name)
+        axes.step(
+            steps, first, where="post", color=color(arm), linewidth=1.2, alpha=1.0, label=arm.name
+        )
         ends.append(float(first[-1]))
     _style.name_ends(axes, ends, 2.1, (long_name(arm, " = ") for arm in arms), map(color, arms))
     _style.power_ticks(axes.yaxis, range(8, 33, 4))

@@ -45,11 +45,15 @@ def draw_losses(axes: Axes, run: Result) -> None:
         axes.plot(steps, loss.T, color=color(arm), linewidth=0.4, alpha=0.5)
         axes.plot(steps, np.median(loss, axis=0), color=color(arm), label=arm.name)
         ends.append(float(np.median(loss[:, -1])))
-    alone = ["" if arm.settings["weights"] == arm.settings["scale"] else "scale alone, " for arm in shown]
+    alone = [
+        "" if arm.settings["weights"] == arm.settings["scale"] else "scale alone, " for arm in shown
+    ]
     names = [f"{text}k = {arm.settings['scale']}" for text, arm in zip(alone, shown, strict=True)]
     _style.name_ends(axes, ends, 0.13, names, map(color, shown))
     _style.label_panel(axes, "a", "Adam with late weights")
-    axes.set(xlabel="step", ylabel="training loss (nats per byte)", ylim=(2.8, 4.6), xlim=(0, run.steps))
+    axes.set(
+        xlabel="step", ylabel="training loss (nats per byte)", ylim=(2.8, 4.6), xlim=(0, run.steps)
+    )
 
 
 def draw_ends(axes: Axes, run: Result) -> None:
@@ -62,8 +66,18 @@ def draw_ends(axes: Axes, run: Result) -> None:
         dots(axes, depths.index(control) + shift, arm, marker)
     y = scale_alone(run).mean("test_loss")
     x = depths.index(control)
-    axes.text(x - 0.5, y - 0.06, "scale alone", color=_style.GREEN, fontsize=7, ha="center", va="top")
-    axes.text(x + 0.45, 3.74, "+: as late as\nit can be", fontsize=7, ha="right", va="bottom", color=color(latest))
+    axes.text(
+        x - 0.5, y - 0.06, "scale alone", color=_style.GREEN, fontsize=7, ha="center", va="top"
+    )
+    axes.text(
+        x + 0.45,
+        3.74,
+        "+: as late as\nit can be",
+        fontsize=7,
+        ha="right",
+        va="bottom",
+        color=color(latest),
+    )
     axes.set_xticks(range(len(depths)), [str(k) for k in depths])
     axes.set(xlabel="k, steps behind", xlim=(-0.5, len(depths) - 0.4))
     axes.set(ylabel="test loss (nats per byte)", ylim=(2.9, 3.95))
@@ -73,7 +87,15 @@ def draw_ends(axes: Axes, run: Result) -> None:
 def dots(axes: Axes, x: float, arm: ArmRecords, marker: str) -> None:
     """Draw a dot per seed of one arm."""
     y, (size, edge) = arm.column("test_loss"), (5, 0.9) if marker == "+" else (3.4, 0)
-    axes.plot([x] * len(y), y, marker, color=color(arm), markersize=size, markeredgewidth=edge, label=arm.name)
+    axes.plot(
+        [x] * len(y),
+        y,
+        marker,
+        color=color(arm),
+        markersize=size,
+        markeredgewidth=edge,
+        label=arm.name,
+    )
     if marker != "+":
         axes.plot([x - 0.2, x + 0.2], [float(np.mean(y))] * 2, color=color(arm), linewidth=1.6)
 
@@ -89,14 +111,23 @@ def draw_scales(axes: Axes, run: Result) -> None:
         axes.step(np.arange(steps), base + bits, where="post", color=color(arm), linewidth=2.6 if last else 1.1,
                   alpha=0.45 if last else 1.0, label=arm.name)  # fmt: skip
         skips = arm.first["found_inf"]
-        axes.vlines(skips, base - 3.4, base - 2.4, color=_style.VERMILION, linewidth=1.0, label=f"{arm.name} skips")
+        axes.vlines(
+            skips,
+            base - 3.4,
+            base - 2.4,
+            color=_style.VERMILION,
+            linewidth=1.0,
+            label=f"{arm.name} skips",
+        )
         _style.label_right(axes, base, base, f"k = {k}", color(arm))
         if last:
             latest = run.one(weights=k, latest=True)
             axes.step(np.arange(steps), base + np.log2(latest.scales()[0]) - 16, where="post", color=color(arm),
                       linewidth=0.7, label=latest.name)  # fmt: skip
     ticks = [(lane, shift) for lane in range(len(run.config["depths"])) for shift in (-2, 2)]
-    axes.set_yticks([s - LANE * lane for lane, s in ticks], [_style.power_of_two(16 + s) for _, s in ticks])
+    axes.set_yticks(
+        [s - LANE * lane for lane, s in ticks], [_style.power_of_two(16 + s) for _, s in ticks]
+    )
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, steps))
     title = f"One seed: scales (lines) and skipped steps (ticks); two schedules of k = {k} on one another"
     _style.label_panel(axes, "c", title)

@@ -51,8 +51,17 @@ def plot(run: Result) -> Figure:
     for x, column in zip(places, columns, strict=True):
         for y, outcome in zip([*rows, rows[-1] + 1 + GAP], outcomes(laws, column[0]), strict=True):
             draw_cell(axes, x, y, outcome)
-    titles = ["\n".join(textwrap.wrap(", ".join(title(peer) for peer in column), 44)) for column in columns]
-    draw_names(axes, [f"{law.replace('_', ' ')} ({promised(promises[law])})" for law in laws], titles, rows, places)
+    titles = [
+        "\n".join(textwrap.wrap(", ".join(title(peer) for peer in column), 44))
+        for column in columns
+    ]
+    draw_names(
+        axes,
+        [f"{law.replace('_', ' ')} ({promised(promises[law])})" for law in laws],
+        titles,
+        rows,
+        places,
+    )
     seen = {outcome for column in columns for outcome in outcomes(laws, column[0])[:-1]}
     handles = [
         Patch(facecolor=color, edgecolor=_style.GREY, linewidth=0.4, label=f"{word} {sign}".strip())
@@ -61,20 +70,34 @@ def plot(run: Result) -> Figure:
     ]
     told = ", ".join(law.replace("_", " ") for law in kept)
     told = "\n".join(textwrap.wrap(f"Kept by all that were asked, and not drawn: {told}.", 46))
-    axes.annotate(told, (-0.74, 1.4), xycoords="axes fraction", fontsize=7, va="top")  # beside the columns' names
-    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(-0.75, 1.62), ncols=2, handlelength=1, borderpad=0)
+    axes.annotate(
+        told, (-0.74, 1.4), xycoords="axes fraction", fontsize=7, va="top"
+    )  # beside the columns' names
+    axes.legend(
+        handles=handles,
+        loc="upper left",
+        bbox_to_anchor=(-0.75, 1.62),
+        ncols=2,
+        handlelength=1,
+        borderpad=0,
+    )
     return figure
 
 
 def kept_by_all(laws: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the laws that no peer breaks, by choice or otherwise."""
-    found = {law: {outcome for peer in peers for outcome in outcomes([law], peer)[:1]} for law in laws}
+    found = {
+        law: {outcome for peer in peers for outcome in outcomes([law], peer)[:1]} for law in laws
+    }
     return [law for law, seen in found.items() if seen <= {"passed", "not applicable", "not run"}]
 
 
 def outcomes(laws: Sequence[str], peer: Mapping[str, Any]) -> list[str]:
     """Return what came of each law, and of the comparison with the dialect."""
-    return [*(peer["laws"].get(law, {"outcome": "not run"})["outcome"] for law in laws), outcome_of_drift(peer)]
+    return [
+        *(peer["laws"].get(law, {"outcome": "not run"})["outcome"] for law in laws),
+        outcome_of_drift(peer),
+    ]
 
 
 def title(peer: Mapping[str, Any]) -> str:
@@ -92,7 +115,10 @@ def alike(laws: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> list[list[
     groups: dict[tuple[bool, *tuple[str, ...]], list[Mapping[str, Any]]] = {}
     for peer in peers:
         groups.setdefault((peer["arm"].startswith(OURS), *outcomes(laws, peer)), []).append(peer)
-    return sorted(groups.values(), key=lambda group: (group[0]["arm"].startswith(OURS), -len(q.broken_laws(group[0]))))
+    return sorted(
+        groups.values(),
+        key=lambda group: (group[0]["arm"].startswith(OURS), -len(q.broken_laws(group[0]))),
+    )
 
 
 def draw_cell(axes: Axes, x: float, y: float, outcome: str) -> None:
@@ -103,12 +129,18 @@ def draw_cell(axes: Axes, x: float, y: float, outcome: str) -> None:
 
 
 def draw_names(
-    axes: Axes, laws: Sequence[str], peers: Sequence[str], rows: Sequence[float], places: Sequence[float]
+    axes: Axes,
+    laws: Sequence[str],
+    peers: Sequence[str],
+    rows: Sequence[float],
+    places: Sequence[float],
 ) -> None:
     """Name the rows and the columns."""
     axes.set(xlim=(-0.5, places[-1] + 0.5), ylim=(rows[-1] + 1.5 + GAP, -0.5))
     axes.xaxis.set_ticks_position("top")
-    axes.set_xticks(places, peers, rotation=90, ha="center", va="bottom", fontsize=7, linespacing=0.9)
+    axes.set_xticks(
+        places, peers, rotation=90, ha="center", va="bottom", fontsize=7, linespacing=0.9
+    )
     axes.set_yticks([*rows, rows[-1] + 1 + GAP], [*laws, SAME], fontsize=7)
     axes.tick_params(length=0, pad=1)
     for spine in axes.spines.values():
@@ -135,13 +167,30 @@ def markdown(run: Result) -> str:
     ]
     for peer in peers:
         counts = Counter(found["outcome"] for found in peer["laws"].values())
-        broken = [name.replace("_", " ") for name, found in peer["laws"].items() if found["outcome"] in q.BROKEN]
+        broken = [
+            name.replace("_", " ")
+            for name, found in peer["laws"].items()
+            if found["outcome"] in q.BROKEN
+        ]
         words = [f"[{peer['arm']}]({peer['source']})", peer["version"], judged(peer)]
-        words += [str(counts["passed"]), str(counts["expected failure"]), "; ".join(broken), drift_in_words(peer)]
+        words += [
+            str(counts["passed"]),
+            str(counts["expected failure"]),
+            "; ".join(broken),
+            drift_in_words(peer),
+        ]
         lines.append(f"| {' | '.join(words)} |")
-    lines += ["", "| law | whose promise it is | broken by, of the classes asked |", "|---|---|--:|"]
+    lines += [
+        "",
+        "| law | whose promise it is | broken by, of the classes asked |",
+        "|---|---|--:|",
+    ]
     for law, promise in run.arm("laws").first["promises"].items():
-        asked = [peer for peer in peers if peer["laws"].get(law, {}).get("outcome") in (*q.BROKEN, *CHOSEN)]
+        asked = [
+            peer
+            for peer in peers
+            if peer["laws"].get(law, {}).get("outcome") in (*q.BROKEN, *CHOSEN)
+        ]
         breaks = {peer["class"] for peer in asked if law in q.broken_laws(peer)}
         where = " (ends of float32)" * (law in ends)
         lines.append(

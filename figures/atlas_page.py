@@ -44,7 +44,10 @@ def in_words(peer: Mapping[str, Any]) -> Mapping[str, Any]:
         return peer
     settings, history, said = re.fullmatch(r"\{(.*)\} (\S+): (.*)", drift["first"]).groups()  # type: ignore[union-attr]
     settings = re.sub(r"'(\w+)': ", r"\1 = ", settings)
-    return {**peer, "drift": {**drift, "first": f"with {settings}, after {history} (x is an overflow): {said}"}}
+    return {
+        **peer,
+        "drift": {**drift, "first": f"with {settings}, after {history} (x is an overflow): {said}"},
+    }
 
 
 def plain(value: Any) -> Any:

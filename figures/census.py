@@ -15,7 +15,12 @@ from figures.results import Result
 
 DATA = ("census",)
 COLOR = {"package": _style.BLUE, "script": _style.VERMILION, "example": _style.GREY}
-LAWS = ("skipped_step_never_happened", "resume_is_invisible", "scale_is_invisible", "splitting_is_invisible")
+LAWS = (
+    "skipped_step_never_happened",
+    "resume_is_invisible",
+    "scale_is_invisible",
+    "splitting_is_invisible",
+)
 OF = {
     "schedule": "schedule goes on\nin a skip",
     "average": "average goes on\nin a skip",
@@ -32,24 +37,36 @@ def plot(run: Result) -> Figure:
         row = run.arm(kind).first
         counts = [row["wrong"]["loops"], *(row["laws"][law]["loops"] for law in LAWS)]
         draw_shares(
-            a, [(found, row["loops"]) for found in counts], color, 0.22 * (shift - 1), f"{kind} ({row['loops']})"
+            a,
+            [(found, row["loops"]) for found in counts],
+            color,
+            0.22 * (shift - 1),
+            f"{kind} ({row['loops']})",
         )
     a.set_yticks(range(5), ["any law", *(law.replace("_", " ") for law in LAWS)])
     a.legend(loc="lower right")
     draw_shares(b, [q.census(run, "of", name) for name in OF], _style.BLACK)
-    b.set_yticks(range(len(OF)), [f"{said} ({q.census(run, 'of', name)[1]})" for name, said in OF.items()])
+    b.set_yticks(
+        range(len(OF)), [f"{said} ({q.census(run, 'of', name)[1]})" for name, said in OF.items()]
+    )
     _style.label_panel(a, "a", "Of all loops")
     _style.label_panel(b, "b", "Of those that have it")
     return figure
 
 
 def draw_shares(
-    axes: Axes, counts: Sequence[tuple[int, int]], color: str, shift: float = 0.0, label: str | None = None
+    axes: Axes,
+    counts: Sequence[tuple[int, int]],
+    color: str,
+    shift: float = 0.0,
+    label: str | None = None,
 ) -> None:
     """Draw a dot per share of loops, and its interval."""
     places = [place + shift for place in range(len(counts))]
     bounds = [q.wilson(*count) for count in counts]
-    axes.hlines(places, [low for low, _ in bounds], [high for _, high in bounds], color=color, linewidth=1.5)
+    axes.hlines(
+        places, [low for low, _ in bounds], [high for _, high in bounds], color=color, linewidth=1.5
+    )
     shares = [found / asked for found, asked in counts]
     axes.plot(shares, places, "o", color=color, markersize=3.5, label=label, clip_on=False)
     axes.set(xlim=(0, 1), ylim=(len(counts) - 0.5, -0.5), xlabel="share of loops")

@@ -59,7 +59,9 @@ def claim(
 
     def enter(judge: Judge) -> Judge:
         if name in CLAIMS:
-            raise ValueError(f"claim {name!r}: expected a name of its own, {CLAIMS[name].judge.__name__} has it")
+            raise ValueError(
+                f"claim {name!r}: expected a name of its own, {CLAIMS[name].judge.__name__} has it"
+            )
         CLAIMS[name] = Claim(stem, sentence, judge, trial, verdict)
         return judge
 
@@ -69,7 +71,9 @@ def claim(
 def spread(values: Iterable[float], digits: int = 3, factor: float = 1.0) -> str:
     """Return ``mean (lowest to highest)``, in significant digits."""
     scaled = factor * np.array(list(values))
-    mean, low, high = (f"{float(f'{x:.{digits}g}'):g}" for x in (scaled.mean(), scaled.min(), scaled.max()))
+    mean, low, high = (
+        f"{float(f'{x:.{digits}g}'):g}" for x in (scaled.mean(), scaled.min(), scaled.max())
+    )
     return f"{mean} ({low} to {high})"
 
 
@@ -95,7 +99,11 @@ def every_dialect_was_recorded(run: Result) -> Finding:
     return Finding(f"{systems} of {len(dialects.names())}", systems == len(dialects.names()))
 
 
-@claim("threads.ours", "threads", "Our scaler unscales no pass wrongly, at depths 1 and 4 and four intervals")
+@claim(
+    "threads.ours",
+    "threads",
+    "Our scaler unscales no pass wrongly, at depths 1 and 4 and four intervals",
+)
 def ours_never_unscales_wrongly(run: Result) -> Finding:
     wrong = q.total(run, "ampsim ", "wrong")
     return Finding(f"{wrong} passes", wrong == 0)
@@ -113,10 +121,17 @@ def ranks_agree(run: Result) -> Finding:
     return Finding(now, not ours, len(torchs) > 0)
 
 
-@claim("ranks.fused", "ranks_cells", "The cells that go wrong with torch's sharded scaler have fused optimizers")
+@claim(
+    "ranks.fused",
+    "ranks_cells",
+    "The cells that go wrong with torch's sharded scaler have fused optimizers",
+)
 def ranks_fused(run: Result) -> Finding:
     wrong = _per(q.rank_wrong(run, "torch"), "loop")
-    now = ", ".join(f"{loop}: {wrong[loop]} of {n}" for loop, n in _per(q.rank_cells(run, "torch"), "loop").items())
+    now = ", ".join(
+        f"{loop}: {wrong[loop]} of {n}"
+        for loop, n in _per(q.rank_cells(run, "torch"), "loop").items()
+    )
     return Finding(now, set(wrong) == {"fused"})
 
 
@@ -129,16 +144,24 @@ def ranks_part(run: Result) -> Finding:
     cells = q.rank_wrong(run, "torch", "parted")
     found = {(cell["cut"], cell["optimizer"], cell["overflow"]) for cell in cells}
     said = set(product(("plain", "FSDP1"), ("SGD", "AdamW"), ("rank 0", "rank 1")))
-    return Finding(f"{len(cells)} cells", found == said, {cell["way"] for cell in cells} == {"step"})
+    return Finding(
+        f"{len(cells)} cells", found == said, {cell["way"] for cell in cells} == {"step"}
+    )
 
 
-@claim("ranks.infinite", "ranks_cells", "After unscale_, fused SGD steps into infinity, and no error tells of it")
+@claim(
+    "ranks.infinite",
+    "ranks_cells",
+    "After unscale_, fused SGD steps into infinity, and no error tells of it",
+)
 def ranks_infinite(run: Result) -> Finding:
     cells = q.rank_wrong(run, "torch", "infinite")
     found = {(cell["cut"], cell["overflow"]) for cell in cells}
     said = {("plain", "both"), ("FSDP1", "both"), *product(["DDP"], ("rank 0", "rank 1", "both"))}
     return Finding(
-        f"{len(cells)} cells", found == said, {(c["optimizer"], c["way"]) for c in cells} == {("SGD", "unscale_")}
+        f"{len(cells)} cells",
+        found == said,
+        {(c["optimizer"], c["way"]) for c in cells} == {("SGD", "unscale_")},
     )
 
 
@@ -149,12 +172,16 @@ def ranks_infinite(run: Result) -> Finding:
 )
 def ranks_raise(run: Result) -> Finding:
     cells = [
-        c for c in q.rank_cells(run, "torch") if (c["optimizer"], c["loop"], c["way"]) == ("AdamW", "fused", "unscale_")
+        c
+        for c in q.rank_cells(run, "torch")
+        if (c["optimizer"], c["loop"], c["way"]) == ("AdamW", "fused", "unscale_")
     ]
     ranks = [rank for cell in cells for rank in cell["ranks"]]
     infinite = sum(cell["outcome"] == "raised infinite" for cell in cells)
     now = f"{len(cells)} cells, in {infinite} of them a parameter is infinite by then"
-    clean = [rank["moved"] for cell in cells if cell["overflow"] == "none" for rank in cell["ranks"]]
+    clean = [
+        rank["moved"] for cell in cells if cell["overflow"] == "none" for rank in cell["ranks"]
+    ]
     return Finding(now, all(rank["raised"] == "step" for rank in ranks), all(clean), infinite > 0)
 
 
@@ -179,26 +206,41 @@ def ranks_train(run: Result) -> Finding:
     return Finding(now, ours == (0, 0), lost > 0, parted > 0, all(nan))
 
 
-@claim("public.repeated", "public_runs", "The machine repeats every scale that public logs of fp16 runs print")
+@claim(
+    "public.repeated",
+    "public_runs",
+    "The machine repeats every scale that public logs of fp16 runs print",
+)
 def public_repeated(run: Result) -> Finding:
     told = [row for row in run.records if row["replayed"] is not None]
     equal = sum(row["replayed"] == row["log2_scale"] for row in told)
     lines = sum(len(row["step"]) for row in told)
-    return Finding(f"{equal} of the {len(told)} excerpts that tell enough, {lines} lines", equal == len(told) > 0)
+    return Finding(
+        f"{equal} of the {len(told)} excerpts that tell enough, {lines} lines",
+        equal == len(told) > 0,
+    )
 
 
-@claim("public.growths", "public_runs", "None of the excerpts that the machine repeats holds a growth")
+@claim(
+    "public.growths", "public_runs", "None of the excerpts that the machine repeats holds a growth"
+)
 def public_growths(run: Result) -> Finding:
     told = [row for row in run.records if row["replayed"] is not None]
-    grown = sum(any(after > before for before, after in pairwise(row["log2_scale"])) for row in told)
+    grown = sum(
+        any(after > before for before, after in pairwise(row["log2_scale"])) for row in told
+    )
     return Finding(f"{grown} of {len(told)}", grown == 0 < len(told))
 
 
-@claim("public.hidden", "public_runs", "Logs of 13B and 104B runs count no skip while the scale falls")
+@claim(
+    "public.hidden", "public_runs", "Logs of 13B and 104B runs count no skip while the scale falls"
+)
 def public_hidden(run: Result) -> Finding:
     rows = [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
     proved = sum(map(q.least_overflows, rows))
-    return Finding(f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0)
+    return Finding(
+        f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0
+    )
 
 
 @claim(
@@ -223,13 +265,19 @@ def logs_repeated(run: Result) -> Finding:
 def logs_refuted(run: Result) -> Finding:
     rules = run.arm("SFT, OPT-1.3B").first["rules"]
     wrong = {
-        name: rules[name]["refuted"] for name in ("H=1", "H=3", "G=101", "refill: clean", "first growth one later")
+        name: rules[name]["refuted"]
+        for name in ("H=1", "H=3", "G=101", "refill: clean", "first growth one later")
     }
-    return Finding(", ".join(f"{name} by step {step}" for name, step in wrong.items()), None not in wrong.values())
+    return Finding(
+        ", ".join(f"{name} by step {step}" for name, step in wrong.items()),
+        None not in wrong.values(),
+    )
 
 
 @claim(
-    "logs.bound", "whole_logs", "No whole log skips more steps than T1 and T10 allow, and the longest nearly as many"
+    "logs.bound",
+    "whole_logs",
+    "No whole log skips more steps than T1 and T10 allow, and the longest nearly as many",
 )
 def logs_bound(run: Result) -> Finding:
     used = {row["arm"]: row["skipped"] / row["bound"] for row in run.records}
@@ -238,7 +286,11 @@ def logs_bound(run: Result) -> Finding:
     return Finding(now, max(used.values()) <= 1, used[longest["arm"]] > 0.9)
 
 
-@claim("loops.bugs", "loops", "Each bug of a public thread that is planted in a loop is caught by the law that should")
+@claim(
+    "loops.bugs",
+    "loops",
+    "Each bug of a public thread that is planted in a loop is caught by the law that should",
+)
 def planted_bugs_are_caught(run: Result) -> Finding:
     bugs = run.arm("bugs").first["bugs"].values()
     caught = sum(bug["caught"] for bug in bugs)
@@ -256,7 +308,9 @@ def healthy_runs_are_not_accused(run: Result) -> Finding:
 
 
 @claim(
-    "explain.named", "explain_faults", "`ampsim explain` names the planted fault first in more than half of the runs"
+    "explain.named",
+    "explain_faults",
+    "`ampsim explain` names the planted fault first in more than half of the runs",
 )
 def faults_are_named(run: Result) -> Finding:
     planted = [row for row in run.records if row["arm"] != "healthy"]
@@ -275,8 +329,13 @@ def theorems_are_exact(run: Result) -> Finding:
        "bounds them from above, and the mean scale lies above T3's",
        trial=".1434 (G=5), .0762, .0390, .0154, .0080 (100)")  # fmt: skip
 def real_skips(run: Result) -> Finding:
-    z = {g: (q.real_z(run, g), q.real_z(run, g, "fp32"), q.real_z(run, g, bound=True)) for g in q.INTERVALS}
-    now = ", ".join(f"G={g} {q.real_rate(run, g):.4f} ({own:+.1f} sd)" for g, (own, _, _) in z.items())
+    z = {
+        g: (q.real_z(run, g), q.real_z(run, g, "fp32"), q.real_z(run, g, bound=True))
+        for g in q.INTERVALS
+    }
+    now = ", ".join(
+        f"G={g} {q.real_rate(run, g):.4f} ({own:+.1f} sd)" for g, (own, _, _) in z.items()
+    )
     worst, forecast = (max(abs(row[i]) for row in z.values()) for i in (0, 1))
     above = all(q.real_level(run, g) > q.t3_level(run, g, f"G={g}") for g in q.INTERVALS)
     return Finding(now, worst < 3, forecast < 3, max(bound for *_, bound in z.values()) < -3, above)
@@ -290,7 +349,11 @@ def real_forecast(run: Result) -> Finding:
     return Finding(now, max(map(abs, off.values())) < 0.1)
 
 
-@claim("heat.dynamic", "exponent_heatmap", "At the end of a run a dynamic scale from 1 loses no gradient")
+@claim(
+    "heat.dynamic",
+    "exponent_heatmap",
+    "At the end of a run a dynamic scale from 1 loses no gradient",
+)
 def dynamic_loses_nothing(run: Result) -> Finding:
     lost = [row["lost"][-1] for row in run.arm("gpt dynamic")]
     return Finding(f"a share of {max(lost)}", max(lost) == 0)
@@ -305,13 +368,26 @@ def backward_against_rounding(run: Result) -> Finding:
     return Finding(now, max(rounded) < 0.4, min(real) > 0.9)
 
 
-@claim("hist", "gradient_histogram", "Trained, it is off by more than the gradient's length, rounding by a tenth")
+@claim(
+    "hist",
+    "gradient_histogram",
+    "Trained, it is off by more than the gradient's length, rounding by a tenth",
+)
 def backward_error(run: Result) -> Finding:
     rounded, real = q.at_share(run, "rounded_error", 2), q.at_share(run, "real_error", 2)
-    return Finding(f"rounding {spread(rounded)}, backward pass {spread(real)}", min(real) > 1, max(rounded) < 0.1)
+    return Finding(
+        f"rounding {spread(rounded)}, backward pass {spread(real)}",
+        min(real) > 1,
+        max(rounded) < 0.1,
+    )
 
 
-@claim("sigmoid.unscaled", "sigmoid_underflow", "Unscaled, a deep sigmoid network stays at ln 10", trial="5 of 5")
+@claim(
+    "sigmoid.unscaled",
+    "sigmoid_underflow",
+    "Unscaled, a deep sigmoid network stays at ln 10",
+    trial="5 of 5",
+)
 def sigmoid_unscaled(run: Result) -> Finding:
     stuck = [abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")]
     return Finding(f"{sum(stuck)} of {len(stuck)}", all(stuck))
@@ -331,10 +407,17 @@ def sigmoid_dynamic(run: Result) -> Finding:
     return Finding(losses(run, "dynamic G=2000", "fp32", column="train_loss"), scaled <= true)
 
 
-@claim("sigmoid.plateau", "sigmoid_underflow", "With a scale on the plateau each run ends below one nat, as in fp32")
+@claim(
+    "sigmoid.plateau",
+    "sigmoid_underflow",
+    "With a scale on the plateau each run ends below one nat, as in fp32",
+)
 def sigmoid_plateau(run: Result) -> Finding:
     arms = ("fp32", "static 2^12", "static 2^16", "dynamic G=50", "dynamic G=2000")
-    return Finding(losses(run, *arms, column="train_loss"), max(run.arm(arm).max("train_loss") for arm in arms) < 1)
+    return Finding(
+        losses(run, *arms, column="train_loss"),
+        max(run.arm(arm).max("train_loss") for arm in arms) < 1,
+    )
 
 
 @claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale",
@@ -354,7 +437,11 @@ def gpt_global_batch(run: Result) -> Finding:
 
 
 @claim(
-    "gpt.sum", "gpt_fp16", "A summed loss drives the scale down from 2^16", trial="to 2^8 in 8 skips", verdict=PARTLY
+    "gpt.sum",
+    "gpt_fp16",
+    "A summed loss drives the scale down from 2^16",
+    trial="to 2^8 in 8 skips",
+    verdict=PARTLY,
 )
 def gpt_summed_loss(run: Result) -> Finding:
     first = [q.leading(row) for row in run.arm("sum")]
@@ -392,11 +479,16 @@ def resnet_share(run: Result) -> Finding:
     verdict=PARTLY,
 )
 def sweep_plateau(run: Result) -> Finding:
-    loss = {k: run.arm(f"static 2^{k}").mean("test_loss") for k in (-12, -10, -8, -4, 0, 4, 8, 12, 14, 15, 16, 17)}
+    loss = {
+        k: run.arm(f"static 2^{k}").mean("test_loss")
+        for k in (-12, -10, -8, -4, 0, 4, 8, 12, 14, 15, 16, 17)
+    }
     true = run.arm("fp32").mean("test_loss")
     flat = [k for k in loss if loss[k] < true + 0.05]
     now = f"within 0.05 nats of fp32 from 2^{flat[0]} to 2^{flat[-1]}"
-    return Finding(now, {k for k in loss if -10 <= k <= 15} <= {*flat}, min(loss[-12], loss[17]) > 1.4 * true)
+    return Finding(
+        now, {k for k in loss if -10 <= k <= 15} <= {*flat}, min(loss[-12], loss[17]) > 1.4 * true
+    )
 
 
 @claim("sweep.left", "static_sweep",
@@ -411,23 +503,41 @@ def sweep_left(run: Result) -> Finding:
 
 @claim("sweep.right", "static_sweep", "From 2^20 to 2^24 no step is made", trial="2^22 never steps")
 def sweep_right(run: Result) -> Finding:
-    shares = [len(row["found_inf"]) / len(row["loss"]) for k in (20, 24) for row in run.arm(f"static 2^{k}")]
-    return Finding(f"at 2^20 and 2^24 {spread(shares, 3, 100)} % of steps are skipped", min(shares) == 1)
+    shares = [
+        len(row["found_inf"]) / len(row["loss"])
+        for k in (20, 24)
+        for row in run.arm(f"static 2^{k}")
+    ]
+    return Finding(
+        f"at 2^20 and 2^24 {spread(shares, 3, 100)} % of steps are skipped", min(shares) == 1
+    )
 
 
 NEAR = ("G=5", "G=20", "G=2000", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25", "G=20 k=2", "headroom 1 bit",
         "headroom 3 bits")  # fmt: skip
 
 
-@claim("rules.loss", "rules_trained", "From near the ceiling no rule's loss is told from float32's at 95 %")
+@claim(
+    "rules.loss",
+    "rules_trained",
+    "From near the ceiling no rule's loss is told from float32's at 95 %",
+)
 def rules_loss(run: Result) -> Finding:
     more = {name: q.more_loss(run, name) for name in NEAR}
     name, nearest = max(more.items(), key=lambda item: abs(item[1].mean()) / q.half_width(item[1]))
     now = f"furthest from it {name}, by {nearest.mean():.3f} +- {q.half_width(nearest):.3f}"
-    return Finding(f"{now} nats", len(run.seeds) == 10, all(abs(x.mean()) < q.half_width(x) for x in more.values()))
+    return Finding(
+        f"{now} nats",
+        len(run.seeds) == 10,
+        all(abs(x.mean()) < q.half_width(x) for x in more.values()),
+    )
 
 
-@claim("rules.start", "rules_trained", "From scale 1 with an interval of 200 at most two seeds leave the plateau")
+@claim(
+    "rules.start",
+    "rules_trained",
+    "From scale 1 with an interval of 200 at most two seeds leave the plateau",
+)
 def rules_start(run: Result) -> Finding:
     arm = run.arm("G=200 from 2^0")
     more = q.more_loss(run, arm.name)
@@ -435,10 +545,17 @@ def rules_start(run: Result) -> Finding:
     return Finding(now, arm.known("left_plateau") <= 2, more.mean() > q.half_width(more))
 
 
-@claim("rules.headroom", "rules_trained", "In training one bit of margin skips steps, three bits at most one per run")
+@claim(
+    "rules.headroom",
+    "rules_trained",
+    "In training one bit of margin skips steps, three bits at most one per run",
+)
 def rules_headroom(run: Result) -> Finding:
     counted = run.steps - run.config["warm_up"]
-    one, three = (counted * run.arm(f"headroom {margin}").numbers("skip_rate") for margin in ("1 bit", "3 bits"))
+    one, three = (
+        counted * run.arm(f"headroom {margin}").numbers("skip_rate")
+        for margin in ("1 bit", "3 bits")
+    )
     return Finding(f"{spread(one, 2)} and {spread(three, 2)} skips", min(one) > 0, max(three) < 1.5)
 
 
@@ -446,7 +563,11 @@ def rules_headroom(run: Result) -> Finding:
 def rules_interval(run: Result) -> Finding:
     short, long = run.arm("G=5"), run.arm("G=2000")
     rates = [spread(arm.column("skip_rate"), 2, 100) for arm in (short, long)]
-    return Finding(f"{rates[0]} and {rates[1]} % skipped", short.min("skip_rate") > 0.1, long.max("skip_rate") <= 0.01)
+    return Finding(
+        f"{rates[0]} and {rates[1]} % skipped",
+        short.min("skip_rate") > 0.1,
+        long.max("skip_rate") <= 0.01,
+    )
 
 
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
@@ -484,14 +605,20 @@ def storm(run: Result) -> Finding:
 
 
 @claim(
-    "policies.headroom", "policies", "One bit of margin leaves no more bits unused in the mean than torch's rule does"
+    "policies.headroom",
+    "policies",
+    "One bit of margin leaves no more bits unused in the mean than torch's rule does",
 )
 def policies_headroom(run: Result) -> Finding:
     margin, backoff = q.policy_room(run, "headroom 1 bit"), q.policy_room(run, "backoff G=2000")
     return Finding(f"{margin:.2f} bits, torch's {backoff:.2f}", margin <= backoff + 0.1)
 
 
-@claim("policies.2000", "policies", "After a fall torch's interval has not recovered by the end of the run")
+@claim(
+    "policies.2000",
+    "policies",
+    "After a fall torch's interval has not recovered by the end of the run",
+)
 def policies_recovery(run: Result) -> Finding:
     recovered = sum(x is not None for x in q.per_policy(run, "backoff G=2000", "recovery"))
     return Finding(f"recovered in {recovered}", recovered == 0)
@@ -505,20 +632,33 @@ def stale_loss(run: Result) -> Finding:
     return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.007)
 
 
-@claim("stale.order", "staleness", "In training the probe skips more steps than the cumulative rule, at depth 4")
+@claim(
+    "stale.order",
+    "staleness",
+    "In training the probe skips more steps than the cumulative rule, at depth 4",
+)
 def stale_order(run: Result) -> Finding:
-    rates = [run.arm(f"{rule} k=4").mean("skip_rate") for rule in ("cumulative", "probe", "deduplicated")]
+    rates = [
+        run.arm(f"{rule} k=4").mean("skip_rate") for rule in ("cumulative", "probe", "deduplicated")
+    ]
     return Finding(", ".join(f"{100 * rate:.2f} %" for rate in rates), rates == sorted(rates))
 
 
-@claim("async.scale", "async_depth", "Of what late weights cost, the late scale is less than a fifth")
+@claim(
+    "async.scale", "async_depth", "Of what late weights cost, the late scale is less than a fifth"
+)
 def async_scale(run: Result) -> Finding:
     cost = run.arm("depth 4").mean("test_loss") - run.arm("depth 0").mean("test_loss")
-    return Finding(losses(run, "depth 0", "scale 4", "depth 4"), q.apart(run, ["scale 4"], "depth 0") < 0.2 * cost)
+    return Finding(
+        losses(run, "depth 0", "scale 4", "depth 4"),
+        q.apart(run, ["scale 4"], "depth 0") < 0.2 * cost,
+    )
 
 
 @claim(
-    "async.same", "async_depth", "A real run does what the model of the protocol says, on the two schedules that ran"
+    "async.same",
+    "async_depth",
+    "A real run does what the model of the protocol says, on the two schedules that ran",
 )
 def async_same(run: Result) -> Finding:
     unlike = sum(row["unlike_model"] for row in run.records)

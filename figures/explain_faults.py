@@ -19,12 +19,16 @@ def plot(run: Result) -> Figure:
     planted = list(run.arms)
     counts = {kind: Counter(run.arm(kind).column("named")) for kind in planted}
     named = [*planted, *(["another"] if any(each["another"] for each in counts.values()) else [])]
-    shares = np.array([[counts[row][column] / len(run.arm(row)) for column in named] for row in planted])
+    shares = np.array(
+        [[counts[row][column] / len(run.arm(row)) for column in named] for row in planted]
+    )
     axes.imshow(shares, cmap=SHADES, vmin=0, vmax=1, aspect="auto")
     for (y, row), (x, column) in ((a, b) for a in enumerate(planted) for b in enumerate(named)):
         if counts[row][column]:
             color = "white" if shares[y, x] > 0.5 else _style.BLACK
-            axes.text(x, y, str(counts[row][column]), ha="center", va="center", color=color, fontsize=8)
+            axes.text(
+                x, y, str(counts[row][column]), ha="center", va="center", color=color, fontsize=8
+            )
     axes.set_xticks(range(len(named)), [name.replace(" ", "\n", 1) for name in named])
     axes.set_yticks(range(len(planted)), planted)
     axes.tick_params(length=0)

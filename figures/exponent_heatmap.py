@@ -21,7 +21,11 @@ OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
 SHADE = "#E9E9E9"  # outside of the window
 NOT_FINITE = "#5E3C99"
-XYZ_TO_RGB = (3.2406255, -1.5372080, -0.4986286), (-0.9689307, 1.8757561, 0.0415175), (0.0557101, -0.2040211, 1.0569959)
+XYZ_TO_RGB = (
+    (3.2406255, -1.5372080, -0.4986286),
+    (-0.9689307, 1.8757561, 0.0415175),
+    (0.0557101, -0.2040211, 1.0569959),
+)
 DOTTED = (0, (1, 1.5))
 
 
@@ -50,7 +54,9 @@ def plot(run: Result) -> Figure:
         row, column = divmod(number, 2)
         units = run.arm(panel.arm)
         heat, strip = (figure.add_subplot(grid[2 * row + i, column]) for i in range(2))
-        drawn = next(record for record in units if record["counts"])  # the seed whose counts were kept
+        drawn = next(
+            record for record in units if record["counts"]
+        )  # the seed whose counts were kept
         draw_heat(heat, panel, drawn)
         draw_losses(strip, units)
         _style.label_panel(heat, letter, panel.title)
@@ -64,11 +70,15 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def linear_srgb(lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float) -> NDArray[np.float64]:
+def linear_srgb(
+    lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float
+) -> NDArray[np.float64]:
     """Return linear sRGB, (n, 3), from CIE LCh with the hue in degrees (CIE 15, white D65; IEC 61966-2-1)."""
     angle = math.radians(hue)
     y = (lightness + 16) / 116
-    f = np.stack([y + chroma * math.cos(angle) / 500, y, y - chroma * math.sin(angle) / 200], axis=1)
+    f = np.stack(
+        [y + chroma * math.cos(angle) / 500, y, y - chroma * math.sin(angle) / 200], axis=1
+    )
     xyz = np.where(f > 6 / 29, f**3, 3 * (6 / 29) ** 2 * (f - 4 / 29)) * [0.95047, 1.0, 1.08883]
     return np.asarray(xyz @ np.array(XYZ_TO_RGB).T)
 
@@ -102,7 +112,9 @@ def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]
     """
     share = shares(record, exponents)
     shift = -log2_scales(record)[:: record["every"]]
-    kept = (exponents[:, None] >= FLUSHED + shift) & (exponents[:, None] + 1 <= round(OVERFLOWED) + shift)
+    kept = (exponents[:, None] >= FLUSHED + shift) & (
+        exponents[:, None] + 1 <= round(OVERFLOWED) + shift
+    )
     level = np.ma.getdata(SHARES(np.maximum(share, SHARES.vmin or 0.0)))
     image = np.where(kept[..., None], INSIDE(level), OUTSIDE(level))
     image[..., 3] = share > 0
@@ -111,7 +123,9 @@ def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]
 
 def log2_scales(record: Record) -> NDArray[np.float64]:
     """Return log2 of the scale of every optimizer step, (steps,)."""
-    return np.asarray(np.log2(results.in_force(record["scale_changes"], record["every"] * len(record["lost"]))))
+    return np.asarray(
+        np.log2(results.in_force(record["scale_changes"], record["every"] * len(record["lost"])))
+    )
 
 
 def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
@@ -120,8 +134,18 @@ def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
     log2 = log2_scales(record)
     edges = np.arange(len(log2) + 1)
     for limit, name, beyond in ((FLUSHED, "flushed", -400), (OVERFLOWED, "overflowed", 400)):
-        axes.stairs(limit - log2, edges, baseline=beyond, fill=True, color=SHADE, linewidth=0, zorder=0)
-        axes.stairs(limit - log2, edges, baseline=None, color=_style.BLACK, linewidth=0.9, zorder=3, label=name)
+        axes.stairs(
+            limit - log2, edges, baseline=beyond, fill=True, color=SHADE, linewidth=0, zorder=0
+        )
+        axes.stairs(
+            limit - log2,
+            edges,
+            baseline=None,
+            color=_style.BLACK,
+            linewidth=0.9,
+            zorder=3,
+            label=name,
+        )
     axes.stairs(NORMAL - log2, edges, baseline=None, color=_style.BLACK, linewidth=0.7, linestyle=DOTTED, zorder=3,
                 label="subnormal")  # fmt: skip
     axes.imshow(
@@ -151,7 +175,14 @@ def draw_losses(axes: Axes, units: ArmRecords) -> None:
         steps = (np.arange(len(record["lost"])) + 0.5) * record["every"]
         for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
                                   ("rounded", _style.BLACK, DOTTED)):  # fmt: skip
-            axes.plot(steps, 100 * np.array(record[name]), color=color, linewidth=0.7, linestyle=line, label=name)
+            axes.plot(
+                steps,
+                100 * np.array(record[name]),
+                color=color,
+                linewidth=0.7,
+                linestyle=line,
+                label=name,
+            )
     axes.set(ylim=(-3, 106), xlim=(0, len(units.first["lost"]) * units.first["every"]))
     axes.set_yticks([0, 50, 100])
 
@@ -161,7 +192,9 @@ def draw_bar(axes: Axes) -> None:
     levels = np.linspace(0, 1, 256)[None, :]
     low, high = (math.log10(x or 1.0) for x in (SHARES.vmin, SHARES.vmax))
     image = np.concatenate([OUTSIDE(levels), INSIDE(levels)])
-    axes.imshow(image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none")
+    axes.imshow(
+        image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none"
+    )
     axes.set_xticks(range(-5, 0), [_style.power_of_ten(k) for k in range(-5, 0)])
     axes.set_yticks([1], ["inside the window\noutside"], linespacing=0.95)
     axes.tick_params(axis="y", length=0)
@@ -187,7 +220,26 @@ def name_parts(axes: list[Axes], crash: int) -> None:
     d.text(crash - 1, 20, "overflows", ha="right", **grey)
     d.text(104, -15, "flushed to zero", ha="center", **grey)
     d.axvline(crash, color=_style.BLACK, linewidth=0.5, zorder=2)
-    d.text(crash + 2, -37, "the forward pass overflows:\nevery step is skipped", fontsize=7, va="center")
-    handles = [strip_c.lines[0], strip_c.lines[2], strip_c.lines[1]]  # this strip is empty: nothing is lost
+    d.text(
+        crash + 2,
+        -37,
+        "the forward pass overflows:\nevery step is skipped",
+        fontsize=7,
+        va="center",
+    )
+    handles = [
+        strip_c.lines[0],
+        strip_c.lines[2],
+        strip_c.lines[1],
+    ]  # this strip is empty: nothing is lost
     names = ("zero after the fp16 backward pass", "zero by one rounding", "inf or NaN")
-    strip_c.legend(handles, names, loc="center", ncols=2, fontsize=7, handlelength=1.6, columnspacing=1.0, borderpad=0)
+    strip_c.legend(
+        handles,
+        names,
+        loc="center",
+        ncols=2,
+        fontsize=7,
+        handlelength=1.6,
+        columnspacing=1.0,
+        borderpad=0,
+    )

@@ -31,7 +31,15 @@ def draw_ends(axes: Axes, run: Result) -> None:
     places = np.arange(len(shared)) + 0.8 * np.array(shared)
     for arm, x in zip(run.arms.values(), places, strict=True):
         final, color = arm.numbers("test_loss"), _training.color(arm)
-        axes.plot([x] * len(final), final, "o", color=color, markersize=3, markeredgewidth=0, label=arm.name)
+        axes.plot(
+            [x] * len(final),
+            final,
+            "o",
+            color=color,
+            markersize=3,
+            markeredgewidth=0,
+            label=arm.name,
+        )
         axes.plot([x - 0.3, x + 0.3], [final.mean()] * 2, color=color, linewidth=1.6)
         if final.min() > top:
             axes.annotate(

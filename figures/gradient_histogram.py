@@ -17,7 +17,12 @@ from figures.results import ArmRecords, Result
 
 DATA = ("gradient_histogram",)
 FLUSHED, SUBNORMAL, NORMAL, OVERFLOWED = "#C8442B", "#F2B45A", "#2F6FA8", "#7A4A9E"
-CLASSES = ((-25, FLUSHED), (-14, SUBNORMAL), (16, NORMAL), (1000, OVERFLOWED))  # each up to 2^k, at scale 1
+CLASSES = (
+    (-25, FLUSHED),
+    (-14, SUBNORMAL),
+    (16, NORMAL),
+    (1000, OVERFLOWED),
+)  # each up to 2^k, at scale 1
 LOWEST, HIGHEST = -46, 20  # exponents shown
 FIRST = -149  # exponent of float32's lowest binade
 PEAK = 0.3  # share of the elements that reaches the next layer's line
@@ -48,8 +53,12 @@ PANELS = (
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.9)
     grid = figure.add_gridspec(2, len(PANELS), height_ratios=(3.9, 1.5))
-    axes = [[figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(2)]
-    for (ridges, errors), panel, letter in zip(zip(*axes, strict=True), PANELS, "abcd", strict=True):
+    axes = [
+        [figure.add_subplot(grid[row, column]) for column in range(len(PANELS))] for row in range(2)
+    ]
+    for (ridges, errors), panel, letter in zip(
+        zip(*axes, strict=True), PANELS, "abcd", strict=True
+    ):
         units = run.arm(panel.arm)
         draw_ridges(ridges, units)
         draw_windows(ridges, panel)
@@ -83,8 +92,20 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
             axes.bar(exponents[seen], heights[seen], bottom=-row, width=1, align="edge", color=colors[seen],
                      alpha=alpha, linewidth=0, label=f"{kind} {name}")  # fmt: skip
         axes.axhline(-row, color=_style.BLACK, linewidth=0.4)
-        axes.text(LOWEST, -row + 0.06, spoken(name), fontsize=SMALL, va="bottom", bbox=_style.CLEAR, zorder=0.5)
-    axes.set(xlim=(LOWEST, HIGHEST), ylim=(-len(names) - 0.1, 0.27 * len(names)), xlabel="size of an element, |g|")
+        axes.text(
+            LOWEST,
+            -row + 0.06,
+            spoken(name),
+            fontsize=SMALL,
+            va="bottom",
+            bbox=_style.CLEAR,
+            zorder=0.5,
+        )
+    axes.set(
+        xlim=(LOWEST, HIGHEST),
+        ylim=(-len(names) - 0.1, 0.27 * len(names)),
+        xlabel="size of an element, |g|",
+    )
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     _style.power_ticks(axes.xaxis, range(-40, 21, 20))
@@ -106,9 +127,15 @@ def draw_windows(axes: Axes, panel: Panel) -> None:
         low = LOWEST
         for edge, color in CLASSES:
             high = min(max(edge - shift, low), HIGHEST)
-            axes.add_patch(Rectangle((low, bottom), high - low, 0.035, color=color, linewidth=0, transform=across))
+            axes.add_patch(
+                Rectangle(
+                    (low, bottom), high - low, 0.035, color=color, linewidth=0, transform=across
+                )
+            )
             low = high
-        words = axes.text(place, bottom + 0.016, f"scale {_style.power_of_two(shift)}", transform=across)
+        words = axes.text(
+            place, bottom + 0.016, f"scale {_style.power_of_two(shift)}", transform=across
+        )
         words.set(color="white", fontsize=SMALL, ha="center", va="center")
     for edge, _ in CLASSES[:3]:
         axes.axvline(edge, ymax=0.94, color=_style.GREY, linewidth=0.5, linestyle=DOTTED, zorder=0)
@@ -120,17 +147,31 @@ def draw_errors(axes: Axes, units: ArmRecords) -> None:
     The bar says how far the backward pass and one rounding are apart at `BEARABLE`.
     """
     scales, crossings = np.array(units.first["log2_scales"]), []
-    for column, color, line in (("rounded_error", _style.BLACK, DOTTED), ("real_error", FLUSHED, "-")):
+    for column, color, line in (
+        ("rounded_error", _style.BLACK, DOTTED),
+        ("real_error", FLUSHED, "-"),
+    ):
         error = np.array([unit[column][-1] for unit in units])
         error[~np.isfinite(error)] = math.nan
         axes.semilogy(scales, error.T, color=color, linewidth=0.4, alpha=0.5, linestyle=line)
-        axes.semilogy(scales, np.exp(np.log(error).mean(axis=0)), color=color, linestyle=line, label=column)
+        axes.semilogy(
+            scales, np.exp(np.log(error).mean(axis=0)), color=color, linestyle=line, label=column
+        )
         crossings.append(float(np.mean([crossing(scales, row) for row in error])))
-    once, real = (line.get_ydata() for line in axes.lines if not str(line.get_label()).startswith("_"))
+    once, real = (
+        line.get_ydata() for line in axes.lines if not str(line.get_label()).startswith("_")
+    )
     axes.fill_between(scales, once, np.maximum(once, real), color=FLUSHED, alpha=0.15, linewidth=0)
     if np.isfinite(crossings).all():
         bits = f"{crossings[1] - crossings[0]:.0f} bits"
-        axes.plot(crossings, [BEARABLE] * 2, color=_style.BLACK, linewidth=2.2, solid_capstyle="butt", label="apart")
+        axes.plot(
+            crossings,
+            [BEARABLE] * 2,
+            color=_style.BLACK,
+            linewidth=2.2,
+            solid_capstyle="butt",
+            label="apart",
+        )
         axes.text(crossings[1] + 2.5, BEARABLE, bits, va="bottom", fontweight="bold")
     _style.power_ticks(axes.xaxis, range(-32, 25, 16))
     axes.set_yticks([1e-4, 1e-2, 1])
@@ -142,7 +183,11 @@ def crossing(scales: NDArray[np.int64], error: NDArray[np.float64]) -> float:
     """Return log2 of the scale at which the error has fallen to `BEARABLE`; NaN if it does not."""
     last = int(np.flatnonzero(error > BEARABLE)[-1:].sum())
     a, b = (math.log(error[i] / BEARABLE) for i in (last, min(last + 1, len(error) - 1)))
-    return float(scales[last] + (scales[last + 1] - scales[last]) * a / (a - b)) if b < 0 < a else math.nan
+    return (
+        float(scales[last] + (scales[last + 1] - scales[last]) * a / (a - b))
+        if b < 0 < a
+        else math.nan
+    )
 
 
 def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
@@ -152,9 +197,26 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
         (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[0], -16, "subnormal", "#B87400", "center"),
         (ridges[0], 5, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
     ):  # fmt: skip
-        panel.text(x, 0.98, word, color=color, fontsize=SMALL, ha=side, transform=panel.get_xaxis_transform())
+        panel.text(
+            x,
+            0.98,
+            word,
+            color=color,
+            fontsize=SMALL,
+            ha=side,
+            transform=panel.get_xaxis_transform(),
+        )
     for word, height, side in (("parameters", 0.36, "bottom"), ("activations", -0.1, "top")):
-        ridges[0].text(HIGHEST, height, word, color=_style.GREY, fontsize=SMALL, ha="right", va=side, bbox=_style.CLEAR)
+        ridges[0].text(
+            HIGHEST,
+            height,
+            word,
+            color=_style.GREY,
+            fontsize=SMALL,
+            ha="right",
+            va=side,
+            bbox=_style.CLEAR,
+        )
     errors[0].set_ylabel("relative error")
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")

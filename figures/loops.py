@@ -45,10 +45,16 @@ def draw_frameworks(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
             axes.text(x, y, word, ha="center", va="center", fontsize=6.5)
     axes.set(xlim=(-0.5, len(LAWS) - 0.5), ylim=(len(records) - 0.5, -0.5))
     axes.xaxis.set_ticks_position("top")
-    axes.set_xticks(range(len(LAWS)), [textwrap.fill(law.replace("_", " "), WIDTH) for law in LAWS], fontweight="bold")
+    axes.set_xticks(
+        range(len(LAWS)),
+        [textwrap.fill(law.replace("_", " "), WIDTH) for law in LAWS],
+        fontweight="bold",
+    )
     for name, color in zip(axes.get_xticklabels(), COLOR.values(), strict=True):
         name.set_color(color)
-    axes.set_yticks(range(len(records)), [f"{row['arm']}  {row['version'] or ''}" for row in records])
+    axes.set_yticks(
+        range(len(records)), [f"{row['arm']}  {row['version'] or ''}" for row in records]
+    )
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)

@@ -15,7 +15,13 @@ from figures.results import ArmRecords, Result
 
 DATA = ("overflow_storm",)
 # rate over the critical one -> colour
-STORMS = {0.25: _style.GREY, 0.5: _style.SKY, 0.8: _style.BLUE, 1.25: _style.ORANGE, 2.0: _style.VERMILION}
+STORMS = {
+    0.25: _style.GREY,
+    0.5: _style.SKY,
+    0.8: _style.BLUE,
+    1.25: _style.ORANGE,
+    2.0: _style.VERMILION,
+}
 DASHED = (0, (4, 2))
 
 
@@ -37,7 +43,10 @@ def cures(run: Result) -> list[tuple[ArmRecords, str, str, float, str]]:
     """Return the arms with a cure, each with a colour, a marker, where it stands, and its name."""
     floor = run.one(floor_log2=run.config["floor_log2"])
     short = run.one(growth_interval=run.config["short_interval"])
-    named = f"floor {_style.power_of_two(run.config['floor_log2'])}", f"G = {run.config['short_interval']}"
+    named = (
+        f"floor {_style.power_of_two(run.config['floor_log2'])}",
+        f"G = {run.config['short_interval']}",
+    )
     return [(floor, _style.GREEN, "s", 2.12, named[0]), (short, _style.PURPLE, "D", 2.24, named[1])]
 
 
@@ -49,7 +58,9 @@ def trajectory(record: Record) -> NDArray[np.float64]:
 
 def half_flushed(run: Result) -> float:
     """Return log2 of the highest scale at which half of a gradient's elements or more were 0."""
-    seen = [(trajectory(record)[:: record["every"]], np.array(record["zero"])) for record in run.records]
+    seen = [
+        (trajectory(record)[:: record["every"]], np.array(record["zero"])) for record in run.records
+    ]
     return float(max(log2[: len(zero)][zero >= 0.5].max(initial=-np.inf) for log2, zero in seen))
 
 
@@ -67,19 +78,39 @@ def draw_scales(axes: Axes, run: Result) -> None:
     axes.axhspan(bottom, half_flushed(run), color="#EFEFEF", linewidth=0, zorder=0)
     for ratio, color in STORMS.items():
         for line in lines[ratio]:
-            axes.step(np.arange(steps + 1), line, where="post", color=color, linewidth=0.6, label=f"{ratio:g}")
+            axes.step(
+                np.arange(steps + 1),
+                line,
+                where="post",
+                color=color,
+                linewidth=0.6,
+                label=f"{ratio:g}",
+            )
         unit = storm(run, ratio).first
         slope = theory.bad_step_drift(Rule(growth_interval=unit["interval"]), unit["rate"])
         if slope < 0:
             ends = [line[0], line[0] + slope * steps]
-            axes.plot([0, steps], ends, color=_style.BLACK, linestyle=DASHED, zorder=4, label=f"T8 {ratio:g}")
+            axes.plot(
+                [0, steps],
+                ends,
+                color=_style.BLACK,
+                linestyle=DASHED,
+                zorder=4,
+                label=f"T8 {ratio:g}",
+            )
     place = bottom
     for ratio in reversed(STORMS):
         end = float(np.mean([line[-1] for line in lines[ratio]]))
         place = max(end, place + 9)
         _style.label_right(axes, end, place, rf"${ratio:g}\,\lambda_c$", STORMS[ratio])
     _style.power_ticks(axes.yaxis, range(-80, 21, 20))
-    axes.text(0.02 * steps, bottom + 4, "most of the gradient is flushed to 0", color=_style.GREY, fontsize=7)
+    axes.text(
+        0.02 * steps,
+        bottom + 4,
+        "most of the gradient is flushed to 0",
+        color=_style.GREY,
+        fontsize=7,
+    )
     axes.text(0.02 * steps, bottom + 15, "dashed: T8", fontsize=7)
     axes.set(xlabel="step", ylim=(bottom, 28), xlim=(0, steps))
     _style.label_panel(axes, "a", f"Loss scale, {_style.seeds(run)}")
@@ -88,10 +119,16 @@ def draw_scales(axes: Axes, run: Result) -> None:
 def met(record: Record) -> float:
     """Return the share of steps that were bad in a run, over the critical rate of its growth interval."""
     steps = record["every"] * len(record["mean_losses"])
-    return float(len(record["bad"]) / steps / theory.critical_bad_rate(Rule(growth_interval=record["interval"])))
+    return float(
+        len(record["bad"])
+        / steps
+        / theory.critical_bad_rate(Rule(growth_interval=record["interval"]))
+    )
 
 
-def draw_storms(axes: Axes, run: Result, rate: Callable[[Record], float], measure: Callable[[Record], float]) -> None:
+def draw_storms(
+    axes: Axes, run: Result, rate: Callable[[Record], float], measure: Callable[[Record], float]
+) -> None:
     """Draw a dot per seed at its rate of bad batches over the critical one."""
     for ratio, color in STORMS.items():
         rows = storm(run, ratio).records
@@ -115,10 +152,20 @@ def draw_drift(axes: Axes, run: Result) -> None:
 
 def draw_final(axes: Axes, run: Result) -> None:
     """Draw a dot per seed, with the two cures beside the arm that they cure."""
-    draw_storms(axes, run, lambda row: float(row["settings"]["ratio"]), lambda row: float(row["test_loss"]))
+    draw_storms(
+        axes, run, lambda row: float(row["settings"]["ratio"]), lambda row: float(row["test_loss"])
+    )
     for arm, color, marker, place, text in cures(run):
         losses = arm.column("test_loss")
-        axes.plot([place] * len(arm), losses, marker, color=color, markersize=2.8, markeredgewidth=0, label=arm.name)
+        axes.plot(
+            [place] * len(arm),
+            losses,
+            marker,
+            color=color,
+            markersize=2.8,
+            markeredgewidth=0,
+            label=arm.name,
+        )
         height = arm.mean("test_loss") + (0.08 if marker == "s" else -0.08)
         _style.label_right(axes, height, height, text, color)
     axes.set(xlabel=r"rate that was set, $\lambda / \lambda_c$", xlim=(0, 2.4))

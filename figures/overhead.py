@@ -21,7 +21,9 @@ def plot(run: Result) -> Figure:
     (record,) = run.records
     rows = record["rows"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
-    for letter, axes, row in zip("abc", figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=False):
+    for letter, axes, row in zip(
+        "abc", figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=False
+    ):
         draw(axes, row)
         _style.label_panel(axes, letter, named(row["size"]))
     return figure
@@ -40,16 +42,31 @@ def draw(axes: Axes, row: Record) -> None:
         axes.bar(place, base, width=0.8, color=COLOR["bare"])
         axes.bar(place, middle - base, width=0.8, bottom=base, color=COLOR[arm.split()[0]])
         axes.vlines(place, min(times), max(times), color=_style.BLACK, linewidth=0.8)
-        axes.text(place, max(times), f"+{middle - base:.2g}", ha="center", va="bottom", fontsize=6.5)
+        axes.text(
+            place, max(times), f"+{middle - base:.2g}", ha="center", va="bottom", fontsize=6.5
+        )
     if "floor" in row["microseconds"]:
         floor, place = statistics.median(milliseconds(row, "floor")), BARS["ours clip"]
-        axes.hlines(floor, place - 0.4, place + 0.4, color=_style.BLACK, linestyles="dotted", linewidth=0.8)
+        axes.hlines(
+            floor, place - 0.4, place + 0.4, color=_style.BLACK, linestyles="dotted", linewidth=0.8
+        )
     axes.text(BARS["torch clip"], base / 2, "bare\nstep", ha="center", va="center", fontsize=6.5)
     axes.set_xticks(list(BARS.values()), [ticks(row, arm) for arm in BARS], linespacing=1.3)
     for place, kind in GROUPS:
-        axes.text(place, 1.0, kind, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=7)
+        axes.text(
+            place,
+            1.0,
+            kind,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="top",
+            fontsize=7,
+        )
     axes.tick_params(axis="x", length=0)
-    axes.set(ylabel="ms above the backward pass", ylim=(0, 1.25 * max(map(max, map(partial(milliseconds, row), BARS)))))
+    axes.set(
+        ylabel="ms above the backward pass",
+        ylim=(0, 1.25 * max(map(max, map(partial(milliseconds, row), BARS)))),
+    )
 
 
 def named(size: str) -> str:

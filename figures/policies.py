@@ -60,11 +60,24 @@ def draw_fall(axes: Axes, run: Result) -> None:
 def draw_column(axes: Axes, units: ArmRecords, key: str) -> None:
     """Draw a row per policy, a dot per seed; an arrow where the stream ended before the scale was back."""
     names = list(units.first["policies"])
-    values = [(y, name, value(record["policies"][name], key)) for y, name in enumerate(names) for record in units]
+    values = [
+        (y, name, value(record["policies"][name], key))
+        for y, name in enumerate(names)
+        for record in units
+    ]
     limit = (1.6 if key in TICKS else 1.12) * max(x for _, _, x in values if x is not None)
     for y, name, x in values:
         place, marker = (limit, ">") if x is None else (x, "o")
-        axes.plot(place, y, marker, color=_policies.color(name), markersize=3.2, alpha=0.75, clip_on=False, label=name)
+        axes.plot(
+            place,
+            y,
+            marker,
+            color=_policies.color(name),
+            markersize=3.2,
+            alpha=0.75,
+            clip_on=False,
+            label=name,
+        )
     _policies.prepare_rows(axes, names, TICKS.get(key))
     axes.set_xlim(0, limit)
 

@@ -20,7 +20,10 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.3)
     a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
     end = next(row for row in run.records if row["overflow_steps"])
-    start = max((row for row in run.records if row["replayed"] is not None), key=lambda row: len(row["step"]))
+    start = max(
+        (row for row in run.records if row["replayed"] is not None),
+        key=lambda row: len(row["step"]),
+    )
     draw_scales(a, end)
     _style.label_panel(a, "a", end["arm"])
     draw_scales(b, start)
@@ -32,12 +35,23 @@ def plot(run: Result) -> Figure:
 
 def draw_scales(axes: Axes, row: Record) -> None:
     """Draw the printed scales as dots on the machine's; ticks: the steps that the log calls overflows."""
-    axes.plot(row["step"], row["replayed"], color=_style.BLUE, drawstyle="steps-post", label="machine")
-    axes.plot(row["step"], row["log2_scale"], "o", color=_style.BLACK, markersize=3.5, label="printed")
+    axes.plot(
+        row["step"], row["replayed"], color=_style.BLUE, drawstyle="steps-post", label="machine"
+    )
+    axes.plot(
+        row["step"], row["log2_scale"], "o", color=_style.BLACK, markersize=3.5, label="printed"
+    )
     named = row["overflow_steps"] or ()
     low = min(row["log2_scale"]) - 1
     if named:
-        axes.plot(named, [low] * len(named), "|", color=_style.CLASS["overflow"], markersize=6, label="overflow")
+        axes.plot(
+            named,
+            [low] * len(named),
+            "|",
+            color=_style.CLASS["overflow"],
+            markersize=6,
+            label="overflow",
+        )
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.ticklabel_format(axis="x", useOffset=False)
     _style.power_ticks(axes.yaxis, range(int(low) + 1, int(max(row["log2_scale"])) + 1, 2))

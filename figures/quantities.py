@@ -18,7 +18,9 @@ from figures.results import ArmRecords, Result
 
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
-STUDENT = dict(zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True))
+STUDENT = dict(
+    zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True)
+)
 # by sample: the 97.5 % quantile of Student's t
 BROKEN = ("failed",)  # of the atlas's outcomes
 
@@ -58,7 +60,9 @@ def ratios(run: Result, which: str, size: str) -> list[float]:
 
 def exact_errors(run: Result) -> list[float]:
     """Return the errors of what the theorems say exactly."""
-    return [held["error"] for row in run.records for held in row["held"] if held["tolerance"] == EXACT]
+    return [
+        held["error"] for row in run.records for held in row["held"] if held["tolerance"] == EXACT
+    ]
 
 
 def real_steps(run: Result) -> int:
@@ -84,7 +88,9 @@ def real_level_z(run: Result, interval: int) -> float:
     return _together(levels_above(run, interval))
 
 
-def skips_above(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> list[tuple[float, float]]:
+def skips_above(
+    run: Result, interval: int, ceilings: str = "", *, bound: bool = False
+) -> list[tuple[float, float]]:
     """Return per seed how many more steps were skipped than the law says, and their standard deviation.
 
     The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
@@ -92,7 +98,10 @@ def skips_above(run: Result, interval: int, ceilings: str = "", *, bound: bool =
     steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
     laws = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
     return [
-        (skipped - steps * (limit if bound else t3(law, interval)[0]), _scatter(tuple(law.items()), interval, steps)[0])
+        (
+            skipped - steps * (limit if bound else t3(law, interval)[0]),
+            _scatter(tuple(law.items()), interval, steps)[0],
+        )
         for skipped, law in zip(run.arm(f"G={interval}").column("skipped"), laws, strict=True)
     ]
 
@@ -101,7 +110,10 @@ def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
     """Return per seed by how many bits the mean log2 scale lies above T3's, and its standard deviation."""
     arm, steps = run.arm(f"G={interval}"), real_steps(run)
     return [
-        (fmean(own.keys(), own.values()) - t3(law, interval)[1], _scatter(tuple(law.items()), interval, steps)[1])
+        (
+            fmean(own.keys(), own.values()) - t3(law, interval)[1],
+            _scatter(tuple(law.items()), interval, steps)[1],
+        )
         for own, law in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
     ]
 
@@ -122,10 +134,14 @@ def forecast_error(run: Result, interval: int) -> float:
 
 
 @cache
-def _scatter(ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200) -> tuple[float, float]:
+def _scatter(
+    ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200
+) -> tuple[float, float]:
     """Return the standard deviations of skipped steps and mean log2 scale of `runs` of `steps`, one after another."""
     levels, weights = np.array(ceilings, dtype=np.float64).T
-    drawn = np.random.default_rng(0).choice(levels, size=(runs + 1) * steps, p=weights / weights.sum())
+    drawn = np.random.default_rng(0).choice(
+        levels, size=(runs + 1) * steps, p=weights / weights.sum()
+    )
     rule = Rule(2.0 ** max(levels), growth_interval=interval)
     played = replay_ceilings(rule, np.exp2(drawn))
     skipped = np.bincount(played.skipped // steps, minlength=runs + 1)
@@ -155,10 +171,15 @@ def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
     ]
     way = operator.itemgetter("cut", "optimizer", "loop")
     refused = {
-        way(cell) for cell in cells if cell["scaler"] == "none" and any(rank["raised"] for rank in cell["ranks"])
+        way(cell)
+        for cell in cells
+        if cell["scaler"] == "none" and any(rank["raised"] for rank in cell["ranks"])
     }
     asked = (cell for cell in cells if cell["scaler"] == scaler and way(cell) not in refused)
-    return [{**cell, "outcome": rank_outcome(cell["ranks"], overflow=cell["overflow"] != "none")} for cell in asked]
+    return [
+        {**cell, "outcome": rank_outcome(cell["ranks"], overflow=cell["overflow"] != "none")}
+        for cell in asked
+    ]
 
 
 def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
@@ -172,7 +193,9 @@ def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
         return "raised" if finite else "raised infinite"
     if not finite:
         return "infinite"
-    first, *others = ({name: rank[name] for name in ("moved", "counted", "scale")} for rank in ranks)
+    first, *others = (
+        {name: rank[name] for name in ("moved", "counted", "scale")} for rank in ranks
+    )
     if any(other != first for other in others):
         return "parted"
     return "right" if first["moved"] != overflow else "wrong"
@@ -181,17 +204,27 @@ def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
 def rank_wrong(run: Result, scaler: str, outcome: str = "") -> list[dict[str, Any]]:
     """Return the cells that did not go right, or those with one outcome."""
     cells = rank_cells(run, scaler)
-    return [cell for cell in cells if (cell["outcome"] == outcome if outcome else cell["outcome"] != "right")]
+    return [
+        cell
+        for cell in cells
+        if (cell["outcome"] == outcome if outcome else cell["outcome"] != "right")
+    ]
 
 
 def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
     """Return the columns of each rank, per seed and way to train."""
-    return [each["ranks"] for row in run.records for each in row["runs"] if each["scaler"] == scaler]
+    return [
+        each["ranks"] for row in run.records for each in row["runs"] if each["scaler"] == scaler
+    ]
 
 
 def parted_runs(run: Result) -> list[list[dict[str, Any]]]:
     """Return the runs with torch's sharded scaler in which the scales of the two ranks part."""
-    return [ranks for ranks in rank_runs(run, "torch") if ranks[0]["scale_changes"] != ranks[1]["scale_changes"]]
+    return [
+        ranks
+        for ranks in rank_runs(run, "torch")
+        if ranks[0]["scale_changes"] != ranks[1]["scale_changes"]
+    ]
 
 
 def leading(row: Mapping[str, Sequence[int]]) -> int:
@@ -268,8 +301,15 @@ def policy_room(run: Result, name: str) -> float:
 
 def late_losses(run: Result) -> list[float]:
     """Return by how much each run with a late scale ends above the run of its policy and seed that is in time."""
-    pairs = [(f"{p} k={k}", f"{p} k=0") for p in ("cumulative", "deduplicated", "probe") for k in (1, 2, 4)]
-    columns = [(run.arm(late).column("final_loss"), run.arm(timely).column("final_loss")) for late, timely in pairs]
+    pairs = [
+        (f"{p} k={k}", f"{p} k=0")
+        for p in ("cumulative", "deduplicated", "probe")
+        for k in (1, 2, 4)
+    ]
+    columns = [
+        (run.arm(late).column("final_loss"), run.arm(timely).column("final_loss"))
+        for late, timely in pairs
+    ]
     return [a - b for late, timely in columns for a, b in zip(late, timely, strict=True)]
 
 

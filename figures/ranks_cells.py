@@ -31,12 +31,31 @@ def plot(run: Result) -> Figure:
     cells = q.rank_cells(run, "torch")
     figure = _style.new_figure(_style.TWO_COLUMNS, 1.5)
     cuts = run.config["cuts"]
-    for letter, axes, cut in zip("abcd", figure.subplots(1, len(cuts), sharey=True), cuts, strict=True):
+    for letter, axes, cut in zip(
+        "abcd", figure.subplots(1, len(cuts), sharey=True), cuts, strict=True
+    ):
         draw(axes, cells, cut)
         _style.label_panel(axes, letter, {"plain": "plain shards"}.get(cut, cut))
-    patches = [Patch(color=color, label=f"{letter}  {words}".strip()) for letter, color, words in LOOK.values()]
-    patches.append(Patch(facecolor="white", edgecolor="#9A9A9A", hatch="////", label="raises even without a scaler"))
-    figure.legend(handles=patches, loc="outside lower left", ncols=3, labelspacing=0.3, borderpad=0, borderaxespad=0.2)
+    patches = [
+        Patch(color=color, label=f"{letter}  {words}".strip())
+        for letter, color, words in LOOK.values()
+    ]
+    patches.append(
+        Patch(
+            facecolor="white",
+            edgecolor="#9A9A9A",
+            hatch="////",
+            label="raises even without a scaler",
+        )
+    )
+    figure.legend(
+        handles=patches,
+        loc="outside lower left",
+        ncols=3,
+        labelspacing=0.3,
+        borderpad=0,
+        borderaxespad=0.2,
+    )
     return figure
 
 
@@ -54,12 +73,20 @@ def draw(axes: Axes, cells: Sequence[dict[str, Any]], cut: str) -> None:
     for (x, column), (y, row) in product(zip(left, columns, strict=True), enumerate(rows)):
         corner = (x - 0.46, y - 0.46)
         if (*column, *row) not in found:
-            axes.add_patch(Rectangle(corner, 0.92, 0.92, facecolor="white", edgecolor="#9A9A9A", hatch="////", lw=0))
+            axes.add_patch(
+                Rectangle(
+                    corner, 0.92, 0.92, facecolor="white", edgecolor="#9A9A9A", hatch="////", lw=0
+                )
+            )
             continue
         letter, color, _ = LOOK[found[*column, *row]]
         axes.add_patch(Rectangle(corner, 0.92, 0.92, color=color, linewidth=0))
         axes.text(x, y, letter, ha="center", va="center", fontsize=7)
-    axes.set(xlim=(-0.6, left[-1] + 0.6), ylim=(len(rows) - 0.4, -0.6), xlabel="with unscale_   |   without")
+    axes.set(
+        xlim=(-0.6, left[-1] + 0.6),
+        ylim=(len(rows) - 0.4, -0.6),
+        xlabel="with unscale_   |   without",
+    )
     axes.set_xticks(left, [{"none": "–"}.get(who, who.removeprefix("rank ")) for _, who in columns])
     axes.set_yticks(range(len(rows)), [" ".join(row) for row in rows])
     axes.tick_params(length=0, labelsize=7, pad=1)

@@ -47,7 +47,11 @@ def plot(run: Result) -> Figure:
     row_of_axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for letter, axes, (way, title) in zip("ab", row_of_axes, WAYS.items(), strict=True):
         for row in run.records[::-1]:
-            draw(axes, {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way}, row)
+            draw(
+                axes,
+                {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way},
+                row,
+            )
         mark_planted(axes, run)
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda log2, _: _style.power_of_two(log2)))
@@ -73,13 +77,18 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None
         axes.step(range(len(scales)), scales, where="post", **shown)
         if (start := lost(columns)) is not None:
             axes.plot(
-                start, scales[start], zorder=5, **CROSS if first else {**CROSS, "markersize": 4, "markeredgewidth": 1}
+                start,
+                scales[start],
+                zorder=5,
+                **CROSS if first else {**CROSS, "markersize": 4, "markeredgewidth": 1},
             )
 
 
 def lost(columns: Record) -> int | None:
     """Return the step from which on parameters are not finite, or the loss where they stay so."""
-    steps = columns["not_finite"] or [step for step, loss in enumerate(columns["loss"]) if isnan(loss)]
+    steps = columns["not_finite"] or [
+        step for step, loss in enumerate(columns["loss"]) if isnan(loss)
+    ]
     return int(steps[0]) if steps else None
 
 
@@ -91,7 +100,9 @@ def label(scaler: str, rank: int) -> str:
 def mark_planted(axes: Axes, run: Result) -> None:
     """Draw a line where an element was made inf, named by the rank."""
     for name, text in PLANTED.items():
-        axes.axvline(run.config[name], color=_style.GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
+        axes.axvline(
+            run.config[name], color=_style.GREY, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0
+        )
         axes.text(
             run.config[name],
             1.0,

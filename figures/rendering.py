@@ -27,7 +27,10 @@ def render(stem: str, folder: Path, *data: Path) -> list[Path]:
     with _style.style(), uncollected():
         figure = draw(stem, *data)
         name = stem if data[0].name == "cpu" else f"{stem}.{data[0].name}"
-        return [_style.save(figure, folder, name), *write_page(stem, folder / f"{name}.html", *data)]
+        return [
+            _style.save(figure, folder, name),
+            *write_page(stem, folder / f"{name}.html", *data),
+        ]
 
 
 def render_pdf(stem: str, folder: Path, *data: Path) -> Path:
@@ -41,13 +44,18 @@ def write_page(stem: str, path: Path, *data: Path) -> list[Path]:
     module = importlib.import_module(f"figures.{stem}")
     if not hasattr(module, "page"):
         return []
-    path.write_text(module.page(*[results.load(name, *data) for name in module.DATA]), encoding="utf-8")
+    path.write_text(
+        module.page(*[results.load(name, *data) for name in module.DATA]), encoding="utf-8"
+    )
     return [path]
 
 
 def draw(stem: str, *data: Path) -> Figure:
     """Return one figure, with the name of the device in its corner."""
-    return draw_results(stem, [results.load(name, *data) for name in importlib.import_module(f"figures.{stem}").DATA])
+    return draw_results(
+        stem,
+        [results.load(name, *data) for name in importlib.import_module(f"figures.{stem}").DATA],
+    )
 
 
 def draw_results(stem: str, runs: Sequence[Result]) -> Figure:
@@ -74,7 +82,9 @@ def render_file(stem: str, file: Path, folder: Path) -> Path:
             figure = draw_results(stem, runs)
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             reason = f"{type(error).__name__}: {error.args[0] if error.args else error}"
-            raise ValueError(f"{file}: {stem} needs what it lacks; expected the default's arms; {reason}") from error
+            raise ValueError(
+                f"{file}: {stem} needs what it lacks; expected the default's arms; {reason}"
+            ) from error
         return _style.save(figure, folder, file.stem)
 
 

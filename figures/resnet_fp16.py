@@ -16,7 +16,10 @@ SHARE = ("fp32", "unscaled", "dynamic")
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 1.2))
-    top, bottom = halves[0].subgridspec(1, 3), halves[1].subgridspec(1, 3, width_ratios=(1.5, 1.2, 1))
+    top, bottom = (
+        halves[0].subgridspec(1, 3),
+        halves[1].subgridspec(1, 3, width_ratios=(1.5, 1.2, 1)),
+    )
     a, b, c = (figure.add_subplot(top[column]) for column in range(3))
     d, e = (figure.add_subplot(bottom[column]) for column in range(2))
     f = figure.add_subplot(bottom[2], sharey=e)
@@ -38,7 +41,10 @@ def plot(run: Result) -> Figure:
 
 def rows_of(axes: Axes, run: Result) -> dict[str, float]:
     """Return each arm's height, the first on top; the arms of the global batch stand apart."""
-    places = {name: n + 0.9 * (arm.settings["loss"] == "share") for n, (name, arm) in enumerate(run.arms.items())}
+    places = {
+        name: n + 0.9 * (arm.settings["loss"] == "share")
+        for n, (name, arm) in enumerate(run.arms.items())
+    }
     axes.set_yticks(list(places.values()), [_training.long_name(arm) for arm in run.arms.values()])
     axes.set_ylim(max(places.values()) + 0.6, -0.6)
     _style.draw_rows(axes)
@@ -50,7 +56,16 @@ def draw_column(axes: Axes, run: Result, values: Callable[[ArmRecords], Array]) 
     axes.set_xscale("log")
     for name, y in rows_of(axes, run).items():
         x, color = values(run.arm(name)), _training.color(run.arm(name))
-        axes.plot(x, [y] * len(x), "o", color=color, markersize=3, markeredgewidth=0, alpha=0.8, label=name)
+        axes.plot(
+            x,
+            [y] * len(x),
+            "o",
+            color=color,
+            markersize=3,
+            markeredgewidth=0,
+            alpha=0.8,
+            label=name,
+        )
         axes.plot([x.mean()] * 2, [y - 0.32, y + 0.32], color=color, linewidth=1.4)
 
 
@@ -73,8 +88,12 @@ def draw_wrong(axes: Axes, run: Result) -> None:
     for name, y in rows_of(axes, run).items():
         skips = run.arm(name).skips()
         if any(skips):
-            _style.label_right(axes, y, y, " ".join(map(str, skips)), _training.color(run.arm(name)))
-    axes.annotate("skips", (1.02, 1.0), xycoords="axes fraction", color=_style.GREY, fontsize=7, va="bottom")
+            _style.label_right(
+                axes, y, y, " ".join(map(str, skips)), _training.color(run.arm(name))
+            )
+    axes.annotate(
+        "skips", (1.02, 1.0), xycoords="axes fraction", color=_style.GREY, fontsize=7, va="bottom"
+    )
     _style.number_ticks(axes.xaxis, [3, 10, 30, 100])
     _style.label_panel(axes, "f", "Errors")
     axes.set(xlabel="test images wrong (%)", xlim=(1.5, 110))

@@ -89,7 +89,9 @@ class ArmRecords:
         Args:
             steps: the length of a run; by default that of the recorded loss.
         """
-        return np.array([in_force(r["scale_changes"], steps or len(r["loss"])) for r in self.records])
+        return np.array(
+            [in_force(r["scale_changes"], steps or len(r["loss"])) for r in self.records]
+        )
 
     def skips(self) -> list[int]:
         """Return how many steps each seed skipped."""
@@ -121,7 +123,10 @@ class ArmRecords:
 
     def zero_by_layer(self, step: int) -> Array:
         """Return the share of elements that fp16 made zero at one counted step, (seeds, layers)."""
-        rows = [np.array(r["zero"])[r["counted_steps"].index(step)] / np.array(r["elements"]) for r in self.records]
+        rows = [
+            np.array(r["zero"])[r["counted_steps"].index(step)] / np.array(r["elements"])
+            for r in self.records
+        ]
         return np.array(rows, dtype=np.float64)
 
 
@@ -154,11 +159,17 @@ class Result:
 
     def where(self, **settings: Setting) -> tuple[ArmRecords, ...]:
         """Return the arms that have all of these settings, in the order of the file."""
-        wanted = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}
+        wanted = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in settings.items()
+        }
         return tuple(
             arm
             for arm in self.arms.values()
-            if all(name in arm.settings and arm.settings[name] == value for name, value in wanted.items())
+            if all(
+                name in arm.settings and arm.settings[name] == value
+                for name, value in wanted.items()
+            )
         )
 
     def one(self, **settings: Setting) -> ArmRecords:
@@ -169,7 +180,9 @@ class Result:
         """
         found = self.where(**settings)
         if len(found) != 1:
-            raise KeyError(f"{self.path}: {settings}: expected one arm, {len(found)} have these settings")
+            raise KeyError(
+                f"{self.path}: {settings}: expected one arm, {len(found)} have these settings"
+            )
         return found[0]
 
     @property
@@ -231,10 +244,20 @@ def traces(folder: Path = TRACES) -> Result:
         FileNotFoundError: there are none.
     """
     found = tuple(
-        {"system": t.system, "sequence": t.sequence, "updates": len(t.found_inf), "repeated": t.mismatch() is None}
+        {
+            "system": t.system,
+            "sequence": t.sequence,
+            "updates": len(t.found_inf),
+            "repeated": t.mismatch() is None,
+        }
         for t in trace.read(folder / "recorded.jsonl.gz")
     )
-    origin: Record = {"script": "tests/core/test_trace.py", "device": {"name": "any"}, "seeds": [], "commit": None}
+    origin: Record = {
+        "script": "tests/core/test_trace.py",
+        "device": {"name": "any"},
+        "seeds": [],
+        "commit": None,
+    }
     return Result("traces", folder, origin, found)
 
 
@@ -249,7 +272,9 @@ def read(path: Path, *stems: str) -> Result:
     provenance, rows = _records(path, now.st_mtime_ns, now.st_size)
     made = Path(provenance.get("script", "")).stem
     if made not in stems:
-        raise ValueError(f"{path}: made by {made or 'nothing'}; expected data of {' or '.join(stems) or 'nothing'}")
+        raise ValueError(
+            f"{path}: made by {made or 'nothing'}; expected data of {' or '.join(stems) or 'nothing'}"
+        )
     return Result(made, path, provenance, rows)
 
 
@@ -263,7 +288,10 @@ def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:
     """Return the folders of the devices that have these data files: the CPU's always, cards' where none is missing."""
     cards = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("cpu"))
     others = sorted(cards) if stems else []
-    return [root / "cpu", *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems))]
+    return [
+        root / "cpu",
+        *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems)),
+    ]
 
 
 def processors(root: Path = DATA) -> list[Path]:
@@ -274,7 +302,9 @@ def processors(root: Path = DATA) -> list[Path]:
 def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:
     """Return the value at each step, (steps,), from the pairs (step, value) at which it changes."""
     starts, values = zip(*changes, strict=True)
-    return np.repeat(np.array(values, dtype=np.float64), np.diff([*(int(start) for start in starts), steps]))
+    return np.repeat(
+        np.array(values, dtype=np.float64), np.diff([*(int(start) for start in starts), steps])
+    )
 
 
 def log2(scales: Array, zero: float) -> Array:

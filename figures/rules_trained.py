@@ -48,7 +48,11 @@ def values(run: Result, arm: ArmRecords, key: str) -> Array | None:
         return None
     if key == "final_loss":
         return q.more_loss(run, arm.name)
-    return 100 * arm.numbers("skip_rate") if key == "skip_rate" else arm.numbers(key)[:, 0] * (1, 100)[key == "zero"]
+    return (
+        100 * arm.numbers("skip_rate")
+        if key == "skip_rate"
+        else arm.numbers(key)[:, 0] * (1, 100)[key == "zero"]
+    )
 
 
 def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None:
@@ -61,4 +65,6 @@ def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None
     mean = float(numbers.mean())
     axes.plot([mean, mean], [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False)
     half = q.half_width(numbers)
-    axes.plot([mean - half, mean + half], [y, y], color=color, linewidth=1.2, label=f"{arm.name} interval")
+    axes.plot(
+        [mean - half, mean + half], [y, y], color=color, linewidth=1.2, label=f"{arm.name} interval"
+    )

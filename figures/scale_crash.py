@@ -36,8 +36,19 @@ def draw_scales(axes: Axes, run: Result) -> None:
     for lr, (arm, color) in rates(run).items():
         for scale in arm.scales():
             log2 = results.log2(scale, zero=2.0 * BOTTOM)
-            axes.step(np.arange(len(log2)), log2, where="post", color=color, linewidth=0.9, label=f"{lr:g}")
-    limits = {"fp16 max": FP16.max_finite, "fp16 min": FP16.smallest_subnormal, "fp32 min": SMALLEST_FLOAT32}
+            axes.step(
+                np.arange(len(log2)),
+                log2,
+                where="post",
+                color=color,
+                linewidth=0.9,
+                label=f"{lr:g}",
+            )
+    limits = {
+        "fp16 max": FP16.max_finite,
+        "fp16 min": FP16.smallest_subnormal,
+        "fp32 min": SMALLEST_FLOAT32,
+    }
     for name, limit in limits.items():
         _style.limit_line(axes, math.log2(limit), name)
     _style.power_ticks(axes.yaxis, range(0, -151, -50))
@@ -58,7 +69,9 @@ def draw_skips(axes: Axes, run: Result) -> None:
                 axes.barh(row, steps - crash, left=crash, height=0.76, color=color, linewidth=0)
             row += 1
         centres.append(row - (len(units) + 1) / 2)
-        _style.label_right(axes, centres[-1], centres[-1], f"{units.known('crash_step')} of {len(units)}", color)
+        _style.label_right(
+            axes, centres[-1], centres[-1], f"{units.known('crash_step')} of {len(units)}", color
+        )
         row += 0.8
     axes.set_yticks(centres, [f"{lr:g}" for lr in rates(run)])
     axes.tick_params(axis="y", length=0)
@@ -78,7 +91,9 @@ def draw_streams(axes: Axes, run: Result) -> None:
             end = len(stream) if record["crash_step"] is None else record["crash_step"]
             axes.plot(steps[:end], stream[:end], color=color, linewidth=0.8, label=precision)
             if end < len(stream):
-                axes.plot(steps[end - 1], stream[end - 1], "x", color=color, markersize=4, label="crash")
+                axes.plot(
+                    steps[end - 1], stream[end - 1], "x", color=color, markersize=4, label="crash"
+                )
     axes.set_yscale("log")
     axes.text(12, 1e11, "fp32", color=_style.BLACK, fontsize=7)
     axes.text(64, 8, "fp16, up to the crash", color=crash_color, fontsize=7)

@@ -56,7 +56,10 @@ def main() -> int:
     """Return the exit status."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        print(f"screenshot: no {', '.join(BROWSERS)}: expected one; apt-get install chromium", file=sys.stderr)
+        print(
+            f"screenshot: no {', '.join(BROWSERS)}: expected one; apt-get install chromium",
+            file=sys.stderr,
+        )
         return 1
     take(browser, PICTURE)
     print(f"screenshot: {PICTURE}")

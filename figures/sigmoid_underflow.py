@@ -43,12 +43,19 @@ def draw_losses(axes: Axes, arms: Sequence[ArmRecords]) -> None:
         loss = arm.loss_blocks(BLOCK)
         steps = (np.arange(loss.shape[1]) + 0.5) * BLOCK
         color = _training.color(arm)
-        axes.fill_between(steps, loss.min(axis=0), loss.max(axis=0), color=color, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            steps, loss.min(axis=0), loss.max(axis=0), color=color, alpha=0.18, linewidth=0
+        )
         axes.plot(steps, np.median(loss, axis=0), color=color, label=arm.name)
         ends.append(float(np.median(loss[:, -1])))
     _style.name_ends(axes, ends, 0.2, map(_training.name, arms), map(_training.color, arms))
     _style.label_panel(axes, "a", "Training loss")
-    axes.set(xlabel="step", ylabel="cross entropy (nats)", ylim=(0, 2.6), xlim=(0, len(arms[0].first["loss"])))
+    axes.set(
+        xlabel="step",
+        ylabel="cross entropy (nats)",
+        ylim=(0, 2.6),
+        xlim=(0, len(arms[0].first["loss"])),
+    )
 
 
 def draw_cliffs(axes: Axes, run: Result) -> None:
@@ -60,11 +67,21 @@ def draw_cliffs(axes: Axes, run: Result) -> None:
             axes.axvline((before + after) / 2, color=_style.GREY, linewidth=0.4)
     for arm, x in zip(arms, places, strict=True):
         final, color = arm.column("train_loss"), _training.color(arm)
-        axes.plot([x] * len(final), final, "o", color=color, markersize=3, markeredgewidth=0, label=arm.name)
+        axes.plot(
+            [x] * len(final),
+            final,
+            "o",
+            color=color,
+            markersize=3,
+            markeredgewidth=0,
+            label=arm.name,
+        )
         axes.plot([x - 0.3, x + 0.3], [np.mean(final)] * 2, color=color, linewidth=1.6)
     axes.set_xticks(places, [tick_label(arm) for arm in arms])
     for text, roles in (("fixed scale", ("unscaled", "fixed")), ("dynamic, G", ("dynamic",))):
-        mine = [place for arm, place in zip(arms, places, strict=True) if _training.role(arm) in roles]
+        mine = [
+            place for arm, place in zip(arms, places, strict=True) if _training.role(arm) in roles
+        ]
         axes.annotate(
             text, ((mine[0] + mine[-1]) / 2, 0), xycoords=("data", "axes fraction"), xytext=(0, -17),
             textcoords="offset points", ha="center", va="top", annotation_clip=False,
@@ -94,11 +111,22 @@ def draw_scales(axes: Axes, arms: Sequence[ArmRecords]) -> None:
         color = _training.color(arm)
         for record, line in zip(arm, np.log2(arm.scales()), strict=True):
             if record is not arm.records[-1]:
-                axes.step(np.arange(len(line)), line, where="post", color=color, linewidth=0.4, alpha=0.45)
+                axes.step(
+                    np.arange(len(line)), line, where="post", color=color, linewidth=0.4, alpha=0.45
+                )
                 continue
-            axes.step(np.arange(len(line)), line, where="post", color=color, label=arm.name, zorder=3)
+            axes.step(
+                np.arange(len(line)), line, where="post", color=color, label=arm.name, zorder=3
+            )
             skips, height = record["found_inf"], 11.35 - 0.85 * row
-            axes.plot(skips, [height] * len(skips), "|", color=color, markersize=4.5, label=f"skips {arm.name}")
+            axes.plot(
+                skips,
+                [height] * len(skips),
+                "|",
+                color=color,
+                markersize=4.5,
+                label=f"skips {arm.name}",
+            )
             _style.label_right(axes, height, height, _training.long_name(arm, " = "), color)
     axes.text(12, 11.9, "skipped steps", fontsize=7, color=_style.GREY, va="bottom")
     _style.power_ticks(axes.yaxis, range(14, 21, 2))
@@ -111,10 +139,21 @@ def draw_classes(axes: Axes, units: ArmRecords, every: int) -> None:
     steps, share = units.shares(every, block=4)
     names = ("zero", "subnormal", "normal")
     colors = [_style.CLASS[name] for name in names]
-    axes.stackplot(steps, [100 * share[name] for name in names], colors=colors, linewidth=0, labels=names)
+    axes.stackplot(
+        steps, [100 * share[name] for name in names], colors=colors, linewidth=0, labels=names
+    )
     skips = units.records[-1]["found_inf"]
-    axes.plot(skips, [104] * len(skips), "|", color=_style.CLASS["overflow"], markersize=4.5, label="overflow")
-    axes.set(xlabel="step", ylabel="elements (%)", xlim=(0, len(units.first["loss"])), ylim=(0, 108))
+    axes.plot(
+        skips,
+        [104] * len(skips),
+        "|",
+        color=_style.CLASS["overflow"],
+        markersize=4.5,
+        label="overflow",
+    )
+    axes.set(
+        xlabel="step", ylabel="elements (%)", xlim=(0, len(units.first["loss"])), ylim=(0, 108)
+    )
     axes.set_yticks(range(0, 101, 25))
 
 
@@ -125,11 +164,15 @@ def name_classes(unscaled: Axes, dynamic: Axes) -> None:
     unscaled.text(12, 101, "normal", color=_style.GREY, va="bottom", fontsize=7)
     dynamic.text(600, 50, "normal", color="black", ha="center", va="center")
     line = {"arrowstyle": "-", "linewidth": 0.5}
-    dynamic.annotate("zero (blank pixels)", (600, 2), (600, 20), ha="center", fontsize=7, arrowprops=line)
+    dynamic.annotate(
+        "zero (blank pixels)", (600, 2), (600, 20), ha="center", fontsize=7, arrowprops=line
+    )
     _style.label_right(dynamic, 104, 104, "overflow", _style.CLASS["overflow"])
 
 
-def draw_layers(axes: Axes, unscaled: ArmRecords, dynamic: ArmRecords, steps: tuple[int, int, int]) -> None:
+def draw_layers(
+    axes: Axes, unscaled: ArmRecords, dynamic: ArmRecords, steps: tuple[int, int, int]
+) -> None:
     """Draw the share flushed to zero in each layer, seeds averaged: unscaled at three times, dynamic at the last."""
     color = _training.color(unscaled)
     layers = np.arange(1, len(unscaled.first["elements"]) + 1)

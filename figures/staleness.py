@@ -51,7 +51,9 @@ def draw_standing(axes: Axes, rows: Sequence[Record], key: str, factor: float) -
     for place, (policy, color) in enumerate(COLOR.items()):
         mine = [row for row in rows if row["policy"] == policy]
         depths = [row["k"] for row in mine]
-        predicted, measured = ([factor * row[key] for row in found] for found in ([r["predicted"] for r in mine], mine))
+        predicted, measured = (
+            [factor * row[key] for row in found] for found in ([r["predicted"] for r in mine], mine)
+        )
         axes.plot(depths, predicted, color=color, linewidth=0.9, label=f"{policy} T5")
         axes.plot(depths, measured, MARKER[policy], color=color, markersize=6 - 1.5 * place, markerfacecolor="white",
                   markeredgewidth=1.0, label=policy, clip_on=False)  # fmt: skip
@@ -65,7 +67,9 @@ def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, facto
         values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
         shift = 0.09 * (place - 1)
         x = np.repeat(np.array(depths, dtype=float)[:, None] + shift, values.shape[1], axis=1)
-        axes.plot(x, values, MARKER[policy], color=color, markersize=2.5, markeredgewidth=0, clip_on=False)
+        axes.plot(
+            x, values, MARKER[policy], color=color, markersize=2.5, markeredgewidth=0, clip_on=False
+        )
         axes.plot(x[:, 0], values.mean(axis=1), color=color, linewidth=0.9, label=f"{policy} mean")
     axes.set_ylim(0, None)
 
@@ -78,6 +82,20 @@ def value(record: Record, key: str) -> float:
 def label(axes: Axes, rows: Sequence[Record]) -> None:
     """Name the policies once, where they are apart."""
     last = {row["policy"]: 100 * row["predicted"]["skip_rate"] for row in rows}
-    axes.text(2.3, 0.82 * last["deduplicated"], "deduplicated", color=COLOR["deduplicated"], fontsize=7, ha="right")
-    axes.text(4.2, last["cumulative"] + 1.1, "cumulative", color=COLOR["cumulative"], fontsize=7, ha="right")
+    axes.text(
+        2.3,
+        0.82 * last["deduplicated"],
+        "deduplicated",
+        color=COLOR["deduplicated"],
+        fontsize=7,
+        ha="right",
+    )
+    axes.text(
+        4.2,
+        last["cumulative"] + 1.1,
+        "cumulative",
+        color=COLOR["cumulative"],
+        fontsize=7,
+        ha="right",
+    )
     axes.text(4.2, last["probe"] - 1.6, "probe", color=COLOR["probe"], fontsize=7, ha="right")

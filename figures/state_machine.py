@@ -58,7 +58,12 @@ def plot() -> Figure:
 def draw_edge(axes: Axes, before: State, after: State, found_inf: bool) -> None:
     """Draw a clean step in blue, an overflow in orange, and a loop where a state leads to itself."""
     (x0, y0), (x1, y1) = place(before), place(after)
-    start, end, bend, shrink = (x0, y0), (x1, y1), curvature(x0, y0, x1, y1, found_inf=found_inf), RADIUS
+    start, end, bend, shrink = (
+        (x0, y0),
+        (x1, y1),
+        curvature(x0, y0, x1, y1, found_inf=found_inf),
+        RADIUS,
+    )
     if before == after:  # from rim to rim, on the outer side
         start, end, bend, shrink = (x0 - 0.132, y0 - 0.096), (x0 - 0.024, y0 - 0.276), 1.9, 0
     arrow = FancyArrowPatch(
@@ -86,8 +91,26 @@ def decorate(axes: Axes, states: list[State]) -> None:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     x, y = place(init(RULE))
-    axes.annotate("start", (x, y), (-RADIUS - 3, 0), textcoords="offset points", ha="right", va="center", fontsize=7)
+    axes.annotate(
+        "start",
+        (x, y),
+        (-RADIUS - 3, 0),
+        textcoords="offset points",
+        ha="right",
+        va="center",
+        fontsize=7,
+    )
     for x, text, color in ((0.36, "clean step", CLEAN), (0.72, "overflow", OVERFLOW)):
         axes.text(x, 1.0, text, color=color, transform=axes.transAxes, ha="center", va="bottom")
     for x, y, text, color in ((1.5, 17.36, "growth", CLEAN), (1.5, 16.64, "backoff", OVERFLOW)):
-        axes.text(x, y, text, color=color, fontsize=7, ha="center", va="center", bbox=_style.CLEAR, zorder=3)
+        axes.text(
+            x,
+            y,
+            text,
+            color=color,
+            fontsize=7,
+            ha="center",
+            va="center",
+            bbox=_style.CLEAR,
+            zorder=3,
+        )

@@ -58,19 +58,33 @@ def draw_losses(axes: Axes, run: Result, column: str) -> None:
     """Draw each seed as a thin line, their mean as a thick one; float32 and the dynamic scale as lines across."""
     runs = static(run)
     ends = np.array([rows.column(column) for rows in runs.values()])
-    axes.plot(list(runs), ends, color=SWEPT, linewidth=0.4, alpha=0.6, marker="o", markersize=2, markeredgewidth=0)
+    axes.plot(
+        list(runs),
+        ends,
+        color=SWEPT,
+        linewidth=0.4,
+        alpha=0.6,
+        marker="o",
+        markersize=2,
+        markeredgewidth=0,
+    )
     axes.plot(list(runs), ends.mean(axis=1), color=SWEPT, linewidth=1.6, label="mean")
     usual = _training.by_role(run)
     levels = {role: usual[role].mean(column) for role in ("fp32", "dynamic")}
     places = _style.spread(list(levels.values()), 0.24)
     for (role, level), place, style in zip(levels.items(), places, (DASHED, "-"), strict=True):
         color = _training.color(usual[role])
-        axes.axhline(level, color=color, linewidth=0.8, linestyle=style, zorder=0, label=usual[role].name)
+        axes.axhline(
+            level, color=color, linewidth=0.8, linestyle=style, zorder=0, label=usual[role].name
+        )
         _style.label_right(axes, level, place, role, color)
     top = untrained(run)
     _style.limit_line(axes, top, "untrained")
     axes.axhline(0, color=_style.GREY, linewidth=0.5)
-    draw_plateau(axes, [k for k, seeds in zip(runs, ends, strict=True) if seeds.mean() < levels["fp32"] + NEAR])
+    draw_plateau(
+        axes,
+        [k for k, seeds in zip(runs, ends, strict=True) if seeds.mean() < levels["fp32"] + NEAR],
+    )
     title = column.replace("_", "ing " if column == "train_loss" else " ")
     axes.set(ylabel=f"{title} (nats)", ylim=(-0.6, 1.12 * top))
     axes.set_yticks(np.arange(0, top, 0.5))
@@ -79,9 +93,23 @@ def draw_losses(axes: Axes, run: Result, column: str) -> None:
 def draw_plateau(axes: Axes, good: list[float]) -> None:
     """Draw how many bits there are to choose from, below the curve."""
     if len(good) > 1:
-        arrow = {"arrowstyle": "<->", "linewidth": 0.8, "color": SWEPT, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 7}
+        arrow = {
+            "arrowstyle": "<->",
+            "linewidth": 0.8,
+            "color": SWEPT,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "mutation_scale": 7,
+        }
         axes.annotate("", (good[0], -0.2), (good[-1], -0.2), arrowprops=arrow)
-        axes.text((good[0] + good[-1]) / 2, -0.27, f"{good[-1] - good[0]:g} bits", color=SWEPT, ha="center", va="top")
+        axes.text(
+            (good[0] + good[-1]) / 2,
+            -0.27,
+            f"{good[-1] - good[0]:g} bits",
+            color=SWEPT,
+            ha="center",
+            va="top",
+        )
 
 
 def name_cliffs(axes: Axes, run: Result) -> None:
@@ -103,7 +131,8 @@ def crossings(x: results.Array, y: results.Array, level: float) -> list[float]:
     """Return where straight lines through the points cross `level`."""
     above = y > level
     return [
-        float(x[i] + (level - y[i]) / (y[i + 1] - y[i]) * (x[i + 1] - x[i])) for i in np.flatnonzero(np.diff(above))
+        float(x[i] + (level - y[i]) / (y[i + 1] - y[i]) * (x[i + 1] - x[i]))
+        for i in np.flatnonzero(np.diff(above))
     ]
 
 
@@ -111,18 +140,39 @@ def draw_lost(axes: Axes, run: Result, logs: results.Array) -> None:
     """Draw shares over a whole run; dashed, what rounding the gradients of the arm fp32 would have lost."""
     runs = static(run)
     zero = np.array([[100 * np.mean(record["zero"]) for record in rows] for rows in runs.values()])
-    skipped = np.array([[100 * skips / run.steps for skips in rows.skips()] for rows in runs.values()])
+    skipped = np.array(
+        [[100 * skips / run.steps for skips in rows.skips()] for rows in runs.values()]
+    )
     truth = run.arm("fp32")
     rounded = 100 * np.mean([record["rounded_zero"] for record in truth], axis=(0, 1))
     largest = np.array([record["largest"] for record in truth])
     over = np.array([100 * np.mean(largest * 2.0**k >= FP16.overflow_threshold) for k in logs])
-    for name, shares, expected, color in (("zero", zero, rounded, ZERO), ("skipped", skipped, over, SKIPPED)):
-        axes.fill_between(logs, shares.min(axis=1), shares.max(axis=1), color=color, alpha=0.18, linewidth=0)
+    for name, shares, expected, color in (
+        ("zero", zero, rounded, ZERO),
+        ("skipped", skipped, over, SKIPPED),
+    ):
+        axes.fill_between(
+            logs, shares.min(axis=1), shares.max(axis=1), color=color, alpha=0.18, linewidth=0
+        )
         axes.plot(logs, shares.mean(axis=1), color=color, label=name)
-        axes.plot(logs, expected, color=color, linestyle=DASHED, linewidth=0.9, label=f"{name} by rounding")
+        axes.plot(
+            logs,
+            expected,
+            color=color,
+            linestyle=DASHED,
+            linewidth=0.9,
+            label=f"{name} by rounding",
+        )
     axes.text(-11.5, 80, "elements\nthat are zero", color=ZERO, va="center")
     axes.text(15.5, 80, "skipped\nsteps", color=SKIPPED, ha="right", va="center")
-    axes.text(3, 22, "dashed: the gradients of\nfp32, rounded to fp16", color=_style.GREY, ha="center", va="center")
+    axes.text(
+        3,
+        22,
+        "dashed: the gradients of\nfp32, rounded to fp16",
+        color=_style.GREY,
+        ha="center",
+        va="center",
+    )
     axes.set(ylabel="share (%)", ylim=(-3, 106))
     axes.set_yticks(range(0, 101, 25))
 
@@ -131,7 +181,9 @@ def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
     """Draw the relative error of fp16's gradient where the arm fp32 went; bands from tenth to tenth."""
     truth = run.arm("fp32")
     for column, color in ERRORS.items():
-        errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(-1, len(logs))
+        errors = np.array([record[column] for record in truth], dtype=np.float64).reshape(
+            -1, len(logs)
+        )
         fits = np.isfinite(errors).all(axis=0)
         low, middle, high = 100 * np.quantile(errors[:, fits], (0.1, 0.5, 0.9), axis=0)
         axes.fill_between(logs[fits], low, high, color=color, alpha=0.16, linewidth=0)
@@ -144,6 +196,8 @@ def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
     axes.annotate(text, (EDGE, error), (-6.5, 70), va="center", arrowprops=ARROW)
     axes.text(4, 5, "of the backward pass", va="center", ha="center")
     axes.text(4, 0.06, "of rounding once", color=_style.GREY, va="center", ha="center")
-    axes.text(20.5, 0.8, "infinite:\nno error\nto draw", color=_style.GREY, va="center", ha="center")
+    axes.text(
+        20.5, 0.8, "infinite:\nno error\nto draw", color=_style.GREY, va="center", ha="center"
+    )
     axes.set(ylabel="relative error (%)", yscale="log", ylim=(0.01, 200))
     _style.number_ticks(axes.yaxis, [0.01, 0.1, 1, 10, 100])

@@ -28,7 +28,9 @@ def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 3.7)
     axes = figure.subplot_mosaic("aa;bc", height_ratios=(1.15, 1))
     draw_errors(axes["a"], run)
-    for letter, place, name, unit in zip("bc", (0, 1), NAMES, ("skips per growth interval", "bits"), strict=True):
+    for letter, place, name, unit in zip(
+        "bc", (0, 1), NAMES, ("skips per growth interval", "bits"), strict=True
+    ):
         draw_trade(axes[letter], forms()[place], marked(run, name))
         axes[letter].set_ylabel(unit)
     _style.label_panel(axes["b"], "b", "Skips per G steps by T3; circles: simulated")
@@ -38,7 +40,9 @@ def plot(run: Result) -> Figure:
 
 def numbers(run: Result) -> list[tuple[str, Record]]:
     """Return (theorem, what was held) of every number."""
-    return [(record["theorem"].split()[0], held) for record in run.records for held in record["held"]]
+    return [
+        (record["theorem"].split()[0], held) for record in run.records for held in record["held"]
+    ]
 
 
 def is_exact(held: Record) -> bool:
@@ -50,16 +54,40 @@ def draw_errors(axes: Axes, run: Result) -> None:
     for place, (theorem, (color, marker)) in enumerate(LOOK.items()):
         rows = [held for name, held in numbers(run) if name == theorem]
         x = place + (np.linspace(-0.33, 0.33, len(rows)) if len(rows) > 1 else np.zeros(1))
-        axes.plot(x, [held["tolerance"] for held in rows], "_", color=_style.GREY, markersize=4, label="tolerance")
+        axes.plot(
+            x,
+            [held["tolerance"] for held in rows],
+            "_",
+            color=_style.GREY,
+            markersize=4,
+            label="tolerance",
+        )
         full = [color if is_exact(held) else "white" for held in rows]
         error = [max(held["error"], LEAST) for held in rows]
-        axes.scatter(x, error, marker=marker, s=12, c=full, edgecolors=color, linewidths=0.7, label=theorem, zorder=3)
-    axes.set(yscale="log", ylim=(LEAST / 4, 1), xlim=(-0.6, len(LOOK) - 0.4), ylabel="relative error")
+        axes.scatter(
+            x,
+            error,
+            marker=marker,
+            s=12,
+            c=full,
+            edgecolors=color,
+            linewidths=0.7,
+            label=theorem,
+            zorder=3,
+        )
+    axes.set(
+        yscale="log", ylim=(LEAST / 4, 1), xlim=(-0.6, len(LOOK) - 0.4), ylabel="relative error"
+    )
     axes.set_xticks(range(len(LOOK)), list(LOOK))
-    axes.set_yticks([LEAST, 1e-12, 1e-9, 1e-6, 1e-3, 1], ["0", *(_style.power_of_ten(k) for k in (-12, -9, -6, -3, 0))])
+    axes.set_yticks(
+        [LEAST, 1e-12, 1e-9, 1e-6, 1e-3, 1],
+        ["0", *(_style.power_of_ten(k) for k in (-12, -9, -6, -3, 0))],
+    )
     axes.minorticks_off()
     axes.tick_params(axis="x", length=0)
-    _style.label_panel(axes, "a", "Error of the machine; full: exact theorem; empty: to the tolerance (ticks)")
+    _style.label_panel(
+        axes, "a", "Error of the machine; full: exact theorem; empty: to the tolerance (ticks)"
+    )
 
 
 def forms() -> tuple[Any, Any]:
@@ -77,7 +105,11 @@ def marked(run: Result, name: str) -> list[tuple[int, int, float]]:
         for b in BACKOFFS:
             (record,) = run.one(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
             unit = interval if name == "skip rate" else 1
-            found += [(interval, b, unit * held["measured"]) for held in record["held"] if held["name"] == name]
+            found += [
+                (interval, b, unit * held["measured"])
+                for held in record["held"]
+                if held["name"] == name
+            ]
     return found
 
 

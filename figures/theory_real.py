@@ -13,7 +13,11 @@ from figures.quantities import counted, levels_above, skips_above
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)
-SHOWN = {5: _style.SKY, 20: _style.BLUE, 100: "#003B5C"}  # growth intervals whose distribution is drawn
+SHOWN = {
+    5: _style.SKY,
+    20: _style.BLUE,
+    100: "#003B5C",
+}  # growth intervals whose distribution is drawn
 
 
 def plot(run: Result) -> Figure:
@@ -34,17 +38,32 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
     return {arm.settings["growth_interval"]: arm for arm in run.where(dtype="float16")}
 
 
-def draw_above(axes: Axes, run: Result, above: Callable[[Result, int], Sequence[tuple[float, float]]]) -> None:
+def draw_above(
+    axes: Axes, run: Result, above: Callable[[Result, int], Sequence[tuple[float, float]]]
+) -> None:
     """Draw how far each seed lies above its own law, and all seeds together, in deviations that chance makes."""
     axes.axhspan(-2, 2, color="#EEEEEE", linewidth=0)
     axes.axhline(0, color=_style.VERMILION, label="T3")
     for interval in by_interval(run):
         seeds = above(run, interval)
         each = [more / deviation for more, deviation in seeds]
-        axes.plot([interval] * len(each), each, "o", color=_style.BLUE, markersize=3, label=f"seeds G={interval}")
+        axes.plot(
+            [interval] * len(each),
+            each,
+            "o",
+            color=_style.BLUE,
+            markersize=3,
+            label=f"seeds G={interval}",
+        )
         whole = sum(more for more, _ in seeds) / hypot(*(deviation for _, deviation in seeds))
         axes.plot(
-            interval, whole, "_", color=_style.BLACK, markersize=13, markeredgewidth=1.6, label=f"all G={interval}"
+            interval,
+            whole,
+            "_",
+            color=_style.BLACK,
+            markersize=13,
+            markeredgewidth=1.6,
+            label=f"all G={interval}",
         )
     axes.set(xscale="log", xlabel="growth interval G", xlim=(4, 125), ylim=(-5, 5))
     _style.number_ticks(axes.xaxis, list(by_interval(run)))
@@ -59,18 +78,37 @@ def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
 def draw_distributions(axes: Axes, run: Result) -> None:
     """Draw the share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 runs."""
     found = by_interval(run)
-    axes.bar(*share(counted(run.one(dtype="float32"), "ceilings")), width=0.96, color="#E6E6E6", label="ceilings")
+    axes.bar(
+        *share(counted(run.one(dtype="float32"), "ceilings")),
+        width=0.96,
+        color="#E6E6E6",
+        label="ceilings",
+    )
     width = 0.8 / len(SHOWN)
     for place, (interval, color) in enumerate(SHOWN.items()):
         shift = (place - (len(SHOWN) - 1) / 2) * width
         level, height = share(counted(found[interval], "scales"))
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
         x, form = theory.of_ceilings(counted(found[interval], "ceilings"), interval)
-        axes.plot(x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}")
+        axes.plot(
+            x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}"
+        )
     _style.power_ticks(axes.xaxis, range(15, 21))
     axes.tick_params(axis="x", length=0)
     axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(14.9, 20.6), ylim=(0, 0.95))
-    named = {"ceilings": "#8A8A8A", **{f"G = {g}": color for g, color in SHOWN.items()}, "T3 (ticks)": _style.BLACK}
+    named = {
+        "ceilings": "#8A8A8A",
+        **{f"G = {g}": color for g, color in SHOWN.items()},
+        "T3 (ticks)": _style.BLACK,
+    }
     for row, (text, color) in enumerate(named.items()):
-        axes.text(0.02, 0.97 - 0.085 * row, text, color=color, transform=axes.transAxes, va="top", fontsize=7)
+        axes.text(
+            0.02,
+            0.97 - 0.085 * row,
+            text,
+            color=color,
+            transform=axes.transAxes,
+            va="top",
+            fontsize=7,
+        )
     _style.label_panel(axes, "c", "Where the scale is")

@@ -23,7 +23,12 @@ def plot(run: Result) -> Figure:
     wrong, checked = (sum(row[key] for row in ours) for key in ("wrong", "checked"))
     axes.text(1, 1, f"ours, at all of these:\n{wrong} of {checked:,} passes",
               transform=axes.transAxes, color=_style.BLUE, ha="right", va="top")  # fmt: skip
-    axes.set(xscale="log", yscale="log", xlabel="growth interval G, steps", ylabel="passes unscaled wrongly, %")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="growth interval G, steps",
+        ylabel="passes unscaled wrongly, %",
+    )
     axes.set_ylim(0.03, 300)
     axes.set_xticks(intervals, [str(interval) for interval in intervals])
     axes.set_xticks([], minor=True)
@@ -39,7 +44,10 @@ def share(units: Iterable[Record]) -> float:
 
 def draw_depth(axes: Axes, run: Result, depth: int, intervals: Iterable[int]) -> None:
     """Draw torch's scaler at one depth: all seeds together as a line, each seed as a dot; a seed without any is not."""
-    units = {interval: run.one(scaler="torch", depth=depth, growth_interval=interval) for interval in intervals}
+    units = {
+        interval: run.one(scaler="torch", depth=depth, growth_interval=interval)
+        for interval in intervals
+    }
     line = [100 * share(list(arm)) for arm in units.values()]
     axes.plot([*units], line, "-", color=COLOR[depth])
     for interval, arm in units.items():

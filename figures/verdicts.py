@@ -40,7 +40,14 @@ def judge(claim: Claim, *data: Path) -> Verdict:
         found = claim.judge(results.load(claim.stem, *data))
     except FileNotFoundError:
         return Verdict("not run", None)
-    except (DamagedFileError, LookupError, TypeError, ArithmeticError, ValueError, AttributeError) as error:
+    except (
+        DamagedFileError,
+        LookupError,
+        TypeError,
+        ArithmeticError,
+        ValueError,
+        AttributeError,
+    ) as error:
         return Verdict(f"cannot be judged: {type(error).__name__}: {error}"[:100], None)
     return Verdict(found.now, found.holds)
 
@@ -76,7 +83,9 @@ def write(folder: Path, path: Path) -> int:
     origins = {data.stem: records.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))}
     files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
     rows = [*_rows(judge_folder(folder))]
-    records.write(path, {"script": "figures/verdicts.py", "folder": folder.name, "files": files}, rows)
+    records.write(
+        path, {"script": "figures/verdicts.py", "folder": folder.name, "files": files}, rows
+    )
     return len(rows)
 
 
@@ -90,7 +99,9 @@ def _rows(found: Mapping[str, Verdict]) -> Iterable[Record]:
 
 def judge_all(own: Path | None = None) -> Iterator[Judged]:
     """Yield every claim, judged by each committed folder of a processor, and as `here` by a folder of one's own."""
-    folders = {folder.name: folder for folder in results.processors()} | ({HERE: own} if own else {})
+    folders = {folder.name: folder for folder in results.processors()} | (
+        {HERE: own} if own else {}
+    )
     found = {label: judge_folder(folder) for label, folder in folders.items()}
     for name, claim in CLAIMS.items():
         yield Judged(name, claim, {label: verdicts[name] for label, verdicts in found.items()})
@@ -101,12 +112,25 @@ def table(judged: Sequence[Judged]) -> Table:
     labels = list(judged[0].verdicts)
     own = HERE in labels
     shown = Table(title="Claims", show_lines=True)
-    for column in ("claim", "committed number", *["number here"] * own, *(f"holds: {label}" for label in labels)):
-        shown.add_column(column, max_width=9 if column.startswith("holds") else None, overflow="fold")
+    for column in (
+        "claim",
+        "committed number",
+        *["number here"] * own,
+        *(f"holds: {label}" for label in labels),
+    ):
+        shown.add_column(
+            column, max_width=9 if column.startswith("holds") else None, overflow="fold"
+        )
     for row in judged:
         committed = row.verdicts[labels[0]].now
-        here = [row.verdicts[HERE].now if row.verdicts[HERE].now != committed else "the same"] if own else []
-        marks = ({True: "yes", False: "NO", None: "-"}[row.verdicts[label].holds] for label in labels)
+        here = (
+            [row.verdicts[HERE].now if row.verdicts[HERE].now != committed else "the same"]
+            if own
+            else []
+        )
+        marks = (
+            {True: "yes", False: "NO", None: "-"}[row.verdicts[label].holds] for label in labels
+        )
         shown.add_row(f"{row.name}: {row.claim.sentence}", committed, *here, *marks)
     shown.caption = "\n".join(summary(judged, label) for label in labels)
     return shown
@@ -117,7 +141,9 @@ def summary(judged: Sequence[Judged], label: str) -> str:
     found = {row.name: row.verdicts[label] for row in judged}
     asked = [name for name, verdict in found.items() if verdict.holds is not None]
     broken = [name for name in asked if not found[name].holds]
-    unclear = [name for name, verdict in found.items() if verdict.now.startswith("cannot be judged")]
+    unclear = [
+        name for name, verdict in found.items() if verdict.now.startswith("cannot be judged")
+    ]
     text = f"{label}: {len(asked) - len(broken)} of the {len(asked)} claims that can be judged hold"
     text += f"; not {', '.join(broken)}" if broken else ""
     return text + (f"; {', '.join(unclear)} cannot be judged" if unclear else "")

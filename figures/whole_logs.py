@@ -30,7 +30,9 @@ def plot(run: Result) -> Figure:
     halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.3))
     longest = max(run.records, key=lambda row: row["steps"])
     widest = max(run.records, key=lambda row: float(np.ptp(row["log2_scale"])))
-    for letter, axes, row in zip("ab", halves[0].subplots(1, 2, width_ratios=(2.2, 1)), (longest, widest), strict=True):
+    for letter, axes, row in zip(
+        "ab", halves[0].subplots(1, 2, width_ratios=(2.2, 1)), (longest, widest), strict=True
+    ):
         draw_scale(axes, row)
         _style.label_panel(axes, letter, row["arm"])
     c = halves[1].subplots()
@@ -53,7 +55,9 @@ def history(row: Mapping[str, Any]) -> list[tuple[float, int]]:
     if any(low != high for low, high in row["log2_scale"]):
         raise ValueError(f"{row['arm']}: expected one scale at the end of each block")
     ends = [(float(row["every"] * (n + 1)), low) for n, (low, _) in enumerate(row["log2_scale"])]
-    known = [point for step, before, after in overflows(row) for point in ((step, before), (step, after))]
+    known = [
+        point for step, before, after in overflows(row) for point in ((step, before), (step, after))
+    ]
     return sorted([*known, *ends], key=lambda point: point[0])
 
 
@@ -63,9 +67,17 @@ def draw_scale(axes: Axes, row: Mapping[str, Any]) -> None:
     axes.plot(steps, log2_scales, color=_style.BLUE, linewidth=0.6, label="machine")
     met = [(step, before) for step, before, _ in overflows(row)]
     axes.plot(
-        *zip(*met, strict=True), "o", color=_style.CLASS["overflow"], markersize=1.6, clip_on=False, label="overflows"
+        *zip(*met, strict=True),
+        "o",
+        color=_style.CLASS["overflow"],
+        markersize=1.6,
+        clip_on=False,
+        label="overflows",
     )
-    _style.power_ticks(axes.yaxis, range(min(log2_scales), max(log2_scales) + 2, 2 if np.ptp(log2_scales) < 8 else 4))
+    _style.power_ticks(
+        axes.yaxis,
+        range(min(log2_scales), max(log2_scales) + 2, 2 if np.ptp(log2_scales) < 8 else 4),
+    )
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, row["steps"]))
 
 

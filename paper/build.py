@@ -186,7 +186,9 @@ def compile_text(content: Content, notice: str = "") -> bytes:
     inputs = {"content": json.dumps(content), "notice": notice}
     text = PAPER / "paper.typ"
     try:
-        pdf, warnings = typst.compile_with_warnings(text, root=ROOT, ignore_system_fonts=True, sys_inputs=inputs)
+        pdf, warnings = typst.compile_with_warnings(
+            text, root=ROOT, ignore_system_fonts=True, sys_inputs=inputs
+        )
     except RuntimeError as error:  # TypstError is one
         raise PaperError(f"paper/paper.typ: {error}") from None
     refuse([f"paper/paper.typ: {warning}" for warning in warnings])

@@ -15,7 +15,9 @@ from ampsim.core.replay.fold import states
 class Behaviour:
     """The course that two scalers share when they differ in their defaults alone."""
 
-    grows_at: int  # with a growth interval of 3: the clean step after a backoff at which the scale grows
+    grows_at: (
+        int  # with a growth interval of 3: the clean step after a backoff at which the scale grows
+    )
     refill: str  # what refills the patience with overflows; empty where a backoff takes one
     delay: int  # updates between a step and the first that uses its verdict
     top: str  # what a growth at every step comes to, from just below the end of float32
@@ -59,7 +61,9 @@ def _top(rule: Rule) -> str:
     *_, last = _scales(start, [False] * 9)
     if last < 2.0**126:
         return "its cap"
-    return {math.inf: "infinite", FP32.max_finite: "saturates", 2.0**127: "refuses"}.get(last, "goes on")
+    return {math.inf: "infinite", FP32.max_finite: "saturates", 2.0**127: "refuses"}.get(
+        last, "goes on"
+    )
 
 
 def _bottom(rule: Rule) -> str:

@@ -4,8 +4,24 @@ import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-Value = float | str  # what a number of the paper is; only the forms "text" and "sentence" print text
+WORDS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+Value = (
+    float | str
+)  # what a number of the paper is; only the forms "text" and "sentence" print text
 BOUND = re.compile("<=|>=")
 
 
@@ -72,7 +88,9 @@ def _outwards(value: float, form: str, rounding: str) -> float:
 
 def _in_words(value: float) -> str:
     if value != int(value) or not 0 <= value < len(WORDS):
-        raise ValueError(f"{value!r}: expected a whole number below {len(WORDS)} for the form 'words'")
+        raise ValueError(
+            f"{value!r}: expected a whole number below {len(WORDS)} for the form 'words'"
+        )
     return WORDS[int(value)]
 
 

@@ -33,7 +33,11 @@ from paper.numbers import NUMBERS, artefact, atlas, loops, processors, theory
 from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
-WHOSE = {"torch": "torch's", "the package": "its own", "ours": "ours"}  # who promises a law -> in words
+WHOSE = {
+    "torch": "torch's",
+    "the package": "its own",
+    "ours": "ours",
+}  # who promises a law -> in words
 LOOP_LAWS = (
     "scale_is_invisible",
     "skipped_step_never_happened",
@@ -149,7 +153,9 @@ def broken() -> Table:
     """Return the laws that scalers break away from the ends of float32, by their names in the atlas."""
 
     def cells(law: str) -> tuple[Cell, ...]:
-        whose = Number("atlas", lambda run: WHOSE[atlas.promises(run)[law].partition(":")[0]], "text")
+        whose = Number(
+            "atlas", lambda run: WHOSE[atlas.promises(run)[law].partition(":")[0]], "text"
+        )
         return law.replace("_", " "), whose, Number("atlas", lambda run: breakers(run)[law], "text")
 
     rows = map(cells, breakers(sources.load("atlas")))

@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 
 # More threads are slower on shared cores and change how fp16 sums round. Read when torch is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("AMPSIM_KERNELS", "own")  # tests are of what users have; data is made with the common kernels
+os.environ.setdefault(
+    "AMPSIM_KERNELS", "own"
+)  # tests are of what users have; data is made with the common kernels
 
 # As in a user's process, the command is built once: that takes five times as long as most calls of it.
 if importlib.util.find_spec("typer"):  # tests of a device run without it
@@ -22,13 +24,19 @@ if importlib.util.find_spec("typer"):  # tests of a device run without it
 gc.set_threshold(1_000_000)  # while all is imported, of which nothing is garbage
 
 LOCKSTEP_STEPS = 25  # rules an example
-_COMMON = {"deadline": None, "stateful_step_count": LOCKSTEP_STEPS, "suppress_health_check": [HealthCheck.too_slow]}
+_COMMON = {
+    "deadline": None,
+    "stateful_step_count": LOCKSTEP_STEPS,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
 settings.register_profile("dev", max_examples=50, **_COMMON)
 # The same examples every time: a commit is not red because of another commit's luck. `deep` explores.
 # 100 examples keep `make test` within its minutes.
 settings.register_profile("ci", max_examples=100, derandomize=True, print_blob=True, **_COMMON)
 settings.register_profile("deep", max_examples=20_000, print_blob=True, **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,14 +63,20 @@ atexit.register(gc.unfreeze)
 
 def _deep(item: pytest.Item) -> str | None:
     wanted = os.environ.get("AMPSIM_DEEP") == "1"
-    return None if wanted or not item.get_closest_marker("deep") else "takes minutes: run `make deep`"
+    return (
+        None if wanted or not item.get_closest_marker("deep") else "takes minutes: run `make deep`"
+    )
 
 
 def _peer(item: pytest.Item) -> str | None:
     """`@pytest.mark.peer("flax", "jax")` names the modules it imports, ``how=`` what installs them."""
     marker = item.get_closest_marker("peer")
-    missing = [name for name in marker.args if importlib.util.find_spec(name) is None] if marker else []
-    how = marker.kwargs.get("how", "pip install -c constraints.txt 'ampsim[peers]'") if marker else ""
+    missing = (
+        [name for name in marker.args if importlib.util.find_spec(name) is None] if marker else []
+    )
+    how = (
+        marker.kwargs.get("how", "pip install -c constraints.txt 'ampsim[peers]'") if marker else ""
+    )
     return f"needs {', '.join(missing)}: {how}" if missing else None
 
 
@@ -73,4 +87,8 @@ def _gpu(item: pytest.Item) -> str | None:
         return "needs torch: pip install -c constraints.txt 'ampsim[torch]'"
     import torch  # seconds, so only where a gpu test was collected
 
-    return None if torch.cuda.is_available() else "needs a CUDA device: run `make gpu` where there is one"
+    return (
+        None
+        if torch.cuda.is_available()
+        else "needs a CUDA device: run `make gpu` where there is one"
+    )

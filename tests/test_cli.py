@@ -52,7 +52,9 @@ def test_dialects_lists_all() -> None:
 
 
 def test_replay_prints_each_update() -> None:
-    code, text = run("replay", "torch.amp.GradScaler", "0010", "-s", "interval=2", "-s", "init=2**3")
+    code, text = run(
+        "replay", "torch.amp.GradScaler", "0010", "-s", "interval=2", "-s", "init=2**3"
+    )
     assert code == 0
     assert text.split() == ["clean", "8.0", "clean", "16.0", "overflow", "8.0", "clean", "8.0"]
 
@@ -181,11 +183,15 @@ def test_check_writes_a_report(form: str, begins: str, tmp_path: Path) -> None:
 def test_scalers_stand_side_by_side() -> None:
     code, text = check(TORCH, OURS, "--level", "4", "--report", "md")
     assert code == 1
-    [row] = [line for line in text.splitlines() if "| `a_refused_state_dict_changes_nothing`" in line]
+    [row] = [
+        line for line in text.splitlines() if "| `a_refused_state_dict_changes_nothing`" in line
+    ]
     assert row.split("|")[3:-1] == [" ✗ ", " ✓ "]
 
 
-def test_check_finds_a_module_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_a_module_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = "from torch.amp import GradScaler\n\ndef make(rule):\n    return None\n"
     (tmp_path / "my_scaler.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -239,7 +245,9 @@ def test_check_takes_traits_and_names() -> None:
 def test_a_found_schedule_is_replayed() -> None:
     torn = "a_state_dict_is_never_torn"
     code, text = check(TORCH, "--check", torn)
-    [command] = [line.split("replay")[1] for line in text.splitlines() if line.startswith("  replay")]
+    [command] = [
+        line.split("replay")[1] for line in text.splitlines() if line.startswith("  replay")
+    ]
     assert code == 1
     replayed, story = run(*shlex.split(command)[1:])
     assert replayed == 1

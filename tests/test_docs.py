@@ -16,7 +16,9 @@ from ampsim.diagnose.formats import ERRORS, error_in
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *DOCS.rglob("*.md")]
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -27,7 +29,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 def runs(page: str) -> list[tuple[str, str]]:
     """Return each command of a page's console blocks with the output that is shown below it."""
-    return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks(page, "console")), re.MULTILINE)
+    return re.findall(
+        r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", "".join(blocks(page, "console")), re.MULTILINE
+    )
 
 
 WITH_EXAMPLES = [page for page in PAGES if ">>> " in (ROOT / page).read_text()]
@@ -59,14 +63,25 @@ def test_what_a_command_prints_is_what_is_shown(page: str, tmp_path: Path) -> No
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     for typed, shown in runs(page):
         done = subprocess.run(  # noqa: S602
-            typed, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            typed,
+            shell=True,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         said = done.stdout + done.stderr
-        assert doctest.OutputChecker().check_output(shown, said, doctest.ELLIPSIS), f"$ {typed}\n{said}"
+        assert doctest.OutputChecker().check_output(shown, said, doctest.ELLIPSIS), (
+            f"$ {typed}\n{said}"
+        )
 
 
 def test_the_first_screen_is_shown_by_commands_that_are_run() -> None:
-    assert [typed for typed, _ in runs("README.md")] == ["ampsim lint train.py", "ampsim explain train.log"]
+    assert [typed for typed, _ in runs("README.md")] == [
+        "ampsim lint train.py",
+        "ampsim explain train.log",
+    ]
     assert len((ROOT / "README.md").read_text().splitlines()) <= 200
 
 
@@ -78,7 +93,9 @@ def test_commands_and_their_options_exist(page: str) -> None:
         assert name in COMMANDS or name.startswith("--"), f"ampsim {name}"
         known = options(name) if name in COMMANDS and name != "lint" else set()
         own = words[: words.index("--")] if "--" in words else words
-        unknown = [word for word in own if word.startswith("-") and word != "-" and word not in known]
+        unknown = [
+            word for word in own if word.startswith("-") and word != "-" and word not in known
+        ]
         assert name == "lint" or unknown == [], f"{page}: ampsim {name} {' '.join(words)}"
 
 
@@ -93,11 +110,18 @@ def options(name: str) -> set[str]:
 def slugs(path: Path) -> set[str]:
     """Return the anchors of a page's headings."""
     text = FENCE.sub("", path.read_text())
-    titles = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
-    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+    titles = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)
+        for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
+    return {
+        re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles
+    }
 
 
-@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md"])
+@pytest.mark.parametrize(
+    "page", [*PAGES, "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md"]
+)
 def test_links_lead_to_files_and_headings(page: str) -> None:
     path = ROOT / page
     for link in LINK.findall(FENCE.sub("", path.read_text())):
@@ -126,7 +150,17 @@ def test_each_known_error_has_a_page() -> None:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="pip install -c constraints.txt 'ampsim[docs]'")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", ".ci/mkdocs.yml", "-d", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "-f",
+        ".ci/mkdocs.yml",
+        "-d",
+        str(folder),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
     return folder
@@ -136,4 +170,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_links_of_the_site_lead_somewhere(site: Path) -> None:
     for path in site.rglob("*.html"):
         for link in re.findall(r'href="([^"#:]+)(?:#[^"]*)?"', path.read_text()):
-            assert path.name == "404.html" or (path.parent / link).exists(), f"{path.relative_to(site)}: {link}"
+            assert path.name == "404.html" or (path.parent / link).exists(), (
+                f"{path.relative_to(site)}: {link}"
+            )

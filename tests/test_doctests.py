@@ -8,7 +8,11 @@ import pytest
 
 import ampsim
 
-MODULES = [m.name for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.") if not m.name.endswith("__main__")]
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(ampsim.__path__, "ampsim.")
+    if not m.name.endswith("__main__")
+]
 
 
 @pytest.mark.parametrize("name", ["ampsim", *MODULES])

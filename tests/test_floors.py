@@ -25,7 +25,11 @@ FLOORS = {
     "ampsim/core/formats.py": {"numpy", "ml_dtypes", "ampsim.core"},
     "ampsim/core/replay/engine.py": {"numpy", "numba", "ampsim.core"},
     "ampsim/torch": {"numpy", "torch", "ampsim.core", "ampsim.torch"},
-    "ampsim/torch/threads": {"ampsim.core.pipeline", "ampsim.core.torch_model.refusals", "ampsim.torch.threads"},
+    "ampsim/torch/threads": {
+        "ampsim.core.pipeline",
+        "ampsim.core.torch_model.refusals",
+        "ampsim.torch.threads",
+    },
     "ampsim/torch/threads/optimizer_thread.py": {"torch", "ampsim.torch.threads"},  # for streams
     "ampsim/torch/threads/streams.py": {"torch"},
     "ampsim/torch/gradients": {"numpy", "torch", "ampsim.core", GRADIENTS},
@@ -43,7 +47,18 @@ FLOORS = {
     "ampsim/peers/laws": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing"},
     "ampsim/peers/frameworks": {  # its own project's package each, inside of its methods
         *("numpy", "torch", "ampsim", "ampsim.jax", "ampsim.peers"),
-        *("accelerate", "deepspeed", "equinox", "fairscale", "flax", "jax", "jaxamp", "jmp", "keras", "lightning"),
+        *(
+            "accelerate",
+            "deepspeed",
+            "equinox",
+            "fairscale",
+            "flax",
+            "jax",
+            "jaxamp",
+            "jmp",
+            "keras",
+            "lightning",
+        ),
         *("mpx", "optax", "roundpipe"),
     },
     "ampsim/probe": {"numpy", "torch", "ampsim.core", "ampsim.probe"},
@@ -58,16 +73,33 @@ FLOORS = {
         "ampsim.testing.law",
         "ampsim.testing.loop",
     },
-    "ampsim/testing/loop/backends/torch_ranks.py": {"ampsim.testing.conductor", "ampsim.testing.ranks.threads"},
-    "ampsim/lint": {"ampsim.lint"},  # the standard library only: it starts in a moment, where torch is not
+    "ampsim/testing/loop/backends/torch_ranks.py": {
+        "ampsim.testing.conductor",
+        "ampsim.testing.ranks.threads",
+    },
+    "ampsim/lint": {
+        "ampsim.lint"
+    },  # the standard library only: it starts in a moment, where torch is not
     "ampsim/records.py": {"numpy", "ampsim.core.files"},
     "ampsim/cli": {"ampsim", "rich", "typer"},
     "ampsim/run_file.py": {"numpy", "ampsim.core.files", "ampsim.records"},
-    "ampsim/watch": {"numpy", "torch", "ampsim.core", "ampsim.probe", "ampsim.run_file", "ampsim.watch"},
+    "ampsim/watch": {
+        "numpy",
+        "torch",
+        "ampsim.core",
+        "ampsim.probe",
+        "ampsim.run_file",
+        "ampsim.watch",
+    },
     "ampsim/watch/sinks.py": {"numpy", "wandb", "ampsim.probe", "ampsim.run_file"},
     "ampsim/diagnose": {"numpy", "ampsim.core", "ampsim.run_file", "ampsim.diagnose"},
     "ampsim/diagnose/playground": {"numpy", "ampsim.core", "ampsim.records", "ampsim.diagnose"},
-    "ampsim/diagnose/readers/trackers.py": {"tensorboard", "wandb", "ampsim.core.extras", "ampsim.diagnose"},
+    "ampsim/diagnose/readers/trackers.py": {
+        "tensorboard",
+        "wandb",
+        "ampsim.core.extras",
+        "ampsim.diagnose",
+    },
     "experiments": {
         "ampsim",
         "experiments",
@@ -79,13 +111,34 @@ FLOORS = {
         "tyro",
     },
     "experiments/frameworks": {  # its own framework's package each
-        *("ampsim.jax", "ampsim.testing", "experiments.frameworks", "jax", "numpy", "optax", "torch"),
+        *(
+            "ampsim.jax",
+            "ampsim.testing",
+            "experiments.frameworks",
+            "jax",
+            "numpy",
+            "optax",
+            "torch",
+        ),
         *("accelerate", "equinox", "flax", "jmp", "lightning", "transformers"),
     },
-    "experiments/runner/commands.py": {"ampsim", "experiments", "figures.verdicts", "rich"},  # above its package
+    "experiments/runner/commands.py": {
+        "ampsim",
+        "experiments",
+        "figures.verdicts",
+        "rich",
+    },  # above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
     "experiments/bench": {"ampsim", "experiments", "numba", "numpy", "rich", "torch"},
-    "experiments/bench/jax_step.py": {"ampsim", "experiments", "flax", "jax", "jmp", "numpy", "optax"},
+    "experiments/bench/jax_step.py": {
+        "ampsim",
+        "experiments",
+        "flax",
+        "jax",
+        "jmp",
+        "numpy",
+        "optax",
+    },
     "experiments/bench/watching.py": {"ampsim", "experiments", "torch", "wandb"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
     "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
@@ -104,7 +157,12 @@ FLOORS = {
         "paper",
     },
     "paper/build.py": {"ampsim.records", "figures.claims", "figures.verdicts", "paper", "typst"},
-    "paper/sources.py": {"ampsim.core", "ampsim.records", "experiments.runner.provenance", "figures.results"},
+    "paper/sources.py": {
+        "ampsim.core",
+        "ampsim.records",
+        "experiments.runner.provenance",
+        "figures.results",
+    },
 }
 
 # A backend of loops imports its own framework, by the first word of its name, and what this stands on.
@@ -152,17 +210,27 @@ def trees() -> dict[str, ast.Module]:
 
 def test_imports_point_down() -> None:
     names = ((path, name) for path, tree in trees().items() for name in sorted(imported(tree)))
-    wrong = [f"{path} may not import {name}" for path, name in names if not may_import(floor_of(path), name)]
+    wrong = [
+        f"{path} may not import {name}"
+        for path, name in names
+        if not may_import(floor_of(path), name)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
 def test_gradients_know_no_locks() -> None:
     for path in (ROOT / "ampsim/torch/gradients").glob("*.py"):
-        assert not imported(ast.parse(path.read_text())) & {"threading", "queue", "concurrent.futures"}, path.name
+        assert not imported(ast.parse(path.read_text())) & {
+            "threading",
+            "queue",
+            "concurrent.futures",
+        }, path.name
 
 
 def test_a_planted_import_is_seen() -> None:
-    planted = ast.parse("def f():\n    from torch.optim import SGD\n    import matplotlib.pyplot as plt")
+    planted = ast.parse(
+        "def f():\n    from torch.optim import SGD\n    import matplotlib.pyplot as plt"
+    )
     assert imported(planted) == {"torch.optim.SGD", "matplotlib.pyplot"}
     assert not may_import(floor_of("ampsim/core/laws.py"), "torch.optim.SGD")
     assert may_import(floor_of("ampsim/core/laws.py"), "ampsim.core.machine.Rule")
@@ -181,7 +249,10 @@ def file_of(name: str, files: Collection[str]) -> str | None:
 def circles(files: Mapping[str, ast.AST]) -> set[frozenset[str]]:
     """Return the groups of files in which each imports every other, directly or by way of others of the group."""
     reached: dict[str, set[str]] = {}
-    arrows = {path: {file_of(name, files) for name in imported(tree)} - {None, path} for path, tree in files.items()}
+    arrows = {
+        path: {file_of(name, files) for name in imported(tree)} - {None, path}
+        for path, tree in files.items()
+    }
     for start in arrows:
         todo, seen = [*arrows[start]], set()
         while todo:
@@ -189,12 +260,18 @@ def circles(files: Mapping[str, ast.AST]) -> set[frozenset[str]]:
                 seen.add(path)
                 todo += arrows[path]
         reached[start] = seen
-    return {frozenset({a} | {b for b in reached[a] if a in reached[b]}) for a in arrows if a in reached[a]}
+    return {
+        frozenset({a} | {b for b in reached[a] if a in reached[b]})
+        for a in arrows
+        if a in reached[a]
+    }
 
 
 def test_no_two_files_import_each_other() -> None:
     new = circles(trees())
-    assert not new, "these files import each other: " + "; ".join(" and ".join(sorted(circle)) for circle in new)
+    assert not new, "these files import each other: " + "; ".join(
+        " and ".join(sorted(circle)) for circle in new
+    )
 
 
 PLANTED_CIRCLES = {
@@ -216,7 +293,27 @@ def test_a_planted_circle_is_seen(planted: dict[str, str]) -> None:
 
 
 def test_the_top_level_is_what_a_newcomer_expects() -> None:
-    kept = {"pyproject.toml", "README.md", "ampsim", "experiments", "tests", "figures", "paper", "Makefile"}
-    kept |= {"constraints.txt", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff", "docs"}
-    seen = {p.name for p in ROOT.iterdir() if not p.name.startswith(".") and not p.name.endswith(".egg-info")}
+    kept = {
+        "pyproject.toml",
+        "README.md",
+        "ampsim",
+        "experiments",
+        "tests",
+        "figures",
+        "paper",
+        "Makefile",
+    }
+    kept |= {
+        "constraints.txt",
+        "LICENSE",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "CITATION.cff",
+        "docs",
+    }
+    seen = {
+        p.name
+        for p in ROOT.iterdir()
+        if not p.name.startswith(".") and not p.name.endswith(".egg-info")
+    }
     assert seen - {"build"} <= kept, f"{sorted(seen - kept)} at the top level"

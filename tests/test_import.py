@@ -11,7 +11,18 @@ import pytest
 
 from ampsim.core.extras import BROUGHT_BY
 
-HEAVY = ("torch", "jax", "hypothesis", "matplotlib", "ml_dtypes", "rich", "typer", "sklearn", "numba", "pytest")
+HEAVY = (
+    "torch",
+    "jax",
+    "hypothesis",
+    "matplotlib",
+    "ml_dtypes",
+    "rich",
+    "typer",
+    "sklearn",
+    "numba",
+    "pytest",
+)
 
 
 def modules_after(statement: str) -> set[str]:
@@ -20,7 +31,9 @@ def modules_after(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-@pytest.mark.parametrize("statement", ["import ampsim", "import ampsim.testing as t; t.conductor.run"])
+@pytest.mark.parametrize(
+    "statement", ["import ampsim", "import ampsim.testing as t; t.conductor.run"]
+)
 def test_importing_ampsim_loads_only_the_standard_library_and_numpy(statement: str) -> None:
     assert not modules_after(statement) & set(HEAVY)
 
@@ -41,31 +54,51 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglob("__init__.py"))
 
 
-@pytest.mark.parametrize("path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", *LAZY)])
+@pytest.mark.parametrize(
+    "path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", *LAZY)]
+)
 def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text())
-    nodes = [each for node in tree.body for each in (node.body if isinstance(node, ast.With) else [node])]
-    taken = [alias.asname or alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    nodes = [
+        each for node in tree.body for each in (node.body if isinstance(node, ast.With) else [node])
+    ]
+    taken = [
+        alias.asname or alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
     listed = [
         ast.literal_eval(node.value)
         for node in tree.body
-        if isinstance(node, ast.Assign) and "__all__" in {getattr(target, "id", "") for target in node.targets}
+        if isinstance(node, ast.Assign)
+        and "__all__" in {getattr(target, "id", "") for target in node.targets}
     ]
     public = sorted(name for name in taken if not name.startswith("_"))
     assert [sorted(names) for names in listed] == ([public] if public else [])
 
 
 def test_the_help_loads_no_command() -> None:
-    run = "import sys; sys.argv[1:] = ['--help']; import contextlib, io, ampsim.__main__ as program\n"
+    run = (
+        "import sys; sys.argv[1:] = ['--help']; import contextlib, io, ampsim.__main__ as program\n"
+    )
     run += "with contextlib.redirect_stdout(io.TextIOWrapper(io.FileIO(1, 'w', closefd=False))), "
     run += "contextlib.suppress(SystemExit): program.main()"
     loaded = modules_after(run)
     assert "ampsim.cli.terminal" in loaded
-    assert not loaded & {"numpy", "rich.progress", "asyncio", "ampsim.cli.explain", "ampsim.cli.check"}
+    assert not loaded & {
+        "numpy",
+        "rich.progress",
+        "asyncio",
+        "ampsim.cli.explain",
+        "ampsim.cli.check",
+    }
 
 
 def test_an_extra_brings_what_it_is_named_for() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     brought = {
         package: [each for each in extras[extra] if re.match(rf"{package}\b", each)]
         for package, extra in BROUGHT_BY.items()
@@ -82,7 +115,9 @@ def test_an_extra_brings_what_it_is_named_for() -> None:
         ("ampsim.testing", "hypothesis", "testing"),
     ],
 )
-def test_a_package_that_is_missing_is_told_with_the_line_to_type(module: str, absent: str, extra: str) -> None:
+def test_a_package_that_is_missing_is_told_with_the_line_to_type(
+    module: str, absent: str, extra: str
+) -> None:
     code = f"import sys; sys.modules[{absent!r}] = None\nfrom {module} import *"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 1

@@ -96,11 +96,20 @@ def running(in_c: str) -> Iterator[Program]:
 
 @needs_cc
 @settings(max_examples=examples(ms=2))
-@given(rule=rules(), history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
-@example(rule=Rule(2.0**-1074, arithmetic=Arithmetic(dtype="float64")), history=[(False, False), (True, True)])
-@example(rule=Rule(1.0, 1e300, 1e-300, 1, arithmetic=Arithmetic(dtype="float64")), history=[(False, False)] * 3)
+@given(
+    rule=rules(), history=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30)
+)
 @example(
-    rule=Rule(2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)), history=[(True, False)] * 2
+    rule=Rule(2.0**-1074, arithmetic=Arithmetic(dtype="float64")),
+    history=[(False, False), (True, True)],
+)
+@example(
+    rule=Rule(1.0, 1e300, 1e-300, 1, arithmetic=Arithmetic(dtype="float64")),
+    history=[(False, False)] * 3,
+)
+@example(
+    rule=Rule(2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)),
+    history=[(True, False)] * 2,
 )
 def test_any_rule(running: Program, rule: Rule, history: list[tuple[bool, bool]]) -> None:
     found_inf, synchronous = zip(*history, strict=True)
@@ -111,7 +120,9 @@ def test_any_rule(running: Program, rule: Rule, history: list[tuple[bool, bool]]
 @needs_cc
 def test_a_wrong_program_is_shown_with_the_history_around(tmp_path: Path) -> None:
     wrong = tmp_path / "scaler.c"
-    wrong.write_text(SCALER.read_text().replace("if (++clean", "overflows = 0;\n      if (++clean", 1))
+    wrong.write_text(
+        SCALER.read_text().replace("if (++clean", "overflows = 0;\n      if (++clean", 1)
+    )
     code, text = judge("-d", "megatron.core.DynamicGradScaler", "--", compiled(wrong, tmp_path))
     assert code == 1
     assert "update 2" in text
@@ -162,7 +173,9 @@ def test_children_of_a_program_end_too(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    os.close(os.open(pipe, os.O_WRONLY))  # from now on it is at its end where nobody holds the other
+    os.close(
+        os.open(pipe, os.O_WRONLY)
+    )  # from now on it is at its end where nobody holds the other
     child = f"subprocess.Popen(['tail', '-f', '/dev/null'], stdout=open({str(pipe)!r}, 'w'))"
     code, _ = judge(*FEW, "--time-limit", "0.5", *python(f"import subprocess; {child}.wait()"))
     assert select.select([held], [], [], 60.0)[0]

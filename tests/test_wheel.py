@@ -20,8 +20,21 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-HELD = ("hypothesis", "jax", "matplotlib", "numba", "optax", "pytest", "tensorboard", "torch", "wandb")
-LOG = "".join(f"step {n}: loss {2 - n / 100} scale {scale}\n" for n, scale in enumerate([65536, 32768, 32768, 65536]))
+HELD = (
+    "hypothesis",
+    "jax",
+    "matplotlib",
+    "numba",
+    "optax",
+    "pytest",
+    "tensorboard",
+    "torch",
+    "wandb",
+)
+LOG = "".join(
+    f"step {n}: loss {2 - n / 100} scale {scale}\n"
+    for n, scale in enumerate([65536, 32768, 32768, 65536])
+)
 LOOP = """import torch
 def train(model, optimizer, scheduler, scaler, batches):
     for batch in batches:
@@ -83,9 +96,13 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def required(name: str, seen: set[str]) -> set[str]:
     """Return the distributions that one requires without an extra, and those that they require, without itself."""
-    requires = PROJECT["project"]["dependencies"] if name == "ampsim" else metadata.requires(name) or []
+    requires = (
+        PROJECT["project"]["dependencies"] if name == "ampsim" else metadata.requires(name) or []
+    )
     for needed in map(Requirement, requires):
-        if needed.name not in seen and (needed.marker is None or needed.marker.evaluate({"extra": ""})):
+        if needed.name not in seen and (
+            needed.marker is None or needed.marker.evaluate({"extra": ""})
+        ):
             seen.add(needed.name)
             required(needed.name, seen)
     return seen
@@ -101,13 +118,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(python: Path | str, folder: Path, *arguments: str, path: Path | None = None) -> tuple[int, str]:
+def run(
+    python: Path | str, folder: Path, *arguments: str, path: Path | None = None
+) -> tuple[int, str]:
     """Run ampsim in a folder, with `path` for all packages there are, if it is given."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+    }
     environment |= {"PYTHONPATH": str(path)} if path else {}
     isolated = ["-S"] if path else []
     command = [str(python), *isolated, "-m", "ampsim", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        command, cwd=folder, capture_output=True, text=True, env=environment, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -118,7 +141,9 @@ def test_each_command_of_the_help_is_tried(bare: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("command", BARE)
-def test_a_command_works_without_an_extra_or_says_which_to_install(bare: Path, folder: Path, command: str) -> None:
+def test_a_command_works_without_an_extra_or_says_which_to_install(
+    bare: Path, folder: Path, command: str
+) -> None:
     arguments, status, said = BARE[command]
     code, text = run(sys.executable, folder, command, *arguments, path=bare)
     assert "Traceback" not in text
@@ -169,12 +194,16 @@ SAID = {  # extra -> what works with it and does not without
 
 @pytest.mark.deep
 @pytest.mark.parametrize("extra", ["", *SAID])
-def test_a_fresh_environment_with_an_extra(extra: str, wheel: Path, folder: Path, tmp_path: Path) -> None:
+def test_a_fresh_environment_with_an_extra(
+    extra: str, wheel: Path, folder: Path, tmp_path: Path
+) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     install = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt")]
     subprocess.run([*install, f"{wheel}[{extra}]" if extra else str(wheel)], check=True)  # noqa: S603
-    lacking = {line for line, package in ((TORCH, "torch"), (TESTING, "testing")) if package not in extra}
+    lacking = {
+        line for line, package in ((TORCH, "torch"), (TESTING, "testing")) if package not in extra
+    }
     for command, (arguments, status, said) in BARE.items():
         if status in (0, 1, 3) or said in lacking:
             code, text = run(python, folder, command, *arguments)

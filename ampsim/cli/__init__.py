@@ -41,7 +41,11 @@ COMMANDS = {  # in the help's order: its panel there, and the module and the nam
 def line_of(module: str, name: str) -> str:
     """Return a command's line in the help, read off its source: how its docstring, or its program's help, begins."""
     source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
-    begins = r'^app = typer.Typer\(\s*help="(.*?)"' if name == "app" else rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")'
+    begins = (
+        r'^app = typer.Typer\(\s*help="(.*?)"'
+        if name == "app"
+        else rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")'
+    )
     found = re.search(begins, source, re.MULTILINE | re.DOTALL)
     return found[1] if found else ""
 
@@ -54,9 +58,12 @@ def build(loaded: Iterable[str] = COMMANDS) -> typer.Typer:
         module, _, name = home.partition(":")
         settings = OWN if module == "lint" else None
         if command not in loaded:
-            app.command(command, help=line_of(module, name), rich_help_panel=panel, context_settings=settings)(
-                _unloaded
-            )
+            app.command(
+                command,
+                help=line_of(module, name),
+                rich_help_panel=panel,
+                context_settings=settings,
+            )(_unloaded)
             continue
         found = getattr(importlib.import_module(f"ampsim.cli.{module}"), name)
         if isinstance(found, typer.Typer):
@@ -84,7 +91,10 @@ def _say_version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Say the version and exit.", callback=_say_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Say the version and exit.", callback=_say_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Take the options of the program itself."""

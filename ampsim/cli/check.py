@@ -35,11 +35,19 @@ def judging(ask: Callable[..., "Report"]) -> Callable[..., None]:
     """Make a command of what judges targets by laws: it has the options that all such commands have."""
 
     def command(
-        expect: str | None, xfail: list[str] | None, report: ReportFormat | None, file: Path | None, **asked: Any
+        expect: str | None,
+        xfail: list[str] | None,
+        report: ReportFormat | None,
+        file: Path | None,
+        **asked: Any,
     ) -> None:
         _report(partial(ask, **asked), expect, xfail, report, file)
 
-    own = [each for each in inspect.signature(ask).parameters.values() if each.name not in ("law", "expected")]
+    own = [
+        each
+        for each in inspect.signature(ask).parameters.values()
+        if each.name not in ("law", "expected")
+    ]
     parameters = [*own, *SHARED]
     update_wrapper(command, ask).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -50,7 +58,9 @@ def judging(ask: Callable[..., "Report"]) -> Callable[..., None]:
 def check_scalers(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET...", help="module:attribute; several: side by side.", show_default=False),
+        typer.Argument(
+            metavar="TARGET...", help="module:attribute; several: side by side.", show_default=False
+        ),
     ],
     law: Laws,
     expected: Expected,
@@ -84,22 +94,34 @@ def check_scalers(
     if limit and FORKS:
         warm_up()
     found = {name: partial(find, name, **declared) for name in targets}
-    begins = {name: partial(begin_judging, find, examples, expected, limit) for name, find in found.items()}
+    begins = {
+        name: partial(begin_judging, find, examples, expected, limit)
+        for name, find in found.items()
+    }
     return _judged(begins, laws, limit)
 
 
-def _replay(targets: Sequence[str], laws: Sequence[str], text: str, declared: Mapping[str, object]) -> int:
+def _replay(
+    targets: Sequence[str], laws: Sequence[str], text: str, declared: Mapping[str, object]
+) -> int:
     """Run one law of threads under one schedule, show it step by step, and return the exit status."""
     from ampsim.testing.kit.judge import THREADS, chosen
     from ampsim.testing.kit.subject import find
 
     if len(targets) != 1 or len(laws) != 1:
-        raise ValueError("--schedule: expected one TARGET and one --law, as the line `replay` of a finding has them")
+        raise ValueError(
+            "--schedule: expected one TARGET and one --law, as the line `replay` of a finding has them"
+        )
     (law,) = chosen(names=laws)
     if law.level != THREADS:
-        raise ValueError(f"--schedule: {law.name} has no threads; expected a law of level {THREADS}")
+        raise ValueError(
+            f"--schedule: {law.name} has no threads; expected a law of level {THREADS}"
+        )
     try:
-        schedule = {int(step): int(choice) for step, choice in (pair.split(":") for pair in text.split(",") if pair)}
+        schedule = {
+            int(step): int(choice)
+            for step, choice in (pair.split(":") for pair in text.split(",") if pair)
+        }
     except ValueError:
         raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
     try:
@@ -136,7 +158,10 @@ def check_loops(
 
     limit = LIMIT if time_limit is None else time_limit
     chosen(expected)  # refuses an unknown name
-    begins = {name: partial(begin_judging, partial(_find_loop, name), expected, name, limit) for name in targets}
+    begins = {
+        name: partial(begin_judging, partial(_find_loop, name), expected, name, limit)
+        for name in targets
+    }
     return _judged(begins, chosen(law), limit)
 
 
@@ -172,7 +197,9 @@ def check_ranks(
     return Report(
         replace(result, target=name)
         for name, make in makes.items()
-        for result in judge_ranks(make, ranks, kind, without=without or (), laws=law, expected=expected)
+        for result in judge_ranks(
+            make, ranks, kind, without=without or (), laws=law, expected=expected
+        )
     )
 
 
@@ -187,13 +214,17 @@ def _report(
     from ampsim.testing.alarm import CannotJudgeError
 
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a module of the folder that this is run in, as `python -m` finds it
+        sys.path.insert(
+            0, ""
+        )  # a module of the folder that this is run in, as `python -m` finds it
     try:
         form = _format_of(file) if file and not form else form
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
             judged = judge(expected=expected)
-            raised = [each for each in judged.refused if each.law.group == "loop" and not each.is_overdue]
+            raised = [
+                each for each in judged.refused if each.law.group == "loop" and not each.is_overdue
+            ]
             if raised and not judged.findings:
                 raise ValueError(f"{raised[0].target}: {raised[0].text}")
             _show(judged, None if stream else form)
@@ -237,7 +268,9 @@ def _judged(begins: "Mapping[str, Begin]", laws: "Sequence[Law]", limit: float) 
                 yield from begin()([law.name for law in laws])
 
     total, quiet = len(laws) * len(begins), not err.is_terminal
-    return Report(track(results(), "judging", total=total, console=err, transient=True, disable=quiet))
+    return Report(
+        track(results(), "judging", total=total, console=err, transient=True, disable=quiet)
+    )
 
 
 def _expected(text: str | None) -> dict[str, str]:
@@ -250,12 +283,18 @@ def _expected(text: str | None) -> dict[str, str]:
         is_file = ":" not in text or Path(text).exists()
         found: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"--expect {text}: not JSON ({error}); expected {{law: reason}}") from error
+        raise ValueError(
+            f"--expect {text}: not JSON ({error}); expected {{law: reason}}"
+        ) from error
     except RecursionError as error:
         raise ValueError(f"--expect {text}: nested too deep; expected {{law: reason}}") from error
     except OSError as error:
-        raise ValueError(f"--expect {text}: {error.strerror}; expected a JSON file {{law: reason}}") from error
-    if not isinstance(found, dict) or not all(isinstance(word, str) for pair in found.items() for word in pair):
+        raise ValueError(
+            f"--expect {text}: {error.strerror}; expected a JSON file {{law: reason}}"
+        ) from error
+    if not isinstance(found, dict) or not all(
+        isinstance(word, str) for pair in found.items() for word in pair
+    ):
         raise ValueError(f"--expect {text}: expected a mapping from laws to reasons")
     return found
 
@@ -287,7 +326,9 @@ def _show(judged: "Report", form: ReportFormat | None) -> None:
         table.add_column(name, overflow="fold")
     for check, results in judged.rows():
         signs = [
-            Text(sign(result) if spelled else result.outcome, COLOURS[result.outcome]) if result else ""
+            Text(sign(result) if spelled else result.outcome, COLOURS[result.outcome])
+            if result
+            else ""
             for result in results
         ]
         table.add_row(check.group.split()[0], check.name, *signs)

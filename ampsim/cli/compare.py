@@ -23,13 +23,19 @@ SHOWN = 8
 def list_dialects(
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option(metavar="A B", help="Say where these two differ.", autocompletion=dialects.names),
+        typer.Option(
+            metavar="A B", help="Say where these two differ.", autocompletion=dialects.names
+        ),
     ] = None,
     parameters: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="With --diff: for both, where they have it.", metavar="NAME=VALUE"),
+        typer.Option(
+            "--set", "-s", help="With --diff: for both, where they have it.", metavar="NAME=VALUE"
+        ),
     ] = None,
-    longest: Annotated[int, typer.Option(help="With --diff: updates of a history.", min=1, max=10**6)] = 2000,
+    longest: Annotated[
+        int, typer.Option(help="With --diff: updates of a history.", min=1, max=10**6)
+    ] = 2000,
 ) -> None:
     """List the loss scalers that the reference machine speaks: name, parameters with their defaults, source.
 
@@ -41,7 +47,9 @@ def list_dialects(
         return
     if parameters:
         fail("--set: expected --diff A B with it; `ampsim replay` plays one dialect under settings")
-    table = Table("dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold")
+    table = Table(
+        "dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold"
+    )
     for name in dialects.names():
         dialect = dialects.ALL[name]
         table.add_row(name, ", ".join(_defaults(dialect)), dialect.source)
@@ -71,10 +79,14 @@ def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
         given = settings("--set", parameters)
         for name in names:
             dialects.get(name)
-        known = {name: {*dialects.ALL[name].parameters, *dialects.ALL[name].options} for name in names}
+        known = {
+            name: {*dialects.ALL[name].parameters, *dialects.ALL[name].options} for name in names
+        }
         for name in given:
             if name not in known[a] | known[b]:
-                raise ValueError(f"--set {name}: neither has it: {nearest(name, known[a] | known[b])}")
+                raise ValueError(
+                    f"--set {name}: neither has it: {nearest(name, known[a] | known[b])}"
+                )
         default = [dialects.get(name, **_of(known[name], given)) for name in names]
         searched = [dialects.get(name, **_of(known[name], ALIKE | given)) for name in names]
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
@@ -106,10 +118,13 @@ def _settings(names: tuple[str, str], known: dict[str, set[str]], given: dict[st
 
     def told(name: str) -> str:
         having = [dialect for dialect in dict.fromkeys(names) if name in known[dialect]]
-        return f"{name}={given[name]}" + ("" if len(having) == len({*names}) else f" ({having[0]} alone)")
+        return f"{name}={given[name]}" + (
+            "" if len(having) == len({*names}) else f" ({having[0]} alone)"
+        )
 
     return "With " + (
-        ", ".join(told(name) for name in given if name in known[names[0]] | known[names[1]]) or "no settings"
+        ", ".join(told(name) for name in given if name in known[names[0]] | known[names[1]])
+        or "no settings"
     )
 
 
@@ -117,7 +132,8 @@ def _found(search: Search) -> str:
     if search.history is not None:
         runs = [(flag, len([*same])) for flag, same in itertools.groupby(search.history)]
         words = ", ".join(
-            f"{count} {'overflow' if flag else 'clean'}{'s' * (flag and count > 1)}" for flag, count in runs
+            f"{count} {'overflow' if flag else 'clean'}{'s' * (flag and count > 1)}"
+            for flag, count in runs
         )
         return f"they part after {words}" if words else "they part before any update"
     if search.exhausted:
@@ -140,5 +156,7 @@ def _scales(rule: Rule, history: Sequence[bool]) -> Iterator[str]:
     try:
         for state in states(rule, history):
             yield repr(state.scale)
-    except Exception as error:  # what the framework itself raises is a result, not a failure of ours
+    except (
+        Exception
+    ) as error:  # what the framework itself raises is a result, not a failure of ours
         yield f"raises {type(error).__name__}"

@@ -14,7 +14,10 @@ Law = Annotated[
     typer.Argument(metavar="LAW", help="As a report names it.", show_default=False),
 ]
 Target = Annotated[
-    str, typer.Argument(metavar="TARGET", help="module:attribute, as the law's check takes it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="TARGET", help="module:attribute, as the law's check takes it.", show_default=False
+    ),
 ]
 
 
@@ -26,7 +29,10 @@ def emit_test(
     trait: Traits = None,
     without: Without = None,
     time_limit: Annotated[
-        float, typer.Option(help="Seconds that the written test may take; 0 is no limit.", min=0, max=MOST)
+        float,
+        typer.Option(
+            help="Seconds that the written test may take; 0 is no limit.", min=0, max=MOST
+        ),
     ] = 300.0,
 ) -> None:
     """Write a failure of LAW by TARGET as a pytest file that imports the peer alone, to paste into an issue.

@@ -29,10 +29,16 @@ Log = Annotated[
 ]
 Page = Annotated[
     Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the page of `ampsim report`.", show_default=False),
+    typer.Option(
+        "--html", metavar="FILE", help="Also write the page of `ampsim report`.", show_default=False
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the statements as data, with their lines and bounds.")]
-Why = Annotated[bool, typer.Option("--why", help="Name the lines of the log that bear each statement.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the statements as data, with their lines and bounds.")
+]
+Why = Annotated[
+    bool, typer.Option("--why", help="Name the lines of the log that bear each statement.")
+]
 
 
 def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why = False) -> None:
@@ -102,6 +108,12 @@ def _print_ledger(history: "History") -> None:
     table = Table(unit, "skipped", "at scale", box=None, pad_edge=False, header_style="bold")
     for first, last, skips, scale in rows[-ROWS:]:
         low = math.floor(first)
-        steps = f"from {low}" if math.isinf(last) else str(low) if low == last else f"{low} to {math.ceil(last)}"
+        steps = (
+            f"from {low}"
+            if math.isinf(last)
+            else str(low)
+            if low == last
+            else f"{low} to {math.ceil(last)}"
+        )
         table.add_row(steps, str(skips), "" if scale is None else scale_text(scale))
     print_table(table)

@@ -46,7 +46,10 @@ Without = Annotated[
 ]
 Expect = Annotated[
     str | None,
-    typer.Option(help="Laws expected to be broken: a JSON file {law: reason}, or module:attribute.", metavar="WHICH"),
+    typer.Option(
+        help="Laws expected to be broken: a JSON file {law: reason}, or module:attribute.",
+        metavar="WHICH",
+    ),
 ]
 Xfail = Annotated[
     list[str] | None,
@@ -62,18 +65,30 @@ TimeLimit = Annotated[
     ),
 ]
 Form = Annotated[
-    ReportFormat | None, typer.Option("--report", help="Write a report instead of a table; xml is JUnit's.")
+    ReportFormat | None,
+    typer.Option("--report", help="Write a report instead of a table; xml is JUnit's."),
 ]
-File = Annotated[Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")]
-Examples = Annotated[int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per law.")]
+File = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")
+]
+Examples = Annotated[
+    int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per law.")
+]
 Levels = Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")]
 Schedule = Annotated[
-    str | None, typer.Option(help="Replay a schedule that a law of threads found.", metavar="STEP:CHOICE,...")
+    str | None,
+    typer.Option(help="Replay a schedule that a law of threads found.", metavar="STEP:CHOICE,..."),
 ]
 Ranks = Annotated[int, typer.Option("--ranks", help="Of the group.", min=2, metavar="N")]
 
 
-def _shared(law: Names = None, expect: Expect = None, xfail: Xfail = None, report: Form = None, file: File = None):  # type: ignore[no-untyped-def]
+def _shared(
+    law: Names = None,
+    expect: Expect = None,
+    xfail: Xfail = None,
+    report: Form = None,
+    file: File = None,
+) -> None:
     """Have the options that all commands have which judge by laws."""
 
 
@@ -84,10 +99,14 @@ def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, 
     """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
 
-    given = settings("--trait", traits, "each", "all", "float32", "float64", "clean", "growth", "backoff")
+    given = settings(
+        "--trait", traits, "each", "all", "float32", "float64", "clean", "growth", "backoff"
+    )
     known = {each.name for each in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:
-        raise ValueError(f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject")
+        raise ValueError(
+            f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject"
+        )
     declared = {**given, "without": frozenset(without)}
     Traits(**declared).follows(Rule())  # refuses what is wrong
     return declared

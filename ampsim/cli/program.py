@@ -38,7 +38,9 @@ class Program:
             (self._read, self._process.stdout),
             (self._listen, self._process.stderr),
         )
-        self._threads = [threading.Thread(target=each, args=(stream,), daemon=True) for each, stream in work]
+        self._threads = [
+            threading.Thread(target=each, args=(stream,), daemon=True) for each, stream in work
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -50,14 +52,18 @@ class Program:
         """End it, and all that it started."""
         self._lines.put(None)
         with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL) if hasattr(os, "killpg") else self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL) if hasattr(
+                os, "killpg"
+            ) else self._process.kill()
         self._process.wait()
         self._over = True
         with contextlib.suppress(queue.Empty):
             while True:  # what reads may wait for room
                 self._answers.get_nowait()
         for thread in self._threads:
-            thread.join(1.0)  # longer where a process that has left its group holds a pipe: the thread dies with ours
+            thread.join(
+                1.0
+            )  # longer where a process that has left its group holds a pipe: the thread dies with ours
 
     def ask(self, line: str) -> str:
         """Return the line that answers a line. ProgramError: there is none, or there was one before."""
@@ -67,7 +73,9 @@ class Program:
         try:
             answer = self._answers.get(timeout=self._limit)
         except queue.Empty:
-            raise self._wrong(f"no answer within {self._limit:g} s (--time-limit)", f"{ONE}, flushed") from None
+            raise self._wrong(
+                f"no answer within {self._limit:g} s (--time-limit)", f"{ONE}, flushed"
+            ) from None
         if not answer:
             raise self._wrong(self._ending(), f"{ONE}, until its input ends")
         if not asked:
@@ -83,7 +91,9 @@ class Program:
             if self._process.wait(self._limit):
                 raise self._wrong(self._ending(), "status 0 when its input ends")
         except (queue.Empty, subprocess.TimeoutExpired):
-            raise self._wrong(f"goes on {self._limit:g} s after its input has ended", "its end") from None
+            raise self._wrong(
+                f"goes on {self._limit:g} s after its input has ended", "its end"
+            ) from None
 
     def _ending(self) -> str:
         """Return in words how it ended."""

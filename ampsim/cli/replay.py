@@ -11,13 +11,20 @@ from ampsim.core.replay.fold import states
 
 def replay_history(
     dialect: Annotated[
-        str, typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False
+        ),
     ],
     history: Annotated[
-        str, typer.Argument(metavar="HISTORY", help="One digit per update: 1 overflow, 0 clean.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="HISTORY", help="One digit per update: 1 overflow, 0 clean.", show_default=False
+        ),
     ],
     parameters: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE")
+        list[str] | None,
+        typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE"),
     ] = None,
 ) -> None:
     """Print the scale after each update of HISTORY.
@@ -31,7 +38,11 @@ def replay_history(
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
     try:
-        for digit, state in zip(history, states(rule, [digit == "1" for digit in history]), strict=False):
+        for digit, state in zip(
+            history, states(rule, [digit == "1" for digit in history]), strict=False
+        ):
             out.print(f"{'overflow' if digit == '1' else 'clean':8}  {state.scale!r}")
-    except Exception as error:  # what the framework itself raises is a result, not a failure of ours
+    except (
+        Exception
+    ) as error:  # what the framework itself raises is a result, not a failure of ours
         out.print(f"raises    {type(error).__name__}: {error}")

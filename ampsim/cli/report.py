@@ -28,7 +28,10 @@ Run = Annotated[
     ),
 ]
 Page = Annotated[
-    Path | None, typer.Option("--out", "-o", help="The page; else RUN with the ending .html.", show_default=False)
+    Path | None,
+    typer.Option(
+        "--out", "-o", help="The page; else RUN with the ending .html.", show_default=False
+    ),
 ]
 
 
@@ -54,7 +57,9 @@ def read_log(log: Path) -> "History":
             return read_log(Path(file.name))
     try:
         size = log.stat().st_size
-        with Progress(console=err, transient=True, disable=not err.is_terminal or size < 1 << 24) as progress:
+        with Progress(
+            console=err, transient=True, disable=not err.is_terminal or size < 1 << 24
+        ) as progress:
             task, stopped = progress.add_task("reading", total=size), list[bool]()
 
             def told(done: int) -> bool:
@@ -102,7 +107,9 @@ def write_page(history: "History", log: Path, target: Path) -> None:
 
     try:
         if is_there(log) and target.exists() and target.samefile(log):
-            fail(f"{target}: the log itself; expected another name for the page, as in -o page.html")
+            fail(
+                f"{target}: the log itself; expected another name for the page, as in -o page.html"
+            )
         target.write_text(report(history), encoding="utf-8")
     except OSError as error:
         fail(f"{target}: {error.strerror}; expected a place where a page can be written")

@@ -22,11 +22,15 @@ COLUMNS = ("skips", "skip_rate", "mean_log2_scale", "scale")
 def sweep_folder(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="A folder of ceilings, one .npy file per run.", show_default=False),
+        typer.Argument(
+            metavar="DIR", help="A folder of ceilings, one .npy file per run.", show_default=False
+        ),
     ],
     dialect: Annotated[
         str,
-        typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False),
+        typer.Argument(
+            metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False
+        ),
     ],
     parameters: Annotated[
         list[str] | None,
@@ -69,9 +73,15 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
     for text in texts:
         name, equals, listed = text.partition("=")
         if name in values:
-            raise ValueError(f"--set {text!r}: {name} has values already; expected each name once, e.g. {name}=1,2")
-        values[name] = [settings("--set", [f"{name}{equals}{value}"])[name] for value in listed.split(",")]
-    return [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
+            raise ValueError(
+                f"--set {text!r}: {name} has values already; expected each name once, e.g. {name}=1,2"
+            )
+        values[name] = [
+            settings("--set", [f"{name}{equals}{value}"])[name] for value in listed.split(",")
+        ]
+    return [
+        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
+    ]
 
 
 def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
@@ -81,8 +91,13 @@ def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
     table.title = f"{total:,} steps of {len(done)} traces"
     for number, chosen in enumerate(grid):
         skips = sum(int(played.rows["skips"][number]) for played in done)
-        mean = sum(float(played.rows["mean_log2_scale"][number]) * played.steps for played in done) / total
-        table.add_row(*map(str, chosen.values()), f"{skips:,}", f"{skips / total:.3g}", f"{mean:.2f}")
+        mean = (
+            sum(float(played.rows["mean_log2_scale"][number]) * played.steps for played in done)
+            / total
+        )
+        table.add_row(
+            *map(str, chosen.values()), f"{skips:,}", f"{skips / total:.3g}", f"{mean:.2f}"
+        )
     return table
 
 

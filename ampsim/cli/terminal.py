@@ -25,7 +25,11 @@ class _Console(Console):
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=segment.text.translate(CONTROLS))
+            yield (
+                segment
+                if segment.control
+                else segment._replace(text=segment.text.translate(CONTROLS))
+            )
 
 
 out = _Console(soft_wrap=True, highlight=False, emoji=False, markup=False)
@@ -53,13 +57,20 @@ def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str,
         if not equals:
             raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. interval=2")
         if name in found:
-            raise ValueError(f"{option} {text!r}: {name} is {found[name]!r} already; expected each name once")
+            raise ValueError(
+                f"{option} {text!r}: {name} is {found[name]!r} already; expected each name once"
+            )
         found[name] = _value(f"{option} {text!r}", value, words)
     return found
 
 
 def _value(said: str, value: str, words: Sequence[str]) -> object:
-    meaning: dict[str, object] = {"true": True, "false": False, "none": None, **{word: word for word in words}}
+    meaning: dict[str, object] = {
+        "true": True,
+        "false": False,
+        "none": None,
+        **{word: word for word in words},
+    }
     if value.lower() in meaning:
         return meaning[value.lower()]
     if power := re.fullmatch(r"2(\.0)?\*\*(-?\d{1,3})", value):

@@ -18,7 +18,8 @@ from ampsim.core.files import write_atomically
 from ampsim.core.vectors import Outcome, Vector
 
 app = typer.Typer(
-    help="Vectors of loss scalers: export them, judge a program in any language by them.", no_args_is_help=True
+    help="Vectors of loss scalers: export them, judge a program in any language by them.",
+    no_args_is_help=True,
 )
 PAGE = Path(vectors.__file__).with_suffix(".md")
 BEFORE, AFTER = 4, 2
@@ -39,7 +40,9 @@ def export_vectors(
         write_atomically(page, PAGE.read_bytes())
     except OSError as error:
         fail(f"{error}: expected a folder and files that can be written")
-    out.print(f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; what a line means: {page}")
+    out.print(
+        f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; what a line means: {page}"
+    )
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,18 @@ class Verdict:
 @app.command("judge")
 def judge_program(
     command: Annotated[
-        list[str], typer.Argument(metavar="CMD", help="The program and its arguments.", show_default=False)
+        list[str],
+        typer.Argument(metavar="CMD", help="The program and its arguments.", show_default=False),
     ],
     only: Annotated[
         list[str] | None,
-        typer.Option("--dialect", "-d", help="This one alone; again for more.", autocompletion=dialects.names),
+        typer.Option(
+            "--dialect", "-d", help="This one alone; again for more.", autocompletion=dialects.names
+        ),
     ] = None,
-    limit: Annotated[float, typer.Option("--time-limit", help="Seconds per answer.", min=0.01, max=1e6)] = 10.0,
+    limit: Annotated[
+        float, typer.Option("--time-limit", help="Seconds per answer.", min=0.01, max=1e6)
+    ] = 10.0,
 ) -> None:
     """Judge a program that reads a line of settings and flags and writes a line of scales, again and again.
 
@@ -80,7 +88,9 @@ def judge_program(
     try:
         with Program(command, limit) as program:
             try:
-                for vector in track(asked, "judging", console=err, transient=True, disable=not err.is_terminal):
+                for vector in track(
+                    asked, "judging", console=err, transient=True, disable=not err.is_terminal
+                ):
                     verdicts.append(_judge(vector, program.ask(vector.question())))  # noqa: PERF401 - it may raise
                 program.end()
             except ProgramError as error:
@@ -117,7 +127,10 @@ def _report(asked: Sequence[Vector], verdicts: Sequence[Verdict], trouble: str) 
         out.print(f"{told}{trouble}")
     _count(asked, verdicts)
     right = sum(verdict.kind == "right" for verdict in verdicts)
-    out.print(f"{right} of {len(asked)} right" + ("" if right else "; expected some: it may decline, but not all"))
+    out.print(
+        f"{right} of {len(asked)} right"
+        + ("" if right else "; expected some: it may decline, but not all")
+    )
     return int(bool(first or trouble or not right))
 
 
@@ -133,10 +146,14 @@ def _show(verdict: Verdict) -> None:
         out.print(f"{_name(vector)}: {verdict.said}")
     else:
         out.print(f"{_name(vector)}: update {step} is the first that is wrong")
-        table = Table("update", "", "expected", "the program", box=None, pad_edge=False, header_style="bold")
+        table = Table(
+            "update", "", "expected", "the program", box=None, pad_edge=False, header_style="bold"
+        )
         for n in range(max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)):
             flag = "overflow" if vector.found_inf[n] else "clean"
-            table.add_row(str(n), flag, *(_entry(outcome, n) for outcome in (vector.outcome, verdict.outcome)))
+            table.add_row(
+                str(n), flag, *(_entry(outcome, n) for outcome in (vector.outcome, verdict.outcome))
+            )
         print_table(table)
     out.print(f"what it read: {vector.question()}")
 

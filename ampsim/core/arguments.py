@@ -20,7 +20,9 @@ def as_float(name: str, value: object) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise ValueError(f"{name} is beyond every float: expected a finite number; pass one below 1e308") from None
+        raise ValueError(
+            f"{name} is beyond every float: expected a finite number; pass one below 1e308"
+        ) from None
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -64,13 +66,25 @@ def check_arithmetic(arithmetic: object) -> None:
 
 
 def check_scales(
-    init: float, low: float | None, high: float | None, rounded: Callable[[float], float], dtype: str
+    init: float,
+    low: float | None,
+    high: float | None,
+    rounded: Callable[[float], float],
+    dtype: str,
 ) -> None:
     """Refuse a first scale and bounds that no run could want, as a format with this rounding holds them."""
     _check_numbers(init_scale=init)
-    _check_numbers(**{name: bound for name, bound in (("min_scale", low), ("max_scale", high)) if bound is not None})
+    _check_numbers(
+        **{
+            name: bound
+            for name, bound in (("min_scale", low), ("max_scale", high))
+            if bound is not None
+        }
+    )
     if not (math.isfinite(init) and init > 0):
-        raise ValueError(f"init_scale={init!r}: expected a positive finite number; torch starts at 2.0**16")
+        raise ValueError(
+            f"init_scale={init!r}: expected a positive finite number; torch starts at 2.0**16"
+        )
     held = rounded(init)
     if not (math.isfinite(held) and held > 0):
         raise ValueError(
@@ -79,9 +93,13 @@ def check_scales(
         )
     floor, top = (None if bound is None else rounded(bound) for bound in (low, high))
     if floor is not None and (math.isnan(floor) or floor < 0 or math.isinf(floor)):
-        raise ValueError(f"min_scale={low!r}: expected a finite number >= 0; for no floor pass None")
+        raise ValueError(
+            f"min_scale={low!r}: expected a finite number >= 0; for no floor pass None"
+        )
     if top is not None and not top > 0:
-        raise ValueError(f"max_scale={high!r}: expected a positive number; for no ceiling pass None")
+        raise ValueError(
+            f"max_scale={high!r}: expected a positive number; for no ceiling pass None"
+        )
     if floor is not None and top is not None and floor > top:
         raise ValueError(
             f"min_scale={low!r} > max_scale={high!r}: expected min_scale <= max_scale; "
@@ -110,16 +128,24 @@ def check_factors(growth: float, backoff: float, *, divides: bool = False) -> No
 def _check_numbers(**values: object) -> None:
     for name, value in values.items():
         if value is None:
-            raise TypeError(f"{name}=None: expected a real number; leave it out to take the default")
+            raise TypeError(
+                f"{name}=None: expected a real number; leave it out to take the default"
+            )
         as_float(name, value)
 
 
 def check_pieces(quirks: object, refill: object) -> None:
     """Refuse quirks and refills that are none."""
-    if not isinstance(quirks, (tuple, list)) or not all(callable(getattr(quirk, "update", None)) for quirk in quirks):
-        raise TypeError(f"quirks={quirks!r}: expected a tuple of ampsim.core.quirks; for none pass ()")
+    if not isinstance(quirks, (tuple, list)) or not all(
+        callable(getattr(quirk, "update", None)) for quirk in quirks
+    ):
+        raise TypeError(
+            f"quirks={quirks!r}: expected a tuple of ampsim.core.quirks; for none pass ()"
+        )
     known = {"clean", "growth", "backoff"}
-    if not isinstance(refill, (set, frozenset, list, tuple)) or not all(item in known for item in map(str, refill)):
+    if not isinstance(refill, (set, frozenset, list, tuple)) or not all(
+        item in known for item in map(str, refill)
+    ):
         raise ValueError(
             f"hysteresis_refill={refill!r}: expected a set of 'clean', 'growth', 'backoff'; "
             "Megatron's is frozenset({'growth'})"
@@ -138,6 +164,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = close or [each for each in known if len(text) > 2 and text in each.lower()][:5]
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
-    some = difflib.get_close_matches(str(name), known, n=5, cutoff=0.0) if len(known) > MANY else known
+    some = (
+        difflib.get_close_matches(str(name), known, n=5, cutoff=0.0) if len(known) > MANY else known
+    )
     more = f" and {len(known) - len(some)} more" if len(some) < len(known) else ""
     return f"expected one of {', '.join(some)}{more}"

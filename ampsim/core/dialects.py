@@ -74,7 +74,11 @@ class Dialect:
         fields: dict[str, object] = {}
         for name, target in self.parameters.items():
             if name in given:
-                fields |= _both_factors(name, given[name]) if target == "factor" else {target: given[name]}
+                fields |= (
+                    _both_factors(name, given[name])
+                    if target == "factor"
+                    else {target: given[name]}
+                )
         rule = self.rule.replace(**fields)
         return self.build(rule, options) if self.build else rule
 
@@ -82,13 +86,17 @@ class Dialect:
 def _both_factors(name: str, value: object) -> dict[str, float]:
     factor = as_float(name, value)
     if not (math.isfinite(factor) and factor >= 1):
-        raise ValueError(f"{name}={value!r}: expected a finite number >= 1; to never grow pass {name}=1.0")
+        raise ValueError(
+            f"{name}={value!r}: expected a finite number >= 1; to never grow pass {name}=1.0"
+        )
     return {"growth_factor": factor, "backoff_factor": 1.0 / factor}
 
 
 def _fixed_factor(rule: Rule, options: Options) -> Rule:
     if options["factor"] != 2.0:
-        raise ValueError(f"factor={options['factor']!r}: this framework fixes it; expected 2.0, or leave it out")
+        raise ValueError(
+            f"factor={options['factor']!r}: this framework fixes it; expected 2.0, or leave it out"
+        )
     return rule
 
 
@@ -104,13 +112,20 @@ TORCH = Dialect(
     Rule(),
     _GROWTH_BACKOFF,
 )
-SHARDED = Dialect(  # its own Python update: float32 tensor times Python float, and no guard against inf
-    "torch.fsdp.ShardedGradScaler[cpu]",
-    "torch 2.13.0 torch/distributed/fsdp/sharded_grad_scaler.py:288-307",
-    Rule(arithmetic=F32_UNGUARDED),
+SHARDED = (
+    Dialect(  # its own Python update: float32 tensor times Python float, and no guard against inf
+        "torch.fsdp.ShardedGradScaler[cpu]",
+        "torch 2.13.0 torch/distributed/fsdp/sharded_grad_scaler.py:288-307",
+        Rule(arithmetic=F32_UNGUARDED),
+        _GROWTH_BACKOFF,
+    )
+)
+COMPOSER = Dialect(
+    "composer.ClosureGradScaler",
+    "mosaicml 0.32.1 composer/trainer/_scaler.py",
+    Rule(),
     _GROWTH_BACKOFF,
 )
-COMPOSER = Dialect("composer.ClosureGradScaler", "mosaicml 0.32.1 composer/trainer/_scaler.py", Rule(), _GROWTH_BACKOFF)
 NEMO = Dialect(  # hysteresis is really consecutive: a clean step refills it
     "nemo.GradScaler",
     "nemo_toolkit 2.7.3 nemo/collections/common/parts/nlp_overrides.py; apex csrc/update_scale_hysteresis.cu",
@@ -128,7 +143,9 @@ ROUNDPIPE_SYNC = Dialect("roundpipe.GradScaler[sync]", _ROUNDPIPE, Rule(), _GROW
 def _megatron(rule: Rule, options: Options) -> Rule:
     low = rule.min_scale
     if low is None or not 0 < low <= rule.init_scale:
-        raise ValueError(f"min_scale={low!r}: expected 0 < min_scale <= init={rule.init_scale!r}; lower it")
+        raise ValueError(
+            f"min_scale={low!r}: expected 0 < min_scale <= init={rule.init_scale!r}; lower it"
+        )
     return rule
 
 
@@ -144,7 +161,9 @@ MEGATRON = Dialect(  # documents consecutive overflows, counts them since the la
 def _colossalai(rule: Rule, options: Options) -> Rule:
     patience = options["hysteresis"]
     return rule.replace(
-        hysteresis=1 if patience == 0 and not isinstance(patience, bool) else patience,  # 0 acts as 1
+        hysteresis=1
+        if patience == 0 and not isinstance(patience, bool)
+        else patience,  # 0 acts as 1
         min_scale=rule.min_scale or None,  # `if self._min_scale`: 0 is none
         max_scale=rule.max_scale or None,
     )
@@ -167,7 +186,9 @@ def _deepspeed(rule: Rule, options: Options) -> Rule:
     return rule.replace(hysteresis_refill=frozenset({refill}), quirks=quirks)
 
 
-_DEEPSPEED_RULE = Rule(min_scale=1.0, growth_interval=1000, arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),))
+_DEEPSPEED_RULE = Rule(
+    min_scale=1.0, growth_interval=1000, arithmetic=_dividing(F64), quirks=(StreakStartsAt(-1),)
+)
 DEEPSPEED = Dialect(
     "deepspeed.DynamicLossScaler",
     "deepspeed 0.19.8 deepspeed/runtime/fp16/loss_scaler.py:219-288; precision_config.py:85-89",
@@ -176,11 +197,13 @@ DEEPSPEED = Dialect(
     {"consecutive_hysteresis": False, "raise_error_at_min_scale": True, "factor": 2.0},
     _deepspeed,
 )
-DEEPSPEED_0_17_0 = dataclasses.replace(  # and earlier: until June 2025 the first clean step counted as one
-    DEEPSPEED,
-    name="deepspeed.DynamicLossScaler[0.17.0]",
-    source="deepspeed 0.17.0 deepspeed/runtime/fp16/loss_scaler.py:113-210; config.py",
-    rule=DEEPSPEED.rule.replace(quirks=()),
+DEEPSPEED_0_17_0 = (
+    dataclasses.replace(  # and earlier: until June 2025 the first clean step counted as one
+        DEEPSPEED,
+        name="deepspeed.DynamicLossScaler[0.17.0]",
+        source="deepspeed 0.17.0 deepspeed/runtime/fp16/loss_scaler.py:113-210; config.py",
+        rule=DEEPSPEED.rule.replace(quirks=()),
+    )
 )
 DEEPSPEED_FP16 = Dialect(  # a second copy of the rule: no hysteresis, never raises
     "deepspeed.FP16_Optimizer",
@@ -218,7 +241,9 @@ FAIRSEQ = Dialect(
 def _apex(rule: Rule, options: Options) -> Rule:
     high = as_float("max_loss_scale", options["max_loss_scale"])
     low = rule.min_scale or None  # `if self._min_loss_scale`: 0 is none
-    return rule.replace(init_scale=min(high, rule.init_scale), max_scale=high, min_scale=low)  # clamps at construction
+    return rule.replace(
+        init_scale=min(high, rule.init_scale), max_scale=high, min_scale=low
+    )  # clamps at construction
 
 
 APEX = Dialect(
@@ -245,7 +270,9 @@ MMCV = dataclasses.replace(  # apex's rule, with a modulo for the window
 
 def _fairscale(rule: Rule, options: Options) -> Rule:
     low, high = rule.min_scale or 0.0, math.inf if rule.max_scale is None else rule.max_scale
-    if not low <= rule.init_scale <= high:  # its every change is held to both bounds, the plain machine's to one
+    if (
+        not low <= rule.init_scale <= high
+    ):  # its every change is held to both bounds, the plain machine's to one
         raise ValueError(
             f"init={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move init or the bounds"
         )
@@ -255,7 +282,9 @@ def _fairscale(rule: Rule, options: Options) -> Rule:
 FAIRSCALE = Dialect(  # of one layer: each has a scale and a count of its own, and overflows by its own gradients
     "fairscale.LayerwiseGradientScaler",
     "fairscale 0.4.13 (facebookresearch/fairscale@10d21b3) fairscale/optim/layerwise_gradient_scaler.py:114-272",
-    Rule(1.0, growth_interval=10000, min_scale=2.0**-126, max_scale=FP32.max_finite, arithmetic=F64),
+    Rule(
+        1.0, growth_interval=10000, min_scale=2.0**-126, max_scale=FP32.max_finite, arithmetic=F64
+    ),
     {**_GROWTH_BACKOFF, "min_scale": "min_scale", "max_scale": "max_scale"},
     build=_fairscale,
 )
@@ -347,10 +376,14 @@ KERAS_TORCH = Dialect(
     _fixed_factor,
 )
 KERAS_TENSORFLOW = dataclasses.replace(
-    KERAS_TORCH, name="keras.LossScaleOptimizer[tensorflow]", rule=KERAS_TORCH.rule.replace(arithmetic=XLA_UNGUARDED)
+    KERAS_TORCH,
+    name="keras.LossScaleOptimizer[tensorflow]",
+    rule=KERAS_TORCH.rule.replace(arithmetic=XLA_UNGUARDED),
 )
 KERAS_JAX = dataclasses.replace(
-    KERAS_TENSORFLOW, name="keras.LossScaleOptimizer[jax]", options={"factor": 2.0, "stateless_jit": True}
+    KERAS_TENSORFLOW,
+    name="keras.LossScaleOptimizer[jax]",
+    options={"factor": 2.0, "stateless_jit": True},
 )
 _TF_RULE = Rule(2.0**15, min_scale=1.0, growth_test=">=", arithmetic=_dividing(F32))
 TF_KERAS_STATE = Dialect(
@@ -360,7 +393,11 @@ TF_KERAS_STATE = Dialect(
     _FACTOR,
 )
 TF_KERAS = dataclasses.replace(
-    TF_KERAS_STATE, name="tf_keras.LossScaleOptimizer", parameters=_INIT, options={"factor": 2.0}, build=_fixed_factor
+    TF_KERAS_STATE,
+    name="tf_keras.LossScaleOptimizer",
+    parameters=_INIT,
+    options={"factor": 2.0},
+    build=_fixed_factor,
 )
 TF_V1 = Dialect(
     "tf.compat.v1.mixed_precision.DynamicLossScale",
@@ -386,7 +423,9 @@ TF_CONTRIB = Dialect(
 def _openseq2seq(rule: Rule, options: Options) -> Rule:
     window, interval = options["step_window"], options["interval"]
     if interval is not None and window is not None and interval != window:
-        raise ValueError(f"interval={interval!r} and step_window={window!r} name one number: pass one of them")
+        raise ValueError(
+            f"interval={interval!r} and step_window={window!r} name one number: pass one of them"
+        )
     steps = next((n for n in (window, interval) if n is not None), rule.growth_interval)
     high = rule.max_scale if rule.max_scale is not None else 2.0**14
     return rule.replace(init_scale=high, growth_interval=steps)  # starts at its ceiling
@@ -395,7 +434,12 @@ def _openseq2seq(rule: Rule, options: Options) -> Rule:
 OPENSEQ2SEQ = Dialect(
     "openseq2seq.BackoffScaler",
     "OpenSeq2Seq 8681d38 open_seq2seq/optimizers/automatic_loss_scaler.py",
-    Rule(2.0**14, min_scale=1.0, max_scale=2.0**14, arithmetic=dataclasses.replace(F32, backoff="reciprocal")),
+    Rule(
+        2.0**14,
+        min_scale=1.0,
+        max_scale=2.0**14,
+        arithmetic=dataclasses.replace(F32, backoff="reciprocal"),
+    ),
     {"scale_min": "min_scale", "scale_max": "max_scale", "step_factor": "factor"},
     {"step_window": None, "interval": None, "resource_variables": False},
     _openseq2seq,
@@ -424,7 +468,11 @@ MINDSPORE_AMP = Dialect(
 MINDSPORE_CELL = Dialect(
     "mindspore.nn.DynamicLossScaleUpdateCell",
     "mindspore 2.10.0 mindspore/nn/wrap/loss_scale.py:88-198",
-    Rule(min_scale=1.0, growth_test=">=", arithmetic=dataclasses.replace(F32_UNGUARDED, backoff="reciprocal")),
+    Rule(
+        min_scale=1.0,
+        growth_test=">=",
+        arithmetic=dataclasses.replace(F32_UNGUARDED, backoff="reciprocal"),
+    ),
     _FACTOR,
 )
 MINDSPORE_MANAGER = Dialect(
@@ -482,7 +530,9 @@ NNABLA = Dialect(  # counts as DeepSpeed does; an update is an attempt, and a ba
 def _guided_diffusion(rule: Rule, options: Options) -> Rule:
     growth = as_float("growth", options["growth"])
     if not 0 <= growth <= 1:
-        raise ValueError(f"growth={growth!r}: expected 0 to 1, in log2 per clean step; the default is 0.001")
+        raise ValueError(
+            f"growth={growth!r}: expected 0 to 1, in log2 per clean step; the default is 0.001"
+        )
     return rule.replace(growth_factor=2.0**growth, quirks=(StepsInLog2(growth),))
 
 
@@ -495,7 +545,9 @@ GUIDED_DIFFUSION = Dialect(
     _guided_diffusion,
 )
 
-ALL: Mapping[str, Dialect] = {d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)}
+ALL: Mapping[str, Dialect] = {
+    d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)
+}
 """Every dialect above, by name."""
 
 

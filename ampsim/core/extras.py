@@ -34,7 +34,11 @@ def line_to_type(package: str) -> str:
     extra = BROUGHT_BY.get(package)
     if extra is None:
         return f"pip install {package}"
-    return f"pip install -c constraints.txt -e '.[{extra}]'" if _CHECKOUT else f"pip install 'ampsim[{extra}]'"
+    return (
+        f"pip install -c constraints.txt -e '.[{extra}]'"
+        if _CHECKOUT
+        else f"pip install 'ampsim[{extra}]'"
+    )
 
 
 def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
@@ -42,7 +46,9 @@ def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
     package = (error.name or "").partition(".")[0]
     if package not in BROUGHT_BY:
         return error
-    return ModuleNotFoundError(f"{error.msg}; {line_to_type(package)}", name=error.name, path=error.path)
+    return ModuleNotFoundError(
+        f"{error.msg}; {line_to_type(package)}", name=error.name, path=error.path
+    )
 
 
 @contextmanager

@@ -71,7 +71,9 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the rename itself survives a power cut, too; elsewhere folders cannot be opened
+    if (
+        os.name == "posix"
+    ):  # the rename itself survives a power cut, too; elsewhere folders cannot be opened
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)

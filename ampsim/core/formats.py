@@ -31,7 +31,9 @@ class Kind(enum.IntEnum):
     FLUSHED = 1  # nonzero, and rounded to zero: lost to underflow
     SUBNORMAL = 2  # below the smallest normal: fewer significant bits than the format promises
     NORMAL = 3
-    OVERFLOWED = 4  # not finite after the cast, which is what a non-finite check sees; inf and NaN included
+    OVERFLOWED = (
+        4  # not finite after the cast, which is what a non-finite check sees; inf and NaN included
+    )
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,15 @@ class Format:
             array of the same shape and of `dtype`.
         """
         wide = np.asarray(x)
-        with np.errstate(over="ignore", invalid="ignore"):  # a signalling NaN is "invalid" in any cast
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # a signalling NaN is "invalid" in any cast
             if wide.dtype not in (np.float16, np.float32):
                 wide = wide.astype(np.float64)
                 if self.dtype not in (np.float16, np.float32):
-                    wide = _round_to_odd(wide)  # ml_dtypes goes from float64 through float32, rounding twice
+                    wide = _round_to_odd(
+                        wide
+                    )  # ml_dtypes goes from float64 through float32, rounding twice
             return wide.astype(self.dtype)
 
     def classify(self, x: npt.ArrayLike) -> npt.NDArray[np.uint8]:

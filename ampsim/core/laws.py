@@ -42,7 +42,11 @@ class History:
 
 def _close(a: float, b: float) -> bool:
     """Equal up to the roundings of one float32 product and one float32 factor."""
-    return a == b or abs(a - b) <= 2 * FLOAT32_ULP * max(abs(a), abs(b)) or max(abs(a), abs(b)) < 2.0**-125
+    return (
+        a == b
+        or abs(a - b) <= 2 * FLOAT32_ULP * max(abs(a), abs(b))
+        or max(abs(a), abs(b)) < 2.0**-125
+    )
 
 
 def _at_top(u: Update) -> bool:
@@ -59,7 +63,11 @@ def overflow_backs_off_once(u: Update) -> str | None:
     if not u.found_inf or u.rule.hysteresis > 1:
         return None
     expected = max(u.scale * u.rule.backoff_factor, u.rule.min_scale or 0.0)
-    return None if _close(u.new_scale, expected) else f"{u.scale} -> {u.new_scale}, expected {expected}"
+    return (
+        None
+        if _close(u.new_scale, expected)
+        else f"{u.scale} -> {u.new_scale}, expected {expected}"
+    )
 
 
 def overflow_never_raises_the_scale(u: Update) -> str | None:
@@ -87,7 +95,13 @@ def growth_waits_for_the_interval(u: Update) -> str | None:
     due, grew = u.growth_tracker + 1 == u.rule.growth_interval, u.new_scale > u.scale
     if grew and not due:
         return f"grew after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
-    if due and not grew and u.rule.growth_factor > 1.0 + 2 * FLOAT32_ULP and not _at_top(u) and u.scale > 0:
+    if (
+        due
+        and not grew
+        and u.rule.growth_factor > 1.0 + 2 * FLOAT32_ULP
+        and not _at_top(u)
+        and u.scale > 0
+    ):
         return f"did not grow after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
     return None
 
@@ -95,9 +109,15 @@ def growth_waits_for_the_interval(u: Update) -> str | None:
 def growth_multiplies_by_the_growth_factor(u: Update) -> str | None:
     """A growth multiplies the scale by the growth factor, once, and stops at max_scale or at the top of float32."""
     expected = min(u.scale * u.rule.growth_factor, u.rule.max_scale or math.inf)
-    if u.found_inf or u.new_scale <= u.scale or expected >= _TOP:  # what no float32 holds: scalers stay, or clamp
+    if (
+        u.found_inf or u.new_scale <= u.scale or expected >= _TOP
+    ):  # what no float32 holds: scalers stay, or clamp
         return None
-    return None if _close(u.new_scale, expected) else f"{u.scale} -> {u.new_scale}, expected {expected}"
+    return (
+        None
+        if _close(u.new_scale, expected)
+        else f"{u.scale} -> {u.new_scale}, expected {expected}"
+    )
 
 
 def clean_step_counts_once(u: Update) -> str | None:
@@ -148,7 +168,11 @@ def skip_budget(h: History) -> str | None:
 
 def descends_only_by_skipping(h: History) -> str | None:
     """Over a run without overflow the scale never ends below where it began."""
-    return f"{h.scale[0]} -> {h.scale[-1]}" if not any(h.found_inf) and h.scale[-1] < h.scale[0] else None
+    return (
+        f"{h.scale[0]} -> {h.scale[-1]}"
+        if not any(h.found_inf) and h.scale[-1] < h.scale[0]
+        else None
+    )
 
 
 UPDATE_LAWS: tuple[Callable[[Update], str | None], ...] = (
@@ -174,7 +198,11 @@ def broken(history: History, growth_trackers: Sequence[int] | None = None) -> di
     """
     found: dict[str, str] = {}
     for t, flag in enumerate(history.found_inf):
-        pair = (growth_trackers[t], growth_trackers[t + 1]) if growth_trackers is not None else (None, None)
+        pair = (
+            (growth_trackers[t], growth_trackers[t + 1])
+            if growth_trackers is not None
+            else (None, None)
+        )
         update = Update(history.rule, bool(flag), history.scale[t], history.scale[t + 1], *pair)
         for law in UPDATE_LAWS:
             if law.__name__ not in found and (seen := law(update)):

@@ -43,7 +43,14 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Literal, Protocol, Self
 
-from ampsim.core.arguments import as_int, check_arithmetic, check_choice, check_factors, check_pieces, check_scales
+from ampsim.core.arguments import (
+    as_int,
+    check_arithmetic,
+    check_choice,
+    check_factors,
+    check_pieces,
+    check_scales,
+)
 from ampsim.core.state import Carried as Carried
 from ampsim.core.state import S as S
 from ampsim.core.state import State as State
@@ -218,7 +225,9 @@ class Rule:
 
     def update(self, state: State, found_inf: object, *, synchronous: bool = False) -> State:
         """Return the state after an iteration; see the function `update`."""
-        step: Advance = reduce(lambda inner, quirk: partial(quirk.update, inner), self.quirks, advance)
+        step: Advance = reduce(
+            lambda inner, quirk: partial(quirk.update, inner), self.quirks, advance
+        )
         before = State(state.newest, state.growth_tracker, state.overflow_tracker, (), state.memory)
         return _publish(self, state, step(self, before, bool(found_inf)), synchronous)
 
@@ -232,16 +241,24 @@ class Rule:
         """Return a rule without any check, for reproducing scalers that check nothing."""
         rule = object.__new__(cls)
         for f in dataclasses.fields(cls):
-            default = f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+            default = (
+                f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+            )
             object.__setattr__(rule, f.name, fields.pop(f.name, default))
         if fields:
-            raise TypeError(f"unknown fields {sorted(fields)}: expected some of {[*cls.__dataclass_fields__]}")
+            raise TypeError(
+                f"unknown fields {sorted(fields)}: expected some of {[*cls.__dataclass_fields__]}"
+            )
         return rule
 
 
 def advance(rule: Rule, state: State, found_inf: bool) -> State:
     """Take one step of the plain machine, without quirks and without delay."""
-    scale, growth_tracker, overflow_tracker = state.scale, state.growth_tracker, state.overflow_tracker
+    scale, growth_tracker, overflow_tracker = (
+        state.scale,
+        state.growth_tracker,
+        state.overflow_tracker,
+    )
     if found_inf:
         growth_tracker = 0
         if overflow_tracker + 1 < rule.hysteresis:
@@ -299,11 +316,15 @@ def override(rule: Machine[S], state: S, new_scale: float, *, synchronous: bool 
 
 
 def _no_rule(rule: object) -> TypeError:
-    return TypeError(f"{rule!r} is no rule: expected a Rule, or a policy with init, update and override")
+    return TypeError(
+        f"{rule!r} is no rule: expected a Rule, or a policy with init, update and override"
+    )
 
 
 def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> State:
     """Queue a newly computed scale behind those that wait, and bring the oldest into force."""
     depth = 0 if synchronous else rule.delay
-    queue = (before.scale, *before.pending, after.scale)[-(depth + 1) :]  # in force first, newest last
+    queue = (before.scale, *before.pending, after.scale)[
+        -(depth + 1) :
+    ]  # in force first, newest last
     return State(queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory)

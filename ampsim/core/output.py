@@ -18,7 +18,9 @@ class _Output(io.FileIO):
 
 
 # What would steer a terminal, or what XML refuses, as its code: for `str.translate`.
-CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
 
 
 def run_command(name: str, command: Callable[[], int]) -> int:
@@ -38,7 +40,9 @@ def run_command(name: str, command: Callable[[], int]) -> int:
         return 130
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more at its end
-        print(f"{name}: cannot write what was found: {error}; expected room for it", file=sys.stderr)
+        print(
+            f"{name}: cannot write what was found: {error}; expected room for it", file=sys.stderr
+        )
         return 2
 
 
@@ -53,5 +57,8 @@ def _open_output() -> None:
         return  # it is a test's, and no file
     line_buffering = raw.isatty()
     sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(raw), sys.stdout.encoding, errors="backslashreplace", line_buffering=line_buffering
+        io.BufferedWriter(raw),
+        sys.stdout.encoding,
+        errors="backslashreplace",
+        line_buffering=line_buffering,
     )

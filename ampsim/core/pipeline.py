@@ -63,7 +63,9 @@ def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
     """
     as_int("depth", depth, 0, "to run synchronously pass depth=0")
     if isinstance(rule, Rule) and rule.delay:
-        raise ValueError(f"delay={rule.delay}: expected a rule with delay=0; pass depth={rule.delay} instead")
+        raise ValueError(
+            f"delay={rule.delay}: expected a rule with delay=0; pass depth={rule.delay} instead"
+        )
     if not isinstance(rule, Rule) and rule.delay != depth:
         raise ValueError(f"delay={rule.delay}: expected a policy with delay=depth={depth}")
     return Pipeline(rule, depth, (init(rule),))
@@ -72,12 +74,19 @@ def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
 def begin(pipe: Pipeline[S]) -> Pipeline[S]:
     """Begin one more ticket, number ``len(pipe.carried)``; WouldBlockError if its version does not exist yet."""
     if pipe.next_version > pipe.applied:
-        raise WouldBlockError(f"ticket {len(pipe.carried)} carries version {pipe.next_version}, not made yet")
+        raise WouldBlockError(
+            f"ticket {len(pipe.carried)} carries version {pipe.next_version}, not made yet"
+        )
     return replace(pipe, carried=(*pipe.carried, pipe.next_version))
 
 
 def finish(
-    pipe: Pipeline[S], ticket: int, found_inf: object, *, new_scale: float | None = None, synchronous: bool = False
+    pipe: Pipeline[S],
+    ticket: int,
+    found_inf: object,
+    *,
+    new_scale: float | None = None,
+    synchronous: bool = False,
 ) -> Pipeline[S]:
     """Apply the update of a ticket: it makes version ``ticket + 1``. `found_inf` by its truth; policies
     read more of an `Observation`.
@@ -98,7 +107,9 @@ def finish(
 def check_turn(ticket: int, applied: int, begun: int) -> None:
     """Refuse an update that is not the next one."""
     if ticket < applied:
-        raise RuntimeError(f"ticket {ticket} was updated already: expected ticket {applied}; update a ticket once")
+        raise RuntimeError(
+            f"ticket {ticket} was updated already: expected ticket {applied}; update a ticket once"
+        )
     if ticket >= begun:
         raise RuntimeError(f"ticket {ticket} has not begun: call begin() and use what it returns")
     if ticket > applied:
@@ -108,7 +119,11 @@ def check_turn(ticket: int, applied: int, begun: int) -> None:
 
 
 def trajectory(
-    rule: Machine[S], depth: int, found_inf: Sequence[object], *, is_async: Iterable[bool] | None = None
+    rule: Machine[S],
+    depth: int,
+    found_inf: Sequence[object],
+    *,
+    is_async: Iterable[bool] | None = None,
 ) -> list[float]:
     """Return the scale of ticket 0, 1, ... when each begins as soon as it may and updates come as late as they may.
 

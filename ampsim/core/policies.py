@@ -106,7 +106,9 @@ class Policy:
     needs: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        low, init, high = (held(name, getattr(self, name)) for name in ("min_scale", "init_scale", "max_scale"))
+        low, init, high = (
+            held(name, getattr(self, name)) for name in ("min_scale", "init_scale", "max_scale")
+        )
         if not low <= init <= high:
             raise ValueError(
                 f"init_scale={self.init_scale!r}: expected within [min_scale, max_scale] = "
@@ -149,7 +151,9 @@ class Policy:
         value = round_to_float32(as_float(name, number))
         scale = name in ("scale", "base") or name.startswith("pending")
         if not 0 <= value < math.inf or (scale and value == 0):
-            raise ValueError(f"{name}={number!r}: expected a finite number {'above' if scale else 'from'} 0; {RELOAD}")
+            raise ValueError(
+                f"{name}={number!r}: expected a finite number {'above' if scale else 'from'} 0; {RELOAD}"
+            )
         return value
 
     # The machine, on any array namespace.
@@ -195,17 +199,25 @@ class Policy:
         """Return the state before the first update."""
         return _map(_as_python, self.init_in(np))
 
-    def update(self, state: PolicyState, found_inf: object, *, synchronous: bool = False) -> PolicyState:
+    def update(
+        self, state: PolicyState, found_inf: object, *, synchronous: bool = False
+    ) -> PolicyState:
         """Return the state after an iteration, of which an `Observation` or only its `found_inf` is given."""
         seen = found_inf if isinstance(found_inf, Observation) else Observation(bool(found_inf))
-        numbers = (None if value is None else np.float32(value) for value in (seen.amax, seen.saturated))
+        numbers = (
+            None if value is None else np.float32(value) for value in (seen.amax, seen.saturated)
+        )
         as_scalars: list[Any] = [np.bool_(bool(seen)), *numbers]
-        with np.errstate(all="ignore"):  # inf and NaN are looked for, and branches not taken are computed too
+        with np.errstate(
+            all="ignore"
+        ):  # inf and NaN are looked for, and branches not taken are computed too
             after = self.update_in(np, _map(_as_scalar, state), Observation(*as_scalars))
             after = self.synchronized(np, after) if synchronous else after
         return _map(_as_python, after)
 
-    def override(self, state: PolicyState, new_scale: float, *, synchronous: bool = False) -> PolicyState:
+    def override(
+        self, state: PolicyState, new_scale: float, *, synchronous: bool = False
+    ) -> PolicyState:
         """Return the state after the scale was set by hand; see `machine.override`."""
         with np.errstate(all="ignore"):
             after = self.override_in(np, _map(_as_scalar, state), new_scale)
@@ -286,9 +298,13 @@ class Ratio(Deduplicated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= as_float("threshold", self.threshold) < 1:
-            raise ValueError(f"threshold={self.threshold!r}: expected a share in [0, 1); FP8-LM's is 1e-5")
+            raise ValueError(
+                f"threshold={self.threshold!r}: expected a share in [0, 1); FP8-LM's is 1e-5"
+            )
         if not 0 < as_float("top", self.top) < math.inf:
-            raise ValueError(f"top={self.top!r}: expected a positive finite number; fp16's is {FP16.max_finite}")
+            raise ValueError(
+                f"top={self.top!r}: expected a positive finite number; fp16's is {FP16.max_finite}"
+            )
 
     def decide(
         self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
@@ -321,12 +337,19 @@ class FloorSchedule(Growing):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "milestones", tuple((step, floor) for step, floor in self.milestones))
-        steps = [as_int("milestone", step, 1, "to start with a floor pass min_scale") for step, _ in self.milestones]
+        object.__setattr__(
+            self, "milestones", tuple((step, floor) for step, floor in self.milestones)
+        )
+        steps = [
+            as_int("milestone", step, 1, "to start with a floor pass min_scale")
+            for step, _ in self.milestones
+        ]
         floors = [held("floor", floor) for _, floor in self.milestones]
         if steps != sorted(set(steps)):
             raise ValueError(f"milestones={self.milestones!r}: expected rising steps; sort them")
-        if floors != sorted(floors) or not all(self.min_scale <= floor <= self.max_scale for floor in floors):
+        if floors != sorted(floors) or not all(
+            self.min_scale <= floor <= self.max_scale for floor in floors
+        ):
             raise ValueError(
                 f"milestones={self.milestones!r}: expected floors that do not fall, within [min_scale, max_scale] = "
                 f"[{self.min_scale!r}, {self.max_scale!r}]; widen the bounds or sort the floors"
@@ -386,11 +409,17 @@ class Headroom(Policy):
         super().__post_init__()
         for name in ("init_scale", "min_scale", "max_scale"):
             if math.frexp(getattr(self, name))[0] != 0.5:
-                raise ValueError(f"{name}={getattr(self, name)!r}: expected a power of two; pass 2.0**16 or another")
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r}: expected a power of two; pass 2.0**16 or another"
+                )
         if self.max_scale > 2.0**126:
-            raise ValueError(f"max_scale={self.max_scale!r}: expected at most 2.0**126; that is the default")
+            raise ValueError(
+                f"max_scale={self.max_scale!r}: expected at most 2.0**126; that is the default"
+            )
         if as_int("margin", self.margin, 0, "for no margin pass 0") > 12:
-            raise ValueError(f"margin={self.margin!r}: expected at most 12 bits, or little of the format is left")
+            raise ValueError(
+                f"margin={self.margin!r}: expected at most 12 bits, or little of the format is left"
+            )
         as_int("interval", self.interval, 1, "for a doubling at every chance pass 1")
         if not 1 <= as_float("top", self.top) <= 65536:
             raise ValueError(
@@ -410,9 +439,16 @@ class Headroom(Policy):
         fits = xp.minimum(newest, self._largest(xp, amax))
         peak, growth_tracker = xp.maximum(before, amax), clean + 1
         goes_on = ~lost & (fits == newest) & (growth_tracker < self.interval)
-        grows = ~lost & (fits == newest) & (growth_tracker >= self.interval) & (self._largest(xp, peak) > newest)
+        grows = (
+            ~lost
+            & (fits == newest)
+            & (growth_tracker >= self.interval)
+            & (self._largest(xp, peak) > newest)
+        )
         scale = xp.where(lost, xp.minimum(newest, used / 2), xp.where(grows, 2 * newest, fits))
-        return scale, HeadroomState(xp.where(goes_on, growth_tracker, 0), xp.where(goes_on, peak, xp.float32(0)))
+        return scale, HeadroomState(
+            xp.where(goes_on, growth_tracker, 0), xp.where(goes_on, peak, xp.float32(0))
+        )
 
     def _largest(self, xp: ModuleType, amax: float) -> float:
         """Return the largest power of two S with amax * S <= top / 2^margin, between 2^-126 and 2^126."""
@@ -502,11 +538,15 @@ class LogMax(Policy):
         x = xp.where(lost, least, xp.log2(seen.amax))
         m, b1, b2 = LogMaxState(*memory), self.beta1, self.beta2
         mean, slow_mean = b1 * m.mean + (1 - b1) * x, b2 * m.slow_mean + (1 - b2) * x
-        after = LogMaxState(mean, slow_mean, b2 * m.square + (1 - b2) * (x * x), m.weight1 * b1, m.weight2 * b2)
+        after = LogMaxState(
+            mean, slow_mean, b2 * m.square + (1 - b2) * (x * x), m.weight1 * b1, m.weight2 * b2
+        )
         mu, slow = after.mean / (1 - after.weight1), after.slow_mean / (1 - after.weight2)
         # sigma^2 = E[x^2] - E[x]^2, both over the long window
         sigma = xp.sqrt(xp.maximum(after.square / (1 - after.weight2) - slow * slow, xp.float32(0)))
-        scale = xp.exp2((16.0 if self.faithful else self.log_max) - (sigma * self.overflow_std_dev + mu))
+        scale = xp.exp2(
+            (16.0 if self.faithful else self.log_max) - (sigma * self.overflow_std_dev + mu)
+        )
         if self.faithful:
             return scale, after
         empty = ~lost & (seen.amax == 0)
@@ -547,7 +587,9 @@ class Probe(Growing):
         waiting = xp.where(found, 0, xp.maximum(waiting - 1, 0))
         sends = growth_tracker >= self.growth_interval
         scale = xp.where(sends, base * self.growth_factor, base)
-        return scale, ProbeState(base, xp.where(sends, 0, growth_tracker), xp.where(sends, self.delay + 1, waiting))
+        return scale, ProbeState(
+            base, xp.where(sends, 0, growth_tracker), xp.where(sends, self.delay + 1, waiting)
+        )
 
     def overridden(self, xp: ModuleType, memory: Memory, scale: float) -> ProbeState:
         _, growth_tracker, _ = memory
@@ -561,7 +603,9 @@ def held(name: str, scale: object) -> float:
     """Return a scale as float32 holds it; refuse one whose reciprocal would not be a normal number's."""
     value = round_to_float32(as_float(name, scale))
     if not 2.0**-126 <= value < math.inf:
-        raise ValueError(f"{name}={scale!r}: expected a number from 2.0**-126 to 2.0**127; torch starts at 2.0**16")
+        raise ValueError(
+            f"{name}={scale!r}: expected a number from 2.0**-126 to 2.0**127; torch starts at 2.0**16"
+        )
     return value
 
 

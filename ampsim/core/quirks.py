@@ -140,10 +140,14 @@ class FirstUpdateInDouble(Quirk):
             return advance(rule, state, found_inf)
         first = dataclasses.replace(rule, arithmetic=Arithmetic(flush_subnormals=True))
         held = rule.arithmetic.round(rule.init_scale)
-        start = float(rule.init_scale) if state.scale == held else state.scale  # unless it was set by hand
+        start = (
+            float(rule.init_scale) if state.scale == held else state.scale
+        )  # unless it was set by hand
         before = dataclasses.replace(state, scale=start)
         after = advance(first, before, found_inf)
-        return dataclasses.replace(after, scale=rule.arithmetic.round(after.scale)).remember(started=1)
+        return dataclasses.replace(after, scale=rule.arithmetic.round(after.scale)).remember(
+            started=1
+        )
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,9 @@ class RaiseAfterConsecutive(Quirk):
         in_a_row = state.recall("overflows_in_a_row") + 1 if found_inf else 0
         if in_a_row > self.overflows:
             raise RuntimeError(
-                "Dynamic loss scale Continuous overflow ", int(in_a_row), " times, has exceeded maximum threshold."
+                "Dynamic loss scale Continuous overflow ",
+                int(in_a_row),
+                " times, has exceeded maximum threshold.",
             )
         return after.remember(overflows_in_a_row=in_a_row)
 

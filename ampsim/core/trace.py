@@ -117,14 +117,18 @@ class Trace:
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} missing")
         if not isinstance(record["system"], str):
-            raise ValueError(f"system {record['system']!r}: expected the name of a dialect, see `ampsim dialects`")
+            raise ValueError(
+                f"system {record['system']!r}: expected the name of a dialect, see `ampsim dialects`"
+            )
         flags, scales = record["found_inf"], record["scale"]
         if not isinstance(flags, list) or any(flag not in (0, 1) for flag in flags):
             raise ValueError("found_inf: expected a list of 0 and 1")
         raised = Raised(**record["raised"]) if record.get("raised") else None
         expected = len(flags) if raised is None else raised.step
         if not isinstance(scales, list) or len(scales) != expected:
-            raise ValueError(f"scale: expected {expected} values, one per update that did not raise")
+            raise ValueError(
+                f"scale: expected {expected} values, one per update that did not raise"
+            )
         is_async = record.get("is_async")
         if is_async is not None and len(is_async) != len(flags):
             raise ValueError(f"is_async: expected {len(flags)} flags, found {len(is_async)}")
@@ -145,7 +149,9 @@ class Trace:
 
 def _scale(text: object) -> float:
     if not isinstance(text, str):
-        raise ValueError(f"scale {text!r}: expected a hexadecimal float such as '0x1.0000000000000p+16'")
+        raise ValueError(
+            f"scale {text!r}: expected a hexadecimal float such as '0x1.0000000000000p+16'"
+        )
     return float.fromhex(text)  # reads 'inf' and 'nan' too
 
 
@@ -166,9 +172,13 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
                     seen += 1
                     yield Trace.from_record(record)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedFileError(file, number + 1, f"cut off or damaged ({error})", "a whole file") from error
+        raise DamagedFileError(
+            file, number + 1, f"cut off or damaged ({error})", "a whole file"
+        ) from error
     except RecursionError as error:
-        raise DamagedFileError(file, number, "nested too deep", "a trace as a JSON object") from error
+        raise DamagedFileError(
+            file, number, "nested too deep", "a trace as a JSON object"
+        ) from error
     except (ValueError, TypeError) as error:
         raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
     if not seen:
@@ -176,7 +186,9 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
 
 
 def write(
-    path: str | os.PathLike[str], traces: Iterable[Trace], provenance: Mapping[str, object] | None = None
+    path: str | os.PathLike[str],
+    traces: Iterable[Trace],
+    provenance: Mapping[str, object] | None = None,
 ) -> None:
     """Write a trace file: to a temporary name beside it, then renamed, so that no half file is ever seen.
 

@@ -51,7 +51,9 @@ class Vector:
     synchronous: tuple[bool, ...] = ()
 
     @classmethod
-    def of(cls, rule: Rule, found_inf: Sequence[bool], synchronous: Sequence[bool] = ()) -> "Vector":
+    def of(
+        cls, rule: Rule, found_inf: Sequence[bool], synchronous: Sequence[bool] = ()
+    ) -> "Vector":
         """Return what the machine does under a rule, as a vector without names."""
         late = [not at_once for at_once in synchronous] or None
         outcome = tuple(_outcome(rule, found_inf, late))
@@ -64,16 +66,23 @@ class Vector:
     def line(self) -> str:
         """Return the line of the set."""
         outcome = [GIVES_UP if scale is None else as_hex(scale) for scale in self.outcome]
-        params = {name: as_hex(value) if isinstance(value, float) else value for name, value in self.params.items()}
+        params = {
+            name: as_hex(value) if isinstance(value, float) else value
+            for name, value in self.params.items()
+        }
         named = {"family": self.family, "dialect": self.dialect, "params": params}
         return _json({**named, **self._asked(), "outcome": outcome})
 
     def _asked(self) -> Data:
         asked: Data = {"config": self.config, "found_inf": [int(flag) for flag in self.found_inf]}
-        return asked | ({"synchronous": [int(flag) for flag in self.synchronous]} if self.synchronous else {})
+        return asked | (
+            {"synchronous": [int(flag) for flag in self.synchronous]} if self.synchronous else {}
+        )
 
 
-def _outcome(rule: Rule, found_inf: Sequence[bool], late: Sequence[bool] | None) -> Iterator[float | None]:
+def _outcome(
+    rule: Rule, found_inf: Sequence[bool], late: Sequence[bool] | None
+) -> Iterator[float | None]:
     try:
         for state in states(rule, found_inf, is_async=late):
             yield state.scale
@@ -170,9 +179,17 @@ FAMILIES: tuple[tuple[str, Mapping[str, float], tuple[str, ...]], ...] = (
     ("bottom", {"init_scale": 2.0**-120, "growth_interval": 2}, ("1" * 31 + "000011",)),
     ("bottom", {"init_scale": 2.0**-1060, "growth_interval": 2}, ("1" * 16 + "0000",)),
     ("floor", {"init_scale": 6.0, "growth_interval": 2, "min_scale": 1.0}, ("1111010100110",)),
-    ("ceiling", {"init_scale": 1000.0, "growth_interval": 1, "max_scale": 4096.0, **_THIRDS}, ("0000110000010",)),
+    (
+        "ceiling",
+        {"init_scale": 1000.0, "growth_interval": 1, "max_scale": 4096.0, **_THIRDS},
+        ("0000110000010",),
+    ),
     ("giving up", {"init_scale": 2.0**9, "growth_interval": 9, "hysteresis": 1}, ("1" * 24,)),
-    ("random", {"init_scale": 2.0**12, "growth_interval": 4, "hysteresis": 2}, (_random(3, 0.2, 60), _random(4, 0.5))),
+    (
+        "random",
+        {"init_scale": 2.0**12, "growth_interval": 4, "hysteresis": 2},
+        (_random(3, 0.2, 60), _random(4, 0.5)),
+    ),
 )
 # What a dialect takes as an option of its own, in the words of `Rule`.
 OPTIONS = {
@@ -212,7 +229,10 @@ def _variants(dialect: Dialect) -> Iterator[Data]:
 
 def named(dialect: Dialect, fields: Mapping[str, float]) -> Data:
     """Return fields of a `Rule` under a framework's own names, without those that it does not have."""
-    targets = {**dialect.parameters, **{name: to for name, to in OPTIONS.items() if name in dialect.options}}
+    targets = {
+        **dialect.parameters,
+        **{name: to for name, to in OPTIONS.items() if name in dialect.options},
+    }
     targets = {name: "growth_factor" if to == "factor" else to for name, to in targets.items()}
     return {name: fields[to] for name, to in targets.items() if to in fields}
 
@@ -226,7 +246,10 @@ def _add(made: dict[str, Vector], name: str, params: Data, family: str, history:
     found_inf = [digit == "1" for digit in history]
     synchronous = [n % 3 == 2 for n in range(len(history))] if name == _MIXED else ()
     vector = Vector.of(rule, found_inf, synchronous)
-    made.setdefault(name + vector.question(), dataclasses.replace(vector, family=family, dialect=name, params=params))
+    made.setdefault(
+        name + vector.question(),
+        dataclasses.replace(vector, family=family, dialect=name, params=params),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- the file
@@ -235,7 +258,13 @@ def _add(made: dict[str, Vector], name: str, params: Data, family: str, history:
 def as_file(vectors: Sequence[Vector], version: str) -> bytes:
     """Return the set as JSON Lines: first what it is, with the sha256 of all bytes after that line."""
     body = "".join(vector.line() + "\n" for vector in vectors).encode()
-    head = {"vectors": VERSION, "ampsim": version, "licence": LICENCE, "lines": len(vectors), "sha256": _sha256(body)}
+    head = {
+        "vectors": VERSION,
+        "ampsim": version,
+        "licence": LICENCE,
+        "lines": len(vectors),
+        "sha256": _sha256(body),
+    }
     return _json(head).encode() + b"\n" + body
 
 

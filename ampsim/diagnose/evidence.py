@@ -51,7 +51,10 @@ class Evidence(Way):
         """
         rows = self.points[1]
         for first, last in self.descents[:1]:
-            if not (self.moves[: last + 1] > 0).any() and not (self.status[: rows[first]] == 1).any():
+            if (
+                not (self.moves[: last + 1] > 0).any()
+                and not (self.status[: rows[first]] == 1).any()
+            ):
                 falls = self.falls_between(first, last)
                 steps = np.cumsum(self.status == 1)[rows[falls] - 1]
                 if self.format.get("updates"):  # which are all taken
@@ -68,8 +71,12 @@ class Evidence(Way):
         own = np.flatnonzero((self.counts == 1) & ~np.isnan(self.scale)) if self.flags else told[:0]
         below = (values > 0) & (values < self.format.get("start", 0.0))  # no run begins there
         lower = np.flatnonzero(below | ((self.moves < 0) & (not self.means)))
-        few = (values > 0) & (values <= 20 * self.digit)  # powers of two like the others, in few decimals
-        most = np.where(few, 2.0 ** np.floor(np.log2(np.where(few, values, 1.0) + self.digit)), values)[lower]
+        few = (values > 0) & (
+            values <= 20 * self.digit
+        )  # powers of two like the others, in few decimals
+        most = np.where(
+            few, 2.0 ** np.floor(np.log2(np.where(few, values, 1.0) + self.digit)), values
+        )[lower]
         before = np.where(np.isnan(self.scale), 2 * self.left, self.scale)
         at = np.concatenate([told, rows[lower], own]).astype(np.int64)
         scales = np.concatenate([before[told], 2 * np.maximum(most, self.digit), self.scale[own]])
@@ -91,8 +98,12 @@ class Evidence(Way):
         if self.unsaid:
             return np.where(np.isnan(counts), np.nan, np.fmax(np.diff(counts, prepend=0.0), 0.0))
         at = np.flatnonzero(~np.isnan(self.total))
-        rises = np.diff(self.total[at], prepend=0.0) - np.diff(np.nancumsum(counts)[at], prepend=0.0)
-        rises[1:][np.diff(self.segment[at]) != 0] = 0.0  # what was counted before, of the steps that come again
+        rises = np.diff(self.total[at], prepend=0.0) - np.diff(
+            np.nancumsum(counts)[at], prepend=0.0
+        )
+        rises[1:][np.diff(self.segment[at]) != 0] = (
+            0.0  # what was counted before, of the steps that come again
+        )
         counts[at] = np.maximum(rises, 0.0)
         return np.where(counts > MANY, np.nan, counts)
 
@@ -107,9 +118,19 @@ class Evidence(Way):
         They tell of the same steps, not always in the same order.
         """
         rows, span = self.points[1], slice(begin, len(self.step) if end is None else end)
-        printed = self.series[1][: 0 if self.settings.get("cut") else None]  # cut lines may hide a start
-        falls = [last for _, last in self.falls_of(printed)] if self.means else printed[self.moves[printed] < 0]
-        taken = sum(self.proved(k) for k in falls if span.start <= rows[self.before[k]] and rows[k] < span.stop)
+        printed = self.series[1][
+            : 0 if self.settings.get("cut") else None
+        ]  # cut lines may hide a start
+        falls = (
+            [last for _, last in self.falls_of(printed)]
+            if self.means
+            else printed[self.moves[printed] < 0]
+        )
+        taken = sum(
+            self.proved(k)
+            for k in falls
+            if span.start <= rows[self.before[k]] and rows[k] < span.stop
+        )
         return int(max(np.nansum(self.told[span]), np.nansum(self.counts[span]), taken))
 
     @cached_property
@@ -118,9 +139,19 @@ class Evidence(Way):
         rows, told = self.points[1], self.sentence
         if self.format.get("counts") == "since" and told.any():
             return False
-        falls = () if self.means or self.format.get("counts") == "each" else np.flatnonzero(self.moves < 0)
-        spans = ((k, rows[self.before[k]], rows[k]) for k in falls if not told[rows[k]] and self.counts[rows[k]] >= 0)
-        return all(np.nansum(self.counted[first : last + 1]) >= self.proved(k) for k, first, last in spans)
+        falls = (
+            ()
+            if self.means or self.format.get("counts") == "each"
+            else np.flatnonzero(self.moves < 0)
+        )
+        spans = (
+            (k, rows[self.before[k]], rows[k])
+            for k in falls
+            if not told[rows[k]] and self.counts[rows[k]] >= 0
+        )
+        return all(
+            np.nansum(self.counted[first : last + 1]) >= self.proved(k) for k, first, last in spans
+        )
 
     @cached_property
     def skips(self) -> tuple[int, int | None]:
@@ -133,7 +164,9 @@ class Evidence(Way):
         """Rows at which the skips' total has risen by less than the steps since it was last printed."""
         at = np.flatnonzero(~np.isnan(self.total))
         rises, one = np.diff(self.total[at], prepend=0.0), self.segment[-1] == 0
-        steps = np.diff(self.step[at], prepend=0.0) if one else np.diff(self.step, prepend=np.nan)[at]
+        steps = (
+            np.diff(self.step[at], prepend=0.0) if one else np.diff(self.step, prepend=np.nan)[at]
+        )
         same = np.diff(self.part, prepend=0.0)[at] == 0
         shown = np.zeros(len(self.total), np.bool_)
         shown[at] = self.numbered[at] & same & (steps > 0) & (rises < steps)
@@ -146,18 +179,28 @@ class Evidence(Way):
         total = ~np.isnan(self.total)
         bad = (self.counted > 0) | np.isinf(self.norm) & ~self.averaged
         taken = self.progress.copy()
-        if self.flags or (self.trusted and not self.unsaid and counts != "since" and "count" in self.settings):
-            taken |= (self.counts == 0) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
+        if self.flags or (
+            self.trusted and not self.unsaid and counts != "since" and "count" in self.settings
+        ):
+            taken |= (
+                self.counts == 0
+            ) & ~total  # but where DeepSpeed steps, Megatron counts 0 whatever happens
         if self.unsaid:
             taken |= self.skipped == 0
         if not total.any():
-            own_norm = ~(self.counted > 0) | (counts == "since" and self.trusted)  # Megatron's is of the last step
+            own_norm = ~(self.counted > 0) | (
+                counts == "since" and self.trusted
+            )  # Megatron's is of the last step
             held = _held(self.norm)
-            fresh = held != np.append(np.nan, held[:-1])  # a skipped step may print the last one's again
+            fresh = held != np.append(
+                np.nan, held[:-1]
+            )  # a skipped step may print the last one's again
             taken |= finite & own_norm & fresh
         if self.format.get("updates"):
             taken |= self.numbered & (np.diff(self.step, prepend=np.nan) > 0) & ~self.sentence
-        if self.program == "HF Trainer" and not self.sentence.any():  # its schedule waits for steps, but with apex
+        if (
+            self.program == "HF Trainer" and not self.sentence.any()
+        ):  # its schedule waits for steps, but with apex
             change = np.diff(self.rate, prepend=np.nan)
             taken = (taken | (change != 0)) & (~np.isnan(change) | finite)
         taken[self.points[1][self.moves > 0]] = True
@@ -182,7 +225,9 @@ class Evidence(Way):
         quarters = [losses[at : at + part] for at in range(0, len(losses) - part + 1, part)]
         last, least = losses[-part:], min(quarters, key=np.median)
         above = np.searchsorted(np.sort(least), last).mean() > JUDGED.noise * part
-        return len(losses) >= 4 and bool(above and np.median(last) > JUDGED.risen * np.median(least))
+        return len(losses) >= 4 and bool(
+            above and np.median(last) > JUDGED.risen * np.median(least)
+        )
 
     @cached_property
     def tail(self) -> Ints:
@@ -198,7 +243,9 @@ class Evidence(Way):
         """Return how many steps were skipped or had gradients that were not finite, at least, by some rows."""
         counts = self.counts.copy()
         if len(rows) and (self.status[: rows[0]] == 1).any():
-            counts[np.flatnonzero(~np.isnan(self.total))[:1]] = 0.0  # what the first total counts may have come before
+            counts[np.flatnonzero(~np.isnan(self.total))[:1]] = (
+                0.0  # what the first total counts may have come before
+            )
         told, norms = np.nansum(self.told[rows]), np.isinf(self.norm[rows]).sum()
         return int(max(told, np.nansum(counts[rows]), norms))  # they may tell of one step
 

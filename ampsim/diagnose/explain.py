@@ -30,24 +30,40 @@ class Explanation:
     def to_json(self) -> dict[str, object]:
         """Return the data of the statements, with the version of their table."""
         said = [each.to_json() for each in self.statements]
-        return {"version": TABLE["version"], "verdict": self.verdict, "why": self.why, "statements": said}
+        return {
+            "version": TABLE["version"],
+            "verdict": self.verdict,
+            "why": self.why,
+            "statements": said,
+        }
 
 
 def explain(history: History) -> Explanation:
     """Return what a log bears, its other ranks and engines included."""
     main, *others = runs = [Evidence(**vars(one)) for one in (history, *history.others)]
     with np.errstate(all="ignore"):  # numbers that no run has
-        statements = [*remarks(main), *facts(main), *(each for other in others for each in remarks(other))]
+        statements = [
+            *remarks(main),
+            *facts(main),
+            *(each for other in others for each in remarks(other)),
+        ]
         if any((run.status == 1).any() for run in runs):  # what one rank shows is so of all
             statements = [each for each in statements if each.kind != "no step seen"]
-        covered = {kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())}
+        covered = {
+            kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())
+        }
         statements = [each for each in statements if each.kind not in covered]
         order = {"wrong": 0, "note": 1, "fact": 2}
-        statements.sort(key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0))
+        statements.sort(
+            key=lambda each: (order[each.verdict], each.first if each.verdict == "wrong" else 0.0)
+        )
         words = TABLE["verdict"]
         if statements and statements[0].verdict == "wrong":
             causes = {each.why for each in statements if each.verdict == "wrong"}
-            verdict, why = "wrong", words["both" if causes == {"scale", "other"} else statements[0].why]
+            verdict, why = (
+                "wrong",
+                words["both" if causes == {"scale", "other"} else statements[0].why],
+            )
         else:
             verdicts = [_verdict(run, statements) for run in runs]
             verdict, why = min(verdicts, key=lambda each: each[0] == "healthy")
@@ -63,7 +79,9 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     skips, steps, _ = share(run)
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
     many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
-    told = [line for line in says.get("told", ()) if line > run.line[good].max(initial=0.0)]  # and nobody counts
+    told = [
+        line for line in says.get("told", ()) if line > run.line[good].max(initial=0.0)
+    ]  # and nobody counts
     ends = len(told) > 2 >= (run.line > told[-1]).sum()
     ends = ends or (run.weight(run.tail) > 2 and (good.any() or not run.goes_on(run.tail)))
     late = slice(-max(2, len(good) // 3), None)
@@ -99,7 +117,11 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
         few = max(total.max(), run.least()) if len(total) else run.skips[1]
         if few == 0:
             return "none"
-        return "counted" if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0]) else "searched"
+        return (
+            "counted"
+            if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0])
+            else "searched"
+        )
     if norms > JUDGED.often * len(run.step):
         finite = "medians" if run.format.get("norm") == "median" else "norms"
         return "some norms" if np.isinf(run.norm).any() else finite
@@ -115,7 +137,10 @@ def _falls(history: Evidence) -> bool:
     """
     since = history.loss
     for start, end in history.descents[-1:]:
-        if history.halvings(start, end) >= JUDGED.fallen and not (history.moves[end + 1 :] > 0).any():
+        if (
+            history.halvings(start, end) >= JUDGED.fallen
+            and not (history.moves[end + 1 :] > 0).any()
+        ):
             since = since[history.points[1][end] :]
     losses = since[~np.isnan(since)]
     ends, losses = losses[-1:], losses[np.isfinite(losses)]

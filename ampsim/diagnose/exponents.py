@@ -10,7 +10,9 @@ from ampsim.core.formats import FP16
 from ampsim.diagnose.history import History, Sample
 from ampsim.diagnose.page.page import packed
 
-CELLS = 1 << 22  # layers times samples times binades that a page holds; of more, every second sample is left out
+CELLS = (
+    1 << 22
+)  # layers times samples times binades that a page holds; of more, every second sample is left out
 FAINTEST = -6.0  # log10 of the share of the elements in one binade that is still told from none
 # log2 of the sizes at scale 1 between which float16 rounds nothing to zero or inf; below `normal` it loses digits
 WINDOW = {
@@ -36,8 +38,18 @@ class Exponents:
 
     def to_json(self) -> dict[str, object]:
         """Return what the page's script reads."""
-        arrays = {"bins": self.levels.shape[2], "levels": packed(self.levels, "uint8"), "lost": packed(self.lost)}
-        return {"step": self.step, "layers": self.layers, "lowest": self.lowest, **arrays, "window": WINDOW}
+        arrays = {
+            "bins": self.levels.shape[2],
+            "levels": packed(self.levels, "uint8"),
+            "lost": packed(self.lost),
+        }
+        return {
+            "step": self.step,
+            "layers": self.layers,
+            "lowest": self.lowest,
+            **arrays,
+            "window": WINDOW,
+        }
 
 
 def exponents(history: History) -> Exponents | None:
@@ -47,12 +59,16 @@ def exponents(history: History) -> Exponents | None:
     samples = history.samples
     names = dict.fromkeys(name for sample in samples for name in sample.counts)
     layers = {name: i for i, name in enumerate(dict.fromkeys([ALL, *map(_layer, names)]))}
-    seen = np.any([counts[1:-2] > 0 for sample in samples for counts in sample.counts.values()], axis=0)
+    seen = np.any(
+        [counts[1:-2] > 0 for sample in samples for counts in sample.counts.values()], axis=0
+    )
     binades = np.flatnonzero(seen)
     low, high = (int(binades[0]), int(binades[-1]) + 1) if len(binades) else (140, 150)
     while len(samples) * len(layers) * (high - low) > CELLS and len(samples) > 2:
         samples = samples[::2]
-    counts = np.stack([_by_layer(sample, layers)[:, 1 + low : 1 + high] for sample in samples], axis=1)
+    counts = np.stack(
+        [_by_layer(sample, layers)[:, 1 + low : 1 + high] for sample in samples], axis=1
+    )
     steps = [sample.step for sample in samples]
     at = np.clip(np.searchsorted(history.step, steps), 0, len(history.step) - 1)
     lost = _lost(counts, low - 149, history.scale[at])
@@ -79,14 +95,20 @@ def _levels(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     return np.where(share > 0, np.clip(level, 1, 255).round(), 0).astype(np.uint8)
 
 
-def flushed(counts: npt.NDArray[np.int64], lowest: int, scale: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def flushed(
+    counts: npt.NDArray[np.int64], lowest: int, scale: npt.ArrayLike
+) -> npt.NDArray[np.int64]:
     """Return how many elements float16 makes zero; counts: shape (..., binades), the first of them `lowest`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         binades = np.arange(lowest, lowest + counts.shape[-1]) + np.log2(scale)[..., None]
     return np.asarray((counts * (binades < WINDOW["flushed"])).sum(-1))
 
 
-def _lost(counts: npt.NDArray[np.int64], lowest: int, scale: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _lost(
+    counts: npt.NDArray[np.int64], lowest: int, scale: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Return the share of the nonzero elements that float16 makes zero, (layers, samples)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(scale >= 0, flushed(counts, lowest, scale) / counts.sum(-1), np.nan)  # at scale 0 all are lost
+        return np.where(
+            scale >= 0, flushed(counts, lowest, scale) / counts.sum(-1), np.nan
+        )  # at scale 0 all are lost

@@ -21,21 +21,29 @@ NUMBER = (
 )
 """A number that stands alone: neither 65,536 nor 65 536, 2**16, 8..4, 8-4, 8 -> 4 or 8 から 4 has one."""
 JUDGED = SimpleNamespace(**TABLE["judged"])  # what is too many, too low, too short
-NAMED: dict[str, dict[str, Any]] = {each["name"]: each for each in TABLE["program"]}  # program -> its row
+NAMED: dict[str, dict[str, Any]] = {
+    each["name"]: each for each in TABLE["program"]
+}  # program -> its row
 
 
 def _compiled(table: str, key: str = "pattern") -> list[dict[str, Any]]:
     return [each | {key: re.compile(each[key].replace("NUMBER", NUMBER))} for each in TABLE[table]]
 
 
-PROGRAMS, SENTENCES, ERRORS = _compiled("program", "mark"), _compiled("sentence"), _compiled("error")
+PROGRAMS, SENTENCES, ERRORS = (
+    _compiled("program", "mark"),
+    _compiled("sentence"),
+    _compiled("error"),
+)
 SPELLINGS = _compiled("spelling")
 
 
 def pattern(name: str) -> re.Pattern[str]:
     """Return a pattern of a line of console text."""
     text, any_case = TABLE["pattern"].get(name), TABLE["pattern"]["any_case"].get(name)
-    return re.compile((any_case or text).replace("NUMBER", NUMBER), re.ASCII | (re.IGNORECASE if any_case else 0))
+    return re.compile(
+        (any_case or text).replace("NUMBER", NUMBER), re.ASCII | (re.IGNORECASE if any_case else 0)
+    )
 
 
 def spelled(text: str) -> str:

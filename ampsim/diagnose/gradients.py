@@ -25,15 +25,23 @@ def norm(run: Evidence) -> Iterator[Statement]:
         losses = run.loss[rows[-zeros:]]
         known = losses[~np.isnan(losses)]
         stands = len(known) >= JUDGED.long and math.isfinite(known[0]) and (known == known[0]).all()
-        stands = stands and round(float(known[0]), 3) != known[0]  # in few digits it may seem to stand
+        stands = (
+            stands and round(float(known[0]), 3) != known[0]
+        )  # in few digits it may seem to stand
         told = {"loss": f"{known[0]:.7g}"} if stands else {}
-        yield make(run, "loss stands" if stands else "norm 0", rows[-zeros:], count=(zeros, None), **told)
+        yield make(
+            run, "loss stands" if stands else "norm 0", rows[-zeros:], count=(zeros, None), **told
+        )
     if not bad.any() or run.settings.get("cut"):
         return
-    begins = np.zeros(len(rows), np.bool_)  # the first norms of each start may be of the search for a scale
+    begins = np.zeros(
+        len(rows), np.bool_
+    )  # the first norms of each start may be of the search for a scale
     for start in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(run.part[rows])) + 1):
         first = start[np.logical_and.accumulate(bad[start])]
-        search = not (run.status[rows[start]] == 1).any() and of_a_search(run, rows[start], len(start))
+        search = not (run.status[rows[start]] == 1).any() and of_a_search(
+            run, rows[start], len(start)
+        )
         begins[first] = len(first) < len(start) or search
     later = bad & ~begins
     finite = np.isfinite(run.loss).any() and not np.isinf(run.loss[rows[bad][0] :]).any()
@@ -42,7 +50,11 @@ def norm(run: Evidence) -> Iterator[Statement]:
         return
     many = JUDGED.long if run.guarded and not bad[-1] else 3
     wrong = at_end(later) >= 3 or (later.sum() >= many and later[~begins].mean() > 0.25)
-    kind = ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite") if wrong else "some norms"
+    kind = (
+        ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite")
+        if wrong
+        else "some norms"
+    )
     if wrong or (finite and not bad[-1] and "ampsim" not in run.program):
         yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
 
@@ -68,7 +80,9 @@ def scaled_norm(run: Evidence) -> Iterator[Statement]:
     low, high = np.quantile(norms * scales, [0.1, 0.9])
     typical = float(np.median(norms))
     if slope > 0.8 and moves >= 4 and typical > 100:
-        yield make(run, "scaled norm", ENDS, moves=moves, true=float(f"{np.median(norms / scales):.3g}"))
+        yield make(
+            run, "scaled norm", ENDS, moves=moves, true=float(f"{np.median(norms / scales):.3g}")
+        )
     elif len(norms) >= 20 and high < 1.02 * low and typical < 1e-2:
         true, typical = float(f"{low:.3g}"), float(f"{typical:.3g}")
         yield make(run, "scaled clip", ENDS, true=true, typical=typical)
@@ -94,12 +108,18 @@ def dead_layers(run: Evidence) -> Iterator[Statement]:
     share: dict[str, list[float]] = {}
     known = ~np.isnan(run.scale)
     for sample in run.samples:
-        scale = float(np.interp(sample.step, run.step[known], run.scale[known])) if known.any() else np.nan
+        scale = (
+            float(np.interp(sample.step, run.step[known], run.scale[known]))
+            if known.any()
+            else np.nan
+        )
         for name, counts in sample.counts.items():
             share.setdefault(name, []).append(_flushed(counts, scale))
     dead = [name for name, shares in share.items() if np.median(shares) >= DEAD]
     if dead and len(dead) < len(share):
-        names = ", ".join(dead[:4]) + (f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else "")
+        names = ", ".join(dead[:4]) + (
+            f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else ""
+        )
         yield make(run, "dead layer", ENDS, count=str(len(dead)), of=str(len(share)), names=names)
 
 
@@ -115,7 +135,9 @@ def loss(run: Evidence) -> Iterator[Statement]:
     """Yield losses that are not finite, or that the Trainer prints as 0."""
     rows = np.flatnonzero(~np.isnan(run.loss))
     bad, losses = np.isinf(run.loss[rows]), run.loss[rows]
-    real = bool(((losses == 0) & np.isfinite(run.norm[rows])).any())  # as GRPO's is, whatever the norm
+    real = bool(
+        ((losses == 0) & np.isfinite(run.norm[rows])).any()
+    )  # as GRPO's is, whatever the norm
     zeros = at_end((losses == 0) & np.isnan(run.norm[rows])) if run.trainer and not real else 0
     before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
     beside = (losses == 0) & np.isinf(run.norm[rows]) & (not real)
@@ -123,7 +145,9 @@ def loss(run: Evidence) -> Iterator[Statement]:
         yield make(run, "loss 0 beside the norm", rows[beside], count=(int(beside.sum()), None))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
         yield make(run, "no gradient", rows, count=(len(rows), None))
-    if zeros == len(rows) >= 3 or (len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()):
+    if zeros == len(rows) >= 3 or (
+        len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()
+    ):
         yield make(run, "loss 0 throughout", rows, count=(len(rows), None))
     if before >= JUDGED.doubted:
         shown = bad.any() or before >= JUDGED.far or (zeros >= 3 and before >= JUDGED.shown)
@@ -132,7 +156,9 @@ def loss(run: Evidence) -> Iterator[Statement]:
     if not bad.any():
         return
     lasting = _lasting(bad, guarded=run.guarded)
-    if run.format.get("loss") == "mean":  # who scores later has taken steps, and one batch is enough for a mean
+    if (
+        run.format.get("loss") == "mean"
+    ):  # who scores later has taken steps, and one batch is enough for a mean
         lasting &= bool(bad[-1]) and run.says.get("scores", [0])[-1] < run.line[rows[bad][0]]
     kind = "forward overflow" if lasting else "last losses" if bad[-1] else "some losses"
     yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
@@ -142,7 +168,11 @@ def _lasting(bad: Bools, *, guarded: bool) -> bool:
     """Return whether losses that are not finite are many, or end the log of a run that is not known to go on."""
     end, part = at_end(bad), float(bad.mean())
     goes_on = guarded or bad.sum() > end
-    return bool(end >= 3 or (end and (part >= 0.5 or not goes_on)) or (bad.sum() >= 3 and part > JUDGED.often))
+    return bool(
+        end >= 3
+        or (end and (part >= 0.5 or not goes_on))
+        or (bad.sum() >= 3 and part > JUDGED.often)
+    )
 
 
 def rose(run: Evidence) -> Iterator[Statement]:
@@ -155,7 +185,9 @@ def rose(run: Evidence) -> Iterator[Statement]:
     highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
     lowest = np.minimum.accumulate(losses[::-1])[::-1]
     seen = len(rows) - np.arange(len(rows))
-    shown = np.flatnonzero((lowest > JUDGED.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2))
+    shown = np.flatnonzero(
+        (lowest > JUDGED.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2)
+    )
     if not len(shown):
         return
     at = int(shown[0])
@@ -163,7 +195,9 @@ def rose(run: Evidence) -> Iterator[Statement]:
                for first, last in run.descents)  # fmt: skip
     if fell or min(at, seen[at]) >= 5 or lowest[at] > JUDGED.leap * highest[at]:
         before, after = np.median(losses[max(0, at - JUDGED.before) : at]), np.median(losses[at:])
-        yield make(run, "loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"})
+        yield make(
+            run, "loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"}
+        )
 
 
 def rate(run: Evidence) -> Iterator[Statement]:
@@ -182,7 +216,9 @@ def rate(run: Evidence) -> Iterator[Statement]:
     full = np.flatnonzero(slopes > most * (1 - 1e-4))
     if most <= 0 or len(full) < 3 or not (rises[: full[-1] + 1] >= 0).all():
         return
-    if run.settings.get("composed") and (gaps[: full[-1] + 1] != gaps[0]).any():  # a bar may be a step behind
+    if (
+        run.settings.get("composed") and (gaps[: full[-1] + 1] != gaps[0]).any()
+    ):  # a bar may be a step behind
         return
     lost = (gaps - rises / most)[: full[-1] + 1]
     begin = max(0.0, steps[0] - rates[0] / most - 1)

@@ -17,13 +17,29 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-ENTRIES = 2**18  # rows that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound
-MAYBE = 2.0**-20  # a skip that a sentence tells of which repeats the one before, as a second handler does
+ENTRIES = (
+    2**18
+)  # rows that are kept one by one; of a longer run, neighbours are merged, so that memory has a bound
+MAYBE = (
+    2.0**-20
+)  # a skip that a sentence tells of which repeats the one before, as a second handler does
 SMALL = 1024.0  # a scale that is called nothing else, and never moves, is no loss scale below it
 EVENTS = 1_000  # skipped steps whose parameters are kept, alarms, and lines of a kind of sentence
 
 Floats = npt.NDArray[np.float64]
-COLUMNS = ("line", "step", "scale", "left", "told", "skipped", "total", "norm", "loss", "rate", "segment")
+COLUMNS = (
+    "line",
+    "step",
+    "scale",
+    "left",
+    "told",
+    "skipped",
+    "total",
+    "norm",
+    "loss",
+    "rate",
+    "segment",
+)
 LINE, STEP, SCALE, LEFT, TOLD, SKIPPED, TOTAL, NORM, LOSS, RATE, SEGMENT = range(len(COLUMNS))
 WIDTH = len(COLUMNS)
 AT = {name: at for at, name in enumerate(COLUMNS)}
@@ -48,13 +64,19 @@ class Told:
     program: str  # who wrote it: "ampsim.watch", "HF Trainer", "DeepSpeed", ...
     settings: dict[str, object] = field(default_factory=dict)
     """What is known of the scaler, such as "growth_interval": 2000, and of the run."""
-    notes: list[str] = field(default_factory=list)  # what the reader left out or took for granted, in sentences
-    bad: dict[int, dict[str, str]] = field(default_factory=dict)  # step -> parameter -> "has inf" or "has nan"
+    notes: list[str] = field(
+        default_factory=list
+    )  # what the reader left out or took for granted, in sentences
+    bad: dict[int, dict[str, str]] = field(
+        default_factory=dict
+    )  # step -> parameter -> "has inf" or "has nan"
     samples: list[Sample] = field(default_factory=list)
     alarms: list[tuple[int, str]] = field(default_factory=list)
     says: dict[str, list[int]] = field(default_factory=dict)
     """What sentences say, such as "guard off" -> the lines that say it."""
-    unit: str = "step"  # what steps number: "step", "epoch", or "line" where nothing in the log does
+    unit: str = (
+        "step"  # what steps number: "step", "epoch", or "line" where nothing in the log does
+    )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -91,7 +113,9 @@ class History(Told):
     @property
     def every_step(self) -> bool:
         """Whether each step has a row that says if it was skipped."""
-        one = self.rows == len(self.step) and self.numbered.all() and (np.diff(self.step) == 1).all()
+        one = (
+            self.rows == len(self.step) and self.numbered.all() and (np.diff(self.step) == 1).all()
+        )
         return bool(one and not np.isnan(self.skipped).any())
 
 
@@ -110,12 +134,19 @@ class HistoryBuilder(Told):
     _halvings: int = 0  # how often neighbours were merged
     _merged: int = 0  # rows of the values that are merged; those behind them are not yet
 
-    def add(self, step: float = math.nan, entry: Mapping[str, float | None] = NONE, **given: float | None) -> None:
+    def add(
+        self,
+        step: float = math.nan,
+        entry: Mapping[str, float | None] = NONE,
+        **given: float | None,
+    ) -> None:
         """Add a row: see `History` for the columns; a norm or a loss that was written down as NaN counts as inf."""
         row = [*BLANK, math.nan]  # the last is for what is no column
         for name, value in (given or entry).items():
             if value is not None:
-                row[AT.get(name, WIDTH)] = math.inf if value != value and name in ("norm", "loss") else value
+                row[AT.get(name, WIDTH)] = (
+                    math.inf if value != value and name in ("norm", "loss") else value
+                )
         row.pop()
         row[STEP] = step
         if row[SCALE] < 0:
@@ -161,7 +192,9 @@ class HistoryBuilder(Told):
         columns = np.frombuffer(self._values).reshape(-1, WIDTH).T.copy()
         numbered = ~np.isnan(columns[STEP])
         if not numbered.any():
-            columns[STEP] = columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
+            columns[STEP] = (
+                columns[LINE] if (columns[LINE] > 0).all() else np.arange(columns.shape[1])
+            )
             self.unit = "line"
         bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._halvings > 0)
         columns[STEP] = _between(columns[STEP]) if len(numbered) else columns[STEP]
@@ -179,7 +212,9 @@ class HistoryBuilder(Told):
         most = known.max(initial=0.0)
         small = most < 1 or (most < SMALL and (known == most).all())
         if bare and (small or (np.abs(logs - np.rint(logs)) > 0.01).any()):
-            scale[:] = np.nan  # no powers of two, fractions, or one and a small one: whatever else is called a scale
+            scale[:] = (
+                np.nan
+            )  # no powers of two, fractions, or one and a small one: whatever else is called a scale
         if self.settings.get("count") == "unsaid":
             _tell_totals(columns, numbered & ~np.isnan(columns[SKIPPED]))
         given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(Told)}
@@ -195,7 +230,9 @@ class HistoryBuilder(Told):
     @staticmethod
     def _joins(row: list[float], known: list[float]) -> bool:
         """Return whether a row of another one's step says nothing else than that one."""
-        return not any(known[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(known[at] + row[at]))
+        return not any(
+            known[at] != row[at] for at in (SCALE, TOTAL) if not math.isnan(known[at] + row[at])
+        )
 
     def _condense(self) -> None:
         """Merge the rows that have come lately as the others are, and all of them once more if they are too many."""
@@ -253,7 +290,11 @@ def _bounds(steps: Floats, segments: Floats, *, merged: bool) -> Floats:
     known, at = np.flatnonzero(~np.isnan(steps)), np.arange(len(steps))
     before = np.searchsorted(known, at, "left" if merged else "right") - 1
     after = np.searchsorted(known, at, "left")
-    low = np.where(before >= 0, steps[known[before]], -np.inf) if len(known) else np.full(len(at), -np.inf)
+    low = (
+        np.where(before >= 0, steps[known[before]], -np.inf)
+        if len(known)
+        else np.full(len(at), -np.inf)
+    )
     high = np.append(steps[known], np.inf)[after]
     same = np.append(segments[known], np.nan)[after] == np.append(segments[known], np.nan)[before]
     torn = (before >= 0) & (after < len(known)) & ~same
@@ -266,6 +307,8 @@ def _between(steps: Floats) -> Floats:
     at = np.arange(len(steps))
     filled = np.interp(at, known, steps[known])
     before, after = at < known[0], at > known[-1]
-    filled[before] = steps[known[0]] - (known[0] - at[before]) / (known[0] + 1) * min(1.0, max(steps[known[0]], 0.5))
+    filled[before] = steps[known[0]] - (known[0] - at[before]) / (known[0] + 1) * min(
+        1.0, max(steps[known[0]], 0.5)
+    )
     filled[after] = steps[known[-1]] + at[after] - known[-1]
     return np.asarray(filled)

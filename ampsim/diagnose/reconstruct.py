@@ -27,7 +27,9 @@ def reconstructed(run: Evidence) -> Iterator[Statement]:
     if run.program != "DeepSpeed" or len(rows) < LEAST or run.segment[-1] or run.others:
         return
     told = run.told[~np.isnan(run.scale) & ~np.isnan(run.left)]
-    if not len(counted) or counted[-1] != len(rows) or not high[-1] <= MOST or (told == 0).any():  # nor
+    if (
+        not len(counted) or counted[-1] != len(rows) or not high[-1] <= MOST or (told == 0).any()
+    ):  # nor
         return
     before, left = run.scale[rows], run.left[rows]
     grown = np.round(np.log2(before[1:] / left[:-1]), 6)
@@ -40,7 +42,9 @@ def reconstructed(run: Evidence) -> Iterator[Statement]:
         steps = _placed(low, high, grown, int(interval))
         if steps and _prints(steps, before, left, int(interval)):
             growths = int(grown.sum())
-            yield make(run, "reconstructed", rows, growths=growths, least=least, most=most, count=len(rows))
+            yield make(
+                run, "reconstructed", rows, growths=growths, least=least, most=most, count=len(rows)
+            )
             return
 
 
@@ -59,11 +63,17 @@ def _prints(steps: list[int], before: np.ndarray, left: np.ndarray, interval: in
     """Return whether the reference machine has the printed scales before and after each overflow."""
     held = bool((before == left).any())  # a hysteresis
     rule = dialects.get(
-        DIALECT, init=float(before[0]), interval=interval, raise_error_at_min_scale=False, delayed_shift=1 + held
+        DIALECT,
+        init=float(before[0]),
+        interval=interval,
+        raise_error_at_min_scale=False,
+        delayed_shift=1 + held,
     )
     state, at = init(rule), dict(zip(steps, zip(before, left, strict=True), strict=True))
     for step in range(steps[0], steps[-1] + 1):
         scale, state = state.scale, update(rule, state, step in at)
-        if step in at and not (math.isclose(scale, at[step][0]) and math.isclose(state.scale, at[step][1])):
+        if step in at and not (
+            math.isclose(scale, at[step][0]) and math.isclose(state.scale, at[step][1])
+        ):
             return False
     return True

@@ -89,7 +89,11 @@ def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
     run, steps = Evidence(**vars(history)), history.step
     told = run.told if (run.told > 0).any() else run.counts
     shown = np.flatnonzero(~np.isnan(told) & (run.sentence | run.numbered))
-    pairs = np.stack([np.append(-1, shown[:-1]), shown])[:, told[shown] >= 1] if len(shown) else np.empty((2, 0), int)
+    pairs = (
+        np.stack([np.append(-1, shown[:-1]), shown])[:, told[shown] >= 1]
+        if len(shown)
+        else np.empty((2, 0), int)
+    )
     rows = []
     for before, at in pairs.T.tolist():
         first, last = run.bounds[:, at]
@@ -97,8 +101,12 @@ def skip_rows(history: History) -> list[tuple[float, float, int, float | None]]:
             known = before >= 0 and run.part[before] == run.part[at]
             first, last = steps[before] + 1 if known else -math.inf, steps[at]
         if math.isfinite(first) and first <= last < math.inf:
-            scale = float(history.scale[at]) if run.flags or run.sentence[at] else math.nan  # others' comes after
-            rows.append((float(first), float(last), int(told[at]), scale if math.isfinite(scale) else None))
+            scale = (
+                float(history.scale[at]) if run.flags or run.sentence[at] else math.nan
+            )  # others' comes after
+            rows.append(
+                (float(first), float(last), int(told[at]), scale if math.isfinite(scale) else None)
+            )
     return rows
 
 
@@ -112,7 +120,13 @@ def _ledger(history: History) -> dict[str, object]:
     """
     index: dict[str, int] = {}
     bad = {
-        step: [[[index.setdefault(name, len(index)), what] for name, what in list(names.items())[:NAMES]], len(names)]
+        step: [
+            [
+                [index.setdefault(name, len(index)), what]
+                for name, what in list(names.items())[:NAMES]
+            ],
+            len(names),
+        ]
         for step, names in history.bad.items()
     }
     return {"rows": skip_rows(history), "bad": bad, "names": list(index)}
@@ -122,10 +136,20 @@ def _layers(layers: Exponents | None) -> str:
     """Return the table of layers, those that lose most first."""
     if layers is None:
         return ""
-    shares = [(name, row[~np.isnan(row)]) for name, row in zip(layers.layers, layers.lost, strict=True)]
-    rows = sorted(((float(np.median(row)), float(row.max()), name) for name, row in shares if len(row)), reverse=True)
+    shares = [
+        (name, row[~np.isnan(row)]) for name, row in zip(layers.layers, layers.lost, strict=True)
+    ]
+    rows = sorted(
+        ((float(np.median(row)), float(row.max()), name) for name, row in shares if len(row)),
+        reverse=True,
+    )
     cells = [(name, f"{median:.2%}", f"{largest:.2%}") for median, largest, name in rows[:LAYERS]]
-    return _table("Share lost by layer, as a table", ("layer", "median share lost", "largest"), cells, "number")
+    return _table(
+        "Share lost by layer, as a table",
+        ("layer", "median share lost", "largest"),
+        cells,
+        "number",
+    )
 
 
 def _table(summary: str, head: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
@@ -134,7 +158,9 @@ def _table(summary: str, head: Iterable[str], rows: Iterable[Iterable[str]], kin
     def cells(row: Iterable[str], tag: str) -> str:
         first, *rest = (escape(cell) for cell in row)
         return (
-            f"<tr><{tag}>{first}</{tag}>" + "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for cell in rest) + "</tr>"
+            f"<tr><{tag}>{first}</{tag}>"
+            + "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for cell in rest)
+            + "</tr>"
         )
 
     body = "\n".join(cells(row, "td") for row in rows)

@@ -29,7 +29,9 @@ class Statement:
     kind: str  # its name in the table of formats
     first: float  # the first step that it is about, as the log numbers them, or the first line that bears it
     last: float
-    numbers: Mapping[str, Bound | str]  # each number with its bounds, None for none above; or a text
+    numbers: Mapping[
+        str, Bound | str
+    ]  # each number with its bounds, None for none above; or a text
     lines: tuple[int, ...]  # the lines of the log that bear it
     unit: str = "step"
     place: float = 0.0  # the step at which a chart shows it
@@ -66,9 +68,18 @@ class Statement:
 
     def to_json(self) -> dict[str, object]:
         """Return the data, and the words."""
-        numbers = {name: list(value) if isinstance(value, tuple) else value for name, value in self.numbers.items()}
+        numbers = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.numbers.items()
+        }
         first, last = (value if math.isfinite(value) else None for value in (self.first, self.last))
-        given = {"kind": self.kind, "verdict": self.verdict, "first": first, "last": last, "unit": self.unit}
+        given = {
+            "kind": self.kind,
+            "verdict": self.verdict,
+            "first": first,
+            "last": last,
+            "unit": self.unit,
+        }
         return {**given, "numbers": numbers, "lines": list(self.lines), "words": self.what}
 
     def _filled(self, part: str) -> str:
@@ -92,10 +103,20 @@ def said(name: str, bound: Bound, noun: str | None) -> str:
     low, high = bound
     if name in SCALES:
         return scale_text(low)
-    shown = counted(low, noun) if noun else f"{low:.15g}" if low < 2**53 and low == int(low) else f"{low:.4g}"
+    shown = (
+        counted(low, noun)
+        if noun
+        else f"{low:.15g}"
+        if low < 2**53 and low == int(low)
+        else f"{low:.4g}"
+    )
     if high is None:
         return f"at least {shown}"
-    return shown if high == low else f"between {low:g} and {counted(high, noun) if noun else format(high, 'g')}"
+    return (
+        shown
+        if high == low
+        else f"between {low:g} and {counted(high, noun) if noun else format(high, 'g')}"
+    )
 
 
 def where(first: float, last: float, unit: str) -> str:
@@ -109,17 +130,30 @@ def where(first: float, last: float, unit: str) -> str:
 
 
 def make(
-    run: History, kind: str, rows: object, since: float | Bound | str = False, **numbers: float | Bound | str
+    run: History,
+    kind: str,
+    rows: object,
+    since: float | Bound | str = False,
+    **numbers: float | Bound | str,
 ) -> Statement:
     """Return a statement about some rows; a plain number is exact. `since`: it is of the steps before them, too."""
     at = np.arange(len(run.step))[np.atleast_1d(np.asarray(rows, np.int64))]
     lines = sorted({int(line) for line in run.line[at] if line > 0})
     lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
-    given = {name: value if isinstance(value, tuple | str) else (value, value) for name, value in numbers.items()}
+    given = {
+        name: value if isinstance(value, tuple | str) else (value, value)
+        for name, value in numbers.items()
+    }
     told = np.append(at, at.min() - 1) if since else at
-    one = told.min() >= 0 and run.numbered[told].all() and len({*run.segment[told.min() : told.max() + 1]}) == 1
+    one = (
+        told.min() >= 0
+        and run.numbered[told].all()
+        and len({*run.segment[told.min() : told.max() + 1]}) == 1
+    )
     ends, unit = run.step[[max(told.min(), 0), told.max()]], run.unit
-    if lines and (not one or unit == "line" or run.settings.get("composed")):  # no number of the log's own
+    if lines and (
+        not one or unit == "line" or run.settings.get("composed")
+    ):  # no number of the log's own
         ends, unit = np.array([lines[0], lines[-1]]), "line"
     low = run.bounds[0, told.min()] if told.min() >= 0 else -math.inf
     place = low if math.isfinite(low) else min(run.bounds[1, at.max()], 2.0**53)

@@ -59,7 +59,9 @@ class Way(History):
         """The base-2 logarithm of each point, at most, and that of inf as 1024; a true 0 is below all others."""
         values = self.points[0]
         logs = np.log2(np.where(values > 0, values, 1.0)).clip(max=1024.0)
-        logs[values == 0] = math.log2(self.digit) if self.digit else min(-150.0, logs.min(initial=0.0) - 1)
+        logs[values == 0] = (
+            math.log2(self.digit) if self.digit else min(-150.0, logs.min(initial=0.0) - 1)
+        )
         return logs
 
     @cached_property
@@ -105,7 +107,10 @@ class Way(History):
     @cached_property
     def descents(self) -> list[tuple[int, int]]:
         """First and last point of each way on which the scale falls and never rises, in the series that falls most."""
-        return max(map(self.falls_of, self.series), key=lambda ways: sum(self.halvings(*way) for way in ways))
+        return max(
+            map(self.falls_of, self.series),
+            key=lambda ways: sum(self.halvings(*way) for way in ways),
+        )
 
     def falls_of(self, points: Ints) -> list[tuple[int, int]]:
         """Return the first and last point of each longest way on which a series falls and never rises."""
@@ -131,7 +136,9 @@ class Way(History):
         left = float(self.points[0][point])
         if self.means or not self.format.get("halves") or not 0 < left < math.inf:
             return 1
-        return max(1, math.ceil(float(self.logs[self.before[point]]) - math.log2(left + self.digit) - 0.1))
+        return max(
+            1, math.ceil(float(self.logs[self.before[point]]) - math.log2(left + self.digit) - 0.1)
+        )
 
     @cached_property
     def stands(self) -> Bools:
@@ -151,4 +158,8 @@ class Way(History):
     def holds(self) -> bool:
         """Whether the scale has risen, and not fallen below where it was before."""
         up = np.flatnonzero(self.moves > 0)
-        return bool(len(up)) and not self.means and bool(self.logs[-1] >= self.logs[self.before[up[-1]]])
+        return (
+            bool(len(up))
+            and not self.means
+            and bool(self.logs[-1] >= self.logs[self.before[up[-1]]])
+        )

@@ -45,7 +45,9 @@ def _register(flax: Any, cls: type) -> None:
                 f"{cls.__name__} saved with {sorted(state)}: expected {sorted(fields)}, at path {flax.current_path()}; "
                 "restore into one of the rule that it was saved with"
             )
-        restored = {name: flax.from_state_dict(field, state[name], name) for name, field in fields.items()}
+        restored = {
+            name: flax.from_state_dict(field, state[name], name) for name, field in fields.items()
+        }
         return dataclasses.replace(target, **jax.tree.map(_restored, fields, restored))
 
     flax.register_serialization_state(cls, to_state_dict, from_state_dict)
@@ -57,7 +59,9 @@ def _fields(value: Any) -> dict[str, Tree]:
 
 
 def _restored(target: Any, leaf: Any) -> Any:
-    (was, dtype), (shape, found) = ((jnp.shape(x), getattr(x, "dtype", jnp.result_type(x))) for x in (target, leaf))
+    (was, dtype), (shape, found) = (
+        (jnp.shape(x), getattr(x, "dtype", jnp.result_type(x))) for x in (target, leaf)
+    )
     if (was, dtype) != (shape, found):
         raise ValueError(
             f"saved as {found}{shape}: expected {dtype}{was}; restore into one of the rule that it was saved with"

@@ -48,7 +48,9 @@ def _to_jax(leaf: object, tensor_type: type) -> Array:
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
         raise _refusal(tensor, error) from error
     if str(array.dtype) != str(tensor.dtype).removeprefix("torch."):
-        raise TypeError(f"a tensor of {tensor.dtype}, which JAX makes {array.dtype}: expected one that both have")
+        raise TypeError(
+            f"a tensor of {tensor.dtype}, which JAX makes {array.dtype}: expected one that both have"
+        )
     return array
 
 
@@ -78,10 +80,16 @@ def to_torch(tree: Tree) -> Tree:
 
 def _to_torch(array: object, from_dlpack: Callable[[Array], T]) -> T:
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer):
-        raise TypeError(f"a {type(array).__name__}: expected a jax.Array outside of jit; convert it first")
+        raise TypeError(
+            f"a {type(array).__name__}: expected a jax.Array outside of jit; convert it first"
+        )
     if len(array.devices()) != 1:
-        raise ValueError(f"an array on {len(array.devices())} devices: expected one; pass one shard of it")
+        raise ValueError(
+            f"an array on {len(array.devices())} devices: expected one; pass one shard of it"
+        )
     try:
         return from_dlpack(array)
     except (ValueError, TypeError, RuntimeError, BufferError) as error:
-        raise TypeError(f"an array of {array.dtype}: expected a dtype of torch ({error}); convert it") from error
+        raise TypeError(
+            f"an array of {array.dtype}: expected a dtype of torch ({error}); convert it"
+        ) from error

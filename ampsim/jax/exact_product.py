@@ -35,7 +35,9 @@ class Format:
     precision: int  # p: bits of a mantissa, the hidden one included
     limbs: int  # of a factor that multiplies
     divisor_limbs: int  # of a factor that divides
-    near_tie: int  # this many units of 2^-W of a word from a tie round to the tie: half an ulp of double
+    near_tie: (
+        int  # this many units of 2^-W of a word from a tie round to the tie: half an ulp of double
+    )
 
     @property
     def limb(self) -> int:
@@ -87,7 +89,9 @@ def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs
 
 def to_bits(form: Format, x: Array) -> Array:
     """Return the bits of a float as an unsigned integer, without its sign."""
-    return jnp.bitwise_and(lax.bitcast_convert_type(x, form.word), form.word((1 << (form.width - 1)) - 1))
+    return jnp.bitwise_and(
+        lax.bitcast_convert_type(x, form.word), form.word((1 << (form.width - 1)) - 1)
+    )
 
 
 def from_bits(form: Format, bits: Array) -> Array:
@@ -157,7 +161,9 @@ def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
     return jnp.where(field == 0, subnormal, normal), jnp.where(field == 0, 1 - lead, field)
 
 
-def _multiply(form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinteger]) -> tuple[Array, Array, Array]:
+def _multiply(
+    form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinteger]
+) -> tuple[Array, Array, Array]:
     """Return the highest word of the product n * K, the 3 limbs below it, and whether any bit below those is set."""
     count, low_bits = limbs.shape[0], form.word((1 << form.limb) - 1)
     carry, lows = jnp.zeros_like(n), []
@@ -168,7 +174,11 @@ def _multiply(form: Format, n: Array, limbs: Array | npt.NDArray[np.unsignedinte
     *rest, c, b, a, _ = lows
     below = functools.reduce(lambda high, low: (high << form.limb) | low, (a, b, c))
     below = below << (form.width - 3 * form.limb)
-    return word, below, functools.reduce(jnp.bitwise_or, rest[form.ignored(count) :]) != form.word(0)
+    return (
+        word,
+        below,
+        functools.reduce(jnp.bitwise_or, rest[form.ignored(count) :]) != form.word(0),
+    )
 
 
 def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Array) -> Array:

@@ -9,7 +9,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 T = TypeVar("T")
-Tree: TypeAlias = Any  # arrays in nested lists, tuples, dicts and registered classes; JAX has no type for them
+Tree: TypeAlias = (
+    Any  # arrays in nested lists, tuples, dicts and registered classes; JAX has no type for them
+)
 
 
 def is_array(x: object) -> bool:
@@ -19,7 +21,11 @@ def is_array(x: object) -> bool:
     """
     if isinstance(x, type):  # jnp.float32
         return False
-    return isinstance(x, (int, float, complex)) or hasattr(x, "__array__") or hasattr(x, "__jax_array__")
+    return (
+        isinstance(x, (int, float, complex))
+        or hasattr(x, "__array__")
+        or hasattr(x, "__jax_array__")
+    )
 
 
 def is_inexact(x: Any) -> bool:

@@ -28,13 +28,17 @@ def _refuse(name: str, value: object, expected: object, peer: str, cure: str) ->
 def _require(rule: Rule, peer: str, **expected: object) -> None:
     for name, only in expected.items():
         if (value := getattr(rule, name)) != only:
-            raise _refuse(name, value, repr(only), peer, f"convert a loss scale with {name}={only!r}")
+            raise _refuse(
+                name, value, repr(only), peer, f"convert a loss scale with {name}={only!r}"
+            )
 
 
 # ------------------------------------------------------------------------------------------------------ torch
 
 
-def to_torch_state_dict(loss_scale: LossScale, *, elsewhere: Collection[str] = ()) -> dict[str, object]:
+def to_torch_state_dict(
+    loss_scale: LossScale, *, elsewhere: Collection[str] = ()
+) -> dict[str, object]:
     """Return what ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler` load.
 
     Torch's five keys, and with a delay ``pending``, which only ours reads. The dict has no bounds: name in
@@ -68,10 +72,14 @@ def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) ->
     """
     for key in ("scale", *CONSTANTS, "_growth_tracker"):
         if key not in saved:
-            raise ValueError(f"no {key!r} in {sorted(saved)}: expected an enabled scaler's state_dict(); save that")
+            raise ValueError(
+                f"no {key!r} in {sorted(saved)}: expected an enabled scaler's state_dict(); save that"
+            )
     rule = (Rule() if rule is None else rule).replace(**{name: saved[name] for name in CONSTANTS})
     pending = tuple(map(float, saved.get("pending", ())))
-    return LossScale.from_state(rule, State(float(saved["scale"]), int(saved["_growth_tracker"]), 0, pending))
+    return LossScale.from_state(
+        rule, State(float(saved["scale"]), int(saved["_growth_tracker"]), 0, pending)
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- flax
@@ -92,7 +100,9 @@ def to_flax(loss_scale: LossScale) -> Any:
     rule, state = loss_scale.rule, loss_scale.state
     _require(rule, "flax", hysteresis=1, delay=0, growth_test="==")
     if rule.max_scale not in (None, math.inf, FP32.max_finite):
-        raise _refuse("max_scale", rule.max_scale, "None", "flax", "convert a loss scale with max_scale=None")
+        raise _refuse(
+            "max_scale", rule.max_scale, "None", "flax", "convert a loss scale with max_scale=None"
+        )
     _require_multiplication(rule, "flax")
     return module.DynamicScale(
         growth_factor=float(rule.growth_factor),
@@ -110,7 +120,13 @@ def _require_multiplication(rule: Rule, peer: str) -> None:
     if arithmetic.dtype != "float32":
         raise _refuse("dtype", arithmetic.dtype, "'float32'", peer, "use a float32 scale")
     if arithmetic.backoff != "multiply" and binade(rule.growth_factor) is None:
-        raise _refuse("backoff", arithmetic.backoff, "'multiply'", peer, "use a growth_factor that is a power of two")
+        raise _refuse(
+            "backoff",
+            arithmetic.backoff,
+            "'multiply'",
+            peer,
+            "use a growth_factor that is a power of two",
+        )
     for name in ("growth_factor", "backoff_factor"):
         value = getattr(rule, name)
         if not arithmetic.round_factors and round_to_float32(value) != value:
@@ -127,7 +143,9 @@ def from_flax(dynamic_scale: Any) -> LossScale:
     unless that float or a factor has more digits than float32.
     """
     scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
-    return LossScale.from_state(rule_of_flax(dynamic_scale), State(scale, int(dynamic_scale.fin_steps)))
+    return LossScale.from_state(
+        rule_of_flax(dynamic_scale), State(scale, int(dynamic_scale.fin_steps))
+    )
 
 
 def rule_of_flax(dynamic_scale: Any) -> Rule:
@@ -165,7 +183,9 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
     _require(rule, "jmp", hysteresis=1, delay=0, growth_test="==", max_scale=None)
     _require_division(rule, jit=jit)
     if rule.min_scale is None or (jit and rule.min_scale != 1.0):
-        raise _refuse("min_scale", rule.min_scale, "1.0", "jmp", "convert a loss scale with min_scale=1.0")
+        raise _refuse(
+            "min_scale", rule.min_scale, "1.0", "jmp", "convert a loss scale with min_scale=1.0"
+        )
     if not 0 <= state.growth_tracker < rule.growth_interval:
         raise ValueError(
             f"growth_tracker={state.growth_tracker}: expected below growth_interval={rule.growth_interval}, jmp counts "
@@ -192,7 +212,9 @@ def _require_division(rule: Rule, *, jit: bool) -> None:
         raise _refuse("backoff", arithmetic.backoff, repr(wanted), f"jmp {'within' if jit else 'outside of'} jit",
                       "use a growth_factor that is a power of two")  # fmt: skip
     if arithmetic.dtype != "float32" or not arithmetic.keeps_finite:
-        raise ValueError(f"{arithmetic!r}: expected float32 that keeps_finite, as jmp's; use such an arithmetic")
+        raise ValueError(
+            f"{arithmetic!r}: expected float32 that keeps_finite, as jmp's; use such an arithmetic"
+        )
     if not arithmetic.round_factors and round_to_float32(factor) != factor:
         raise _refuse("growth_factor", factor, "a float32 number", "jmp", "round it to float32")
 

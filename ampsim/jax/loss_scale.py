@@ -104,7 +104,9 @@ class LossScale:
         return cls(
             loss_scale=jnp.array(np.array(state.scale, form.dtype)),
             growth_tracker=jnp.array(state.growth_tracker, jnp.int32),
-            overflow_tracker=jnp.array(state.overflow_tracker, jnp.int32) if rule.hysteresis > 1 else None,
+            overflow_tracker=jnp.array(state.overflow_tracker, jnp.int32)
+            if rule.hysteresis > 1
+            else None,
             pending=jnp.array(np.array(padded, form.dtype)) if rule.delay else None,
             waiting=jnp.array(len(state.pending), jnp.int32) if rule.delay else None,
             rule=rule,
@@ -194,7 +196,9 @@ class LossScale:
             ValueError: more than one number, or a negative one, where it is known outside of ``jit``.
         """
         if jnp.shape(new_scale) != ():
-            raise ValueError(f"new_scale has shape {jnp.shape(new_scale)}: expected (); pass one number, or use vmap")
+            raise ValueError(
+                f"new_scale has shape {jnp.shape(new_scale)}: expected (); pass one number, or use vmap"
+            )
         form = FORMATS[self.rule.arithmetic.dtype]
         scale: Any = new_scale
         if not isinstance(scale, jax.core.Tracer):
@@ -216,7 +220,9 @@ class LossScale:
     def _queue(self, form: Format) -> machine.Queue:
         pending = jnp.zeros(0, form.dtype) if self.pending is None else self.pending
         return machine.Queue(
-            exact_product.to_bits(form, self.loss_scale), exact_product.to_bits(form, pending), _or_zero(self.waiting)
+            exact_product.to_bits(form, self.loss_scale),
+            exact_product.to_bits(form, pending),
+            _or_zero(self.waiting),
         )
 
     def value_and_grad(
@@ -274,4 +280,6 @@ def _check_state(rule: Rule, state: State) -> None:
             )
     for name in ("growth_tracker", "overflow_tracker"):
         if not -machine.LARGEST_COUNT <= getattr(state, name) <= machine.LARGEST_COUNT:
-            raise ValueError(f"{name}={getattr(state, name)}: expected a count that int32 holds; restart it from 0")
+            raise ValueError(
+                f"{name}={getattr(state, name)}: expected a count that int32 holds; restart it from 0"
+            )

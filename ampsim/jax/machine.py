@@ -57,7 +57,9 @@ def check(rule: object) -> None:
         )
     for name in ("growth_interval", "hysteresis"):
         if getattr(rule, name) > LARGEST_COUNT:
-            raise ValueError(f"{name}={getattr(rule, name)}: expected at most 2**31 - 1, counts are int32; lower it")
+            raise ValueError(
+                f"{name}={getattr(rule, name)}: expected at most 2**31 - 1, counts are int32; lower it"
+            )
 
 
 def has_64_bits() -> bool:
@@ -80,7 +82,9 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
     form = FORMATS[rule.arithmetic.dtype]
     long = divides(rule) if divisor is None else divisor
     limbs = form.divisor_limbs if long else form.limbs
-    growth, backoff = _factors(rule, form, 0 if divisor is None and _by_powers_of_two(rule) else limbs)
+    growth, backoff = _factors(
+        rule, form, 0 if divisor is None and _by_powers_of_two(rule) else limbs
+    )
     arrays: dict[str, Any] = {  # numpy's, until they are traced
         "growth": growth,
         "backoff": backoff,
@@ -99,7 +103,11 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
 
 
 def _by_powers_of_two(rule: Rule) -> bool:
-    used = (rule.growth_factor,) if rule.arithmetic.backoff != "multiply" else (rule.growth_factor, rule.backoff_factor)
+    used = (
+        (rule.growth_factor,)
+        if rule.arithmetic.backoff != "multiply"
+        else (rule.growth_factor, rule.backoff_factor)
+    )
     return all(math.frexp(factor)[0] == 0.5 for factor in used)
 
 
@@ -122,7 +130,9 @@ def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
 
 
 def _bound(rule: Rule, form: Format, bound: float | None, default: float) -> Any:
-    held = default if bound is None else abs(rule.arithmetic.round(bound))  # abs: -0.0 is a floor of 0
+    held = (
+        default if bound is None else abs(rule.arithmetic.round(bound))
+    )  # abs: -0.0 is a floor of 0
     return np.array(held, form.dtype).view(form.word)[()]
 
 
@@ -142,17 +152,23 @@ def advance(
     patient = found_inf & (overflows + 1 < c.hysteresis)
     backs_off = found_inf & ~patient
     growth_tracker = jnp.where(found_inf, 0, clean + 1)
-    reached = jnp.where(c.at_least, growth_tracker >= c.growth_interval, growth_tracker == c.growth_interval)
+    reached = jnp.where(
+        c.at_least, growth_tracker >= c.growth_interval, growth_tracker == c.growth_interval
+    )
     grows = ~found_inf & reached
 
     bits = exact_product.product(form, old, exact_product.choose(found_inf, c.backoff, c.growth))
-    bits = jnp.where(c.flush_subnormals & (bits < form.word(form.smallest_normal)), form.word(0), bits)
+    bits = jnp.where(
+        c.flush_subnormals & (bits < form.word(form.smallest_normal)), form.word(0), bits
+    )
     grown = jnp.minimum(bits, c.high)
     grown = jnp.where(c.keeps_finite & (grown >= form.word(form.infinity)), old, grown)
     new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
     new = jnp.where(old > form.word(form.infinity), old, new)  # NaN, if one was loaded, stays
 
-    refilled = (~found_inf & c.refill_clean) | (grows & c.refill_growth) | (backs_off & c.refill_backoff)
+    refilled = (
+        (~found_inf & c.refill_clean) | (grows & c.refill_growth) | (backs_off & c.refill_backoff)
+    )
     overflows = jnp.where(refilled, 0, jnp.where(patient, overflows + 1, overflows))
     return new, (jnp.where(grows, 0, growth_tracker), overflows)
 
@@ -174,14 +190,22 @@ def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
     if delay == 0:
         return queue._replace(scale=computed)
     if at_once:
-        return Queue(computed, jnp.full_like(queue.pending, computed), jnp.zeros_like(queue.waiting))
+        return Queue(
+            computed, jnp.full_like(queue.pending, computed), jnp.zeros_like(queue.waiting)
+        )
     pending = jnp.concatenate([queue.pending[1:], computed[None]])
     return Queue(queue.pending[0], pending, jnp.minimum(queue.waiting + 1, delay))
 
 
 @functools.partial(jax.jit, static_argnames=("form", "at_once"), inline=True)
 def step(
-    form: Format, c: Constants, queue: Queue, trackers: tuple[Array, Array], found_inf: Array, *, at_once: bool = False
+    form: Format,
+    c: Constants,
+    queue: Queue,
+    trackers: tuple[Array, Array],
+    found_inf: Array,
+    *,
+    at_once: bool = False,
 ) -> tuple[Queue, tuple[Array, Array]]:
     """Do one update with its delay; return (queue, (growth_tracker, overflow_tracker)) after it."""
     newest = queue.pending[-1] if queue.pending.shape[0] else queue.scale

@@ -69,9 +69,13 @@ def skip_nonfinite(
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Tree) -> SkipState:
-        return SkipState(LossScale.create(rule), inner.init(params), jnp.bool_(1), jnp.int32(0), jnp.int32(0))
+        return SkipState(
+            LossScale.create(rule), inner.init(params), jnp.bool_(1), jnp.int32(0), jnp.int32(0)
+        )
 
-    def update(grads: Tree, state: SkipState, params: Tree = None, **extra: Tree) -> tuple[Tree, SkipState]:
+    def update(
+        grads: Tree, state: SkipState, params: Tree = None, **extra: Tree
+    ) -> tuple[Tree, SkipState]:
         grads = state.loss_scale.unscale(grads, widen=True)
         finite = all_finite(grads, axis_name)
         count = jnp.where(finite, 0, _one_more(state.notfinite_count))

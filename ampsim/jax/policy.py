@@ -46,7 +46,10 @@ class PolicyScale:
         return jnp.asarray(self.state.newest)
 
     def update(
-        self, found_inf: ArrayLike, amax: ArrayLike | None = None, saturated: ArrayLike | None = None
+        self,
+        found_inf: ArrayLike,
+        amax: ArrayLike | None = None,
+        saturated: ArrayLike | None = None,
     ) -> "PolicyScale":
         """Return the state after one step.
 
@@ -58,10 +61,20 @@ class PolicyScale:
         Raises:
             ValueError: what the policy needs is missing.
         """
-        sizes = (None if value is None else jnp.asarray(value, jnp.float32) for value in (amax, saturated))
-        arrays: list[Any] = [jnp.asarray(found_inf) != 0, *sizes]  # an Observation is typed for Python's numbers
-        return PolicyScale(self.policy, self.policy.update_in(jnp, self.state, Observation(*arrays)))
+        sizes = (
+            None if value is None else jnp.asarray(value, jnp.float32)
+            for value in (amax, saturated)
+        )
+        arrays: list[Any] = [
+            jnp.asarray(found_inf) != 0,
+            *sizes,
+        ]  # an Observation is typed for Python's numbers
+        return PolicyScale(
+            self.policy, self.policy.update_in(jnp, self.state, Observation(*arrays))
+        )
 
     def override(self, new_scale: ArrayLike) -> "PolicyScale":
         """Return it with the scale set by hand; with a delay it waits its turn. Bounds are not applied."""
-        return PolicyScale(self.policy, self.policy.override_in(jnp, self.state, jnp.asarray(new_scale)))
+        return PolicyScale(
+            self.policy, self.policy.override_in(jnp, self.state, jnp.asarray(new_scale))
+        )

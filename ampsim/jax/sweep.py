@@ -83,18 +83,32 @@ def sweep(
     if (found_inf is None) == (ceilings is None):
         raise ValueError("expected found_inf or ceilings, and not both; pass one of them")
     if np.asarray(found_inf if ceilings is None else ceilings).dtype.kind in "US":
-        raise TypeError("text: expected flags or numbers, one per step; pass [digit == '1' for digit in history]")
+        raise TypeError(
+            "text: expected flags or numbers, one per step; pass [digit == '1' for digit in history]"
+        )
     # A found_inf of NaN is an overflow.
-    inputs = _keys(form, np.asarray(ceilings, np.float64)) if found_inf is None else np.asarray(found_inf) != 0
+    inputs = (
+        _keys(form, np.asarray(ceilings, np.float64))
+        if found_inf is None
+        else np.asarray(found_inf) != 0
+    )
     if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
-        raise ValueError(f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row per rule")
+        raise ValueError(
+            f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); pass one row per rule"
+        )
     start = np.array([init(rule).scale for rule in rules], form.dtype)
-    done: Array | Summary = _run(_rule, (form, delay), summary, (-1, 0), (machine.stacked(rules), start), inputs)
+    done: Array | Summary = _run(
+        _rule, (form, delay), summary, (-1, 0), (machine.stacked(rules), start), inputs
+    )
     return done
 
 
 def sweep_policies(
-    policies: Sequence[Policy], ceilings: npt.ArrayLike, *, top: float = FP16.max_finite, summary: bool = False
+    policies: Sequence[Policy],
+    ceilings: npt.ArrayLike,
+    *,
+    top: float = FP16.max_finite,
+    summary: bool = False,
 ) -> Array | PolicySummary:
     """Return the scales of many policies after each update; row i equals ``replay_ceilings(policies[i], ceilings)``.
 
@@ -115,14 +129,24 @@ def sweep_policies(
     """
     policies, trace = list(policies), np.asarray(ceilings, np.float64)
     numbers = _differing(policies)
-    if trace.size == 0 or trace.ndim not in (1, 2) or (trace.ndim == 2 and len(trace) != len(policies)):
-        raise ValueError(f"ceilings of shape {trace.shape}: expected (steps,) or ({len(policies)}, steps)")
+    if (
+        trace.size == 0
+        or trace.ndim not in (1, 2)
+        or (trace.ndim == 2 and len(trace) != len(policies))
+    ):
+        raise ValueError(
+            f"ceilings of shape {trace.shape}: expected (steps,) or ({len(policies)}, steps)"
+        )
     if not (trace >= 0).all():
         where = tuple(np.argwhere(~(trace >= 0))[0].tolist())
-        raise ValueError(f"ceilings[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0")
+        raise ValueError(
+            f"ceilings[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0"
+        )
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         amax = (top / trace).astype(np.float32)
-    done: Array | PolicySummary = _run(_policy, policies[0], summary, 0, numbers, (_keys(FLOAT32, trace), amax))
+    done: Array | PolicySummary = _run(
+        _policy, policies[0], summary, 0, numbers, (_keys(FLOAT32, trace), amax)
+    )
     return done
 
 
@@ -132,7 +156,12 @@ Row = tuple[Tree, Callable[[Tree, Tree], tuple[Tree, Array, Array]], Callable[[T
 
 @functools.partial(jax.jit, static_argnames=("stepper", "shared", "summary", "axes"))
 def _run(
-    stepper: Callable[[Tree, Tree], Row], shared: Hashable, summary: bool, axes: Tree, numbers: Tree, inputs: Tree
+    stepper: Callable[[Tree, Tree], Row],
+    shared: Hashable,
+    summary: bool,
+    axes: Tree,
+    numbers: Tree,
+    inputs: Tree,
 ) -> Tree:
     """Scan the steps of every row; what `shared` leaves open are its `numbers`, along `axes`."""
 
@@ -175,7 +204,11 @@ def _policy(like: Policy, numbers: dict[str, Array]) -> Row:
     def step(state: Tree, given: tuple[Array, Array]) -> tuple[Tree, Array, Array]:
         (before, bits, steps), (key, largest) = state, given
         found = _above(FLOAT32, exact_product.to_bits(FLOAT32, jnp.asarray(before.scale)), key)
-        arrays: list[Any] = [found, largest, found.astype(np.float32)]  # an Observation is typed for Python's numbers
+        arrays: list[Any] = [
+            found,
+            largest,
+            found.astype(np.float32),
+        ]  # an Observation is typed for Python's numbers
         after = policy.update_in(jnp, before, Observation(*arrays))
         return (after, bits + jnp.log2(after.scale), steps + 1), jnp.asarray(after.scale), found
 
@@ -194,7 +227,9 @@ def _keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[np.sig
     signed = np.dtype(f"i{form.width // 8}")
     with np.errstate(over="ignore", under="ignore"):
         near = ceilings.astype(form.dtype)
-        below = np.where(near > ceilings, np.nextafter(near, form.dtype(-np.inf)), near).astype(form.dtype)
+        below = np.where(near > ceilings, np.nextafter(near, form.dtype(-np.inf)), near).astype(
+            form.dtype
+        )
     keys = np.where(below < 0, -1, np.abs(below).view(signed))
     return np.where(np.isnan(ceilings), np.iinfo(signed).max, keys).astype(signed)
 
@@ -218,17 +253,23 @@ def _shared_by_rules(rules: Sequence[Rule]) -> tuple[Format, int]:
 def _differing(policies: Sequence[Policy]) -> dict[str, npt.NDArray[np.generic]]:
     """Return the numbers in which policies differ, (policies,), and always the first scale."""
     if not policies or not all(isinstance(policy, Policy) for policy in policies):
-        raise TypeError(f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; sweep takes rules")
+        raise TypeError(
+            f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; sweep takes rules"
+        )
     names = sorted({type(policy).__name__ for policy in policies})
     if len(names) > 1:
-        raise ValueError(f"policies of types {', '.join(names)}: expected one type; sweep each apart")
+        raise ValueError(
+            f"policies of types {', '.join(names)}: expected one type; sweep each apart"
+        )
     numbers: dict[str, npt.NDArray[np.generic]] = {}
     for name in (field.name for field in dataclasses.fields(policies[0])):
         values = [getattr(policy, name) for policy in policies]
         if len(set(values)) == 1 and name != "init_scale":
             continue
         if name == "delay" or not all(type(value) in (int, float) for value in values):
-            raise ValueError(f"{name} is {values[0]!r} and others: expected one and the same; sweep each apart")
+            raise ValueError(
+                f"{name} is {values[0]!r} and others: expected one and the same; sweep each apart"
+            )
         whole = name != "init_scale" and all(type(value) is int for value in values)
         numbers[name] = np.array(values, np.int32 if whole else np.float32)
     return numbers

@@ -61,10 +61,14 @@ class Finding:
 
 
 TEXTS = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
-ASKS = {name: asks for room in (skips, gradients, scaler, windows) for name, asks in vars(room).items()}
+ASKS = {
+    name: asks for room in (skips, gradients, scaler, windows) for name, asks in vars(room).items()
+}
 RULES: Mapping[str, Rule] = {
     code: Rule(
-        code=code, asks=ASKS[text["name"].replace("-", "_")], **text | {"sentence": " ".join(text["sentence"].split())}
+        code=code,
+        asks=ASKS[text["name"].replace("-", "_")],
+        **text | {"sentence": " ".join(text["sentence"].split())},
     )
     for code, text in TEXTS.items()
 }
@@ -79,7 +83,9 @@ def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) ->
             return []
         source.traces += traces_of(source)
         found = {
-            Finding(path, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1, code, message)
+            Finding(
+                path, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1, code, message
+            )
             for code in codes
             for node, message in RULES[code].find(source)
         }

@@ -24,7 +24,9 @@ class Guard:
 
     text: str  # normalised: `x is not None` and `x` are one
     holds: bool = True
-    words: frozenset[str] = field(default=frozenset(), compare=False)  # in it, and in what its names were assigned
+    words: frozenset[str] = field(
+        default=frozenset(), compare=False
+    )  # in it, and in what its names were assigned
     benign: bool = field(default=True, compare=False)
 
     @property
@@ -35,13 +37,19 @@ class Guard:
     @property
     def of_gradients(self) -> bool:
         """Whether it is about gradients or their norm."""
-        return bool(_OF_GRADIENTS.search(self.text)) or ".grad" in self.words or any(map(_NORM.match, self.words))
+        return (
+            bool(_OF_GRADIENTS.search(self.text))
+            or ".grad" in self.words
+            or any(map(_NORM.match, self.words))
+        )
 
     @property
     def window(self) -> bool:
         """Whether it asks for the end of an accumulation window, and not whether there is one."""
         named = any(map(_WINDOW.search, self.words)) and not _IS_ONE.search(self.text)
-        verdict = self.asks or any(map(_NORM.match, self.words))  # as of a flag that is called update_grads
+        verdict = self.asks or any(
+            map(_NORM.match, self.words)
+        )  # as of a flag that is called update_grads
         return "%" in self.words or (named and not verdict)
 
     @property
@@ -81,7 +89,9 @@ class Event:
 
     def apart(self, other: "Event") -> bool:
         """Return whether no pass through the loop comes through both."""
-        return any(a.text == b.text and a.holds != b.holds for a in self.guards for b in other.guards)
+        return any(
+            a.text == b.text and a.holds != b.holds for a in self.guards for b in other.guards
+        )
 
     def beyond(self, other: "Event") -> list[Guard]:
         """Return the conditions on this one that are none of the other's."""
@@ -94,7 +104,9 @@ class Event:
         plain = all(guard.benign or (counted and guard.counts) for guard in self.beyond(step))
         off = any(guard.text.endswith(".is_enabled()") and not guard.holds for guard in self.guards)
         inner = self.loops[len(step.loops) :]
-        with_it = self.loops[: len(step.loops)] == step.loops and all(map(_is_once_per_micro_batch, inner))
+        with_it = self.loops[: len(step.loops)] == step.loops and all(
+            map(_is_once_per_micro_batch, inner)
+        )
         return with_it and not self.apart(step) and not asks and plain and not off
 
     def within(self, step: "Event") -> bool:
@@ -102,7 +114,9 @@ class Event:
         inner = self.loops[len(step.loops) :]
         deeper = self.loops[: len(step.loops)] == step.loops and not {*inner} <= {*step.around}
         waits = step.loops == self.loops and any(guard.window for guard in step.beyond(self))
-        return deeper or (waits and not any(guard.window or guard.no_window for guard in self.guards))
+        return deeper or (
+            waits and not any(guard.window or guard.no_window for guard in self.guards)
+        )
 
 
 def _is_once_per_micro_batch(loop: ast.AST) -> bool:

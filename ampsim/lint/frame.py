@@ -6,7 +6,17 @@ from dataclasses import dataclass, field, replace
 from typing import Self, TypeGuard
 
 from ampsim.lint.event import ASKS, PARTLY, Guard
-from ampsim.lint.names import AVERAGE, SCALER, SCHEDULE, called, has, is_wrapper, kind_by_name, leaf, name_of
+from ampsim.lint.names import (
+    AVERAGE,
+    SCALER,
+    SCHEDULE,
+    called,
+    has,
+    is_wrapper,
+    kind_by_name,
+    leaf,
+    name_of,
+)
 from ampsim.lint.source import Function, Source
 
 _HIDES = re.compile(  # of names that may hold a verdict
@@ -14,9 +24,13 @@ _HIDES = re.compile(  # of names that may hold a verdict
     r"^(update|step)(_|$)",
     re.I,
 )
-_COUNTS = re.compile(r"^(update|step)s?(_(start|begin|after)\w*)?$")  # where training is, and no flag if compared
+_COUNTS = re.compile(
+    r"^(update|step)s?(_(start|begin|after)\w*)?$"
+)  # where training is, and no flag if compared
 CONFIG = re.compile(r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options)$", re.I)
-_SETTING = re.compile(r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I)
+_SETTING = re.compile(
+    r"rank|master|main_process|is_main|mode|interval|type|name|policy|sched", re.I
+)
 _MAKES = re.compile(
     r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|is_(main|master|rank|enabled)|get_rank"
 )
@@ -63,7 +77,9 @@ class Frame:
     def words(self, node: ast.AST) -> frozenset[str]:
         """Return the words in an expression and in what its names were assigned."""
         said, partly = self.source.said(node), {PARTLY} if self.partly_scaled(node) else ()
-        return said.union(partly, *(self.values[word].words for word in said if word in self.values))
+        return said.union(
+            partly, *(self.values[word].words for word in said if word in self.values)
+        )
 
     def partly_scaled(self, node: ast.AST) -> bool:
         """Return whether one term of a sum is scaled, and another has nothing to do with a scale."""
@@ -72,14 +88,18 @@ class Frame:
                 return self.partly_scaled(value)
             case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
                 other = right if self.scaler(left) else left
-                alone = not isinstance(other, ast.Constant) and not has(self.words(other), "scal|^backward$")
+                alone = not isinstance(other, ast.Constant) and not has(
+                    self.words(other), "scal|^backward$"
+                )
                 return bool(self.scaler(node)) and (alone or self.partly_scaled(left))
         return False
 
     def scaler(self, node: ast.AST) -> str:
         """Return the scaler by which the value of an expression is scaled, or ""."""
         match node:
-            case ast.Call(func=ast.Attribute(attr="scale", value=value)) if self.kind(value) == SCALER:
+            case ast.Call(func=ast.Attribute(attr="scale", value=value)) if (
+                self.kind(value) == SCALER
+            ):
                 return self.name(value)
             case ast.Name() | ast.Attribute() | ast.Subscript():
                 return found.scaler if (found := self.bound(node)) else ""
@@ -106,8 +126,17 @@ class Frame:
         simple = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
         name = self.name(node) if simple else "?"
         computed = not self.is_setting(node)
-        known = node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
-        return Value("" if "?" in name else name, self.words(node), self.scaler(node), computed, self.made(node), known)
+        known = (
+            node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
+        )
+        return Value(
+            "" if "?" in name else name,
+            self.words(node),
+            self.scaler(node),
+            computed,
+            self.made(node),
+            known,
+        )
 
     def made(self, node: ast.AST) -> str:
         """Return the class of this file that an expression is an instance of, or ""."""
@@ -150,7 +179,9 @@ class Frame:
                 | ast.Call(func=ast.Attribute(attr="items", value=each))
             ) if self.kind(each):
                 return self.over(inner, each)
-            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(targets) == len(args):
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(
+                targets
+            ) == len(args):
                 return frozenset().union(*map(self.over, targets, args))
             case ast.Name(id=name), ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
                 self.values[name] = Value(f"{self.name(iterated)}[]", self.words(iterated))
@@ -169,10 +200,15 @@ class Frame:
         if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
             owner = ast.Name("self") if name_of(node.func.value) == "super()" else node.func.value
             frame.values[names.pop(0)] = Value(self.name(owner), made=self.made(owner))
-        given = [*zip(names, node.args, strict=False), *((word.arg, word.value) for word in node.keywords if word.arg)]
+        given = [
+            *zip(names, node.args, strict=False),
+            *((word.arg, word.value) for word in node.keywords if word.arg),
+        ]
         for name, argument in given:
             found = self.value(argument)
-            frame.values[name] = replace(found, name=name if "()" in found.name else found.name or name)
+            frame.values[name] = replace(
+                found, name=name if "()" in found.name else found.name or name
+            )
         return frame.annotated(function)
 
     def annotated(self, function: Function) -> Self:
@@ -184,7 +220,11 @@ class Frame:
 
     def known(self, test: ast.expr) -> bool | None:
         """Return whether a condition holds, where a call says so in plain; None: it does not."""
-        return self.values[test.id].known if isinstance(test, ast.Name) and test.id in self.values else None
+        return (
+            self.values[test.id].known
+            if isinstance(test, ast.Name) and test.id in self.values
+            else None
+        )
 
     def guards(self, test: ast.expr, *, holds: bool = True) -> tuple[Guard, ...]:
         """Return what must hold where a test does, or does not."""
@@ -193,16 +233,25 @@ class Frame:
                 return self.guards(operand, holds=not holds)
             case ast.BoolOp(op=op, values=values) if isinstance(op, ast.And) == holds:
                 parts = (guard for value in values for guard in self.guards(value, holds=holds))
-                return (*parts, Guard(ast.unparse(test), holds))  # whose other branch excludes this one
-            case ast.Compare(left=left, ops=[op], comparators=[ast.Constant(value=None | True | False as value)]):
+                return (
+                    *parts,
+                    Guard(ast.unparse(test), holds),
+                )  # whose other branch excludes this one
+            case ast.Compare(
+                left=left, ops=[op], comparators=[ast.Constant(value=None | True | False as value)]
+            ):
                 if isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
-                    return self.guards(left, holds=holds == (isinstance(op, ast.Is | ast.Eq) == bool(value)))
+                    return self.guards(
+                        left, holds=holds == (isinstance(op, ast.Is | ast.Eq) == bool(value))
+                    )
             case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
                 return self.guards(ast.Compare(left, [ast.Eq()], [right]), holds=not holds)
         text = self.name(test)
         text = ast.unparse(test) if "?" in text else text
         words = self.words(test)
-        return (Guard(text, holds, words, not any(map(ASKS.search, words)) and self.is_setting(test)),)
+        return (
+            Guard(text, holds, words, not any(map(ASKS.search, words)) and self.is_setting(test)),
+        )
 
     def is_setting(self, node: ast.expr) -> bool:
         """Return whether an expression is of settings, or of where training is, with no hint at a verdict."""
@@ -212,10 +261,19 @@ class Frame:
             case ast.Name() | ast.Attribute() if _HIDES.search(leaf(name_of(node))):
                 return False
             case ast.Name(id=name):
-                computed = name in self.source.emptied or (name in self.values and self.values[name].computed)
-                return not computed or bool(CONFIG.match(name)) or kind_by_name(name) in (AVERAGE, SCHEDULE)
+                computed = name in self.source.emptied or (
+                    name in self.values and self.values[name].computed
+                )
+                return (
+                    not computed
+                    or bool(CONFIG.match(name))
+                    or kind_by_name(name) in (AVERAGE, SCHEDULE)
+                )
             case ast.Attribute(value=value) | ast.Subscript(value=value, slice=ast.Constant()):
-                known = is_wrapper(name_of(value)) or kind_by_name(name_of(node)) in (AVERAGE, SCHEDULE)
+                known = is_wrapper(name_of(value)) or kind_by_name(name_of(node)) in (
+                    AVERAGE,
+                    SCHEDULE,
+                )
                 return known or self.is_setting(value)
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self.compares(left, op, right)
@@ -224,18 +282,26 @@ class Frame:
             case ast.Call(func=func):
                 return bool(_MAKES.search(ast.unparse(func)))
             case ast.Compare() | ast.BoolOp() | ast.UnaryOp() | ast.IfExp():
-                return all(self.is_setting(each) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr))
+                return all(
+                    self.is_setting(each)
+                    for each in ast.iter_child_nodes(node)
+                    if isinstance(each, ast.expr)
+                )
         return False
 
     def compares(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool:
         """Return whether a comparison is of settings, or of where training is."""
         match op:
             case ast.Eq():
-                named = isinstance(right, ast.Attribute) and name_of(right)[:1].isupper()  # of an enum
+                named = (
+                    isinstance(right, ast.Attribute) and name_of(right)[:1].isupper()
+                )  # of an enum
                 plain = isinstance(right, ast.Constant) and (
                     isinstance(right.value, str) or _SETTING.search(ast.unparse(left))
                 )
                 return bool(plain or named) and self.is_setting(left)
             case ast.In() | ast.NotIn() | ast.Is() | ast.IsNot():
                 return self.is_setting(left)
-        return all(self.is_setting(each) or _COUNTS.search(leaf(name_of(each))) for each in (left, right))
+        return all(
+            self.is_setting(each) or _COUNTS.search(leaf(name_of(each))) for each in (left, right)
+        )

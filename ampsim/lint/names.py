@@ -9,9 +9,24 @@ SCALER, OPTIMIZER, SCHEDULE, AVERAGE = "scaler", "optimizer", "schedule", "avera
 
 _BY_CLASS = (  # of what is called to make it
     (SCALER, re.compile(r"GradScaler|NativeScaler|LossScaler|AmpScaler", re.I)),
-    (AVERAGE, re.compile(r"AveragedModel|ModelEma|ExponentialMovingAverage|^EMA|EMA$|EMAModel|EmaModel|^Ema[A-Z]")),
-    (SCHEDULE, re.compile(r"Scheduler|LR$|LambdaLR|get_\w*schedule|CosineAnnealing\w+|ReduceLROnPlateau", re.I)),
-    (OPTIMIZER, re.compile(r"^(SGD|Adam\w*|RMSprop|LBFGS|Lion|Lamb|LAMB|Adafactor|RAdam|NAdam|Adagrad)$|Optimizer$")),
+    (
+        AVERAGE,
+        re.compile(
+            r"AveragedModel|ModelEma|ExponentialMovingAverage|^EMA|EMA$|EMAModel|EmaModel|^Ema[A-Z]"
+        ),
+    ),
+    (
+        SCHEDULE,
+        re.compile(
+            r"Scheduler|LR$|LambdaLR|get_\w*schedule|CosineAnnealing\w+|ReduceLROnPlateau", re.I
+        ),
+    ),
+    (
+        OPTIMIZER,
+        re.compile(
+            r"^(SGD|Adam\w*|RMSprop|LBFGS|Lion|Lamb|LAMB|Adafactor|RAdam|NAdam|Adagrad)$|Optimizer$"
+        ),
+    ),
 )
 _BY_NAME = (
     (SCALER, re.compile(r"(?<!re)scaler", re.I)),
@@ -102,13 +117,21 @@ def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
     """Return whether a loop over parameters moves other ones towards them: an average by hand."""
     text = "\n".join(ast.unparse(each) for each in node.body)
     decays = r"\.lerp_\(|\.copy_\(.*\.lerp\(|"
-    decays += r"\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
-    return has(over, "param|state_dict|^ema$") and ".grad" not in text and bool(re.search(decays, text))
+    decays += (
+        r"\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
+    )
+    return (
+        has(over, "param|state_dict|^ema$")
+        and ".grad" not in text
+        and bool(re.search(decays, text))
+    )
 
 
 def shrinks(node: ast.For | ast.AsyncFor) -> bool:
     """Return whether a loop multiplies the values of what it runs over by 1 - something: weight decay by hand."""
-    names = "|".join(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)) or "$^"
+    names = (
+        "|".join(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)) or "$^"
+    )
     text = "\n".join(ast.unparse(each) for each in node.body)
     less = r"\(?1(\.0)? - [^\n]*"
     kept = rf"\.data = ({less}\* \w+\.data|\w+\.data \* {less})$"

@@ -11,7 +11,9 @@ def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
     lines = [f"{each.path}:{each.line}:{each.column}: {each.code} {each.message}" for each in found]
     if found:
         count = f"{len(found)} finding{'s' * (len(found) > 1)}"
-        lines.append(f"{count}; ampsim lint --explain {found[0].code} says why, and shows a loop without it")
+        lines.append(
+            f"{count}; ampsim lint --explain {found[0].code} says why, and shows a loop without it"
+        )
     return "\n".join(lines)
 
 
@@ -21,7 +23,10 @@ def as_json(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
         code: {"rule": rule.name, "law": rule.law, "reason": rule.sentence, "thread": rule.thread}
         for code, rule in RULES.items()
     }
-    return json.dumps({"findings": [vars(each) | said[each.code] for each in found], "errors": dict(errors)}, indent=2)
+    return json.dumps(
+        {"findings": [vars(each) | said[each.code] for each in found], "errors": dict(errors)},
+        indent=2,
+    )
 
 
 def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
@@ -34,7 +39,13 @@ def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
         for each in found
     ]
     return "\n".join(
-        [*lines, *(f"::error file={p.translate(place)}::{said.translate(data)}" for p, said in errors.items())]
+        [
+            *lines,
+            *(
+                f"::error file={p.translate(place)}::{said.translate(data)}"
+                for p, said in errors.items()
+            ),
+        ]
     )
 
 
@@ -42,7 +53,9 @@ def explained(rule: Rule) -> str:
     """Return the page of a rule, as Markdown."""
     parts = [f"# {rule.code}: {rule.name}", rule.sentence]
     if rule.law:
-        parts.append(f"Law: `{rule.law}` of `ampsim.testing.check_loop`, which asks it of the running loop.")
+        parts.append(
+            f"Law: `{rule.law}` of `ampsim.testing.check_loop`, which asks it of the running loop."
+        )
     if rule.thread:
         parts.append(f"A public report: {rule.thread}")
     parts += [f"Wrong:\n\n```python\n{rule.wrong}```", f"Right:\n\n```python\n{rule.right}```"]

@@ -23,13 +23,17 @@ from ampsim.lint.names import (
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_CONCERNED = re.compile(r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I)
+_CONCERNED = re.compile(
+    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I
+)
 _WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(")
 _LIBRARY = re.compile(r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b")
 _FP16 = re.compile(
     r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\("
 )
-_PRECISION = re.compile(r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]")
+_PRECISION = re.compile(
+    r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]"
+)
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
 _HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_|weight_decay|(^|_)wd$", re.I)
 _FIXED = re.compile(  # a scale of apex, or a level without one
@@ -37,8 +41,27 @@ _FIXED = re.compile(  # a scale of apex, or a level without one
     re.M,
 )
 _MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was written to a file
-_LIBRARIES = {"torch", "transformers", "timm", "diffusers", "lightning", "pytorch_lightning", "paddle", "accelerate"}
-_TOUCHED = {"step", "backward", "scale", "unscale_", "update", "zero_grad", ".grad", "update_parameters", "scale_loss"}
+_LIBRARIES = {
+    "torch",
+    "transformers",
+    "timm",
+    "diffusers",
+    "lightning",
+    "pytorch_lightning",
+    "paddle",
+    "accelerate",
+}
+_TOUCHED = {
+    "step",
+    "backward",
+    "scale",
+    "unscale_",
+    "update",
+    "zero_grad",
+    ".grad",
+    "update_parameters",
+    "scale_loss",
+}
 _TOUCHED |= {"param_groups", "zip", "named_parameters", "state_dict"}  # of an average by hand
 
 
@@ -71,27 +94,40 @@ class Source:
         self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.has_gradients = ".grad" in text
         self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
-        enabled = [re.search(r"enabled\s*=\s*False", each) is None for each in re.findall(r"GradScaler\(([^)]*)", text)]
+        enabled = [
+            re.search(r"enabled\s*=\s*False", each) is None
+            for each in re.findall(r"GradScaler\(([^)]*)", text)
+        ]
         self.disabled = bool(enabled) and not any(enabled)
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
-        self.owners: dict[ast.AST, str] = {part: name for name, each in self.classes.items() for part in each.body}
+        self.owners: dict[ast.AST, str] = {
+            part: name for name, each in self.classes.items() for part in each.body
+        }
         self.made: dict[str, ast.Call] = {}
         self.imports: dict[str, str] = {}
         for node in self.nodes:
             match node:
-                case ast.Assign(targets=targets, value=(ast.Call() as value) | ast.IfExp(body=ast.Call() as value)):
+                case ast.Assign(
+                    targets=targets,
+                    value=(ast.Call() as value) | ast.IfExp(body=ast.Call() as value),
+                ):
                     self.made |= {leaf(name_of(target)): value for target in targets}
                 case ast.AnnAssign(target=target, value=ast.Call() as value):
                     self.made[leaf(name_of(target))] = value
                 case ast.Import(names=names):
                     roots = ((each, each.name.partition(".")[0]) for each in names)
-                    self.imports |= {each.asname or root: each.name if each.asname else root for each, root in roots}
+                    self.imports |= {
+                        each.asname or root: each.name if each.asname else root
+                        for each, root in roots
+                    }
                 case ast.ImportFrom(module=module, names=names, level=level):
                     dotted = f"{'.' * level}{module or ''}"
-                    self.imports |= {each.asname or each.name: f"{dotted}.{each.name}" for each in names}
+                    self.imports |= {
+                        each.asname or each.name: f"{dotted}.{each.name}" for each in names
+                    }
 
     def said(self, node: ast.AST) -> frozenset[str]:
         """Return the words in a tree, which is asked for them again and again."""
@@ -105,19 +141,41 @@ class Source:
 
         One called LR is torch's in kind.
         """
-        theirs = {name: dotted for name, dotted in self.imports.items() if dotted.partition(".")[0] not in _LIBRARIES}
-        classes = {k for k, v in theirs.items() if leaf(v)[:1].isupper() and not re.search("LR(?![a-z])", leaf(v))}
+        theirs = {
+            name: dotted
+            for name, dotted in self.imports.items()
+            if dotted.partition(".")[0] not in _LIBRARIES
+        }
+        classes = {
+            k
+            for k, v in theirs.items()
+            if leaf(v)[:1].isupper() and not re.search("LR(?![a-z])", leaf(v))
+        }
         made = {name: name_of(call.func) for name, call in self.made.items()}
-        return frozenset(name for name, by in made.items() if by in classes and not self._counts_calls(theirs[by]))
+        return frozenset(
+            name
+            for name, by in made.items()
+            if by in classes and not self._counts_calls(theirs[by])
+        )
 
     def _counts_calls(self, dotted: str) -> bool:
         """Return whether a class stands in a file near this one and neither it nor its bases there read a count."""
         module, _, name = dotted.lstrip(".").rpartition(".")
         level = len(dotted) - len(dotted.lstrip("."))
-        above = self.path.resolve().parents[max(0, level - 1) : level or 6] if self.path.is_file() else ()
-        files = filter(Path.is_file, (folder / f"{module.replace('.', '/')}.py" for folder in above))
+        above = (
+            self.path.resolve().parents[max(0, level - 1) : level or 6]
+            if self.path.is_file()
+            else ()
+        )
+        files = filter(
+            Path.is_file, (folder / f"{module.replace('.', '/')}.py" for folder in above)
+        )
         try:
-            line = [line for file in [*files][:1] for line in Source(_tree(read(file)), "").lineage(name)]
+            line = [
+                line
+                for file in [*files][:1]
+                for line in Source(_tree(read(file)), "").lineage(name)
+            ]
         except UnreadableError:
             return False
         return bool(line) and not any("'step'" in ast.unparse(each) for each in line)
@@ -129,13 +187,19 @@ class Source:
         kinds = [{self.kind(name_of(arg)) for arg in args} for args in given]
         alone = any(OPTIMIZER in found and SCHEDULE not in found for found in kinds)
         starred = any(isinstance(arg, ast.Starred) for args in given for arg in args)
-        return self.wrapped == "accelerate" and (starred or not alone or any(SCHEDULE in found for found in kinds))
+        return self.wrapped == "accelerate" and (
+            starred or not alone or any(SCHEDULE in found for found in kinds)
+        )
 
     @cached_property
     def touched(self) -> frozenset[str]:
         """The names of functions that do something that a rule looks at, or call one that does."""
         said = {each: {*words_in(each)} for each in self.functions}
-        found = {each.name for each, words in said.items() if words & _TOUCHED or any(map(_HINT.search, words))}
+        found = {
+            each.name
+            for each, words in said.items()
+            if words & _TOUCHED or any(map(_HINT.search, words))
+        }
         while more := {each.name for each, words in said.items() if words & found} - found:
             found |= more
         return frozenset(found)
@@ -165,7 +229,9 @@ class Source:
     def method(self, line: Sequence[ast.ClassDef], name: str) -> Function | None:
         """Return the first method of this name in some classes."""
         parts = (part for each in line for part in reversed(each.body))
-        return next((part for part in parts if isinstance(part, Function) and part.name == name), None)
+        return next(
+            (part for part in parts if isinstance(part, Function) and part.name == name), None
+        )
 
     def events(self, *kinds: str) -> Iterator[tuple["Trace", Event]]:
         """Yield the events of some kinds, each with its trace."""
@@ -173,7 +239,11 @@ class Source:
 
     def calls_of(self, name: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
         """Yield the calls of what has this last name, in a tree or the whole file."""
-        inside = self.calls if scope is None else (each for each in ast.walk(scope) if isinstance(each, ast.Call))
+        inside = (
+            self.calls
+            if scope is None
+            else (each for each in ast.walk(scope) if isinstance(each, ast.Call))
+        )
         return (each for each in inside if called(each) == name)
 
     def ignores(self, line: int, code: str) -> bool:
@@ -190,7 +260,9 @@ class Trace(list[Event]):
     def __init__(self, source: "Source", start: Function | None = None) -> None:
         super().__init__()
         self.source, self.start = source, start
-        self.entered: dict[ast.Call, tuple[Function, list[Event]]] = {}  # the functions that were followed, by call
+        self.entered: dict[
+            ast.Call, tuple[Function, list[Event]]
+        ] = {}  # the functions that were followed, by call
 
     def of(
         self,
@@ -203,13 +275,17 @@ class Trace(list[Event]):
         """Return the events of some kinds between two; those in one pass with `beside`, and in its loop: `near`."""
         part = self[self.index(after) + 1 if after else 0 : self.index(before) if before else None]
         beside = beside or near
-        found = (each for each in part if each.kind in kinds and not (beside and each.apart(beside)))
+        found = (
+            each for each in part if each.kind in kinds and not (beside and each.apart(beside))
+        )
         return [each for each in found if not near or each.loops == near.loops]
 
     def skippable(self) -> list[Event]:
         """Return the steps that may be skipped: those of scalers, and of optimizers that apex has patched."""
         patched = [
-            each for each in self.of("bare") if any(other.of == each.of for other in self.of("apex", beside=each))
+            each
+            for each in self.of("bare")
+            if any(other.of == each.of for other in self.of("apex", beside=each))
         ]
         return self.of("step") + patched
 
@@ -220,7 +296,9 @@ class Trace(list[Event]):
 
     def per_window(self, each: Event, steps: Sequence[Event]) -> bool:
         """Return whether an event happens with every micro-batch, and all of some steps once per window."""
-        return bool(steps and self.of("backward", near=each)) and all(each.within(step) for step in steps)
+        return bool(steps and self.of("backward", near=each)) and all(
+            each.within(step) for step in steps
+        )
 
 
 def read(path: Path) -> str:
@@ -232,12 +310,16 @@ def read(path: Path) -> str:
     except OSError as error:
         raise UnreadableError(f"{error.strerror}; expected a file that can be read") from error
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
-        raise UnreadableError(f"{error}; expected Python source in its declared encoding, or UTF-8") from error
+        raise UnreadableError(
+            f"{error}; expected Python source in its declared encoding, or UTF-8"
+        ) from error
 
 
 def parse(text: str, path: str = "<source>") -> Source | None:
     """Return the source, or None where no word in it concerns a loss scaler. UnreadableError: it does not parse."""
-    return Source(_tree(text), text, Path(path)) if _CONCERNED.search(text) or wrapped(text) else None
+    return (
+        Source(_tree(text), text, Path(path)) if _CONCERNED.search(text) or wrapped(text) else None
+    )
 
 
 def wrapped(text: str) -> str:
@@ -256,12 +338,16 @@ def _tree(text: str) -> ast.Module:
     """Return the tree of a text. UnreadableError: it does not parse."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in somebody's string is no concern of ours
+            warnings.simplefilter(
+                "ignore"
+            )  # an odd escape in somebody's string is no concern of ours
             try:
                 return ast.parse(text)
             except SyntaxError:
                 return ast.parse(_MAGIC.sub(r"\1pass", text))
     except SyntaxError as error:
-        raise UnreadableError(f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1) from error
+        raise UnreadableError(
+            f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1
+        ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise UnreadableError(f"{error}; expected Python 3") from error

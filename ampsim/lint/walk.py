@@ -23,9 +23,14 @@ from ampsim.lint.names import (
 )
 from ampsim.lint.source import Function, Source, Trace
 
-DEEPEST, LONGEST = 6, 4000  # calls within calls, and statements per walk: a file is read in milliseconds
+DEEPEST, LONGEST = (
+    6,
+    4000,
+)  # calls within calls, and statements per walk: a file is read in milliseconds
 _CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
-_OWN_CLIP = re.compile(r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I)
+_OWN_CLIP = re.compile(
+    r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I
+)
 _AVERAGES = re.compile(
     r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|"
     r"(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
@@ -34,11 +39,15 @@ _AVERAGES = re.compile(
 _BLENDS = re.compile(
     r"accumulate|moving_average|update_average|soft_update|polyak"
 )  # an average and a model, both given
-_MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")  # which an average is called with
+_MODEL = re.compile(
+    r"(^|_)(model|net|network|module|generator|parameters)$"
+)  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _LEAVES = ast.Return | ast.Continue | ast.Break
-_SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
+_SIMPLE = (
+    ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
+)
 Found = Iterator[tuple[str, str, str]]
 
 
@@ -49,12 +58,16 @@ class Walker:
         self.source, self.trace = source, Trace(source, start)
         self.frame = Frame(source)
         self.guards: tuple[Guard, ...] = ()
-        self.passed: tuple[Guard, ...] = ()  # by the branches that leave, up to the end of the loop or function
+        self.passed: tuple[
+            Guard, ...
+        ] = ()  # by the branches that leave, up to the end of the loop or function
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[Function, ...] = (start,) if start else ()
         self.left = LONGEST
         if start:
-            self.frame.values |= {name: Value(name, made=owner) for name in ("self", "cls") if owner}
+            self.frame.values |= {
+                name: Value(name, made=owner) for name in ("self", "cls") if owner
+            }
             given = [arg.arg for arg in start.args.args if arg.arg.endswith("loss")]
             self.frame.values |= {name: Value(name, frozenset({"maybe scaled"})) for name in given}
             self.frame.annotated(start)
@@ -69,9 +82,12 @@ class Walker:
             self.walk(statement)
             if isinstance(statement, ast.If):
                 goes, stays = (
-                    isinstance(each[-1], _LEAVES) if each else False for each in (statement.body, statement.orelse)
+                    isinstance(each[-1], _LEAVES) if each else False
+                    for each in (statement.body, statement.orelse)
                 )
-                self.guards += self.frame.guards(statement.test, holds=stays) if goes != stays else ()
+                self.guards += (
+                    self.frame.guards(statement.test, holds=stays) if goes != stays else ()
+                )
             if isinstance(statement, _LEAVES | ast.Raise):
                 break
         self.guards = kept
@@ -82,7 +98,9 @@ class Walker:
         self.block(body)
         self.guards = kept
         if body and isinstance(body[-1], _LEAVES | ast.Raise):
-            asked = [] if isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
+            asked = (
+                [] if isinstance(body[-1], ast.Raise) else [guard for guard in guards if guard.asks]
+            )
             words = frozenset[str]().union(*(guard.words for guard in asked))
             others = tuple(each for each in self.passed if each.text != guards[-1].text)
             self.passed = (*others, Guard(guards[-1].text, not guards[-1].holds, words, not asked))
@@ -90,7 +108,14 @@ class Walker:
     def walk(self, node: ast.AST) -> None:
         """Walk a statement or an expression: the parts of it in their order, then what they amount to."""
         match node:
-            case ast.expr_context() | ast.Name() | ast.Constant() | ast.operator() | ast.ClassDef() | ast.Lambda():
+            case (
+                ast.expr_context()
+                | ast.Name()
+                | ast.Constant()
+                | ast.operator()
+                | ast.ClassDef()
+                | ast.Lambda()
+            ):
                 pass
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self.frame.nested[node.name] = node
@@ -121,7 +146,9 @@ class Walker:
         first = {each.node for each in self.trace[starts[0] : starts[1]]}
         for index, each in enumerate(self.trace[starts[1] :], starts[1]):
             if each.node in first:
-                self.trace[index] = replace(each, guards=tuple(guard for guard in each.guards if guard not in own))
+                self.trace[index] = replace(
+                    each, guards=tuple(guard for guard in each.guards if guard not in own)
+                )
 
     def parts(self, node: ast.AST) -> None:
         """Walk the parts of a node in their order."""
@@ -166,8 +193,14 @@ class Walker:
             case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
                 old = self.frame.values.get(name, Value(name))
                 scaler = self.frame.scaler(ast.BinOp(target, op, value))
-                self.frame.values[name] = replace(old, words=old.words | self.frame.words(value), scaler=scaler)
-        if self.source.has_gradients and isinstance(node, _SIMPLE) and ".grad" in (words := self.frame.words(node)):
+                self.frame.values[name] = replace(
+                    old, words=old.words | self.frame.words(value), scaler=scaler
+                )
+        if (
+            self.source.has_gradients
+            and isinstance(node, _SIMPLE)
+            and ".grad" in (words := self.frame.words(node))
+        ):
             names = [self.frame.name(each) for each in ast.walk(node) if isinstance(each, ast.Name)]
             self.note("grad", node, words=words, about=names)
 
@@ -188,8 +221,16 @@ class Walker:
         base = self.frame.name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         given, kept = [self.frame.name(each) for each in node.args[:1]], self.guards
         for kind, on, of in events:
-            if kind in ("unscale", "step", "update"):  # of a scaler that is called as a whole, as timm's
-                asked = (word.value for word in node.keywords if word.arg in ("update_grad", "need_update"))
+            if kind in (
+                "unscale",
+                "step",
+                "update",
+            ):  # of a scaler that is called as a whole, as timm's
+                asked = (
+                    word.value
+                    for word in node.keywords
+                    if word.arg in ("update_grad", "need_update")
+                )
                 self.guards += tuple(guard for each in asked for guard in self.frame.guards(each))
             seen = {kind, "grad", "unscale"} if kind == "clip" else {kind, "step"}
             if kind not in ("backward", "bare", "schedule", "clip") or not inside & seen:
@@ -199,7 +240,11 @@ class Walker:
 
     def enter(self, function: Function, node: ast.Call) -> set[str]:
         """Walk a function that is called; return the kinds of what happens in it."""
-        if len(self.stack) == DEEPEST or function in self.stack or function.name not in self.source.touched:
+        if (
+            len(self.stack) == DEEPEST
+            or function in self.stack
+            or function.name not in self.source.touched
+        ):
             return set()
         outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
         self.frame, before = self.frame.inner(function, node), len(self.trace)
@@ -218,7 +263,11 @@ class Walker:
         about: Collection[str] = (),
     ) -> None:
         """Add an event; a loop over what the event is about is none of its loops."""
-        own = [loop for loop, targets in self.loops if not any(name.startswith(t) for t in targets for name in about)]
+        own = [
+            loop
+            for loop, targets in self.loops
+            if not any(name.startswith(t) for t in targets for name in about)
+        ]
         around, guards = tuple(loop for loop, _ in self.loops), self.guards + self.passed
         self.trace.append(Event(kind, on, of, node, guards, tuple(own), words, around))
 
@@ -274,16 +323,26 @@ class Walker:
         match called(node), node.args:
             case "backward", [_, *_] if self.source.wrapped and is_wrapper(base):
                 yield "backward", f"scaled {base}", ""
-            case attr, _ if self.source.wrapped and is_wrapper(base) and re.match("clip_grad|unscale_grad", attr):
+            case attr, _ if (
+                self.source.wrapped
+                and is_wrapper(base)
+                and re.match("clip_grad|unscale_grad", attr)
+            ):
                 yield "unscale", base, ""
             case "backward", args:
                 plain = not args and not has(self.frame.words(owner), "scal|accel|fabric|amp")
                 scaler = self.frame.scaler(owner)
-                yield "backward", f"scaled {scaler}" if scaler else "plain" if plain else "other", ""
+                yield (
+                    "backward",
+                    f"scaled {scaler}" if scaler else "plain" if plain else "other",
+                    "",
+                )
             case "scale_loss", [_, of, *_] if not self.source.fixed:
                 yield "apex", "", self.frame.name(of)  # which apex has patched to skip
             case "grad", args if any(map(self.frame.scaler, args)):
-                yield from [("penalty", "", "")] * any(word.arg == "create_graph" for word in node.keywords)
+                yield from [("penalty", "", "")] * any(
+                    word.arg == "create_graph" for word in node.keywords
+                )
             case "item", []:
                 self.logged(owner, node)
 
@@ -296,39 +355,62 @@ class Walker:
         """Yield the events that the name of what is called says, and what it is given."""
         attr, name = called(node), self.frame.name(node.func)
         as_one = self.frame.kind(node.func) == SCALER and attr[:1].islower()  # as timm's
-        for of in [self.frame.name(each) for each in given[1:] if as_one and self.frame.kind(each) == OPTIMIZER]:
+        for of in [
+            self.frame.name(each)
+            for each in given[1:]
+            if as_one and self.frame.kind(each) == OPTIMIZER
+        ]:
             yield "backward", f"scaled {name}", of
             yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
         if attr == "float" and node.args:
             self.logged(node.args[0], node)
         if _CLIPS.match(attr) and not _OWN_CLIP.search(leaf(base)):
             yield "clip", "", ""
-        rates = _RATES.match(attr) or (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE
+        rates = (
+            _RATES.match(attr)
+            or (kind, attr) == (SCHEDULE, "step")
+            or self.source.kind(attr) == SCHEDULE
+        )
         if rates and self.is_place(given):
             yield "rate", "", ""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
         of_a_model = given and _MODEL.search(leaf(name_of(given[0])))
-        whole = of_a_model and (self.source.made_kind(attr) == AVERAGE or attr == "update_parameters")
+        whole = of_a_model and (
+            self.source.made_kind(attr) == AVERAGE or attr == "update_parameters"
+        )
         blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.frame.kind(each) for each in given}
         if _AVERAGES.search(attr) or moves or whole or blends:
             said = {word for each in node.args for word in words_in(each)}
-            if not has(said, "loss|item|acc|metric|norm|decay_only|buffer"):  # an average of parameters
+            if not has(
+                said, "loss|item|acc|metric|norm|decay_only|buffer"
+            ):  # an average of parameters
                 yield "average", base, ""
 
     def is_place(self, given: Sequence[ast.expr]) -> bool:
         """Return whether an argument says where training is."""
-        places = (each for each in given if not self.frame.kind(each) and "loss" not in name_of(each))
+        places = (
+            each for each in given if not self.frame.kind(each) and "loss" not in name_of(each)
+        )
         return any(has(self.frame.words(each), _PLACE) for each in places)
 
 
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, of the functions that no other calls, and of those that were missed."""
-    names = {called(each) for each in source.calls if isinstance(each.func, ast.Name | ast.Attribute)}
+    names = {
+        called(each) for each in source.calls if isinstance(each.func, ast.Name | ast.Attribute)
+    }
     seen = set[Function]()
-    for start in (None, *sorted(source.functions, key=lambda each: (each.name in names, each.lineno))):
+    for start in (
+        None,
+        *sorted(source.functions, key=lambda each: (each.name in names, each.lineno)),
+    ):
         if start is None or (start not in seen and start.name in source.touched):
             own = source.owners.get(start or source.tree, "")
-            heirs = (each for each in source.classes if own in [other.name for other in source.lineage(each)])
+            heirs = (
+                each
+                for each in source.classes
+                if own in [other.name for other in source.lineage(each)]
+            )
             for owner in heirs if own else [""]:
                 walker = Walker(source, start, owner)
                 walker.block(start.body if start else source.tree.body)

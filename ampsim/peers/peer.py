@@ -88,7 +88,9 @@ class Peer(ABC):
 def held_by_float16(scaled: Sequence[float]) -> None:
     """Raise NotImplementedError where a finite gradient is none in float16, in which backward would have left it."""
     if any(65520 <= abs(each) < math.inf for each in scaled):
-        raise NotImplementedError("its gradients are float16, in which a number of 65520 or above is infinite")
+        raise NotImplementedError(
+            "its gradients are float16, in which a number of 65520 or above is infinite"
+        )
 
 
 def is_pinned(peer: Peer, version: str) -> bool:

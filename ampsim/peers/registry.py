@@ -12,7 +12,11 @@ def _found() -> Iterator[type[Peer]]:
     for file in pkgutil.iter_modules(frameworks.__path__):
         module = importlib.import_module(f"{frameworks.__name__}.{file.name}")
         for each in vars(module).values():
-            if isinstance(each, type) and "name" in vars(each) and each.__module__ == module.__name__:
+            if (
+                isinstance(each, type)
+                and "name" in vars(each)
+                and each.__module__ == module.__name__
+            ):
                 yield each
 
 

@@ -18,4 +18,14 @@ with _needing():
     from ampsim.probe.initial_scale import Calibration, calibrate
     from ampsim.probe.probe import Probe, Row, ceilings
 
-__all__ = ["Calibration", "Histogram", "Lost", "Probe", "Row", "Share", "bisect", "calibrate", "ceilings"]
+__all__ = [
+    "Calibration",
+    "Histogram",
+    "Lost",
+    "Probe",
+    "Row",
+    "Share",
+    "bisect",
+    "calibrate",
+    "ceilings",
+]

@@ -96,7 +96,9 @@ class Batch:
         for pairs in together.values():
             self._send(pairs, counts_of_each)
 
-    def _send(self, pairs: list[tuple[Key, Tensor]], count: Callable[[list[Tensor]], Tensor]) -> None:
+    def _send(
+        self, pairs: list[tuple[Key, Tensor]], count: Callable[[list[Tensor]], Tensor]
+    ) -> None:
         """Count, and start the copy to the host."""
         counts = count([tensor for _, tensor in pairs])
         self._done.append(Counts(self.scale, [key for key, _ in pairs], Fetched([counts])))

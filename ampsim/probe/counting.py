@@ -21,8 +21,12 @@ from ampsim.probe.binades import BINS, FIRST_NORMAL, INF, INF_BITS, MAGNITUDE, N
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-_FEW = 1 << 15  # elements up to which a tensor is cheaper to count with others than by itself; measured
-_TOGETHER = 1 << 17  # elements that are counted together: 8 bytes each stay in the second-level cache
+_FEW = (
+    1 << 15
+)  # elements up to which a tensor is cheaper to count with others than by itself; measured
+_TOGETHER = (
+    1 << 17
+)  # elements that are counted together: 8 bytes each stay in the second-level cache
 _ROWS = 128  # tensors that are counted together: 256 exponents of each have an index of 15 bits
 _HOST_CHUNK = 1 << 20  # elements: their exponents take 1 byte each
 _START = np.zeros(1, np.int64)
@@ -46,7 +50,9 @@ def exponent_counts(values: Tensor) -> Tensor:
         TypeError: another dtype.
     """
     if values.dtype not in DTYPES:
-        raise TypeError(f"values of {values.dtype}: expected float32, float16 or bfloat16; pass values.float()")
+        raise TypeError(
+            f"values of {values.dtype}: expected float32, float16 or bfloat16; pass values.float()"
+        )
     flat = values.detach().reshape(-1)
     if not flat.numel():
         return torch.zeros(BINS + 1, dtype=torch.int64, device=flat.device)
@@ -112,7 +118,9 @@ def _of_few(tensors: list[Tensor]) -> Ints:
     occurs = torch.bincount(torch.from_numpy(index), minlength=len(flat) << 8).view(-1, 256).numpy()
     # Signed, the largest is the largest positive number; unsigned, the largest negative one.
     negative = np.maximum.reduceat(bits.view(np.uint32), starts).astype(np.int64) - 2**31
-    return _counts(bits, np.array(starts), occurs, np.maximum(np.maximum.reduceat(bits, starts), negative))
+    return _counts(
+        bits, np.array(starts), occurs, np.maximum(np.maximum.reduceat(bits, starts), negative)
+    )
 
 
 def _on_host(values: Tensor) -> Ints:
@@ -127,7 +135,9 @@ def _on_host(values: Tensor) -> Ints:
     if largest < 1 << 23:  # a CPU may be set to read subnormals as zero
         largest = int((bits & MAGNITUDE).max())
     # Piece by piece in the first-level cache; the cast cuts off the sign.
-    fields = np.right_shift(bits, 23, out=_scratch.fields[: bits.size], dtype=np.int32, casting="unsafe")
+    fields = np.right_shift(
+        bits, 23, out=_scratch.fields[: bits.size], dtype=np.int32, casting="unsafe"
+    )
     occurs = torch.bincount(torch.from_numpy(fields), minlength=256).numpy()
     counts: Ints = _counts(bits, _START, occurs[None], largest)[0]
     return counts
@@ -145,7 +155,13 @@ def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Ints | int) -> Ints
     small = int(occurs[:, 0].sum())
     if small and small + np.count_nonzero(bits) > bits.size:  # subnormals, or -0.0
         where = _between(bits, 1, (1 << 23) - 1)
-        _move(counts, starts, where, ZERO, _small_index(torch.from_numpy(bits[where] & MAGNITUDE)).numpy())
+        _move(
+            counts,
+            starts,
+            where,
+            ZERO,
+            _small_index(torch.from_numpy(bits[where] & MAGNITUDE)).numpy(),
+        )
     if occurs[:, 255].any():
         _move(counts, starts, _between(bits, INF_BITS + 1, MAGNITUDE), INF, NAN)
     return counts

@@ -72,7 +72,9 @@ def bisect(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
 def _narrowed(name: str, others: Names, modules: dict[str, nn.Module], finite: Finite) -> Names:
     """Return what may take a module's place, given that it and `others` suffice."""
     prefix = f"{name}." if name else ""
-    children = [prefix + child for child, _ in modules[name].named_children() if prefix + child in modules]
+    children = [
+        prefix + child for child, _ in modules[name].named_children() if prefix + child in modules
+    ]
     if not children or not finite(others | frozenset(children)):
         return frozenset([name])
     waiting = _ddmin(children, lambda some: finite(others | frozenset(some)))
@@ -90,7 +92,9 @@ def _ddmin(items: list[str], suffices: Callable[[list[str]], bool]) -> list[str]
         size = -(-len(items) // parts)
         chunks = [items[start : start + size] for start in range(0, len(items), size)]
         rests = [[item for item in items if item not in chunk] for chunk in chunks]
-        smaller = next((some for some in [*chunks, *rests] if len(some) < len(items) and suffices(some)), None)
+        smaller = next(
+            (some for some in [*chunks, *rests] if len(some) < len(items) and suffices(some)), None
+        )
         if smaller is not None:
             items, parts = smaller, 2
         elif size == 1:
@@ -107,7 +111,11 @@ def _in_float32(module: nn.Module) -> Iterator[None]:
 
     def wide(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = pytree.tree_map(_widened, (args, kwargs))
-        kinds = {tensor.device.type for tensor in pytree.tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)}
+        kinds = {
+            tensor.device.type
+            for tensor in pytree.tree_leaves((args, kwargs))
+            if isinstance(tensor, Tensor)
+        }
         with ExitStack() as stack:
             for kind in kinds | {"cpu"}:
                 stack.enter_context(torch.autocast(kind, enabled=False))

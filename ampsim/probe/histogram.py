@@ -76,7 +76,9 @@ class Histogram:
 
     def __add__(self, other: "Histogram") -> "Histogram":
         either = (self.largest, other.largest)
-        return Histogram(self.counts + other.counts, math.nan if any(map(math.isnan, either)) else max(either))
+        return Histogram(
+            self.counts + other.counts, math.nan if any(map(math.isnan, either)) else max(either)
+        )
 
     def lost(self, scale: float, fmt: Format) -> Lost:
         """Return what rounding ``scale * g`` to `fmt` would lose, for any scale, from this one count.
@@ -90,7 +92,9 @@ class Histogram:
             ValueError: `scale` is not a positive number.
         """
         if not 0 < scale < math.inf:
-            raise ValueError(f"scale={scale!r}: expected a positive number; for gradients as they are pass 1.0")
+            raise ValueError(
+                f"scale={scale!r}: expected a positive number; for gradients as they are pass 1.0"
+            )
         # Element x = scale * g of binade e is in [low, high) = scale * [2^e, 2^(e+1)).
         edges = scale * np.exp2(np.arange(SMALLEST, LARGEST + 2, dtype=np.float64))
         low, high = edges[:-1], edges[1:]
@@ -113,7 +117,9 @@ class Histogram:
         share = self._share(certain, possible, self.not_finite)
         return Share(max(share.low, 1 / self._nonzero), share.high)
 
-    def _share(self, certain: npt.NDArray[np.bool_], possible: npt.NDArray[np.bool_], more: int = 0) -> Share:
+    def _share(
+        self, certain: npt.NDArray[np.bool_], possible: npt.NDArray[np.bool_], more: int = 0
+    ) -> Share:
         binades = self.counts[1:INF]
         low, high = (int(binades[which].sum()) + more for which in (certain, possible))
         return Share(low / self._nonzero, high / self._nonzero)

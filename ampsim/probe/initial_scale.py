@@ -31,7 +31,9 @@ class Calibration(NamedTuple):
     passes: int
 
 
-def calibrate(model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = FP16) -> Calibration:
+def calibrate(
+    model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = FP16
+) -> Calibration:
     """Find the initial scale at which a batch just does not overflow, so that no first steps are skipped.
 
     Parameters' gradients and those of modules' outputs are looked at, as an overflow begins in the latter.
@@ -56,7 +58,9 @@ def calibrate(model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = 
         total, inner = _histograms(model, loss, scale)
         if not (total.not_finite or inner.not_finite):
             ceiling, more = min(total.ceiling(fmt), inner.ceiling(fmt), 2.0**126), 1
-            while not _finite(model, loss, ceiling):  # what lies between two modules' outputs was larger
+            while not _finite(
+                model, loss, ceiling
+            ):  # what lies between two modules' outputs was larger
                 ceiling, more = ceiling / 2, more + 1
             init_scale = math.ldexp(ceiling, -headroom)
             return Calibration(init_scale, ceiling, total.lost(init_scale, fmt), passes + more)
@@ -69,7 +73,11 @@ def calibrate(model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = 
 def _finite(model: nn.Module, loss: Loss, scale: float) -> bool:
     with undone(model):
         backward(loss, scale)
-        return all(bool(param.grad.isfinite().all()) for param in model.parameters() if param.grad is not None)
+        return all(
+            bool(param.grad.isfinite().all())
+            for param in model.parameters()
+            if param.grad is not None
+        )
 
 
 def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, Histogram]:
@@ -82,5 +90,7 @@ def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, 
     for row in rows:
         kinds[row.kind] = kinds[row.kind] + row.histogram if row.kind in kinds else row.histogram
     if "parameter" not in kinds:
-        raise ValueError("no parameter got a gradient: expected a loss that depends on the model; compute it in loss()")
+        raise ValueError(
+            "no parameter got a gradient: expected a loss that depends on the model; compute it in loss()"
+        )
     return kinds["parameter"], kinds.get("activation", kinds["parameter"])

@@ -84,13 +84,20 @@ class Probe:
     """
 
     def __init__(
-        self, model: Model, *, every: int = 1, scale: float | HasScale = 1.0, activations: bool = False
+        self,
+        model: Model,
+        *,
+        every: int = 1,
+        scale: float | HasScale = 1.0,
+        activations: bool = False,
     ) -> None:
         self._every = as_int("every", every, 1, "the default is 1")
         parameters = {name: param for name, param in _named(model) if param.requires_grad}
         for name, param in parameters.items():
             if param.dtype not in DTYPES:
-                raise TypeError(f"{name} is {param.dtype}: expected float32, float16 or bfloat16; leave it out")
+                raise TypeError(
+                    f"{name} is {param.dtype}: expected float32, float16 or bfloat16; leave it out"
+                )
         modules = _leaves(model) if activations else {}
         if not parameters and not modules:
             raise ValueError(
@@ -139,10 +146,14 @@ class Probe:
             wait: for the devices of the gradients. If not, the steps that have arrived, and the others next time.
         """
         self._finish()
-        late = (step for step, counted in self._counted if not wait and not counted.fetched.arrived())
+        late = (
+            step for step, counted in self._counted if not wait and not counted.fetched.arrived()
+        )
         first_late = min(late, default=math.inf)
         rows: dict[tuple[int, Kind, str], Row] = {}
-        for row in itertools.chain(*(_rows_of(*pair) for pair in self._counted if pair[0] < first_late)):
+        for row in itertools.chain(
+            *(_rows_of(*pair) for pair in self._counted if pair[0] < first_late)
+        ):
             key = row[:3]
             if row.kind == "activation" and key in rows:
                 row = row._replace(histogram=rows[key].histogram + row.histogram)
@@ -164,7 +175,9 @@ class Probe:
         for i, output in enumerate(outputs if many else [outputs]):
             # A module's hooks on its gradients would forbid to change its output in place; a tensor's do not.
             if getattr(output, "requires_grad", False):
-                output.register_hook(partial(self._on_activation, ("activation", f"{name}[{i}]" if many else name)))
+                output.register_hook(
+                    partial(self._on_activation, ("activation", f"{name}[{i}]" if many else name))
+                )
 
     def _on_activation(self, key: Key, grad: Tensor) -> None:
         if self.sampling and grad.dtype in DTYPES:
@@ -207,7 +220,9 @@ def _checked(scale: float | HasScale) -> float | HasScale:
 
 def _leaves(model: Model) -> dict[str, nn.Module]:
     if not isinstance(model, nn.Module):
-        raise TypeError(f"activations=True with a {type(model).__name__}: expected a module; pass the model itself")
+        raise TypeError(
+            f"activations=True with a {type(model).__name__}: expected a module; pass the model itself"
+        )
     return {name: module for name, module in model.named_modules() if not list(module.children())}
 
 

@@ -37,6 +37,8 @@ def backward(loss: Loss, scale: float) -> Tensor:
     """
     value = loss()
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise TypeError(f"loss() returned {value!r}: expected a tensor with one element, such as a mean")
+        raise TypeError(
+            f"loss() returned {value!r}: expected a tensor with one element, such as a mean"
+        )
     (value.float() * scale).backward()  # type: ignore[no-untyped-call]
     return value.detach()

@@ -51,7 +51,9 @@ __all__ = [*_HOMES]
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}")
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}"
+        )
     try:
         module = importlib.import_module(_HOMES[name])
     except ModuleNotFoundError as error:

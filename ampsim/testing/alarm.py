@@ -49,18 +49,28 @@ def alarm(limit: float) -> Iterator[None]:
     one.
     """
     main = threading.current_thread() is threading.main_thread()
-    if not limit or not main or not hasattr(signal, "setitimer") or signal.getitimer(signal.ITIMER_REAL)[0]:
+    if (
+        not limit
+        or not main
+        or not hasattr(signal, "setitimer")
+        or signal.getitimer(signal.ITIMER_REAL)[0]
+    ):
         yield
         return
     began, computed, imports, quiet = time.monotonic(), time.process_time(), False, False
 
     def ring(_number: int, frame: FrameType | None) -> None:
         nonlocal imports, quiet
-        late, left = time.monotonic() - began >= WALL * limit, limit - (time.process_time() - computed)
+        late, left = (
+            time.monotonic() - began >= WALL * limit,
+            limit - (time.process_time() - computed),
+        )
         if quiet:
             return
         if not late and left > 0:
-            signal.setitimer(signal.ITIMER_REAL, max(left, SOON), AGAIN)  # one thread cannot compute it sooner
+            signal.setitimer(
+                signal.ITIMER_REAL, max(left, SOON), AGAIN
+            )  # one thread cannot compute it sooner
             return
         importing = _imports(frame)
         imports = imports or importing
@@ -96,7 +106,9 @@ def _forget_what_is_torn() -> None:
     Python itself forgets the module that raises, and keeps those below it: the next import would find them too early.
     """
     torn = [
-        name for name, each in [*sys.modules.items()] if getattr(getattr(each, "__spec__", None), "_initializing", 0)
+        name
+        for name, each in [*sys.modules.items()]
+        if getattr(getattr(each, "__spec__", None), "_initializing", 0)
     ]
     for name in [*sys.modules]:
         if any(name.startswith(f"{each}.") for each in torn):

@@ -26,7 +26,9 @@ from ampsim.testing.judge import given_up
 from ampsim.testing.law import Law, Outcome, Result, described
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
-FORKS = sys.platform == "linux"  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
+FORKS = (
+    sys.platform == "linux"
+)  # elsewhere frameworks do not survive a fork, and what is judged must be picklable
 CONTEXT: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
 
 
@@ -66,7 +68,9 @@ def judge_apart(begin: Begin, laws: Sequence[Law], *, name: str, limit: float) -
             if loaded.is_overdue:
                 raise CannotJudgeError(f"{name} cannot be judged: loading it {loaded.text}")
             if loaded.outcome != "passed":
-                raise ValueError(f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text)
+                raise ValueError(
+                    f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text
+                )
             ended = False
             while left and not ended:
                 outcome, text, ended, late = _next_answer(process, answers, limit)
@@ -128,7 +132,9 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
     while left:
         try:
             for result in judge(left[:]):
-                mouth.send(Answer(result.outcome, result.text, result.is_overdue, result.is_overdue))
+                mouth.send(
+                    Answer(result.outcome, result.text, result.is_overdue, result.is_overdue)
+                )
                 left.pop(0)
                 if result.is_overdue:
                     return  # and is ended: a lock may be held for ever

@@ -26,7 +26,11 @@ Drawn = Mapping[str, object]
 
 
 def run(
-    example: Callable[..., None], draws: Draws, found: Sequence[Drawn], count: int, last: Sequence[Drawn] = ()
+    example: Callable[..., None],
+    draws: Draws,
+    found: Sequence[Drawn],
+    count: int,
+    last: Sequence[Drawn] = (),
 ) -> None:
     """Call `example` with each of `found`, then with what is drawn; raise what the shortest one that fails raises.
 

@@ -15,7 +15,9 @@ def given_up(name: str, overdue: Sequence[str]) -> CannotJudgeError:
     return CannotJudgeError(f"{name} cannot be judged: {'; '.join(overdue)}; no other law is asked")
 
 
-def judged(law: Law, target: str, ask: Callable[[], object], reason: str | None, limit: float = 0.0) -> Result:
+def judged(
+    law: Law, target: str, ask: Callable[[], object], reason: str | None, limit: float = 0.0
+) -> Result:
     """Ask a law, and return its Result.
 
     Args:
@@ -34,7 +36,13 @@ def judged(law: Law, target: str, ask: Callable[[], object], reason: str | None,
     except CannotJudgeError as error:
         return Result(law, target, "refused", str(error), is_overdue=True)
     except OverdueError as error:
-        return Result(law, target, "failed", described(law, str(error), [("where", place(error))]), is_overdue=True)
+        return Result(
+            law,
+            target,
+            "failed",
+            described(law, str(error), [("where", place(error))]),
+            is_overdue=True,
+        )
     except AssertionError as error:
         if isinstance(error.__cause__, OverdueError):
             return Result(law, target, "failed", str(error), is_overdue=True)

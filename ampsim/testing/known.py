@@ -7,8 +7,12 @@ none there. Where a link is to the source, a search of the issues at torch 2.13 
 
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/amp/grad_scaler.py"
 _KERNEL = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/AmpGradScalerKernels.cpp"
-_FUSED = "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/FusedSGDKernel.cpp"
-_SHARDED = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py"
+_FUSED = (
+    "https://github.com/pytorch/pytorch/blob/v2.13.0/aten/src/ATen/native/cpu/FusedSGDKernel.cpp"
+)
+_SHARDED = (
+    "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/sharded_grad_scaler.py"
+)
 _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
@@ -51,5 +55,11 @@ SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimi
     "scales_agree": _FUSED_ALONE,
     "one_overflow_on_ranks_is_one_overflow": _FUSED_ALONE,
 }
-SHARDED_DDP = {"no_rank_raises": _SHAPE, "parameters_stay_finite": _ADDED, "no_rank_steps_on_an_overflow": _ADDED}
-SHARDED_FSDP2 = {"no_rank_raises": _SHAPE}  # torch 2.13 has no fused SGD of DTensors, whose kernel would see a 2
+SHARDED_DDP = {
+    "no_rank_raises": _SHAPE,
+    "parameters_stay_finite": _ADDED,
+    "no_rank_steps_on_an_overflow": _ADDED,
+}
+SHARDED_FSDP2 = {
+    "no_rank_raises": _SHAPE
+}  # torch 2.13 has no fused SGD of DTensors, whose kernel would see a 2

@@ -10,8 +10,12 @@ from typing import Any, Literal, TypeVar
 from ampsim.core.arguments import nearest
 from ampsim.testing.alarm import CannotJudgeError
 
-LAWS_VERSION = "2026.12"  # of the set of laws: one that is new in it warns, and fails from the next one on
-Outcome = Literal["passed", "failed", "refused", "not applicable", "expected failure", "unexpected pass"]
+LAWS_VERSION = (
+    "2026.12"  # of the set of laws: one that is new in it warns, and fails from the next one on
+)
+Outcome = Literal[
+    "passed", "failed", "refused", "not applicable", "expected failure", "unexpected pass"
+]
 Each = TypeVar("Each", bound="Law")
 
 
@@ -55,7 +59,9 @@ class Law:
     def words(self) -> list[str]:
         """The parameters that a driver must have an answer to."""
         return [
-            name for name in inspect.signature(self.function).parameters if name not in {*self.draws, *self.derives}
+            name
+            for name in inspect.signature(self.function).parameters
+            if name not in {*self.draws, *self.derives}
         ]
 
 
@@ -86,7 +92,9 @@ class Result:
     @property
     def is_finding(self) -> bool:
         """Whether someone should look: a failure, unless its law is new, or an expected failure that passes."""
-        return self.outcome == "unexpected pass" or (self.outcome == "failed" and self.law.since != LAWS_VERSION)
+        return self.outcome == "unexpected pass" or (
+            self.outcome == "failed" and self.law.since != LAWS_VERSION
+        )
 
 
 class BrokenError(AssertionError):
@@ -97,7 +105,9 @@ class RaisedError(AssertionError):
     """Something was raised where nothing may be; the text begins with the law's name and says what."""
 
 
-def stating(kind: type[Each], laws: dict[str, Each], *, issue: str = "", **fields: Any) -> Callable[..., Each]:
+def stating(
+    kind: type[Each], laws: dict[str, Each], *, issue: str = "", **fields: Any
+) -> Callable[..., Each]:
     """Return a decorator that makes a law of a function, whose name and docstring are the law's, and registers it.
 
     Args:
@@ -136,7 +146,9 @@ def chosen(laws: Mapping[str, Each], names: Collection[str] | None) -> list[Each
 def described(law: Law, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
     """Write what was seen under a law's name, then its sentence, the story in lines of (label, text), the issue."""
     lines = [("law", law.law), *story, ("issue", law.issue)]
-    return "\n".join([f"{law.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)])
+    return "\n".join(
+        [f"{law.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)]
+    )
 
 
 def failure_of(reason: str) -> type[AssertionError]:
@@ -144,10 +156,14 @@ def failure_of(reason: str) -> type[AssertionError]:
     return RaisedError if reason.startswith("raised ") else BrokenError
 
 
-def settled(law: Law, failure: AssertionError | str | None, reason: str | None) -> tuple[Outcome, str]:
+def settled(
+    law: Law, failure: AssertionError | str | None, reason: str | None
+) -> tuple[Outcome, str]:
     """Return the outcome of a law and its text, by how it broke, if it did, and why that was expected, if it was."""
     if failure is None:
-        unexpected = f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        unexpected = (
+            f"{law.name} holds, but was expected to be broken: {reason}; take it off the list"
+        )
         return ("passed", "") if reason is None else ("unexpected pass", unexpected)
     if reason is None:
         return "failed", str(failure)
@@ -159,7 +175,11 @@ def settled(law: Law, failure: AssertionError | str | None, reason: str | None) 
 def findings(results: Sequence[Result]) -> list[Result]:
     """Return what someone should look at; of a target that was given up, what did not end is no finding."""
     given_up = {each.target for each in results if each.outcome == "refused" and each.is_overdue}
-    return [each for each in results if each.is_finding and not (each.is_overdue and each.target in given_up)]
+    return [
+        each
+        for each in results
+        if each.is_finding and not (each.is_overdue and each.target in given_up)
+    ]
 
 
 def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
@@ -176,15 +196,24 @@ def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
             groups.append((causes, [each]))
     also = [", ".join(each.law.name for each in others) for _, (_, *others) in groups]
     return [
-        (first, f"{first.text}\n  also     {names}" if names else first.text + _perhaps(first, results))
+        (
+            first,
+            f"{first.text}\n  also     {names}" if names else first.text + _perhaps(first, results),
+        )
         for names, (_, (first, *_)) in zip(also, groups, strict=True)
     ]
 
 
 def _perhaps(result: Result, results: Sequence[Result]) -> str:
     """Return which findings of its target may be why a law holds that was expected to be broken."""
-    others = [each.law.name for each in results if (each.target, each.outcome) == (result.target, "failed")]
-    return f", unless it holds because of {', '.join(others)}" * (result.outcome == "unexpected pass" and bool(others))
+    others = [
+        each.law.name
+        for each in results
+        if (each.target, each.outcome) == (result.target, "failed")
+    ]
+    return f", unless it holds because of {', '.join(others)}" * (
+        result.outcome == "unexpected pass" and bool(others)
+    )
 
 
 def _causes(result: Result) -> set[tuple[str, ...]]:
@@ -206,7 +235,9 @@ def without_findings(results: Iterable[Result]) -> list[Result]:
     results = [*results]
     for each in results:
         if each.outcome == "failed" and not each.is_finding:
-            warnings.warn(f"new in {LAWS_VERSION}, to fail in the next version: {each.text}", stacklevel=3)
+            warnings.warn(
+                f"new in {LAWS_VERSION}, to fail in the next version: {each.text}", stacklevel=3
+            )
     refused = [result.text for result in results if result.outcome == "refused"]
     if texts := [text for _, text in by_cause(findings(results))]:
         raise AssertionError("\n\n".join([*texts, *refused]))

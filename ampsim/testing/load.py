@@ -26,11 +26,17 @@ def _import(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ValueError(f"{name}: {error}; install what it needs") from error
-        cure = f"say {name[:-3]}:NAME" if error.name[-3:] == ".py" else "run from its folder, or install it"
+        cure = (
+            f"say {name[:-3]}:NAME"
+            if error.name[-3:] == ".py"
+            else "run from its folder, or install it"
+        )
         raise ValueError(f"no module {error.name!r}; {cure}") from error
     except (Exception, SystemExit) as error:
         call = traceback.extract_tb(error.__traceback__)[-1]
-        place = "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"  # its text has one
+        place = (
+            "" if isinstance(error, SyntaxError) else f" ({call.filename}:{call.lineno})"
+        )  # its text has one
         raise ValueError(
             f"importing {name} raised {type(error).__name__}: {error}{place}; expected a module that can be imported"
         ) from error

@@ -41,7 +41,11 @@ def parametrize_with_checks(
         expected = given(subject) if callable(given) else given
         for law in scalers.chosen(levels, expected):
             missing = law.lacks(subject)
-            marks = [pytest.mark.skip(reason=f"without {missing}")] if missing else _xfail(law, expected)
+            marks = (
+                [pytest.mark.skip(reason=f"without {missing}")]
+                if missing
+                else _xfail(law, expected)
+            )
             cases.append(pytest.param(subject, law, id=f"{subject.name}-{law.name}", marks=marks))
     return pytest.mark.parametrize(("scaler", "check"), cases)
 
@@ -74,13 +78,19 @@ def parametrize_with_laws(
     for make in makes:
         for law in loops.chosen(laws):
             name = f"{getattr(make, '__name__', 'loop')}-{law.name}"
-            cases.append(pytest.param(make, _asked(law.name, given), id=name, marks=_xfail(law, expected)))
+            cases.append(
+                pytest.param(make, _asked(law.name, given), id=name, marks=_xfail(law, expected))
+            )
     return pytest.mark.parametrize(("make", "law"), cases)
 
 
 def _xfail(law: Law, expected: Expected) -> list[pytest.MarkDecorator]:
     reason = expected.get(law.name)
-    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True, raises=failure_of(reason))]
+    return (
+        []
+        if reason is None
+        else [pytest.mark.xfail(reason=reason, strict=True, raises=failure_of(reason))]
+    )
 
 
 def _asked(law: str, batches: Sequence[Any]) -> Callable[[Make], None]:
@@ -92,6 +102,8 @@ def _asked(law: str, batches: Sequence[Any]) -> Callable[[Make], None]:
             if result.outcome == "refused":
                 raise LoopError(result.text)
             if result.is_finding:
-                raise (AssertionError if result.is_overdue else BrokenError)(result.text)  # a hang is never expected
+                raise (AssertionError if result.is_overdue else BrokenError)(
+                    result.text
+                )  # a hang is never expected
 
     return ask

@@ -19,7 +19,9 @@ _SHOWN: dict[Outcome, tuple[str, str, str]] = {
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
-_JUNIT: dict[Outcome, tuple[str, str]] = {  # outcome -> JUnit's element and its type; one that passed has none
+_JUNIT: dict[
+    Outcome, tuple[str, str]
+] = {  # outcome -> JUnit's element and its type; one that passed has none
     "failed": ("failure", "broken law"),
     "unexpected pass": ("failure", "unexpected pass"),
     "refused": ("error", "refused"),
@@ -54,7 +56,10 @@ class Report:
         """Return each check with its results, one for each of ``scalers``; None where it was not run."""
         checks = {result.law.name: result.law for result in self.results}.values()
         ordered = sorted(checks, key=lambda check: check.level)
-        return [(check, [self._by_place.get((check.name, name)) for name in self.scalers]) for check in ordered]
+        return [
+            (check, [self._by_place.get((check.name, name)) for name in self.scalers])
+            for check in ordered
+        ]
 
     def summary(self) -> list[str]:
         """Count the outcomes, in one sentence per scaler."""
@@ -68,7 +73,11 @@ class Report:
 
     def unasked(self) -> list[str]:
         """Say why laws were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
-        results = [each for each in self.results if each.outcome == "not applicable" and each.law.group == "loop"]
+        results = [
+            each
+            for each in self.results
+            if each.outcome == "not applicable" and each.law.group == "loop"
+        ]
         return [f"{each.target}: {each.law.name} is not asked: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
@@ -78,7 +87,9 @@ class Report:
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
         for result, text in self.at_length():
             lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", text, "```"]
-        return "\n".join([*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""])
+        return "\n".join(
+            [*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""]
+        )
 
     def to_json(self) -> str:
         """Write the versions of all packages and one record per result."""
@@ -95,7 +106,12 @@ class Report:
             }
             for result in self.results
         ]
-        return json.dumps({"versions": versions, "findings": len(self.findings), "results": records}, indent=1) + "\n"
+        return (
+            json.dumps(
+                {"versions": versions, "findings": len(self.findings), "results": records}, indent=1
+            )
+            + "\n"
+        )
 
     def to_xml(self) -> str:
         """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per law."""
@@ -105,13 +121,19 @@ class Report:
             elements = [_JUNIT[result.outcome][0] for result in results if result.outcome in _JUNIT]
             counts = {"tests": len(results), "failures": elements.count("failure"),
                       "errors": elements.count("error"), "skipped": elements.count("skipped")}  # fmt: skip
-            suite = ET.SubElement(root, "testsuite", {"name": name, **{key: str(n) for key, n in counts.items()}})
+            suite = ET.SubElement(
+                root, "testsuite", {"name": name, **{key: str(n) for key, n in counts.items()}}
+            )
             for result in results:
-                case = ET.SubElement(suite, "testcase", classname=f"{name}.{result.law.group}", name=result.law.name)
+                case = ET.SubElement(
+                    suite, "testcase", classname=f"{name}.{result.law.group}", name=result.law.name
+                )
                 if found := _JUNIT.get(result.outcome):
                     element, kind = found
                     text = result.text.translate(CONTROLS)
-                    ET.SubElement(case, element, type=kind, message=text.partition("\n")[0]).text = text
+                    ET.SubElement(
+                        case, element, type=kind, message=text.partition("\n")[0]
+                    ).text = text
         ET.indent(root)
         return ET.tostring(root, "unicode", xml_declaration=True) + "\n"
 

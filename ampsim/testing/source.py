@@ -47,7 +47,11 @@ def definitions(file: Path) -> dict[str, Definition]:
 
 def read_by(node: ast.AST) -> set[str]:
     """Return the names that a part of a program reads."""
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    return {
+        each.id
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
+    }
 
 
 class Words:
@@ -57,7 +61,9 @@ class Words:
         self.files = files
         self._defined: dict[str, Definition] = {}
         for file in files:
-            self._defined |= {name: each for name, each in definitions(file).items() if name not in self._defined}
+            self._defined |= {
+                name: each for name, each in definitions(file).items() if name not in self._defined
+            }
         self._codes: dict[tuple[str, ...], list[CodeType]] = {}
 
     def asked(self, names: Iterable[str]) -> dict[str, Definition]:
@@ -69,7 +75,8 @@ class Words:
         key = tuple(names)
         if key not in self._codes:
             self._codes[key] = [
-                compile(ast.Module([each.node], []), str(each.file), "exec") for each in self.asked(names).values()
+                compile(ast.Module([each.node], []), str(each.file), "exec")
+                for each in self.asked(names).values()
             ]
         return self._codes[key]
 

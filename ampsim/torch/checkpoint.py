@@ -21,7 +21,11 @@ States = tuple[Any, ...]  # States or PolicyStates: of the next ticket and every
 def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:
     """Return torch's five keys and, with depth > 0, ``pending``; for a policy its name, its numbers and its state."""
     if isinstance(rule, Policy):
-        return {"policy": type(rule).__name__, "constants": dataclasses.asdict(rule), "state": flatten(states[-1])}
+        return {
+            "policy": type(rule).__name__,
+            "constants": dataclasses.asdict(rule),
+            "state": flatten(states[-1]),
+        }
     saved = {
         "scale": states[0].scale,
         **{name: getattr(rule, name) for name in FIELDS},
@@ -45,7 +49,9 @@ class MissingKeyError(KeyError):
         return str(self.args[0])
 
 
-def from_dict(saved: Dict, rule: Rule | Policy, options: config.Options) -> tuple[Rule | Policy, States]:
+def from_dict(
+    saved: Dict, rule: Rule | Policy, options: config.Options
+) -> tuple[Rule | Policy, States]:
     """Return the rule and the states of `to_dict`; raise before anything is changed.
 
     Only the newest state's tracker counts: the others are never updated again. Of scales from a deeper scaler, those
@@ -61,9 +67,14 @@ def from_dict(saved: Dict, rule: Rule | Policy, options: config.Options) -> tupl
             f"the state dict has no {', '.join(map(repr, missing))}, only {sorted(saved)}: expected all five keys of a "
             "GradScaler's state_dict(); load what it returned"
         )
-    saved = {name: value.item() if isinstance(value, Tensor) else value for name, value in saved.items()}
+    saved = {
+        name: value.item() if isinstance(value, Tensor) else value for name, value in saved.items()
+    }
     rule = config.changed(rule, options, **{name: saved[name] for name in FIELDS})
-    scales, tracker = [saved["scale"], *saved.get("pending", ())][-(options.depth + 1) :], saved["_growth_tracker"]
+    scales, tracker = (
+        [saved["scale"], *saved.get("pending", ())][-(options.depth + 1) :],
+        saved["_growth_tracker"],
+    )
     if not options.exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
         tracker = int(tracker) if isinstance(tracker, float) and tracker.is_integer() else tracker

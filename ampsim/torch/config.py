@@ -27,7 +27,10 @@ SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in 
 def usable(device: str, enabled: bool) -> bool:
     """Return `enabled`, or False where CUDA was asked for and is not there: torch warns and disables then, so do we."""
     if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
-        warnings.warn("torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.", stacklevel=3)
+        warnings.warn(
+            "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
+            stacklevel=3,
+        )
         return False
     return enabled
 
@@ -76,18 +79,25 @@ class Options:
 def common_to_ranks(options: Options, rule: Rule | Policy) -> dict[str, object]:
     """Return what the ranks of a group must have alike; refuse what they cannot agree on by the largest they saw."""
     if options.capturable:
-        raise ValueError("capturable=True with a group: expected one of the two; replays of a collective are untested")
+        raise ValueError(
+            "capturable=True with a group: expected one of the two; replays of a collective are untested"
+        )
     if isinstance(rule, Policy) and "saturated" in rule.needs:
         raise ValueError(
             f"policy={rule!r} with a group needs the share of saturated elements: expected one that needs found_inf or "
             "amax, as one all-reduce tells the largest of all ranks and no sum; pass another policy"
         )
-    return {name: getattr(options, name) for name in ("depth", "exact_torch", "at_min_scale")} | named(rule)
+    return {
+        name: getattr(options, name) for name in ("depth", "exact_torch", "at_min_scale")
+    } | named(rule)
 
 
 def named(rule: Rule | Policy) -> dict[str, object]:
     """Return the numbers of a rule or a policy by name."""
-    return {"policy": type(rule).__name__, **{f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}}
+    return {
+        "policy": type(rule).__name__,
+        **{f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)},
+    }
 
 
 Numbers = tuple[float, float, float, int, float | None, float | None]
@@ -102,9 +112,13 @@ def check_policy(policy: object, numbers: Numbers, options: Options) -> Policy:
             "backoff_factor, growth_interval, min_scale, max_scale and capturable; give the numbers to the policy"
         )
     if not isinstance(policy, Policy):
-        raise TypeError(f"policy={policy!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants")
+        raise TypeError(
+            f"policy={policy!r}: expected a policy of ampsim.core.policies; for a Rule pass its constants"
+        )
     if options.exact_torch:
-        raise ValueError(f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies")
+        raise ValueError(
+            f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies"
+        )
     if policy.delay != options.depth:
         raise ValueError(
             f"delay={policy.delay} with depth={options.depth}: expected them to be equal; "
@@ -159,13 +173,19 @@ def _check_reach(rule: Rule, min_scale: float | None) -> None:
 
 def _as_held(bound: Any) -> Any:
     """Round a bound to float32, so that a scale that reached it compares equal; leave what is no number."""
-    return round_to_float32(bound) if isinstance(bound, (int, float)) and not isinstance(bound, bool) else bound
+    return (
+        round_to_float32(bound)
+        if isinstance(bound, (int, float)) and not isinstance(bound, bool)
+        else bound
+    )
 
 
 def bounds_of(rule: Rule) -> tuple[float, float]:
     """Return the smallest and the largest scale that a rule admits."""
     largest = FP32.max_finite
-    return rule.min_scale or 0.0, largest if rule.max_scale is None else min(rule.max_scale, largest)
+    return rule.min_scale or 0.0, largest if rule.max_scale is None else min(
+        rule.max_scale, largest
+    )
 
 
 def version_class(rule: Rule | Policy, device: torch.device, options: Options) -> type[AnyVersion]:
@@ -181,10 +201,14 @@ def changed(rule: Rule, options: Options, **change: Any) -> Rule:
     """Return the rule with constants changed; `exact_torch` does not check them."""
     if not options.exact_torch:
         return dataclasses.replace(rule, **change)
-    return Rule.unchecked(**{**{name: getattr(rule, name) for name in Rule.__dataclass_fields__}, **change})
+    return Rule.unchecked(
+        **{**{name: getattr(rule, name) for name in Rule.__dataclass_fields__}, **change}
+    )
 
 
-def new_scale_by_value(new_scale: Any, device: str, rule: Rule, options: Options) -> float | torch.Tensor:
+def new_scale_by_value(
+    new_scale: Any, device: str, rule: Rule, options: Options
+) -> float | torch.Tensor:
     """Take by value now what ``update(new_scale)`` was given; with torch's refusals.
 
     On the CPU it becomes a float; a tensor on another device stays there, copied.
@@ -216,7 +240,9 @@ def within_bounds(name: str, scale: object, rule: Rule) -> float:
     """Return a scale from outside as a float; refuse it unless float32 holds it within the rule's bounds."""
     low, high = bounds_of(rule)
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
-        raise TypeError(f"{name}={scale!r} is a {type(scale).__name__}: expected a number; pass a float such as 1024.0")
+        raise TypeError(
+            f"{name}={scale!r} is a {type(scale).__name__}: expected a number; pass a float such as 1024.0"
+        )
     if not low <= round_to_float32(float(scale)) <= high:
         raise ValueError(
             f"{name}={scale!r}: expected a number within [min_scale, max_scale] = [{low!r}, {high!r}]; "
@@ -233,11 +259,15 @@ def check_max_norm(max_norm: Any) -> float | torch.Tensor:
     if not (one or isinstance(max_norm, numbers.Real)):
         raise TypeError(f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0")
     if not (norm := float(max_norm)) >= 0:
-        raise ValueError(f"max_norm={max_norm!r}: expected a number of at least 0; to clip nothing pass math.inf")
+        raise ValueError(
+            f"max_norm={max_norm!r}: expected a number of at least 0; to clip nothing pass math.inf"
+        )
     return norm
 
 
-def check_floor(at_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]) -> None:
+def check_floor(
+    at_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]
+) -> None:
     """Answer an overflow at ``min_scale`` as chosen: by nothing, a warning, or FloatingPointError."""
     if at_min_scale == "clamp":
         return

@@ -17,7 +17,11 @@ def leave_alone_package(name: str) -> None:
 
     What they call is compiled where it can be, as torch's optimizers are that a scaler steps.
     """
-    modules = [module for key, module in [*sys.modules.items()] if key == name or key.startswith(f"{name}.")]
+    modules = [
+        module
+        for key, module in [*sys.modules.items()]
+        if key == name or key.startswith(f"{name}.")
+    ]
     for module in modules:
         for function in _functions(vars(module).values(), module.__name__):
             function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001 - not inlined

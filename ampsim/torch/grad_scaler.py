@@ -148,14 +148,23 @@ class GradScaler(TorchNames):
         group: Any = None,
     ) -> None:
         self._check_overrides()
-        init_scale = init_scale.item() if isinstance(init_scale, Tensor) else init_scale  # which torch fills in too
+        init_scale = (
+            init_scale.item() if isinstance(init_scale, Tensor) else init_scale
+        )  # which torch fills in too
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
         self._options = config.Options(depth, at_min_scale, exact_torch, allow_fp16, capturable)
         if self._enabled:
             self._options.check_capturable(launch)
-            numbers = (init_scale, growth_factor, backoff_factor, growth_interval, min_scale, max_scale)
+            numbers = (
+                init_scale,
+                growth_factor,
+                backoff_factor,
+                growth_interval,
+                min_scale,
+                max_scale,
+            )
             if policy is None:
                 self._rule: Any = config.make_rule(*numbers, exact_torch=exact_torch)
                 # The scale is rounded to float32 when `scale` or `begin` makes the first version, as in torch.
@@ -173,7 +182,9 @@ class GradScaler(TorchNames):
         options = self._options
         self._means = Means(options.exact_torch, options.allow_fp16, self._ranks)
         self._lock = self._sync.Lock()
-        self._iterations: Iterations[AnyVersion] = Iterations(options.depth, launch, sync=self._sync)
+        self._iterations: Iterations[AnyVersion] = Iterations(
+            options.depth, launch, sync=self._sync
+        )
         self._launcher = self._iterations.launcher
         self._scaled: ScaleTicket | None = None  # the one that scale() used last
         self._records = StepRecords(sync=self._sync)
@@ -221,7 +232,9 @@ class GradScaler(TorchNames):
         if not isinstance(outputs, Tensor):
             if not isinstance(outputs, Iterable):
                 raise refusals.NOT_A_LOSS.error()
-            each = map(partial(GradScaler.scale, self, ticket=ticket), outputs)  # a subclass counts one call
+            each = map(
+                partial(GradScaler.scale, self, ticket=ticket), outputs
+            )  # a subclass counts one call
             return type(outputs)(each) if isinstance(outputs, (list, tuple)) else each
         if ticket is not None:
             self._iterations.checked("scale", ticket)
@@ -279,9 +292,13 @@ class GradScaler(TorchNames):
             params = [p for group in optimizer.param_groups for p in group["params"]]
             return torch.nn.utils.clip_grad_norm_(params, max_norm)  # type: ignore[arg-type]
         ticket = self._iterations.stepping("unscale_", ticket)
-        return self._holding("unscale_", optimizer, ticket, lambda step: step.divide_and_clip(max_norm))
+        return self._holding(
+            "unscale_", optimizer, ticket, lambda step: step.divide_and_clip(max_norm)
+        )
 
-    def step(self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any) -> Any:
+    def step(
+        self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any
+    ) -> Any:
         """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
 
         Returns what ``optimizer.step(*args, **kwargs)`` returned, None if it was skipped. From another
@@ -298,11 +315,17 @@ class GradScaler(TorchNames):
         by_override = overridden and not is_fused(optimizer)
         if by_override and self._records.stage(ticket.index, optimizer) is Stage.READY:
             self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
-        result = self._holding("step", optimizer, ticket, partial(self._take, ticket, args, kwargs, not by_override))
+        result = self._holding(
+            "step", optimizer, ticket, partial(self._take, ticket, args, kwargs, not by_override)
+        )
         return result if self._launcher.here() else None
 
-    def _take(self, ticket: ScaleTicket, args: Args, kwargs: Kwargs, divides: bool, step: OptimizerStep) -> object:
-        if self._launcher.remote or self._iterations.by_ticket:  # another stream may have made the gradients
+    def _take(
+        self, ticket: ScaleTicket, args: Args, kwargs: Kwargs, divides: bool, step: OptimizerStep
+    ) -> object:
+        if (
+            self._launcher.remote or self._iterations.by_ticket
+        ):  # another stream may have made the gradients
             ticket.value.keep(every_gradient(step.record.optimizer))
         result = step.take(args, kwargs, divides=divides)
         self._stepped(ticket.index, step.record)
@@ -313,7 +336,13 @@ class GradScaler(TorchNames):
         with self._lock:
             self._report = self._report.adding(ticket, record)
 
-    def _holding(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
+    def _holding(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        ticket: ScaleTicket,
+        work: Callable[[OptimizerStep], T],
+    ) -> T:
         """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
         if self._by_hand is not None:
             raise _written_late(name)
@@ -321,14 +350,26 @@ class GradScaler(TorchNames):
             return self._launcher.call(self._held, name, optimizer, ticket, work)
         return self._held(name, optimizer, ticket, work)
 
-    def _held(self, name: str, optimizer: Optimizer, ticket: ScaleTicket, work: Callable[[OptimizerStep], T]) -> T:
+    def _held(
+        self,
+        name: str,
+        optimizer: Optimizer,
+        ticket: ScaleTicket,
+        work: Callable[[OptimizerStep], T],
+    ) -> T:
         owned = self._owners.may_refuse and name != CHECK  # which divides nothing
-        if owned and (self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer)):
+        if owned and (
+            self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer)
+        ):
             self._owners.check_owner(optimizer, ticket)
         check = partial(self._iterations.checked, name, ticket)
-        return self._records.holding(ticket.index, optimizer, check, partial(self._with_step, ticket, work))
+        return self._records.holding(
+            ticket.index, optimizer, check, partial(self._with_step, ticket, work)
+        )
 
-    def _with_step(self, ticket: ScaleTicket, work: Callable[[OptimizerStep], T], record: Record) -> T:
+    def _with_step(
+        self, ticket: ScaleTicket, work: Callable[[OptimizerStep], T], record: Record
+    ) -> T:
         show = partial(self._show, ticket, record.optimizer) if self._observers else None
         given = (self._rule, self._means, self._overrides(), show)
         return work(OptimizerStep(ticket.index, ticket.value, record, *given))
@@ -359,7 +400,10 @@ class GradScaler(TorchNames):
     # -------------------------------------------------------------------------------------------- update
 
     def update(
-        self, new_scale: float | Tensor | None = None, is_async: bool = True, ticket: ScaleTicket | None = None
+        self,
+        new_scale: float | Tensor | None = None,
+        is_async: bool = True,
+        ticket: ScaleTicket | None = None,
     ) -> None:
         """Close the iteration: grow or back off by what its steps found, or set the scale to `new_scale`.
 
@@ -373,24 +417,32 @@ class GradScaler(TorchNames):
         if new_scale is not None:
             value = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
             by_hand = lambda version: version.override(self._rule, value)  # noqa: E731
-        elif not (self._launcher.remote or self._records.any_from(register.applied)):  # before a ticket is begun for it
+        elif not (
+            self._launcher.remote or self._records.any_from(register.applied)
+        ):  # before a ticket is begun for it
             raise refusals.NOTHING_CHECKED_AT_ALL.error()
         self._end(ticket, by_hand, is_async)
 
-    def _end(self, ticket: ScaleTicket | None, by_hand: ByHand | None, is_async: bool = True) -> None:
+    def _end(
+        self, ticket: ScaleTicket | None, by_hand: ByHand | None, is_async: bool = True
+    ) -> None:
         ended = self._iterations.ending(ticket)
         for observer in [*self._observers.values()]:
             observer.closing(ended)
         if self._launcher.here():
             self._finish(ended, by_hand, is_async)
         else:
-            done = self._iterations.ask(ended, partial(self._finish, ended, by_hand, is_async), is_async)
+            done = self._iterations.ask(
+                ended, partial(self._finish, ended, by_hand, is_async), is_async
+            )
             if not is_async:
                 done.result()
 
     def _finish(self, ticket: ScaleTicket, by_hand: ByHand | None, is_async: bool) -> None:
         register = self._iterations.started("update")
-        with self._records.lock:  # who comes later finds the ticket closed, and must not begin a record of it anew
+        with (
+            self._records.lock
+        ):  # who comes later finds the ticket closed, and must not begin a record of it anew
             outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
             if by_hand is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
@@ -410,7 +462,9 @@ class GradScaler(TorchNames):
             self._records.close(ticket.index)
         for observer in [*self._observers.values()]:
             used = (record for record in records if record.is_used)
-            observer.closed(ticket, [(record.optimizer, [*record.found_inf.values()]) for record in used])
+            observer.closed(
+                ticket, [(record.optimizer, [*record.found_inf.values()]) for record in used]
+            )
 
     def synchronize(self) -> None:
         """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
@@ -473,7 +527,11 @@ class GradScaler(TorchNames):
         if not self._enabled:
             return {}
         self.synchronize()
-        own = {} if self._is_ours("get_scale") or isinstance(self._rule, Policy) else {"scale": self.get_scale()}
+        own = (
+            {}
+            if self._is_ours("get_scale") or isinstance(self._rule, Policy)
+            else {"scale": self.get_scale()}
+        )
         return checkpoint.to_dict(self._rule, self._states(), self._options.depth) | own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -488,23 +546,38 @@ class GradScaler(TorchNames):
         rule, states = checkpoint.from_dict(state_dict, self._rule, self._options)
         if self._ranks:
             self._ranks.check_equal("load_state_dict", {**config.named(rule), "states": states})
-        newest = None if self._iterations.register is None else self._iterations.started("load_state_dict").newest
+        newest = (
+            None
+            if self._iterations.register is None
+            else self._iterations.started("load_state_dict").newest
+        )
         versions = () if newest is None else newest.restored(states, rule)
         goes_on = not self._iterations.by_ticket  # the iteration, as in torch
         records = self._records.renewed(ticket=len(versions) - 1 if goes_on else None)
         if goes_on:
-            for ticket in () if newest is None else self._iterations.started("load_state_dict").outstanding():
+            for ticket in (
+                () if newest is None else self._iterations.started("load_state_dict").outstanding()
+            ):
                 self._owners.swap(ticket, self._records.of(ticket.index))
-        changed: dict[str, Any] = {"_rule": rule, "_first": states, "_records": records, "_by_hand": None}
+        changed: dict[str, Any] = {
+            "_rule": rule,
+            "_first": states,
+            "_records": records,
+            "_by_hand": None,
+        }
         if self._options.capturable:
-            changed["_report"] = replace(self._report, ticket=-1)  # graphs still write it; tickets are counted anew
+            changed["_report"] = replace(
+                self._report, ticket=-1
+            )  # graphs still write it; tickets are counted anew
         else:
             changed["_report"] = StepReport()
         self._iterations.restore(versions, partial(vars(self).update, changed))
 
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks:
-            raise TypeError("a scaler with a group cannot be pickled: expected its state_dict(); save that")
+            raise TypeError(
+                "a scaler with a group cannot be pickled: expected its state_dict(); save that"
+            )
         kept = {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
         if hasattr(self, "_rule"):  # if not, it was disabled when it was made
             self.synchronize()

@@ -25,7 +25,9 @@ class Weights:
     """One version of the weights; never written again."""
 
     tensors: tuple[Tensor, ...]
-    ready: tuple[torch.cuda.Event | None, ...]  # for each, recorded when it was made; None on the CPU
+    ready: tuple[
+        torch.cuda.Event | None, ...
+    ]  # for each, recorded when it was made; None on the CPU
 
     def copy_to(self, params: Iterable[Tensor]) -> None:
         """Overwrite `params`, on the current stream; waits on the device only."""
@@ -110,7 +112,9 @@ class Pipelined:
         """Hand the gradients over and run `step_fn` on the optimizer's thread; wait for it unless `is_async`."""
         ticket = self._ticket
         if ticket is None:
-            raise RuntimeError("step() without a forward_backward(): expected gradients; call that first")
+            raise RuntimeError(
+                "step() without a forward_backward(): expected gradients; call that first"
+            )
         grads = [p.grad for p in self._params]
         job = self.thread.launch(self._run, ticket, grads, step_fn)
         job.add_done_callback(partial(_close_if_failed, self._register))
@@ -120,7 +124,9 @@ class Pipelined:
         if not is_async:
             job.result()
 
-    def _run(self, ticket: Ticket[Weights], grads: list[Tensor | None], step_fn: Callable[[], object]) -> None:
+    def _run(
+        self, ticket: Ticket[Weights], grads: list[Tensor | None], step_fn: Callable[[], object]
+    ) -> None:
         ticket.value.keep(grads)
         for master, grad in zip(self._masters, grads, strict=True):
             if grad is not None:

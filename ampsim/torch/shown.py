@@ -28,7 +28,10 @@ class ShownTensor(Tensor):
 
     @classmethod
     def of(
-        cls, read: Callable[[], Tensor | None], written: Callable[[Tensor], None], updated: Callable[[], None]
+        cls,
+        read: Callable[[], Tensor | None],
+        written: Callable[[Tensor], None],
+        updated: Callable[[], None],
     ) -> "ShownTensor | None":
         """Show what `read` returns; None where that is None."""
         seen = read()
@@ -173,7 +176,9 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
         if key == "stage" and isinstance(value, Enum) and value.name in Stage.__members__:
             self._states.move(self._record, Stage[value.name])
             self._record.shown = value
-        elif key == "found_inf_per_device" and isinstance(value, dict) and not self._states.by_ranks:
+        elif (
+            key == "found_inf_per_device" and isinstance(value, dict) and not self._states.by_ranks
+        ):
             self._record.found_inf = FoundInf(value)
         elif key in _TORCHS:
             raise refusal_of_states(f"of an optimizer got {key!r}: {value!r}")

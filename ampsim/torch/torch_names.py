@@ -84,15 +84,26 @@ class TorchNames(TorchScaler):
         None begins anew, as in torch.
         """
         new_scale = self._init_scale if new_scale is None else new_scale
-        if isinstance(new_scale, int) or (isinstance(new_scale, Tensor) and new_scale.device.type != self._device):
+        if isinstance(new_scale, int) or (
+            isinstance(new_scale, Tensor) and new_scale.device.type != self._device
+        ):
             new_scale = float(new_scale)
         if isinstance(new_scale, Tensor) and new_scale.numel() == 1:
             new_scale = new_scale.reshape(())
         new_scale = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
-        self._write("_scale", new_scale, self._scale_now, lambda version: version.override(self._rule, new_scale))
+        self._write(
+            "_scale",
+            new_scale,
+            self._scale_now,
+            lambda version: version.override(self._rule, new_scale),
+        )
 
     def _write(
-        self, name: str, value: Any, read: Callable[[], Tensor | None], advance: Callable[[AnyVersion], AnyVersion]
+        self,
+        name: str,
+        value: Any,
+        read: Callable[[], Tensor | None],
+        advance: Callable[[AnyVersion], AnyVersion],
     ) -> None:
         """Make the newest version another; RuntimeError while an iteration runs, unless `value` is what is read.
 
@@ -134,7 +145,9 @@ class TorchNames(TorchScaler):
         tracker = as_int("_growth_tracker", tracker, 0, "to start counting again set 0")
 
         def counted(version: AnyVersion) -> AnyVersion:
-            return version.restored((replace(version.saved(), growth_tracker=tracker),), self._rule)[-1]
+            return version.restored(
+                (replace(version.saved(), growth_tracker=tracker),), self._rule
+            )[-1]
 
         self._write("_growth_tracker", tracker, self._tracker_now, counted)
 
@@ -145,15 +158,22 @@ class TorchNames(TorchScaler):
                 "update(new_scale) or load_state_dict()"
             )
         if self._iterations.register is None:
-            saved = checkpoint.to_dict(self._rule, self._first, self._options.depth)  # by no override of a subclass
+            saved = checkpoint.to_dict(
+                self._rule, self._first, self._options.depth
+            )  # by no override of a subclass
             _, self._first = checkpoint.from_dict(saved | change, self._rule, self._options)
         elif "scale" in change:  # it has started: as in torch, this is read and no more
             self._first = (replace(self._first[0], **change), *self._first[1:])
         else:
-            self._first = (*self._first[:-1], replace(self._first[-1], growth_tracker=change["_growth_tracker"]))
+            self._first = (
+                *self._first[:-1],
+                replace(self._first[-1], growth_tracker=change["_growth_tracker"]),
+            )
 
     def _read_states(self) -> OptimizerStates:
-        return OptimizerStates(self._records, self._stepped, self._end_by_hand, by_ranks=self._ranks is not None)
+        return OptimizerStates(
+            self._records, self._stepped, self._end_by_hand, by_ranks=self._ranks is not None
+        )
 
     def _write_states(self, states: Any) -> None:
         now = self._read_states()
@@ -165,7 +185,11 @@ class TorchNames(TorchScaler):
         """Tell whether an `update` copied from torch's, a subclass's or put into ours, may end iterations."""
         plain = self._ranks is None and not (self._options.depth or self._iterations.by_ticket)
         patched = not str(getattr(type(self).update, "__module__", "")).startswith("ampsim.torch.")
-        return plain and not self._iterations.launcher.remote and (patched or not self._is_ours("update"))
+        return (
+            plain
+            and not self._iterations.launcher.remote
+            and (patched or not self._is_ours("update"))
+        )
 
     def _end_by_hand(self) -> None:
         """End the iteration with the scale and the count that were written in it, if any was."""
@@ -196,9 +220,12 @@ class TorchNames(TorchScaler):
 
     _scale = Name(_read_scale, _write_scale)
     _growth_tracker = Name(_read_tracker, _write_tracker)
-    _init_scale = Name(lambda self: self._first[0].scale, lambda self, scale: self._write_first(scale=float(scale)))
+    _init_scale = Name(
+        lambda self: self._first[0].scale, lambda self, scale: self._write_first(scale=float(scale))
+    )
     _init_growth_tracker = Name(
-        lambda self: self._first[-1].growth_tracker, lambda self, tracker: self._write_first(_growth_tracker=tracker)
+        lambda self: self._first[-1].growth_tracker,
+        lambda self, tracker: self._write_first(_growth_tracker=tracker),
     )
     _per_optimizer_states = Name(_read_states, _write_states)
     _growth_factor: float = constant("growth_factor")
@@ -239,9 +266,9 @@ class TorchNames(TorchScaler):
 
     def _is_ours(self, name: str) -> bool:
         """Tell whether a method is one of this package or of torch's scaler, and of no subclass or instance."""
-        return not callable(vars(self).get(name)) and _owner(type(self), name).__module__.startswith(
-            ("ampsim.torch.", "torch.amp.")
-        )
+        return not callable(vars(self).get(name)) and _owner(
+            type(self), name
+        ).__module__.startswith(("ampsim.torch.", "torch.amp."))
 
     def _overridden(self, name: str) -> Any:
         """Return this scaler's method if it is not torch's, else None."""
@@ -250,14 +277,20 @@ class TorchNames(TorchScaler):
 
     def _overrides(self) -> Overrides:
         kind, own = type(self), vars(self)
-        if kind._unscale_grads_ is _UNSCALE and kind._maybe_opt_step is _STEP and _PRIVATE.isdisjoint(own):  # noqa: SLF001
+        if (
+            kind._unscale_grads_ is _UNSCALE
+            and kind._maybe_opt_step is _STEP  # noqa: SLF001
+            and _PRIVATE.isdisjoint(own)
+        ):
             return _NO_OVERRIDES
         if not _NEVER_CALLED.isdisjoint(own):
             self._check_overrides()
         maybe_opt_step = self._overridden("_maybe_opt_step")
 
         def take(optimizer: Optimizer, *args: Any, **kwargs: Any) -> object:
-            return maybe_opt_step(optimizer, self._per_optimizer_states[id(optimizer)], *args, **kwargs)
+            return maybe_opt_step(
+                optimizer, self._per_optimizer_states[id(optimizer)], *args, **kwargs
+            )
 
         return Overrides(self._overridden("_unscale_grads_"), take if maybe_opt_step else None)
 
@@ -271,7 +304,8 @@ def _torchs(name: str) -> Any:
     method = getattr(TorchScaler, name)
     return (
         method
-        if getattr(getattr(method, "__code__", None), "co_filename", None) == torch.amp.grad_scaler.__file__
+        if getattr(getattr(method, "__code__", None), "co_filename", None)
+        == torch.amp.grad_scaler.__file__
         else None
     )
 

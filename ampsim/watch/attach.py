@@ -51,10 +51,14 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
         elif isinstance(scaler, torch.amp.GradScaler):
             detach.callback(_attach_to_torch(watcher, scaler))
         else:
-            raise TypeError(f"a {type(scaler).__name__}: expected a scaler that inherits from torch.amp.GradScaler")
+            raise TypeError(
+                f"a {type(scaler).__name__}: expected a scaler that inherits from torch.amp.GradScaler"
+            )
         for optimizer in optimizers:
             if isinstance(optimizer, Optimizer):
-                hook = optimizer.register_step_pre_hook(lambda stepped, *_: watcher.stepping(stepped))
+                hook = optimizer.register_step_pre_hook(
+                    lambda stepped, *_: watcher.stepping(stepped)
+                )
                 detach.callback(hook.remove)
         return detach.pop_all().close
 
@@ -92,7 +96,9 @@ class _Attached:
 def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
     """Make the scaler an instance of a child of its class: its methods, then ours, and all else as it was."""
     if hasattr(scaler, _ATTACHED):
-        raise ValueError(f"this {type(scaler).__name__} is being watched: expected one watch; close the other")
+        raise ValueError(
+            f"this {type(scaler).__name__} is being watched: expected one watch; close the other"
+        )
     kind: Any = type(scaler)
     setattr(scaler, _ATTACHED, _Attached(watcher))
     scaler.__class__ = _watched(kind)
@@ -128,9 +134,15 @@ def _watched(kind: Any) -> Any:
     def __reduce_ex__(self: Any, _protocol: Any) -> Any:  # noqa: N807 - of the class that is made here
         plain = object.__new__(kind)
         vars(plain).update({name: value for name, value in vars(self).items() if name != _ATTACHED})
-        return plain.__reduce_ex__(0)  # later protocols insist on the class of what is being pickled
+        return plain.__reduce_ex__(
+            0
+        )  # later protocols insist on the class of what is being pickled
 
-    members = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    members = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
     methods = (unscale_, step, update, __reduce_ex__)
     return type(kind.__name__, (kind,), members | {method.__name__: method for method in methods})
 
@@ -153,9 +165,13 @@ class _Steps:
         if any(optimizer is each for each in self.stepped):
             self.end()
         self.stepped.append(optimizer)
-        given = getattr(optimizer, "grad_scale", None)  # whoever sets it leaves the division to the fused step
+        given = getattr(
+            optimizer, "grad_scale", None
+        )  # whoever sets it leaves the division to the fused step
         scale = torch.ones(()) if given is None else given.detach().clone()
-        return _when_complete(functools.partial(self.watcher.gradients, self.key, optimizer, scale), args, kwargs)
+        return _when_complete(
+            functools.partial(self.watcher.gradients, self.key, optimizer, scale), args, kwargs
+        )
 
     def after(self, optimizer: Optimizer, *_: Any) -> None:
         if optimizer is self.last:

@@ -51,9 +51,15 @@ def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
     for (device, dtype), pairs in kinds.items():
         names, tensors = [name for name, _ in pairs], [grad for _, grad in pairs]
         wide = device.type != "cpu" or dtype == torch.float64
-        each = torch.stack(torch._foreach_norm(tensors, 2, torch.float64 if wide else torch.float32)).double()  # noqa: SLF001
-        if not wide and (again := [i for i, norm in enumerate(each.tolist()) if not 1e-15 < norm < math.inf]):
-            each[again] = torch.stack(torch._foreach_norm([tensors[i] for i in again], 2, torch.float64))  # noqa: SLF001
+        each = torch.stack(
+            torch._foreach_norm(tensors, 2, torch.float64 if wide else torch.float32)  # noqa: SLF001
+        ).double()
+        if not wide and (
+            again := [i for i, norm in enumerate(each.tolist()) if not 1e-15 < norm < math.inf]
+        ):
+            each[again] = torch.stack(
+                torch._foreach_norm([tensors[i] for i in again], 2, torch.float64)  # noqa: SLF001
+            )
         found.append(Norms(names, each, scale))
     return found
 

@@ -21,7 +21,9 @@ from ampsim.watch.standstill import Standstill
 from ampsim.watch.step import Record, Step
 from ampsim.watch.writer import OnSkip, Writer
 
-RESERVED = frozenset({"step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"})
+RESERVED = frozenset(
+    {"step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"}
+)
 
 
 def watch(
@@ -79,7 +81,10 @@ def watch(
     Raises:
         TypeError, ValueError: an argument of another kind, or a scaler that is watched already; nothing is attached.
     """
-    every, still = as_int("every", every, 0, "0 takes no samples"), as_int("still", still, 0, "0 for no alarm")
+    every, still = (
+        as_int("every", every, 0, "0 takes no samples"),
+        as_int("still", still, 0, "0 for no alarm"),
+    )
     optimizers = optimizers_of(optimizer)
     named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
     standstill = Standstill(optimizers) if still else None
@@ -147,13 +152,17 @@ class Run:
         """
         for name, value in values.items():
             if name in RESERVED:
-                raise ValueError(f"log({name}=...): expected a name that is not in every record; call it my_{name}")
+                raise ValueError(
+                    f"log({name}=...): expected a name that is not in every record; call it my_{name}"
+                )
             if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
                 kept: Any = value.detach().reshape(()).clone()
             elif isinstance(value, numbers.Real):
                 kept = value if isinstance(value, int) else float(value)
             else:
-                raise TypeError(f"{name}={value!r}: expected a real number or a tensor with one element")
+                raise TypeError(
+                    f"{name}={value!r}: expected a real number or a tensor with one element"
+                )
             with self._lock:
                 last = self._last
                 if last is not None and name not in last.logged and not last.written:
@@ -226,14 +235,18 @@ class Run:
             grads = gradients_of(optimizer, self._names)
             step.norms += norms(grads, scale)
             if step.sampled:
-                step.counts += exponents([pair for pair in grads if fnmatch.fnmatch(pair[0], self._pattern)], scale)
+                step.counts += exponents(
+                    [pair for pair in grads if fnmatch.fnmatch(pair[0], self._pattern)], scale
+                )
         except Exception as error:  # watching must not end a run
             self._writer.warn(error)
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Notice a step of which the scaler has told nothing."""
         if not self._open and not self._is_forked():
-            error = RuntimeError("expected steps of the watched scaler; if it was replaced, watch() again")
+            error = RuntimeError(
+                "expected steps of the watched scaler; if it was replaced, watch() again"
+            )
             self._writer.warn(error, f"a step of {type(optimizer).__name__} is not recorded")
 
     def closing(self, key: Any) -> None:

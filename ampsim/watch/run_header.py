@@ -21,7 +21,9 @@ def optimizers_of(given: Any) -> list[Optimizer]:
     plain = [each if _has_hooks(each) else getattr(each, "optimizer", each) for each in several]
     for each in plain:
         if not hasattr(each, "param_groups"):
-            raise TypeError(f"{each!r}: expected an optimizer with param_groups; pass what scaler.step is given")
+            raise TypeError(
+                f"{each!r}: expected an optimizer with param_groups; pass what scaler.step is given"
+            )
     if not plain:
         raise ValueError("no optimizer: expected at least one; pass what scaler.step is given")
     return plain
@@ -34,7 +36,9 @@ def _has_hooks(optimizer: Any) -> bool:
 
 def parameters_of(optimizers: list[Optimizer]) -> list[Tensor]:
     """Return what the optimizers step."""
-    return [param for each in optimizers for group in each.param_groups for param in group["params"]]
+    return [
+        param for each in optimizers for group in each.param_groups for param in group["params"]
+    ]
 
 
 def known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -47,7 +51,9 @@ def known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor])
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": sys.argv,
-        "scaler": None if scaler is None else f"{type(scaler).__module__}.{type(scaler).__qualname__}",
+        "scaler": None
+        if scaler is None
+        else f"{type(scaler).__module__}.{type(scaler).__qualname__}",
         **settings,
         "optimizers": [type(each).__name__ for each in optimizers],
         "parameters": {name: param.numel() for name, param in named.items()},

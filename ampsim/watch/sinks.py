@@ -48,7 +48,9 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
 
 def _file(path: Path, run: Mapping[str, object]) -> RunFile:
     """Open a run's file, or name.2.jsonl and so on where another process has it: that must not end a run."""
-    for other in itertools.chain([path], (path.with_stem(f"{path.stem}.{n}") for n in itertools.count(2))):
+    for other in itertools.chain(
+        [path], (path.with_stem(f"{path.stem}.{n}") for n in itertools.count(2))
+    ):
         with contextlib.suppress(BlockingIOError):
             file = RunFile(other, run)
             break
@@ -74,10 +76,14 @@ class _Wandb:
     def append(self, record: Record) -> None:
         import wandb
 
-        values: dict[str, object] = {f"ampsim/{name}": value for name, value in _scalars(record).items()}
+        values: dict[str, object] = {
+            f"ampsim/{name}": value for name, value in _scalars(record).items()
+        }
         for name, packed in record.get("by_parameter", {}).items():
             counts = unpack_counts(packed)
-            bins = np.arange(SMALLEST - 1, LARGEST + 2)  # zeros are counted one binade below the smallest
+            bins = np.arange(
+                SMALLEST - 1, LARGEST + 2
+            )  # zeros are counted one binade below the smallest
             values[f"ampsim/exponents/{name}"] = wandb.Histogram(np_histogram=(counts[:-2], bins))
         self._run.log({"ampsim/step": record["step"], **values})
 
@@ -109,7 +115,9 @@ class _TensorBoard:
             squares = float((inner * binades**2).sum())
             low, high = float(binades[inner > 0].min()), float(binades[inner > 0].max())
             limits = (binades + 0.5).tolist()
-            self._writer.add_histogram_raw(name, low, high, total, weighted, squares, limits, inner.tolist(), step)
+            self._writer.add_histogram_raw(
+                name, low, high, total, weighted, squares, limits, inner.tolist(), step
+            )
 
     def close(self) -> None:
         self._writer.flush()
@@ -119,7 +127,9 @@ def _scalars(record: Record) -> dict[str, float | str]:
     """Return what a tracker draws as a curve, and text; log2 of the scale too, as trackers draw linearly."""
     found: dict[str, float | str] = {}
     for name, value in record.items():
-        if name not in {"step", "bad", "optimizers", "by_parameter"} and isinstance(value, int | float | str):
+        if name not in {"step", "bad", "optimizers", "by_parameter"} and isinstance(
+            value, int | float | str
+        ):
             found[name] = float(value) if not isinstance(value, str) else value
     for number, skipped in enumerate(record.get("optimizers", ())):
         if skipped is not None:

@@ -10,7 +10,9 @@ class Standstill:
     """A look at the parameters' bits now and then, the first when it is made, which waits for the device."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
-        self._bits = [int(value) for sums in fingerprint(parameters_of(optimizers)) for value in sums.tolist()]
+        self._bits = [
+            int(value) for sums in fingerprint(parameters_of(optimizers)) for value in sums.tolist()
+        ]
         self._steps = self._skips = 0
 
     def alarm(self, bits: list[int], steps: int, skips: int) -> str | None:
@@ -21,5 +23,9 @@ class Standstill:
         if before != bits:
             return None
         skips -= skips_before
-        why = f"{skips} of these steps were skipped" if skips else "none was skipped: is the learning rate too small?"
+        why = (
+            f"{skips} of these steps were skipped"
+            if skips
+            else "none was skipped: is the learning rate too small?"
+        )
         return f"no parameter has moved in {steps - steps_before} steps; {why}"

@@ -28,13 +28,19 @@ class Step:
     fetched: Fetched = field(default_factory=lambda: Fetched([]))
     waits: bool = False  # its record, for what may be logged to it
     written: bool = False
-    late: dict[str, Fetched | float] = field(default_factory=dict)  # logged after the step, before the next one began
+    late: dict[str, Fetched | float] = field(
+        default_factory=dict
+    )  # logged after the step, before the next one began
 
     def fetch(self) -> None:
         """Send to the host what `record` reads."""
         tensors = [tensor for each in self.norms for tensor in (each.norms, each.scale)]
-        tensors += [each.counts for each in self.counts] + [flag for flags in self.flags for flag in flags]
-        tensors += self.fingerprint + [value for value in self.logged.values() if isinstance(value, Tensor)]
+        tensors += [each.counts for each in self.counts] + [
+            flag for flags in self.flags for flag in flags
+        ]
+        tensors += self.fingerprint + [
+            value for value in self.logged.values() if isinstance(value, Tensor)
+        ]
         self.fetched = Fetched(tensors)
 
     def on_host(self) -> tuple[Record, list[int]]:
@@ -42,9 +48,14 @@ class Step:
         tensors = iter(self.fetched.wait())
         pairs = [(each.names, next(tensors).tolist(), next(tensors).item()) for each in self.norms]
         counts = [(each.names, next(tensors).numpy()) for each in self.counts]
-        skipped = [sum(next(tensors).item() for _ in flags) > 0 if flags else None for flags in self.flags]
+        skipped = [
+            sum(next(tensors).item() for _ in flags) > 0 if flags else None for flags in self.flags
+        ]
         moved = [int(value) for _ in self.fingerprint for value in next(tensors).tolist()]
-        logged = {name: next(tensors).item() if isinstance(v, Tensor) else v for name, v in self.logged.items()}
+        logged = {
+            name: next(tensors).item() if isinstance(v, Tensor) else v
+            for name, v in self.logged.items()
+        }
         record = _record(pairs, skipped if any(self.flags) else [])
         for names, rows in counts:
             packed = {name: pack_counts(row) for name, row in zip(names, rows, strict=True)}
@@ -53,10 +64,15 @@ class Step:
 
     def logged_late(self) -> Record:
         """Return what was logged when the step was over; waits for the device."""
-        return {name: v.wait()[0].item() if isinstance(v, Fetched) else v for name, v in self.late.items()}
+        return {
+            name: v.wait()[0].item() if isinstance(v, Fetched) else v
+            for name, v in self.late.items()
+        }
 
 
-def _record(pairs: list[tuple[list[str], list[float], float]], skipped: list[bool | None]) -> Record:
+def _record(
+    pairs: list[tuple[list[str], list[float], float]], skipped: list[bool | None]
+) -> Record:
     record: Record = {}
     if pairs:
         record["scale"] = pairs[0][2]
@@ -65,7 +81,11 @@ def _record(pairs: list[tuple[list[str], list[float], float]], skipped: list[boo
     if len(skipped) > 1:
         record["optimizers"] = skipped
     if pairs:
-        scaled = [(name, norm, scale) for names, each, scale in pairs for name, norm in zip(names, each, strict=True)]
+        scaled = [
+            (name, norm, scale)
+            for names, each, scale in pairs
+            for name, norm in zip(names, each, strict=True)
+        ]
         true = {name: norm / scale if scale else math.nan for name, norm, scale in scaled}
         record["norm"] = math.hypot(*true.values())
         if bad := {name: _what(norm) for name, norm in true.items() if not math.isfinite(norm)}:

@@ -37,7 +37,9 @@ class Writer:
         self._lock = threading.RLock()  # an on_skip may log, or close the run
         self._waiting: deque[Step] = deque()
         self._standstill, self._on_skip = standstill, on_skip
-        self._held: tuple[Step, Record] | None = None  # the last record, to which something may still be logged
+        self._held: tuple[Step, Record] | None = (
+            None  # the last record, to which something may still be logged
+        )
         self._written = self._skips = 0
         self._warned: set[str] = set()
         self._sinks: list[Sink] = []
@@ -94,7 +96,11 @@ class Writer:
         self._written += 1
         self.skipped = bool(record.get("skipped", False))
         self._skips += self.skipped
-        if self._standstill and bits and (alarm := self._standstill.alarm(bits, self._written, self._skips)):
+        if (
+            self._standstill
+            and bits
+            and (alarm := self._standstill.alarm(bits, self._written, self._skips))
+        ):
             record["alarm"] = alarm
             warnings.warn(f"step {record['step']}: {alarm}", RuntimeWarning, stacklevel=2)
         self._put()
@@ -115,7 +121,9 @@ class Writer:
                 each.append(record)
             except Exception as error:  # a full disk must not end a run
                 self._sinks.remove(each)
-                self.warn(error, f"the record of step {record['step']} and all later ones are not written")
+                self.warn(
+                    error, f"the record of step {record['step']} and all later ones are not written"
+                )
 
     def _close_sinks(self) -> None:
         sinks, self._sinks = self._sinks, []

@@ -324,19 +324,27 @@ def load_the_average_twice(t, checkpoint):
     t.model.load_state_dict(t.state["ema"].module.state_dict())
 
 
-resume("huggingface/transformers#11663", save=checkpoint_without("scaler"), load=load_what_there_is)(
-    "transformers_11663_scaler_not_saved"
+resume(
+    "huggingface/transformers#11663", save=checkpoint_without("scaler"), load=load_what_there_is
+)("transformers_11663_scaler_not_saved")
+resume("huggingface/accelerate#4289", load=advance_the_scaler)(
+    "accelerate_4289_loading_advances_the_scaler"
 )
-resume("huggingface/accelerate#4289", load=advance_the_scaler)("accelerate_4289_loading_advances_the_scaler")
-resume("mosaicml/composer#1376", load=make_the_scaler_late)("composer_1376_scaler_made_after_loading")
+resume("mosaicml/composer#1376", load=make_the_scaler_late)(
+    "composer_1376_scaler_made_after_loading"
+)
 resume("ai2cm/ace#349", save=checkpoint_without("ema"), load=load_what_there_is)(
     "ace_349_average_not_saved", Trainer.average
 )
 resume("harubaru/waifu-diffusion#31", save=leave_the_average_in_the_model)(
     "waifu_31_saving_leaves_the_average_in_the_model", Trainer.average
 )
-resume("m2lines/Samudra#282", load=overwrite_the_average)("samudra_282_average_overwritten", Trainer.average)
-resume("Megvii-BaseDetection/YOLOX#1318", load=load_the_average_twice)("yolox_1318_only_the_average", Trainer.average)
+resume("m2lines/Samudra#282", load=overwrite_the_average)(
+    "samudra_282_average_overwritten", Trainer.average
+)
+resume("Megvii-BaseDetection/YOLOX#1318", load=load_the_average_twice)(
+    "yolox_1318_only_the_average", Trainer.average
+)
 
 
 # ---------------------------------------------------------------------------------------------- splitting is invisible
@@ -406,11 +414,17 @@ def lightly_968_average_per_micro_batch(t, batch):
 @bug(LEARNS, "deepspeedai/DeepSpeed#8415")
 def deepspeed_8415_every_step_skipped(t, batch):
     t.optimizer.zero_grad()
-    t.scaler.scale(loss_of(t.model, batch) + (0.0 * t.model[0].bias).square().sum().sqrt()).backward()
+    t.scaler.scale(
+        loss_of(t.model, batch) + (0.0 * t.model[0].bias).square().sum().sqrt()
+    ).backward()
     t.update()
 
 
-@bug(LEARNS, "NVIDIA-NeMo/Automodel#1408", lambda t: t.optimizer.add_param_group({"params": [router(t)]}))
+@bug(
+    LEARNS,
+    "NVIDIA-NeMo/Automodel#1408",
+    lambda t: t.optimizer.add_param_group({"params": [router(t)]}),
+)
 def automodel_1408_return_value_discarded(t, batch):
     t.optimizer.zero_grad()
     loss = loss_of(t.model, batch)
@@ -425,7 +439,10 @@ def router(t):
 
 
 @bug(
-    LEARNS, "workofart/ml-by-hand#85", lambda t: t.model.to(torch.bfloat16), optimizer=partial(torch.optim.SGD, lr=1e-5)
+    LEARNS,
+    "workofart/ml-by-hand#85",
+    lambda t: t.model.to(torch.bfloat16),
+    optimizer=partial(torch.optim.SGD, lr=1e-5),
 )
 def ml_by_hand_85_no_master_copy(t, batch):
     t.backward([tensor.bfloat16() for tensor in batch])

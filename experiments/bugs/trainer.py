@@ -50,7 +50,10 @@ class Trainer:
         return self.carry("scheduler", torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.9))
 
     def save(self):
-        return {name: value.state_dict() for name, value in [*self.state.items(), ("scaler", self.scaler)]}
+        return {
+            name: value.state_dict()
+            for name, value in [*self.state.items(), ("scaler", self.scaler)]
+        }
 
     def load(self, checkpoint):
         for name, value in [*self.state.items(), ("scaler", self.scaler)]:

@@ -47,7 +47,10 @@ def into(claims: dict[str, Claim]) -> Callable[[str, object], Callable[[See], Se
 
 
 def trainee(
-    device: str, kind: str = "SGD", gradient: float | None = None, dtype: torch.dtype = torch.float32
+    device: str,
+    kind: str = "SGD",
+    gradient: float | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[nn.Parameter, torch.optim.Optimizer]:
     """Return a parameter of one element, which is 0, with a gradient if one is given, and its optimizer."""
     param = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
@@ -73,7 +76,12 @@ def iterate(scaler: Scaler, optimizer: torch.optim.Optimizer, gradient: float) -
 
 
 def after_one_step(
-    make: Maker, device: str, kind: str, gradient: float, scale: float, dtype: torch.dtype = torch.float32
+    make: Maker,
+    device: str,
+    kind: str,
+    gradient: float,
+    scale: float,
+    dtype: torch.dtype = torch.float32,
 ) -> float:
     """Return what a parameter that was 0 is after one step with a gradient that is still scaled."""
     param, optimizer = trainee(device, kind, dtype=dtype)
@@ -83,7 +91,10 @@ def after_one_step(
 
 def finite_by_kind(make: Maker, device: str, gradient: float, scale: float) -> dict[str, bool]:
     """Return for each optimizer whether its parameter is a number after one step."""
-    return {kind: math.isfinite(after_one_step(make, device, kind, gradient, scale)) for kind in OPTIMIZERS}
+    return {
+        kind: math.isfinite(after_one_step(make, device, kind, gradient, scale))
+        for kind in OPTIMIZERS
+    }
 
 
 def told(call: Callable[[], object]) -> str:

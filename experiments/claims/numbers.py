@@ -13,7 +13,9 @@ CLAIMS: dict[str, Claim] = {}
 claim = into(CLAIMS)
 
 
-def row_times_column(values: list[float], weight: float, device: str, dtype: torch.dtype = torch.float16) -> float:
+def row_times_column(
+    values: list[float], weight: float, device: str, dtype: torch.dtype = torch.float16
+) -> float:
     """Return the sum of `weight` times each value, by a product of (16, n) and (n, 16); NaN unless all agree."""
     rows = torch.tensor(values, dtype=dtype, device=device).expand(16, -1).contiguous()
     product = rows @ torch.full((len(values), 16), weight, dtype=dtype, device=device)
@@ -29,7 +31,9 @@ def row_times_column(values: list[float], weight: float, device: str, dtype: tor
 def sums_in_a_product(device: str) -> object:
     return {
         "4096 ones": row_times_column([1.0] * 4096, 1.0, device),
-        "60000 + 60000 - 60000": row_times_column([60000.0, 60000.0, -60000.0] + [0.0] * 13, 1.0, device),
+        "60000 + 60000 - 60000": row_times_column(
+            [60000.0, 60000.0, -60000.0] + [0.0] * 13, 1.0, device
+        ),
     }
 
 
@@ -122,7 +126,11 @@ def sums(device: str) -> object:
 )
 def weight_gradients_are_fp16_numbers(device: str) -> object:
     torch.manual_seed(0)
-    layers = {"linear": nn.Linear(32, 32), "convolution": nn.Conv2d(4, 8, 3), "attention": nn.Linear(32, 96)}
+    layers = {
+        "linear": nn.Linear(32, 32),
+        "convolution": nn.Conv2d(4, 8, 3),
+        "attention": nn.Linear(32, 96),
+    }
     shapes = {"linear": (64, 32), "convolution": (8, 4, 8, 8), "attention": (4, 16, 32)}
     seen = {}
     for name, layer in layers.items():
@@ -203,11 +211,23 @@ def autocast_to(operation: Callable[[Tensor], Tensor], device: str) -> str:
 
 
 TO_FLOAT16 = ["matmul", "linear", "addmm", "conv2d", "attention", "prelu"]
-TO_FLOAT32 = ["prod", "cross_entropy", "mse_loss", "l1_loss", "smooth_l1_loss", "bce_with_logits", "cdist", "cat"]
+TO_FLOAT32 = [
+    "prod",
+    "cross_entropy",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "bce_with_logits",
+    "cdist",
+    "cat",
+]
 ON_CPU = dict.fromkeys(OPERATIONS, "as its input")
 ON_CPU |= dict.fromkeys(TO_FLOAT16, "float16") | dict.fromkeys(TO_FLOAT32, "float32")
 
 
-@claim("What autocast to fp16 makes of an operation. The lists of CPU and CUDA are known to differ.", ON_CPU)
+@claim(
+    "What autocast to fp16 makes of an operation. The lists of CPU and CUDA are known to differ.",
+    ON_CPU,
+)
 def autocast_lists(device: str) -> object:
     return {name: autocast_to(operation, device) for name, operation in OPERATIONS.items()}

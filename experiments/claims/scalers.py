@@ -83,21 +83,33 @@ def ours_does_not_collapse(device: str) -> object:
     return overflowing(ours(device), device)[-1]
 
 
-@claim("At scale 0 torch steps with inf or NaN and stays at 0, growing or not.", {"finite": False, "scale": 0.0})
+@claim(
+    "At scale 0 torch steps with inf or NaN and stays at 0, growing or not.",
+    {"finite": False, "scale": 0.0},
+)
 def torch_at_scale_0(device: str) -> object:
-    scaler, (param, optimizer) = at_scale(torch.amp.GradScaler(device, growth_interval=1), 0.0, device), trainee(device)
+    scaler, (param, optimizer) = (
+        at_scale(torch.amp.GradScaler(device, growth_interval=1), 0.0, device),
+        trainee(device),
+    )
     iterate(scaler, optimizer, 1.0)
     return {"finite": math.isfinite(param.item()), "scale": scaler.get_scale()}
 
 
-@claim("A growth out of float32 leaves torch's scale at 2^127 and restarts the count.", {"scale": 2.0**127, "count": 0})
+@claim(
+    "A growth out of float32 leaves torch's scale at 2^127 and restarts the count.",
+    {"scale": 2.0**127, "count": 0},
+)
 def torch_at_the_highest_scale(device: str) -> object:
     scaler = at_scale(torch.amp.GradScaler(device, growth_interval=1), 2.0**127, device)
     iterate(scaler, trainee(device)[1], 1.0)
     return {"scale": scaler.get_scale(), "count": scaler.state_dict()["_growth_tracker"]}
 
 
-@claim("Once the count is past a shortened interval torch never grows again.", {"scale after 20 clean steps": 2.0**16})
+@claim(
+    "Once the count is past a shortened interval torch never grows again.",
+    {"scale after 20 clean steps": 2.0**16},
+)
 def torch_past_its_interval(device: str) -> object:
     scaler, optimizer = theirs(device), trainee(device)[1]
     for _ in range(5):
@@ -129,7 +141,10 @@ def first_step_skipped(scaler: Scaler, device: str) -> float:
     {"torch": -0.5 * 0.5 * 777.0, "ours": 0.0},
 )
 def momentum_of_a_skipped_first_step(device: str) -> object:
-    return {"torch": first_step_skipped(theirs(device), device), "ours": first_step_skipped(ours(device), device)}
+    return {
+        "torch": first_step_skipped(theirs(device), device),
+        "ours": first_step_skipped(ours(device), device),
+    }
 
 
 def after_a_step_that_raised(scaler: Scaler, device: str) -> dict[str, object]:
@@ -138,7 +153,11 @@ def after_a_step_that_raised(scaler: Scaler, device: str) -> dict[str, object]:
     raised = told(lambda: scaler.step(optimizer, nonsense=1))
     left = hasattr(optimizer, "grad_scale")
     scaler.step(optimizer)
-    return {"raised": raised, "grad_scale left": left, "gradient": None if param.grad is None else param.grad.item()}
+    return {
+        "raised": raised,
+        "grad_scale left": left,
+        "gradient": None if param.grad is None else param.grad.item(),
+    }
 
 
 @claim(
@@ -156,7 +175,9 @@ def fused_step_that_raised(device: str) -> object:
     }
 
 
-def overflowed(device: str, kind: str) -> tuple[torch.amp.GradScaler, torch.optim.Optimizer, nn.Parameter, Tensor]:
+def overflowed(
+    device: str, kind: str
+) -> tuple[torch.amp.GradScaler, torch.optim.Optimizer, nn.Parameter, Tensor]:
     """Return a scaler that has unscaled an overflow, and the found_inf that it will look at."""
     scaler, (param, optimizer) = theirs(device), trainee(device, kind, INF)
     scaler.scale(torch.ones((), device=device))
@@ -179,7 +200,10 @@ def found_inf_that_is_not_1(device: str) -> object:
     return seen
 
 
-@claim("Flags of +1 and -1 cancel in torch's update: the scale stays, although both overflowed.", 2.0**16)
+@claim(
+    "Flags of +1 and -1 cancel in torch's update: the scale stays, although both overflowed.",
+    2.0**16,
+)
 def found_infs_that_cancel(device: str) -> object:
     scaler, first, _, found = overflowed(device, "SGD")
     _, second = trainee(device, gradient=INF)

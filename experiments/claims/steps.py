@@ -54,7 +54,10 @@ def last_digit_of_an_unscaled_gradient(device: str) -> object:
     }
 
 
-@claim("A float32 subnormal is not flushed when it is unscaled: 2^-130 at scale 2^10, in units of 2^-149:", 512.0)
+@claim(
+    "A float32 subnormal is not flushed when it is unscaled: 2^-130 at scale 2^10, in units of 2^-149:",
+    512.0,
+)
 def subnormal_gradient(device: str) -> object:
     param, optimizer = trainee(device, gradient=2.0**-130)
     at_scale(theirs(device), 2.0**10, device).unscale_(optimizer)
@@ -72,7 +75,10 @@ def float64_gradient_beyond_float32(device: str) -> object:
         return round(made / (-0.125 * 1e300 / scale), 12)
 
     return {
-        name: {kind: [share(make, kind, scale) for scale in (4.0, 0.5)] for kind in ("SGD", "fused SGD")}
+        name: {
+            kind: [share(make, kind, scale) for scale in (4.0, 0.5)]
+            for kind in ("SGD", "fused SGD")
+        }
         for name, make in (("torch", theirs), ("ours", ours))
     }
 
@@ -83,7 +89,9 @@ def float64_gradient_beyond_float32(device: str) -> object:
 )
 def float16_gradients(device: str) -> object:
     def step(kind: str) -> str:
-        return told(lambda: iterate(theirs(device), trainee(device, kind, dtype=torch.float16)[1], 1.0))
+        return told(
+            lambda: iterate(theirs(device), trainee(device, kind, dtype=torch.float16)[1], 1.0)
+        )
 
     return {kind: step(kind) for kind in ("SGD", "fused SGD")}
 
@@ -96,7 +104,9 @@ def float16_loss(device: str) -> object:
     scaler = theirs(device)
     losses = [torch.ones(shape, device=device, dtype=torch.float16) for shape in ((), (1,))]
     scaled = [scaler.scale(loss) for loss in losses]
-    return {text: [str(s.dtype)[6:], s.item()] for text, s in zip(("()", "(1,)"), scaled, strict=True)}
+    return {
+        text: [str(s.dtype)[6:], s.item()] for text, s in zip(("()", "(1,)"), scaled, strict=True)
+    }
 
 
 # ------------------------------------------------------------------------------------------- writes and waits
@@ -113,7 +123,12 @@ def backward_after_update(scaler: Scaler, device: str) -> str:
 
 @claim(
     "Torch's update writes the scale that autograd has saved, and the backward pass raises; ours makes a new one.",
-    {"torch": "RuntimeError", "ours": "nothing", "versions of torch's": 3, "versions of ours": [0, 0, 0]},
+    {
+        "torch": "RuntimeError",
+        "ours": "nothing",
+        "versions of torch's": 3,
+        "versions of ours": [0, 0, 0],
+    },
 )
 def update_before_backward(device: str) -> object:
     torchs, scaler = theirs(device), ours(device)
@@ -138,7 +153,9 @@ class HostReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     count = 0
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> object:
         self.count += func is torch.ops.aten._local_scalar_dense.default  # noqa: SLF001
         return func(*args, **(kwargs or {}))
 

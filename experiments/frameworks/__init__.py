@@ -11,7 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-SKIPPED, SCALE, SPLIT = "skipped_step_never_happened", "scale_is_invisible", "splitting_is_invisible"
+SKIPPED, SCALE, SPLIT = (
+    "skipped_step_never_happened",
+    "scale_is_invisible",
+    "splitting_is_invisible",
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,11 @@ class Framework:
     @property
     def version(self) -> str | None:
         """The version that is installed, None for none."""
-        return importlib.metadata.version(self.package) if importlib.util.find_spec(self.package) else None
+        return (
+            importlib.metadata.version(self.package)
+            if importlib.util.find_spec(self.package)
+            else None
+        )
 
     @property
     def make(self) -> Callable[[Any], Any]:
@@ -61,20 +69,23 @@ _SCHEDULE = (
     "the schedule goes on: https://github.com/Lightning-AI/pytorch-lightning/issues/5558; and "
     + _COUNTS.format("optimizer steps taken")
 )
-_CLIPPED = (
-    "self.clip_gradients clips what is still scaled: https://github.com/Lightning-AI/pytorch-lightning/issues/18089"
-)
+_CLIPPED = "self.clip_gradients clips what is still scaled: https://github.com/Lightning-AI/pytorch-lightning/issues/18089"
 _EXAMPLE = (
-    "its ImageNet example chooses params and opt_state by is_fin, but neither step nor batch_stats; no report was found"
+    "its ImageNet example chooses params and opt_state by is_fin, "
+    "but neither step nor batch_stats; no report was found"
 )
 FRAMEWORKS = {
     "torch": Framework("torch"),
     "accelerate": Framework("accelerate"),
     "accelerate, fused": Framework("accelerate", {SKIPPED: _FUSED}, "make_fused"),
-    "accelerate, two optimizers": Framework("accelerate", dict.fromkeys((SCALE, SPLIT), _TWO), "make_two"),
+    "accelerate, two optimizers": Framework(
+        "accelerate", dict.fromkeys((SCALE, SPLIT), _TWO), "make_two"
+    ),
     "lightning": Framework("lightning", {SKIPPED: _SCHEDULE}),
     "lightning, manual": Framework(
-        "lightning", {SCALE: _CLIPPED, SKIPPED: _COUNTS.format("optimizer steps taken")}, "make_manual"
+        "lightning",
+        {SCALE: _CLIPPED, SKIPPED: _COUNTS.format("optimizer steps taken")},
+        "make_manual",
     ),
     "transformers": Framework("transformers", {SKIPPED: _COUNTS.format("update steps completed")}),
     "transformers, fused": Framework("transformers", {SKIPPED: _FUSED}, "make_fused"),

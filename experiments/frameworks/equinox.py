@@ -34,7 +34,11 @@ def train_step(held: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[s
 def make(scale: LossScale) -> Loop:
     """Make a loop of a module that holds functions beside its arrays."""
     model = eqx.nn.MLP(3, 1, 4, 1, key=jax.random.key(0))
-    fresh = {"model": model, "opt": TX.init(eqx.filter(model, eqx.is_inexact_array)), "scale": scale}
+    fresh = {
+        "model": model,
+        "opt": TX.init(eqx.filter(model, eqx.is_inexact_array)),
+        "scale": scale,
+    }
 
     def save(held: dict[str, Any]) -> bytes:
         file = io.BytesIO()

@@ -49,9 +49,9 @@ def train_step(state: Any, batch: tiny.Batch) -> tuple[Any, dict[str, Array]]:
         predicted, changed = state.apply_fn(variables, batch[0], mutable=["batch_stats"])
         return ((predicted - batch[1]) ** 2).mean(), changed
 
-    dynamic_scale, is_fin, (loss, changed), grads = state.dynamic_scale.value_and_grad(loss_of, has_aux=True)(
-        state.params
-    )
+    dynamic_scale, is_fin, (loss, changed), grads = state.dynamic_scale.value_and_grad(
+        loss_of, has_aux=True
+    )(state.params)
     new = state.apply_gradients(grads=grads, batch_stats=changed["batch_stats"])
     choose = partial(jax.tree.map, partial(jnp.where, is_fin))
     new = new.replace(
@@ -90,9 +90,13 @@ def _apply(model: nnx.Module, optimizer: nnx.Optimizer[Any], grads: Any) -> None
 
 
 @nnx.jit
-def nnx_step(model: Any, optimizer: nnx.Optimizer[Any], scale: LossScale, batch: tiny.Batch) -> tuple[LossScale, Array]:
+def nnx_step(
+    model: Any, optimizer: nnx.Optimizer[Any], scale: LossScale, batch: tiny.Batch
+) -> tuple[LossScale, Array]:
     """Train on one batch; skip by not calling the optimizer."""
-    differentiate = scale.value_and_grad(lambda net: tiny.loss_of(net, batch), grad=nnx.value_and_grad)
+    differentiate = scale.value_and_grad(
+        lambda net: tiny.loss_of(net, batch), grad=nnx.value_and_grad
+    )
     scale, finite, loss, grads = differentiate(model)
     nnx.cond(finite, _apply, lambda *unchanged: None, model, optimizer, grads)
     return scale, loss

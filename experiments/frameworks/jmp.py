@@ -28,7 +28,9 @@ def train_step(held: dict[str, Any], batch: tiny.Batch) -> dict[str, Any]:
     grads = scale.unscale(grads)
     finite = jmp.all_finite(grads)
     updates, opt = TX.update(grads, held["opt"])
-    params, opt = jmp.select_tree(finite, (optax.apply_updates(params, updates), opt), (params, held["opt"]))
+    params, opt = jmp.select_tree(
+        finite, (optax.apply_updates(params, updates), opt), (params, held["opt"])
+    )
     return {"params": params, "opt": opt, "scale": scale.adjust(finite)}
 
 

@@ -11,7 +11,9 @@ from ampsim.testing import Loop
 from experiments.frameworks import tiny
 
 batches = tiny.batches()
-QUIET = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
+QUIET = dict.fromkeys(
+    ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+)
 
 
 class Float32(MixedPrecision):
@@ -25,7 +27,9 @@ def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) 
     """Return the loop of ``Trainer(**options).fit(module)``."""
     made = module.configure_optimizers()
     module.configure_optimizers = lambda: made
-    trainer = Trainer(accelerator="cpu", plugins=[Float32("16-mixed", "cpu", scaler)], **QUIET, **options)
+    trainer = Trainer(
+        accelerator="cpu", plugins=[Float32("16-mixed", "cpu", scaler)], **QUIET, **options
+    )
 
     def step(batch: Any) -> None:
         if module.automatic_optimization:
@@ -34,12 +38,21 @@ def loop(scaler: torch.amp.GradScaler, module: LightningModule, **options: Any) 
         trainer.fit(module, tiny.loader(tiny.parts(batch)))
 
     def save() -> tuple[int, dict[str, bytes]]:
-        return trainer.current_epoch, tiny.saved(lambda folder: trainer.save_checkpoint(folder / "last.ckpt"))
+        return trainer.current_epoch, tiny.saved(
+            lambda folder: trainer.save_checkpoint(folder / "last.ckpt")
+        )
 
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
-        trainer.fit_loop.max_epochs, files = checkpoint  # it loads, and then has no epoch left to train
+        trainer.fit_loop.max_epochs, files = (
+            checkpoint  # it loads, and then has no epoch left to train
+        )
         none = tiny.loader([])
-        tiny.loaded(files, lambda folder: trainer.fit(module, none, ckpt_path=folder / "last.ckpt", weights_only=False))
+        tiny.loaded(
+            files,
+            lambda folder: trainer.fit(
+                module, none, ckpt_path=folder / "last.ckpt", weights_only=False
+            ),
+        )
 
     state = {
         "module": module,

@@ -16,7 +16,10 @@ Batch = tuple[Any, Any]  # tensors or arrays: data (rows, 3) and target (rows, 1
 def batches(count: int = 4, rows: int = 8) -> list[Batch]:
     """Return batches of tensors that are drawn from a generator of their own."""
     draw = torch.Generator().manual_seed(7)
-    return [(torch.randn(rows, 3, generator=draw), torch.randn(rows, 1, generator=draw)) for _ in range(count)]
+    return [
+        (torch.randn(rows, 3, generator=draw), torch.randn(rows, 1, generator=draw))
+        for _ in range(count)
+    ]
 
 
 def arrays() -> list[Batch]:
@@ -30,7 +33,9 @@ def model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
-def adam(net: nn.Module, *, fused: bool = False) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.StepLR]:
+def adam(
+    net: nn.Module, *, fused: bool = False
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.StepLR]:
     """Return an optimizer of the model, and a schedule that changes its rate at each step."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
     return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)

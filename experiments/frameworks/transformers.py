@@ -38,10 +38,17 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
     def load(checkpoint: tuple[int, dict[str, bytes]]) -> None:
         nonlocal before
         before, files = checkpoint  # it loads, and trains no more
-        tiny.loaded(files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir()))))
+        tiny.loaded(
+            files, lambda folder: trainer.train(resume_from_checkpoint=str(next(folder.iterdir())))
+        )
 
     def logged() -> dict[str, float]:
-        return {name: each[name] for each in trainer.state.log_history for name in LOGGED if name in each}
+        return {
+            name: each[name]
+            for each in trainer.state.log_history
+            for name in LOGGED
+            if name in each
+        }
 
     state = {
         "model": trainer.model,
@@ -54,7 +61,10 @@ def loop(scaler: torch.amp.GradScaler, trainer: Trainer) -> Loop:
 
 def cut(batch: dict[str, Tensor], count: int) -> list[dict[str, Tensor]]:
     """Return a batch as a list of micro-batches."""
-    return [dict(zip(batch, part, strict=True)) for part in zip(*(t.chunk(count) for t in batch.values()), strict=True)]
+    return [
+        dict(zip(batch, part, strict=True))
+        for part in zip(*(t.chunk(count) for t in batch.values()), strict=True)
+    ]
 
 
 class Model(nn.Module):

@@ -23,7 +23,9 @@ class Size(NamedTuple):
     width: int  # of the residual stream; divisible by `heads`
 
 
-GPT2_SMALL = Size(vocabulary=50257, context=1024, layers=12, heads=12, width=768)  # 124 million parameters
+GPT2_SMALL = Size(
+    vocabulary=50257, context=1024, layers=12, heads=12, width=768
+)  # 124 million parameters
 
 
 class Block(nn.Module):
@@ -41,7 +43,9 @@ class Block(nn.Module):
     def attend(self, x: Tensor) -> Tensor:
         """Apply self-attention, (batch, tokens, width) to the same."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        y = scaled_dot_product_attention(q, k, v, is_causal=self.causal)  # (batch, heads, tokens, width / heads)
+        y = scaled_dot_product_attention(
+            q, k, v, is_causal=self.causal
+        )  # (batch, heads, tokens, width / heads)
         out: Tensor = self.mix(y.transpose(1, 2).flatten(2))
         return out
 
@@ -65,8 +69,12 @@ class GPT(nn.Module):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.dim() == 2:  # a matrix
-                into_stream = name.endswith(("mix.weight", "narrow.weight"))  # 2 a layer add up there
-                nn.init.normal_(parameter, std=0.02 / (2 * size.layers) ** 0.5 if into_stream else 0.02)
+                into_stream = name.endswith(
+                    ("mix.weight", "narrow.weight")
+                )  # 2 a layer add up there
+                nn.init.normal_(
+                    parameter, std=0.02 / (2 * size.layers) ** 0.5 if into_stream else 0.02
+                )
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Map (batch, tokens) int64 to logits (batch, tokens, vocabulary)."""

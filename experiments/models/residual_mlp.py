@@ -13,7 +13,8 @@ class ResidualMLP(nn.Module):
         super().__init__()
         self.enter = nn.Linear(inputs, width)
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)) for _ in range(blocks)
+            nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+            for _ in range(blocks)
         )
         self.leave = nn.Linear(width, classes)
 

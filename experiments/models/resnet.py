@@ -30,7 +30,9 @@ class Block(nn.Module):
         self.first = convolution(channels_in, channels_out, stride)
         self.second = convolution(channels_out, channels_out)
         same = stride == 1 and channels_in == channels_out
-        self.shortcut = nn.Identity() if same else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+        self.shortcut = (
+            nn.Identity() if same else nn.Conv2d(channels_in, channels_out, 1, stride, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, channels_in, h, w) to (batch, channels_out, h / stride, w / stride)."""

@@ -47,7 +47,9 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map (batch, colours, pixels, pixels) to the same."""
-        patches = pixel_unshuffle(images, self.size.patch)  # (batch, values of a patch, patches down, patches across)
+        patches = pixel_unshuffle(
+            images, self.size.patch
+        )  # (batch, values of a patch, patches down, patches across)
         x = self.patches(patches.flatten(2).transpose(1, 2)) + self.places
         for block in self.blocks:
             x = block(x)

@@ -25,7 +25,12 @@ from experiments.runner import device, products
 from experiments.runner.experiment import DATA
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-SHAPES = ((8, 16, 8), (64, 64, 64), (256, 384, 256), (512, 128, 1000))  # of products: rows, inner, columns
+SHAPES = (
+    (8, 16, 8),
+    (64, 64, 64),
+    (256, 384, 256),
+    (512, 128, 1000),
+)  # of products: rows, inner, columns
 SETTINGS = (*KERNELS, "ONEDNN_DEFAULT_FPMATH_MODE")
 KNOWN = DATA / "bits.jsonl"  # one line per processor and settings
 
@@ -57,7 +62,12 @@ def digests() -> dict[str, str]:
 def line(cpu: str = "") -> Record:
     """Return what `data/bits.jsonl` holds of a processor; an emulated one is to be named, as Linux names its host."""
     versions = {"torch": torch.__version__, "numpy": np.__version__}
-    return {"cpu": cpu or device.cpu_name(), "settings": settings(), "versions": versions, "bits": digests()}
+    return {
+        "cpu": cpu or device.cpu_name(),
+        "settings": settings(),
+        "versions": versions,
+        "bits": digests(),
+    }
 
 
 def compare(here: Mapping[str, str], known: Path = KNOWN) -> list[str]:
@@ -67,9 +77,13 @@ def compare(here: Mapping[str, str], known: Path = KNOWN) -> list[str]:
         row = records.decode(text)
         names = sorted(here.keys() & row["bits"].keys())
         other = [name for name in names if here[name] != row["bits"][name]]
-        chosen = " ".join(f"{name}={value}" for name, value in row["settings"].items()) or "no settings"
+        chosen = (
+            " ".join(f"{name}={value}" for name, value in row["settings"].items()) or "no settings"
+        )
         unlike = f"; not {', '.join(other)}" if other else ""
-        said.append(f"{len(names) - len(other)} of {len(names)} as on {row['cpu']} with {chosen}{unlike}")
+        said.append(
+            f"{len(names) - len(other)} of {len(names)} as on {row['cpu']} with {chosen}{unlike}"
+        )
     return said
 
 
@@ -85,7 +99,10 @@ def _operations(dtype: torch.dtype) -> dict[str, Callable[[], tuple[Tensor, ...]
     return {
         "draw": lambda: (draw(1000),),
         **{f"matmul {m}x{k}x{n}": functools.partial(_product, draw, m, k, n) for m, k, n in SHAPES},
-        **{f"matmul of a transpose {m}x{k}x{n}": functools.partial(_transposed, draw, m, k, n) for m, k, n in SHAPES},
+        **{
+            f"matmul of a transpose {m}x{k}x{n}": functools.partial(_transposed, draw, m, k, n)
+            for m, k, n in SHAPES
+        },
         "bmm": lambda: (torch.bmm(draw(4, 32, 48), draw(4, 48, 32)),),
         "linear with bias": lambda: (functional.linear(draw(32, 64), draw(48, 64), draw(48)),),
         "exp": lambda: (x.exp(),),
@@ -135,12 +152,20 @@ def _after_five_steps() -> Tensor:
 
 def _of_numpy() -> dict[str, str]:
     x = np.abs(np.random.default_rng(0).standard_normal((64, 257))) + 0.1
-    found = {"draw": x, "exp": np.exp(x), "log2": np.log2(x), "sum": x.sum(axis=0), "matmul": x @ x.T}
+    found = {
+        "draw": x,
+        "exp": np.exp(x),
+        "log2": np.log2(x),
+        "sum": x.sum(axis=0),
+        "matmul": x @ x.T,
+    }
     return {f"numpy {name}": _sha(array.tobytes()) for name, array in found.items()}
 
 
 def _digest(*tensors: Tensor) -> str:
-    parts = (t.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() for t in tensors)
+    parts = (
+        t.detach().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() for t in tensors
+    )
     return _sha(b"".join(parts))
 
 

@@ -20,7 +20,9 @@ from experiments.runner.progress import Bar
 
 KEPT = "what is finished is kept, and the same command goes on from there"
 STYLE = (tyro.conf.FlagCreatePairsOff,)
-INLINE = tyro.conf.arg(name="")  # its fields are options of the command; those within a field keep its name
+INLINE = tyro.conf.arg(
+    name=""
+)  # its fields are options of the command; those within a field keep its name
 
 
 def main(stem: str, argv: Sequence[str] | None = None) -> int:
@@ -35,7 +37,9 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     return run_command(stem, command)
 
 
-def attempt(stem: str, argv: Sequence[str], workers: pool.Workers, bar: Bar, *, show: bool = False) -> Outcome:
+def attempt(
+    stem: str, argv: Sequence[str], workers: pool.Workers, bar: Bar, *, show: bool = False
+) -> Outcome:
     """Run one experiment; an error becomes its message and an exit status."""
     try:
         with pool.kernels(own=not Experiment(stem).repeats):
@@ -50,7 +54,11 @@ def attempt(stem: str, argv: Sequence[str], workers: pool.Workers, bar: Bar, *, 
 
 def refuse(name: str, error: Exception) -> int:
     """Say why a command ends early, and return its exit status."""
-    cure = f": expected data and output that can be written; {KEPT}" if isinstance(error, OSError) else ""
+    cure = (
+        f": expected data and output that can be written; {KEPT}"
+        if isinstance(error, OSError)
+        else ""
+    )
     print(f"{name}: error: {error}{cure}", file=sys.stderr)
     return 2 if isinstance(error, UsageError | BusyError) else 1
 
@@ -61,7 +69,9 @@ def print_table(run: Run) -> None:
         origin, rows = records.read(run.path)
         table = run.experiment.module.table(rows)
         width = max(120, Console().width)
-        Console(width=width, highlight=False, soft_wrap=isinstance(table, str)).print(table, markup=False)
+        Console(width=width, highlight=False, soft_wrap=isinstance(table, str)).print(
+            table, markup=False
+        )
         print(f"{run.stem}: measured on {origin['device']['name']}")
 
 
@@ -84,11 +94,17 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     ]
     command = dataclasses.make_dataclass("Command", fields, frozen=True)
     parsed: Any = tyro.cli(
-        command, args=list(argv), prog=f"python -m experiments.{stem}", description=module.__doc__, config=STYLE
+        command,
+        args=list(argv),
+        prog=f"python -m experiments.{stem}",
+        description=module.__doc__,
+        config=STYLE,
     )
     options, config = parsed.options, parsed.config
     settings.check(config)
-    allowed = sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices  # smoke tries the code
+    allowed = (
+        sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices
+    )  # smoke tries the code
     options.ask(device.require, options.device, allowed)
     require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)

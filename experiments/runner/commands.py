@@ -63,7 +63,10 @@ def main(argv: Sequence[str]) -> int:
 def reproduction(name: str, options: Sequence[str]) -> int:
     """Compare, adopt or judge the data of a folder, which is that of a reproduction where none is named."""
     if options and (options[0] != "--data" or len(options) != 2):
-        print(f"experiments: error: {' '.join(options)!r}: expected {name} [--data DIR]", file=sys.stderr)
+        print(
+            f"experiments: error: {' '.join(options)!r}: expected {name} [--data DIR]",
+            file=sys.stderr,
+        )
         return 2
     folder = Path(options[1]) if options else reproduced.folder()
     console = Console(width=max(120, Console().width), highlight=False)
@@ -89,7 +92,10 @@ def compare_bits(options: Sequence[str]) -> int:
     if options[:1] == ["--json"] and len(options) < 3:
         print(records.encode(bits.line(*options[1:])))
     elif options:
-        print(f"experiments: error: {' '.join(options)!r}: expected bits [--json [NAME]]", file=sys.stderr)
+        print(
+            f"experiments: error: {' '.join(options)!r}: expected bits [--json [NAME]]",
+            file=sys.stderr,
+        )
         return 2
     else:
         print("\n".join(bits.compare(bits.digests())))

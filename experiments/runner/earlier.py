@@ -40,7 +40,9 @@ class Earlier:
         by one without.
         """
         then, now = self.origin.get("versions", {}), origin["versions"]
-        packages = then.keys() & now.keys() - {"python"}  # any Python may give the same; so may an unused package
+        packages = then.keys() & now.keys() - {
+            "python"
+        }  # any Python may give the same; so may an unused package
         return (
             records.encode(self.rows) == records.encode(rows)
             and all(then[name] == now[name] for name in packages)
@@ -49,7 +51,9 @@ class Earlier:
         )
 
 
-def earlier(path: Path, config: Record, inputs: Mapping[str, str], *, replaced: bool = True) -> Earlier | None:
+def earlier(
+    path: Path, config: Record, inputs: Mapping[str, str], *, replaced: bool = True
+) -> Earlier | None:
     """Return what a file holds, if there is one and it answers the same question.
 
     Raises:

@@ -30,7 +30,9 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
     try:
         options = tyro.cli(Options, args=list(argv), prog="python -m experiments all", config=STYLE)
         reasons = {stem: why_not(Experiment(stem), options.device) for stem in named or stems()}
-        expected = {stem: seconds(Experiment(stem), options) for stem in reasons if not reasons[stem]}
+        expected = {
+            stem: seconds(Experiment(stem), options) for stem in reasons if not reasons[stem]
+        }
     except UsageError as error:
         return refuse("experiments", error)
     print(announcement(reasons, expected, options.processes))
@@ -48,7 +50,9 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
                 break
     Console(width=max(120, Console().width), highlight=False).print(table, markup=False)
     written = [stem for stem, outcome in ended.items() if outcome.written]
-    print(f"{len(ended) - len(written)} data files stay as they were; written: {', '.join(written) or 'none'}")
+    print(
+        f"{len(ended) - len(written)} data files stay as they were; written: {', '.join(written) or 'none'}"
+    )
     return max((outcome.status for outcome in ended.values()), default=0)
 
 
@@ -79,7 +83,9 @@ def announcement(reasons: Mapping[str, str], expected: Mapping[str, float], proc
         f"{len(expected)} experiments with {processes} worker processes, about {minutes:.0f} minutes where the "
         f"committed data was made{f'; {reused} are up to date' if reused else ''}. Ctrl-C keeps what is done."
     ]
-    return "\n".join([*lines, *(f"left out: {stem}, {reason}" for stem, reason in reasons.items() if reason)])
+    return "\n".join(
+        [*lines, *(f"left out: {stem}, {reason}" for stem, reason in reasons.items() if reason)]
+    )
 
 
 def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar) -> Outcome:

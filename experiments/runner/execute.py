@@ -50,7 +50,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"jobs={self.jobs}: expected at least 1; leave --jobs out for the default")
+            raise UsageError(
+                f"jobs={self.jobs}: expected at least 1; leave --jobs out for the default"
+            )
         if self.on is not None:
             on_ray.check(self.on)
 
@@ -63,7 +65,9 @@ class Options:
     @property
     def processes(self) -> int:
         """Worker processes: one step is one thread, so two fill the two cores of a small machine."""
-        return self.jobs or (min(2, os.cpu_count() or 1) if self.device == "cpu" and not self.smoke else 1)
+        return self.jobs or (
+            min(2, os.cpu_count() or 1) if self.device == "cpu" and not self.smoke else 1
+        )
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,10 @@ def fill(
     bar: Progress,
 ) -> Outcome:
     """Run what the journal does not hold, and write the file."""
-    start, journal = time.monotonic(), records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
+    start, journal = (
+        time.monotonic(),
+        records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY}),
+    )
     for part, difference in journal.others().items():
         print(f"{run.stem}: unfinished run of other settings kept in {part}: {difference}")
     if journal.done:
@@ -134,12 +141,17 @@ def fill(
     try:
         perform(run, units, origin, journal, workers, bar)
     except KeyboardInterrupt:
-        print(f"\n{run.stem}: stopped; {len(journal.done)} of {len(units)} units are kept in {journal.part}")
+        print(
+            f"\n{run.stem}: stopped; {len(journal.done)} of {len(units)} units are kept in {journal.part}"
+        )
         print(f"{run.stem}: the same command goes on from there")
         return Outcome(130, "stopped")
     done = [journal.done[unit.key] for unit in units]
     rows = [value["record"] for value in done]
-    origin |= {"date": provenance.now(), "unit_seconds": math.fsum(value["seconds"] for value in done)}
+    origin |= {
+        "date": provenance.now(),
+        "unit_seconds": math.fsum(value["seconds"] for value in done),
+    }
     written = earlier.write(run.path, origin, rows, before if run.reference == run.path else None)
     journal.part.unlink()
     text = before.compare(rows) if before else "made for the first time"
@@ -150,7 +162,12 @@ def fill(
 
 
 def perform(
-    run: Run, units: Sequence[Unit], origin: Record, journal: records.Journal, workers: pool.Workers, bar: Progress
+    run: Run,
+    units: Sequence[Unit],
+    origin: Record,
+    journal: records.Journal,
+    workers: pool.Workers,
+    bar: Progress,
 ) -> None:
     """Run the missing units; each is on the disk before the next result is looked at.
 

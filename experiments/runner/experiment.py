@@ -125,7 +125,9 @@ class Experiment:
     def measures_time(self) -> bool:
         """Whether it reads a clock: it imports `time`, or what is below `experiments.timing`."""
         nodes = list(ast.walk(self.tree))
-        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names = [
+            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
+        ]
         names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
         return any(name == "time" or name.startswith("experiments.timing") for name in names)
 
@@ -133,7 +135,11 @@ class Experiment:
     def missing_packages(self) -> list[str]:
         """The packages that it needs and that are not installed."""
         required: tuple[str, ...] = ()
-        return [name for name in self.constant("REQUIRES", required) if importlib.util.find_spec(name) is None]
+        return [
+            name
+            for name in self.constant("REQUIRES", required)
+            if importlib.util.find_spec(name) is None
+        ]
 
     @property
     def module(self) -> Any:
@@ -152,7 +158,9 @@ class Experiment:
     def require_packages(self) -> None:
         """Refuse an experiment whose packages are not installed."""
         if missing := self.missing_packages:
-            raise UsageError(f"{self.stem} needs {' and '.join(missing)}: expected it to be installed; {CURE}")
+            raise UsageError(
+                f"{self.stem} needs {' and '.join(missing)}: expected it to be installed; {CURE}"
+            )
 
 
 def stems() -> list[str]:

@@ -43,12 +43,18 @@ def unfolded(images: Floats, geometry: Geometry) -> Floats:
     columns = np.zeros((channels, kernel, kernel, side, side, batch), np.float32)
     for down in range(kernel):
         for across in range(kernel):
-            (rows, from_rows), (places, from_places) = seen(down, geometry, high), seen(across, geometry, wide)
+            (rows, from_rows), (places, from_places) = (
+                seen(down, geometry, high),
+                seen(across, geometry, wide),
+            )
             columns[:, down, across, rows, places] = images[:, from_rows, from_places]
     return columns
 
 
-@njit("void(float32[:, :, :, :, :, ::1], UniTuple(int64, 4), float32[:, :, :, ::1], boolean)", cache=True)
+@njit(
+    "void(float32[:, :, :, :, :, ::1], UniTuple(int64, 4), float32[:, :, :, ::1], boolean)",
+    cache=True,
+)
 def fold(columns: Floats, geometry: Geometry, images: Floats, brain: bool) -> None:
     """Add to each pixel what `unfolded` made of it, rounding each of them and each sum to 16 bits."""
     kernel, stride, padding, side = geometry
@@ -71,7 +77,11 @@ def add_rounded(total: Floats, more: Floats, brain: bool) -> None:
     """Add, and round each sum to 16 bits."""
     for i in range(len(total)):
         for j in range(total.shape[1]):
-            total[i, j] = brain_rounded(total[i, j] + more[i, j]) if brain else half_rounded(total[i, j] + more[i, j])
+            total[i, j] = (
+                brain_rounded(total[i, j] + more[i, j])
+                if brain
+                else half_rounded(total[i, j] + more[i, j])
+            )
 
 
 def batch_last(x: Floats) -> Floats:
@@ -101,7 +111,9 @@ def convolve_back(
     of_images, of_weight = out
     columns = unfolded(x, geometry)
     total, one = np.zeros_like(w), np.empty_like(w)
-    for pixels, column in zip(g, np.ascontiguousarray(columns.reshape(w.shape[1], -1, len(g)).T), strict=True):
+    for pixels, column in zip(
+        g, np.ascontiguousarray(columns.reshape(w.shape[1], -1, len(g)).T), strict=True
+    ):
         dots(pixels, column, one)
         add_rounded(total, one, brain)
     rounded(total, of_weight, brain)

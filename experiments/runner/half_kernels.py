@@ -34,7 +34,9 @@ def _as(kind: Any, source: Any, convert: Callable[[Any, Any], Any]) -> Any:
 
 HALF, FLOAT = ir.HalfType(), ir.FloatType()
 half_to_float = _as(types.float32, types.uint16, lambda do, x: do.fpext(do.bitcast(x, HALF), FLOAT))
-float_to_half = _as(types.uint16, types.float32, lambda do, x: do.bitcast(do.fptrunc(x, HALF), ir.IntType(16)))
+float_to_half = _as(
+    types.uint16, types.float32, lambda do, x: do.bitcast(do.fptrunc(x, HALF), ir.IntType(16))
+)
 float_of_bits = _as(types.float32, types.uint32, lambda do, x: do.bitcast(x, FLOAT))
 bits_of_float = _as(types.uint32, types.float32, lambda do, x: do.bitcast(x, ir.IntType(32)))
 BITS = types.CPointer(types.uint16)  # type: ignore[no-untyped-call]
@@ -99,11 +101,15 @@ def add(a: Floats, b: Floats, sums: Floats) -> None:
     lanes, m, n = sums.shape
     k = a.shape[1]
     whole = k - k % (4 * lanes)
-    for i in range(0, m, 2):  # two rows at a time: what b has is read once for both; an odd last one is both
+    for i in range(
+        0, m, 2
+    ):  # two rows at a time: what b has is read once for both; an odd last one is both
         last = min(i + 1, m - 1)
         for lane in range(lanes):
             row, below = sums[lane, i], sums[lane, last]
-            for start in range(lane, whole, 4 * lanes):  # four at a time, so that a sum stays in its register
+            for start in range(
+                lane, whole, 4 * lanes
+            ):  # four at a time, so that a sum stays in its register
                 one, two, three = start + lanes, start + 2 * lanes, start + 3 * lanes
                 x0, x1, x2, x3 = a[i, start], a[i, one], a[i, two], a[i, three]
                 y0, y1, y2, y3 = a[last, start], a[last, one], a[last, two], a[last, three]
@@ -175,8 +181,18 @@ def eighths_of_64(x: Floats, b: Floats, left: int, right: int, sums: Floats) -> 
         s = sums[i]
         x0, x1, x2, x3 = x[i], x[i + 8], x[i + 16], x[i + 24]
         x4, x5, x6, x7 = x[i + 32], x[i + 40], x[i + 48], x[i + 56]
-        b0, b1, b2, b3 = b[i, left:right], b[i + 8, left:right], b[i + 16, left:right], b[i + 24, left:right]
-        b4, b5, b6, b7 = b[i + 32, left:right], b[i + 40, left:right], b[i + 48, left:right], b[i + 56, left:right]
+        b0, b1, b2, b3 = (
+            b[i, left:right],
+            b[i + 8, left:right],
+            b[i + 16, left:right],
+            b[i + 24, left:right],
+        )
+        b4, b5, b6, b7 = (
+            b[i + 32, left:right],
+            b[i + 40, left:right],
+            b[i + 48, left:right],
+            b[i + 56, left:right],
+        )
         for j in range(right - left):
             even = (x0 * b0[j] + x4 * b4[j]) + (x2 * b2[j] + x6 * b6[j])
             s[j] = even + ((x1 * b1[j] + x5 * b5[j]) + (x3 * b3[j] + x7 * b7[j]))
@@ -185,9 +201,22 @@ def eighths_of_64(x: Floats, b: Floats, left: int, right: int, sums: Floats) -> 
 @njit(cache=True)
 def eight(sums: Floats, row: Floats) -> None:
     """Add eight sums of each column, the halves first, to `row`; a sum of nothing but -0 is 0."""
-    s0, s1, s2, s3, s4, s5, s6, s7 = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7]
+    s0, s1, s2, s3, s4, s5, s6, s7 = (
+        sums[0],
+        sums[1],
+        sums[2],
+        sums[3],
+        sums[4],
+        sums[5],
+        sums[6],
+        sums[7],
+    )
     for j in range(len(row)):
-        row[j] += ((s0[j] + s4[j]) + (s2[j] + s6[j])) + ((s1[j] + s5[j]) + (s3[j] + s7[j])) + np.float32(0)
+        row[j] += (
+            ((s0[j] + s4[j]) + (s2[j] + s6[j]))
+            + ((s1[j] + s5[j]) + (s3[j] + s7[j]))
+            + np.float32(0)
+        )
 
 
 @njit("void(float32[:, ::1], float32[:, ::1], float32[:, ::1])", cache=True)
@@ -228,7 +257,9 @@ def settle(x: Floats, bias: int, out: int, brain: bool) -> None:
     rounded(x, carray(bits_at(out), x.shape), brain)
 
 
-def product(a: int, b: int, bias: int, out: int, shape: tuple[int, int, int], order: int, brain: bool) -> None:
+def product(
+    a: int, b: int, bias: int, out: int, shape: tuple[int, int, int], order: int, brain: bool
+) -> None:
     """Set (m, n) to a product in one of the orders, plus `bias` unless it is 0; a transposed operand comes back.
 
     Each comes as the address of its bits: to make an array of a tensor takes as long as a small product. The parts are

@@ -18,23 +18,36 @@ from experiments.runner.experiment import UsageError
 
 TRIES = 3  # runs of a unit whose workers die
 CONNECT = 10.0  # s until a host is taken to be out of reach
-LEFT_OUT = ["/.git", "/.venv", "/experiments/data", "/figures", "/paper", "/tests"]  # what no unit reads
+LEFT_OUT = [
+    "/.git",
+    "/.venv",
+    "/experiments/data",
+    "/figures",
+    "/paper",
+    "/tests",
+]  # what no unit reads
 T = TypeVar("T")
 
 
 def check(on: str) -> None:
     """Refuse a place that is none, and any without Ray."""
     if not re.fullmatch(r"ray|auto|(ray://)?[^/:]+:\d+", on):
-        raise UsageError(f"on={on}: expected ray, auto or ray://HOST:PORT; pass --on ray for a cluster on this machine")
+        raise UsageError(
+            f"on={on}: expected ray, auto or ray://HOST:PORT; pass --on ray for a cluster on this machine"
+        )
     if importlib.util.find_spec("ray") is None:
-        raise UsageError(f"on={on}: expected Ray to be installed; pip install -c constraints.txt 'ampsim[ray]'")
+        raise UsageError(
+            f"on={on}: expected Ray to be installed; pip install -c constraints.txt 'ampsim[ray]'"
+        )
 
 
 def ask(on: str, processes: int, device: str, question: Callable[[], T]) -> T:
     """Return what a function says on a node that has the device."""
     ray = _connect(on, processes)
     if device == "cuda" and not ray.cluster_resources().get("GPU"):
-        raise UsageError(f"device=cuda: expected a GPU in the cluster, on={on} has none; pass --device cpu")
+        raise UsageError(
+            f"device=cuda: expected a GPU in the cluster, on={on} has none; pass --device cpu"
+        )
     asked = ray.remote(**_needs(device), max_retries=TRIES - 1)(_answer)
     try:
         answer: T = ray.get(asked.remote(question))
@@ -47,7 +60,9 @@ def _answer(question: Callable[[], T]) -> T:
     return question()
 
 
-def run(on: str, jobs: Sequence[pool.Job], machine: Mapping[str, object], *, repeats: bool) -> Iterator[pool.Ended]:
+def run(
+    on: str, jobs: Sequence[pool.Job], machine: Mapping[str, object], *, repeats: bool
+) -> Iterator[pool.Ended]:
     """Yield each unit as it ends, in any order.
 
     Args:
@@ -63,7 +78,9 @@ def run(on: str, jobs: Sequence[pool.Job], machine: Mapping[str, object], *, rep
     wanted = {name: machine[name] for name in provenance.OF_MACHINE}
     under_way: dict[Any, pool.Job] = {}  # by what Ray calls its result
     for job in jobs:
-        remote = ray.remote(**_needs(job.device), max_retries=TRIES - 1, max_calls=0 if repeats else 1)
+        remote = ray.remote(
+            **_needs(job.device), max_retries=TRIES - 1, max_calls=0 if repeats else 1
+        )
         under_way[remote(_work).remote(job, wanted)] = job
     try:
         while under_way:
@@ -91,7 +108,10 @@ def _work(job: pool.Job, wanted: Mapping[str, object]) -> pool.Ended:
     here = {name: here[name] for name in wanted}
     if here != wanted:
         what = records.difference(wanted, here)
-        return pool.Failed(job.unit, f"a node unlike the first: {what}; expected nodes of one kind and installation")
+        return pool.Failed(
+            job.unit,
+            f"a node unlike the first: {what}; expected nodes of one kind and installation",
+        )
     return pool.run(job, lambda unit, steps: None)
 
 
@@ -111,12 +131,19 @@ def _connect(on: str, processes: int) -> Any:
     if ray.is_initialized():
         return ray
     address = os.environ.get("RAY_ADDRESS", "local") if on == "ray" else on
-    local: dict[str, Any] = {"num_cpus": processes, "include_dashboard": False} if address == "local" else {}
-    settings = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "AMPSIM_KERNELS")}
+    local: dict[str, Any] = (
+        {"num_cpus": processes, "include_dashboard": False} if address == "local" else {}
+    )
+    settings = {
+        name: os.environ[name]
+        for name in ("OMP_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG", "AMPSIM_KERNELS")
+    }
     code = {"working_dir": str(provenance.ROOT), "excludes": LEFT_OUT, "env_vars": settings}
     try:
         _reach(address)
-        ray.init(address, runtime_env=code, log_to_driver=False, logging_level=logging.ERROR, **local)
+        ray.init(
+            address, runtime_env=code, log_to_driver=False, logging_level=logging.ERROR, **local
+        )
     except (OSError, RuntimeError) as error:
         why = str(error).partition("\n")[0]
         raise UsageError(

@@ -101,7 +101,11 @@ def _reason(error: Exception) -> str:
     """Return what an exception says, in one line; torch's OutOfMemoryError is a RuntimeError with many."""
     first = str(error).partition("\n")[0]
     no_room = isinstance(error, MemoryError) or "out of memory" in first.lower()
-    cure = "; expected enough memory: pass --jobs 1, or a smaller batch with --out FILE" if no_room else ""
+    cure = (
+        "; expected enough memory: pass --jobs 1, or a smaller batch with --out FILE"
+        if no_room
+        else ""
+    )
     return f"{type(error).__name__}: {first}{cure}"
 
 
@@ -115,7 +119,9 @@ class Worker:
     @classmethod
     def start(cls) -> Self:
         """Return a new one."""
-        context = get_context("spawn")  # fork would copy torch's thread pool in whatever state it is
+        context = get_context(
+            "spawn"
+        )  # fork would copy torch's thread pool in whatever state it is
         ours, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), daemon=True)
         process.start()
@@ -134,7 +140,11 @@ class Worker:
         except EOFError:
             self.process.join()
             code = self.process.exitcode
-            cure = "; killed, often for lack of memory: pass --jobs 1" if code == -signal.SIGKILL else ""
+            cure = (
+                "; killed, often for lack of memory: pass --jobs 1"
+                if code == -signal.SIGKILL
+                else ""
+            )
             return Failed(unit, f"its process ended with exit code {code}{cure}")
 
 
@@ -222,7 +232,9 @@ def kernels(*, own: bool) -> Iterator[None]:
 
 def _work(pipe: Connection) -> None:
     """Receive jobs and send steps and results until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the whole group; the parent decides
     try:
         while True:
             asked = pipe.recv()

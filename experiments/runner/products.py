@@ -21,7 +21,11 @@ from torch import Tensor
 from experiments import KERNELS
 
 LANES, IN_TURN, DOTS = 4, 1, 0  # the orders of `half_kernels`, which takes half a second to import
-WORTH = {LANES: 1 << 12, IN_TURN: 1 << 12, DOTS: 1 << 14}  # multiplications below which torch is done before
+WORTH = {
+    LANES: 1 << 12,
+    IN_TURN: 1 << 12,
+    DOTS: 1 << 14,
+}  # multiplications below which torch is done before
 NARROW = 16  # columns below which torch is faster where the second operand is transposed
 
 
@@ -42,10 +46,18 @@ def install() -> Any:
         "_slow_conv2d_backward.output_mask": convolution_backward,
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Warning only once for all operators")  # torch says that it is replaced
+        warnings.filterwarnings(
+            "ignore", "Warning only once for all operators"
+        )  # torch says that it is replaced
         for name, function in ours.items():
             theirs = torch.library.get_kernel(f"aten::{name}", "CPU")
-            library.impl(name, functools.partial(function, theirs), "CPU", with_keyset=True, allow_override=True)
+            library.impl(
+                name,
+                functools.partial(function, theirs),
+                "CPU",
+                with_keyset=True,
+                allow_override=True,
+            )
     return library
 
 
@@ -59,7 +71,14 @@ def product(torches: Any, keys: torch.DispatchKeySet, a: Tensor, b: Tensor) -> T
 
 
 def product_and_sum(
-    torches: Any, keys: torch.DispatchKeySet, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+    torches: Any,
+    keys: torch.DispatchKeySet,
+    bias: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
 ) -> Tensor:
     """Return a times b, plus a bias per column; all else is torch's."""
     order = order_of(a, b) if bias.dtype is a.dtype and beta == alpha == 1 else None
@@ -73,7 +92,9 @@ def multiplied(a: Tensor, b: Tensor, bias: int, order: int) -> Tensor:
     """Return a times b plus what is at the address `bias`, unless that is 0, added up in one of the orders."""
     (m, k), n, dtype = a.shape, b.shape[1], a.dtype
     out = torch.empty(m, n, dtype=dtype)
-    kernels().product(a.data_ptr(), b.data_ptr(), bias, out.data_ptr(), (m, k, n), order, dtype is torch.bfloat16)
+    kernels().product(
+        a.data_ptr(), b.data_ptr(), bias, out.data_ptr(), (m, k, n), order, dtype is torch.bfloat16
+    )
     return out
 
 
@@ -106,9 +127,13 @@ def bits(x: Tensor) -> NDArray[np.uint16]:
 Pair = Sequence[int]
 
 
-def geometry_of(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> tuple[int, int, int, int] | None:
+def geometry_of(
+    x: Tensor, weight: Tensor, stride: Pair, padding: Pair
+) -> tuple[int, int, int, int] | None:
     """Return kernel, stride, padding and side of what comes out of a convolution; None where it is left to torch."""
-    square = x.shape[2] == x.shape[3] and weight.shape[2] == weight.shape[3] and stride[0] == stride[1]
+    square = (
+        x.shape[2] == x.shape[3] and weight.shape[2] == weight.shape[3] and stride[0] == stride[1]
+    )
     if x.dtype not in (torch.float16, torch.bfloat16) or not square or padding[0] != padding[1]:
         return None
     side = (x.shape[2] + 2 * padding[0] - weight.shape[2]) // stride[0] + 1
@@ -146,7 +171,11 @@ def convolution_backward(
 
     back = torch.empty_like(x if of_x else x[:0], memory_format=torch.contiguous_format)
     to_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
-    args = bits(given.contiguous().flatten(2)), bits(x.contiguous()), bits(weight.contiguous().flatten(1))
+    args = (
+        bits(given.contiguous().flatten(2)),
+        bits(x.contiguous()),
+        bits(weight.contiguous().flatten(1)),
+    )
     out = bits(back), bits(to_weight.flatten(1))
     half_convolutions.convolve_back(*args, geometry, out, x.dtype == torch.bfloat16)
     return back if of_x else None, to_weight, None

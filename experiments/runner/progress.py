@@ -16,7 +16,11 @@ class Bar:
         self.total = total
         self.console = Console()
         self.start = self.last = time.monotonic()
-        columns = (TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn(), TextColumn("done, left:"))
+        columns = (
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("done, left:"),
+        )
         # Experiments differ in how well their time was foreseen, so the speed is an average over 600 s.
         self.progress = Progress(
             BarColumn(), *columns, TimeRemainingColumn(), TextColumn("{task.description}"),
@@ -54,12 +58,17 @@ class Bar:
     def _show(self) -> None:
         """Move the bar; print a plain line after a while, and when all units of an experiment are done."""
         share = (self.done + sum(self.under_way.values()) / self.steps) / self.units
-        done, text = self.before + share * self.seconds, f"{self.stem}: {self.done} of {self.units} units"
+        done, text = (
+            self.before + share * self.seconds,
+            f"{self.stem}: {self.done} of {self.units} units",
+        )
         self.progress.start()  # at the first news, so that no bar stands over a refusal
         self.progress.update(self.task, completed=done, description=text)
         now = time.monotonic()
         if not self.console.is_terminal and (self.done == self.units or now - self.last >= QUIET):
             self.last, spent = now, now - self.start
-            known = self.total / 100 <= done < self.total  # from less, the time left would be a guess
+            known = (
+                self.total / 100 <= done < self.total
+            )  # from less, the time left would be a guess
             left = f", {spent * (self.total / done - 1):.0f} s left" if known else ""
             print(f"{text}; {100 * done / self.total:.0f} %, {spent:.0f} s{left}", flush=True)

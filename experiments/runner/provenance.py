@@ -23,7 +23,9 @@ OF_MACHINE = ("versions", "device", "threads")
 IDENTITY = ("config", "inputs_sha256", "source_sha256", *OF_MACHINE)
 
 
-def collect(stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], machine: Record) -> Record:
+def collect(
+    stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], machine: Record
+) -> Record:
     """Return what is known before the run starts, where `machine` is what the function of that name said."""
     made_at = commit()
     changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
@@ -104,10 +106,18 @@ def essence(node: object) -> str:
     Not `ast.dump` or `ast.unparse`, which differ between versions of Python: what is empty is left out here.
     """
     if isinstance(node, list):
-        kept = (item for item in node if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)))
+        kept = (
+            item
+            for item in node
+            if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))
+        )
         return f"[{' '.join(map(essence, kept))}]"
     if isinstance(node, ast.AST):
-        fields = [(name, value) for name, value in ast.iter_fields(node) if value is not None and value != []]
+        fields = [
+            (name, value)
+            for name, value in ast.iter_fields(node)
+            if value is not None and value != []
+        ]
         return f"({type(node).__name__}{''.join(f' {name}={essence(value)}' for name, value in fields)})"
     return ascii(node)
 
@@ -140,8 +150,12 @@ def why_stale(stem: str, origin: Mapping[str, object]) -> str | None:
     experiment = Experiment(stem)
     if origin["source_sha256"] != source_sha256(stem):
         return "its source has changed since"
-    if experiment.missing_packages:  # it cannot be imported; a change of its settings is a change of source
+    if (
+        experiment.missing_packages
+    ):  # it cannot be imported; a change of its settings is a change of source
         return None
     if origin["config"] != experiment.module.Config().plain():
         return "it was made with other settings"
-    return "its inputs have changed since" if origin["inputs_sha256"] != experiment.inputs() else None
+    return (
+        "its inputs have changed since" if origin["inputs_sha256"] != experiment.inputs() else None
+    )

@@ -52,21 +52,32 @@ def compare(folder: Path) -> Iterator[Comparison]:
 def _files(folder: Path) -> list[Path]:
     """Return the data files of experiments; no journals."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: expected a folder of data files; `make reproduce` makes build/here/data/cpu")
+        raise UsageError(
+            f"{folder}: expected a folder of data files; `make reproduce` makes build/here/data/cpu"
+        )
     return [path for path in sorted(folder.glob("*.jsonl")) if path.stem in stems()]
 
 
 def table(folder: Path) -> Table:
     """Return the comparison as a table, with the sum in its caption."""
     found = list(compare(folder))
-    shown = Table("experiment", "records", "equal to the last bit", "", "committed data made on", title="Records")
+    shown = Table(
+        "experiment",
+        "records",
+        "equal to the last bit",
+        "",
+        "committed data made on",
+        title="Records",
+    )
     for column in (1, 2):
         shown.columns[column].justify = "right"
     for row in found:
         shown.add_row(row.stem, str(row.total), str(row.equal), row.verdict, row.committed)
     asked = [row for row in found if row.repeats and row.committed]
     equal = sum(row.equal == row.total for row in asked)
-    shown.caption = f"{equal} of the {len(asked)} files that can be compared are equal, record by record"
+    shown.caption = (
+        f"{equal} of the {len(asked)} files that can be compared are equal, record by record"
+    )
     return shown
 
 

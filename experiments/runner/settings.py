@@ -25,8 +25,12 @@ COUNT = Expected("a whole number of at least 1", lambda value, _: value >= 1)
 POSITIVE = Expected("a finite number above 0", lambda value, _: 0 < value < math.inf)
 FROM_0 = Expected("a finite number from 0", lambda value, _: 0 <= value < math.inf)
 SHARE = Expected("a share from 0 to 1", lambda value, _: 0 <= value <= 1)
-BEFORE_THE_END = Expected("a step from 0 and below steps", lambda value, config: 0 <= value < config.steps)
-EXPONENT = Expected("the exponent of a normal float32, from -126 to 127", lambda value, _: -126 <= value <= 127)
+BEFORE_THE_END = Expected(
+    "a step from 0 and below steps", lambda value, config: 0 <= value < config.steps
+)
+EXPONENT = Expected(
+    "the exponent of a normal float32, from -126 to 127", lambda value, _: -126 <= value <= 127
+)
 SEED = Expected("a seed from 0 to 2^32 - 1", lambda value, _: 0 <= value < 2**32)
 
 
@@ -37,7 +41,9 @@ def one_of(names: Collection[str]) -> Expected:
 
 def like(pattern: str, example: str) -> Expected:
     """Return the condition that a text has a form."""
-    return Expected(f"a text like {example}", lambda value, _: re.fullmatch(pattern, value) is not None)
+    return Expected(
+        f"a text like {example}", lambda value, _: re.fullmatch(pattern, value) is not None
+    )
 
 
 def check(config: Config) -> None:
@@ -47,9 +53,14 @@ def check(config: Config) -> None:
         UsageError: with the field's value, what was expected, and the default.
     """
     for name, hint in get_type_hints(type(config), include_extras=True).items():
-        value, named = getattr(config, name), EXPONENT if name.endswith("_log2") else SEED if name == "seeds" else None
+        value, named = (
+            getattr(config, name),
+            EXPONENT if name.endswith("_log2") else SEED if name == "seeds" else None,
+        )
         if wanted := _instead(value, hint, named, config):
-            raise UsageError(f"{name}={value}: expected {wanted}; the default is {getattr(type(config)(), name)}")
+            raise UsageError(
+                f"{name}={value}: expected {wanted}; the default is {getattr(type(config)(), name)}"
+            )
 
 
 def _instead(value: Any, hint: Any, expected: Expected | None, config: Config) -> str:
@@ -64,7 +75,9 @@ def _instead(value: Any, hint: Any, expected: Expected | None, config: Config) -
     elif isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
         items = get_type_hints(hint).values()
     if isinstance(value, tuple):
-        each = (_instead(item, kind, expected, config) for item, kind in zip(value, items, strict=True))
+        each = (
+            _instead(item, kind, expected, config) for item, kind in zip(value, items, strict=True)
+        )
         return next(filter(None, each), "")
     expected = expected or {int: COUNT, float: POSITIVE}.get(hint)
     return "" if expected is None or expected.holds(value, config) else expected.words

@@ -16,7 +16,12 @@ from experiments.theorems.simulate import Array, Batch
 
 # ------------------------------------------------------------------------------------------------ T1: any history
 
-T1_RULES = [(2, 0.5, g) for g in (1, 2, 3, 5, 10, 50)] + [(2, 0.25, 7), (4, 0.5, 3), (1.5, 0.8, 5), (1.1, 0.7, 4)]
+T1_RULES = [(2, 0.5, g) for g in (1, 2, 3, 5, 10, 50)] + [
+    (2, 0.25, 7),
+    (4, 0.5, 3),
+    (1.5, 0.8, 5),
+    (1.1, 0.7, 4),
+]
 
 
 def any_history(config: Config, rng: Generator) -> list[Held]:
@@ -27,7 +32,9 @@ def any_history(config: Config, rng: Generator) -> list[Held]:
         rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
         skipped, descent, wasted = histories(rule, each, updates, rng)
         bound = np.array([theory.skips(rule, updates, bits) for bits in descent])
-        exact = np.array([theory.skips(rule, updates, *case) for case in zip(descent, wasted, strict=True)])
+        exact = np.array(
+            [theory.skips(rule, updates, *case) for case in zip(descent, wasted, strict=True)]
+        )
         violations += int((skipped > bound + 1e-9).sum())
         failures += int((abs(skipped - exact) > 1e-9).sum())
         tightest = max(tightest, float((skipped[bound > 1] / bound[bound > 1]).max()))
@@ -91,11 +98,16 @@ def ceiling_at_rest(
     """Hold T2 where rho is rational, so that the machine is periodic."""
     rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
     rate, room, _ = constant(rule, period, phases=4)
-    return [Held("skip rate", theory.skip_rate(rule), rate), Held("headroom", theory.headroom(rule), room)]
+    return [
+        Held("skip rate", theory.skip_rate(rule), rate),
+        Held("headroom", theory.headroom(rule), room),
+    ]
 
 
 @case_of
-def traded(config: Config, rng: Generator, growth: float, backoff: float, interval: int, period: int) -> list[Held]:
+def traded(
+    config: Config, rng: Generator, growth: float, backoff: float, interval: int, period: int
+) -> list[Held]:
     """Hold T7 where the machine is periodic."""
     rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
     rate, room, _ = constant(rule, period, phases=4)
@@ -106,7 +118,10 @@ def irrational(config: Config, rng: Generator) -> list[Held]:
     """Hold T2 over 1000 intervals, rho irrational; the error is at most (G (a + b) / b + rho G) / (n (G + rho))."""
     rule = Rule(2.0**16, 1.5, 0.8, 50, arithmetic=WIDE)
     rate, room, _ = constant(rule, 50, phases=1, periods=1000)
-    return [Held("skip rate", theory.skip_rate(rule), rate, 0.003), Held("headroom", theory.headroom(rule), room, 0.01)]
+    return [
+        Held("skip rate", theory.skip_rate(rule), rate, 0.003),
+        Held("headroom", theory.headroom(rule), room, 0.01),
+    ]
 
 
 @case_of
@@ -120,15 +135,28 @@ def late(config: Config, rng: Generator, interval: int, k: int) -> list[Held]:
 
 
 Refill = Literal["clean", "growth", "backoff"]
-REFILLS: list[tuple[int, Refill]] = [(1, "growth"), (2, "growth"), (2, "clean"), (2, "backoff"), (4, "growth")]
+REFILLS: list[tuple[int, Refill]] = [
+    (1, "growth"),
+    (2, "growth"),
+    (2, "clean"),
+    (2, "backoff"),
+    (4, "growth"),
+]
 
 
 @case_of
-def patient(config: Config, rng: Generator, interval: int, hysteresis: int, refill: Refill) -> list[Held]:
+def patient(
+    config: Config, rng: Generator, interval: int, hysteresis: int, refill: Refill
+) -> list[Held]:
     """Hold T10."""
-    rule = Rule(2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill}))
+    rule = Rule(
+        2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill})
+    )
     rate, _, burst = constant(rule, period=interval + hysteresis, phases=1)
-    return [Held("skip rate", theory.hysteresis_skip_rate(rule), rate), Held("burst", hysteresis, burst)]
+    return [
+        Held("skip rate", theory.hysteresis_skip_rate(rule), rate),
+        Held("burst", hysteresis, burst),
+    ]
 
 
 # -------------------------------------------------------------------------------------------- T4, T6: on the move
@@ -136,7 +164,13 @@ def patient(config: Config, rng: Generator, interval: int, hysteresis: int, refi
 
 @case_of
 def spike(
-    config: Config, rng: Generator, growth: float, backoff: float, interval: int, height: float, steps: int
+    config: Config,
+    rng: Generator,
+    growth: float,
+    backoff: float,
+    interval: int,
+    height: float,
+    steps: int,
 ) -> list[Held]:
     """Hold T4: a spike, then no ceiling until the scale is back."""
     rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
@@ -146,12 +180,19 @@ def spike(
     found, x = simulate.follow(rule, ceilings)
     back = steps + int(np.argmax(x[steps:] >= 16))
     measured = (int(found.sum()), back, float((16 - x[:back]).sum()))
-    return [Held(*row) for row in zip(("skips", "steps", "bit-steps"), predicted, measured, strict=True)]
+    return [
+        Held(*row) for row in zip(("skips", "steps", "bit-steps"), predicted, measured, strict=True)
+    ]
 
 
 @case_of
 def drift(
-    config: Config, rng: Generator, interval: int, delta: Fraction, growth: float = 2.0, backoff: float = 0.5
+    config: Config,
+    rng: Generator,
+    interval: int,
+    delta: Fraction,
+    growth: float = 2.0,
+    backoff: float = 0.5,
 ) -> list[Held]:
     """Hold T6: a rate within 2.5 skips of the predicted number, for the two ends."""
     rule = Rule(2.0 ** (-800 if delta > 0 else 800), growth, backoff, interval, arithmetic=WIDE)
@@ -189,5 +230,8 @@ CASES: dict[Arm, Case] = {
     Arm("T7", "2, 0.25, G=50"): traded(2, 0.25, 50, 101),
     Arm("T7", "4, 0.5, G=20"): traded(4, 0.5, 20, 22),
     Arm("T7", "8, 0.25, G=10"): traded(8, 0.25, 10, 23),
-    **{Arm("T10", f"G=50, H={h}, refilled at {refill}"): patient(50, h, refill) for h, refill in REFILLS},
+    **{
+        Arm("T10", f"G=50, H={h}, refilled at {refill}"): patient(50, h, refill)
+        for h, refill in REFILLS
+    },
 }

@@ -41,7 +41,9 @@ class Batch:
             min_scale=rule.min_scale, max_scale=rule.max_scale, arithmetic=Arithmetic(dtype=rule.arithmetic.dtype),
         )  # fmt: skip
         if rule != plain:
-            raise ValueError(f"{rule}: expected torch's arithmetic, no hysteresis, no delay, no quirks; use update")
+            raise ValueError(
+                f"{rule}: expected torch's arithmetic, no hysteresis, no delay, no quirks; use update"
+            )
         self.rule = rule
         self.dtype = np.dtype(rule.arithmetic.dtype)
         self.low = 0.0 if rule.min_scale is None else rule.arithmetic.round(rule.min_scale)
@@ -55,9 +57,15 @@ class Batch:
         self.tracker[found_inf] = 0
         due = self.tracker == self.rule.growth_interval
         self.tracker[due] = 0
-        factor = np.where(found_inf, self.rule.backoff_factor, np.where(due, self.rule.growth_factor, 1.0))
+        factor = np.where(
+            found_inf, self.rule.backoff_factor, np.where(due, self.rule.growth_factor, 1.0)
+        )
         with np.errstate(over="ignore", under="ignore"):
             moved = (self.scale.astype(np.float64) * factor).astype(self.dtype)
         # A bound acts on the move towards it only.
-        moved = np.where(due, np.minimum(moved, self.high), np.where(found_inf, np.maximum(moved, self.low), moved))
+        moved = np.where(
+            due,
+            np.minimum(moved, self.high),
+            np.where(found_inf, np.maximum(moved, self.low), moved),
+        )
         self.scale = np.where(np.isfinite(moved), moved, self.scale).astype(self.dtype, copy=False)

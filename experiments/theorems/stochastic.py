@@ -16,7 +16,14 @@ from experiments.theorems.simulate import Array, Batch
 def solved(config: Config, rng: Generator) -> list[Held]:
     """Hold T3 against the stationary vector of the whole chain of (level, count)."""
     worst = 0.0
-    for interval, levels, backoff in ((1, 6, 1), (3, 9, 1), (10, 12, 1), (40, 10, 1), (5, 12, 2), (12, 9, 3)):
+    for interval, levels, backoff in (
+        (1, 6, 1),
+        (3, 9, 1),
+        (10, 12, 1),
+        (40, 10, 1),
+        (5, 12, 2),
+        (12, 9, 3),
+    ):
         p = np.sort(rng.random(levels) ** 4)
         form = theory.stationary(p, interval, backoff)
         pi = np.stack([form.at(count) for count in range(interval)], axis=1)
@@ -40,7 +47,9 @@ def chain(p: Array, interval: int, backoff: int) -> Array:
 
 
 @case_of
-def normal_ceilings(config: Config, rng: Generator, interval: int, sigma: float, backoff_bits: int = 1) -> list[Held]:
+def normal_ceilings(
+    config: Config, rng: Generator, interval: int, sigma: float, backoff_bits: int = 1
+) -> list[Held]:
     """Hold T3 where log2 of the ceiling is normal(16.5, sigma)."""
     x, p = theory.normal_ceilings(16.5, sigma)
     form = theory.stationary(p, interval, backoff_bits)
@@ -51,11 +60,18 @@ def normal_ceilings(config: Config, rng: Generator, interval: int, sigma: float,
 
     rate, mean = settle(rule, overflows, config, rng)
     below = 16.5 - float(x @ form.clean)
-    return [Held("skip rate", form.skip_rate, rate, 0.03), Held("headroom", below, 16.5 - mean, 0.01)]
+    return [
+        Held("skip rate", form.skip_rate, rate, 0.03),
+        Held("headroom", below, 16.5 - mean, 0.01),
+    ]
 
 
 def settle(
-    rule: Rule, overflows: Callable[[Array], NDArray[np.bool_]], config: Config, rng: Generator, times: int = 1
+    rule: Rule,
+    overflows: Callable[[Array], NDArray[np.bool_]],
+    config: Config,
+    rng: Generator,
+    times: int = 1,
 ) -> tuple[float, float]:
     """Skip rate, and mean log2 of the scale over clean steps, once `times` the usual intervals have passed."""
     interval, batch = rule.growth_interval, Batch(rule, config.runs)
@@ -63,7 +79,10 @@ def settle(
     batch.scale *= 2.0 ** -rng.integers(0, int(theory.bits(rule)[1]), config.runs)
     batch.tracker = rng.integers(0, interval, config.runs)
     skipped, total = 0, 0.0
-    settling, counted = times * config.settling * interval, max(config.steps, config.settling * interval)
+    settling, counted = (
+        times * config.settling * interval,
+        max(config.steps, config.settling * interval),
+    )
     for step in range(settling + counted):
         found = overflows(batch.scale)
         if step >= settling:
@@ -133,14 +152,18 @@ def flushed(config: Config, rng: Generator, sigma: float, lost: float) -> list[H
 def whole_loop(config: Config, rng: Generator) -> list[Held]:
     """Hold T3 and T9 together: the machine scales a log-normal gradient, fp16 says what overflows and what is lost."""
     sigma, elements, interval, runs = 7.0, 256, 20, max(1, config.runs // 10)
-    x, upper = theory.normal_ceilings(math.log2(65520), sigma)  # one element's, as a ceiling for the scale
+    x, upper = theory.normal_ceilings(
+        math.log2(65520), sigma
+    )  # one element's, as a ceiling for the scale
     form = theory.stationary(any_of(upper, elements), interval)
     predicted = float(form.clean @ [theory.flushed_share(sigma, 0.0, 16.0 - j) for j in x])
     batch = Batch(Rule(2.0 ** int(x @ form.levels), growth_interval=interval), runs)
     lost, skipped = 0, 0
     for step in range(config.settling * interval + config.steps // 4):
         with np.errstate(over="ignore"):
-            rounded = (np.exp2(rng.normal(0, sigma, (runs, elements))) * batch.scale[:, None]).astype(np.float16)
+            rounded = (
+                np.exp2(rng.normal(0, sigma, (runs, elements))) * batch.scale[:, None]
+            ).astype(np.float16)
         found = np.isinf(rounded).any(axis=1)
         if step >= config.settling * interval:
             skipped += int(found.sum())
@@ -151,7 +174,9 @@ def whole_loop(config: Config, rng: Generator) -> list[Held]:
             Held("share flushed", predicted, lost / elements / (everything - skipped), 0.03)]  # fmt: skip
 
 
-GRID = [(g, m) for g in (20, 100, 500) for m in (1, 2, 4)]  # growth interval, backoff in bits: marked on the map
+GRID = [
+    (g, m) for g in (20, 100, 500) for m in (1, 2, 4)
+]  # growth interval, backoff in bits: marked on the map
 
 CASES: dict[Arm, Case] = {
     Arm("T3", "six chains"): solved,

@@ -26,7 +26,10 @@ def load() -> RoundPipe | None:
     if spec is None or spec.submodule_search_locations is None:
         return None
     if not torch.cuda.is_available() and "roundpipe" not in sys.modules:
-        package, device = importlib.util.module_from_spec(spec), types.ModuleType("roundpipe.device")
+        package, device = (
+            importlib.util.module_from_spec(spec),
+            types.ModuleType("roundpipe.device"),
+        )
         vars(device)["get_num_devices"] = lambda: 0
         sys.modules.update({"roundpipe": package, "roundpipe.device": device})
     stream = importlib.import_module("roundpipe.optim_stream")

@@ -9,7 +9,11 @@ WARM_UP = 3  # rounds that do not count: optimizers make their state
 
 
 def in_turn(
-    names: Sequence[str], once: Callable[[str], T], rounds: int, tick: Callable[[int], None], warm_up: int = WARM_UP
+    names: Sequence[str],
+    once: Callable[[str], T],
+    rounds: int,
+    tick: Callable[[int], None],
+    warm_up: int = WARM_UP,
 ) -> dict[str, list[T]]:
     """Call `once` with every name once per round, in an order that turns from round to round.
 
@@ -31,5 +35,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     """Return the median of the trials with the lowest and the highest, as text; empty where there are none."""
     if not values:
         return ""
-    middle, low, high = (f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    middle, low, high = (
+        f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))
+    )
     return f"{middle} ({low} to {high})"

@@ -16,7 +16,9 @@ class CrashArm(Arm):
     def scaler(self, device: str) -> GradScaler:
         """Return a new scaler that does exactly what torch's does: its scale falls to 0, where ours would stop."""
         enabled, interval = self.dtype == "float16", self.growth_interval or SHORT
-        return GradScaler(device, self.init_scale, growth_interval=interval, enabled=enabled, exact_torch=True)
+        return GradScaler(
+            device, self.init_scale, growth_interval=interval, enabled=enabled, exact_torch=True
+        )
 
 
 def crash_step(forward_overflow: Sequence[int], found_inf: Sequence[int], steps: int) -> int | None:

@@ -24,7 +24,9 @@ def prepare(seed: int) -> torch.Generator:
     # Nothing here reads memory before it writes it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     use_onednn(on=True)
-    torch.backends.cudnn.allow_tf32 = False  # else a float32 convolution has 10 bits of mantissa on a GPU
+    torch.backends.cudnn.allow_tf32 = (
+        False  # else a float32 convolution has 10 bits of mantissa on a GPU
+    )
     np.random.seed(seed)  # noqa: NPY002 - whoever draws from the global stream should be reproducible too
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
@@ -73,5 +75,7 @@ def count_classes(gradient: Tensor, sizes: Sequence[int]) -> list[list[int]]:
     magnitude = gradient.half().abs()
     zero = magnitude == 0
     classes = torch.stack([zero, (magnitude < SMALLEST_NORMAL) & ~zero, ~magnitude.isfinite()])
-    counts = torch.stack([part.sum(dim=1) for part in torch.split(classes, list(sizes), dim=1)], dim=1)
+    counts = torch.stack(
+        [part.sum(dim=1) for part in torch.split(classes, list(sizes), dim=1)], dim=1
+    )
     return [[int(n) for n in row] for row in counts.tolist()]

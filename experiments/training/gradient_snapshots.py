@@ -56,7 +56,10 @@ class Model:
 
 ARMS = {name: Model(name) for name in CASES["cpu"]}
 
-DEPTH = {"blocks": 3, "layers": 2}  # parts of a dotted name that tell the layer; of all others it is the first
+DEPTH = {
+    "blocks": 3,
+    "layers": 2,
+}  # parts of a dotted name that tell the layer; of all others it is the first
 PARTS = {
     "tokens": "embedding", "patches": "embedding", "places": "embedding",
     "norm1": "attention", "qkv": "attention", "mix": "attention",
@@ -76,7 +79,9 @@ def inputs(*devices: str) -> dict[str, str]:
     return tasks.inputs(*(case.task for device in devices for case in CASES[device].values()))
 
 
-def snapshots(arm: str, seed: int, device: str, points: Sequence[int]) -> Iterator[tuple[int, Task, Batch]]:
+def snapshots(
+    arm: str, seed: int, device: str, points: Sequence[int]
+) -> Iterator[tuple[int, Task, Batch]]:
     """Train in float32; at each of the points, counted in steps and ascending, yields the task and a fresh batch.
 
     Adam's eps is 1e-15: with the usual 1e-8 it would not move what has the smallest gradients.

@@ -29,10 +29,16 @@ class Step(NamedTuple):
 class Arm:
     """A precision, a loss scale, and what the loss that is differentiated is a mean of."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] = "float16"  # that autocast casts to; only float16 has a scaler
+    dtype: Literal["float32", "bfloat16", "float16"] = (
+        "float16"  # that autocast casts to; only float16 has a scaler
+    )
     init_scale: float = 1.0
-    growth_interval: int | None = None  # of a dynamic scale, in clean steps; None: the scale never changes
-    loss: Literal["mean", "sum", "share"] = "mean"  # over the batch; share: the batch's part of a global batch's mean
+    growth_interval: int | None = (
+        None  # of a dynamic scale, in clean steps; None: the scale never changes
+    )
+    loss: Literal["mean", "sum", "share"] = (
+        "mean"  # over the batch; share: the batch's part of a global batch's mean
+    )
 
     @property
     def fixed(self) -> float | None:
@@ -42,13 +48,17 @@ class Arm:
     def scaler(self, device: str) -> GradScaler:
         """Return a new scaler for one run."""
         enabled = self.dtype == "float16"
-        return GradScaler(device, self.init_scale, growth_interval=self.growth_interval or SHORT, enabled=enabled)
+        return GradScaler(
+            device, self.init_scale, growth_interval=self.growth_interval or SHORT, enabled=enabled
+        )
 
     def factor(self, count: int, whole: int) -> float:
         """Return what turns the mean over a batch of `count` into the loss; `whole` is the size of a global batch."""
         return {"mean": 1.0, "sum": float(count), "share": count / whole}[self.loss]
 
-    def train(self, task: Task, optimizer: torch.optim.Optimizer, steps: int, *, factor: float = 1.0) -> Iterator[Step]:
+    def train(
+        self, task: Task, optimizer: torch.optim.Optimizer, steps: int, *, factor: float = 1.0
+    ) -> Iterator[Step]:
         """Run `train` in this arm's precision, with a new scaler of its own."""
         scaler = self.scaler(next(task.model.parameters()).device.type)
         dtype = getattr(torch, self.dtype)
@@ -69,7 +79,9 @@ def dynamic(growth_interval: int = SHORT, init_log2: int = 16) -> Arm:
     return Arm(init_scale=2.0**init_log2, growth_interval=growth_interval)
 
 
-def usual_arms(static_log2: int, growth_intervals: Sequence[int], inits_log2: Sequence[int]) -> dict[str, Arm]:
+def usual_arms(
+    static_log2: int, growth_intervals: Sequence[int], inits_log2: Sequence[int]
+) -> dict[str, Arm]:
     """Return the arms that tell when fp16 needs loss scaling, and whether it matters how the scale moves, by name."""
     shared = {"fp32": FP32, "unscaled": UNSCALED, "dynamic": dynamic()}
     return {
@@ -107,7 +119,9 @@ def train(
         factor: multiplies the loss that is differentiated: from the mean to a sum, or to a share of a larger batch.
         fixed: put back as the scale after every step; an overflow is then skipped, but never backed off from.
     """
-    parameters = list(task.model.parameters())  # once: to walk the modules takes longer than to join what they hold
+    parameters = list(
+        task.model.parameters()
+    )  # once: to walk the modules takes longer than to join what they hold
     device = parameters[0].device.type
     for number in range(steps):
         x, y = task.draw()
@@ -116,7 +130,9 @@ def train(
         optimizer.zero_grad()
         scaler.scale(loss * factor).backward()
         gradient = flat(parameter.grad for parameter in parameters)
-        yield Step(number, loss.item(), scaler.get_scale(), gradient, not fp16.all_finite(gradient), (x, y))
+        yield Step(
+            number, loss.item(), scaler.get_scale(), gradient, not fp16.all_finite(gradient), (x, y)
+        )
         scaler.step(optimizer)
         scaler.update(fixed)
 

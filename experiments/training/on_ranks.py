@@ -37,7 +37,9 @@ class Job:
     batch: int  # windows of text per rank and step
     init_scale: float
     growth_interval: int
-    planted: Sequence[Sequence[int]]  # pairs of a step and a rank, whose part of the gradient has an inf there
+    planted: Sequence[
+        Sequence[int]
+    ]  # pairs of a step and a rank, whose part of the gradient has an inf there
 
 
 class ByHand:
@@ -48,13 +50,17 @@ class ByHand:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.part = nn.Parameter(fp16.flat_parameters(model).chunk(dist.get_world_size())[dist.get_rank()].clone())
+        self.part = nn.Parameter(
+            fp16.flat_parameters(model).chunk(dist.get_world_size())[dist.get_rank()].clone()
+        )
         self.parameters = [self.part]
 
     def reduce(self) -> None:
         """Give this rank its part of the mean gradient."""
         self.part.grad = torch.empty_like(self.part)
-        dist.reduce_scatter(self.part.grad, list(fp16.flat_gradient(self.model).chunk(dist.get_world_size())))
+        dist.reduce_scatter(
+            self.part.grad, list(fp16.flat_gradient(self.model).chunk(dist.get_world_size()))
+        )
         self.part.grad /= dist.get_world_size()
         self.model.zero_grad()
 
@@ -105,7 +111,9 @@ SCALERS = ("torch", "ours")
 
 def main(folder: Path) -> None:
     """Train in each way with each scaler, and write what this rank saw."""
-    warnings.filterwarnings("ignore", "Found a non-scalar tensor")  # of torch's scaler, about its own flags
+    warnings.filterwarnings(
+        "ignore", "Found a non-scalar tensor"
+    )  # of torch's scaler, about its own flags
     dist.init_process_group("gloo")
     job = Job(**records.decode((folder / "job").read_text()))
     runs = [train(job, way, scaler) for way in WAYS.values() for scaler in SCALERS]
@@ -120,7 +128,9 @@ def train(job: Job, way: Way, scaler: str) -> Record:
     task = tasks.text(Size(*job.size), fp16.prepare(job.seed), "cpu", whole)
     model = way.sharding(task.model)
     optimizer = way.optimizer(model.parameters)
-    seen = list(steps(job, task, model, optimizer, new_scaler(scaler, way, job), unscales=way.unscales))
+    seen = list(
+        steps(job, task, model, optimizer, new_scaler(scaler, way, job), unscales=way.unscales)
+    )
     return {
         "loss": series.six_digits([step.loss for step in seen]),
         "scale_changes": series.changes([step.scale for step in seen]),
@@ -131,7 +141,10 @@ def train(job: Job, way: Way, scaler: str) -> Record:
 
 def new_scaler(name: str, way: Way, job: Job) -> Any:
     """Return ours, or the one of torch's that is meant for this sharding."""
-    settings: dict[str, Any] = {"init_scale": job.init_scale, "growth_interval": job.growth_interval}
+    settings: dict[str, Any] = {
+        "init_scale": job.init_scale,
+        "growth_interval": job.growth_interval,
+    }
     if name == "ours":
         return GradScaler("cpu", **settings, group="world")
     if way.sharding is FSDP2:  # whose gradients share their verdict themselves
@@ -175,7 +188,12 @@ def steps(
         scaler.update()
         model.gather()
         after = list(own(model.parameters))
-        yield Seen(loss.item(), scale, not all(map(torch.equal, before, after)), all(map(fp16.all_finite, after)))
+        yield Seen(
+            loss.item(),
+            scale,
+            not all(map(torch.equal, before, after)),
+            all(map(fp16.all_finite, after)),
+        )
 
 
 def own(tensors: Iterable[Any]) -> Iterator[Tensor]:

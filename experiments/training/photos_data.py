@@ -9,7 +9,9 @@ from torch import Tensor
 
 FILE = Path(__file__).parent.parent / "inputs" / "photos.npz"
 
-TRAIN = 160  # columns; three quarters. What is right of them is for tests, so that no pixel is in both
+TRAIN = (
+    160  # columns; three quarters. What is right of them is for tests, so that no pixel is in both
+)
 
 
 class Photos(NamedTuple):
@@ -35,7 +37,9 @@ def crops(part: Tensor, places: Tensor, size: int) -> Tensor:
         places: (n,) int64 in [0, count(part, size)), on the CPU; row by row, and photo by photo.
         size: pixels a side.
     """
-    windows = part.unfold(2, size, 1).unfold(3, size, 1)  # (photos, 3, places down, places across, size, size)
+    windows = part.unfold(2, size, 1).unfold(
+        3, size, 1
+    )  # (photos, 3, places down, places across, size, size)
     photo, down, across = np.unravel_index(places.numpy(), (len(part), *windows.shape[2:4]))
     return windows[photo, :, down, across]
 

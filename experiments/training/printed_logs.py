@@ -53,8 +53,15 @@ def trainer(steps: Sequence[Step]) -> Iterator[str]:
         if step.skipped:
             yield _overflow(step)
         if number % EVERY == 0:
-            loss = step.loss if math.isfinite(step.loss) else 0.0  # the Trainer leaves out what is not finite
-            numbers = {"loss": round(loss, 4), "grad_norm": step.norm, "learning_rate": 0.01, "epoch": number / 100}
+            loss = (
+                step.loss if math.isfinite(step.loss) else 0.0
+            )  # the Trainer leaves out what is not finite
+            numbers = {
+                "loss": round(loss, 4),
+                "grad_norm": step.norm,
+                "learning_rate": 0.01,
+                "epoch": number / 100,
+            }
             yield str(numbers)
 
 
@@ -92,7 +99,11 @@ def _parts(steps: Sequence[Step]) -> Iterator[tuple[int, Sequence[Step]]]:
 
 
 def _overflow(step: Step) -> str:
-    told = f"reducing to {step.after:g}" if step.after < step.scale else "reducing to " + f"{step.scale:g}"
+    told = (
+        f"reducing to {step.after:g}"
+        if step.after < step.scale
+        else "reducing to " + f"{step.scale:g}"
+    )
     return (
         f"{STAMP} [INFO] [loss_scaler.py:183:update_scale] [deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss "
         f"scale: {step.scale:g}, {told}"

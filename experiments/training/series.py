@@ -6,7 +6,9 @@ from typing import Any
 
 def changes(values: Sequence[float]) -> list[list[float]]:
     """Return a piecewise constant series as [[step, value in force from that step on], ...]."""
-    return [[step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]]
+    return [
+        [step, value] for step, value in enumerate(values) if step == 0 or value != values[step - 1]
+    ]
 
 
 def flagged(flags: Sequence[bool]) -> list[int]:

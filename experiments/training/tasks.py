@@ -76,7 +76,9 @@ def make(name: str, seed: int, device: str, batch: int) -> Task:
     return MAKERS[name](fp16.prepare(seed), device, batch)
 
 
-def digits(model: nn.Module, generator: torch.Generator, device: str, batch: int, *, square: bool = False) -> Task:
+def digits(
+    model: nn.Module, generator: torch.Generator, device: str, batch: int, *, square: bool = False
+) -> Task:
     """Classify digits; `square` gives the model images (n, 1, 8, 8) and not rows (n, 64)."""
     data = digits_data.load(device)
     train, test = (x.reshape(-1, 1, 8, 8) if square else x for x in (data.train_x, data.test_x))
@@ -88,21 +90,34 @@ def digits(model: nn.Module, generator: torch.Generator, device: str, batch: int
     return Task(model.to(device), draw, cross_entropy, (test, data.test_y))
 
 
-def sigmoid(generator: torch.Generator, device: str, batch: int, *, depth: int = 8, width: int = 32) -> Task:
+def sigmoid(
+    generator: torch.Generator, device: str, batch: int, *, depth: int = 8, width: int = 32
+) -> Task:
     """Return a deep sigmoid network's task; its first layers' gradients lie below fp16's smallest number."""
-    return digits(SigmoidMLP(digits_data.PIXELS, width, depth, digits_data.CLASSES), generator, device, batch)
+    return digits(
+        SigmoidMLP(digits_data.PIXELS, width, depth, digits_data.CLASSES), generator, device, batch
+    )
 
 
-def residual(generator: torch.Generator, device: str, batch: int, *, blocks: int = 8, width: int = 64) -> Task:
+def residual(
+    generator: torch.Generator, device: str, batch: int, *, blocks: int = 8, width: int = 64
+) -> Task:
     """Return a residual network's task, without normalisation; with 12 blocks it is that of `scale_crash`."""
-    return digits(ResidualMLP(digits_data.PIXELS, width, blocks, digits_data.CLASSES), generator, device, batch)
+    return digits(
+        ResidualMLP(digits_data.PIXELS, width, blocks, digits_data.CLASSES),
+        generator,
+        device,
+        batch,
+    )
 
 
 def resnet(generator: torch.Generator, device: str, batch: int) -> Task:
     """Return two stages of a block each on a CPU, half as wide as `DIGITS`; on CUDA 4 times, 3 blocks per stage."""
     fp16.use_onednn(on=False)
     channels, blocks = ((8, 16), 1) if device == "cpu" else (tuple(4 * c for c in DIGITS), 3)
-    return digits(ResNet(1, channels, blocks, digits_data.CLASSES), generator, device, batch, square=True)
+    return digits(
+        ResNet(1, channels, blocks, digits_data.CLASSES), generator, device, batch, square=True
+    )
 
 
 def gpt(generator: torch.Generator, device: str, batch: int) -> Task:
@@ -133,7 +148,11 @@ def resnet32(generator: torch.Generator, device: str, batch: int) -> Task:
     Image Rotations*, ICLR 2018.
     """
     fp16.use_onednn(on=False)
-    widths, blocks = (tuple(c // 2 for c in IMAGES_32), 1) if device == "cpu" else (tuple(4 * c for c in IMAGES_32), 3)
+    widths, blocks = (
+        (tuple(c // 2 for c in IMAGES_32), 1)
+        if device == "cpu"
+        else (tuple(4 * c for c in IMAGES_32), 3)
+    )
     photos = photos_data.load(device)
 
     def turned(crops: Tensor, quarters: Tensor) -> Batch:
@@ -166,7 +185,9 @@ def vit(generator: torch.Generator, device: str, batch: int) -> Task:
     def draw() -> Batch:
         return hidden(photos_data.draw(photos.train, batch, size.pixels, generator), generator)
 
-    test = hidden(photos_data.spaced(photos.test, CROPS, size.pixels), torch.Generator().manual_seed(0))
+    test = hidden(
+        photos_data.spaced(photos.test, CROPS, size.pixels), torch.Generator().manual_seed(0)
+    )
     return Task(ViT(size).to(device), draw, partial(mse_loss, reduction="sum"), test)
 
 
@@ -181,7 +202,11 @@ MAKERS: dict[str, Callable[[torch.Generator, str, int], Task]] = {
 }
 
 
-READS: dict[str, str] = {"gpt": "topics", "resnet32": "photos", "vit": "photos"}  # all others read the digits
+READS: dict[str, str] = {
+    "gpt": "topics",
+    "resnet32": "photos",
+    "vit": "photos",
+}  # all others read the digits
 FILES = {"digits": digits_data.FILE, "topics": text_data.FILE, "photos": photos_data.FILE}
 
 

@@ -24,7 +24,11 @@ class Text(NamedTuple):
 
 def load(device: str) -> Text:
     """Return the text, split in the same way for every seed: seeds differ in weights and batches only."""
-    tokens = torch.frombuffer(bytearray(gzip.decompress(FILE.read_bytes())), dtype=torch.uint8).long().to(device)
+    tokens = (
+        torch.frombuffer(bytearray(gzip.decompress(FILE.read_bytes())), dtype=torch.uint8)
+        .long()
+        .to(device)
+    )
     return Text(tokens[:TRAIN], tokens[TRAIN:])
 
 
@@ -35,11 +39,17 @@ def windows(tokens: Tensor, starts: Tensor, context: int) -> tuple[Tensor, Tenso
     return pieces[:, :-1], pieces[:, 1:]
 
 
-def draw(tokens: Tensor, batch: int, context: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(
+    tokens: Tensor, batch: int, context: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Return a random batch of `windows`."""
-    return windows(tokens, torch.randint(len(tokens) - context, (batch,), generator=generator), context)
+    return windows(
+        tokens, torch.randint(len(tokens) - context, (batch,), generator=generator), context
+    )
 
 
 def spaced(tokens: Tensor, count: int, context: int) -> tuple[Tensor, Tensor]:
     """`count` windows at equal distances: the same at every call."""
-    return windows(tokens, torch.arange(count) * (len(tokens) - context - 1) // max(1, count - 1), context)
+    return windows(
+        tokens, torch.arange(count) * (len(tokens) - context - 1) // max(1, count - 1), context
+    )

@@ -13,9 +13,13 @@ from experiments.training.tasks import Batch, Task
 class Loss(NamedTuple):
     """The loss of a gradient beside the true one, in float32."""
 
-    flushed: float  # share of the elements, of those that are not zero in the truth, that became zero
+    flushed: (
+        float  # share of the elements, of those that are not zero in the truth, that became zero
+    )
     overflowed: float  # share of them that is not finite
-    error: float  # length of the difference over that of the truth; inf where an element is not finite
+    error: (
+        float  # length of the difference over that of the truth; inf where an element is not finite
+    )
 
 
 def backward_passes(task: Task, batch: Batch, scales: Iterable[float]) -> Iterator[Tensor]:
@@ -50,5 +54,7 @@ def compare(truth: Tensor, scaled: Tensor, scale: float) -> Loss:
     flushed, overflowed = (int((there & which).sum()) / elements for which in (scaled == 0, wrong))
     if wrong.any():
         return Loss(flushed, overflowed, float("inf"))
-    error = torch.linalg.vector_norm(scaled.float() / scale - truth) / torch.linalg.vector_norm(truth)
+    error = torch.linalg.vector_norm(scaled.float() / scale - truth) / torch.linalg.vector_norm(
+        truth
+    )
     return Loss(flushed, overflowed, error.item())

@@ -20,7 +20,19 @@ from paper.numbers import (
 )
 from paper.values import Formula, Number
 
-PARTS = (scalers, atlas, loops, ranks, runs, theory, depth, gradients, training, processors, artefact)
+PARTS = (
+    scalers,
+    atlas,
+    loops,
+    ranks,
+    runs,
+    theory,
+    depth,
+    gradients,
+    training,
+    processors,
+    artefact,
+)
 NUMBERS: dict[str, Number | Formula] = {}
 for part in PARTS:
     NUMBERS.update(part.NUMBERS)

@@ -139,11 +139,15 @@ NUMBERS: dict[str, Number | Formula] = {
     "atlas.scalers": atlas(lambda run: len(installed(run)), "d"),
     "atlas.packages": atlas(lambda run: len(each(run, "requirement")), "d"),
     "atlas.classes": atlas(lambda run: len(each(run, "class")), "d"),
-    "atlas.keras": atlas(lambda run: sum(row["class"] == "keras-jax" for row in installed(run)), "words"),
+    "atlas.keras": atlas(
+        lambda run: sum(row["class"] == "keras-jax" for row in installed(run)), "words"
+    ),
     "atlas.patched": atlas(lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"),
     "atlas.live": atlas(lambda run: sum(row["live"] for row in installed(run)), "d"),
     "atlas.histories": atlas(lambda run: run.config["histories"], ",d"),
-    "atlas.equal": atlas(lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"),
+    "atlas.equal": atlas(
+        lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"
+    ),
     "atlas.laws": atlas(lambda run: len(promises(run)), "d"),
     "atlas.laws.torch": atlas(lambda run: promised(run, "torch"), "d"),
     "atlas.laws.package": atlas(lambda run: promised(run, "the package"), "d"),
@@ -169,5 +173,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "atlas.gradient.names": atlas(lambda run: titles(breaking_law(run, GRADIENT)), "text"),
     "atlas.gradient.patched": atlas(lambda run: patched(run, breaking_law(run, GRADIENT)), "words"),
     "atlas.resumed": atlas(lambda run: of_law(run, RESUMED), "words"),
-    "atlas.resumed.erring": atlas(lambda run: len(erring(run) & breaking_law(run, RESUMED)), "words"),
+    "atlas.resumed.erring": atlas(
+        lambda run: len(erring(run) & breaking_law(run, RESUMED)), "words"
+    ),
 }

@@ -10,8 +10,12 @@ new_stale = partial(Number, "staleness@cpu-new-seeds")
 pipeline = partial(Number, "async_depth")
 
 NUMBERS: dict[str, Number] = {
-    "stale.cumulative.4.headroom": stale(lambda run: run.arm("cumulative k=4").mean("headroom"), ".1f"),
-    "stale.cumulative.0.headroom": stale(lambda run: run.arm("cumulative k=0").mean("headroom"), ".1f"),
+    "stale.cumulative.4.headroom": stale(
+        lambda run: run.arm("cumulative k=4").mean("headroom"), ".1f"
+    ),
+    "stale.cumulative.0.headroom": stale(
+        lambda run: run.arm("cumulative k=0").mean("headroom"), ".1f"
+    ),
     "stale.dedup.4.skip": stale(lambda run: run.arm("deduplicated k=4").mean("skip_rate"), "%1"),
     "stale.cumulative.4.skip": stale(lambda run: run.arm("cumulative k=4").mean("skip_rate"), "%1"),
     "stale.probe.4.skip": stale(lambda run: run.arm("probe k=4").mean("skip_rate"), "%1"),

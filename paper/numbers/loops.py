@@ -162,7 +162,9 @@ NUMBERS: dict[str, Number | Formula] = {
     "census.wrong": census(wrong_loops, "d"),
     "census.share": census(lambda run: wrong_loops(run) / all_loops(run), "%0"),
     "census.repositories": census(lambda run: repositories(run.records), "d"),
-    "census.repositories.wrong": census(lambda run: repositories(row["wrong"] for row in run.records), "d"),
+    "census.repositories.wrong": census(
+        lambda run: repositories(row["wrong"] for row in run.records), "d"
+    ),
     "census.averages": census(lambda run: quantities.census(run, "of", "average")[1], "d"),
     "census.icefall": Formula(lambda: by_repository()[ICEFALL][1], "d"),
     "census.rest": Formula(beside_icefall, "d"),

@@ -39,7 +39,9 @@ def ends(values: Sequence[float], digits: int, factor: float = 1.0) -> str:
 
 def depth_4(run: Result, column: str, digits: int, factor: float = 1.0) -> str:
     """Return a mean at depth four, for the cumulative rule, the deduplicated one and the probe."""
-    means = (run.arm(f"{rule} k=4").mean(column) for rule in ("cumulative", "deduplicated", "probe"))
+    means = (
+        run.arm(f"{rule} k=4").mean(column) for rule in ("cumulative", "deduplicated", "probe")
+    )
     return ", ".join(f"{factor * mean:.{digits}f}" for mean in means)
 
 
@@ -62,16 +64,38 @@ def table() -> Table:
 
     residual = "residual network at $2^16$, loss above float32's"
     add(residual, "static_sweep", lambda run: above_float32(run, "static 2^16"), ".3f")
-    add("the same, dynamic, $G = 50$", "static_sweep", lambda run: above_float32(run, "dynamic G=50"), ".3f")
+    add(
+        "the same, dynamic, $G = 50$",
+        "static_sweep",
+        lambda run: above_float32(run, "dynamic G=50"),
+        ".3f",
+    )
     add("error of a trained gradient, % of its norm", "gradient_histogram", gradient_error, "text")
     add("late scale, nats lost at most", "staleness", lambda run: max(q.late_losses(run)), ".4f")
     unused = "$k = 4$, bits unused: cumulative, deduplicated, probe"
     add(unused, "staleness", lambda run: depth_4(run, "headroom", 2), "text")
-    add("the same, % of steps skipped", "staleness", lambda run: depth_4(run, "skip_rate", 2, 100), "text")
-    add("one bit of margin, bits unused", "policies", lambda run: rooms(run, "headroom 1 bit"), "text")
-    add("torch's default, bits unused", "policies", lambda run: rooms(run, "backoff G=2000"), "text")
+    add(
+        "the same, % of steps skipped",
+        "staleness",
+        lambda run: depth_4(run, "skip_rate", 2, 100),
+        "text",
+    )
+    add(
+        "one bit of margin, bits unused",
+        "policies",
+        lambda run: rooms(run, "headroom 1 bit"),
+        "text",
+    )
+    add(
+        "torch's default, bits unused", "policies", lambda run: rooms(run, "backoff G=2000"), "text"
+    )
     recovery = "steps to recover at $G = 50$"
-    add(recovery, "policies", lambda run: ends(q.per_policy(run, "backoff G=50", "recovery"), 0), "text")
+    add(
+        recovery,
+        "policies",
+        lambda run: ends(q.per_policy(run, "backoff G=50", "recovery"), 0),
+        "text",
+    )
     return Table(("", "seeds of the text", "new seeds"), tuple(rows), "lrr")
 
 

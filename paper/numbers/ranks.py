@@ -52,7 +52,9 @@ NUMBERS: dict[str, Number] = {
     "ranks.parted": cells(lambda run: len(rank_wrong(run, "torch", "parted")), "words"),
     "ranks.infinite": cells(lambda run: len(rank_wrong(run, "torch", "infinite")), "words"),
     "ranks.raised": cells(raised, "d"),
-    "ranks.raised.infinite": cells(lambda run: len(rank_wrong(run, "torch", "raised infinite")), "words"),
+    "ranks.raised.infinite": cells(
+        lambda run: len(rank_wrong(run, "torch", "raised infinite")), "words"
+    ),
     "rt.interval": training(lambda run: run.config["growth_interval"], "words"),
     "rt.seeds": training(lambda run: len(run.seeds), "words"),
     "rt.start": training(lambda run: 2.0 ** run.config["init_log2"], "2^"),

@@ -14,7 +14,10 @@ from paper.values import Formula, Number
 traces = partial(Number, "traces")
 
 TORCH = dialects.get("torch.amp.GradScaler")
-OWN_INTERFACE = {CONSTANTS, "skip_is_reported"}  # what the kit asks for itself, and nobody need have
+OWN_INTERFACE = {
+    CONSTANTS,
+    "skip_is_reported",
+}  # what the kit asks for itself, and nobody need have
 
 
 def behaviours() -> list[Behaviour]:

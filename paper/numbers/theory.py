@@ -31,7 +31,9 @@ theory = partial(Number, "theory")
 real = partial(Number, "theory_real")
 new = partial(Number, NEW_SEEDS)
 
-ONE_OVERFLOW, TWO_OVERFLOWS = (f"T10: G=50, H={patience}, refilled at growth" for patience in (1, 2))
+ONE_OVERFLOW, TWO_OVERFLOWS = (
+    f"T10: G=50, H={patience}, refilled at growth" for patience in (1, 2)
+)
 RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
 DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
 
@@ -117,9 +119,13 @@ NUMBERS: dict[str, Number | Formula] = {
     "t4.steps": theory(lambda run: case(run, SPIKE, "steps")["predicted"], ",d"),
     "t8.critical.in": Formula(lambda: 1 / critical_bad_rate(Rule()), ",.0f"),
     "t8.drift.800": theory(lambda run: case(run, DRIFT_800, "bits a step")["measured"], "e2"),
-    "t8.drift.800.closed": theory(lambda run: case(run, DRIFT_800, "bits a step")["predicted"], "e2"),
+    "t8.drift.800.closed": theory(
+        lambda run: case(run, DRIFT_800, "bits a step")["predicted"], "e2"
+    ),
     "t8.drift.2000": theory(lambda run: case(run, DRIFT_2000, "bits a step")["measured"], "e2"),
-    "t8.drift.2000.closed": theory(lambda run: case(run, DRIFT_2000, "bits a step")["predicted"], "e2"),
+    "t8.drift.2000.closed": theory(
+        lambda run: case(run, DRIFT_2000, "bits a step")["predicted"], "e2"
+    ),
     "t8.best.min": theory(lambda run: min(best_interval_errors(run)), ">=%1"),
     "t8.best.max": theory(lambda run: max(best_interval_errors(run)), "<=%1"),
     "t9.5": theory(lambda run: case(run, "T9: sigma=5, 0 bits", "share")["predicted"], "e1"),

@@ -71,7 +71,9 @@ def leading_skips(run: Result) -> list[int]:
 
 NUMBERS: dict[str, Number] = {
     "sigmoid.seeds": sigmoid(lambda run: len(run.seeds), "words"),
-    "sigmoid.unscaled.zero": sigmoid(lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"),
+    "sigmoid.unscaled.zero": sigmoid(
+        lambda run: zeros(run.arm("unscaled"), -1) / elements(run.arm("unscaled")), "%0"
+    ),
     "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),
     "sigmoid.20.skips": sigmoid(skipped_share, "%0"),
     "sigmoid.4.lost": sigmoid(lost, "words"),
@@ -95,7 +97,9 @@ NUMBERS: dict[str, Number] = {
     "crash.035": crash(lambda run: run.arm("fp16 lr=0.035").known("crash_step"), "words"),
     "crash.04": crash(lambda run: run.arm("fp16 lr=0.04").known("crash_step"), "words"),
     "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
-    "crash.fp32.02": crash(lambda run: max(row["loss"][-1] for row in run.arm("fp32 lr=0.02")), "<=.2f"),
+    "crash.fp32.02": crash(
+        lambda run: max(row["loss"][-1] for row in run.arm("fp32 lr=0.02")), "<=.2f"
+    ),
     "crash.fp32.diverged": crash(diverged, "words"),
     "crash.fp32.above": crash(beyond_fp16, "words"),
     "policies.headroom.room": policies(lambda run: policy_room(run, "headroom 1 bit"), ".1f"),

@@ -30,7 +30,9 @@ def rules(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Rule:
     low = draw(st.one_of(st.none(), st.floats(0.0, 2.0**16)))
     high = draw(st.one_of(st.none(), st.just(math.inf), st.floats(2.0**17, 2.0**120)))
     return Rule(
-        init_scale=draw(st.one_of(st.floats(2.0**-20, 2.0**20), st.sampled_from([2.0**127, 2.0**-126, 1e-45]))),
+        init_scale=draw(
+            st.one_of(st.floats(2.0**-20, 2.0**20), st.sampled_from([2.0**127, 2.0**-126, 1e-45]))
+        ),
         growth_factor=growth,
         backoff_factor=down if backoff == "multiply" else 1.0 / growth,
         growth_interval=draw(st.integers(1, 5)),

@@ -32,7 +32,9 @@ def _engine(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def folded(rule: Rule, ceilings: Any, state: State) -> tuple[list[int], list[tuple[int, float]], State]:
+def folded(
+    rule: Rule, ceilings: Any, state: State
+) -> tuple[list[int], list[tuple[int, float]], State]:
     """Skipped steps, scale changes and final state, by the machine's own update."""
     skipped, changes = [], []
     for step, ceiling in enumerate(ceilings):
@@ -53,7 +55,9 @@ def seen(done: CeilingReplay) -> tuple[list[int], list[tuple[int, float]], State
 
 def assert_equals_the_fold(rule: Rule, index: module.CeilingIndex, state: State) -> CeilingReplay:
     done = replay_ceilings(rule, index, method="events", state=state)
-    assert repr(seen(done)) == repr(folded(rule, index.ceilings, state))  # repr: NaN is NaN, 1.0 is no np.float64
+    assert repr(seen(done)) == repr(
+        folded(rule, index.ceilings, state)
+    )  # repr: NaN is NaN, 1.0 is no np.float64
     return done
 
 
@@ -63,9 +67,13 @@ def starts(draw: st.DrawFn, rule: Rule) -> State:
     first = init(rule)
     if draw(st.booleans()):
         return first
-    pending = draw(st.lists(st.sampled_from([first.scale, first.scale, 2 * first.scale]), max_size=rule.delay))
+    pending = draw(
+        st.lists(st.sampled_from([first.scale, first.scale, 2 * first.scale]), max_size=rule.delay)
+    )
     streak = draw(st.integers(-1, 9))
-    return State(first.scale, streak, draw(st.integers(0, 2)), tuple(map(rule.arithmetic.round, pending)))
+    return State(
+        first.scale, streak, draw(st.integers(0, 2)), tuple(map(rule.arithmetic.round, pending))
+    )
 
 
 CEILING_OF = {  # the step's ceiling, given the scale in force
@@ -85,7 +93,11 @@ CEILING_OF = {  # the step's ceiling, given the scale in force
 @st.composite
 def traces(draw: st.DrawFn, rule: Rule, state: State) -> np.ndarray:
     """Ceilings at, just above and just below whatever scale is then in force, in stretches of one kind."""
-    stretches = draw(st.lists(st.tuples(st.sampled_from([*CEILING_OF]), st.integers(1, 12)), min_size=1, max_size=10))
+    stretches = draw(
+        st.lists(
+            st.tuples(st.sampled_from([*CEILING_OF]), st.integers(1, 12)), min_size=1, max_size=10
+        )
+    )
     dtype, ceilings = draw(st.sampled_from([np.float32, np.float64])), []
     for kind in itertools.chain.from_iterable([kind] * many for kind, many in stretches):
         ceiling = CEILING_OF[kind](state.scale)
@@ -113,7 +125,11 @@ START = State(1.0)
 
 @settings(max_examples=examples(ms=5))
 @given(case=cases(), block=BLOCKS, room=ROOMS)
-@example(case=(Rule(1.0), START, ones(1.0, np.nextafter(np.float32(1), np.float32(0)))), block=64, room=4096)
+@example(
+    case=(Rule(1.0), START, ones(1.0, np.nextafter(np.float32(1), np.float32(0)))),
+    block=64,
+    room=4096,
+)
 @example(case=(Rule(1.0), START, ones(2, 2, 2, 0, 2, 2, 2, 0, 0)), block=4, room=1)
 @example(case=(Rule(1.0, growth_interval=2**70), START, ones(INF, 0, INF)), block=4, room=1)
 @example(case=(Rule(3e38, growth_interval=2), State(3e38), ones(INF, INF, INF)), block=1, room=1)
@@ -123,7 +139,9 @@ START = State(1.0)
 def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int, room: int) -> None:
     rule, state, trace = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_ROOM", room)  # events a call of the loop: it is resumed at any event
+        patch.setattr(
+            module, "_ROOM", room
+        )  # events a call of the loop: it is resumed at any event
         done = assert_equals_the_fold(rule, index_ceilings(trace, block=block), state)
     event(f"skips {min(3, len(done.skipped))}, changes {min(3, len(done.scale_changes))}")
     assert repr(seen(done)) == repr(seen(replay_ceilings(rule, trace, method="fold", state=state)))
@@ -145,12 +163,16 @@ def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut:
 
 
 @FEW
-@given(family=st.lists(rules(dtypes=("float32", "float64")), min_size=1, max_size=3), data=st.data())
+@given(
+    family=st.lists(rules(dtypes=("float32", "float64")), min_size=1, max_size=3), data=st.data()
+)
 def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))
     rows = sweep(iter(family), trace)
     singles = [replay_ceilings(rule, trace) for rule in family]
-    expected = [(len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale) for one in singles]
+    expected = [
+        (len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale) for one in singles
+    ]
     assert repr(rows.tolist()) == repr(expected)
 
 
@@ -161,7 +183,9 @@ def long_walk() -> np.ndarray:
 
 
 def test_a_long_walk_equals_the_fold() -> None:
-    rule = Rule(growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3)
+    rule = Rule(
+        growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3
+    )
     done = assert_equals_the_fold(rule, index_ceilings(long_walk()), init(rule))
     assert done.mean_log2_scale == pytest.approx(np.log2(done.scales()).mean(), rel=1e-12)
     assert done.skip_rate == len(done.skipped) / 60_000 > 1e-4

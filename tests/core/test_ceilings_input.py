@@ -64,7 +64,11 @@ def test_what_events_cannot_do_is_folded(rule: Any, state: Any) -> None:
     assert auto.scale_changes.tolist() == fold.scale_changes.tolist()
 
 
-PATIENT, QUIRKY, LATE = "megatron.core.DynamicGradScaler", "deepspeed.DynamicLossScaler", "mxnet.contrib.amp.LossScaler"
+PATIENT, QUIRKY, LATE = (
+    "megatron.core.DynamicGradScaler",
+    "deepspeed.DynamicLossScaler",
+    "mxnet.contrib.amp.LossScaler",
+)
 
 
 @pytest.mark.parametrize("name", [PATIENT, QUIRKY, LATE, "jmp.DynamicLossScale"])
@@ -95,7 +99,9 @@ def test_any_array_gives_the_same() -> None:
 
 
 def test_a_changed_map_is_not_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ampsim.core.replay.ceilings._KEPT", 0)  # bytes of a map that stay in memory
+    monkeypatch.setattr(
+        "ampsim.core.replay.ceilings._KEPT", 0
+    )  # bytes of a map that stay in memory
     TRACE.tofile(tmp_path / "ceilings.f32")
     mapped = np.memmap(tmp_path / "ceilings.f32", np.float32, "c")
     mapped[7] = 0.0

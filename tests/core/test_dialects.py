@@ -19,12 +19,15 @@ def test_every_dialect_has_a_source_and_makes_a_rule() -> None:
 
 def test_torch_defaults_are_the_rules_defaults() -> None:
     assert dialects.get("torch.amp.GradScaler") == Rule()
-    given = dialects.get("torch.amp.GradScaler", init=65536.0, growth=2.0, backoff=0.5, interval=2000)
+    given = dialects.get(
+        "torch.amp.GradScaler", init=65536.0, growth=2.0, backoff=0.5, interval=2000
+    )
     assert given == Rule()
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"), [("flax.DynamicScal", "flax.DynamicScale"), ("flax", "flax.DynamicScale"), (3, "3")]
+    ("name", "shown"),
+    [("flax.DynamicScal", "flax.DynamicScale"), ("flax", "flax.DynamicScale"), (3, "3")],
 )
 def test_an_unknown_dialect(name, shown) -> None:
     with pytest.raises(dialects.UnknownDialectError, match=re.escape(shown)):
@@ -38,10 +41,20 @@ def test_an_unknown_dialect(name, shown) -> None:
         ("keras.LossScaleOptimizer[torch]", {"factor": 3.0}, ValueError, "factor=3.0"),
         ("jmp.DynamicLossScale", {"factor": 0.5}, ValueError, "factor=0.5"),
         ("jmp.DynamicLossScale", {"factor": math.nan}, ValueError, "factor=nan"),
-        ("megatron.core.DynamicGradScaler", {"init": 1.0, "min_scale": 2.0}, ValueError, "min_scale=2.0"),
+        (
+            "megatron.core.DynamicGradScaler",
+            {"init": 1.0, "min_scale": 2.0},
+            ValueError,
+            "min_scale=2.0",
+        ),
         ("fairscale.LayerwiseGradientScaler", {"init": 1.0, **BOUNDS}, ValueError, "init=1.0"),
         ("fairscale.LayerwiseGradientScaler", {"init": 16.0, **BOUNDS}, ValueError, "init=16.0"),
-        ("openseq2seq.BackoffScaler", {"interval": 2, "step_window": 3}, ValueError, "step_window=3"),
+        (
+            "openseq2seq.BackoffScaler",
+            {"interval": 2, "step_window": 3},
+            ValueError,
+            "step_window=3",
+        ),
         ("guided_diffusion.MixedPrecisionTrainer", {"growth": 1.5}, ValueError, "growth=1.5"),
         ("colossalai.DynamicGradScaler", {"hysteresis": False}, TypeError, "hysteresis=False"),
     ],
@@ -59,10 +72,34 @@ def test_fairscale_stays_in_its_bounds() -> None:
 @pytest.mark.parametrize(
     ("name", "parameters", "history", "error", "text"),
     [
-        ("deepspeed.DynamicLossScaler", {"init": 2.0, "delayed_shift": 1}, [1, 1], Exception, "already at minimum"),
-        ("deepspeed.DynamicLossScaler", {"init": 1.0, "delayed_shift": 2}, [1, 1], Exception, "already at minimum"),
-        ("fairseq.DynamicLossScaler", {"init": 4.0, "min_loss_scale": 1.0}, [1, 1], FloatingPointError, r"\(1\.0\)"),
-        ("mindspore.amp.DynamicLossScaleManager", {}, [1] * 1001, RuntimeError, "Continuous overflow"),
+        (
+            "deepspeed.DynamicLossScaler",
+            {"init": 2.0, "delayed_shift": 1},
+            [1, 1],
+            Exception,
+            "already at minimum",
+        ),
+        (
+            "deepspeed.DynamicLossScaler",
+            {"init": 1.0, "delayed_shift": 2},
+            [1, 1],
+            Exception,
+            "already at minimum",
+        ),
+        (
+            "fairseq.DynamicLossScaler",
+            {"init": 4.0, "min_loss_scale": 1.0},
+            [1, 1],
+            FloatingPointError,
+            r"\(1\.0\)",
+        ),
+        (
+            "mindspore.amp.DynamicLossScaleManager",
+            {},
+            [1] * 1001,
+            RuntimeError,
+            "Continuous overflow",
+        ),
     ],
 )
 def test_scalers_that_give_up(
@@ -79,7 +116,12 @@ def test_scalers_that_give_up(
     ("name", "parameters", "history", "expected"),
     [
         ("mpx.DynamicLossScaling", {"init": 2.0, "min_loss_scaling": None}, [1, 1], [1.0, 0.5]),
-        ("openseq2seq.BackoffScaler", {"step_window": 2, "scale_max": 8.0}, [1, 0, 0], [4.0, 4.0, 8.0]),
+        (
+            "openseq2seq.BackoffScaler",
+            {"step_window": 2, "scale_max": 8.0},
+            [1, 0, 0],
+            [4.0, 4.0, 8.0],
+        ),
     ],
 )
 def test_an_option_changes_the_run(name, parameters, history, expected) -> None:

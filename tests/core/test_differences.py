@@ -31,7 +31,10 @@ def seen(rule: Rule, history: tuple[bool, ...]) -> list[object]:
 def alike(name: str) -> Rule:
     wanted = {"init": 64.0, "interval": 2, "hysteresis": 2, "scale_max": 64.0}
     dialect = dialects.ALL[name]
-    return dialects.get(name, **{key: wanted[key] for key in wanted if key in {*dialect.parameters, *dialect.options}})
+    return dialects.get(
+        name,
+        **{key: wanted[key] for key in wanted if key in {*dialect.parameters, *dialect.options}},
+    )
 
 
 @settings(max_examples=examples(ms=10))
@@ -84,7 +87,10 @@ def test_the_words_name_what_differs() -> None:
     ("changes", "sides"),
     [
         ({"hysteresis_refill": {"clean"}}, []),  # without patience there is nothing to refill
-        ({"hysteresis": 2, "hysteresis_refill": {"clean"}}, [("1", "2"), ("a growth", "a clean step")]),
+        (
+            {"hysteresis": 2, "hysteresis_refill": {"clean"}},
+            [("1", "2"), ("a growth", "a clean step")],
+        ),
         ({"arithmetic": Arithmetic(flush_subnormals=True)}, [("is kept", "becomes 0")]),
         ({"arithmetic": Arithmetic(round_factors=True)}, [("as a double", "rounded to that")]),
         ({"quirks": (StreakStartsAt(-1),)}, [("no", "yes")]),
@@ -110,7 +116,12 @@ def test_the_command_shows_where_they_part() -> None:
         ["1", "clean", "2048.0", "1024.0"],
     ]
     code, text = diff(
-        "deepspeed.DynamicLossScaler", "deepspeed.FP16_Optimizer", "-s", "init=2", "-s", "delayed_shift=1"
+        "deepspeed.DynamicLossScaler",
+        "deepspeed.FP16_Optimizer",
+        "-s",
+        "init=2",
+        "-s",
+        "delayed_shift=1",
     )
     assert (code, "raises Exception" in text) == (0, True)
 

@@ -92,7 +92,9 @@ def test_scaled_round_is_torchs_chain_for_every_fp16_value_at_every_scale() -> N
         scaled = (torch.from_numpy(g) * scale).half().float()
         expected, found_inf = torch_unscale(torch, scaled.numpy(), scale, "float32")
         assert same(FP16.scaled_round(g, scale).astype(np.float64), expected)
-        assert found_inf == float((FP16.classify(g.astype(np.float64) * scale) == Kind.OVERFLOWED).any())
+        assert found_inf == float(
+            (FP16.classify(g.astype(np.float64) * scale) == Kind.OVERFLOWED).any()
+        )
 
 
 # ----------------------------------------------------------------------------- every state of a small machine
@@ -176,7 +178,11 @@ def moved(scale: np.ndarray, rule: Rule, direction: str) -> np.ndarray:
     kind, real = rule.arithmetic, np.dtype(rule.arithmetic.dtype).type
     factor = rule.growth_factor if direction == "up" else rule.backoff_factor
     if direction == "up" or kind.backoff == "multiply":
-        result = scale * real(factor) if kind.round_factors else (np.float64(scale) * factor).astype(real)
+        result = (
+            scale * real(factor)
+            if kind.round_factors
+            else (np.float64(scale) * factor).astype(real)
+        )
     elif kind.backoff == "divide":
         result = scale / real(rule.growth_factor)
     else:
@@ -220,7 +226,9 @@ def swarm(rule: Rule, length: int) -> list[tuple[np.ndarray, np.ndarray, np.ndar
 def assert_equal_on_every_history(rule: Rule, length: int) -> None:
     states = [state for level in every_history(rule, length) for state in level]
     ours = np.array([(s.scale, s.growth_tracker, s.overflow_tracker) for s in states])
-    theirs = np.concatenate([np.stack(level, 1) for level in swarm(rule, length)])  # float64, all three
+    theirs = np.concatenate(
+        [np.stack(level, 1) for level in swarm(rule, length)]
+    )  # float64, all three
     np.testing.assert_array_equal(ours, theirs, err_msg=repr(rule))
 
 
@@ -273,14 +281,18 @@ def test_every_history_of_every_small_rule(arithmetic, bounds, length) -> None:
 
 
 @pytest.mark.parametrize(("growth", "backoff"), [(2.0, 0.5), (1.1, 0.7)])
-@pytest.mark.parametrize("start", [65536.0, 1.5 * 2.0**125, 3 * 2.0**-149], ids=["usual", "top", "bottom"])
+@pytest.mark.parametrize(
+    "start", [65536.0, 1.5 * 2.0**125, 3 * 2.0**-149], ids=["usual", "top", "bottom"]
+)
 def test_every_history_of_11_updates_in_torchs_own_kernel(start, growth, backoff) -> None:
     torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
     rule, length = Rule(start, growth, backoff, 2), 11
     flags = [torch.zeros(1), torch.ones(1)]
     level = [(torch.tensor([start]), torch.tensor([0], dtype=torch.int32))]
     for states in every_history(rule, length):
-        assert [(s.scale, s.growth_tracker) for s in states] == [(float(s), int(c)) for s, c in level]
+        assert [(s.scale, s.growth_tracker) for s in states] == [
+            (float(s), int(c)) for s, c in level
+        ]
         level = [
             (torch._amp_update_scale_(scale, count, flag, growth, backoff, 2), count)
             for s, c in level

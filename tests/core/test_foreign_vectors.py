@@ -43,7 +43,9 @@ FUSED = {
     "all_overflow": ({"init": 16}, "xxxxxxxx", [8, 4, 2, 1, 1, 1, 1, 1]),
     "some_overflow": SOME_OVERFLOW,
 }
-UNFUSED = FUSED | {"all_overflow": ({"init": 16, "min_scale": 2}, "xxxxxxxx", [8, 4, 2, 2, 2, 2, 2, 2])}
+UNFUSED = FUSED | {
+    "all_overflow": ({"init": 16, "min_scale": 2}, "xxxxxxxx", [8, 4, 2, 2, 2, 2, 2, 2])
+}
 # Its optimizers of stage 0 have a hysteresis since 0.19.8 was released; until then the scaler of the other stages has.
 HYSTERESIS = {
     "hysteresis": ({"init": 256, "delayed_shift": 3}, "xxxx", [256, 256, 128, 64]),
@@ -99,6 +101,11 @@ CASES = [
 def test_a_dialect_gives_what_its_projects_test_expects(
     name: str, parameters: dict[str, object], history: str, expected: list[float | None]
 ) -> None:
-    scales = replay(dialects.get(name, **parameters), [letter == "x" for letter in history]).tolist()
-    known = [scale if wanted is not None else None for scale, wanted in zip(scales, expected, strict=True)]
+    scales = replay(
+        dialects.get(name, **parameters), [letter == "x" for letter in history]
+    ).tolist()
+    known = [
+        scale if wanted is not None else None
+        for scale, wanted in zip(scales, expected, strict=True)
+    ]
     assert known == expected

@@ -63,7 +63,9 @@ def test_limits_are_those_of_numpy_and_ml_dtypes(fmt) -> None:
 def test_the_definition_yields_exactly_the_finite_bit_patterns(fmt) -> None:
     values = widened(bit_patterns(fmt))
     finite = np.abs(values[np.isfinite(values)])
-    assert (np.unique(finite) * steps(fmt)).tolist() == magnitudes(fmt)  # a power of two: exact in a double
+    assert (np.unique(finite) * steps(fmt)).tolist() == magnitudes(
+        fmt
+    )  # a power of two: exact in a double
 
 
 @each_small_format
@@ -102,10 +104,15 @@ def rounding_cases(fmt: Format) -> tuple[np.ndarray, np.ndarray]:
     middles = np.array(sums, np.float64) / (2 * steps(fmt))
     assert (middles * (2 * steps(fmt))).tolist() == sums  # exact in a double
     over = np.inf if fmt.has_inf else np.nan
-    below, above = np.array(grid, np.float64) / steps(fmt), np.array([*grid[1:], over], np.float64) / steps(fmt)
+    below, above = (
+        np.array(grid, np.float64) / steps(fmt),
+        np.array([*grid[1:], over], np.float64) / steps(fmt),
+    )
     even = np.arange(len(grid)) % 2 == 0
     points = [np.nextafter(middles, 0.0), middles, np.nextafter(middles, np.inf)]
-    return np.stack(points, 1).ravel(), np.stack([below, np.where(even, below, above), above], 1).ravel()
+    return np.stack(points, 1).ravel(), np.stack(
+        [below, np.where(even, below, above), above], 1
+    ).ravel()
 
 
 @each_small_format
@@ -133,7 +140,11 @@ def test_the_overflow_threshold_is_where_overflow_begins(fmt) -> None:
     assert np.isfinite(np.float64(fmt.round(np.nextafter(edge, 0.0))))
     assert not np.isfinite(np.float64(fmt.round(np.nextafter(edge, np.inf))))
     assert np.isfinite(np.float64(fmt.round(edge))) == (not fmt.has_inf)
-    assert (FP16.overflow_threshold, E5M2.overflow_threshold, E4M3.overflow_threshold) == (65520, 61440, 464)
+    assert (FP16.overflow_threshold, E5M2.overflow_threshold, E4M3.overflow_threshold) == (
+        65520,
+        61440,
+        464,
+    )
 
 
 @pytest.mark.parametrize("scale", [2.0**-128, 2.0**-149, 0.0])

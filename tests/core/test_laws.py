@@ -34,11 +34,18 @@ def torchs(rule: Rule) -> Rule:
     """The same rule, of which the laws speak: torch's arithmetic, no delay, a start within bounds of float32."""
     low, high = map(round_to_float32, (rule.min_scale or 0.0, rule.max_scale or math.inf))
     start = min(max(rule.init_scale, low), high)
-    plain = {"delay": 0, "growth_test": "==", "hysteresis_refill": {"growth"}, "arithmetic": Arithmetic()}
+    plain = {
+        "delay": 0,
+        "growth_test": "==",
+        "hysteresis_refill": {"growth"},
+        "arithmetic": Arithmetic(),
+    }
     return rule.replace(init_scale=start, min_scale=low, max_scale=high, **plain)
 
 
-def observe(rule: Rule, flags: list[bool], machine: Callable[[Rule, State, bool], State]) -> dict[str, str]:
+def observe(
+    rule: Rule, flags: list[bool], machine: Callable[[Rule, State, bool], State]
+) -> dict[str, str]:
     run = [init(rule)]
     for flag in flags:
         run.append(machine(rule, run[-1], flag))
@@ -50,7 +57,9 @@ def observe(rule: Rule, flags: list[bool], machine: Callable[[Rule, State, bool]
 @given(rules().map(torchs), histories)
 @example(Rule(init_scale=2.0**127, growth_interval=1), [False])
 @example(Rule(1.5 * 2.0**127, 1.0 + 2.0**-52, 1.0 - 2.0**-53, 1), [False, True])
-@example(Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False])
+@example(
+    Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False]
+)
 def test_the_machine_obeys_every_law(rule: Rule, flags: list[bool]) -> None:
     assert observe(rule, flags, update) == {}
 
@@ -61,11 +70,15 @@ def test_torchs_recorded_runs_obey_every_law() -> None:
         if trace.system in ("torch.amp.GradScaler", "composer.ClosureGradScaler"):
             start = init(trace.rule()).scale
             seen += 1
-            assert broken(History(trace.rule(), trace.found_inf, (start, *trace.scale))) == {}, trace
+            assert broken(History(trace.rule(), trace.found_inf, (start, *trace.scale))) == {}, (
+                trace
+            )
     assert seen > 10
 
 
-def mutant(change: Callable[[Rule, State, bool, State], State]) -> Callable[[Rule, State, bool], State]:
+def mutant(
+    change: Callable[[Rule, State, bool, State], State],
+) -> Callable[[Rule, State, bool], State]:
     return lambda rule, state, flag: change(rule, state, flag, update(rule, state, flag))
 
 
@@ -102,15 +115,21 @@ def decays_when_clean(rule: Rule, before: State, flag: bool, after: State) -> St
 
 
 def grows_by_the_square(rule: Rule, before: State, flag: bool, after: State) -> State:
-    return dataclasses.replace(after, scale=after.scale * 2) if after.scale > before.scale else after
+    return (
+        dataclasses.replace(after, scale=after.scale * 2) if after.scale > before.scale else after
+    )
 
 
 def counts_by_two(rule: Rule, before: State, flag: bool, after: State) -> State:
-    return dataclasses.replace(after, growth_tracker=after.growth_tracker + 1) if not flag else after
+    return (
+        dataclasses.replace(after, growth_tracker=after.growth_tracker + 1) if not flag else after
+    )
 
 
 def counts_on(rule: Rule, before: State, flag: bool, after: State) -> State:
-    return dataclasses.replace(after, growth_tracker=before.growth_tracker + 1) if not flag else after
+    return (
+        dataclasses.replace(after, growth_tracker=before.growth_tracker + 1) if not flag else after
+    )
 
 
 def reaches_inf(rule: Rule, before: State, flag: bool, after: State) -> State:
@@ -134,12 +153,22 @@ def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
         (mutant(grows_on_overflow), Rule(), [1], "overflow_never_raises_the_scale"),
         (mutant(decays_when_clean), Rule(), [0], "clean_step_keeps_the_scale"),
         (mutant(decays_when_clean), Rule(), [0], "descends_only_by_skipping"),
-        (mutant(grows_by_the_square), Rule(growth_interval=1), [0], "growth_multiplies_by_the_growth_factor"),
+        (
+            mutant(grows_by_the_square),
+            Rule(growth_interval=1),
+            [0],
+            "growth_multiplies_by_the_growth_factor",
+        ),
         (mutant(counts_by_two), Rule(), [0], "clean_step_counts_once"),
         (mutant(counts_on), Rule(growth_interval=1), [0], "clean_step_counts_once"),
         (mutant(reaches_inf), Rule(init_scale=2.0**127), [0], "scale_stays_finite"),
         (ignores_the_bounds, Rule(init_scale=2.0, min_scale=2.0), [1], "scale_stays_within_bounds"),
-        (ignores_the_bounds, Rule(2.0, growth_interval=1, max_scale=2.0), [0], "scale_stays_within_bounds"),
+        (
+            ignores_the_bounds,
+            Rule(2.0, growth_interval=1, max_scale=2.0),
+            [0],
+            "scale_stays_within_bounds",
+        ),
     ],
 )
 def test_each_law_names_a_mutant(
@@ -159,5 +188,7 @@ def test_skip_budget_is_tight() -> None:
     history = History(rule, cycle * 10, [rule.init_scale, *scales_of(rule, cycle * 10)])
     (law,) = [law for law in HISTORY_LAWS if law.__name__ == "skip_budget"]
     assert law(history) is None
-    one_more = History(rule, [*cycle * 10, True], [*history.scale, history.scale[-1]])  # a skip that cost nothing
+    one_more = History(
+        rule, [*cycle * 10, True], [*history.scale, history.scale[-1]]
+    )  # a skip that cost nothing
     assert "11 skips in 51 updates" in law(one_more)

@@ -58,7 +58,9 @@ def reciprocal_of_power(scale_name: str, low: int, high: int) -> tuple[Any, Any,
     scale, is_power = power_of_two(scale_name, low, high)
     exponent = z3.BitVec(scale_name, 8)
     inverse_exponent = z3.BitVecVal(254, 8) - exponent
-    inverse = z3.fpBVToFP(z3.Concat(z3.BitVecVal(0, 1), inverse_exponent, z3.BitVecVal(0, 23)), SINGLE)
+    inverse = z3.fpBVToFP(
+        z3.Concat(z3.BitVecVal(0, 1), inverse_exponent, z3.BitVecVal(0, 23)), SINGLE
+    )
     return scale, inverse, is_power
 
 
@@ -72,7 +74,9 @@ def search(*claim_denied: Any) -> tuple[Any, Any]:
         verdict = solver.check()
         if verdict != z3.unknown:
             return verdict, solver
-    raise AssertionError(f"undecided with {len(SEEDS)} seeds of {BUDGET_MS} ms: {solver.reason_unknown()}")
+    raise AssertionError(
+        f"undecided with {len(SEEDS)} seeds of {BUDGET_MS} ms: {solver.reason_unknown()}"
+    )
 
 
 def proved(*claim_denied: Any) -> None:

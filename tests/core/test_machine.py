@@ -46,7 +46,9 @@ OF_WRONG_TYPE = {
     "quirks": [[1]],
 }
 REFUSED = [(ValueError, field, value) for field, values in OUT_OF_RANGE.items() for value in values]
-REFUSED += [(TypeError, field, value) for field, values in OF_WRONG_TYPE.items() for value in values]
+REFUSED += [
+    (TypeError, field, value) for field, values in OF_WRONG_TYPE.items() for value in values
+]
 
 
 @pytest.mark.parametrize(("error", "field", "value"), REFUSED)
@@ -106,18 +108,50 @@ def test_edge_values_are_taken_and_run(fields) -> None:
 
 def test_the_defaults_are_torchs() -> None:
     rule = Rule()
-    assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (65536.0, 2.0, 0.5, 2000)
-    assert (rule.min_scale, rule.max_scale, rule.hysteresis, rule.delay, rule.growth_test) == (None, None, 1, 0, "==")
+    assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (
+        65536.0,
+        2.0,
+        0.5,
+        2000,
+    )
+    assert (rule.min_scale, rule.max_scale, rule.hysteresis, rule.delay, rule.growth_test) == (
+        None,
+        None,
+        1,
+        0,
+        "==",
+    )
 
 
 def test_a_history_by_hand() -> None:
     rule = Rule(1024.0, growth_interval=3)
     states = run(rule, "0000010001")
-    assert [state.scale for state in states] == [1024, 1024, 2048, 2048, 2048, 1024, 1024, 1024, 2048, 1024]
+    assert [state.scale for state in states] == [
+        1024,
+        1024,
+        2048,
+        2048,
+        2048,
+        1024,
+        1024,
+        1024,
+        2048,
+        1024,
+    ]
     assert [state.growth_tracker for state in states] == [1, 2, 0, 1, 2, 0, 1, 2, 0, 0]
 
 
-OVERFLOWS = [True, -1, NAN, INF, 1e-45, np.float32("nan"), np.bool_(1), np.array([1.0]), np.array(NAN)]
+OVERFLOWS = [
+    True,
+    -1,
+    NAN,
+    INF,
+    1e-45,
+    np.float32("nan"),
+    np.bool_(1),
+    np.array([1.0]),
+    np.array(NAN),
+]
 CLEAN = [False, 0, -0.0, np.bool_(0), np.float32(0), np.array([0.0])]
 
 
@@ -129,7 +163,11 @@ def test_a_flag_is_taken_by_its_truth() -> None:
 
 
 def test_what_is_no_rule() -> None:
-    for call in (init, lambda no: update(no, State(1.0), 0), lambda no: override(no, State(1.0), 2.0)):
+    for call in (
+        init,
+        lambda no: update(no, State(1.0), 0),
+        lambda no: override(no, State(1.0), 2.0),
+    ):
         with pytest.raises(TypeError, match="'torch'"):
             call("torch")
 
@@ -202,7 +240,9 @@ def test_override_sets_the_scale_and_keeps_the_trackers() -> None:
     rule = Rule(1024.0, growth_interval=3, hysteresis=3)
     state = run(rule, "100")[-1]
     assert override(rule, state, 8) == State(8.0, 2, 1)
-    assert update(rule, override(rule, state, 8.0), False) == State(16.0, 0, 0)  # doubled on the very next step
+    assert update(rule, override(rule, state, 8.0), False) == State(
+        16.0, 0, 0
+    )  # doubled on the very next step
     assert override(rule, state, 0.1).scale == float(np.float32(0.1))
 
 
@@ -248,11 +288,15 @@ def test_double_arithmetic_rounded_once_is_float32_arithmetic(operation) -> None
     with np.errstate(all="ignore"):
         direct = operation(x, y)
         detour = operation(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
-        assert np.count_nonzero((direct != 0) & (direct < 2.0**-126)) > 10_000  # subnormals are among them
+        assert (
+            np.count_nonzero((direct != 0) & (direct < 2.0**-126)) > 10_000
+        )  # subnormals are among them
     assert np.array_equal(direct, detour)
 
 
-PARTS = st.recursive(st.sampled_from([False, True, 0.0, 1.0, NAN]), lambda part: st.lists(part, max_size=4))
+PARTS = st.recursive(
+    st.sampled_from([False, True, 0.0, 1.0, NAN]), lambda part: st.lists(part, max_size=4)
+)
 
 
 def joined(part):

@@ -27,7 +27,9 @@ from ampsim.core.policies import (
 from ampsim.core.replay.fold import replay, states
 
 INF, NAN = math.inf, math.nan
-few = settings(max_examples=max(10, settings().max_examples // 5))  # an example is up to 200 updates
+few = settings(
+    max_examples=max(10, settings().max_examples // 5)
+)  # an example is up to 200 updates
 DELAYS = st.sampled_from([0, 1, 2, 4])
 MILESTONES = ((3, 2.0), (7, 2.0**10))
 
@@ -76,10 +78,14 @@ histories = st.lists(seens, max_size=40)
 @example(LogMax(beta1=0.0), [Observation(found_inf=True, amax=INF)] * 3)
 @example(Probe(min_scale=2.0**15), [Observation(found_inf=True)] * 3)
 @example(Probe(max_scale=2.0**17, growth_interval=1), [Observation(found_inf=False)] * 6)
-def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, history: list[Observation]) -> None:
+def test_the_state_stays_finite_and_the_scale_in_its_bounds(
+    policy: Policy, history: list[Observation]
+) -> None:
     for state in states(policy, history):
         assert all(map(math.isfinite, flatten(state)))
-        assert all(policy.min_scale <= scale <= policy.max_scale for scale in (state.scale, *state.pending))
+        assert all(
+            policy.min_scale <= scale <= policy.max_scale for scale in (state.scale, *state.pending)
+        )
         assert len(state.pending) == policy.delay
         if isinstance(policy, Probe):
             assert policy.min_scale <= state.memory.base <= policy.max_scale
@@ -88,7 +94,9 @@ def test_the_state_stays_finite_and_the_scale_in_its_bounds(policy: Policy, hist
 
 @few
 @given(policies(), histories, st.data())
-def test_a_resumed_run_is_the_unbroken_one(policy: Policy, history: list[Observation], data: st.DataObject) -> None:
+def test_a_resumed_run_is_the_unbroken_one(
+    policy: Policy, history: list[Observation], data: st.DataObject
+) -> None:
     cut = data.draw(st.integers(0, len(history)))
     after = [init(policy), *states(policy, history)]
     state = unflatten(policy, flatten(pickle.loads(pickle.dumps(after[cut]))))  # noqa: S301 - our own bytes
@@ -133,7 +141,9 @@ def test_headroom_never_overflows_under_a_ceiling_that_stands(ceiling: float, k:
     policy = Headroom(init_scale=2.0**-6, margin=1, interval=2, delay=k)
     used, found = run(policy, [ceiling] * (30 + k))
     assert not found.any()
-    assert used[-1] == 2.0 ** (math.floor(math.log2(ceiling)) - 1) or math.log2(ceiling).is_integer()
+    assert (
+        used[-1] == 2.0 ** (math.floor(math.log2(ceiling)) - 1) or math.log2(ceiling).is_integer()
+    )
 
 
 @given(st.floats(2.0**-100, 2.0**100, width=32), st.integers(0, 12))
@@ -161,7 +171,9 @@ def test_a_probe_is_one_step_and_a_good_one_becomes_the_base() -> None:
     policy = Probe(init_scale=4.0, growth_interval=2, delay=2)
     newest = [state.newest for state in states(policy, [False] * 12)]
     assert newest == [4, 8, 4, 4, 8, 8, 16, 8, 8, 16, 16, 32]
-    assert [s.newest for s in states(policy, [False, False, False, False, True, False, False])][3:] == [4, 4, 4, 8]
+    assert [s.newest for s in states(policy, [False, False, False, False, True, False, False])][
+        3:
+    ] == [4, 4, 4, 8]
     # An overflow of another step recalls the probe, and lowers the base.
     recalled = list(states(policy, [False, False, True, False, False, False]))
     assert [state.newest for state in recalled] == [4, 8, 2, 2, 4, 2]
@@ -181,7 +193,10 @@ def test_headroom_halves_what_was_used() -> None:
     late = Headroom(init_scale=16.0, delay=2)
     assert [state.newest for state in states(late, [lost] * 6)] == [8, 8, 8, 4, 4, 4]
     for amax in (INF, NAN):  # of a size that is not known
-        assert update(Headroom(), init(Headroom()), Observation(found_inf=False, amax=amax)).scale == 2.0**15
+        assert (
+            update(Headroom(), init(Headroom()), Observation(found_inf=False, amax=amax)).scale
+            == 2.0**15
+        )
 
 
 def test_a_probe_starts_from_the_scale_set_by_hand() -> None:
@@ -193,9 +208,18 @@ def test_a_probe_starts_from_the_scale_set_by_hand() -> None:
 def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below() -> None:
     policy = Ratio(init_scale=4.0, growth_interval=2)
     shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
-    assert replay(policy, [Observation(False, saturated=s) for s in shares]).tolist() == [2, 2, 4, 4, 8, 4]
+    assert replay(policy, [Observation(False, saturated=s) for s in shares]).tolist() == [
+        2,
+        2,
+        4,
+        4,
+        8,
+        4,
+    ]
     smooth = Ratio(init_scale=1.0, growth_factor=2 ** (1 / 1000), growth_interval=1)
-    assert replay(smooth, [Observation(found_inf=False, saturated=0.0)] * 1000)[-1] == pytest.approx(2, rel=1e-4)
+    assert replay(smooth, [Observation(found_inf=False, saturated=0.0)] * 1000)[
+        -1
+    ] == pytest.approx(2, rel=1e-4)
 
 
 def test_a_floor_rises_at_its_milestone_and_holds() -> None:
@@ -215,7 +239,11 @@ def log_max(policy: LogMax, amaxes: list[float]) -> float:
 
     slow = mean(x, policy.beta2)
     sigma = math.sqrt(max(mean(x * x, policy.beta2) - slow * slow, 0.0))
-    return float(np.clip(2.0 ** (16 - mean(x, policy.beta1) - 3.09 * sigma), policy.min_scale, policy.max_scale))
+    return float(
+        np.clip(
+            2.0 ** (16 - mean(x, policy.beta1) - 3.09 * sigma), policy.min_scale, policy.max_scale
+        )
+    )
 
 
 @few
@@ -244,7 +272,8 @@ def test_a_synchronous_update_recalls_a_probe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "missing"), [(Headroom(), "amax=None"), (LogMax(), "amax=None"), (Ratio(), "saturated=None")]
+    ("policy", "missing"),
+    [(Headroom(), "amax=None"), (LogMax(), "amax=None"), (Ratio(), "saturated=None")],
 )
 def test_a_needed_number_is_named(policy: Policy, missing: str) -> None:
     with pytest.raises(ValueError, match=missing):
@@ -252,7 +281,12 @@ def test_a_needed_number_is_named(policy: Policy, missing: str) -> None:
 
 
 REFUSED: dict[type[Policy], dict[str, list[Any]]] = {
-    Probe: {"init_scale": [0.0, NAN, "8"], "min_scale": [2.0**-127], "max_scale": [INF], "growth_interval": [0]},
+    Probe: {
+        "init_scale": [0.0, NAN, "8"],
+        "min_scale": [2.0**-127],
+        "max_scale": [INF],
+        "growth_interval": [0],
+    },
     Deduplicated: {"growth_factor": [0.5], "backoff_factor": [0.0]},
     Ratio: {"threshold": [1.0], "top": [0.0]},
     Headroom: {
@@ -265,7 +299,11 @@ REFUSED: dict[type[Policy], dict[str, list[Any]]] = {
     LogMax: {"beta1": [1.0], "log_max": [200.0], "overflow_std_dev": [-1.0]},
     FloorSchedule: {"milestones": [((5, 2.0), (5, 4.0)), ((5, 4.0), (6, 2.0))]},
 }
-FIELDS = [(policy, field, values) for policy, fields in REFUSED.items() for field, values in fields.items()]
+FIELDS = [
+    (policy, field, values)
+    for policy, fields in REFUSED.items()
+    for field, values in fields.items()
+]
 
 
 @pytest.mark.parametrize(("policy", "field", "values"), FIELDS)

@@ -76,7 +76,13 @@ def test_a_fused_step_divides_in_its_kernel_and_is_called_even_when_it_skips():
 
 @pytest.mark.parametrize(
     ("found", "overflows"),
-    [((0.0, 0.0), False), ((0.0, 1.0), True), ((1e-45, 0.0), True), ((math.nan, 0.0), True), ((-1.0, 1.0), False)],
+    [
+        ((0.0, 0.0), False),
+        ((0.0, 1.0), True),
+        ((1e-45, 0.0), True),
+        ((math.nan, 0.0), True),
+        ((-1.0, 1.0), False),
+    ],
 )
 def test_found_inf_is_summed_over_optimizers_in_float32(found, overflows):
     p = begun()
@@ -121,7 +127,16 @@ def test_a_step_without_gradients_is_refused_and_stays_unscaled():
 
 
 @pytest.mark.parametrize(
-    "new_scale", [8, "8", np.float32(8), 1e39, Tensor(8.0, (2,)), Tensor(8.0, device="meta"), Tensor(8.0, (1, 1))]
+    "new_scale",
+    [
+        8,
+        "8",
+        np.float32(8),
+        1e39,
+        Tensor(8.0, (2,)),
+        Tensor(8.0, device="meta"),
+        Tensor(8.0, (1, 1)),
+    ],
 )
 def test_a_refused_new_scale_changes_nothing(new_scale):
     p, _ = protocol.unscale_(begun(), Optimizer("a", CLEAN))

@@ -28,7 +28,12 @@ def test_deepspeed_grows_first_after_one_more_then_every_interval() -> None:
     rule = Rule(2.0, growth_interval=3, quirks=(StreakStartsAt(-1),))
     assert growths(rule, 13) == [4, 7, 10, 13]
     assert growths(rule.replace(quirks=()), 13) == [3, 6, 9, 12]
-    assert growths(dialects.get("deepspeed.FP16_Optimizer", init=2.0, interval=3), 13) == [4, 7, 10, 13]
+    assert growths(dialects.get("deepspeed.FP16_Optimizer", init=2.0, interval=3), 13) == [
+        4,
+        7,
+        10,
+        13,
+    ]
 
 
 def test_flax_grows_late_every_time() -> None:
@@ -50,7 +55,9 @@ def test_flax_grows_late_every_time() -> None:
         ("101", "112"),  # not consecutive, and yet: 1 of 1, then 1 of 2
     ],
 )
-def test_fairseq_backs_off_when_overflows_reach_a_fraction_of_the_updates(history, halvings) -> None:
+def test_fairseq_backs_off_when_overflows_reach_a_fraction_of_the_updates(
+    history, halvings
+) -> None:
     rule = Rule(2.0**15, growth_interval=100, quirks=(Tolerance(0.5),))
     assert scales(rule, history) == [2.0 ** (15 - int(n)) for n in halvings]
 
@@ -71,11 +78,14 @@ def test_flax_outside_jit_begins_in_double() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("guided_diffusion.MixedPrecisionTrainer", {}), ("flax.DynamicScale", {"jit": False})]
+    ("name", "parameters"),
+    [("guided_diffusion.MixedPrecisionTrainer", {}), ("flax.DynamicScale", {"jit": False})],
 )
 def test_a_scale_set_by_hand_counts(name, parameters) -> None:
     rule = dialects.get(name, **parameters)
-    assert update(rule, override(rule, init(rule), 8.0), True).scale == 4.0  # not half of the first scale
+    assert (
+        update(rule, override(rule, init(rule), 8.0), True).scale == 4.0
+    )  # not half of the first scale
 
 
 MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init=1024.0, hysteresis=2)
@@ -86,9 +96,14 @@ DEEPSPEED_CONSECUTIVE = dialects.get(
 )
 NEMO = dialects.get("nemo.GradScaler", init=1024.0, hysteresis=2)
 PADDLE = dialects.get("paddle.amp.GradScaler[dygraph]", init=1024.0, decr_every_n_nan_or_inf=2)
-PADDLE_STATIC = dialects.get("paddle.static.update_loss_scaling[cpu kernel]", init=1024.0, decr_every_n_nan_or_inf=2)
+PADDLE_STATIC = dialects.get(
+    "paddle.static.update_loss_scaling[cpu kernel]", init=1024.0, decr_every_n_nan_or_inf=2
+)
 TF_CONTRIB = dialects.get(
-    "tf.contrib.ExponentialUpdateLossScaleManager", init=1024.0, decr_every_n_nan_or_inf=2, backoff=0.5
+    "tf.contrib.ExponentialUpdateLossScaleManager",
+    init=1024.0,
+    decr_every_n_nan_or_inf=2,
+    backoff=0.5,
 )
 
 
@@ -104,7 +119,16 @@ TF_CONTRIB = dialects.get(
         (PADDLE_STATIC, "000", "011", "0000000"),
         (TF_CONTRIB, "001", "011", "0011112"),  # not consecutive, and a backoff takes two more
     ],
-    ids=["megatron", "colossalai", "deepspeed", "nemo", "consecutive", "paddle", "paddle-static", "contrib"],
+    ids=[
+        "megatron",
+        "colossalai",
+        "deepspeed",
+        "nemo",
+        "consecutive",
+        "paddle",
+        "paddle-static",
+        "contrib",
+    ],
 )
 def test_what_two_means(rule, gapped, in_a_row, then) -> None:
     for history, backoffs in [("101", gapped), ("111", in_a_row), ("1010101", then)]:

@@ -19,8 +19,12 @@ IDENTITY = {"config": {"lr": 0.1, "steps": 3}, "threads": 1}
 
 TEXT = st.text().filter(lambda text: text not in {"inf", "-inf", "nan"})
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXT
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
-OBJECTS = st.dictionaries(TEXT, SCALARS, max_size=3)  # what is inside them is the next test's concern
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+)
+OBJECTS = st.dictionaries(
+    TEXT, SCALARS, max_size=3
+)  # what is inside them is the next test's concern
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,13 +57,23 @@ def test_a_file_gives_back_what_was_written(
 
 
 def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
-    value = {"a": np.array([1.5, np.inf, np.nan]), "b": np.float32(0.1), "c": (1, np.int64(2)), "d": np.bool_(True)}
-    assert records.encode(value) == '{"a":[1.5,"inf","nan"],"b":0.10000000149011612,"c":[1,2],"d":true}'
+    value = {
+        "a": np.array([1.5, np.inf, np.nan]),
+        "b": np.float32(0.1),
+        "c": (1, np.int64(2)),
+        "d": np.bool_(True),
+    }
+    assert (
+        records.encode(value)
+        == '{"a":[1.5,"inf","nan"],"b":0.10000000149011612,"c":[1,2],"d":true}'
+    )
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "nan"])
 def test_text_that_would_come_back_as_a_float_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=f"text '{text}': expected text that does not read as a number"):
+    with pytest.raises(
+        ValueError, match=f"text '{text}': expected text that does not read as a number"
+    ):
         records.encode({"arm": text})
 
 
@@ -74,18 +88,24 @@ def test_only_strict_json_is_read(line: str) -> None:
         records.decode(line)
 
 
-def test_the_content_is_on_the_disk_before_the_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_content_is_on_the_disk_before_the_name_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     rename = Path.replace
     monkeypatch.setattr(os, "fsync", lambda handle: events.append("fsync"))
-    monkeypatch.setattr(Path, "replace", lambda old, new: (events.append("rename"), rename(old, new))[1])
+    monkeypatch.setattr(
+        Path, "replace", lambda old, new: (events.append("rename"), rename(old, new))[1]
+    )
     records.write(tmp_path / "x.jsonl", PROVENANCE, ROWS)
     assert events == ["fsync", "rename", "fsync"]  # content, name, folder
     records.Journal(tmp_path / "x.jsonl", IDENTITY).append("0", ROWS[0])
     assert events[3:] == ["fsync"]
 
 
-def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(tmp_path: Path) -> None:
+def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.jsonl"
     records.write(path, PROVENANCE, ROWS)
     whole = path.read_bytes()
@@ -101,11 +121,15 @@ def test_a_finished_file_with_a_record_too_many_is_refused(tmp_path: Path) -> No
     path = tmp_path / "x.jsonl"
     records.write(path, PROVENANCE, ROWS)
     path.write_bytes(path.read_bytes() + b'{"of":"another run"}\n')
-    with pytest.raises(records.DamagedFileError, match=f"expected {len(ROWS)} records as the first line says"):
+    with pytest.raises(
+        records.DamagedFileError, match=f"expected {len(ROWS)} records as the first line says"
+    ):
         records.read(path)
 
 
-@pytest.mark.parametrize("line", [b"{not json}", b"\xff\xfe", b"[1, 2]", b"", b'{"loss":NaN}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "line", [b"{not json}", b"\xff\xfe", b"[1, 2]", b"", b'{"loss":NaN}', b"[" * 100_000]
+)
 def test_damage_names_its_line(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
     records.write(path, PROVENANCE, ROWS)
@@ -115,7 +139,9 @@ def test_damage_names_its_line(tmp_path: Path, line: bytes) -> None:
         records.read(path)
 
 
-@pytest.mark.parametrize("first", ["{}", '{"provenance":[]}', '{"provenance":{}}', '{"provenance":{},"records":true}'])
+@pytest.mark.parametrize(
+    "first", ["{}", '{"provenance":[]}', '{"provenance":{}}', '{"provenance":{},"records":true}']
+)
 def test_a_file_needs_provenance(tmp_path: Path, first: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(f"{first}\n")
@@ -123,7 +149,9 @@ def test_a_file_needs_provenance(tmp_path: Path, first: str) -> None:
         records.read(path)
 
 
-def run_with_journal(path: Path, identity: dict[str, Any] = IDENTITY) -> tuple[records.Journal, int]:
+def run_with_journal(
+    path: Path, identity: dict[str, Any] = IDENTITY
+) -> tuple[records.Journal, int]:
     """A whole run of three units; returns the journal and how many units it had to compute."""
     journal = records.Journal(path, identity)
     missing = [row for row in ROWS if str(row["unit"]) not in journal.done]

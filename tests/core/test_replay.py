@@ -35,7 +35,9 @@ def test_histories_of_different_lengths_are_refused() -> None:
         replay(Rule(), [0, 1], is_async=[True])
 
 
-@pytest.mark.parametrize("history", ["01", ["0", "1"], np.array(["0", "1"]), b"01", [b"0", b"1"]], ids=str)
+@pytest.mark.parametrize(
+    "history", ["01", ["0", "1"], np.array(["0", "1"]), b"01", [b"0", b"1"]], ids=str
+)
 def test_a_written_history_is_refused(history: Any) -> None:
     for call in (
         lambda: replay(Rule(), history),  # in which each digit is true
@@ -58,7 +60,13 @@ def test_tickets_come_in_their_turn() -> None:
     with pytest.raises(pipeline.WouldBlockError):
         pipeline.begin(pipe)
     done = pipeline.finish(pipe, 0, found_inf=True)
-    for before, ticket in ((pipeline.start(Rule(), 1), 0), (pipe, 1), (pipe, 2), (done, 0), (done, 2)):
+    for before, ticket in (
+        (pipeline.start(Rule(), 1), 0),
+        (pipe, 1),
+        (pipe, 2),
+        (done, 0),
+        (done, 2),
+    ):
         with pytest.raises(RuntimeError, match=f"ticket {ticket}"):
             pipeline.finish(before, ticket, found_inf=True)
 

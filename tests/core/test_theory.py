@@ -50,7 +50,9 @@ def final(rule: Rule, found: list[bool]) -> State:
 def window(rule: Rule, ceiling: float, period: int, warm: int) -> tuple[list[bool], list[float]]:
     """Overflows and headroom at clean steps over one period of a periodic run."""
     found, x = follow(rule, [ceiling] * (warm + period))
-    return found[warm:], [ceiling - level for level, bad in zip(x[warm:], found[warm:], strict=True) if not bad]
+    return found[warm:], [
+        ceiling - level for level, bad in zip(x[warm:], found[warm:], strict=True) if not bad
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------ T1
@@ -59,7 +61,9 @@ def window(rule: Rule, ceiling: float, period: int, warm: int) -> tuple[list[boo
 @settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, flags, st.integers(0, 4))
 @example(1, 1, 1, [True], 0)
-def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(interval, a, b, found, delay) -> None:
+def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(
+    interval, a, b, found, delay
+) -> None:
     rule = plain(interval, a, b, delay=delay)
     descent = 16 - math.log2(final(rule, found).newest)
     wasted = theory.wasted(found, interval)
@@ -151,7 +155,9 @@ def solved(p: list[float], interval: int, backoff: int) -> np.ndarray:
     for here, (level, count) in enumerate(states):
         for found, chance in ((True, p[level]), (False, 1 - p[level])):
             after = update(rule, State(START * 2.0**level, count), found)
-            moves[here, states.index((round(math.log2(after.scale / START)), after.growth_tracker))] += chance
+            moves[
+                here, states.index((round(math.log2(after.scale / START)), after.growth_tracker))
+            ] += chance
     system = np.vstack([moves.T - np.eye(len(states)), np.ones(len(states))])
     shares = np.linalg.lstsq(system, np.eye(len(states) + 1)[-1], rcond=None)[0]
     return shares.reshape(len(p), interval)
@@ -193,10 +199,17 @@ def test_t3_without_bounds_is_the_form_of_the_paper(interval: int, sigma: float)
 
 def test_t3_tracks_the_quantiles_that_staircases_are_known_for() -> None:
     # Levitt 1971, Table I: 1, 2, 3 and 4 down, 1 up; Kaernbach 1991: steps up and down as 1 to 3.
-    assert [round(theory.tracked_quantile(down), 3) for down in (1, 2, 3, 4)] == [0.5, 0.707, 0.794, 0.841]
+    assert [round(theory.tracked_quantile(down), 3) for down in (1, 2, 3, 4)] == [
+        0.5,
+        0.707,
+        0.794,
+        0.841,
+    ]
     assert theory.tracked_quantile(1, rho=1 / 3) == pytest.approx(0.75)
     rule = plain(7, 2, 3)
-    assert theory.tracked_quantile(7, rho=2 / 3) == pytest.approx(1 - theory.critical_bad_rate(rule))
+    assert theory.tracked_quantile(7, rho=2 / 3) == pytest.approx(
+        1 - theory.critical_bad_rate(rule)
+    )
 
 
 @pytest.mark.parametrize("interval", [2, 5, 50])
@@ -206,7 +219,9 @@ def test_t3_is_the_marginal_law_of_the_k_in_a_row_design(interval: int) -> None:
     with np.errstate(invalid="ignore"):
         up = np.where(p > 0, p * (1 - p) ** interval / (1 - (1 - p) ** interval), 1 / interval)
     law = np.cumprod([1.0, *(up[:-1] / p[1:])])
-    assert theory.stationary(p, interval).levels == pytest.approx(law / law.sum(), rel=1e-12, abs=1e-300)
+    assert theory.stationary(p, interval).levels == pytest.approx(
+        law / law.sum(), rel=1e-12, abs=1e-300
+    )
 
 
 @pytest.mark.parametrize("backoff", [1, 2, 5])
@@ -241,7 +256,9 @@ def test_ranks_arrive_as_one_rank_with_a_longer_interval_does() -> None:
 
 @LONG_RUNS
 @given(st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8), intervals)
-def test_observed_ceilings_are_counted_from_where_none_overflowed_to_where_all_did(ceilings, interval) -> None:
+def test_observed_ceilings_are_counted_from_where_none_overflowed_to_where_all_did(
+    ceilings, interval
+) -> None:
     x, form = theory.of_ceilings(ceilings, interval)
     total = sum(ceilings.values())
     wanted = [sum(n for k, n in ceilings.items() if k < j) / total for j in x]
@@ -290,7 +307,9 @@ late = st.integers(1, 12).flatmap(lambda g: st.tuples(st.just(g), st.integers(0,
 
 
 def longest(found: list[bool]) -> int:
-    return max((len(list(run)) for flag, run in itertools.groupby(found + found) if flag), default=0)
+    return max(
+        (len(list(run)) for flag, run in itertools.groupby(found + found) if flag), default=0
+    )
 
 
 @settings(max_examples=examples(ms=3))
@@ -314,7 +333,12 @@ def test_t5_deduplicated_and_probe(case) -> None:
     interval, k = case
     for policy, period in ((Deduplicated, interval + 2 * k + 1), (Probe, interval + 1 + k)):
         wanted = theory.stale(policy.__name__.lower(), interval, k)
-        found, room = window(policy(init_scale=START, growth_interval=interval, delay=k), 16.5, period, warm=3 * period)
+        found, room = window(
+            policy(init_scale=START, growth_interval=interval, delay=k),
+            16.5,
+            period,
+            warm=3 * period,
+        )
         assert sum(found) / period == pytest.approx(wanted.skip_rate, rel=1e-12)
         assert longest(found) == wanted.burst
         assert {*room} == {wanted.headroom}
@@ -322,7 +346,11 @@ def test_t5_deduplicated_and_probe(case) -> None:
 
 def test_t5_tends_to_half_a_bit_more_for_each_step_of_delay() -> None:
     assert theory.stale("cumulative", 10**6, 4).headroom == pytest.approx(2.5, abs=1e-5)
-    assert theory.stale("cumulative", 50, 0) == theory.stale("probe", 50, 0) == theory.stale("deduplicated", 50, 0)
+    assert (
+        theory.stale("cumulative", 50, 0)
+        == theory.stale("probe", 50, 0)
+        == theory.stale("deduplicated", 50, 0)
+    )
 
 
 def test_t5_refuses_a_delay_as_long_as_the_interval_and_other_policies() -> None:
@@ -340,7 +368,9 @@ def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
     state, skips = init(rule), 0
     for t in range(steps):
         level = round(math.log2(state.scale)) - 16
-        found = (3 * level - 1) * drift.denominator > 3 * drift.numerator * t  # level > 1/3 + drift t
+        found = (
+            3 * level - 1
+        ) * drift.denominator > 3 * drift.numerator * t  # level > 1/3 + drift t
         skips += found
         state = update(rule, state, found)
     return skips
@@ -353,7 +383,9 @@ def test_t6_upwards_is_exact_but_for_the_ends(interval, a, b, tenths) -> None:
     rule, drift = plain(interval, a, b), Fraction(a, interval) * Fraction(tenths, 9)
     steps = int(min(600, 900 / max(drift, 1)))  # the scale stays below 2^1000
     slack = (2 * a + b + 1) / b + a / b  # x - ceiling moves by less than 2a + b + 1 in all
-    assert abs(drifting(rule, drift, steps) - theory.drifting_skip_rate(rule, drift) * steps) <= slack
+    assert (
+        abs(drifting(rule, drift, steps) - theory.drifting_skip_rate(rule, drift) * steps) <= slack
+    )
 
 
 def test_t6_a_ceiling_that_outruns_the_scale_is_never_met() -> None:
@@ -374,13 +406,18 @@ gaps = st.fractions(1, 40, max_denominator=7)
 def test_t6_downwards(interval, gap) -> None:
     rule, falls = plain(interval), 60
     steps = int(gap * falls)
-    seen, wanted = drifting(rule, -1 / gap, steps), theory.drifting_skip_rate(rule, -1 / gap) * steps
+    seen, wanted = (
+        drifting(rule, -1 / gap, steps),
+        theory.drifting_skip_rate(rule, -1 / gap) * steps,
+    )
     beside = {math.floor(gap) % (interval + 1), math.ceil(gap) % (interval + 1)}
     if gap.denominator == 1 or 0 not in beside:
         assert abs(seen - wanted) <= 3
     else:
         assert abs(seen - wanted) <= falls + 3  # less than one a fall
-    assert wanted <= steps * (1 + interval / gap) / (interval + 1) + 3 or gap <= 1 or 0 in beside  # T1
+    assert (
+        wanted <= steps * (1 + interval / gap) / (interval + 1) + 3 or gap <= 1 or 0 in beside
+    )  # T1
 
 
 def test_t6_at_resonance_stays_within_t1_which_the_floor_alone_would_break() -> None:
@@ -418,13 +455,18 @@ def test_t8_at_the_critical_rate_the_scale_stands_and_above_it_falls(interval, a
     rate = theory.critical_bad_rate(rule)
     assert theory.bad_step_drift(rule, rate) == pytest.approx(0, abs=1e-9)
     assert theory.bad_step_drift(rule, rate * 1.01) < 0 < theory.bad_step_drift(rule, rate * 0.99)
-    assert theory.bad_step_headroom(interval, 1.01 * theory.critical_bad_rate(plain(interval))) == math.inf
+    assert (
+        theory.bad_step_headroom(interval, 1.01 * theory.critical_bad_rate(plain(interval)))
+        == math.inf
+    )
     assert rate == pytest.approx(math.log1p(a / b) / interval, rel=math.log1p(a / b) / interval)
 
 
 @settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, st.lists(st.booleans(), min_size=1, max_size=60))
-def test_t8_more_bad_steps_than_t1_allows_lower_the_scale_however_they_cluster(interval, a, b, found) -> None:
+def test_t8_more_bad_steps_than_t1_allows_lower_the_scale_however_they_cluster(
+    interval, a, b, found
+) -> None:
     rule = plain(interval, a, b)
     share = sum(found) / len(found)
     assume(share > theory.skip_rate(rule))
@@ -432,7 +474,9 @@ def test_t8_more_bad_steps_than_t1_allows_lower_the_scale_however_they_cluster(i
     assert lost >= len(found) * (share * (interval + a / b) - a / b) * b / interval - 1e-9 > 0
 
 
-@pytest.mark.parametrize(("a", "b", "rate"), [(1, 1, 0.05), (1, 1, 0.01), (1, 2, 0.04), (3, 1, 0.2)])
+@pytest.mark.parametrize(
+    ("a", "b", "rate"), [(1, 1, 0.05), (1, 1, 0.01), (1, 2, 0.04), (3, 1, 0.2)]
+)
 def test_t8_the_drift_is_the_machines_to_six_per_cent(a: int, b: int, rate: float) -> None:
     luck, rule = random.Random(1), plain(20, a, b)  # noqa: S311 - a simulation
     moved, runs = 0.0, 60
@@ -445,7 +489,9 @@ def test_t8_the_drift_is_the_machines_to_six_per_cent(a: int, b: int, rate: floa
 
 
 @pytest.mark.parametrize(("price", "rate"), [(0.1, 1e-3), (0.5, 1e-2), (0.01, 1e-4)])
-def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one(price: float, rate: float) -> None:
+def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one(
+    price: float, rate: float
+) -> None:
     def cost(g: int) -> float:
         rule = plain(g)
         if rate >= theory.critical_bad_rate(rule):
@@ -468,7 +514,9 @@ def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one
 def test_t9_is_what_rounding_to_fp16_makes_zero(sigma: float, lost: float) -> None:
     count, score = 20_000, 4.75
     normal = NormalDist(16 - lost - sigma * score, sigma)
-    log2 = np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)])  # evenly spread, nothing random
+    log2 = np.array(
+        [normal.inv_cdf((i + 0.5) / count) for i in range(count)]
+    )  # evenly spread, nothing random
     with np.errstate(over="ignore"):
         zero = int((np.exp2(log2).astype(np.float16) == 0).sum())
     assert abs(zero - theory.flushed_share(sigma, score, lost) * count) <= 1
@@ -517,14 +565,18 @@ bounded = st.sets(st.sampled_from(["growth", "backoff"])).map(frozenset)
 @given(intervals, powers, powers, flags, st.integers(1, 4), bounded)
 @example(2, 1, 1, [True] * 30, 3, frozenset({"growth"}))
 @example(1, 1, 1, [True, False, True, True] * 9, 2, frozenset({"growth", "backoff"}))
-def test_t10_bounds_any_history_that_does_not_descend(interval, a, b, found, hysteresis, refill) -> None:
+def test_t10_bounds_any_history_that_does_not_descend(
+    interval, a, b, found, hysteresis, refill
+) -> None:
     rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_refill=refill)
     descent = 16 - math.log2(final(rule, found).scale)
     # The same count as T1's, with H - 1 free overflows at the start and after each refill.
     rate = theory.hysteresis_bound(rule)
     each = hysteresis if "backoff" in refill else 1
     lost = interval * rate / (1 - rate)
-    bound = (lost * len(found) + interval * (each * descent / b + hysteresis - 1)) / (interval + lost)
+    bound = (lost * len(found) + interval * (each * descent / b + hysteresis - 1)) / (
+        interval + lost
+    )
     assert sum(found) <= bound + 1e-9
     if refill == {"growth"}:
         assert rate == pytest.approx(theory.hysteresis_skip_rate(rule))
@@ -534,16 +586,23 @@ def test_t10_bounds_any_history_that_does_not_descend(interval, a, b, found, hys
 def test_t10_is_attained_by_an_adversary(interval, hysteresis, refill) -> None:
     rule = plain(interval, hysteresis=hysteresis, hysteresis_refill=refill)
     lowers = hysteresis if "backoff" in refill else 1  # overflows of which the last backs off
-    free = hysteresis - 1 if "growth" in refill else 0  # overflows that the refill at a growth forgives
+    free = (
+        hysteresis - 1 if "growth" in refill else 0
+    )  # overflows that the refill at a growth forgives
     cycle = [*[True] * (lowers + free), *[False] * interval]
     start = [True] * (hysteresis - 1) if refill <= {"growth"} else []
     begin, end = (final(rule, [*start, *cycle * many]).scale for many in (2, 12))
-    assert (begin, sum(cycle) / len(cycle)) == (end, pytest.approx(theory.hysteresis_bound(rule), rel=1e-12))
+    assert (begin, sum(cycle) / len(cycle)) == (
+        end,
+        pytest.approx(theory.hysteresis_bound(rule), rel=1e-12),
+    )
 
 
 def test_t10_has_no_bound_if_a_clean_step_refills() -> None:
     impatient = plain(50, hysteresis_refill=frozenset({"clean"}))
-    assert theory.hysteresis_bound(impatient) == pytest.approx(theory.hysteresis_skip_rate(impatient))
+    assert theory.hysteresis_bound(impatient) == pytest.approx(
+        theory.hysteresis_skip_rate(impatient)
+    )
     rule = plain(50, hysteresis=2, hysteresis_refill=frozenset({"clean"}))
     with pytest.raises(ValueError, match="there is no bound"):
         theory.hysteresis_bound(rule)

@@ -14,7 +14,9 @@ from ampsim.core.trace import Raised, Trace, read, write
 
 RECORDED = Path(__file__).parent.parent / "traces" / "recorded.jsonl.gz"
 TRACES = list(read(RECORDED))
-TRACE = Trace("torch.amp.GradScaler", {"init": 4.0, "interval": 2}, (False, False, True), (4.0, 8.0, 4.0))
+TRACE = Trace(
+    "torch.amp.GradScaler", {"init": 4.0, "interval": 2}, (False, False, True), (4.0, 8.0, 4.0)
+)
 
 
 @pytest.mark.parametrize("system", dialects.names())
@@ -36,7 +38,10 @@ def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
     assert list(read(second)) == traces
     assert first.read_bytes() == second.read_bytes()
     assert suffix != ".jsonl.gz" or first.read_bytes()[4:8] == bytes(4)  # no time is in it
-    assert sorted(p.name for p in tmp_path.iterdir()) == [first.name, second.name]  # no temporary file is left
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        first.name,
+        second.name,
+    ]  # no temporary file is left
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,17 @@ def test_a_single_wrong_bit_is_a_mismatch(change: dict[str, object], update: int
 
 def test_no_field_is_lost() -> None:
     raised, late = Raised(1, "Exception", "x"), (True, None)
-    whole = Trace("roundpipe.GradScaler[mixed]", {}, (False, True), (math.inf,), "1.2", "s", late, raised, {"n": 1})
+    whole = Trace(
+        "roundpipe.GradScaler[mixed]",
+        {},
+        (False, True),
+        (math.inf,),
+        "1.2",
+        "s",
+        late,
+        raised,
+        {"n": 1},
+    )
     assert vars(Trace.from_record(json.loads(json.dumps(whole.to_record())))) == vars(whole)
 
 

@@ -23,7 +23,13 @@ def test_the_set_is_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "text"), [(3.0, "0x1.8p+1"), (0.0, "0x0p+0"), (2.0**-1074, "0x0.0000000000001p-1022"), (float("inf"), "inf")]
+    ("x", "text"),
+    [
+        (3.0, "0x1.8p+1"),
+        (0.0, "0x0p+0"),
+        (2.0**-1074, "0x0.0000000000001p-1022"),
+        (float("inf"), "inf"),
+    ],
 )
 def test_numbers_are_hexadecimal_and_short(x: float, text: str) -> None:
     assert as_hex(x) == text
@@ -135,9 +141,13 @@ def test_a_wrong_rule_fails(change: Callable[[Rule], dict[str, Any]]) -> None:
     assert fails(change)
 
 
-@pytest.mark.parametrize(("field", "value"), [(name, each) for name in OF_ARITHMETIC for each in OF_ARITHMETIC[name]])
+@pytest.mark.parametrize(
+    ("field", "value"), [(name, each) for name in OF_ARITHMETIC for each in OF_ARITHMETIC[name]]
+)
 def test_a_wrong_arithmetic_fails(field: str, value: Any) -> None:
-    assert fails(lambda rule: {"arithmetic": dataclasses.replace(rule.arithmetic, **{field: value})})
+    assert fails(
+        lambda rule: {"arithmetic": dataclasses.replace(rule.arithmetic, **{field: value})}
+    )
 
 
 QUIRKS = {type(quirk) for name in dialects.names() for quirk in dialects.get(name).quirks}
@@ -145,4 +155,8 @@ QUIRKS = {type(quirk) for name in dialects.names() for quirk in dialects.get(nam
 
 @pytest.mark.parametrize("kind", sorted(QUIRKS, key=str))
 def test_a_lost_quirk_fails(kind: type[Quirk]) -> None:
-    assert fails(lambda rule: {"quirks": tuple(quirk for quirk in rule.quirks if not isinstance(quirk, kind))})
+    assert fails(
+        lambda rule: {
+            "quirks": tuple(quirk for quirk in rule.quirks if not isinstance(quirk, kind))
+        }
+    )

@@ -16,16 +16,31 @@ from ampsim import Rule, dialects, init, update
 Line = tuple[str, int, int]
 """A line's text, and the steps that it tells of: the first and the last."""
 
-ENDINGS = ("healthy", "searching", "never started", "collapsed", "forward overflow", "scale 0", "static", "thrash")
+ENDINGS = (
+    "healthy",
+    "searching",
+    "never started",
+    "collapsed",
+    "forward overflow",
+    "scale 0",
+    "static",
+    "thrash",
+)
 SICK = frozenset(ENDINGS) - {"healthy", "searching"}
 RULES: dict[str, Callable[[float, int], Rule]] = {
     "torch": lambda scale, interval: Rule(scale, growth_interval=interval),
     "deepspeed": lambda scale, interval: dialects.get(
         "deepspeed.DynamicLossScaler", init=scale, interval=interval, raise_error_at_min_scale=False
     ),
-    "fused": lambda scale, interval: dialects.get("deepspeed.FP16_Optimizer", init=scale, interval=interval),
-    "megatron": lambda scale, interval: dialects.get("megatron.core.DynamicGradScaler", init=scale, interval=interval),
-    "apex": lambda scale, interval: dialects.get("apex.amp.LossScaler", init=scale, interval=interval),
+    "fused": lambda scale, interval: dialects.get(
+        "deepspeed.FP16_Optimizer", init=scale, interval=interval
+    ),
+    "megatron": lambda scale, interval: dialects.get(
+        "megatron.core.DynamicGradScaler", init=scale, interval=interval
+    ),
+    "apex": lambda scale, interval: dialects.get(
+        "apex.amp.LossScaler", init=scale, interval=interval
+    ),
 }
 
 
@@ -59,8 +74,14 @@ class Drawn:
 def drawn(ending: str, dialect: str, count: int, begin: int, seed: int) -> Drawn:
     """Return a run of so many steps, in which what is wrong begins at a step."""
     random = np.random.default_rng(seed)
-    begin = 0 if ending in ("never started", "searching", "static", "thrash", "healthy") else min(begin, count // 2)
-    interval = int(random.choice([1, 2, 3])) if ending == "thrash" else int(random.integers(60, 2000))
+    begin = (
+        0
+        if ending in ("never started", "searching", "static", "thrash", "healthy")
+        else min(begin, count // 2)
+    )
+    interval = (
+        int(random.choice([1, 2, 3])) if ending == "thrash" else int(random.integers(60, 2000))
+    )
     level = 2.0 ** int(random.integers(6, 16))
     first = level * 2.0 ** int(random.integers(3, 12)) if ending == "searching" else level
     rule = RULES[dialect](max(first, 1.0), interval)
@@ -68,18 +89,32 @@ def drawn(ending: str, dialect: str, count: int, begin: int, seed: int) -> Drawn
     static = float(2.0 ** random.integers(4, 16)) if ending == "static" else None
     for number in range(count):
         scale = static or (0.0 if ending == "scale 0" and number >= begin else state.scale)
-        bad = number >= begin and ending in ("never started", "collapsed", "forward overflow", "scale 0", "static")
+        bad = number >= begin and ending in (
+            "never started",
+            "collapsed",
+            "forward overflow",
+            "scale 0",
+            "static",
+        )
         over = (
-            bad or scale > level * (1 if ending == "thrash" else 4) or (ending == "healthy" and random.random() < 0.003)
+            bad
+            or scale > level * (1 if ending == "thrash" else 4)
+            or (ending == "healthy" and random.random() < 0.003)
         )
         falls = ending == "scale 0" and number == begin - 1
         over = over or falls
         skipped = over and not (ending == "scale 0" and bad)
         loss -= 0.0 if over else 2.0 / count
-        shown = math.nan if bad and ending == "forward overflow" else loss + float(random.normal(0, 0.01))
+        shown = (
+            math.nan
+            if bad and ending == "forward overflow"
+            else loss + float(random.normal(0, 0.01))
+        )
         norm = math.nan if bad else math.inf if over else float(random.lognormal())
         state = update(rule, state, bool(over))
-        after = static or (0.0 if ending == "scale 0" and number >= begin - 1 and begin else state.scale)
+        after = static or (
+            0.0 if ending == "scale 0" and number >= begin - 1 and begin else state.scale
+        )
         after = 0.0 if ending == "scale 0" and number >= begin - 1 else after
         steps.append(Step(scale, after, bool(skipped), norm, shown))
     return Drawn(ending, tuple(steps), begin)
@@ -112,7 +147,11 @@ def deepspeed(run: Drawn, every: int) -> Iterator[Line]:
         if step.skipped:
             yield f"{place} scale: {step.scale:.17g}, {told}", number, number
         if (number + 1) % every == 0:
-            yield f"{STAMP} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
+            yield (
+                f"{STAMP} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]",
+                0,
+                number,
+            )
 
 
 def fused(run: Drawn, every: int) -> Iterator[Line]:
@@ -122,13 +161,23 @@ def fused(run: Drawn, every: int) -> Iterator[Line]:
         said, way = [], f"{step.scale:.17g} to {step.after:.17g}"
         if step.skipped:
             told = f"Attempted loss scale: {step.scale:.17g}, reducing to {step.after:.17g}"
-            said = [place, f"Grad overflow on iteration {number}", f"{place}Reducing dynamic loss scale from {way}"]
-            said.append(f"{STAMP} [logging.py:96:log_dist] [Rank 0] Overflow detected. Skipping step. {told}")
+            said = [
+                place,
+                f"Grad overflow on iteration {number}",
+                f"{place}Reducing dynamic loss scale from {way}",
+            ]
+            said.append(
+                f"{STAMP} [logging.py:96:log_dist] [Rank 0] Overflow detected. Skipping step. {told}"
+            )
         elif step.after > step.scale:
             said = [f"{place}Increasing dynamic loss scale from {way}"]
         yield from ((text, number, number) for text in said)
         if (number + 1) % every == 0:
-            yield f"{STAMP} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]", 0, number
+            yield (
+                f"{STAMP} [logging.py:96:log_dist] [Rank 0] step={number + 1}, skipped={total}, lr=[0.1]",
+                0,
+                number,
+            )
 
 
 def stale(run: Drawn, every: int) -> Iterator[Line]:
@@ -137,7 +186,11 @@ def stale(run: Drawn, every: int) -> Iterator[Line]:
     norm = 0.0
     for number, step in enumerate(run.steps):
         if step.skipped:
-            yield f"{place} Attempted loss scale: {step.scale}, reducing to {step.after}", number, number
+            yield (
+                f"{place} Attempted loss scale: {step.scale}, reducing to {step.after}",
+                number,
+                number,
+            )
         norm = norm if step.skipped or not math.isfinite(step.norm) else step.norm
         if (number + 1) % every == 0:
             loss = f" lm loss: {step.loss:.6E} |" if math.isfinite(step.loss) else ""
@@ -167,10 +220,19 @@ def trainer(run: Drawn, every: int) -> Iterator[Line]:
         if (number + 1) % every == 0:
             loss = step.loss if math.isfinite(step.loss) else 0.0
             rate = 1e-4 * min(1.0, updates / 100)
-            numbers = {"loss": round(loss, 4), "grad_norm": step.norm, "learning_rate": rate, "epoch": number / 1000}
+            numbers = {
+                "loss": round(loss, 4),
+                "grad_norm": step.norm,
+                "learning_rate": rate,
+                "epoch": number / 1000,
+            }
             yield f" 1%|# | {number + 1}/100000 [00:01<00:09, 80.00it/s]{numbers}", number, number
         if (number + 1) % (7 * every) == 0:
-            yield f"{{'eval_loss': {step.loss}, 'eval_runtime': 2.5, 'epoch': {number / 1000}}}", number, number
+            yield (
+                f"{{'eval_loss': {step.loss}, 'eval_runtime': 2.5, 'epoch': {number / 1000}}}",
+                number,
+                number,
+            )
 
 
 def notebook(run: Drawn, every: int) -> Iterator[Line]:
@@ -184,9 +246,19 @@ def notebook(run: Drawn, every: int) -> Iterator[Line]:
 
 def outputs(run: Drawn, every: int) -> Iterator[Line]:
     for number, step in [*enumerate(run.steps)][::every]:
-        numbers = (f"Float32, [ {step.loss:.8e}]", f"Bool, {step.skipped}", f"Float32, {step.scale:.17g}")
-        shown = ", ".join(f"Tensor(shape=[{'1' * (not at)}], dtype={each})" for at, each in enumerate(numbers))
-        yield f"epoch: 0.0, current epoch percent: 0.001, step: {number}, outputs are ({shown})", number, number
+        numbers = (
+            f"Float32, [ {step.loss:.8e}]",
+            f"Bool, {step.skipped}",
+            f"Float32, {step.scale:.17g}",
+        )
+        shown = ", ".join(
+            f"Tensor(shape=[{'1' * (not at)}], dtype={each})" for at, each in enumerate(numbers)
+        )
+        yield (
+            f"epoch: 0.0, current epoch percent: 0.001, step: {number}, outputs are ({shown})",
+            number,
+            number,
+        )
 
 
 def mindformers(run: Drawn, every: int) -> Iterator[Line]:
@@ -202,7 +274,9 @@ def mindformers(run: Drawn, every: int) -> Iterator[Line]:
 def epochs(run: Drawn, every: int) -> Iterator[Line]:
     for epoch, begin in enumerate(range(0, len(run.steps) - every + 1, every)):
         part = run.steps[begin : begin + every]
-        loss, scale = (float(np.mean(column)) for column in ([s.loss for s in part], [s.scale for s in part]))
+        loss, scale = (
+            float(np.mean(column)) for column in ([s.loss for s in part], [s.scale for s in part])
+        )
         text = f'{{"train_loss": {loss}, "train_loss_scale": {scale}, "epoch": {epoch}}}'
         yield text.replace("nan", "NaN"), begin, begin + every - 1
 
@@ -238,7 +312,12 @@ def diffusion(run: Drawn, every: int) -> Iterator[Line]:
         if step.skipped and step.after > 0:
             yield f"Found NaN, decreased lg_loss_scale to {math.log2(step.after)}", number, number
         if number % every == 0 and step.scale > 0:
-            cells = {"grad_norm": step.norm, "lg_loss_scale": math.log2(step.scale), "loss": step.loss, "step": number}
+            cells = {
+                "grad_norm": step.norm,
+                "lg_loss_scale": math.log2(step.scale),
+                "loss": step.loss,
+                "step": number,
+            }
             for name, value in cells.items():
                 yield f"| {name:13s} | {value:<8.3g} |", number, number
             yield "-" * 30, number, number
@@ -267,7 +346,10 @@ def videomae(run: Drawn, every: int) -> Iterator[Line]:
         if number in sentences:
             yield sentences[number], number, number
         if number % every == 0:
-            part = sorted(each.scale for each in run.steps[max(min(run.since, number), number - 19) : number + 1])
+            part = sorted(
+                each.scale
+                for each in run.steps[max(min(run.since, number), number - 19) : number + 1]
+            )
             scale = f"{part[(len(part) - 1) // 2]:.4f} ({sum(part) / len(part):.4f})"
             text = f"Epoch: [0]  [{number:4d}/9999]  eta: 1:00:00  loss: {step.loss:.4f} (3.1)  loss_scale: {scale}  time: 0.5"
             yield text, max(0, number - 19), number
@@ -287,7 +369,9 @@ def mmcv(run: Drawn, every: int) -> Iterator[Line]:
     """Means over the interval, of norms that are not finite too."""
     for end in range(every, len(run.steps) + 1, every):
         part = run.steps[end - every : end]
-        loss, norm = (float(np.mean(column)) for column in ([s.loss for s in part], [s.norm for s in part]))
+        loss, norm = (
+            float(np.mean(column)) for column in ([s.loss for s in part], [s.norm for s in part])
+        )
         text = f"- mmdet - INFO - Epoch [1][{end}/9999]\tlr: 1.000e-03, loss: {loss:.4f}, grad_norm: {norm:.4f}"
         yield f"2026-01-01 10:00:00,000 {text}", end - every, end - 1
 
@@ -352,7 +436,10 @@ class Log:
         seeds = (self.seed, self.seed + 1) if self.stop else (self.seed,)
         runs = [drawn(self.ending, dialect, self.count, self.begin, seed) for seed in seeds]
         first, at = runs[0], self.resumed
-        return (first, *(replace(run, since=at, steps=first.steps[:at] + run.steps[at:]) for run in runs[1:]))
+        return (
+            first,
+            *(replace(run, since=at, steps=first.steps[:at] + run.steps[at:]) for run in runs[1:]),
+        )
 
     @cached_property
     def run(self) -> Drawn:
@@ -370,8 +457,14 @@ class Log:
     @property
     def visible(self) -> bool:
         """Whether the numbers in the lines go back where the run was started again."""
-        told = [(last >= self.stop, found) for text, _, last in self.lines if (found := NUMBER.search(text))]
-        numbers = [[int(found[1]) for again, found in told if again == late] for late in (False, True)]
+        told = [
+            (last >= self.stop, found)
+            for text, _, last in self.lines
+            if (found := NUMBER.search(text))
+        ]
+        numbers = [
+            [int(found[1]) for again, found in told if again == late] for late in (False, True)
+        ]
         return all(numbers) and numbers[1][0] < numbers[0][-1]
 
     @cached_property
@@ -381,8 +474,16 @@ class Log:
         if not again:
             return first
         moved = self.stop - self.resumed
-        whole = self.form in ("DeepSpeed", "fused", "videomae")  # their lines count from the start, or from this one
-        kept = [line for line in again[0] if line[2] >= self.resumed and (whole or line[1] >= self.resumed)]
+        whole = self.form in (
+            "DeepSpeed",
+            "fused",
+            "videomae",
+        )  # their lines count from the start, or from this one
+        kept = [
+            line
+            for line in again[0]
+            if line[2] >= self.resumed and (whole or line[1] >= self.resumed)
+        ]
         later = [(text, max(begin, self.resumed) + moved, end + moved) for text, begin, end in kept]
         return [line for line in first if line[2] < self.stop] + later
 
@@ -402,8 +503,12 @@ class Log:
             if self.dev:
                 lines = [each for at, line in enumerate(lines) for each in (line, *_dev(at, line))]
             if self.twice:
-                told = "INFO:root:" * (self.seed % 2 or all("verflow" in text.lower() for text, *_ in lines))
-                lines = [(f"{before}{text}", *span) for text, *span in lines for before in (told, "")]
+                told = "INFO:root:" * (
+                    self.seed % 2 or all("verflow" in text.lower() for text, *_ in lines)
+                )
+                lines = [
+                    (f"{before}{text}", *span) for text, *span in lines for before in (told, "")
+                ]
         if self.width:
             return tuple(wrapped(lines, self.width))
         lines = [(self.tag + text, first, last) for text, first, last in lines]
@@ -411,7 +516,10 @@ class Log:
             (text.replace("rank0", f"rank{rank}").replace("Rank 0", f"Rank {rank}"), *span)
             for text, *span in lines
             for rank in range(
-                2 if self.ranks == 2 or (self.ranks and "verflow" in text.lower() and "NOTE" not in text) else 1
+                2
+                if self.ranks == 2
+                or (self.ranks and "verflow" in text.lower() and "NOTE" not in text)
+                else 1
             )
         )
 
@@ -419,7 +527,11 @@ class Log:
     def text(self) -> list[str]:
         """The lines as they are read."""
         lines = [f"{text}\n" for text, _, _ in self.lines]
-        return [*lines[:-1], lines[-1][: max(1, len(lines[-1]) * 2 // 3)]] if self.torn and len(lines) > 1 else lines
+        return (
+            [*lines[:-1], lines[-1][: max(1, len(lines[-1]) * 2 // 3)]]
+            if self.torn and len(lines) > 1
+            else lines
+        )
 
     @property
     def last(self) -> int:
@@ -442,16 +554,20 @@ def _places(lines: Sequence[Line]) -> Iterator[tuple[int, Line]]:
 
 def _dev(at: int, line: Line) -> list[Line]:
     """Return what an evaluation prints now and then, whose loss is not the training's."""
-    text = ("Epoch 1, validation: loss=nan, ppl=9.1", f"valid | step {line[2]} | loss nan | ppl 2.3", "dev loss: nan")[
-        at % 3
-    ]
+    text = (
+        "Epoch 1, validation: loss=nan, ppl=9.1",
+        f"valid | step {line[2]} | loss nan | ppl 2.3",
+        "dev loss: nan",
+    )[at % 3]
     return [(text, line[2], line[2])] if at % 7 == 5 else []
 
 
 def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
     """Return lines as a terminal cuts them."""
     return [
-        (text[at : at + width], first, last) for text, first, last in lines for at in range(0, max(len(text), 1), width)
+        (text[at : at + width], first, last)
+        for text, first, last in lines
+        for at in range(0, max(len(text), 1), width)
     ]
 
 
@@ -459,20 +575,36 @@ def wrapped(lines: Sequence[Line], width: int) -> list[Line]:
 def logs(draw: st.DrawFn, endings: Sequence[str] = ENDINGS, *, whole: bool = False) -> Log:
     """Draw a run, and its log in one of the forms: `whole`, or a part, thinned, wrapped, behind a stamp, of two ranks."""
     ending, form = draw(st.sampled_from(endings)), draw(st.sampled_from(sorted(PRINTERS)))
-    count, begin, seed = draw(st.integers(20, 300)), draw(st.integers(0, 150)), draw(st.integers(0, 10**6))
+    count, begin, seed = (
+        draw(st.integers(20, 300)),
+        draw(st.integers(0, 150)),
+        draw(st.integers(0, 10**6)),
+    )
     log = Log(ending, form, count, begin, seed, draw(st.sampled_from([1, 2, 5, 10])))
     if whole:
         return log
-    log = replace(log, drop=draw(st.sampled_from([0, 0, 0, 1, 3, 20])), thin=draw(st.sampled_from([1, 1, 1, 2, 3, 7])))
+    log = replace(
+        log,
+        drop=draw(st.sampled_from([0, 0, 0, 1, 3, 20])),
+        thin=draw(st.sampled_from([1, 1, 1, 2, 3, 7])),
+    )
     if form != "epochs" and draw(st.booleans()) and draw(st.booleans()):
         log = replace(log, width=draw(st.sampled_from([60, 80, 120])))
     elif draw(st.booleans()) and form not in ("epochs", "diffusion"):
-        tag = draw(st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""]))
-        log = replace(log, tag=tag, ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans())))
+        tag = draw(
+            st.sampled_from(["[rank0]: ", "0: ", "2026-01-01 10:00:00 INFO ", "[default0]:", ""])
+        )
+        log = replace(
+            log, tag=tag, ranks=1 if not tag else 2 * (tag == "[rank0]: " and draw(st.booleans()))
+        )
     if form not in ("epochs", "diffusion", "gan", "notebook"):
-        log = replace(log, hole=draw(st.sampled_from([0, 0, 0, 5])), dev=draw(st.booleans()) and not log.width)
+        log = replace(
+            log, hole=draw(st.sampled_from([0, 0, 0, 5])), dev=draw(st.booleans()) and not log.width
+        )
         log = replace(log, late=draw(st.booleans()) and draw(st.booleans()))
-        log = replace(log, twice=draw(st.booleans()) and draw(st.booleans()) and not (log.width or log.tag))
+        log = replace(
+            log, twice=draw(st.booleans()) and draw(st.booleans()) and not (log.width or log.tag)
+        )
     if draw(st.booleans()):
         stop = draw(st.integers(1, count - 1))
         again = replace(log, stop=stop, resumed=draw(st.integers(0, stop)))

@@ -68,8 +68,12 @@ SINGULAR = re.compile(rf"(?<![\d.,-])1 ((?!between)[a-z]+ )?({PLURALS})\b")
 @settings(max_examples=examples(ms=20))
 @given(ENTRIES, st.booleans(), st.lists(COUNTS, max_size=3))
 @example(HUGE, True, [])
-@example([(0, 2.0**51, 0.0, None, None), (0, 0.0, 0.0, 1.0, None), (0, 0.0, 0.0, 8e292, None)], True, [])
-@example([(0, 0.0, 0.0, None, None), (0, 65.0, 0.0, None, None), (0, 1.0, 0.0, None, None)], True, [])
+@example(
+    [(0, 2.0**51, 0.0, None, None), (0, 0.0, 0.0, 1.0, None), (0, 0.0, 0.0, 8e292, None)], True, []
+)
+@example(
+    [(0, 0.0, 0.0, None, None), (0, 65.0, 0.0, None, None), (0, 1.0, 0.0, None, None)], True, []
+)
 def test_any_history_is_explained(entries: list[Any], in_order: bool, counts: list[Any]) -> None:
     builder = HistoryBuilder("-", "test")
     for number, (step, scale, skipped, norm, loss) in enumerate(entries):

@@ -11,7 +11,15 @@ import pytest
 
 from ampsim import Rule
 from ampsim.core.replay.ceilings import index_ceilings, replay_ceilings
-from ampsim.diagnose.playground.build import DATA, HERE, RUNS, SETTINGS, playground, settings, thresholds
+from ampsim.diagnose.playground.build import (
+    DATA,
+    HERE,
+    RUNS,
+    SETTINGS,
+    playground,
+    settings,
+    thresholds,
+)
 from ampsim.records import read
 
 NODE = shutil.which("node")
@@ -29,7 +37,9 @@ def in_node(function: str, calls: list[list[Any]]) -> list[Any]:
     done = subprocess.run(  # noqa: S603 - our own file
         [str(NODE), "-e", code], input=json.dumps(calls), capture_output=True, text=True, check=True
     )
-    answers: list[Any] = json.loads(done.stdout, parse_int=float)  # as JavaScript has no other numbers
+    answers: list[Any] = json.loads(
+        done.stdout, parse_int=float
+    )  # as JavaScript has no other numbers
     return answers
 
 
@@ -62,7 +72,10 @@ def test_the_script_replays_torchs_rules_as_the_reference_does() -> None:
     runs = [(rule.init_scale * 2.0 ** random.normal(0, 9, 60)).tolist() for rule in rules]
     for run in runs:
         run[random.integers(60)] = 0.0  # a forward pass that overflows
-    calls = [[{name: getattr(rule, name) for name in SETTINGS}, run] for rule, run in zip(rules, runs, strict=True)]
+    calls = [
+        [{name: getattr(rule, name) for name in SETTINGS}, run]
+        for rule, run in zip(rules, runs, strict=True)
+    ]
     for rule, run, found in zip(rules, runs, in_node("replay", calls), strict=True):
         assert found == replayed(rule, run), rule
 
@@ -74,7 +87,9 @@ def test_the_share_of_zeros_is_that_of_fp16() -> None:
     counts = [-40, *np.bincount(exponents + 40).tolist()]
     scales = [2.0**k for k in range(-10, 25)]
     lost = [np.mean((values * scale).astype(np.float16) == 0) for scale in scales]
-    assert in_node("zeroShare", [[counts, scale] for scale in scales]) == pytest.approx(lost, abs=1e-12)
+    assert in_node("zeroShare", [[counts, scale] for scale in scales]) == pytest.approx(
+        lost, abs=1e-12
+    )
     assert sum(0 < share < 1 for share in lost) > 0
 
 
@@ -92,5 +107,7 @@ def test_each_recorded_run_under_its_own_rule_skips_the_recorded_steps() -> None
 
 def test_the_committed_page_is_current() -> None:
     committed = ROOT / "figures" / "playground.html"
-    assert committed.read_text("utf-8") == playground(), "run `ampsim playground -o figures/playground.html`"
+    assert committed.read_text("utf-8") == playground(), (
+        "run `ampsim playground -o figures/playground.html`"
+    )
     assert len(committed.read_bytes()) <= 100_000

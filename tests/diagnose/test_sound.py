@@ -41,11 +41,14 @@ def false(log: Log, each: Statement) -> str:
     meant = [step for run in log.starts for step in run.steps] if log.form in AVERAGED else steps
     values = {step.scale for step in meant} | {step.after for step in meant}
     numbers = {name: value for name, value in each.numbers.items() if isinstance(value, tuple)}
-    for name in {"from", "to", "low", "high"} & numbers.keys() if "low scale" not in each.kind else ():
+    for name in (
+        {"from", "to", "low", "high"} & numbers.keys() if "low scale" not in each.kind else ()
+    ):
         value = numbers[name][0]
         between = min(values) * (1 - NEAR) <= value <= max(values) * (1 + NEAR)
         had = (value == 0 and (log.form == "rounded" or any(each < 0.5 for each in values))) or any(
-            math.isclose(value, one, rel_tol=NEAR, abs_tol=DECIMALS.get(log.form, 0)) for one in values
+            math.isclose(value, one, rel_tol=NEAR, abs_tol=DECIMALS.get(log.form, 0))
+            for one in values
         )
         if not (had or (between and log.form in AVERAGED)):
             return f"{name} {value} is no scale of the run"
@@ -59,12 +62,20 @@ def false(log: Log, each: Statement) -> str:
         "epochs",
     ):  # these count updates, or epochs
         alone = [log.lines[at - 1] for at in each.lines if at <= len(log.lines)]
-        alone = [log.number(first) for text, first, last in alone if first == last and not NUMBERED.search(text)]
+        alone = [
+            log.number(first)
+            for text, first, last in alone
+            if first == last and not NUMBERED.search(text)
+        ]
         if alone and not each.first - 1 <= min(alone) <= max(alone) <= each.last + 1:
             return f"steps {each.first} to {each.last}, and it is of {min(alone)} to {max(alone)}"
         if each.kind == "skips" and each.first > log.first + 1:
             return f"from step {each.first} on, and it counts from {log.first} on"
-    about = [span for at in each.lines for span in (log.lines[at - 1][1:] if at <= len(log.lines) else (0, 0),)]
+    about = [
+        span
+        for at in each.lines
+        for span in (log.lines[at - 1][1:] if at <= len(log.lines) else (0, 0),)
+    ]
     return CHECKS[each.kind](log, each, about) if each.kind in CHECKS else ""
 
 
@@ -72,7 +83,11 @@ def _of_lines(what):
     """Return a check that something holds at some step of each line."""
 
     def check(log, each, about):
-        bad = [span for span in about if not any(what(log.run.steps[at]) for at in range(span[0], span[1] + 1))]
+        bad = [
+            span
+            for span in about
+            if not any(what(log.run.steps[at]) for at in range(span[0], span[1] + 1))
+        ]
         return f"not so at steps {bad[0]}" if bad else ""
 
     return check
@@ -85,7 +100,11 @@ def _most(log, each):
 def _low(log, each, about):
     if log.run.ending == "scale 0":  # where an overflow does not halve the scale
         return ""
-    return "" if any(step.skipped and step.scale <= _most(log, each) for step in log.run.steps) else "none did"
+    return (
+        ""
+        if any(step.skipped and step.scale <= _most(log, each) for step in log.run.steps)
+        else "none did"
+    )
 
 
 def _risen(log, each, about):
@@ -131,7 +150,9 @@ CHECKS = {
     "means": lambda log, each, about: "" if log.form in AVERAGED else "they are values",
     "restarted": lambda log, each, about: "" if log.stop else "it went on",
     "collapse": _risen,
-    "hidden skips": lambda log, each, about: "" if log.form in ("Megatron", "stale") else "none is hidden",
+    "hidden skips": lambda log, each, about: (
+        "" if log.form in ("Megatron", "stale") else "none is hidden"
+    ),
 }
 
 
@@ -148,9 +169,13 @@ def lies(log: Log, explanation: Explanation | None) -> list[str]:
 @example(Log("searching", "fairseq", count=20, begin=0, seed=1, every=1))
 @example(Log("searching", "DeepSpeed", count=101, begin=0, seed=203, every=1, width=120))
 @example(Log("searching", "videomae", count=20, begin=0, seed=0, every=1, stop=17))
-@example(Log("searching", "fairseq", count=20, begin=0, seed=1, every=2, thin=3, torn=True, late=True))
+@example(
+    Log("searching", "fairseq", count=20, begin=0, seed=1, every=2, thin=3, torn=True, late=True)
+)
 @example(Log("searching", "generic", count=36, begin=0, seed=0, every=5, torn=True, stop=6, hole=5))
-@example(Log("collapsed", "outputs", count=26, begin=1, seed=0, every=5, torn=True, stop=16, hole=5))
+@example(
+    Log("collapsed", "outputs", count=26, begin=1, seed=0, every=5, torn=True, stop=16, hole=5)
+)
 @example(Log("searching", "fused", count=20, begin=0, seed=1, every=5, stop=2, resumed=0))
 @example(Log("searching", "DeepSpeed", count=20, begin=0, seed=1, every=10, torn=True, late=True))
 @example(Log("thrash", "fused", count=30, begin=0, seed=104, every=5, stop=25, resumed=20))
@@ -187,7 +212,11 @@ def shows(log: Log) -> bool:
 def acquitted(log: Log) -> bool:
     """Return whether a log that shows what is wrong is called healthy."""
     shown = shows(log) and log.last - max(log.run.begin, log.first) > 45
-    return shown and (explanation := explained(log.text)) is not None and explanation.verdict == "healthy"
+    return (
+        shown
+        and (explanation := explained(log.text)) is not None
+        and explanation.verdict == "healthy"
+    )
 
 
 @settings(max_examples=examples(ms=8))
@@ -244,7 +273,9 @@ def turns_green(log: Log, *changes: str) -> bool:
 
 
 def test_uncounted_overflows_end_a_log() -> None:
-    assert not turns_green(Log("forward overflow", "fused", count=213, begin=38, seed=213, every=1), "every fifth line")
+    assert not turns_green(
+        Log("forward overflow", "fused", count=213, begin=38, seed=213, every=1), "every fifth line"
+    )
 
 
 def sample(number: int, ending: str) -> list[Log]:

@@ -29,7 +29,9 @@ def tracker(tmp_path, monkeypatch):
 
     for folder in ("CACHE", "CONFIG", "DATA"):
         monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path))
-    settings = wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True)
+    settings = wandb.Settings(
+        silent=True, console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True
+    )
     tracker = wandb.init(project="p", mode="offline", dir=tmp_path, settings=settings)
     yield tracker
     finish(tracker)
@@ -45,8 +47,14 @@ def finish(tracker):
 
 def train(to, overflows, still=0):
     param = torch.nn.Parameter(torch.ones(3))
-    optimizer, scaler = torch.optim.SGD([param], 1e-3), torch.amp.GradScaler("cpu", growth_interval=8)
-    with watch({"w": param}, optimizer, scaler, to=to, every=10, still=still) as run, warnings.catch_warnings():
+    optimizer, scaler = (
+        torch.optim.SGD([param], 1e-3),
+        torch.amp.GradScaler("cpu", growth_interval=8),
+    )
+    with (
+        watch({"w": param}, optimizer, scaler, to=to, every=10, still=still) as run,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")  # the alarm
         for number in range(60):
             optimizer.zero_grad()
@@ -101,7 +109,9 @@ def test_wandb_says_what_the_run_file_says(tmp_path, tracker, name):
 def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, tracker):
     steps = 200
     for number in range(steps):
-        tracker.log({"train/loss": number / 2, "loss_scale": 2.0**16, "text": "x" * (number * 331 % 70_000)})
+        tracker.log(
+            {"train/loss": number / 2, "loss_scale": 2.0**16, "text": "x" * (number * 331 % 70_000)}
+        )
     finish(tracker)
     [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
     history = read_history(file)
@@ -117,7 +127,9 @@ def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, track
 @pytest.mark.peer("wandb", how=HOW)
 def test_a_record_that_wandb_cannot_decode_is_told_in_words(tmp_path):
     record = b"\xff" * 9
-    (tmp_path / "run.wandb").write_bytes(b":W&B\0\0\0" + struct.pack("<IHB", 0, len(record), 1) + record)
+    (tmp_path / "run.wandb").write_bytes(
+        b":W&B\0\0\0" + struct.pack("<IHB", 0, len(record), 1) + record
+    )
     with pytest.raises(ValueError, match=r"run\.wandb is damaged: DecodeError: .*; copy it again"):
         read_history(tmp_path / "run.wandb")
 
@@ -137,8 +149,15 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
 
 
 def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
-    rows = [{"train/global_step": 50 * number, "train/loss": 2.0, "loss_scale": 8.0} for number in range(3)]
-    assert history_of("run", "Weights & Biases", enumerate(rows), steps=True).step.tolist() == [0, 50, 100]
+    rows = [
+        {"train/global_step": 50 * number, "train/loss": 2.0, "loss_scale": 8.0}
+        for number in range(3)
+    ]
+    assert history_of("run", "Weights & Biases", enumerate(rows), steps=True).step.tolist() == [
+        0,
+        50,
+        100,
+    ]
     own = {
         "_step": 7,
         "step": 3,
@@ -147,12 +166,18 @@ def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
         "ampsim/scale": 8.0,
         "ampsim/bad": "a.w has inf, b has nan",
     }
-    history = history_of("run", "Weights & Biases", enumerate([{**own, "ampsim/alarm": "still"}]), steps=True)
+    history = history_of(
+        "run", "Weights & Biases", enumerate([{**own, "ampsim/alarm": "still"}]), steps=True
+    )
     assert (history.step.tolist(), history.bad, history.alarms) == (
         [50], {50: {"a.w": "has inf", "b": "has nan"}}, [(50, "still")],
     )  # fmt: skip
     without = [{"train/loss": 2.0, "loss_scale": 8.0}] * 3
-    assert history_of("run", "Weights & Biases", enumerate(without), steps=True).step.tolist() == [0, 1, 2]
+    assert history_of("run", "Weights & Biases", enumerate(without), steps=True).step.tolist() == [
+        0,
+        1,
+        2,
+    ]
 
 
 @pytest.mark.peer("tensorboard", how=HOW)

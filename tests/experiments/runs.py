@@ -8,7 +8,9 @@ import numpy as np
 from ampsim import Rule, replay
 
 
-def fresh(module: Any, arm: Any, seed: int = 0, config: Any = None, **changes: Any) -> dict[str, Any]:
+def fresh(
+    module: Any, arm: Any, seed: int = 0, config: Any = None, **changes: Any
+) -> dict[str, Any]:
     """Return the record of one short run: the committed rows only say what the code once did.
 
     Args:
@@ -19,14 +21,19 @@ def fresh(module: Any, arm: Any, seed: int = 0, config: Any = None, **changes: A
         changes: fields of the config.
     """
     config = replace(config or module.SMOKE, **changes)
-    chosen = (module.arms(config) | module.arms(module.Config()))[arm] if isinstance(arm, str) else arm
+    chosen = (
+        (module.arms(config) | module.arms(module.Config()))[arm] if isinstance(arm, str) else arm
+    )
     return {"arm": arm, "seed": seed, **module.run(config, chosen, seed, "cpu", lambda step: None)}
 
 
 def scales(row: dict[str, Any], steps: int | None = None) -> list[float]:
     """Return the loss scale in force at each step."""
     starts, values = zip(*row["scale_changes"], strict=True)
-    places = np.searchsorted(starts, range(len(row["loss"]) if steps is None else steps), side="right") - 1
+    places = (
+        np.searchsorted(starts, range(len(row["loss"]) if steps is None else steps), side="right")
+        - 1
+    )
     return [float(values[place]) for place in places]
 
 

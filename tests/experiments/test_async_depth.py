@@ -20,7 +20,9 @@ SMALL = async_depth.Config(steps=24, interval=2, init_log2=22, lr_cpu=0.05)
 
 def make_task() -> tasks.Task:
     generator = fp16.prepare(0)
-    model = nn.Sequential(nn.Linear(digits_data.PIXELS, 8), nn.ReLU(), nn.Linear(8, digits_data.CLASSES))
+    model = nn.Sequential(
+        nn.Linear(digits_data.PIXELS, 8), nn.ReLU(), nn.Linear(8, digits_data.CLASSES)
+    )
     return tasks.digits(model, generator, "cpu", 8)
 
 
@@ -47,9 +49,14 @@ def trained(pipe: Pipe) -> Pipe:
 
 def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
     pipe, task = trained(pipes(Delay(0, 0))), make_task()
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=SMALL.lr_cpu, eps=SMALL.eps, fused=True)
+    optimizer = torch.optim.Adam(
+        task.model.parameters(), lr=SMALL.lr_cpu, eps=SMALL.eps, fused=True
+    )
     scaler = GradScaler("cpu", 2.0**SMALL.init_log2, growth_interval=SMALL.interval)
-    steps = [(step.loss, step.scale, step.found_inf) for step in train(task, optimizer, scaler, SMALL.steps)]
+    steps = [
+        (step.loss, step.scale, step.found_inf)
+        for step in train(task, optimizer, scaler, SMALL.steps)
+    ]
     assert list(zip(pipe.losses, pipe.scales, pipe.found_inf, strict=True)) == steps
     assert torch.equal(fp16.flat_parameters(pipe.task.model), fp16.flat_parameters(task.model))
 

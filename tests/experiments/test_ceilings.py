@@ -12,9 +12,15 @@ from experiments.training import fp16, tasks
 from experiments.training.ceilings import HIGHEST, LOWEST, ceiling, search
 
 
-@given(true=st.floats(LOWEST + 1, HIGHEST - 0.01), start=st.integers(LOWEST, HIGHEST), halvings=st.integers(0, 6))
+@given(
+    true=st.floats(LOWEST + 1, HIGHEST - 0.01),
+    start=st.integers(LOWEST, HIGHEST),
+    halvings=st.integers(0, 6),
+)
 @example(true=3.0, start=3, halvings=2)
-def test_the_search_ends_where_it_should_wherever_it_starts(true: float, start: int, halvings: int) -> None:
+def test_the_search_ends_where_it_should_wherever_it_starts(
+    true: float, start: int, halvings: int
+) -> None:
     found = search(lambda bits: bits <= true, start, halvings)
     if halvings:
         assert abs(found - true) <= 2.0 ** -(halvings + 1)

@@ -36,8 +36,14 @@ def test_a_report_has_a_test_that_fails(path: Path) -> None:
 
 def test_a_loop_is_read_with_what_it_has_and_breaks() -> None:
     (loop,) = census.loops_in(LOOP)
-    assert (loop["line"], loop["has"], loop["codes"]) == (2, ["schedule", "checkpoint"], {"AMP101": [6]})
-    (gated,) = census.loops_in(LOOP.replace("        scheduler", "        if not skipped: scheduler"))
+    assert (loop["line"], loop["has"], loop["codes"]) == (
+        2,
+        ["schedule", "checkpoint"],
+        {"AMP101": [6]},
+    )
+    (gated,) = census.loops_in(
+        LOOP.replace("        scheduler", "        if not skipped: scheduler")
+    )
     assert gated["codes"] == {}
     (moved,) = census.loops_in("import torch\n" + LOOP)
     assert moved["digest"] == loop["digest"] != gated["digest"]

@@ -30,7 +30,9 @@ load = cache(results.load)
 
 
 def every(experiments: list[Experiment]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("experiment", experiments, ids=lambda experiment: experiment.stem)
+    return pytest.mark.parametrize(
+        "experiment", experiments, ids=lambda experiment: experiment.stem
+    )
 
 
 def require(experiment: Experiment) -> None:
@@ -53,7 +55,10 @@ def test_its_settings_and_arms_are_good(experiment: Experiment) -> None:
 
 @every(EXPERIMENTS)
 def test_its_smoke_run_repeats(
-    experiment: Experiment, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     require(experiment)
     if experiment.stem in DEEP and os.environ.get("AMPSIM_DEEP") != "1":
@@ -74,7 +79,9 @@ def test_its_smoke_run_repeats(
     if hasattr(module, "table"):
         assert module.table(rows)
     if experiment.repeats and several:  # a run of one unit would take twice as long
-        again = pool.run(pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"), lambda unit, step: None)
+        again = pool.run(
+            pool.Job(experiment.stem, module.SMOKE, units[0], "cpu"), lambda unit, step: None
+        )
         assert isinstance(again, pool.Done)  # the first, after all others
         unit = {name: rows[0][name] for name in ("arm", "seed", "settings")}
         assert records.encode(unit | again.record) == records.encode(rows[0])
@@ -82,8 +89,13 @@ def test_its_smoke_run_repeats(
 
 def assert_of_units(rows: Sequence[Record], units: Sequence[Unit]) -> None:
     """Assert that there is one record per unit, in order, with its settings."""
-    wanted = [{"arm": unit.arm, "seed": unit.seed, "settings": dataclasses.asdict(unit.settings)} for unit in units]
-    assert records.encode([{name: row[name] for name in wanted[0]} for row in rows]) == records.encode(wanted)
+    wanted = [
+        {"arm": unit.arm, "seed": unit.seed, "settings": dataclasses.asdict(unit.settings)}
+        for unit in units
+    ]
+    assert records.encode(
+        [{name: row[name] for name in wanted[0]} for row in rows]
+    ) == records.encode(wanted)
 
 
 @every(EXPERIMENTS)
@@ -107,7 +119,11 @@ def rule_of(row: Record) -> Rule | None:
     bounds = {} if floor is None else {"min_scale": 2.0**floor}
     late = {"delay": settings.get("delay", 0)}
     return Rule(
-        row["scale_changes"][0][1], 2.0 ** bits[0], 2.0 ** -bits[1], settings["growth_interval"], **bounds | late
+        row["scale_changes"][0][1],
+        2.0 ** bits[0],
+        2.0 ** -bits[1],
+        settings["growth_interval"],
+        **bounds | late,
     )
 
 
@@ -130,6 +146,15 @@ def test_data_of_other_settings_is_stale() -> None:
     config = Experiment("theory").module.Config().plain()
     origin = {"source_sha256": provenance.source_sha256("theory"), "config": config}
     assert provenance.why_stale("theory", {**origin, "inputs_sha256": {}}) is None
-    assert provenance.why_stale("theory", {**origin, "inputs_sha256": {"x": "y"}}) == "its inputs have changed since"
-    assert provenance.why_stale("theory", {**origin, "config": {}}) == "it was made with other settings"
-    assert provenance.why_stale("theory", {**origin, "source_sha256": ""}) == "its source has changed since"
+    assert (
+        provenance.why_stale("theory", {**origin, "inputs_sha256": {"x": "y"}})
+        == "its inputs have changed since"
+    )
+    assert (
+        provenance.why_stale("theory", {**origin, "config": {}})
+        == "it was made with other settings"
+    )
+    assert (
+        provenance.why_stale("theory", {**origin, "source_sha256": ""})
+        == "its source has changed since"
+    )

@@ -37,7 +37,9 @@ ABOUT_TORCH = [
 
 
 @pytest.mark.parametrize("arm", ABOUT_TORCH)
-def test_a_claim_about_torch_does_not_hold_of_ours(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_about_torch_does_not_hold_of_ours(
+    arm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scalers, "theirs", GradScaler)
     monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
     assert not looked(arm)["holds"]
@@ -50,12 +52,18 @@ ABOUT_OURS = [
 
 
 @pytest.mark.parametrize("arm", ABOUT_OURS)
-def test_a_claim_about_ours_does_not_hold_of_torchs(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_about_ours_does_not_hold_of_torchs(
+    arm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Theirs(torch.amp.GradScaler):
         """Torch's, with what a claim asks of ours beside torch's methods."""
 
         def begin(self) -> Any:
-            return type("Ticket", (), {"value": type("Value", (), {"scale_on": lambda _, device: self._scale})()})()
+            return type(
+                "Ticket",
+                (),
+                {"value": type("Value", (), {"scale_on": lambda _, device: self._scale})()},
+            )()
 
         def step(self, optimizer: Any, *args: Any, ticket: Any = None, **options: Any) -> Any:
             return super().step(optimizer, *args, **options)
@@ -89,6 +97,8 @@ def test_an_error_is_a_result_and_ends_no_run(monkeypatch: pytest.MonkeyPatch) -
 
 def test_differences_name_the_place() -> None:
     expected = {"a": {"b": [1, float("nan")], "c": 2}, "d": 3}
-    assert device_claims.differences(expected, {"a": {"b": [1, float("nan")], "c": 5}, "d": 3}) == {"a.c": [2, 5]}
+    assert device_claims.differences(expected, {"a": {"b": [1, float("nan")], "c": 5}, "d": 3}) == {
+        "a.c": [2, 5]
+    }
     assert device_claims.differences(expected, {"error": "x"}) == {"": [expected, {"error": "x"}]}
     assert device_claims.differences(1, 1) == {}

@@ -37,7 +37,9 @@ def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) ->
 
 @settings(max_examples=examples(ms=2))
 @given(st.lists(ELEMENTS, min_size=1))
-def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_empty(values: list[float]) -> None:
+def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_empty(
+    values: list[float],
+) -> None:
     counts = nonempty(Histogram.of(torch.tensor(values)))
     exponents = [math.frexp(value)[1] - 1 for value in values if value]
     if not exponents:
@@ -73,7 +75,9 @@ def test_looking_disturbs_nothing(arm: str) -> None:
     row, case = fresh(arm, steps=6), CASES[arm]
     task = tasks.make(case.task, 0, "cpu", case.batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)
-    scales, found_inf = zip(*((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True)
+    scales, found_inf = zip(
+        *((step.scale, step.found_inf) for step in case.train(task, optimizer, 6)), strict=True
+    )
     assert row["scale_changes"] == series.changes(scales)
     assert row["found_inf"] == [step for step, flag in enumerate(found_inf) if flag]
 

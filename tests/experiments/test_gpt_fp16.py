@@ -40,7 +40,9 @@ def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
     assert torch.equal(y, x + 1)
     x, y = text_data.spaced(tokens, 4, 10)
     assert (x[0, 0], y[-1, -1]) == (0, 39)
-    draws = [text_data.draw(tokens, 8, 10, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)]
+    draws = [
+        text_data.draw(tokens, 8, 10, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
+    ]
     assert torch.equal(draws[0][0], draws[1][0])
     assert not torch.equal(draws[0][0], draws[2][0])
     many = text_data.draw(tokens, 1000, 10, torch.Generator().manual_seed(0))
@@ -51,7 +53,9 @@ def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
 
 
 def test_float32_does_not_see_the_size_of_the_global_batch_and_bf16_is_not_fp16() -> None:
-    mean_loss, shared, bf16, fp16 = (fresh(arm)["loss"] for arm in ("fp32", "global fp32", "bf16", "unscaled"))
+    mean_loss, shared, bf16, fp16 = (
+        fresh(arm)["loss"] for arm in ("fp32", "global fp32", "bf16", "unscaled")
+    )
     assert shared == pytest.approx(mean_loss, rel=1e-5)
     assert bf16[0] == pytest.approx(mean_loss[0], rel=1e-3)
     assert len({tuple(bf16), tuple(fp16), tuple(mean_loss)}) == 3
@@ -61,9 +65,13 @@ def test_float32_does_not_see_the_size_of_the_global_batch_and_bf16_is_not_fp16(
 
 
 def test_a_global_batch_flushes_the_unscaled_gradient_and_not_the_scaled_one() -> None:
-    unscaled, dynamic, rounded = (fresh(arm)["zero"] for arm in ("global unscaled", "global dynamic", "global fp32"))
+    unscaled, dynamic, rounded = (
+        fresh(arm)["zero"] for arm in ("global unscaled", "global dynamic", "global fp32")
+    )
     assert unscaled[0] > 0.9
     assert dynamic[0] < 0.01
     assert max(dynamic) < 0.2
     assert min(unscaled) > 0.9
-    assert rounded[0] < unscaled[0] - 0.3  # rounding float32's gradient misses what was flushed on the way
+    assert (
+        rounded[0] < unscaled[0] - 0.3
+    )  # rounding float32's gradient misses what was flushed on the way

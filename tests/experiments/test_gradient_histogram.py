@@ -40,8 +40,15 @@ def counted(entry: list[int]) -> int:
 def test_every_element_of_every_parameter_is_counted_once(arm: str) -> None:
     row = fresh(arm)
     task = tasks.make(gradient_snapshots.CASES["cpu"][arm].task, 0, "cpu", 1)
-    assert len(row["layers"]) == len(set(row["layers"])) == len(row["parameters"][0]) == len(row["activations"][0])
-    assert sum(map(counted, row["parameters"][0])) == sum(p.numel() for p in task.model.parameters())
+    assert (
+        len(row["layers"])
+        == len(set(row["layers"]))
+        == len(row["parameters"][0])
+        == len(row["activations"][0])
+    )
+    assert sum(map(counted, row["parameters"][0])) == sum(
+        p.numel() for p in task.model.parameters()
+    )
     assert all(map(counted, row["activations"][0]))  # no layer without
 
 
@@ -54,7 +61,9 @@ def test_the_histograms_are_of_the_float32_gradient() -> None:
     for name, gradient in zip(names, gradients, strict=True):
         assert (rows["parameter", name].counts == Histogram.of(gradient).counts).all(), name
     assert rows["activation", gradient_snapshots.OUTPUT].largest == of_logits.abs().max().item()
-    again = {(row.kind, row.name): row.histogram for row in probed(task, (x, y))}  # nothing piles up
+    again = {
+        (row.kind, row.name): row.histogram for row in probed(task, (x, y))
+    }  # nothing piles up
     assert all((again[key].counts == rows[key].counts).all() for key in rows)
 
 
@@ -93,10 +102,17 @@ def test_lost_elements_are_counted_among_those_that_were_there() -> None:
     assert compare(torch.zeros(3), torch.zeros(3), 1.0)[:2] == (0, 0)
 
 
-@given(mean=st.integers(-40, 12), sigma=st.floats(0.5, 8), seed=st.integers(0, 99), k=st.integers(-30, 30))
+@given(
+    mean=st.integers(-40, 12),
+    sigma=st.floats(0.5, 8),
+    seed=st.integers(0, 99),
+    k=st.integers(-30, 30),
+)
 @settings(deadline=None)
 def test_rounding_loses_what_the_histogram_says(mean: int, sigma: float, seed: int, k: int) -> None:
-    size = torch.exp2(mean + sigma * torch.randn(400, generator=torch.Generator().manual_seed(seed)))
+    size = torch.exp2(
+        mean + sigma * torch.randn(400, generator=torch.Generator().manual_seed(seed))
+    )
     flushed, overflowed, _ = compare(size, (size * 2.0**k).half(), 2.0**k)
     foretold = Histogram.of(size).lost(2.0**k, FP16)
     assert foretold.flushed.low - 1e-9 <= flushed <= foretold.flushed.high + 1e-9

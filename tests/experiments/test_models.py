@@ -57,7 +57,9 @@ def test_gpt2_small_has_124_million_parameters() -> None:
 def test_a_gpts_parameters_are_12_w_squared_a_layer_and_what_the_formula_says(size: Size) -> None:
     w = size.width
     layer = 12 * w * w + 13 * w  # four matrices with biases, two norms
-    assert parameters(GPT(size)) == (size.vocabulary + size.context) * w + size.layers * layer + 2 * w
+    assert (
+        parameters(GPT(size)) == (size.vocabulary + size.context) * w + size.layers * layer + 2 * w
+    )
 
 
 @pytest.mark.parametrize("count", [1, 5, 12])
@@ -71,13 +73,21 @@ def test_a_gpt_does_not_see_what_comes_later() -> None:
     changed[:, 7] = (x[:, 7] + 1) % TINY.vocabulary
     before, after = model(x), model(changed)
     torch.testing.assert_close(before[:, :7], after[:, :7])
-    assert ((before - after).abs().amax(dim=(0, 2))[7:] > 1e-6).all()  # it does see what came before
+    assert (
+        (before - after).abs().amax(dim=(0, 2))[7:] > 1e-6
+    ).all()  # it does see what came before
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["gpt", "vit", "8", "32"])
 def test_a_gradient_reaches_every_parameter(kind: str, dtype: torch.dtype) -> None:
-    model, x = (gpt(), tokens()) if kind == "gpt" else vision() if kind == "vit" else image_model(int(kind))
+    model, x = (
+        (gpt(), tokens())
+        if kind == "gpt"
+        else vision()
+        if kind == "vit"
+        else image_model(int(kind))
+    )
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
         out = model(x)
     out.float().square().mean().backward()
@@ -95,7 +105,9 @@ def test_a_resnets_shapes(pixels: int, count: int) -> None:
     assert parameters(model) == count
 
 
-def test_an_image_in_a_resnet_does_not_depend_on_the_others_and_the_forward_pass_writes_nothing() -> None:
+def test_an_image_in_a_resnet_does_not_depend_on_the_others_and_the_forward_pass_writes_nothing() -> (
+    None
+):
     model, x = image_model(8)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     together = model(x)
@@ -111,7 +123,9 @@ def test_vit_small_has_22_million_parameters_and_a_vits_are_what_the_formula_say
     for size in (TINY_VIT, vit.Size(pixels=16, patch=2, layers=1, heads=1, width=8)):
         w, values, patches = size.width, 3 * size.patch**2, (size.pixels // size.patch) ** 2
         layer = 12 * w * w + 13 * w  # as in a GPT
-        rest = (values + 1) * w + patches * w + 2 * w + (w + 1) * values  # in, places, last norm, out
+        rest = (
+            (values + 1) * w + patches * w + 2 * w + (w + 1) * values
+        )  # in, places, last norm, out
         assert parameters(ViT(size)) == size.layers * layer + rest
 
 

@@ -16,7 +16,9 @@ CONFIG = overflow_storm.Config()
 
 
 def sigmoid(config: overflow_storm.Config) -> tasks.Task:
-    return tasks.sigmoid(_fp16.prepare(0), "cpu", config.batch, depth=config.depth, width=config.width)
+    return tasks.sigmoid(
+        _fp16.prepare(0), "cpu", config.batch, depth=config.depth, width=config.width
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ storms
@@ -34,7 +36,11 @@ def test_only_bad_batches_are_touched_and_the_images_stay_as_they_are() -> None:
     plain = sigmoid(config)
     expected = [plain.draw() for _ in range(3)]
     task = sigmoid(config)
-    drawn = [corrupted.draw() for corrupted in [overflow_storm.corrupted(task, [False, True, False])] for _ in range(3)]
+    drawn = [
+        corrupted.draw()
+        for corrupted in [overflow_storm.corrupted(task, [False, True, False])]
+        for _ in range(3)
+    ]
     differ = [(a[0] != b[0]).nonzero().tolist() for a, b in zip(expected, drawn, strict=True)]
     assert differ == [[], [[0, overflow_storm.PIXEL]], []]
     assert drawn[1][0].max() == overflow_storm.BAD

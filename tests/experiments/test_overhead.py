@@ -16,9 +16,16 @@ def test_all_ways_give_the_same_step(size: str) -> None:
         trial.once(arm, "cpu")
         moved = [p.detach() - b for p, b in zip(trial.params, before, strict=True)]
         stepped[arm] = (trial.total, [p.grad for p in trial.params], moved)
-    exact = sum(float((1e-3 * trial.pattern[: p.numel()]).double().square().sum()) for p in trial.params) ** 0.5
+    exact = (
+        sum(
+            float((1e-3 * trial.pattern[: p.numel()]).double().square().sum()) for p in trial.params
+        )
+        ** 0.5
+    )
     norm, grads, moves = stepped.pop("torch clip")
-    rtol = 2 * abs(norm.item() / exact - 1) + 1e-6  # clip_grad_norm_ loses digits in a tensor of 800,000
+    rtol = (
+        2 * abs(norm.item() / exact - 1) + 1e-6
+    )  # clip_grad_norm_ loses digits in a tensor of 800,000
     for arm, (our_norm, our_grads, our_moves) in stepped.items():
         assert our_norm.item() == pytest.approx(exact, rel=rtol if arm == "ours unscale" else 1e-6)
         torch.testing.assert_close(our_grads, grads, rtol=rtol, atol=0.0)

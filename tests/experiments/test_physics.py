@@ -25,7 +25,9 @@ from tests.experiments import runs
         ([0, 1], [0, 1], None),
     ],
 )
-def test_a_crash_lasts_to_the_end(forward: list[int], skipped: list[int], start: int | None) -> None:
+def test_a_crash_lasts_to_the_end(
+    forward: list[int], skipped: list[int], start: int | None
+) -> None:
     assert crash_step(forward, skipped, steps=4) == start
 
 
@@ -50,7 +52,10 @@ def test_a_skipped_step_moves_nothing(arm: str) -> None:
 
 def test_counts_are_of_what_fp16_holds() -> None:
     nan, inf, tiny = math.nan, math.inf, 2.0**-25
-    layers = [[0.0, -0.0, tiny, 1.01 * tiny, -(2.0**-24)], [2.0**-14, 65504.0, 65520.0, -inf, nan, 1.0]]
+    layers = [
+        [0.0, -0.0, tiny, 1.01 * tiny, -(2.0**-24)],
+        [2.0**-14, 65504.0, 65520.0, -inf, nan, 1.0],
+    ]
     vector = torch.tensor(layers[0] + layers[1])
     zero, subnormal, overflow = fp16.count_classes(vector, [5, 6])
     assert (zero, subnormal, overflow) == ([3, 0], [2, 0], [0, 3])
@@ -82,7 +87,9 @@ def test_the_file_is_scikit_learns() -> None:
 
     data, theirs = digits_data.load("cpu"), load_digits()
     order = torch.randperm(1797, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(torch.cat([data.train_x, data.test_x]) * 16, torch.tensor(theirs.data).float()[order])
+    assert torch.equal(
+        torch.cat([data.train_x, data.test_x]) * 16, torch.tensor(theirs.data).float()[order]
+    )
     assert torch.equal(torch.cat([data.train_y, data.test_y]), torch.tensor(theirs.target)[order])
 
 

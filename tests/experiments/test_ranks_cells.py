@@ -14,7 +14,8 @@ from figures import results
 
 RUN = results.load("ranks_cells")
 CELLS = {
-    Cell(**{name: cell[name] for name in Cell.__dataclass_fields__}): cell["ranks"] for cell in RUN.records[0]["cells"]
+    Cell(**{name: cell[name] for name in Cell.__dataclass_fields__}): cell["ranks"]
+    for cell in RUN.records[0]["cells"]
 }
 TORCHS = [cell for cell in CELLS if cell.scaler == "torch"]
 DRAWN = random.Random(0).sample(TORCHS, 4)  # noqa: S311
@@ -36,7 +37,9 @@ def rank(**changes: object) -> dict[str, object]:
         ({"raised": "step", "finite": False}, True, "raised infinite"),
     ],
 )
-def test_an_outcome_is_named_by_its_worst_rank(second: dict[str, object], overflow: bool, outcome: str) -> None:
+def test_an_outcome_is_named_by_its_worst_rank(
+    second: dict[str, object], overflow: bool, outcome: str
+) -> None:
     assert q.rank_outcome([rank(), rank(**second)], overflow=overflow) == outcome
 
 

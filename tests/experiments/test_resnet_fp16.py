@@ -21,7 +21,9 @@ def test_the_global_batch_is_one_of_a_million_images() -> None:
     unscaled, dynamic = fresh("global unscaled", steps=4), fresh("global dynamic", steps=4)
     assert unscaled["zero"][0] > 0.9
     assert dynamic["zero"][0] < 0.01
-    assert shared["zero"][0] < unscaled["zero"][0] - 0.3  # rounding float32's gradient misses what was lost on the way
+    assert (
+        shared["zero"][0] < unscaled["zero"][0] - 0.3
+    )  # rounding float32's gradient misses what was lost on the way
 
 
 # ------------------------------------------------------------------------------------------------ what it shows

@@ -37,10 +37,24 @@ def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
 
 def test_columns_are_counted_after_the_warm_up() -> None:
     config = Config(steps=6, warm_up=2, block=2, plateau=2.2)
-    log = Log(losses=[3.0, 3.0, 3.0, 1.0, 2.0, 2.0], scales=[8.0, 4.0, 2.0, 2.0, 1.0, 1.0], found_inf=[0, 1, 3])
+    log = Log(
+        losses=[3.0, 3.0, 3.0, 1.0, 2.0, 2.0],
+        scales=[8.0, 4.0, 2.0, 2.0, 1.0, 1.0],
+        found_inf=[0, 1, 3],
+    )
     row = rules_trained.columns(config, log, [1.5, 2.0], [(0.5, 0.1), (1.5, 0.3)])
-    assert (row["skip_rate"], row["lost_steps"], row["left_plateau"], row["first_ceiling"]) == (0.25, 2, 2, 1.5)
+    assert (row["skip_rate"], row["lost_steps"], row["left_plateau"], row["first_ceiling"]) == (
+        0.25,
+        2,
+        2,
+        1.5,
+    )
     assert (row["headroom"], row["zero"]) == ([1.0, 0.5], [0.2, 0.1])
     bad = Log(losses=[math.nan] * 6, scales=[2.0**-k for k in range(6)], found_inf=list(range(6)))
     row = rules_trained.columns(config, bad, [-math.inf], [])
-    assert (row["headroom"], row["zero"], row["skip_rate"], row["left_plateau"]) == (None, None, 1.0, None)
+    assert (row["headroom"], row["zero"], row["skip_rate"], row["left_plateau"]) == (
+        None,
+        None,
+        1.0,
+        None,
+    )

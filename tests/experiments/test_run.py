@@ -82,8 +82,21 @@ def test_a_record_names_what_made_it(path: Path) -> None:
     assert run(path) == 0
     origin, rows = records.read(path)
     assert rows[1] == {"arm": "power 1", "seed": 1, "settings": {"power": 1}, "loss": [1.1] * 3}
-    wanted = {"script", "argv", "commit", "dirty", "config", "seeds", "inputs_sha256", "versions", "platform"}
-    assert wanted | {"cpu", "device", "threads", "date", "unit_seconds", "source_sha256"} <= origin.keys()
+    wanted = {
+        "script",
+        "argv",
+        "commit",
+        "dirty",
+        "config",
+        "seeds",
+        "inputs_sha256",
+        "versions",
+        "platform",
+    }
+    assert (
+        wanted | {"cpu", "device", "threads", "date", "unit_seconds", "source_sha256"}
+        <= origin.keys()
+    )
     assert {"kernels", "bits"} <= origin.keys()
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
 
@@ -149,7 +162,9 @@ def test_a_failed_unit_fails_alone(
 ) -> None:
     with monkeypatch.context() as patch:
         for seed in (0, 1):
-            no_room = broken_by(lambda: MemoryError("no room for 3 numbers\nand more about it"), 1, seed)
+            no_room = broken_by(
+                lambda: MemoryError("no room for 3 numbers\nand more about it"), 1, seed
+            )
             patch.setattr(Experiment("tiny").module, "run", no_room)
         assert run(path) == 1
     error = capsys.readouterr().err
@@ -178,7 +193,9 @@ def test_a_nan_loss_is_a_record_like_any_other(path: Path, monkeypatch: pytest.M
         (["--device", "cuda"], "device=cuda: expected cpu"),
     ],
 )
-def test_wrong_use_is_refused(argv: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_refused(
+    argv: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert runner.main("tiny", argv) == 2
     assert message in capsys.readouterr().err
     assert not (folder / "data").exists()
@@ -190,9 +207,15 @@ def test_an_out_must_be_a_file(out: str, folder: Path, capsys: pytest.CaptureFix
     assert f"out={out}: expected a file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("room", "kept"), [(2, 3), (4, 4)])  # of a third unit only the confirmation is missing
+@pytest.mark.parametrize(
+    ("room", "kept"), [(2, 3), (4, 4)]
+)  # of a third unit only the confirmation is missing
 def test_a_full_disk_keeps_what_was_finished(
-    room: int, kept: int, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    room: int,
+    kept: int,
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     units = iter([None] * room)
 
@@ -270,7 +293,9 @@ SMOKE = Config()
         ("--shape 2x", "shape=2x: expected a text like 2x32"),
     ],
 )
-def test_a_bad_setting_is_refused(argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_setting_is_refused(
+    argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny.write(folder, "many")
     source = (folder / "many.py").read_text().replace("SMOKE = Config(steps=1)\n", SETTINGS)
     (folder / "many.py").write_text(source)
@@ -362,7 +387,9 @@ def test_all_stops_at_the_first_that_fails(three: Path, capsys: pytest.CaptureFi
 )
 def test_a_setting_may_be_what_its_words_say_to_the_ends(condition, good, bad) -> None:
     config = SimpleNamespace(steps=3)
-    assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+    assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(good) + [
+        False
+    ] * len(bad)
 
 
 def test_a_clock_has_torchs_own_kernels(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +406,9 @@ def test_a_clock_has_torchs_own_kernels(three: Path, monkeypatch: pytest.MonkeyP
 def job() -> pool.Job:
     """One quick case of `theory`, which imports numpy alone."""
     theory = Experiment("theory")
-    (unit,) = [unit for unit in theory.units(theory.module.SMOKE) if unit.arm == "T4: 3 bits, 1 step, G=50"]
+    (unit,) = [
+        unit for unit in theory.units(theory.module.SMOKE) if unit.arm == "T4: 3 bits, 1 step, G=50"
+    ]
     return pool.Job("theory", theory.module.SMOKE, unit, "cpu")
 
 
@@ -403,17 +432,31 @@ def test_a_dead_worker_fails_its_unit_alone() -> None:
         done = list(workers.run(jobs, 2, lambda unit, step: None))
     reasons = sorted(unit.reason for unit in done if isinstance(unit, pool.Failed))
     assert len(done) == 5
-    assert reasons[0].startswith("ModuleNotFoundError: No module named 'experiments.no_such_experiment'")
+    assert reasons[0].startswith(
+        "ModuleNotFoundError: No module named 'experiments.no_such_experiment'"
+    )
     assert reasons[1:] == ["its process ended with exit code 9"] * 2
 
 
 def test_the_source_of_an_experiment_is_what_it_imports() -> None:
     folder = ROOT / "experiments"
-    found = {path.relative_to(folder).as_posix() for path in provenance.sources(folder / "theory.py")}
-    rooms = {f"theorems/{name}.py" for name in ("__init__", "case", "pathwise", "simulate", "stochastic")}
+    found = {
+        path.relative_to(folder).as_posix() for path in provenance.sources(folder / "theory.py")
+    }
+    rooms = {
+        f"theorems/{name}.py" for name in ("__init__", "case", "pathwise", "simulate", "stochastic")
+    }
     assert found == {"theory.py", *rooms}
-    found = {path.relative_to(folder).as_posix() for path in provenance.sources(folder / "sigmoid_underflow.py")}
-    assert {"sigmoid_underflow.py", "models/sigmoid_mlp.py", "training/digits_data.py", "training/fp16.py"} <= found
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in provenance.sources(folder / "sigmoid_underflow.py")
+    }
+    assert {
+        "sigmoid_underflow.py",
+        "models/sigmoid_mlp.py",
+        "training/digits_data.py",
+        "training/fp16.py",
+    } <= found
     assert not any("gpt_fp16" in name or "runner" in name for name in found)
 
 
@@ -452,7 +495,20 @@ def test_words_do_not_make_data_stale_and_numbers_do(folder: Path) -> None:
         return provenance.source_sha256("prose")
 
     before = digest()
-    words = [("What is", "Who has"), ("a comment", "no comment"), ("A docstring.", "X"), ("A field's.", "")]
-    assert digest(*words, ('    """Another."""\n', ""), ("[1, 2]", "[\n    1,\n    2,\n]")) == before
-    for change in [("0.1\n", "0.2\n"), ("1, 2", "2, 1"), (".1f", ".2f"), ("=None", "=0"), ("rate:", "rates:")]:
+    words = [
+        ("What is", "Who has"),
+        ("a comment", "no comment"),
+        ("A docstring.", "X"),
+        ("A field's.", ""),
+    ]
+    assert (
+        digest(*words, ('    """Another."""\n', ""), ("[1, 2]", "[\n    1,\n    2,\n]")) == before
+    )
+    for change in [
+        ("0.1\n", "0.2\n"),
+        ("1, 2", "2, 1"),
+        (".1f", ".2f"),
+        ("=None", "=0"),
+        ("rate:", "rates:"),
+    ]:
         assert digest(change) != before, change

@@ -16,7 +16,9 @@ from experiments.training.what_fp16_did import backward_passes
 from tests.examples import examples
 from tests.experiments import runs
 
-SHORT = dataclasses.replace(static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20))
+SHORT = dataclasses.replace(
+    static_sweep.SMOKE, steps=4, batch_cpu=16, static_log2=(-16, -12, 0, 8, 20)
+)
 
 
 def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
@@ -51,7 +53,9 @@ def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
     st.integers(0, 8),
     st.integers(-20, 20),
 )
-def test_a_gradient_that_is_only_scaled_has_lost_nothing_but_its_zeros(values: list[float], zeros: int, k: int) -> None:
+def test_a_gradient_that_is_only_scaled_has_lost_nothing_but_its_zeros(
+    values: list[float], zeros: int, k: int
+) -> None:
     truth = torch.tensor([*values, *[0.0] * zeros])
     share, error = static_sweep.lost(truth * 2.0**k, truth, 2.0**k)
     assert (share, error) == (pytest.approx(zeros / len(truth)), 0)
@@ -69,7 +73,9 @@ def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
     assert (asked["loss"], asked["test_loss"]) == (alone["loss"], alone["test_loss"])
     assert len(asked["largest"]) == SHORT.steps
     assert "largest" not in fresh("static 2^0", steps=1)
-    assert [len(row) for row in asked["rounded_zero"]] == [len(SHORT.static_log2)] * len(asked["counted_steps"])
+    assert [len(row) for row in asked["rounded_zero"]] == [len(SHORT.static_log2)] * len(
+        asked["counted_steps"]
+    )
 
 
 def test_rounding_once_is_asked_of_the_true_gradient() -> None:
@@ -91,5 +97,7 @@ def test_a_fresh_backward_pass_loses_at_either_end() -> None:
     zero, error = (fresh("fp32", steps=1)[name][0] for name in ("backward_zero", "backward_error"))
     assert zero[0] > 0.9 > 0.1 > zero[1]
     assert error[1] > 0.1 > 0.03 > error[2]
-    assert error[2] == pytest.approx(error[3], rel=0.1)  # between the cliffs a power of two loses next to nothing
+    assert error[2] == pytest.approx(
+        error[3], rel=0.1
+    )  # between the cliffs a power of two loses next to nothing
     assert error[4] == math.inf

@@ -22,13 +22,18 @@ def scaled_gradient(task: tasks.Task) -> Tensor:
     """The gradient at scale 2^16, computed in fp16."""
     with torch.autocast("cpu", dtype=torch.float16):
         loss = task.loss()
-    return torch.cat([g.flatten() for g in torch.autograd.grad(loss * 2.0**16, list(task.model.parameters()))])
+    return torch.cat(
+        [g.flatten() for g in torch.autograd.grad(loss * 2.0**16, list(task.model.parameters()))]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_and_batches_are_the_seeds(name: str) -> None:
     first, again, other = (tasks.make(name, seed, "cpu", 3) for seed in (0, 0, 1))
-    assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True)
+    )
     batches = [[task.draw() for _ in range(3)] for task in (first, again, other)]
     assert all(map(same, batches[0], batches[1]))
     assert not any(map(same, batches[0], batches[2]))
@@ -91,6 +96,8 @@ def test_vits_loss_is_a_sum_and_overflows_fp16_where_a_mean_does_not() -> None:
 def test_it_trains_in_fp16_once_the_scale_has_come_down(name: str) -> None:
     task = tasks.make(name, 0, "cpu", 2)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-3, fused=True)
-    steps = list((loop.dynamic(init_log2=2) if name == "vit" else loop.UNSCALED).train(task, optimizer, 8))
+    steps = list(
+        (loop.dynamic(init_log2=2) if name == "vit" else loop.UNSCALED).train(task, optimizer, 8)
+    )
     assert not steps[-1].found_inf
     assert all(math.isfinite(step.loss) for step in steps)

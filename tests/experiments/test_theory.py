@@ -35,7 +35,12 @@ def bits(x: float) -> bytes:
 
 
 @settings(max_examples=examples(ms=2))
-@given(rules, st.integers(1, 3).flatmap(lambda size: st.lists(st.tuples(*[st.booleans()] * size), min_size=1)))
+@given(
+    rules,
+    st.integers(1, 3).flatmap(
+        lambda size: st.lists(st.tuples(*[st.booleans()] * size), min_size=1)
+    ),
+)
 def test_the_batch_is_the_machine_bit_for_bit(rule: Rule, flags: list[tuple[bool, ...]]) -> None:
     size = len(flags[0])
     batch, states = Batch(rule, size), [init(rule)] * size
@@ -64,7 +69,12 @@ def test_the_batch_at_the_ends_of_the_format(rule: Rule, found: bool, scale: flo
 
 @pytest.mark.parametrize(
     "rule",
-    [Rule(hysteresis=2), Rule(delay=1), Rule(growth_test=">="), Rule(arithmetic=Arithmetic(flush_subnormals=True))],
+    [
+        Rule(hysteresis=2),
+        Rule(delay=1),
+        Rule(growth_test=">="),
+        Rule(arithmetic=Arithmetic(flush_subnormals=True)),
+    ],
 )
 def test_the_batch_refuses_what_it_does_not_do(rule: Rule) -> None:
     with pytest.raises(ValueError, match="expected torch's arithmetic"):
@@ -126,11 +136,20 @@ def test_the_chain_adds_up_and_stands() -> None:
 
 
 def test_a_unit_counts_what_its_steps_say() -> None:
-    log = [(2.0**16, 1.0, False, 0.5), (2.0**15, 1.0, True, 0.5), (2.0**16, 0.99, True, 0.5), (2.0**15, 3.0, True, 2)]
+    log = [
+        (2.0**16, 1.0, False, 0.5),
+        (2.0**15, 1.0, True, 0.5),
+        (2.0**16, 0.99, True, 0.5),
+        (2.0**15, 3.0, True, 2),
+    ]
     row = theory_real.record(log, 1)
     assert row["scales"] == [[15, 2], [16, 2]]
     assert row["ceilings"] == [[14, 1], [15, 2], [16, 1]]
     assert row["skipped"] == 1
     assert row["unforeseen"] == 1  # the last: 3 x 2^15 overflows
     assert row["mean_loss"] == 0.875
-    assert (row["prefix_ceilings"], row["later_skipped"], row["later_scales"]) == ([[15, 1]], 0, [[15, 2], [16, 1]])
+    assert (row["prefix_ceilings"], row["later_skipped"], row["later_scales"]) == (
+        [[15, 1]],
+        0,
+        [[15, 2], [16, 1]],
+    )

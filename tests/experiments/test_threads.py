@@ -11,7 +11,9 @@ from experiments.training import two_threads
 SMALL = threads.Config(steps=30, intervals=1)
 
 
-def unit(scaler: str, depth: int = 1, interval: int = 2, config: threads.Config = SMALL) -> dict[str, Any]:
+def unit(
+    scaler: str, depth: int = 1, interval: int = 2, config: threads.Config = SMALL
+) -> dict[str, Any]:
     return threads.run(config, threads.Arm(scaler, depth, interval), 0, "cpu", lambda step: None)
 
 
@@ -43,7 +45,9 @@ class Failing(two_threads.Tickets):
         return super().finish(optimizer, iteration)
 
 
-def test_an_error_on_either_thread_is_counted_and_hangs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_on_either_thread_is_counted_and_hangs_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(two_threads.MAKERS, "failing", Failing)
     row = unit("failing")
     assert row["errors_optimizing"] >= 1

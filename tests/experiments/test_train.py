@@ -71,7 +71,8 @@ def test_an_arm_makes_the_scaler_that_it_says(name: str, loss: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arm", "factor"), [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14), ("global dynamic", 2.0**-14)]
+    ("arm", "factor"),
+    [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14), ("global dynamic", 2.0**-14)],
 )
 def test_the_loss_is_a_mean_a_sum_or_a_share_of_the_global_batch(arm: str, factor: float) -> None:
     assert loop.usual_arms(16, (), ())[arm].factor(256, 2**22) == factor
@@ -95,7 +96,10 @@ def test_in_float32_the_loop_is_the_plain_one_to_the_last_bit() -> None:
 def test_in_fp16_the_loop_is_torchs_own_with_torchs_scaler_to_the_last_bit() -> None:
     made, plain = task(), task()
     ours = train(made, adam(made), GradScaler("cpu", init_scale=2.0**20, growth_interval=3), 20)
-    optimizer, scaler = adam(plain), torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3)
+    optimizer, scaler = (
+        adam(plain),
+        torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3),
+    )
     for step in ours:
         x, y = plain.draw()
         with torch.autocast("cpu", dtype=torch.float16):
@@ -128,11 +132,16 @@ def test_a_fixed_scale_that_is_too_high_never_moves_and_never_steps() -> None:
 def test_a_share_of_the_loss_is_a_loss_scale(k: int) -> None:
     (scaled,), (shared,) = run(static(k), 1)[0], run(UNSCALED, 1, factor=2.0**k)[0]
     assert torch.equal(scaled.gradient, shared.gradient)
-    assert (scaled.loss, shared.scale) == (shared.loss, 1.0)  # a factor is no part of what is recorded
+    assert (scaled.loss, shared.scale) == (
+        shared.loss,
+        1.0,
+    )  # a factor is no part of what is recorded
 
 
 @given(st.integers(4, 12))
-def test_where_nothing_is_lost_another_power_of_two_gives_the_same_weights_to_the_last_bit(k: int) -> None:
+def test_where_nothing_is_lost_another_power_of_two_gives_the_same_weights_to_the_last_bit(
+    k: int,
+) -> None:
     assert torch.equal(run(static(k), 3)[1], run(static(8), 3)[1])
 
 
@@ -150,7 +159,9 @@ def test_a_loss_that_is_nan_is_skipped_and_the_run_goes_on() -> None:
 
 @settings(max_examples=examples(ms=1.5))
 @given(st.integers(1, 400), st.floats(1e-6, 1.0))
-def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(steps: int, lr: float) -> None:
+def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(
+    steps: int, lr: float
+) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=99.0)
     rates = []
     for step in range(steps + 1):
@@ -166,7 +177,9 @@ def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(steps: int
 def test_the_accuracy_counts_the_images_whose_largest_logit_is_right() -> None:
     made = make("resnet", 0, "cpu", 4)
     x, y = made.test
-    assert loop.accuracy(made) == pytest.approx((made.model(x).argmax(dim=1) == y).double().mean().item(), abs=1e-6)
+    assert loop.accuracy(made) == pytest.approx(
+        (made.model(x).argmax(dim=1) == y).double().mean().item(), abs=1e-6
+    )
     eye = Task(nn.Identity(), made.draw, cross_entropy, (torch.eye(4), torch.tensor([0, 1, 3, 3])))
     assert loop.accuracy(eye) == 0.75
 
@@ -179,7 +192,9 @@ def step(number: int, gradient: list[float], loss: float = 1.0, scale: float = 1
 
 def test_counted_gradients_are_those_of_the_backward_pass() -> None:
     log = Log(count_every=2)
-    for number, gradient in enumerate([[0.0, 1.0, 2.0**-26, 1.0], [math.inf, 1.0, 0.0, 0.0], [1.0] * 4]):
+    for number, gradient in enumerate(
+        [[0.0, 1.0, 2.0**-26, 1.0], [math.inf, 1.0, 0.0, 0.0], [1.0] * 4]
+    ):
         log.add(step(number, gradient, loss=1 / 3))
     row = log.record()
     assert (row["zero"], row["counted_steps"], row["found_inf"]) == ([0.5, 0.0], [0, 2], [1])
@@ -187,8 +202,13 @@ def test_counted_gradients_are_those_of_the_backward_pass() -> None:
 
 
 @settings(max_examples=examples(ms=2))
-@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20), st.integers(1, 5))
-def test_a_logs_columns_give_back_every_scale_and_skip(steps: list[tuple[int, bool]], every: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20),
+    st.integers(1, 5),
+)
+def test_a_logs_columns_give_back_every_scale_and_skip(
+    steps: list[tuple[int, bool]], every: int
+) -> None:
     log = Log(every)
     for number, (bits, bad) in enumerate(steps):
         log.add(step(number, [math.nan if bad else 1.0], scale=2.0**bits))

@@ -17,24 +17,31 @@ SFT = whole_logs.LOGS["SFT, OPT-1.3B"]
 
 def refuted(log: dict[str, Any], rule: Rule) -> int | None:
     """Return the last step of the first block that a rule cannot explain."""
-    _, block = Follower(rule, growths_printed=log["growths_printed"]).follow(list(whole_logs.blocks(log, 10_000)))
+    _, block = Follower(rule, growths_printed=log["growths_printed"]).follow(
+        list(whole_logs.blocks(log, 10_000))
+    )
     return block and block.last
 
 
-@pytest.mark.parametrize("name", [name for name, log in whole_logs.LOGS.items() if log["program"] == "DeepSpeed"])
+@pytest.mark.parametrize(
+    "name", [name for name, log in whole_logs.LOGS.items() if log["program"] == "DeepSpeed"]
+)
 def test_the_rule_that_was_set_repeats_a_log(name: str) -> None:
     log = whole_logs.LOGS[name]
     assert refuted(log, whole_logs.rule_of(log)) is None
 
 
 @pytest.mark.parametrize(
-    ("planted", "step"), [({"hysteresis": 1}, 10), ({"hysteresis": 3}, 10), ({"growth_interval": 101}, 510)]
+    ("planted", "step"),
+    [({"hysteresis": 1}, 10), ({"hysteresis": 3}, 10), ({"growth_interval": 101}, 510)],
 )
 def test_a_planted_rule_is_refuted(planted: dict[str, int], step: int) -> None:
     assert refuted(SFT, whole_logs.rule_of(SFT).replace(**planted)) == step
 
 
-@pytest.mark.parametrize(("planted", "step"), [({}, None), ({"hysteresis": 1}, 100), ({"hysteresis": 3}, 100)])
+@pytest.mark.parametrize(
+    ("planted", "step"), [({}, None), ({"hysteresis": 1}, 100), ({"hysteresis": 3}, 100)]
+)
 def test_a_log_that_prints_scales_and_skips_without_their_steps_is_followed(
     planted: dict[str, int], step: int | None
 ) -> None:
@@ -71,7 +78,9 @@ def test_what_a_rule_did_is_always_among_what_it_may_have_done(
             for place in places
             if history[place] or (growths and scales[place + 1] > scales[place])
         ]
-        blocks.append(Block(first + 1, first + every, sum(history[first : first + every]), None, events))
+        blocks.append(
+            Block(first + 1, first + every, sum(history[first : first + every]), None, events)
+        )
     found, block = Follower(rule, growths_printed=growths).follow(blocks)
     assert block is None
     for (low, high), end in zip(whole_logs.scales(found), scales[every::every], strict=True):

@@ -17,11 +17,17 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "folder"), ASKED, ids=[f"{name}-{folder.name}" for name, folder in ASKED])
-def test_the_committed_data_of_every_processor_bears_out_what_the_paper_says(name: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "folder"), ASKED, ids=[f"{name}-{folder.name}" for name, folder in ASKED]
+)
+def test_the_committed_data_of_every_processor_bears_out_what_the_paper_says(
+    name: str, folder: Path
+) -> None:
     found = CLAIMS[name].judge(results.load(CLAIMS[name].stem, folder))
     assert found.parts, "a claim without parts can never fail"
-    assert found.holds is ((name, folder.name) not in REFUTED), f"{CLAIMS[name].sentence}: {found.now}, {found.parts}"
+    assert found.holds is ((name, folder.name) not in REFUTED), (
+        f"{CLAIMS[name].sentence}: {found.now}, {found.parts}"
+    )
 
 
 def test_a_trial_has_a_verdict_that_the_gallery_knows() -> None:
@@ -33,7 +39,9 @@ def test_a_trial_has_a_verdict_that_the_gallery_knows() -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(ValueError, match=r"'gpt.mean': expected a name of its own, gpt_mean_loss has it"):
+    with pytest.raises(
+        ValueError, match=r"'gpt.mean': expected a name of its own, gpt_mean_loss has it"
+    ):
         claims.claim("gpt.mean", "gpt_fp16", "")(lambda _: claims.Finding(""))
 
 

@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("stem", cli.stems())
-def test_committed_figures_are_what_the_data_gives(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_committed_figures_are_what_the_data_gives(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for data in cli.sources(stem):
         if data == results.CPU:  # the figure that other tests look at
             figure = drawn(stem)
@@ -31,7 +33,9 @@ def test_a_users_settings_change_no_figure(tmp_path: Path, monkeypatch: pytest.M
 
 def test_every_committed_figure_has_its_stem() -> None:
     names = {
-        stem if data.name == "cpu" else f"{stem}.{data.name}" for stem in cli.stems() for data in cli.sources(stem)
+        stem if data.name == "cpu" else f"{stem}.{data.name}"
+        for stem in cli.stems()
+        for data in cli.sources(stem)
     }
     assert {path.name for path in _style.HERE.glob("*.svg")} == {f"{name}.svg" for name in names}
 
@@ -43,7 +47,9 @@ def test_a_figure_as_a_pdf(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of_positions(tmp_path: Path) -> None:
+def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of_positions(
+    tmp_path: Path,
+) -> None:
     provenance, rows = records.read(results.CPU / "threads.jsonl")
     for device, stem in (("cpu", "threads"), ("some-gpu", "threads"), ("half", "other")):
         kind = {"type": "cpu" if device == "cpu" else "cuda", "name": f"Device {device}"}
@@ -57,7 +63,9 @@ def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of
         _style.settle(figure)
     assert figure.texts[-1].get_text() == "CUDA: Device some-gpu"
     after = [edge for axes in figure.axes for edge in axes.get_position().bounds]
-    assert after != before  # the layout did move them; its solver's last bits are not to reach the file
+    assert (
+        after != before
+    )  # the layout did move them; its solver's last bits are not to reach the file
     assert after == pytest.approx([round(edge, 5) for edge in after], abs=1e-12)
     paths = rendering.render("threads", tmp_path, found[1])
     assert [path.name for path in paths] == ["threads.some-gpu.svg"]
@@ -75,7 +83,9 @@ def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_check_names_a_figure_whose_bytes_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_a_figure_whose_bytes_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     [path] = rendering.render("state_machine", tmp_path)
     assert cli.check(["state_machine"], tmp_path) == 0
     path.write_bytes(path.read_bytes() + b" ")
@@ -108,7 +118,9 @@ def test_own_data_is_drawn_beside_its_file_or_where_one_asks(
     assert (_style.HERE / "threads.svg").read_bytes() == committed
 
 
-def test_a_wrong_file_is_one_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_file_is_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
     records.write(tmp_path / "poor.jsonl", provenance, rows[:1])
     (tmp_path / "text.jsonl").write_text("words\n")
@@ -149,13 +161,27 @@ def test_a_folder_is_drawn_where_one_asks_and_what_its_data_does_not_allow_is_th
     data, out = tmp_path / "cpu", tmp_path / "out"
     for stem, kept in (("threads", 48), ("scale_crash", 3)):
         provenance, rows = records.read(results.CPU / f"{stem}.jsonl")
-        records.write(data / f"{stem}.jsonl", {**provenance, "device": {"type": "cpu", "name": "mine"}}, rows[:kept])
-    assert cli.main(["threads", "scale_crash", "state_machine", "--data", str(data), "--out", str(out)]) == 0
+        records.write(
+            data / f"{stem}.jsonl",
+            {**provenance, "device": {"type": "cpu", "name": "mine"}},
+            rows[:kept],
+        )
+    assert (
+        cli.main(
+            ["threads", "scale_crash", "state_machine", "--data", str(data), "--out", str(out)]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "2 of 3: scale_crash: NOT DRAWN, the committed one stands for it: ValueError" in said
-    assert [same(out / name) for name in ("scale_crash.svg", "state_machine.svg", "threads.svg")] == [True, True, False]
+    assert [
+        same(out / name) for name in ("scale_crash.svg", "state_machine.svg", "threads.svg")
+    ] == [True, True, False]
     page = _gallery.page(["threads", "overhead"], data, results.CPU, folder=out)
-    assert f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/threads.jsonl`](../cpu/threads.jsonl): 48 records" in page
+    assert (
+        f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/threads.jsonl`](../cpu/threads.jsonl): 48 records"
+        in page
+    )
     assert "experiments/data/cpu/overhead.jsonl" in page
 
 
@@ -163,7 +189,9 @@ def same(path: Path) -> bool:
     return path.read_bytes() == (_style.HERE / path.name).read_bytes()
 
 
-@pytest.mark.parametrize("stem", ["sigmoid_underflow", "scale_crash", "state_machine", "static_sweep"])
+@pytest.mark.parametrize(
+    "stem", ["sigmoid_underflow", "scale_crash", "state_machine", "static_sweep"]
+)
 def test_figures_fit_a_two_column_page_and_no_text_is_below_7_points(stem: str) -> None:
     figure = drawn(stem)
     assert figure.get_figwidth() in (_style.ONE_COLUMN, _style.TWO_COLUMNS)

@@ -30,6 +30,8 @@ def test_an_end_is_z_deviations_away(asked: int, part: float) -> None:
     # The ends p solve (share - p)^2 = z^2 p (1 - p) / n.
     share = round(part * asked) / asked
     for end in wilson(round(part * asked), asked):
-        assert (share - end) ** 2 == pytest.approx(Z2 * end * (1 - end) / asked, rel=1e-5, abs=1e-12)
+        assert (share - end) ** 2 == pytest.approx(
+            Z2 * end * (1 - end) / asked, rel=1e-5, abs=1e-12
+        )
     low, high = wilson(round(part * asked), asked)
     assert low < high

@@ -35,7 +35,11 @@ def typed_digits(path: Path) -> Iterator[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     ignored = _format_specs(tree) | _docstrings(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in ignored:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in ignored
+        ):
             text = _ALLOWED.sub("", node.value)
             column = node.value.isidentifier() and node.value.islower()
             if re.search(r"\d", text) and not column:
@@ -46,7 +50,11 @@ def typed_digits(path: Path) -> Iterator[str]:
 
 
 def _format_specs(tree: ast.AST) -> set[int]:
-    specs = [node.format_spec for node in ast.walk(tree) if isinstance(node, ast.FormattedValue) and node.format_spec]
+    specs = [
+        node.format_spec
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FormattedValue) and node.format_spec
+    ]
     return {id(part) for spec in specs for part in ast.walk(spec)}
 
 

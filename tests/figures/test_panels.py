@@ -38,12 +38,25 @@ def says(stem: str) -> list[str]:
 def shown(figure: Any) -> list[list[float]]:
     """Return the data of every line, area, bar, dot and image of a figure."""
     values = [axes_line.get_xydata() for axes in figure.axes for axes_line in axes.lines]
-    values += [path.vertices for axes in figure.axes for area in axes.collections for path in area.get_paths()]
+    values += [
+        path.vertices
+        for axes in figure.axes
+        for area in axes.collections
+        for path in area.get_paths()
+    ]
     values += [image.get_array() for axes in figure.axes for image in axes.images]
     values += [area.get_offsets() for axes in figure.axes for area in axes.collections]
     values += [patch.get_path().vertices for axes in figure.axes for patch in axes.patches]
-    values += [bar.get_bbox().bounds for axes in figure.axes for bar in axes.patches if hasattr(bar, "get_bbox")]
-    return [np.nan_to_num(np.ma.filled(np.ma.asarray(v, dtype=float), 0)).ravel().tolist() for v in values]
+    values += [
+        bar.get_bbox().bounds
+        for axes in figure.axes
+        for bar in axes.patches
+        if hasattr(bar, "get_bbox")
+    ]
+    return [
+        np.nan_to_num(np.ma.filled(np.ma.asarray(v, dtype=float), 0)).ravel().tolist()
+        for v in values
+    ]
 
 
 @pytest.mark.parametrize("stem", SEVERAL)
@@ -74,7 +87,10 @@ def arms(values: Values, **settings: Any) -> Callable[[results.Result], Shown]:
 
 
 def storms(values: Values) -> Callable[[results.Result], Shown]:
-    return lambda run: {f"{ratio:g}": values(F.overflow_storm.storm(run, ratio)) for ratio in F.overflow_storm.STORMS}
+    return lambda run: {
+        f"{ratio:g}": values(F.overflow_storm.storm(run, ratio))
+        for ratio in F.overflow_storm.STORMS
+    }
 
 
 def policies(values: Values) -> Callable[[results.Result], Shown]:
@@ -83,7 +99,10 @@ def policies(values: Values) -> Callable[[results.Result], Shown]:
 
 def standing(run: results.Result, key: str, factor: float) -> Shown:
     rows = run.arm("standing").first["rows"]
-    return {name: [factor * row[key] for row in rows if row["policy"] == name] for name in F.staleness.COLOR}
+    return {
+        name: [factor * row[key] for row in rows if row["policy"] == name]
+        for name in F.staleness.COLOR
+    }
 
 
 FULL = ("dynamic G=50", "dynamic G=2000")  # of whose scales one seed is drawn in full
@@ -116,18 +135,26 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stem", "panel", "axis", "values"), LINES, ids=[f"{s}-{n}-{axis}" for s, n, axis, _ in LINES])
+@pytest.mark.parametrize(
+    ("stem", "panel", "axis", "values"), LINES, ids=[f"{s}-{n}-{axis}" for s, n, axis, _ in LINES]
+)
 def test_a_line_is_what_the_records_say(stem: str, panel: int, axis: str, values: Any) -> None:
     axes, wanted = drawn(stem).axes[panel], values(results.load(stem))
     assert wanted
     for label in wanted:
         found = lines(axes, label)
-        line = found[0] if len(found) == 1 else next(line for line in found if line.get_marker() == "o")
+        line = (
+            found[0]
+            if len(found) == 1
+            else next(line for line in found if line.get_marker() == "o")
+        )
         assert line.get_data()["xy".index(axis)] == pytest.approx(np.array(wanted[label]), rel=1e-9)
 
 
 def test_texts_give_the_skips_of_each_seed_and_the_bits_between_the_cliffs() -> None:
-    assert " ".join(map(str, results.load("resnet_fp16").arm("static 2^16").skips())) in says("resnet_fp16")
+    assert " ".join(map(str, results.load("resnet_fp16").arm("static 2^16").skips())) in says(
+        "resnet_fp16"
+    )
     run = results.load("static_sweep")
     highest = run.arm("fp32").mean("test_loss") + F.static_sweep.NEAR
     good = [k for k, arm in F.static_sweep.static(run).items() if arm.mean("test_loss") < highest]
@@ -146,8 +173,12 @@ def test_loss_curves_are_the_medians_of_the_records() -> None:
 
 def test_the_machines_line_goes_through_every_printed_overflow_and_the_end_of_every_block() -> None:
     rows = {row["arm"]: row for row in results.load("whole_logs").records}
-    for axes, arm in zip(drawn("whole_logs").axes, ("SFT, OPT-1.3B", "reward, OPT-350M"), strict=False):
-        line, dots = ([*map(tuple, one(axes, name).get_xydata())] for name in ("machine", "overflows"))
+    for axes, arm in zip(
+        drawn("whole_logs").axes, ("SFT, OPT-1.3B", "reward, OPT-350M"), strict=False
+    ):
+        line, dots = (
+            [*map(tuple, one(axes, name).get_xydata())] for name in ("machine", "overflows")
+        )
         assert {*dots} <= {*line}
         assert len(dots) == sum(after <= before for _, _, before, after in rows[arm]["events"])
         assert {(10.0 * n, low) for n, (low, _) in enumerate(rows[arm]["log2_scale"], 1)} <= {*line}
@@ -157,13 +188,19 @@ def test_the_machines_line_goes_through_every_printed_overflow_and_the_end_of_ev
 
 def counted(arm: str | None = None) -> list[Any]:
     """Return the records whose counts were kept."""
-    return [r for r in results.load("exponent_heatmap").records if r["counts"] and arm in (None, r["arm"])]
+    return [
+        r
+        for r in results.load("exponent_heatmap").records
+        if r["counts"] and arm in (None, r["arm"])
+    ]
 
 
 def test_shares_add_up_to_the_elements_that_are_not_zero() -> None:
     for row in counted():
         share = F.exponent_heatmap.shares(row, np.arange(-149, 128))
-        assert share.sum(axis=0) == pytest.approx([sum(c[1:]) / row["elements"] for c in row["counts"]])
+        assert share.sum(axis=0) == pytest.approx(
+            [sum(c[1:]) / row["elements"] for c in row["counts"]]
+        )
         lowest, *counts = row["counts"][3]
         assert share[lowest + 149, 3] == counts[0] / row["elements"]
 
@@ -184,7 +221,9 @@ def test_binades_inside_of_the_window_are_blue_and_all_others_red() -> None:
 
 def test_the_crossing_is_where_the_error_falls_below() -> None:
     scales = np.array([-4, -2, 0, 2])
-    assert F.gradient_histogram.crossing(scales, np.array([1.0, 1.0, 0.01, 0.01])) == pytest.approx(-1.0)
+    assert F.gradient_histogram.crossing(scales, np.array([1.0, 1.0, 0.01, 0.01])) == pytest.approx(
+        -1.0
+    )
     for error in ([1.0, 1.0, 1.0, 1.0], [0.01, 0.01, 0.01, 0.01], [1.0, 1.0, np.nan, np.nan]):
         assert math.isnan(F.gradient_histogram.crossing(scales, np.array(error)))
 
@@ -193,8 +232,12 @@ def test_overhead_draws_the_medians() -> None:
     (record,) = results.load("overhead").records
     for axes, row in zip(drawn("overhead").axes, record["rows"], strict=True):
         tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
-        middle = {arm: statistics.median(times) / 1000 for arm, times in row["microseconds"].items()}
-        assert tops == pytest.approx([top for arm in F.overhead.BARS for top in (middle["bare"], middle[arm])])
+        middle = {
+            arm: statistics.median(times) / 1000 for arm, times in row["microseconds"].items()
+        }
+        assert tops == pytest.approx(
+            [top for arm in F.overhead.BARS for top in (middle["bare"], middle[arm])]
+        )
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=9))
@@ -209,7 +252,9 @@ def test_theory_draws_every_error() -> None:
     errors, *_ = drawn("theory").axes
     held = [held for _, held in F.theory.numbers(results.load("theory"))]
     drawn_errors = [y for dots in errors.collections for y in dots.get_offsets()[:, 1]]
-    assert sorted(drawn_errors) == pytest.approx(sorted(max(h["error"], F.theory.LEAST) for h in held))
+    assert sorted(drawn_errors) == pytest.approx(
+        sorted(max(h["error"], F.theory.LEAST) for h in held)
+    )
 
 
 def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
@@ -217,7 +262,9 @@ def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
     for panel, name, values in zip(panels, F.theory.NAMES, F.theory.forms(), strict=True):
         lines = [line for line in panel.lines if line.get_marker() != "o"]
         assert np.array([line.get_ydata() for line in lines]) == pytest.approx(values)
-        circles = [point for line in panel.lines if line.get_marker() == "o" for point in line.get_xydata()]
+        circles = [
+            point for line in panel.lines if line.get_marker() == "o" for point in line.get_xydata()
+        ]
         marked = F.theory.marked(results.load("theory"), name)
         assert sorted(map(tuple, circles)) == sorted((g, y) for g, _, y in marked)
         for interval, b, value in marked:
@@ -227,10 +274,16 @@ def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
 
 def test_theory_real_draws_how_far_every_run_lies_from_t3() -> None:
     run = results.load("theory_real")
-    for axes, together in zip(drawn("theory_real").axes, (quantities.real_z, quantities.real_level_z), strict=False):
+    for axes, together in zip(
+        drawn("theory_real").axes, (quantities.real_z, quantities.real_level_z), strict=False
+    ):
         bars = [line for line in axes.lines if line.get_marker() == "_"]
-        assert [tuple(*line.get_xydata()) for line in bars] == [(g, together(run, g)) for g in quantities.INTERVALS]
-        assert {len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"} == {len(run.seeds)}
+        assert [tuple(*line.get_xydata()) for line in bars] == [
+            (g, together(run, g)) for g in quantities.INTERVALS
+        ]
+        assert {len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"} == {
+            len(run.seeds)
+        }
     more, _ = quantities.skips_above(run, 5)[0]
     row = run.arm("G=5").records[0]
     law = t3(dict(map(tuple, row["ceilings"])), 5)
@@ -242,7 +295,10 @@ def test_threads_draws_the_shares() -> None:
     lines = [line for line in drawn("threads").axes[0].lines if line.get_linestyle() == "-"]
     assert len(lines) == len(run.config["depths"])
     for line, depth in zip(lines, run.config["depths"], strict=True):
-        arms = [run.arm(f"torch depth {depth} G={interval}") for interval in run.config["growth_intervals"]]
+        arms = [
+            run.arm(f"torch depth {depth} G={interval}")
+            for interval in run.config["growth_intervals"]
+        ]
         wanted = [100 * sum(arm.column("wrong")) / sum(arm.column("checked")) for arm in arms]
         assert line.get_ydata() == pytest.approx(wanted)
 
@@ -254,7 +310,10 @@ def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
     rates = F.scale_crash.rates(run)
     assert all(len(lines(figure.axes[0], f"{lr:g}")) == len(run.seeds) for lr in rates)
     said = [text.get_text() for text in figure.axes[1].texts]
-    truth = [sum(r["crash_step"] is not None for r in rows if r["arm"] == f"fp16 lr={lr}") for lr in rates]
+    truth = [
+        sum(r["crash_step"] is not None for r in rows if r["arm"] == f"fp16 lr={lr}")
+        for lr in rates
+    ]
     assert said == [f"{n} of {len(run.seeds)}" for n in truth]
     bars = [patch for patch in figure.axes[1].patches if patch.get_width() > 0]
     crashed = [r for r in rows if r["crash_step"] is not None]
@@ -269,12 +328,22 @@ def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:
     assert len(states) == 12
     assert {edge[1] for edge in edges} <= states
     assert all(sorted(e[2] for e in edges if e[0] == state) == [False, True] for state in states)
-    arrows = [patch for patch in drawn("state_machine").axes[0].patches if isinstance(patch, FancyArrowPatch)]
-    assert [arrow.get_label() for arrow in arrows] == ["overflow" if e[2] else "clean" for e in edges]
+    arrows = [
+        patch
+        for patch in drawn("state_machine").axes[0].patches
+        if isinstance(patch, FancyArrowPatch)
+    ]
+    assert [arrow.get_label() for arrow in arrows] == [
+        "overflow" if e[2] else "clean" for e in edges
+    ]
 
 
 def test_a_drift_is_that_from_the_first_scale_to_the_one_after_the_last_step() -> None:
-    record = {"every": 20, "mean_losses": [0.0, 0.0], "scale_changes": [[0, 4.0], [7, 1.0], [40, 0.5]]}
+    record = {
+        "every": 20,
+        "mean_losses": [0.0, 0.0],
+        "scale_changes": [[0, 4.0], [7, 1.0], [40, 0.5]],
+    }
     assert F.overflow_storm.trajectory(record).tolist() == [2.0] * 7 + [0.0] * 33 + [-1.0]
     assert F.overflow_storm.drift(record) == -3 / 40
 
@@ -286,7 +355,10 @@ def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path
     first = [row for row in run.records if row["seed"] == run.records[0]["seed"]]
     if stem == "overhead":
         sizes = first[0]["rows"]
-        first[0] = {**first[0], "rows": [*sizes, sizes[0] | {"size": "gpt2-12x768"}]}  # what was loaded is every test's
+        first[0] = {
+            **first[0],
+            "rows": [*sizes, sizes[0] | {"size": "gpt2-12x768"}],
+        }  # what was loaded is every test's
     head = json.loads(run.path.read_text().splitlines()[0]) | {"records": len(first)}
     data = tmp_path / "nvidia-h200"
     data.mkdir()
@@ -314,4 +386,7 @@ def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost
         for scaler, rank in F.ranks_training.LINES:
             columns = first[way, scaler][rank]
             scales = results.in_force(columns["scale_changes"], run.steps)
-            assert one(axes, F.ranks_training.label(scaler, rank)).get_ydata().tolist() == np.log2(scales).tolist()
+            assert (
+                one(axes, F.ranks_training.label(scaler, rank)).get_ydata().tolist()
+                == np.log2(scales).tolist()
+            )

@@ -9,7 +9,12 @@ import pytest
 from figures import quantities, results
 
 ROWS: tuple[dict[str, Any], ...] = tuple(
-    {"arm": f"G={g}", "seed": seed, "settings": {"growth_interval": g, "spans": [1, 2]}, "loss": [1.0, 3.0, g]}
+    {
+        "arm": f"G={g}",
+        "seed": seed,
+        "settings": {"growth_interval": g, "spans": [1, 2]},
+        "loss": [1.0, 3.0, g],
+    }
     for g in (5, 50)
     for seed in (0, 1)
 )
@@ -34,7 +39,12 @@ def test_what_is_not_there_is_named() -> None:
 
 
 def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> None:
-    record = {"counted_steps": [0, 3, 5], "zero": [[1], [9], [3]], "subnormal": [[0]] * 3, "overflow": [[0]] * 3}
+    record = {
+        "counted_steps": [0, 3, 5],
+        "zero": [[1], [9], [3]],
+        "subnormal": [[0]] * 3,
+        "overflow": [[0]] * 3,
+    }
     steps, share = results.ArmRecords("x", ({**record, "elements": [10]},)).shares(every=5, block=2)
     assert (steps.tolist(), share["zero"].tolist()) == ([2.5], [0.2])
 

@@ -14,4 +14,6 @@ def test_the_recorded_run_collapses_where_the_readme_says() -> None:
     history = read_own(screenshot.RUN)
     assert history.every_step
     assert [each.kind for each in findings(history)] == ["collapse", "forward overflow"]
-    assert "it collapses from step 313 on" in (screenshot.RUN.parents[2] / "README.md").read_text(encoding="utf-8")
+    assert "it collapses from step 313 on" in (screenshot.RUN.parents[2] / "README.md").read_text(
+        encoding="utf-8"
+    )

@@ -9,7 +9,9 @@ import pytest
 # Read when jax is first imported. torch, too, needs room on a card.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+)
 
 collect_ignore_glob = [] if importlib.util.find_spec("jax") else ["test_*.py"]
 
@@ -22,7 +24,10 @@ def quickly_compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave XLA's optimizations, a third of these files' time, to the deep tests."""
     import jax
 
-    quickly = request.path.stem.removeprefix("test_") in QUICKLY_COMPILED and os.environ.get("AMPSIM_DEEP") != "1"
+    quickly = (
+        request.path.stem.removeprefix("test_") in QUICKLY_COMPILED
+        and os.environ.get("AMPSIM_DEEP") != "1"
+    )
     jax.config.update("jax_disable_most_optimizations", quickly)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -45,7 +45,10 @@ def test_flaxs_own_checkpoint_loads_and_ours_loads_there(flax) -> None:
     for one, other in [(theirs, DynamicScale), (DynamicScale, theirs)]:
         for saved in (one(), one(fin_steps=jnp.int32(7), scale=jnp.float32(8.0))):
             restored = flax.from_bytes(other(), flax.to_bytes(saved))
-            assert (int(restored.fin_steps), float(restored.scale)) == (int(saved.fin_steps), float(saved.scale))
+            assert (int(restored.fin_steps), float(restored.scale)) == (
+                int(saved.fin_steps),
+                float(saved.scale),
+            )
 
 
 @functools.cache
@@ -53,14 +56,20 @@ def states() -> dict[str, tuple[object, object]]:
     """Name -> a state that has run, and a fresh one."""
     import optax
 
-    tx, params = skip_nonfinite(optax.adam(0.1), Rule(delay=1), max_consecutive_errors=3), {"w": jnp.ones(2)}
+    tx, params = (
+        skip_nonfinite(optax.adam(0.1), Rule(delay=1), max_consecutive_errors=3),
+        {"w": jnp.ones(2)},
+    )
     skipped = jax.jit(tx.update)({"w": jnp.array([jnp.nan, 1.0])}, tx.init(params), params)[1]
     policy = PolicyScale.create(LogMax(delay=2))
     return {
         "LossScale": (FULL, LossScale.create(FULL.rule)),
         "PolicyScale": (policy.update(False, amax=3.0), policy),
         "SkipState": (skipped, tx.init(params)),
-        "DynamicScale": (DynamicScale(fin_steps=jnp.int32(7), scale=jnp.float32(8.0)), DynamicScale()),
+        "DynamicScale": (
+            DynamicScale(fin_steps=jnp.int32(7), scale=jnp.float32(8.0)),
+            DynamicScale(),
+        ),
     }
 
 
@@ -74,7 +83,9 @@ def test_every_state_comes_back_bit_by_bit(flax, name) -> None:
     assert jax.tree.structure(restored) == jax.tree.structure(value)
 
 
-@pytest.mark.parametrize("field", ["loss_scale", "growth_tracker", "overflow_tracker", "pending", "waiting"])
+@pytest.mark.parametrize(
+    "field", ["loss_scale", "growth_tracker", "overflow_tracker", "pending", "waiting"]
+)
 def test_a_lost_or_odd_field_is_named(flax, field) -> None:
     saved = flax.to_state_dict(FULL)
     odd = {**saved, field: np.ones(7)}

@@ -8,7 +8,17 @@ from ampsim.jax import to_jax, to_torch
 
 torch = pytest.importorskip("torch")
 
-DTYPES = ["float32", "float16", "bfloat16", "int32", "int8", "uint8", "bool", "complex64", "float8_e4m3fn"]
+DTYPES = [
+    "float32",
+    "float16",
+    "bfloat16",
+    "int32",
+    "int8",
+    "uint8",
+    "bool",
+    "complex64",
+    "float8_e4m3fn",
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -43,12 +53,36 @@ def test_the_memory_outlives_the_tensor() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "text"),
     [
-        (lambda: torch.zeros(3, 4).t(), ValueError, r"strides \(1, 4\) and shape \(4, 3\): expected a contiguous one"),
-        (lambda: torch.zeros(1).expand(4), ValueError, "expected a contiguous one; pass tensor.contiguous"),
-        (lambda: torch.zeros(8)[1:], ValueError, r"expected one aligned to 64 bytes, .* pass tensor.clone\(\)"),
-        (lambda: torch.zeros(2, dtype=torch.float64), TypeError, "float64, which JAX would round to 32 bits"),
-        (lambda: torch.zeros(2, dtype=torch.int64), TypeError, "int64, which JAX would round to 32 bits"),
-        (lambda: torch.zeros(2, dtype=torch.complex128), TypeError, "complex128, which JAX would round to 32 bits"),
+        (
+            lambda: torch.zeros(3, 4).t(),
+            ValueError,
+            r"strides \(1, 4\) and shape \(4, 3\): expected a contiguous one",
+        ),
+        (
+            lambda: torch.zeros(1).expand(4),
+            ValueError,
+            "expected a contiguous one; pass tensor.contiguous",
+        ),
+        (
+            lambda: torch.zeros(8)[1:],
+            ValueError,
+            r"expected one aligned to 64 bytes, .* pass tensor.clone\(\)",
+        ),
+        (
+            lambda: torch.zeros(2, dtype=torch.float64),
+            TypeError,
+            "float64, which JAX would round to 32 bits",
+        ),
+        (
+            lambda: torch.zeros(2, dtype=torch.int64),
+            TypeError,
+            "int64, which JAX would round to 32 bits",
+        ),
+        (
+            lambda: torch.zeros(2, dtype=torch.complex128),
+            TypeError,
+            "complex128, which JAX would round to 32 bits",
+        ),
         (lambda: torch.zeros(2).to_sparse(), (TypeError, ValueError), "expected"),
         (lambda: [1.0], TypeError, "^a float: expected a torch.Tensor"),
     ],

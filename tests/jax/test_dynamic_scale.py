@@ -23,8 +23,14 @@ STEPS = 12
 @functools.cache
 def compiled(cls: type) -> Any:
     def body(scale, x):
-        after = scale.value_and_grad(lambda p: jnp.sum(p.astype(jnp.float16) * x).astype(jnp.float32))(jnp.ones(2))
-        return after.dynamic_scale, (after.dynamic_scale.scale, after.dynamic_scale.fin_steps, after[1:])
+        after = scale.value_and_grad(
+            lambda p: jnp.sum(p.astype(jnp.float16) * x).astype(jnp.float32)
+        )(jnp.ones(2))
+        return after.dynamic_scale, (
+            after.dynamic_scale.scale,
+            after.dynamic_scale.fin_steps,
+            after[1:],
+        )
 
     return jax.jit(lambda scale, xs: jax.lax.scan(body, scale, xs)[1])
 
@@ -69,10 +75,16 @@ def test_every_argument_is_passed_on() -> None:
 
     def run(x):
         scale = dynamic_scale.DynamicScale(scale=8.0)
-        return scale.value_and_grad(lambda p: (p * x, x), has_aux=True, axis_name="d", grad=grad)(2.0)
+        return scale.value_and_grad(lambda p: (p * x, x), has_aux=True, axis_name="d", grad=grad)(
+            2.0
+        )
 
     result = jax.jit(jax.vmap(run, axis_name="d"))(jnp.array([1.0, 3.0]))
-    assert (result.grad.tolist(), result.aux[0].tolist(), result.aux[1].tolist()) == ([2, 2], [2, 6], [1, 3])
+    assert (result.grad.tolist(), result.aux[0].tolist(), result.aux[1].tolist()) == (
+        [2, 2],
+        [2, 6],
+        [1, 3],
+    )
     assert asked == [{"has_aux": True}]
 
 
@@ -80,7 +92,15 @@ def test_every_argument_is_passed_on() -> None:
 def test_defaults_and_results_are_flaxs() -> None:
     flax = importlib.import_module(FLAX)
     ours, theirs = dynamic_scale.DynamicScale(), flax.DynamicScale()
-    assert {k: float(v) for k, v in vars(ours).items()} == {k: float(v) for k, v in vars(theirs).items()}
+    assert {k: float(v) for k, v in vars(ours).items()} == {
+        k: float(v) for k, v in vars(theirs).items()
+    }
     assert dynamic_scale.DynamicScaleResult._fields == flax.DynamicScaleResult._fields
-    result = jax.jit(ours.replace(scale=8.0).value_and_grad(lambda _, p, *, k: p * k, argnums=1))(5.0, 2.0, k=3.0)
-    assert (float(result.aux), float(result.grad), int(result.dynamic_scale.fin_steps)) == (6.0, 3.0, 1)
+    result = jax.jit(ours.replace(scale=8.0).value_and_grad(lambda _, p, *, k: p * k, argnums=1))(
+        5.0, 2.0, k=3.0
+    )
+    assert (float(result.aux), float(result.grad), int(result.dynamic_scale.fin_steps)) == (
+        6.0,
+        3.0,
+        1,
+    )

@@ -22,7 +22,9 @@ def product32(bits, limbs, exponent):
 
 def ours(scale: float, value: float, how: str) -> float:
     limbs = FLOAT32.divisor_limbs if how == "divide" else FLOAT32.limbs
-    bits = product32(np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, limbs))
+    bits = product32(
+        np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, limbs)
+    )
     return float(np.asarray(bits).view(np.float32))
 
 
@@ -30,10 +32,14 @@ def double(scale: float, value: float, how: str) -> float:
     return scale * value if how == "multiply" else scale / value
 
 
-float32s = st.integers(0, FLOAT32.infinity).map(lambda bits: float(np.uint32(bits).view(np.float32)))
+float32s = st.integers(0, FLOAT32.infinity).map(
+    lambda bits: float(np.uint32(bits).view(np.float32))
+)
 subnormals = st.integers(0, 2**24).map(lambda bits: bits * 2.0**-149)
 small = st.integers(1, 40).map(float)
-factors = st.one_of(st.floats(2.0**-40, 2.0**40), small, small.map(lambda n: 1 / n), st.floats(1.0, 2.0, width=32))
+factors = st.one_of(
+    st.floats(2.0**-40, 2.0**40), small, small.map(lambda n: 1 / n), st.floats(1.0, 2.0, width=32)
+)
 
 
 @given(st.one_of(float32s, subnormals, small), factors, HOW)
@@ -56,7 +62,9 @@ def test_equals_double_then_float32(scale, value, how) -> None:
 @example(0.0, 1, "divide")
 def test_a_power_of_two_needs_no_limbs(scale, exponent, how) -> None:
     value = 2.0**exponent
-    bits = product32(np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, 0))
+    bits = product32(
+        np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, 0)
+    )
     assert float(np.asarray(bits).view(np.float32)) == round_to_float32(double(scale, value, how))
 
 
@@ -65,7 +73,11 @@ def reciprocal32(bits):
     return exact_product.reciprocal(FLOAT32, bits)
 
 
-@given(st.one_of(st.integers(0, 2**31 - 1), st.integers(0, 2**25), st.integers(0, 255).map(lambda e: e << 23)))
+@given(
+    st.one_of(
+        st.integers(0, 2**31 - 1), st.integers(0, 2**25), st.integers(0, 255).map(lambda e: e << 23)
+    )
+)
 @example(0)
 @example(FLOAT32.infinity)
 @example(FLOAT32.infinity + 1)
@@ -104,7 +116,9 @@ def test_ties_of_the_second_rounding(n, m, units, how) -> None:
 
 
 @given(
-    st.one_of(st.floats(0.0, 1e300), st.floats(5e-324, 1e-300), small), st.one_of(st.floats(1e-30, 1e30), small), HOW
+    st.one_of(st.floats(0.0, 1e300), st.floats(5e-324, 1e-300), small),
+    st.one_of(st.floats(1e-30, 1e30), small),
+    HOW,
 )
 @example(3 * 5e-324, 2.0, "divide")
 @example(9 * 5e-324, 6.0, "divide")  # a tie, which a reciprocal rounded down misses
@@ -112,7 +126,9 @@ def test_ties_of_the_second_rounding(n, m, units, how) -> None:
 def test_float64_equals_double(scale, value, how) -> None:
     with jax.enable_x64(True):
         limbs = FLOAT64.divisor_limbs if how == "divide" else FLOAT64.limbs
-        bits = product64(np.float64(scale).view(np.uint64), *exact_product.factor(FLOAT64, value, how, limbs))
+        bits = product64(
+            np.float64(scale).view(np.uint64), *exact_product.factor(FLOAT64, value, how, limbs)
+        )
         result = float(np.asarray(bits).view(np.float64))
     assert result == double(scale, value, how)
 

@@ -63,7 +63,9 @@ class Name(str):
 OTHERS = [jax.nn.relu, "float32", jnp.float32, np.float16, object()]
 
 
-@pytest.mark.parametrize("other", OTHERS, ids=lambda other: type(other).__name__)  # no addresses: workers must agree
+@pytest.mark.parametrize(
+    "other", OTHERS, ids=lambda other: type(other).__name__
+)  # no addresses: workers must agree
 def test_what_is_no_array_is_passed_over(other) -> None:
     assert all_finite({"w": jnp.array([1.0]), "other": other})
     tree = {"w": jnp.array([math.inf]), "other": other}
@@ -103,7 +105,13 @@ def test_select_tree_keeps_what_both_share_static() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [(jax.nn.relu, jax.nn.gelu), ("a", "b"), (jnp.ones(1), "a"), ("a", Name("a")), (Name("a"), "a")],
+    [
+        (jax.nn.relu, jax.nn.gelu),
+        ("a", "b"),
+        (jnp.ones(1), "a"),
+        ("a", Name("a")),
+        (Name("a"), "a"),
+    ],
     ids=lambda leaf: type(leaf).__name__,
 )
 def test_select_tree_refuses_other_leaves_that_differ(a, b) -> None:

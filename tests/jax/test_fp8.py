@@ -23,7 +23,10 @@ def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     """Return the fp8 state after one step, below a scaler or none."""
     from flax import linen as nn
 
-    layer, x = nn.Dense(4, use_bias=False, dot_general_cls=nn.Fp8DirectDotGeneralOp), jnp.full((4, 4), 3.0)
+    layer, x = (
+        nn.Dense(4, use_bias=False, dot_general_cls=nn.Fp8DirectDotGeneralOp),
+        jnp.full((4, 4), 3.0),
+    )
 
     def loss(state: Any) -> Any:
         return layer.apply(state, x).sum()
@@ -31,7 +34,11 @@ def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     @jax.jit
     def grads(key: Any) -> Any:
         state = layer.init(key, x)
-        return scaler(scale=jnp.float32(scale)).value_and_grad(loss)(state)[3] if scaler else jax.grad(loss)(state)
+        return (
+            scaler(scale=jnp.float32(scale)).value_and_grad(loss)(state)[3]
+            if scaler
+            else jax.grad(loss)(state)
+        )
 
     found: dict[str, Any] = grads(jax.random.key(0))[STATE]["Fp8DirectDotGeneralOp_0"]
     return found

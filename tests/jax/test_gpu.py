@@ -38,7 +38,9 @@ def test_the_trajectory_is_the_machines_under_jit_and_scan(device) -> None:
         scaler = scaler.update(found)
         return scaler, scaler.loss_scale
 
-    last, scales = jax.jit(lambda found: jax.lax.scan(step, LossScale.create(rule), found))(jnp.array(HISTORY))
+    last, scales = jax.jit(lambda found: jax.lax.scan(step, LossScale.create(rule), found))(
+        jnp.array(HISTORY)
+    )
     states = reference(rule, HISTORY)
     assert np.asarray(scales).tolist() == [state.scale for state in states]
     assert last.state == states[-1]
@@ -51,10 +53,14 @@ unscale_compiled = jax.jit(LossScale.unscale)
 @pytest.mark.parametrize("scale", [1700.0, 2.0**16, 1e-3])
 def test_gradients_are_unscaled_to_torchs_bits(device, scale) -> None:
     exponents = np.arange(-100 if device == "cpu" else -149, 110)  # a CPU takes subnormals for 0
-    grads = (1.2345678 * 2.0 ** exponents.repeat(3) * np.tile([1.0, -1.1, 1.7], len(exponents))).astype(np.float32)
+    grads = (
+        1.2345678 * 2.0 ** exponents.repeat(3) * np.tile([1.0, -1.1, 1.7], len(exponents))
+    ).astype(np.float32)
     inverse = torch.tensor(scale, device=device).double().reciprocal().float()
     expected = (torch.from_numpy(grads).to(device) * inverse).cpu().numpy()
-    for unscale in (LossScale.unscale, unscale_compiled)[device == "cpu" :]:  # eagerly on a CPU: test_loss_scale
+    for unscale in (LossScale.unscale, unscale_compiled)[
+        device == "cpu" :
+    ]:  # eagerly on a CPU: test_loss_scale
         got = np.asarray(unscale(at(scale), jnp.array(grads)))
         assert got.view(np.uint32).tolist() == expected.view(np.uint32).tolist()
 

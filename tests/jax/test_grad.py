@@ -38,7 +38,9 @@ def test_value_and_grad_agrees_with_flax(scale, poison) -> None:
     def fun(p, x):
         return loss(p, x * jnp.float16(poison)), {"aux": x}
 
-    ours = LossScale.from_state(Rule(growth_interval=2001), State(scale)).value_and_grad(fun, has_aux=True)(P, X)
+    ours = LossScale.from_state(Rule(growth_interval=2001), State(scale)).value_and_grad(
+        fun, has_aux=True
+    )(P, X)
     theirs = DynamicScale(scale=jnp.float32(scale)).value_and_grad(fun, has_aux=True)(P, X)
     assert float(ours.loss_scale.loss_scale) == float(theirs.dynamic_scale.scale)
     assert bool(ours.finite) == bool(theirs.finite)
@@ -83,7 +85,9 @@ def test_the_mean_over_workers_is_taken_of_unscaled_float32() -> None:
     scaler = LossScale.create(Rule(2.0**10))
     fun = lambda p, x: (p * x).astype(jnp.float32)  # noqa: E731
     run = lambda x: scaler.value_and_grad(fun, axis_name="d")(jnp.float16(1.0), x)  # noqa: E731
-    near_the_top = jnp.array([60.0, 62.0], jnp.float16)  # 65504 / 1024 is 63.97: the sum of both leaves float16
+    near_the_top = jnp.array(
+        [60.0, 62.0], jnp.float16
+    )  # 65504 / 1024 is 63.97: the sum of both leaves float16
     result = jax.jit(jax.vmap(run, axis_name="d"))(near_the_top)
     assert (result.finite.tolist(), result.grad.tolist()) == ([True, True], [61.0, 61.0])
     assert result.grad.dtype == jnp.float32
@@ -101,7 +105,11 @@ def adam():
 def test_a_skip_touches_no_bit_and_a_step_is_the_optimizers(adam, flags) -> None:
     tx, step, plain = adam
     state, inner = tx.init(P), plain.init(P)
-    assert (bool(state.finite), int(state.notfinite_count), int(state.total_notfinite)) == (True, 0, 0)
+    assert (bool(state.finite), int(state.notfinite_count), int(state.total_notfinite)) == (
+        True,
+        0,
+        0,
+    )
     expected = init(RULE)
     for t, found in enumerate(flags):
         true = {"w": jnp.array([0.25 * (t + 1), -1.0])}
@@ -128,7 +136,9 @@ def test_half_gradients_reach_the_optimizer_in_float32_and_extra_arguments_too()
         seen.update(grads=grads, value=value, params=params)
         return jax.tree.map(lambda g: -g, grads), state + 1
 
-    tx = skip_nonfinite(optax.GradientTransformationExtraArgs(lambda p: jnp.array(0), record), Rule(2.0**20))
+    tx = skip_nonfinite(
+        optax.GradientTransformationExtraArgs(lambda p: jnp.array(0), record), Rule(2.0**20)
+    )
     updates, state = tx.update({"w": jnp.full(2, 2.0**-10, jnp.float16)}, tx.init(P), P, value=7.0)
     assert updates["w"].tolist() == [-(2.0**-30)] * 2
     assert (updates["w"].dtype, seen["value"], int(state.inner)) == ("float32", 7.0, 1)
@@ -162,18 +172,34 @@ def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:
 def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
     import optax
 
-    ours = skip_nonfinite(optax.adam(0.1), LossScale.create(enabled=False).rule, max_consecutive_errors=limit)
+    ours = skip_nonfinite(
+        optax.adam(0.1), LossScale.create(enabled=False).rule, max_consecutive_errors=limit
+    )
     theirs = optax.apply_if_finite(optax.adam(0.1), limit)
     step, peer = jax.jit(ours.update), jax.jit(theirs.update)
     state, wanted = ours.init(P), theirs.init(P)
-    for x in [1.0, math.inf, 2.0, math.nan, math.inf, 3.0, math.inf, math.inf, -math.inf, math.nan, 1.0]:
+    for x in [
+        1.0,
+        math.inf,
+        2.0,
+        math.nan,
+        math.inf,
+        3.0,
+        math.inf,
+        math.inf,
+        -math.inf,
+        math.nan,
+        1.0,
+    ]:
         grads = {"w": jnp.array([x, 1.0])}
         updates, state = step(grads, state, P)
         expected, wanted = peer(grads, wanted, P)
         assert bits(updates) == bits(expected)
         assert bits(state.inner) == bits(wanted.inner_state)
         counts = state.notfinite_count, state.finite, state.total_notfinite
-        assert bits(counts) == bits((wanted.notfinite_count, wanted.last_finite, wanted.total_notfinite))
+        assert bits(counts) == bits(
+            (wanted.notfinite_count, wanted.last_finite, wanted.total_notfinite)
+        )
 
 
 def test_skips_are_counted_to_the_top_of_int32() -> None:
@@ -244,7 +270,11 @@ def test_two_devices_share_one_found_inf() -> None:
         text=True,
         check=False,
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
+        env={
+            **os.environ,
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "JAX_PLATFORMS": "cpu",
+        },
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

@@ -45,7 +45,10 @@ def test_torch_goes_on_both_ways(rule, exponent, tracker, before, after) -> None
     theirs.load_state_dict(interop.to_torch_state_dict(LossScale.from_state(rule, state)))
     for found, expected in zip(before, reference(rule, before, state), strict=True):
         torch_update(torch, theirs, found)
-        assert (theirs.get_scale(), theirs._get_growth_tracker()) == (expected.scale, expected.growth_tracker)
+        assert (theirs.get_scale(), theirs._get_growth_tracker()) == (
+            expected.scale,
+            expected.growth_tracker,
+        )
     back = interop.from_torch_state_dict(theirs.state_dict())
     assert (back.rule, back.state) == (
         rule.replace(init_scale=65536.0),
@@ -57,7 +60,9 @@ def test_torch_goes_on_both_ways(rule, exponent, tracker, before, after) -> None
 
 
 def torch_update(torch, scaler, found: bool) -> None:
-    scaler._per_optimizer_states[0]["found_inf_per_device"] = {torch.device("cpu"): torch.tensor(float(found))}
+    scaler._per_optimizer_states[0]["found_inf_per_device"] = {
+        torch.device("cpu"): torch.tensor(float(found))
+    }
     scaler.update()
 
 
@@ -82,7 +87,9 @@ def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
         assert back.state == expected
 
 
-@pytest.mark.parametrize("missing", ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"])
+@pytest.mark.parametrize(
+    "missing", ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]
+)
 def test_an_incomplete_state_dict(missing) -> None:
     saved = interop.to_torch_state_dict(LossScale.create())
     del saved[missing]
@@ -108,12 +115,15 @@ def flax_scan(dynamic_scale, history):
         return after, (after.scale, after.fin_steps)
 
     dynamic_scale = dynamic_scale.replace(
-        fin_steps=jnp.asarray(dynamic_scale.fin_steps, jnp.int32), scale=jnp.asarray(dynamic_scale.scale, jnp.float32)
+        fin_steps=jnp.asarray(dynamic_scale.fin_steps, jnp.int32),
+        scale=jnp.asarray(dynamic_scale.scale, jnp.float32),
     )
     return jax.lax.scan(body, dynamic_scale, history)[1]
 
 
-def assert_goes_on(scan_of_peer, peer, rule: Rule, state: State, history: list[bool], largest: float) -> None:
+def assert_goes_on(
+    scan_of_peer, peer, rule: Rule, state: State, history: list[bool], largest: float
+) -> None:
     """The peer's scale and count after every update, while the scale is in the promised range."""
     scales, counts = map(np.asarray, scan_of_peer(peer, padded(history)))
     ours = LossScale.from_state(rule, state)
@@ -144,17 +154,25 @@ def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
        st.integers(-126, 127), st.integers(0, 4), histories)  # fmt: skip
 @example(1, 2.0, None, -126, 0, [True] * 3)  # flushed to 0
 @example(0, 2.0, None, 127, 0, [False] * 3 + [True])  # FLT_MAX
-def test_we_go_on_after_from_flax_at_both_ends_too(interval, growth, low, exponent, steps, history) -> None:
+def test_we_go_on_after_from_flax_at_both_ends_too(
+    interval, growth, low, exponent, steps, history
+) -> None:
     from flax.training.dynamic_scale import DynamicScale
 
     peer = DynamicScale(
-        growth_factor=growth, growth_interval=interval, fin_steps=steps, scale=2.0**exponent, minimum_scale=low
+        growth_factor=growth,
+        growth_interval=interval,
+        fin_steps=steps,
+        scale=2.0**exponent,
+        minimum_scale=low,
     )
     ours = interop.from_flax(peer)
     scales, counts = map(np.asarray, flax_scan(peer, padded(history)))
     for t, found in enumerate(history):
         ours = ours.update(found)
-        if float(scales[t]) == 0.0:  # flax: 0 * inf and g / 0 are not finite, so every step is now an overflow
+        if (
+            float(scales[t]) == 0.0
+        ):  # flax: 0 * inf and g / 0 are not finite, so every step is now an overflow
             assert ours.state.scale == 0.0
             return
         assert (ours.state.scale, ours.state.growth_tracker) == (float(scales[t]), int(counts[t]))
@@ -178,8 +196,26 @@ JMP_RULES = [  # within jit, outside of it, or both
     (Rule(growth_interval=1, min_scale=1.0), (True, False)),
     (Rule(growth_interval=3, min_scale=1.0), (True, False)),
     (Rule(growth_interval=3, min_scale=2.0**-10), (False,)),
-    (Rule(growth_factor=3.0, backoff_factor=1 / 3, growth_interval=2, min_scale=1.0, arithmetic=DIVIDE), (False,)),
-    (Rule(growth_factor=3.0, backoff_factor=1 / 3, growth_interval=2, min_scale=1.0, arithmetic=RECIPROCAL), (True,)),
+    (
+        Rule(
+            growth_factor=3.0,
+            backoff_factor=1 / 3,
+            growth_interval=2,
+            min_scale=1.0,
+            arithmetic=DIVIDE,
+        ),
+        (False,),
+    ),
+    (
+        Rule(
+            growth_factor=3.0,
+            backoff_factor=1 / 3,
+            growth_interval=2,
+            min_scale=1.0,
+            arithmetic=RECIPROCAL,
+        ),
+        (True,),
+    ),
 ]
 
 
@@ -274,8 +310,12 @@ def test_no_floor_and_a_half_scale_are_refused() -> None:
 @pytest.mark.peer("jmp")
 @pytest.mark.parametrize("count", [3, 5, -1])
 def test_a_count_that_jmp_never_has_is_refused(count) -> None:
-    with pytest.raises(ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"):
-        interop.to_jmp(LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, count)))
+    with pytest.raises(
+        ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"
+    ):
+        interop.to_jmp(
+            LossScale.from_state(Rule(growth_interval=3, min_scale=1.0), State(8.0, count))
+        )
 
 
 def test_the_constants_of_a_state_dict_count() -> None:

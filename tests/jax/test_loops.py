@@ -14,7 +14,11 @@ DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")
 
 
 @pytest.mark.parametrize(
-    "library", [pytest.param(name, marks=[*DEEP.get(name, []), pytest.mark.peer(*IMPORTS[name])]) for name in IMPORTS]
+    "library",
+    [
+        pytest.param(name, marks=[*DEEP.get(name, []), pytest.mark.peer(*IMPORTS[name])])
+        for name in IMPORTS
+    ],
 )
 def test_the_loop_runs_and_skips_the_batch_that_overflows(library) -> None:
     test = doctest.DocTestParser().get_doctest(HEAD + LOOPS[library], {}, library, str(PAGE), 0)

@@ -44,7 +44,12 @@ def scan(constants, queue, trackers, history):
 def scanned(rule: Rule, history: list[bool]) -> list[State]:
     start = LossScale.create(rule)
     padded = np.array(history + [False] * (STEPS - len(history)))
-    out = scan(machine.constants(rule), start._queue(exact_product.FLOAT32), (np.int32(0), np.int32(0)), padded)
+    out = scan(
+        machine.constants(rule),
+        start._queue(exact_product.FLOAT32),
+        (np.int32(0), np.int32(0)),
+        padded,
+    )
     (scales, pending, waiting), (growth, overflow) = jax.tree.map(np.asarray, out)
     return [
         State(
@@ -61,11 +66,21 @@ def scanned(rule: Rule, history: list[bool]) -> list[State]:
 @given(rules(), histories, st.integers(0, STEPS))
 @example(Rule(1e-45, 1.5, 1.0, 1), [False] * 5, 0)
 @example(Rule(2.0**127, growth_interval=1), [False] * 3, 0)
-@example(Rule(2.0**127, growth_interval=1, arithmetic=Arithmetic(keeps_finite=False)), [False, False, True], 0)
+@example(
+    Rule(2.0**127, growth_interval=1, arithmetic=Arithmetic(keeps_finite=False)),
+    [False, False, True],
+    0,
+)
 @example(Rule(2.0**-125, arithmetic=Arithmetic(flush_subnormals=True)), [True] * 3, 0)
 @example(Rule(min_scale=-0.0), [True], 0)
-@example(Rule(1000.0, hysteresis=2, delay=3, growth_interval=2), [True, True, False, False, True] * 4, 2)
-@example(Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(backoff="reciprocal")), [True] * 9, 0)
+@example(
+    Rule(1000.0, hysteresis=2, delay=3, growth_interval=2), [True, True, False, False, True] * 4, 2
+)
+@example(
+    Rule(growth_factor=3.0, backoff_factor=1 / 3, arithmetic=Arithmetic(backoff="reciprocal")),
+    [True] * 9,
+    0,
+)
 def test_reference_eager_and_scan_agree(rule, history, cut) -> None:
     expected = reference(rule, history)
     assert scanned(rule, history) == expected
@@ -109,14 +124,26 @@ def test_every_dialect_under_jit_and_scan(name) -> None:
 def test_a_synchronous_update_brings_the_newest_into_force() -> None:
     rule = Rule(1024.0, delay=2)
     scaler, state = LossScale.create(rule), init(rule)
-    for found, synchronous in [(True, False), (True, False), (True, True), (True, False), (False, False)]:
+    for found, synchronous in [
+        (True, False),
+        (True, False),
+        (True, True),
+        (True, False),
+        (False, False),
+    ]:
         scaler = scaler.update(found, synchronous=synchronous)
         state = update(rule, state, found, synchronous=synchronous)
         assert scaler.state == state
 
 
 @settings(max_examples=examples(ms=50))
-@given(rules(), histories, st.one_of(st.floats(0.0, width=32), st.floats(0.0)), st.booleans(), st.data())
+@given(
+    rules(),
+    histories,
+    st.one_of(st.floats(0.0, width=32), st.floats(0.0)),
+    st.booleans(),
+    st.data(),
+)
 @example(Rule(delay=2, growth_interval=2), [False, True], 3.0, False, None)
 @example(Rule(min_scale=1.0, max_scale=2.0**17), [True], 0.1, True, None)
 @example(Rule(), [True], math.nan, False, None)
@@ -146,7 +173,9 @@ def test_a_disabled_scale_still_checks() -> None:
     scaler = LossScale.create(enabled=False)
     grads = {"w": jnp.array([1.5, math.inf], jnp.bfloat16)}
     assert scaler.unscale(grads)["w"].tolist() == [1.5, math.inf]
-    found = scaler.value_and_grad(lambda w, x: jnp.sum(w * x))(jnp.ones(2, jnp.bfloat16), grads["w"])
+    found = scaler.value_and_grad(lambda w, x: jnp.sum(w * x))(
+        jnp.ones(2, jnp.bfloat16), grads["w"]
+    )
     assert not found.finite
 
 
@@ -165,7 +194,9 @@ def test_no_field_is_lost_in_a_tree_map() -> None:
     again = jax.tree.map(lambda x: x, scaler)
     for field in dataclasses.fields(LossScale):
         assert np.array_equal(getattr(again, field.name), getattr(scaler, field.name)), field.name
-    assert len(jax.tree.leaves(scaler)) == len(dataclasses.fields(LossScale)) - 1  # all but the rule
+    assert (
+        len(jax.tree.leaves(scaler)) == len(dataclasses.fields(LossScale)) - 1
+    )  # all but the rule
     flat, tree = jax.tree.flatten(scaler)
     assert jax.tree.unflatten(tree, flat).state == scaler.state == State(1000.0, 5, 2, (250.0,))
     assert jax.tree.unflatten(tree, flat).rule is rule
@@ -174,8 +205,14 @@ def test_no_field_is_lost_in_a_tree_map() -> None:
 def test_dtypes_and_shapes_stay() -> None:
     scaler = LossScale.create(Rule(delay=2))
     after = jax.jit(LossScale.update)(scaler, True)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), scaler) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
-    assert (scaler.loss_scale.dtype, scaler.growth_tracker.dtype, scaler.pending.shape) == ("float32", "int32", (2,))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), scaler) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), after
+    )
+    assert (scaler.loss_scale.dtype, scaler.growth_tracker.dtype, scaler.pending.shape) == (
+        "float32",
+        "int32",
+        (2,),
+    )
 
 
 def test_donated_buffers() -> None:
@@ -195,7 +232,9 @@ def test_vmap_over_scalers_and_flags() -> None:
     assert again.loss_scale.tolist() == [65536.0, 65536.0]
 
 
-SCALES = st.one_of(st.floats(2.0**-100, 2.0**100, width=32), st.integers(-100, 120).map(lambda k: 2.0**k))
+SCALES = st.one_of(
+    st.floats(2.0**-100, 2.0**100, width=32), st.integers(-100, 120).map(lambda k: 2.0**k)
+)
 
 
 def at(scale: float) -> LossScale:
@@ -219,7 +258,12 @@ _unscale = jax.jit(LossScale.unscale)
 
 
 def test_dtypes_stay_as_in_torch() -> None:
-    tree = {"half": jnp.ones(2, jnp.float16), "bf": jnp.ones(2, jnp.bfloat16), "full": jnp.ones(()), "n": jnp.arange(2)}
+    tree = {
+        "half": jnp.ones(2, jnp.float16),
+        "bf": jnp.ones(2, jnp.bfloat16),
+        "full": jnp.ones(()),
+        "n": jnp.arange(2),
+    }
     tree["complex"] = jnp.ones(2, jnp.complex64)
     scaler = at(1024.0)
     assert scaler.scale(tree)["complex"].tolist() == [1024.0] * 2
@@ -229,10 +273,17 @@ def test_dtypes_stay_as_in_torch() -> None:
         assert result["n"] is tree["n"]
     wide = scaler.unscale(tree, widen=True)
     assert (wide["half"].dtype, wide["bf"].dtype, wide["full"].dtype) == ("float32",) * 3
-    assert float(scaler.unscale(jnp.float16(2.0**-20), widen=True)) == 2.0**-30  # float16 has no such number
+    assert (
+        float(scaler.unscale(jnp.float16(2.0**-20), widen=True)) == 2.0**-30
+    )  # float16 has no such number
     with jax.enable_x64(True):
         assert jax.eval_shape(scaler.unscale, jnp.ones(1, jnp.float64)).dtype == jnp.float64
-        assert LossScale.create(Rule(1.1, arithmetic=Arithmetic(dtype="float64"))).scale(jnp.float64(1.0)) == 1.1
+        assert (
+            LossScale.create(Rule(1.1, arithmetic=Arithmetic(dtype="float64"))).scale(
+                jnp.float64(1.0)
+            )
+            == 1.1
+        )
 
 
 def test_half_is_multiplied_in_float32_and_rounded_once() -> None:
@@ -254,7 +305,9 @@ def test_float0_gradients_are_left_alone() -> None:
     assert at(4.0).unscale(grads)[1].dtype == jax.dtypes.float0
 
 
-on_cpu = pytest.mark.skipif(jax.default_backend() != "cpu", reason="GPUs keep subnormals: see test_gpu")
+on_cpu = pytest.mark.skipif(
+    jax.default_backend() != "cpu", reason="GPUs keep subnormals: see test_gpu"
+)
 
 
 @on_cpu
@@ -280,7 +333,9 @@ def test_deviation_subnormal_gradients() -> None:
 
 
 def test_nan_once_loaded_stays_and_inf_does_not_pass_a_maximum() -> None:
-    scaler = LossScale.from_state(Rule(max_scale=2.0**20, min_scale=1.0, growth_interval=1), State(math.nan))
+    scaler = LossScale.from_state(
+        Rule(max_scale=2.0**20, min_scale=1.0, growth_interval=1), State(math.nan)
+    )
     assert math.isnan(scaler.update(True).loss_scale)
     assert math.isnan(scaler.update(False).loss_scale)
     inf = LossScale.from_state(scaler.rule, State(math.inf))
@@ -299,12 +354,24 @@ FLOAT64, ROUNDED = Arithmetic(dtype="float64"), Arithmetic(round_factors=True)
 @pytest.mark.parametrize(
     ("make", "shown"),
     [
-        (lambda: LossScale.create(Rule(quirks=(StreakStartsAt(), RaiseAtMin()))), "quirks=StreakStartsAt, RaiseAtMin"),
-        (lambda: LossScale.create(Rule(arithmetic=FLOAT64)), "dtype='float64' without jax_enable_x64"),
+        (
+            lambda: LossScale.create(Rule(quirks=(StreakStartsAt(), RaiseAtMin()))),
+            "quirks=StreakStartsAt, RaiseAtMin",
+        ),
+        (
+            lambda: LossScale.create(Rule(arithmetic=FLOAT64)),
+            "dtype='float64' without jax_enable_x64",
+        ),
         (lambda: LossScale.create(Rule(growth_interval=2**31)), "growth_interval=2147483648"),
         (lambda: LossScale.create(Rule(hysteresis=2**31)), "hysteresis=2147483648"),
-        (lambda: LossScale.create(Rule(growth_factor=1e39, arithmetic=ROUNDED)), "growth_factor=1e+39"),
-        (lambda: LossScale.create(Rule(backoff_factor=1e-46, arithmetic=ROUNDED)), "backoff_factor=1e-46"),
+        (
+            lambda: LossScale.create(Rule(growth_factor=1e39, arithmetic=ROUNDED)),
+            "growth_factor=1e+39",
+        ),
+        (
+            lambda: LossScale.create(Rule(backoff_factor=1e-46, arithmetic=ROUNDED)),
+            "backoff_factor=1e-46",
+        ),
         (lambda: LossScale.create().update(jnp.zeros(2)), "found_inf has shape (2,)"),
         (lambda: LossScale.create().override(-1), "new_scale=-1.0"),
         (lambda: LossScale.create().override(jnp.ones(2)), "new_scale has shape (2,)"),

@@ -65,7 +65,9 @@ def in_jax(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
 
 def in_core(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
     runs = zip(found, amax, share, strict=True)
-    return np.array([[flatten(state) for state in states(policy, map(Observation, *run))] for run in runs])
+    return np.array(
+        [[flatten(state) for state in states(policy, map(Observation, *run))] for run in runs]
+    )
 
 
 @pytest.mark.parametrize("policy", EXACT, ids=name)
@@ -82,7 +84,9 @@ def test_log_max_is_cores_but_for_xlas_logarithms(policy: Policy) -> None:
     # sigma is the root of a difference of squares: half of their digits, times 3.09, in the exponent. It comes back
     # into the averages by way of the scale that overflowed.
     np.testing.assert_allclose(np.log2(ours[..., 0]), np.log2(core[..., 0]), atol=0.1)
-    np.testing.assert_allclose(ours[..., 1 + policy.delay :], core[..., 1 + policy.delay :], rtol=1e-3, atol=0.02)
+    np.testing.assert_allclose(
+        ours[..., 1 + policy.delay :], core[..., 1 + policy.delay :], rtol=1e-3, atol=0.02
+    )
 
 
 @pytest.mark.parametrize("policy", [*EXACT, *LOG_MAX], ids=name)
@@ -92,7 +96,9 @@ def test_a_first_state_is_cores_and_keeps_its_types(policy: Policy) -> None:
     assert [leaf.item() for leaf in leaves] == flatten(init(policy))
     after = jax.eval_shape(lambda: scale.update(found_inf=False, amax=1.0, saturated=0.0))
     assert jax.tree.structure(after) == jax.tree.structure(scale)
-    assert [(leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(after)] == [(a.dtype, False) for a in leaves]
+    assert [(leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(after)] == [
+        (a.dtype, False) for a in leaves
+    ]
 
 
 def test_one_trace_serves_every_update_and_donation() -> None:
@@ -111,7 +117,12 @@ def test_one_trace_serves_every_update_and_donation() -> None:
 
 def test_the_flag_is_taken_by_its_truth_and_a_missing_number_is_named() -> None:
     scale = PolicyScale.create(Deduplicated(init_scale=8.0))
-    assert [float(scale.update(flag).loss_scale) for flag in (jnp.nan, 1.0, -1.0, 0.0)] == [4, 4, 4, 8]
+    assert [float(scale.update(flag).loss_scale) for flag in (jnp.nan, 1.0, -1.0, 0.0)] == [
+        4,
+        4,
+        4,
+        8,
+    ]
     with pytest.raises(ValueError, match="amax=None: Headroom expected amax"):
         PolicyScale.create(Headroom()).update(found_inf=False)
 
@@ -119,5 +130,7 @@ def test_the_flag_is_taken_by_its_truth_and_a_missing_number_is_named() -> None:
 def test_a_scale_set_by_hand_is_cores() -> None:
     policy = Probe(delay=1)
     state = PolicyScale.create(policy).override(3.0)
-    assert [leaf.item() for leaf in jax.tree.leaves(state)] == flatten(override(policy, init(policy), 3.0))
+    assert [leaf.item() for leaf in jax.tree.leaves(state)] == flatten(
+        override(policy, init(policy), 3.0)
+    )
     assert (float(state.loss_scale), float(state.newest)) == (2.0**16, 3.0)

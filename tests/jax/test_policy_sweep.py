@@ -15,13 +15,19 @@ from tests.examples import examples
 
 STEPS = 30
 few = settings(max_examples=examples(ms=50))  # each compiles a grid, or many folds
-ceiling = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(-4, 24).map(
-    lambda e: 2.0**e
-)
+ceiling = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(
+    -4, 24
+).map(lambda e: 2.0**e)
 traces = st.lists(ceiling | st.floats(0.5, 1e7), min_size=STEPS, max_size=STEPS)
 GRIDS: dict[str, list[Any]] = {
-    "deduplicated": [Deduplicated(growth_interval=g, backoff_factor=b, delay=1) for g in (1, 3) for b in (0.5, 0.3)],
-    "probe": [Probe(growth_interval=g, growth_factor=f, delay=2) for g in (1, 2, 5) for f in (2.0, 1.5)],
+    "deduplicated": [
+        Deduplicated(growth_interval=g, backoff_factor=b, delay=1)
+        for g in (1, 3)
+        for b in (0.5, 0.3)
+    ],
+    "probe": [
+        Probe(growth_interval=g, growth_factor=f, delay=2) for g in (1, 2, 5) for f in (2.0, 1.5)
+    ],
     "ratio": [Ratio(growth_interval=g, max_scale=m) for g in (1, 4) for m in (2.0**17, 2.0**20)],
     "headroom": [Headroom(margin=m, interval=i) for m in (0, 1, 5, 12) for i in (1, 3)],
     "floor": [FloorSchedule(growth_interval=g, milestones=((4, 2.0**9),)) for g in (1, 2)],
@@ -34,7 +40,9 @@ GRIDS: dict[str, list[Any]] = {
 @example("headroom", [2.0**20] * STEPS)
 @example("probe", [2.0**17, 0.0] * (STEPS // 2))
 def test_each_row_is_the_fold(name: str, trace: list[float]) -> None:
-    for row, policy in zip(np.asarray(sweep_policies(GRIDS[name], trace)), GRIDS[name], strict=True):
+    for row, policy in zip(
+        np.asarray(sweep_policies(GRIDS[name], trace)), GRIDS[name], strict=True
+    ):
         assert row.tolist() == replay_ceilings(policy, trace).scales().tolist()
 
 
@@ -51,14 +59,18 @@ def test_a_summary_is_of_the_rows(trace: list[float]) -> None:
 def test_each_policy_may_have_a_trace_of_its_own() -> None:
     policies = GRIDS["deduplicated"]
     traces = 2.0 ** np.random.default_rng(1).normal(16, 2, (len(policies), 50))
-    for row, policy, trace in zip(np.asarray(sweep_policies(policies, traces)), policies, traces, strict=True):
+    for row, policy, trace in zip(
+        np.asarray(sweep_policies(policies, traces)), policies, traces, strict=True
+    ):
         assert row.tolist() == replay_ceilings(policy, trace).scales().tolist()
 
 
 def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
     policies, trace = GRIDS["headroom"], [2.0**20, 2.0**9, 2.0**13] * (STEPS // 3)
     rows = np.asarray(sweep_policies(policies, trace, top=448.0)).tolist()
-    assert rows == [replay_ceilings(policy, trace, top=448.0).scales().tolist() for policy in policies]
+    assert rows == [
+        replay_ceilings(policy, trace, top=448.0).scales().tolist() for policy in policies
+    ]
     assert rows[0] != replay_ceilings(policies[0], trace).scales().tolist()
 
 

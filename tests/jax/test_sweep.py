@@ -32,19 +32,26 @@ def test_every_row_is_a_replay_of_flags_or_of_ceilings(batch, seed) -> None:
     rng = np.random.default_rng(seed)
     found = rng.random((BATCH, STEPS)) < 0.3
     ceilings = 2.0 ** rng.uniform(-10, 20, STEPS)
-    ceilings[rng.random(STEPS) < 0.2] = rng.choice([0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1])
-    scales, capped = (np.asarray(x, np.float64) for x in (sweep(batch, found), sweep(batch, ceilings=ceilings)))
+    ceilings[rng.random(STEPS) < 0.2] = rng.choice(
+        [0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1]
+    )
+    scales, capped = (
+        np.asarray(x, np.float64) for x in (sweep(batch, found), sweep(batch, ceilings=ceilings))
+    )
     end = sweep(batch, found, summary=True)
     for i, rule in enumerate(batch):
         assert scales[i].tolist() == replay(rule, found[i]).tolist()
         state = init(rule)
-        assert capped[i].tolist() == [(state := update(rule, state, state.scale > c)).scale for c in ceilings]
+        assert capped[i].tolist() == [
+            (state := update(rule, state, state.scale > c)).scale for c in ceilings
+        ]
     assert np.asarray(end.scale, np.float64).tolist() == scales[:, -1].tolist()
     assert end.skipped.tolist() == found.sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "skipped"), [(65536.0, 0), (65536.0 - 2.0**-20, 1), (65535.0, 1), (math.nan, 0), (-0.0, 1), (-1.0, 1)]
+    ("ceiling", "skipped"),
+    [(65536.0, 0), (65536.0 - 2.0**-20, 1), (65535.0, 1), (math.nan, 0), (-0.0, 1), (-1.0, 1)],
 )
 def test_a_ceiling_is_compared_as_the_double_it_is(ceiling, skipped) -> None:
     assert sweep([Rule()], ceilings=[ceiling], summary=True).skipped.tolist() == [skipped]
@@ -63,7 +70,10 @@ def test_float64_rules() -> None:
         assert np.asarray(sweep([rule], ceilings=ceilings))[0].tolist() == expected.tolist()
         for first in (2.0**-126, 2.0**-1021):
             flushes = Rule(first, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
-            assert np.asarray(sweep([flushes], [True] * 2))[0].tolist() == replay(flushes, [True] * 2).tolist()
+            assert (
+                np.asarray(sweep([flushes], [True] * 2))[0].tolist()
+                == replay(flushes, [True] * 2).tolist()
+            )
 
 
 def test_each_tracker_of_a_summary_stands_in_its_place() -> None:

@@ -61,7 +61,10 @@ STEPS = {
     node.name: node
     for node in TREE.body
     if isinstance(node, ast.FunctionDef)
-    and any(isinstance(each, ast.Call) and getattr(each.func, "id", "") == "bug" for each in node.decorator_list)
+    and any(
+        isinstance(each, ast.Call) and getattr(each.func, "id", "") == "bug"
+        for each in node.decorator_list
+    )
 }
 
 
@@ -113,13 +116,16 @@ with lzma.open(ROOT / "tests" / "testing" / "outsiders.jsonl.xz", "rt", encoding
 DISPUTED = {"loops/r_log_outside.py": {"AMP121"}}  # it logs the scaled loss on purpose
 
 
-@pytest.mark.parametrize("loop", [each for each in OUTSIDERS if each["right"]], ids=lambda loop: loop["file"])
+@pytest.mark.parametrize(
+    "loop", [each for each in OUTSIDERS if each["right"]], ids=lambda loop: loop["file"]
+)
 def test_no_right_program_of_an_outsider_is_accused(loop: dict[str, Any]) -> None:
     assert {each.code for each in lint(loop["source"])} <= DISPUTED.get(loop["file"], set())
 
 
 @pytest.mark.parametrize(
-    ("file", "code"), [("third/loops/l_reg_unscaled.py", "AMP107"), ("third/loops/j_scale_dropped.py", "AMP128")]
+    ("file", "code"),
+    [("third/loops/l_reg_unscaled.py", "AMP107"), ("third/loops/j_scale_dropped.py", "AMP128")],
 )
 def test_a_wrong_loop_of_an_outsider_is_flagged(file: str, code: str) -> None:
     [loop] = [each for each in OUTSIDERS if each["file"] == file]

@@ -30,7 +30,9 @@ def test_a_finding_is_a_line_and_status_1(folder: Path, capsys: pytest.CaptureFi
     assert not any("right.py" in line for line in lines)
 
 
-def test_no_finding_is_silence_and_status_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_finding_is_silence_and_status_0(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["right.py"]) == 0
     assert capsys.readouterr().out == ""
 
@@ -109,19 +111,32 @@ def test_a_rule_that_is_off_is_asked_by_name(folder: Path) -> None:
         ("select = [", "expected TOML"),
     ],
 )
-def test_a_wrong_setting_is_told(folder: Path, capsys: pytest.CaptureFixture[str], table: str, said: str) -> None:
+def test_a_wrong_setting_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str], table: str, said: str
+) -> None:
     (folder / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
     assert main(["wrong.py"]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_json_has_the_law_the_reason_and_the_thread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_law_the_reason_and_the_thread(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--json", "wrong.py"]) == 1
     told = json.loads(capsys.readouterr().out)
     (found,) = told["findings"]
     rule = RULES["AMP101"]
-    assert (found["path"], found["line"], found["column"], found["code"]) == ("wrong.py", LINE, 5, "AMP101")
-    assert (found["law"], found["reason"], found["thread"]) == (rule.law, rule.sentence, rule.thread)
+    assert (found["path"], found["line"], found["column"], found["code"]) == (
+        "wrong.py",
+        LINE,
+        5,
+        "AMP101",
+    )
+    assert (found["law"], found["reason"], found["thread"]) == (
+        rule.law,
+        rule.sentence,
+        rule.thread,
+    )
     assert told["errors"] == {}
     assert main(["--json", "right.py"]) == 0
     assert json.loads(capsys.readouterr().out) == {"findings": [], "errors": {}}
@@ -130,7 +145,9 @@ def test_json_has_the_law_the_reason_and_the_thread(folder: Path, capsys: pytest
 def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "a,b%.py").write_text(WRONG)
     assert main(["--format", "github", "a,b%.py"]) == 1
-    assert capsys.readouterr().out.startswith(f"::warning file=a%2Cb%25.py,line={LINE},col=5,title=AMP101::scheduler")
+    assert capsys.readouterr().out.startswith(
+        f"::warning file=a%2Cb%25.py,line={LINE},col=5,title=AMP101::scheduler"
+    )
     assert main(["--format", "github", "no,such.py"]) == 2
     assert capsys.readouterr().out.startswith("::error file=no%2Csuch.py::1:1: ")
 
@@ -138,7 +155,10 @@ def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str])
 ODD = {
     "no Python": (b"scaler = (\n", "expected Python 3"),
     "Python 2": (b"print 'scaler'\n", "expected Python 3"),
-    "not UTF-8": (b"scaler = '\xff'\n", "expected Python source in its declared encoding, or UTF-8"),
+    "not UTF-8": (
+        b"scaler = '\xff'\n",
+        "expected Python source in its declared encoding, or UTF-8",
+    ),
     "an encoding that there is not": (b"# coding: martian\nscaler = 1\n", "expected Python source"),
     "a zero byte": (b"scaler = 1\0\n", "expected Python"),
     "nested too deeply": (b"scaler = " + b"(" * 3000 + b")" * 3000 + b"\n", "expected"),
@@ -172,7 +192,9 @@ def test_odd_files_that_are_python(folder: Path, data: bytes) -> None:
     assert main(["odd.py"]) == 1
 
 
-def test_a_file_that_is_empty_or_missing_and_no_file_at_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_empty_or_missing_and_no_file_at_all(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "empty.py").write_bytes(b"")
     assert main(["empty.py"]) == 0
     assert main(["no.py"]) == 2
@@ -220,4 +242,6 @@ def test_standard_input_is_a_file_too(tmp_path: Path) -> None:
     done = subprocess.run(  # noqa: S603
         command, cwd=tmp_path, input=WRONG, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout.partition(" ")[0]) == (1, f"<stdin>:{LINE}:5:"), done.stderr
+    assert (done.returncode, done.stdout.partition(" ")[0]) == (1, f"<stdin>:{LINE}:5:"), (
+        done.stderr
+    )

@@ -40,7 +40,12 @@ def test_a_loop_with_and_without_windows_is_two(text: str) -> None:
 
 def test_a_norm_is_read_scaled_where_only_the_clipping_unscales() -> None:
     clip = "\ndef clip(params, most):\n    if most is None:\n        return sum(p.grad.norm() for p in params)\n"
-    lines = ["if torch.isnan(loss):", "    break", "if most is not None:", "    scaler.unscale_(optimizer)"]
+    lines = [
+        "if torch.isnan(loss):",
+        "    break",
+        "if most is not None:",
+        "    scaler.unscale_(optimizer)",
+    ]
     lines += ["clip(model.parameters(), most)", "scaler.step(optimizer)", "scaler.update()"]
     text = clip + MAKES + LOOP + "".join(f"    {line}\n" for line in lines)
     assert [each.code for each in lint(text)] == ["AMP106"]
@@ -97,7 +102,9 @@ def test_a_loss_that_is_given_by_another_file_may_have_been_scaled_there() -> No
         ("epoch == last", False),
     ],
 )
-def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(end: str, found: bool) -> None:
+def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(
+    end: str, found: bool
+) -> None:
     text = RULES["AMP115"].wrong.replace("index + 1 == len(loader)", end)
     assert [each.code for each in lint(text)] == ["AMP115"] * found
 
@@ -106,10 +113,20 @@ def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(end: str,
     ("dtype", "enabled", "cast", "found"),
     [
         ("torch.float16", "", "dtype", True),
-        ("torch.float16 if args.fp16 else torch.float32", "enabled=args.fp16", "device, dtype=dtype", True),
+        (
+            "torch.float16 if args.fp16 else torch.float32",
+            "enabled=args.fp16",
+            "device, dtype=dtype",
+            True,
+        ),
         ("torch.float16 if args.fp16 else torch.float32", "enabled=not args.fp16", "dtype", False),
         ("torch.float16 if args.fp16 else torch.float32", "enabled=args.amp", "dtype", False),
-        ("{'half': torch.half, 'single': torch.float32}[args.type]", "enabled=dtype == torch.half", "dtype", True),
+        (
+            "{'half': torch.half, 'single': torch.float32}[args.type]",
+            "enabled=dtype == torch.half",
+            "dtype",
+            True,
+        ),
         ("torch.bfloat16", "", "dtype", False),
         ("torch.float16", "", "device", False),
     ],
@@ -123,13 +140,21 @@ def test_a_dtype_may_have_a_name(dtype: str, enabled: str, cast: str, found: boo
 
 
 def test_what_clips_gradients_may_be_called_so() -> None:
-    assert [each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")] == ["AMP103"]
+    assert [
+        each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")
+    ] == ["AMP103"]
     unscales = (
-        "def clip_gradient(optimizer):\n    scaler.unscale_(optimizer)\n    clip_grad_norm_(model.parameters(), 1)\n"
+        "def clip_gradient(optimizer):\n"
+        "    scaler.unscale_(optimizer)\n"
+        "    clip_grad_norm_(model.parameters(), 1)\n"
     )
     assert lint(f"{unscales}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}") == []
-    cuts = "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
-    assert [each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")] == ["AMP106"]
+    cuts = (
+        "def clip_gradient(optimizer):\n    for p in params:\n        p.grad.data.clamp_(-1, 1)\n"
+    )
+    assert [
+        each.code for each in lint(f"{cuts}{MAKES}{LOOP}    clip_gradient(optimizer)\n{END}")
+    ] == ["AMP106"]
 
 
 ADVERSARIES = """\
@@ -148,7 +173,9 @@ for batch in loader:
 
 
 def test_another_optimizer_that_is_unscaled_does_not_unscale_what_is_clipped() -> None:
-    assert [(each.line, each.code) for each in lint(ADVERSARIES.format(of="optimizer_g"))] == [(9, "AMP103")]
+    assert [(each.line, each.code) for each in lint(ADVERSARIES.format(of="optimizer_g"))] == [
+        (9, "AMP103")
+    ]
     assert lint(ADVERSARIES.format(of="optimizer_d")) == []
     both = ADVERSARIES.format(of="optimizer_g").replace(
         "    scaler.update", "    scaler.step(optimizer_g)\n    scaler.update"

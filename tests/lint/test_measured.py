@@ -17,7 +17,11 @@ CHOSEN = {"AMP126", "AMP127"}  # off as they are no mistake by themselves
 
 def counts(code: str, sample: str) -> tuple[int, int]:
     """True findings, and all."""
-    found = [each["true"] for each in FINDINGS if each["code"] == code and each["sample"].startswith(sample)]
+    found = [
+        each["true"]
+        for each in FINDINGS
+        if each["code"] == code and each["sample"].startswith(sample)
+    ]
     return sum(found), len(found)
 
 
@@ -31,7 +35,9 @@ def wilson(true: int, judged: int) -> tuple[float, float]:
 def row(code: str) -> str:
     true, judged = counts(code, "")
     low, high = wilson(true, judged)
-    parts = [f"{of} of {n}" if n else "" for of, n in (counts(code, "corpus"), counts(code, "unseen"))]
+    parts = [
+        f"{of} of {n}" if n else "" for of, n in (counts(code, "corpus"), counts(code, "unseen"))
+    ]
     off = "" if RULES[code].on else "off"
     return f"| {code} {RULES[code].name} | {' | '.join(parts)} | {low:.2f} to {high:.2f} | {off} |"
 
@@ -52,10 +58,21 @@ def test_a_rule_that_was_wrong_too_often_is_off(code: str) -> None:
 
 def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
     for each in FINDINGS:
-        assert {*each} - {"why"} == {"sample", "repository", "commit", "path", "line", "code", "true"}
+        assert {*each} - {"why"} == {
+            "sample",
+            "repository",
+            "commit",
+            "path",
+            "line",
+            "code",
+            "true",
+        }
         assert len(each["commit"]) == 40
         assert each["true"] or each["why"]
-    assert max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values()) == 1
+    assert (
+        max(Counter((e["repository"], e["path"], e["line"], e["code"]) for e in FINDINGS).values())
+        == 1
+    )
 
 
 CONFIRMED = [json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text().splitlines()]
@@ -64,7 +81,11 @@ CONFIRMED = [json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text()
 @pytest.mark.parametrize("code", sorted({each["code"] for each in CONFIRMED[1:]}))
 def test_the_second_table_says_what_was_run_and_read(code: str) -> None:
     mine = [each for each in CONFIRMED[1:] if each["code"] == code]
-    asked = [each["run"] in ("failed", "raised") for each in mine if each["run"] in ("failed", "raised", "passed")]
+    asked = [
+        each["run"] in ("failed", "raised")
+        for each in mine
+        if each["run"] in ("failed", "raised", "passed")
+    ]
     again = [each["read"] for each in mine if "read" in each]
     shown = [f"{sum(some)} of {len(some)}" if some else "" for some in (asked, again)]
     row = f"| {code} {RULES[code].name} | {shown[0]} | {len(mine) - len(asked)} | {shown[1]} |"

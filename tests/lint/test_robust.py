@@ -22,12 +22,29 @@ STDLIB = [path for path in STDLIB if path.stat().st_size < LARGEST]
 
 @pytest.mark.parametrize("path", STDLIB, ids=[path.stem for path in STDLIB])
 def test_the_standard_library_is_read_and_has_no_loop(path: Path) -> None:
-    assert lint("scaler = None\n" + path.read_text(encoding="utf-8", errors="replace"), codes=RULES) == []
+    assert (
+        lint("scaler = None\n" + path.read_text(encoding="utf-8", errors="replace"), codes=RULES)
+        == []
+    )
 
 
-NAMES = st.sampled_from(["scaler", "self", "optimizer", "scheduler", "ema", "loss", "model", "x", "p", "GradScaler"])
+NAMES = st.sampled_from(
+    ["scaler", "self", "optimizer", "scheduler", "ema", "loss", "model", "x", "p", "GradScaler"]
+)
 ATTRIBUTES = st.sampled_from(
-    ["step", "update", "scale", "unscale_", "backward", "grad", "norm", "zero_grad", "state_dict", "get_scale", "half"]
+    [
+        "step",
+        "update",
+        "scale",
+        "unscale_",
+        "backward",
+        "grad",
+        "norm",
+        "zero_grad",
+        "state_dict",
+        "get_scale",
+        "half",
+    ]
 )
 
 
@@ -37,7 +54,12 @@ def extended(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.builds("{}({})".format, inner, inner),
         st.builds("{}()".format, inner),
         st.builds("{}[{}]".format, inner, inner),
-        st.builds("({} {} {})".format, inner, st.sampled_from(["/", "%", "==", "is not", "and", "or", ","]), inner),
+        st.builds(
+            "({} {} {})".format,
+            inner,
+            st.sampled_from(["/", "%", "==", "is not", "and", "or", ","]),
+            inner,
+        ),
         st.builds("({} if {} else {})".format, inner, inner, inner),
         st.builds("(not {})".format, inner),
         st.builds("[{0} for {0} in {1}]".format, NAMES, inner),
@@ -62,7 +84,9 @@ HEADS = st.one_of(
     st.builds("for {}, {} in zip({}, {}):".format, NAMES, NAMES, EXPRESSIONS, EXPRESSIONS),
     st.builds("while {}:".format, EXPRESSIONS),
     st.builds("with {} as {}:".format, EXPRESSIONS, NAMES),
-    st.builds("def {}(self, {}, scaler=None, *args):".format, st.sampled_from(["f", "g", "step"]), NAMES),
+    st.builds(
+        "def {}(self, {}, scaler=None, *args):".format, st.sampled_from(["f", "g", "step"]), NAMES
+    ),
     st.builds("class {}:".format, st.sampled_from(["A", "B"])),
 )
 
@@ -71,7 +95,9 @@ def indented(head: str, body: list[str]) -> str:
     return "\n".join([head, *("    " + line for part in body for line in part.splitlines())])
 
 
-STATEMENTS = st.recursive(SIMPLE, lambda inner: st.builds(indented, HEADS, st.lists(inner, min_size=1)), max_leaves=12)
+STATEMENTS = st.recursive(
+    SIMPLE, lambda inner: st.builds(indented, HEADS, st.lists(inner, min_size=1)), max_leaves=12
+)
 
 
 @settings(max_examples=examples(ms=5))
@@ -92,7 +118,9 @@ def test_no_loop_makes_it_raise(statements: list[str]) -> None:
 
 def test_functions_that_call_each_other_end() -> None:
     calls = "\n".join(f"    f{each}(scaler)" for each in range(30))
-    text = "\n".join(f"def f{each}(scaler):\n    scaler.step(optimizer)\n{calls}" for each in range(30))
+    text = "\n".join(
+        f"def f{each}(scaler):\n    scaler.step(optimizer)\n{calls}" for each in range(30)
+    )
     assert lint(text) == []
 
 

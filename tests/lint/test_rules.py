@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("code", RULES)
 def test_the_wrong_example_has_this_and_nothing_else(code: str) -> None:
     also = {"AMP122": {"AMP102"}}  # an average of every micro-batch goes on in a skip, too
-    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code} | also.get(code, set())
+    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code} | also.get(
+        code, set()
+    )
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -42,7 +44,9 @@ def test_the_right_example_is_clean(code: str) -> None:
 
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.law])
 def test_the_law_is_one_of_the_kit(code: str) -> None:
-    judge = pytest.importorskip("ampsim.testing.loop.judge", reason="pip install -c constraints.txt 'ampsim[testing]'")
+    judge = pytest.importorskip(
+        "ampsim.testing.loop.judge", reason="pip install -c constraints.txt 'ampsim[testing]'"
+    )
     assert RULES[code].law in judge.LAWS
 
 
@@ -205,13 +209,19 @@ WRONG = {
         "    try:\n        scaler.step(optimizer)\n        ema.update(model)\n    finally:\n        scaler.update()\n",
     ),
     "by value": ("AMP103", f"    nn.utils.clip_grad_value_(params, 1)\n{END}"),
-    "unscaled twice": ("AMP105", f"    scaler.unscale_(optimizer)\n    scaler.unscale_(optimizer)\n{END}"),
+    "unscaled twice": (
+        "AMP105",
+        f"    scaler.unscale_(optimizer)\n    scaler.unscale_(optimizer)\n{END}",
+    ),
     "a schedule behind a part of the step's condition and a setting": (
         "AMP101",
         "    if ready(batch):\n        scaler.step(optimizer)\n        scaler.update()\n"
         "    if ready(batch) and scheduler is not None:\n        scheduler.step()\n",
     ),
-    "a schedule that is told where it is": ("AMP127", f"{END}    scheduler.step(epoch + index / len(loader))\n"),
+    "a schedule that is told where it is": (
+        "AMP127",
+        f"{END}    scheduler.step(epoch + index / len(loader))\n",
+    ),
     "an average by hand": (
         "AMP102",
         f"{END}    for slow, fast in zip(teacher.parameters(), model.parameters()):\n"
@@ -246,7 +256,10 @@ WRONG = {
         "AMP104",
         "    scaler.step(optimizer)\n    torch.nn.utils.clip_grad_norm_(params, 1.0)\n    scaler.update()\n",
     ),
-    "the optimizer in a file of its own": ("AMP112", f"{END}    torch.save(optimizer.state_dict(), path)\n"),
+    "the optimizer in a file of its own": (
+        "AMP112",
+        f"{END}    torch.save(optimizer.state_dict(), path)\n",
+    ),
     "the optimizer's state given to a class of the project": (
         "AMP112",
         f"{END}    save(asdict(Snapshot(state=optimizer.state_dict())))\n",
@@ -266,7 +279,10 @@ WRONG = {
         "    update_grads = True\n    if not torch.isfinite(norm):\n        update_grads = False\n"
         "    if update_grads:\n        scaler.step(optimizer)\n        scaler.update()\n",
     ),
-    "a schedule that is told it by name": ("AMP127", f"{END}    scheduler.step_update(num_updates=updates)\n"),
+    "a schedule that is told it by name": (
+        "AMP127",
+        f"{END}    scheduler.step_update(num_updates=updates)\n",
+    ),
     "guarded within another condition": (
         "AMP110",
         "    scaler.unscale_(optimizer)\n    if limit > 0:\n        norm = clip_grad_norm_(params, limit)\n"
@@ -311,7 +327,9 @@ class Trainer:
 
 def test_names_are_followed_through_methods_and_attributes() -> None:
     assert [(each.line, each.code) for each in lint(METHODS)] == [(12, "AMP103"), (15, "AMP101")]
-    unscaled = METHODS.replace("        nn.utils", "        self.amp.unscale_(self.adapt)\n        nn.utils")
+    unscaled = METHODS.replace(
+        "        nn.utils", "        self.amp.unscale_(self.adapt)\n        nn.utils"
+    )
     assert [each.code for each in lint(unscaled)] == ["AMP101"]
 
 
@@ -327,9 +345,10 @@ class Trainer:
             self.scheduler.step()
 """
     assert lint(text) == []
-    assert [each.code for each in lint(text.replace("            self.sched", "                self.sched"))] == [
-        "AMP101"
-    ]
+    assert [
+        each.code
+        for each in lint(text.replace("            self.sched", "                self.sched"))
+    ] == ["AMP101"]
 
 
 def test_two_branches_of_one_condition_exclude_each_other() -> None:
@@ -343,8 +362,12 @@ def test_two_branches_of_one_condition_exclude_each_other() -> None:
     assert lint(MAKES + LOOP + body + END, codes=RULES) == []
 
 
-@pytest.mark.parametrize("test", ["args.amp and native", "args.amp or native", "scaler is not None and native"])
-def test_branches_of_one_compound_condition_exclude_each_other_wherever_they_stand(test: str) -> None:
+@pytest.mark.parametrize(
+    "test", ["args.amp and native", "args.amp or native", "scaler is not None and native"]
+)
+def test_branches_of_one_compound_condition_exclude_each_other_wherever_they_stand(
+    test: str,
+) -> None:
     text = f"""\
 {MAKES}for batch in loader:
     loss = model(batch)

@@ -21,7 +21,9 @@ def test_two_whole_iterations_of_one_optimizer_in_a_loop_are_updated_twice() -> 
 def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
     body = f"{LOOP}{END}    scheduler.step()\n"
     assert lint("scaler = GradScaler(enabled=False)\n" + body) == []
-    assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == ["AMP101"]
+    assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == [
+        "AMP101"
+    ]
 
 
 def test_apex_at_a_level_without_a_dynamic_scale_skips_no_step() -> None:
@@ -30,7 +32,10 @@ def test_apex_at_a_level_without_a_dynamic_scale_skips_no_step() -> None:
         "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
         "    optimizer.step()\n    scheduler.step()\n"
     )
-    found = {level: [each.code for each in lint(loop.format(level), codes=["AMP101"])] for level in ("O0", "O1", "O3")}
+    found = {
+        level: [each.code for each in lint(loop.format(level), codes=["AMP101"])]
+        for level in ("O0", "O1", "O3")
+    }
     assert found == {"O0": [], "O1": ["AMP101"], "O3": []}
 
 
@@ -44,7 +49,9 @@ def test_a_scaler_that_a_file_is_given_and_steps_by_is_to_be_saved_too() -> None
     text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
     text = text.replace("\n    scaler.u", "\n        scaler.u")
     assert lint(text) == []
-    assert [each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")] == ["AMP112"]
+    assert [each.code for each in lint(f"{text}torch.save(optimizer.state_dict(), path)\n")] == [
+        "AMP112"
+    ]
 
 
 REPEATED = f"""\
@@ -70,7 +77,9 @@ def test_a_function_that_a_loop_calls_is_repeated() -> None:
     assert [each.code for each in lint(once.replace("run(", "run_epoch("))] == ["AMP113"]
 
 
-@pytest.mark.parametrize("given", ["model(batch), optimizer", "loss=model(batch), optimizer=optimizer"])
+@pytest.mark.parametrize(
+    "given", ["model(batch), optimizer", "loss=model(batch), optimizer=optimizer"]
+)
 def test_a_scaler_that_is_called_as_one_is_given_an_optimizer_in_any_place(given: str) -> None:
     made = "for epoch in range(9):\n    scaler = NativeGradScaler()\n"
     text = f"{made}    for batch in loader:\n        scaler({given})\n"
@@ -78,7 +87,12 @@ def test_a_scaler_that_is_called_as_one_is_given_an_optimizer_in_any_place(given
 
 
 def test_a_scaler_that_is_made_for_an_optimizer_takes_no_step() -> None:
-    assert lint("for epoch in range(9):\n    scaler = LossScaler(config, optimizer)\n    scheduler.step()\n") == []
+    assert (
+        lint(
+            "for epoch in range(9):\n    scaler = LossScaler(config, optimizer)\n    scheduler.step()\n"
+        )
+        == []
+    )
 
 
 ACCELERATED = """\
@@ -97,7 +111,9 @@ for batch in loader:
         ema.update(model)
 """
 SCHEDULED = ACCELERATED.format(inside="scheduler.step()")
-FABRIC = SCHEDULED.replace("accelerator", "fabric").replace("from accelerate import Accelerator\n", "")
+FABRIC = SCHEDULED.replace("accelerator", "fabric").replace(
+    "from accelerate import Accelerator\n", ""
+)
 FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision="16-mixed")')
 
 
@@ -107,28 +123,58 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         (SCHEDULED, ["AMP101", "AMP102"]),
         (FABRIC, ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', "args.precision"), []),
-        (SCHEDULED.replace('"fp16"', "a.precision") + "add('--mixed-precision', type=str)", ["AMP101", "AMP102"]),
+        (
+            SCHEDULED.replace('"fp16"', "a.precision") + "add('--mixed-precision', type=str)",
+            ["AMP101", "AMP102"],
+        ),
         (SCHEDULED + MAKES + "scaler.scale(loss)", []),
         (SCHEDULED.replace('"fp16"', "'fp16' if args.half else 'no'"), ["AMP101", "AMP102"]),
         (SCHEDULED.replace('"fp16"', '"bf16"') + "make(kind='fp16')", []),
         (SCHEDULED.replace('mixed_precision="fp16"', "") + "make(variant='fp16')", []),
-        (SCHEDULED.replace("(model, optimizer, loader)", "(model, optimizer, loader, scheduler)"), ["AMP102"]),
+        (
+            SCHEDULED.replace(
+                "(model, optimizer, loader)", "(model, optimizer, loader, scheduler)"
+            ),
+            ["AMP102"],
+        ),
         (SCHEDULED.replace("(model, optimizer, loader)", "(*everything)"), ["AMP102"]),
         (SCHEDULED.replace("sync_gradients and", "optimizer_step_was_skipped or"), ["AMP101"]),
-        (SCHEDULED.replace("_process:", "_process and not accelerator.optimizer_step_was_skipped:"), ["AMP101"]),
-        (SCHEDULED.replace('"fp16"', "precision, handlers=[GradScalerKwargs()]"), ["AMP101", "AMP102"]),
-        (SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)", ["AMP101", "AMP102"]),
-        (SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"), ["AMP103", "AMP101", "AMP102"]),
+        (
+            SCHEDULED.replace(
+                "_process:", "_process and not accelerator.optimizer_step_was_skipped:"
+            ),
+            ["AMP101"],
+        ),
+        (
+            SCHEDULED.replace('"fp16"', "precision, handlers=[GradScalerKwargs()]"),
+            ["AMP101", "AMP102"],
+        ),
+        (
+            SCHEDULED.replace('"fp16"', "precision") + "print(optimizer.step_was_skipped)",
+            ["AMP101", "AMP102"],
+        ),
+        (
+            SCHEDULED.replace("accelerator.clip", "torch.nn.utils.clip"),
+            ["AMP103", "AMP101", "AMP102"],
+        ),
         (SCHEDULED.replace("accelerator.backward(model(batch))", "model(batch).backward()"), []),
         (ACCELERATED.format(inside="torch.save(optimizer.state_dict(), p)"), ["AMP112", "AMP102"]),
         (ACCELERATED.format(inside="save(optimizer.state_dict(), accelerator.scaler)"), ["AMP102"]),
-        (ACCELERATED.format(inside="optimizer.state_dict(), accelerator.save_state(p)"), ["AMP102"]),
+        (
+            ACCELERATED.format(inside="optimizer.state_dict(), accelerator.save_state(p)"),
+            ["AMP102"],
+        ),
     ],
 )
-def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(text: str, codes: list[str]) -> None:
+def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(
+    text: str, codes: list[str]
+) -> None:
     found = lint(text)
     assert [each.code for each in found] == codes
-    assert all(re.search(r" \(the scaler: (accelerate|Fabric)'s, for fp16\)$", each.message) for each in found)
+    assert all(
+        re.search(r" \(the scaler: (accelerate|Fabric)'s, for fp16\)$", each.message)
+        for each in found
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +182,11 @@ def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(text: s
     [
         ("model, optimizer = amp.initialize(model, optimizer)", "", True),
         ("model, optimizer = amp.initialize(model, optimizer)", ', "amp": amp.state_dict()', False),
-        ("model, optimizer = apex.amp.initialize(model, optimizer)", ', "amp": apex.amp.state_dict()', False),
+        (
+            "model, optimizer = apex.amp.initialize(model, optimizer)",
+            ', "amp": apex.amp.state_dict()',
+            False,
+        ),
         ("model, optimizer = amp.initialize(model, optimizer, opt_level='O0')", "", False),
         ("model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)", "", False),
     ],
@@ -153,16 +203,23 @@ def test_what_saves_elsewhere_may_ask_apex_which_is_a_module() -> None:
 
 
 def test_a_state_that_is_kept_in_memory_is_no_checkpoint() -> None:
-    text = RULES["AMP112"].wrong.replace('torch.save({"optimizer": optimizer.state_dict()}, path)', "")
+    text = RULES["AMP112"].wrong.replace(
+        'torch.save({"optimizer": optimizer.state_dict()}, path)', ""
+    )
     assert lint(f'{text}cache.store("optimizer", optimizer.state_dict())\n') == []
 
 
 def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
     wrong = RULES["AMP130"].wrong
     assert lint(wrong + "    save(scaler)\n") == []
-    assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == ["AMP130"]
+    assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == [
+        "AMP130"
+    ]
     assert lint(wrong.replace("    scaler =", "    self.scaler =")) == []
-    assert lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"]) == []
+    assert (
+        lint(wrong.replace("loss.backward()", "scaler.scale(loss).backward()"), codes=["AMP130"])
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,11 +246,14 @@ def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scaler", "found"), [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])]
+    ("scaler", "found"),
+    [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])],
 )
 def test_what_is_made_where_it_is_asked_for_is_made(scaler: str, found: list[str]) -> None:
     loop = LOOP.replace("scaler", "grad_amp") + END.replace("scaler", "grad_amp")
-    assert [each.code for each in lint(f"grad_amp = {scaler}\n{loop}    scheduler.step()\n")] == found
+    assert [
+        each.code for each in lint(f"grad_amp = {scaler}\n{loop}    scheduler.step()\n")
+    ] == found
 
 
 def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
@@ -219,7 +279,9 @@ def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
     ],
 )
 def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int]) -> None:
-    assert [(each.line, each.code) for each in lint(text, codes=RULES)] == [(line, "AMP116") for line in lines]
+    assert [(each.line, each.code) for each in lint(text, codes=RULES)] == [
+        (line, "AMP116") for line in lines
+    ]
 
 
 @pytest.mark.parametrize(
@@ -236,8 +298,12 @@ def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int
         ("dtype in ('float16', 'bfloat16')", False),
     ],
 )
-def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(enabled: str, found: bool) -> None:
-    assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == ["AMP132"] * found
+def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(
+    enabled: str, found: bool
+) -> None:
+    assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == [
+        "AMP132"
+    ] * found
 
 
 PER_EPOCH = """\
@@ -259,7 +325,9 @@ class Trainer:
 
 def test_a_scaler_that_a_method_makes_per_epoch_is_told_of_once() -> None:
     assert [(each.line, each.code) for each in lint(PER_EPOCH)] == [(3, "AMP113")]
-    kept = PER_EPOCH.replace("        scaler =", "        self.scaler =").replace(" scaler.", " self.scaler.")
+    kept = PER_EPOCH.replace("        scaler =", "        self.scaler =").replace(
+        " scaler.", " self.scaler."
+    )
     once = kept.replace("def train_epoch(self, loader):", "def __init__(self):").replace(
         "        for batch", "    def train_epoch(self, loader):\n        for batch"
     )
@@ -276,7 +344,9 @@ OLDER = [
 @pytest.mark.parametrize("text", OLDER)
 def test_a_name_for_a_torch_that_lacks_the_new_one_is_not_deprecated(text: str) -> None:
     assert lint(text.format("torch.cuda.amp.GradScaler"), codes=["AMP116"]) == []
-    assert len(lint(f"{text.format('None')}\nmake = torch.cuda.amp.GradScaler", codes=["AMP116"])) == 1
+    assert (
+        len(lint(f"{text.format('None')}\nmake = torch.cuda.amp.GradScaler", codes=["AMP116"])) == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,16 @@ from ampsim.lint.engine import RULES, lint
 from tests.lint.loops import END, LOOP, MAKES
 
 
-def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is_left_alone() -> None:
+def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is_left_alone() -> (
+    None
+):
     body = f"{END}    scheduler.step()\n"
     theirs = "from schedulers import Poly\nscheduler = Poly(optimizer)\n"
     torchs = "from torch.optim.lr_scheduler import StepLR\nscheduler = StepLR(optimizer, 1)\n"
     assert lint(theirs + MAKES + LOOP + body) == []
-    assert [each.code for each in lint(theirs.replace("Poly", "PolyLR") + MAKES + LOOP + body)] == ["AMP101"]
+    assert [each.code for each in lint(theirs.replace("Poly", "PolyLR") + MAKES + LOOP + body)] == [
+        "AMP101"
+    ]
     function = theirs.replace("Poly", "make_poly")  # which makes one of torch's, as a rule
     assert [each.code for each in lint(function + MAKES + LOOP + body)] == ["AMP101"]
     assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
@@ -54,14 +58,23 @@ def train_step(state, batch):
 def test_a_verdict_that_selects_among_equals_selects_nothing() -> None:
     assert [(each.line, each.code) for each in lint(FLAX, codes=RULES)] == [(4, "AMP118")]
     assert (
-        lint(FLAX.replace("state = state.apply", "new = state.apply").replace("finite), state", "finite), new")) == []
+        lint(
+            FLAX.replace("state = state.apply", "new = state.apply").replace(
+                "finite), state", "finite), new"
+            )
+        )
+        == []
     )
 
 
 def test_a_dynamic_scale_that_the_next_iteration_reads_is_kept() -> None:
-    step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(".replace(dynamic_scale=dynamic_scale)", "")
+    step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(
+        ".replace(dynamic_scale=dynamic_scale)", ""
+    )
     loop = "def train(state, dynamic_scale):\n    for batch in batches:\n        old = state\n"
-    body = [f"    {line}" for line in step.replace("state, state)", "state, old)").splitlines()[1:3]]
+    body = [
+        f"    {line}" for line in step.replace("state, state)", "state, old)").splitlines()[1:3]
+    ]
     select = "        state = jax.tree.map(functools.partial(jnp.where, is_finite), state, old)\n"
     assert lint("\n".join([loop.rstrip(), *body, select]), codes=RULES) == []
     assert [each.code for each in lint(step, codes=["AMP128"])] == ["AMP128"]
@@ -99,14 +112,28 @@ for batch in loader:
 @pytest.mark.parametrize(
     ("lines", "codes"),
     [
-        ("a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a != scaler.get_scale()", ["AMP129"]),
-        ("a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a > scaler.get_scale()", []),
-        ("scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a > scaler.get_scale()", ["AMP129"]),
-        ("scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a != 65536.0", []),
+        (
+            "a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a != scaler.get_scale()",
+            ["AMP129"],
+        ),
+        (
+            "a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); skip = a > scaler.get_scale()",
+            [],
+        ),
+        (
+            "scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a > scaler.get_scale()",
+            ["AMP129"],
+        ),
+        (
+            "scaler.step(optimizer); scaler.update(); a = scaler.get_scale(); skip = a != 65536.0",
+            [],
+        ),
     ],
 )
 def test_a_comparison_of_scales_tells_a_skip(lines: str, codes: list[str]) -> None:
-    text = COMPARED.format("\n    ".join([*lines.split("; "), "if not skip:", "    scheduler.step()"]))
+    text = COMPARED.format(
+        "\n    ".join([*lines.split("; "), "if not skip:", "    scheduler.step()"])
+    )
     assert [each.code for each in lint(text)] == codes
 
 
@@ -118,7 +145,12 @@ def test_a_scale_that_is_kept_for_the_next_step_or_only_told_is_no_wrong_compari
 
 
 def test_what_runs_where_the_scaler_is_off_runs_in_no_skip() -> None:
-    lines = ["scaler.step(optimizer)", "scaler.update()", "if {}scaler.is_enabled():", "    scheduler.step()"]
+    lines = [
+        "scaler.step(optimizer)",
+        "scaler.update()",
+        "if {}scaler.is_enabled():",
+        "    scheduler.step()",
+    ]
     text = COMPARED.format("\n    ".join(lines))
     assert lint(text.format("not ")) == []
     assert [each.code for each in lint(text.format(""))] == ["AMP101"]
@@ -137,23 +169,38 @@ def test_apex_with_a_fixed_scale_skips_nothing(made: str) -> None:
 def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
     step = "scaler = GradScaler()\nscaler.scale(model(x)).backward()\nscaler.step(optimizer)\nscaler.update()\n"
     for body in ("fit(model)", "optimizer.step()"):
-        assert lint(f"{step}for epoch in range(9):\n    {body}\n    scheduler.step()\n", codes=["AMP101"]) == []
+        assert (
+            lint(
+                f"{step}for epoch in range(9):\n    {body}\n    scheduler.step()\n",
+                codes=["AMP101"],
+            )
+            == []
+        )
 
 
 def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
     helper = "def NAME(optimizer, it):\n    for group in optimizer.param_groups:\n        group['lr'] = 1 / it\n"
     body = f"    NAME(optimizer, it)\n{LOOP.partition('loader:')[2][1:]}{END}"
     text = f"{helper}{MAKES}for it, batch in enumerate(loader):\n{body}"
-    said = {name: lint(text.replace("NAME", name), codes=["AMP127"]) for name in ("cool", "adjust_learning_rate")}
+    said = {
+        name: lint(text.replace("NAME", name), codes=["AMP127"])
+        for name in ("cool", "adjust_learning_rate")
+    }
     assert [each.line for each in said["cool"]] == [3]
-    assert [each.line for each in said["adjust_learning_rate"]] == [6]  # where it is called, as its name says it
+    assert [each.line for each in said["adjust_learning_rate"]] == [
+        6
+    ]  # where it is called, as its name says it
 
 
 @pytest.mark.parametrize(
     ("guard", "call", "found"),
     [
         ("index % every == 0", "ema.update(model)", True),
-        ("self.step % self.update_every == 0 and self.step > self.step_start", "ema.update(model)", True),
+        (
+            "self.step % self.update_every == 0 and self.step > self.step_start",
+            "ema.update(model)",
+            True,
+        ),
         ("self.step_loss > 2", "ema.update(model)", False),
         ("index % every == 0 and scaler.get_scale() >= scale", "ema.update(model)", False),
         ("index % every == 0", "ema.update_average(old_buffer, new_buffer)", False),
@@ -161,12 +208,15 @@ def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
     ],
 )
 def test_an_average_may_wait_for_every_tenth_step(guard: str, call: str, found: bool) -> None:
-    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == ["AMP102"] * found
+    assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == [
+        "AMP102"
+    ] * found
 
 
 def test_paddles_minimize_is_a_step_and_an_update() -> None:
     loop = LOOP.replace(
-        "scaler.scale(model(batch)).backward()", "loss = scaler.scale(model(batch))\n    loss.backward()"
+        "scaler.scale(model(batch)).backward()",
+        "loss = scaler.scale(model(batch))\n    loss.backward()",
     )
     text = f"{MAKES}{loop}    scaler.minimize(optimizer, loss)\n    scheduler.step()\n"
     assert [each.code for each in lint(text)] == ["AMP101"]
@@ -201,9 +251,8 @@ def test_schedules_may_step_one_by_one(steps: str) -> None:
 def test_a_schedule_of_an_optimizer_that_no_scaler_steps_waits_for_none() -> None:
     made = "other = StepLR(optimizer=opt_head, step_size=9)\nscheduler = StepLR(optimizer, 9)\n"
     steps = "    opt_head.step()\n    scheduler.step()\n    other.step()\n"
-    text = (
-        f"{made}{MAKES}for batch in loader:\n    head_loss(batch).backward()\n{LOOP.partition(':')[2][1:]}{END}{steps}"
-    )
+    rest = LOOP.partition(":")[2][1:]
+    text = f"{made}{MAKES}for batch in loader:\n    head_loss(batch).backward()\n{rest}{END}{steps}"
     assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [(11, "AMP101")]
 
 
@@ -225,9 +274,13 @@ def test_an_average_is_what_is_mixed_and_not_what_is_put_in(loop: str, found: bo
 
 def test_an_average_waits_for_a_verdict_on_gradients_for_which_the_step_waits_too() -> None:
     verdict = (
-        "    good = not any(torch.isnan(p.grad).any() for p in params)\n    if good:\n        scaler.step(optimizer)\n"
+        "    good = not any(torch.isnan(p.grad).any() for p in params)\n"
+        "    if good:\n"
+        "        scaler.step(optimizer)\n"
     )
-    text = f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
+    text = (
+        f"{MAKES}{LOOP}    scaler.unscale_(optimizer)\n{verdict}    scaler.update()\n    if good:\n"
+    )
     assert lint(f"{text}        ema.update(model)\n") == []
 
 
@@ -246,7 +299,9 @@ def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bo
     loop = f"    for param in model.parameters():\n        {body}\n"
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{loop}")] == ["AMP131"] * found
     method = "def _decay(params, wd):\n    for param in params:\n        param.data = (1 - wd) * param.data\n"
-    assert [each.line for each in lint(f"{method}{MAKES}{LOOP}{END}    _decay(params, weight_decay)\n")] == [2]
+    assert [
+        each.line for each in lint(f"{method}{MAKES}{LOOP}{END}    _decay(params, weight_decay)\n")
+    ] == [2]
 
 
 def test_a_method_of_a_base_class_is_called_by_super() -> None:
@@ -265,6 +320,8 @@ class Averaged(Base):
 
 
 def test_a_dynamic_scale_that_is_only_asked_for_its_truth_is_dropped() -> None:
-    step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(".replace(dynamic_scale=dynamic_scale)", "")
+    step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(
+        ".replace(dynamic_scale=dynamic_scale)", ""
+    )
     asked = step.replace("    return", "    if dynamic_scale:\n        state = state\n    return")
     assert [each.code for each in lint(asked, codes=["AMP128"])] == ["AMP128"]

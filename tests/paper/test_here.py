@@ -79,11 +79,22 @@ def never(row: Record) -> None:
 
 @pytest.mark.deep
 def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(checkout: Path) -> None:
-    committed, here = checkout / "experiments" / "data" / "cpu", checkout / "build" / "here" / "data" / "cpu"
+    committed, here = (
+        checkout / "experiments" / "data" / "cpu",
+        checkout / "build" / "here" / "data" / "cpu",
+    )
     plant(committed / "scale_crash.jsonl", here / "scale_crash.jsonl", calm)
     plant(committed / "rules_trained.jsonl", here / "rules_trained.jsonl", never)
     plant(committed / "ranks_training.jsonl", here / "ranks_training.jsonl", lambda row: None)
-    figures = ("figures", "scale_crash", "rules_trained", "--data", str(here), "--out", "build/here/figures")
+    figures = (
+        "figures",
+        "scale_crash",
+        "rules_trained",
+        "--data",
+        str(here),
+        "--out",
+        "build/here/figures",
+    )
     commands = (figures, ("paper", "--here"), ("experiments", "records"), ("experiments", "claims"))
     _, paper, equal, claims = run(checkout, *commands)
     assert paper.endswith("sentences that do not hold here are marked: crash.none\n")

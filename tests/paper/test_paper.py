@@ -30,7 +30,9 @@ def test_the_committed_paper_is_what_the_data_gives() -> None:
     assert build.build() == build.PDF.read_bytes(), "run `python -m paper`"
 
 
-def test_all_missing_and_damaged_files_are_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_and_damaged_files_are_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "staleness.jsonl").write_bytes((CPU / "staleness.jsonl").read_bytes()[:-20])
     monkeypatch.setattr(sources, "FOLDERS", [tmp_path])
     with pytest.raises(PaperError) as caught:
@@ -41,7 +43,9 @@ def test_all_missing_and_damaged_files_are_refused_at_once(tmp_path: Path, monke
 
 def test_a_name_that_is_unknown_or_unused_is_refused() -> None:
     assert [*build.misnamed()] == []
-    text = TEXT.replace('#num("real.z")', '#num("real.zz")').replace('#holds("gpt.mean")', '#holds("gpt.meant")')
+    text = TEXT.replace('#num("real.z")', '#num("real.zz")').replace(
+        '#holds("gpt.mean")', '#holds("gpt.meant")'
+    )
     problems = [problem.split(":")[0].split(" is ")[0] for problem in build.misnamed(text)]
     assert problems == ["number 'real.zz'", "number 'real.z'", "claim 'gpt.meant'"]
 
@@ -58,7 +62,9 @@ def test_a_figure_shows_the_data_file_of_its_name() -> None:
 
 
 def test_no_semicolon_of_the_text_ends_an_expression_of_typst() -> None:
-    assert re.findall(r"#[\w.\-]+(?:\([^()\n]*\)|\[[^\[\]\n]*\])+;", TEXT) == [], r"write \; to print a semicolon"
+    assert re.findall(r"#[\w.\-]+(?:\([^()\n]*\)|\[[^\[\]\n]*\])+;", TEXT) == [], (
+        r"write \; to print a semicolon"
+    )
 
 
 def renewal(counted, interval):
@@ -73,7 +79,9 @@ def renewal(counted, interval):
         visits.insert(0, visits[0] * (1 - q[j + 1]) / q[j])
     time = [v * t for v, t in zip(visits, stay, strict=True)]
     down = sum(v * (1 - b) for v, b in zip(visits, q, strict=True))
-    return float(down / sum(time)), float(sum(x * t for x, t in zip(levels, time, strict=True)) / sum(time))
+    return float(down / sum(time)), float(
+        sum(x * t for x, t in zip(levels, time, strict=True)) / sum(time)
+    )
 
 
 def printed(text):
@@ -89,8 +97,28 @@ def printed(text):
     return float(text) * unit, 0.500001 * unit * 10.0 ** -len(text.partition(".")[2])
 
 
-CELLS = [cell for table in TABLES.values() for row in table().rows for cell in row if not isinstance(cell, str)]
-WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+CELLS = [
+    cell
+    for table in TABLES.values()
+    for row in table().rows
+    for cell in row
+    if not isinstance(cell, str)
+]
+WORDS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
 
 
 def test_every_number_is_printed_as_it_is() -> None:
@@ -103,7 +131,9 @@ def test_every_number_is_printed_as_it_is() -> None:
         elif shown and not isinstance(value, str):
             factor = 100 if text.endswith("%") else 1
             over = shown[0] - factor * value
-            low, high = {"<=": (0, 2), ">=": (-2, 0)}.get(number.form[:2], (-1, 1))  # in halves of the last digit
+            low, high = {"<=": (0, 2), ">=": (-2, 0)}.get(
+                number.form[:2], (-1, 1)
+            )  # in halves of the last digit
             assert low * shown[1] <= over <= high * shown[1], (text, value)
         else:
             assert isinstance(value, str), (text, value)
@@ -139,12 +169,18 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
         "rules.5.skip": statistics.fmean(of("rules_trained", "G=5", "skip_rate")),
         "theory.cases": len(rows("theory")),
     }
-    assert {name: NUMBERS[name].compute() for name in expected} == pytest.approx(expected, rel=1e-11)
+    assert {name: NUMBERS[name].compute() for name in expected} == pytest.approx(
+        expected, rel=1e-11
+    )
 
 
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
-    laws = [renewal(row["ceilings"], interval) for row in rows("theory_real") if row["arm"] == f"G={interval}"]
+    laws = [
+        renewal(row["ceilings"], interval)
+        for row in rows("theory_real")
+        if row["arm"] == f"G={interval}"
+    ]
     row = TABLES["real"]().rows[INTERVALS.index(interval)]
     shown = [row[column].compute() for column in (2, 8)]
     rate, level = (statistics.fmean(column) for column in zip(*laws, strict=True))
@@ -169,7 +205,9 @@ def test_a_stale_data_file_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     records.write(tmp_path / "scale_crash.jsonl", {**provenance, "source_sha256": "0" * 64}, rows)
     with (
         sources.reading(tmp_path),
-        pytest.raises(PaperError, match=r"scale_crash\.jsonl: stale, its source has changed[^\n]*--force"),
+        pytest.raises(
+            PaperError, match=r"scale_crash\.jsonl: stale, its source has changed[^\n]*--force"
+        ),
     ):
         build.build()
 
@@ -177,13 +215,25 @@ def test_a_stale_data_file_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (Number("gpt_fp16", lambda run: run.arm("fp64").mean("test_loss")), "arm 'fp64': expected one of fp32, "),
-        (Number("gpt_fp16", lambda run: run.arm("fp32").mean("train_lost")), "KeyError: 'train_lost'"),
+        (
+            Number("gpt_fp16", lambda run: run.arm("fp64").mean("test_loss")),
+            "arm 'fp64': expected one of fp32, ",
+        ),
+        (
+            Number("gpt_fp16", lambda run: run.arm("fp32").mean("train_lost")),
+            "KeyError: 'train_lost'",
+        ),
         (Number("gpt_fp16", lambda run: run.arm("fp32").the("test_loss")), "expected one value"),
         (Number("gpt_fp16", lambda _: 1 / 0), "ZeroDivisionError"),
         (Number("gpt_fp16", lambda run: run.fp32), "AttributeError"),
-        (Number("gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), "words"), "expected a whole number below"),
-        (Number("gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), "2^"), "expected a power of two"),
+        (
+            Number("gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), "words"),
+            "expected a whole number below",
+        ),
+        (
+            Number("gpt_fp16", lambda run: run.arm("fp32").mean("test_loss"), "2^"),
+            "expected a power of two",
+        ),
         (Number("gpt_fp16", lambda _: "many"), "'many': expected a number for the form '.2f'"),
     ],
 )
@@ -220,7 +270,9 @@ def test_what_is_said_is_said_of_the_data_that_lies_there(tmp_path: Path) -> Non
 
 
 def test_a_claim_of_which_a_part_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = dataclasses.replace(claims.CLAIMS["gpt.mean"], judge=lambda _: Finding("now", True, False))
+    claim = dataclasses.replace(
+        claims.CLAIMS["gpt.mean"], judge=lambda _: Finding("now", True, False)
+    )
     monkeypatch.setitem(claims.CLAIMS, "gpt.mean", claim)
     evaluation = Evaluation()
     evaluation.claim("gpt.mean")
@@ -232,13 +284,17 @@ THEORY = "tests/core/test_theory.py"
 
 def functions(file: str) -> set[str]:
     """The names of the functions of a file of tests."""
-    return {*re.findall(r"^def (\w+)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)}
+    return {
+        *re.findall(r"^def (\w+)", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    }
 
 
 def test_each_test_that_the_text_names_exists() -> None:
     inputs = {"content": json.dumps(Evaluation().content()), "notice": ""}
     text = ROOT / "paper" / "paper.typ"
-    found = typst.query(text, "<tested>", field="value", root=ROOT, ignore_system_fonts=True, sys_inputs=inputs)
+    found = typst.query(
+        text, "<tested>", field="value", root=ROOT, ignore_system_fonts=True, sys_inputs=inputs
+    )
     names = [name for names in json.loads(found) for name in names]
     assert len(names) > 20
     for name in names:
@@ -259,7 +315,11 @@ def test_theorems_have_proofs_and_name_their_tests() -> None:
 
 def test_the_locked_packages_are_those_of_the_constraints() -> None:
     def pinned(path: Path) -> dict[str, str]:
-        return dict(re.findall(r"^([\w.-]+)==([\w.]+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+        return dict(
+            re.findall(
+                r"^([\w.-]+)==([\w.]+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE
+            )
+        )
 
     locked, allowed = pinned(ROOT / "paper" / "requirements.txt"), pinned(ROOT / "constraints.txt")
     text = (ROOT / "paper" / "requirements.txt").read_text(encoding="utf-8")

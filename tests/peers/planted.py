@@ -9,13 +9,25 @@ from ampsim.core.machine import Arithmetic, Rule, State, init, round_to_float32,
 from ampsim.peers.laws.subject import REFILL
 from ampsim.peers.peer import Peer, Step
 
-CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "hysteresis")
+CONSTANTS = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+    "min_scale",
+    "hysteresis",
+)
 
 
 class Right(Peer):
     """The reference machine as a peer. It checks what it divided, too."""
 
-    name, requirement, target, source = "right", "ampsim==0", "ampsim.core.machine", "https://example.org/machine"
+    name, requirement, target, source = (
+        "right",
+        "ampsim==0",
+        "ampsim.core.machine",
+        "https://example.org/machine",
+    )
     constants = MappingProxyType(dict(zip(CONSTANTS, CONSTANTS, strict=True)))
     rule = Rule(min_scale=1.0, hysteresis_refill=REFILL)
 
@@ -68,13 +80,17 @@ class TakesAnything(Right):
 
 class LosesItsMinimum(Right):
     def start(self, **constants: Any) -> None:
-        super().start(**{**constants, "min_scale": min(1.0, constants.get("init_scale", 1.0))})  # jmp under jit
+        super().start(
+            **{**constants, "min_scale": min(1.0, constants.get("init_scale", 1.0))}
+        )  # jmp under jit
 
 
 class PassesItsMinimum(Right):
     def after(self, found_inf: bool) -> State:  # BMTrain
         free = self.following.replace(min_scale=None)
-        return update(free, self.now, found_inf and self.now.scale > (self.following.min_scale or 0))
+        return update(
+            free, self.now, found_inf and self.now.scale > (self.following.min_scale or 0)
+        )
 
 
 class ScalesByWhatCame(Right):
@@ -92,12 +108,18 @@ class ScalesByWhatCame(Right):
 class DividesByTheNew(Right):
     def step(self, scaled: Sequence[float]) -> Step:  # DeepSpeed, ColossalAI, mpx
         step = super().step(scaled)
-        return Step(step.used, step.stepped, step.unscaled and self.divide(scaled, step.scale), step.scale)
+        return Step(
+            step.used, step.stepped, step.unscaled and self.divide(scaled, step.scale), step.scale
+        )
 
 
 class DividesByHalfPrecision(Right):
     def scale_loss(self, loss: float) -> float:  # mpx
-        return loss * float(f"{self.now.scale:.3g}") if math.frexp(self.now.scale)[0] != 0.5 else loss * self.now.scale
+        return (
+            loss * float(f"{self.now.scale:.3g}")
+            if math.frexp(self.now.scale)[0] != 0.5
+            else loss * self.now.scale
+        )
 
 
 class PassesMinusInf(Right):
@@ -122,7 +144,9 @@ class PassesNaN(Right):
 
 class SumsFirst(Right):
     def overflows(self, scaled: Sequence[float], unscaled: Sequence[float]) -> bool:
-        return not math.isfinite(round_to_float32(sum(scaled))) or super().overflows(scaled, unscaled)  # apex
+        return not math.isfinite(round_to_float32(sum(scaled))) or super().overflows(
+            scaled, unscaled
+        )  # apex
 
 
 class LooksBeforeItDivides(Right):
@@ -158,13 +182,19 @@ class AddsUp(Right):
 
 class GrowsLate(Right):
     def start(self, **constants: Any) -> None:
-        super().start(**{**constants, "growth_interval": constants.get("growth_interval", 2000) + 1})  # flax
+        super().start(
+            **{**constants, "growth_interval": constants.get("growth_interval", 2000) + 1}
+        )  # flax
 
 
 class GrowsOnce(Right):
     def after(self, found_inf: bool) -> State:
         after = super().after(found_inf)
-        return State(after.scale, -1, after.overflow_tracker) if after.scale > self.now.scale else after
+        return (
+            State(after.scale, -1, after.overflow_tracker)
+            if after.scale > self.now.scale
+            else after
+        )
 
 
 class KeepsTheStreak(Right):
@@ -193,7 +223,9 @@ class StaysDown(Right):
 class Saturates(Right):
     def start(self, **constants: Any) -> None:
         super().start(**constants)
-        self.following = self.following.replace(max_scale=max(65504.0, self.following.init_scale))  # mpx
+        self.following = self.following.replace(
+            max_scale=max(65504.0, self.following.init_scale)
+        )  # mpx
 
 
 class SavesTheDefault(Right):
@@ -259,7 +291,9 @@ class CountsLosses(Right):
     def scale_loss(self, loss: float) -> float:
         self.losses += 1
         if self.losses > 1:  # of one iteration
-            self.now = State(self.now.scale, min(self.now.growth_tracker + 1, self.following.growth_interval - 1))
+            self.now = State(
+                self.now.scale, min(self.now.growth_tracker + 1, self.following.growth_interval - 1)
+            )
         return super().scale_loss(loss)
 
     def step(self, scaled: Sequence[float]) -> Step:
@@ -292,7 +326,14 @@ class SavesAfterAnUpdate(Right):
 
 
 PLANTED: dict[str, tuple[type[Right], ...]] = {
-    "overflow_backs_off_once": (IsLate, IsPatient, LosesItsMinimum, LiftsToOne, PassesItsMinimum, IgnoresFactors),
+    "overflow_backs_off_once": (
+        IsLate,
+        IsPatient,
+        LosesItsMinimum,
+        LiftsToOne,
+        PassesItsMinimum,
+        IgnoresFactors,
+    ),
     "overflow_never_raises_the_scale": (GrowsOnOverflow,),
     "clean_step_keeps_the_scale": (Decays,),
     "growth_waits_for_the_interval": (GrowsLate, GrowsOnce, KeepsTheStreak),

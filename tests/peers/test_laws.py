@@ -34,10 +34,14 @@ EXAMPLES = 15
 @pytest.mark.parametrize("law", LAWS)
 def test_a_right_peer_keeps_every_law(law: str) -> None:
     verdict = judge(Right(), LAWS[law], examples=EXAMPLES)
-    assert verdict.result.outcome == ("not applicable" if law == "giving_up_is_said_again" else "passed"), verdict.seen
+    assert verdict.result.outcome == (
+        "not applicable" if law == "giving_up_is_said_again" else "passed"
+    ), verdict.seen
 
 
-@pytest.mark.parametrize(("law", "peer"), [(law, peer) for law, peers in PLANTED.items() for peer in peers])
+@pytest.mark.parametrize(
+    ("law", "peer"), [(law, peer) for law, peers in PLANTED.items() for peer in peers]
+)
 def test_a_planted_bug_dies_by_its_law(law: str, peer: type[Right]) -> None:
     verdict = judge(peer(), LAWS[law], examples=EXAMPLES)
     assert verdict.result.outcome == ("expected failure" if law in CHOICE else "failed")
@@ -50,7 +54,8 @@ def test_every_law_has_a_planted_bug() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "outcome"), [("overflow_backs_off_once", "expected failure"), ("scale_stays_normal", "failed")]
+    ("law", "outcome"),
+    [("overflow_backs_off_once", "expected failure"), ("scale_stays_normal", "failed")],
 )
 def test_what_is_documented_is_by_choice_but_at_the_ends_of_float32(law: str, outcome: str) -> None:
     class Documented(PLANTED[law][0]):  # type: ignore[misc]
@@ -74,7 +79,9 @@ def test_a_report_of_another_repository_was_only_seen_there() -> None:
     assert [promise(law).partition(":")[0] for law in laws] == ["torch", "the package", "ours"]
 
 
-@pytest.mark.parametrize("law", ["never_steps_on_nonfinite_below_scale_one", "finite_gradients_are_never_skipped"])
+@pytest.mark.parametrize(
+    "law", ["never_steps_on_nonfinite_below_scale_one", "finite_gradients_are_never_skipped"]
+)
 def test_a_step_that_raises_keeps_the_parameters_finite_and_no_other_law(law: str) -> None:
     class Loud(Right):
         def step(self, scaled: Sequence[float]) -> Step:
@@ -107,7 +114,9 @@ def test_a_peer_is_asked_neither_for_what_it_lacks_nor_for_what_it_has_fixed() -
     assert (result.outcome, result.text) == ("not applicable", "it is without state_dict")
     with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
         constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
-    assert constants(Torch(), {"growth_interval": 2, "growth_factor": 2.0}) == {"growth_interval": 2}
+    assert constants(Torch(), {"growth_interval": 2, "growth_factor": 2.0}) == {
+        "growth_interval": 2
+    }
 
 
 class OneFactor(Right):
@@ -118,7 +127,9 @@ def test_one_factor_is_of_growth_and_of_backoff() -> None:
     settings = [drawn_setting(OneFactor(), Random(seed)) for seed in range(9)]  # noqa: S311  no secret
     assert {each["growth_factor"] * each["backoff_factor"] for each in settings} == {1.0}
     assert len({each["growth_factor"] for each in settings}) > 2
-    assert constants(OneFactor(), {"growth_factor": 2.0, "backoff_factor": 0.25}) == {"scale_factor": 4.0}
+    assert constants(OneFactor(), {"growth_factor": 2.0, "backoff_factor": 0.25}) == {
+        "scale_factor": 4.0
+    }
     possible = subject_of(OneFactor()).traits.possible(Rule(backoff_factor=2.0**-16))
     assert (possible.growth_factor, possible.backoff_factor) == (2.0**16, 2.0**-16)
 
@@ -149,7 +160,9 @@ class ForgetsItsMinimum(Torch):
 
     dialect = "jmp.DynamicLossScale"
     options = MappingProxyType({"jit": True})
-    constants = MappingProxyType({"init_scale": "init", "growth_interval": "interval", "min_scale": "min_loss_scale"})
+    constants = MappingProxyType(
+        {"init_scale": "init", "growth_interval": "interval", "min_scale": "min_loss_scale"}
+    )
 
     def start(self, **constants: Any) -> None:
         given = {self.constants[name]: value for name, value in constants.items()}
@@ -159,7 +172,9 @@ class ForgetsItsMinimum(Torch):
 
 def test_a_minimum_that_is_taken_is_asked_for_even_where_the_dialect_forgets_it() -> None:
     assert drift(ForgetsItsMinimum(), histories=100).differing == 0
-    outcome = judge(ForgetsItsMinimum(), LAWS["overflows_end_at_the_minimum"], examples=EXAMPLES).result.outcome
+    outcome = judge(
+        ForgetsItsMinimum(), LAWS["overflows_end_at_the_minimum"], examples=EXAMPLES
+    ).result.outcome
     assert outcome == "failed"
 
 
@@ -189,10 +204,13 @@ class LateAndBacksOffByHalf(Late):
 
 def test_the_budget_of_skips_is_of_the_newest_scale() -> None:
     outcomes = [
-        judge(peer(), LAWS["skip_budget"], examples=EXAMPLES).result.outcome for peer in (Late, LateAndBacksOffByHalf)
+        judge(peer(), LAWS["skip_budget"], examples=EXAMPLES).result.outcome
+        for peer in (Late, LateAndBacksOffByHalf)
     ]
     assert outcomes == ["passed", "failed"]
-    assert judge(Late(), LAWS["overflow_backs_off_once"], examples=EXAMPLES).result.outcome == "failed"
+    assert (
+        judge(Late(), LAWS["overflow_backs_off_once"], examples=EXAMPLES).result.outcome == "failed"
+    )
 
 
 class GivesUp(Right):
@@ -242,9 +260,15 @@ def test_an_assertion_of_the_package_breaks_no_law() -> None:
             assert all(map(math.isfinite, scaled))
             return super().step(scaled)
 
-    assert judge(Asserts(), LAWS["never_steps_on_nonfinite"], examples=EXAMPLES).result.outcome == "passed"
+    assert (
+        judge(Asserts(), LAWS["never_steps_on_nonfinite"], examples=EXAMPLES).result.outcome
+        == "passed"
+    )
     verdict = judge(Asserts(), LAWS["overflow_backs_off_once"], examples=EXAMPLES)
-    assert (verdict.result.outcome, verdict.seen.partition(":")[0]) == ("failed", "raised AssertionError")
+    assert (verdict.result.outcome, verdict.seen.partition(":")[0]) == (
+        "failed",
+        "raised AssertionError",
+    )
 
 
 class GrowsEarly(Torch):

@@ -14,7 +14,11 @@ from ampsim.peers.peer import Peer, is_pinned
 
 INF = float("inf")
 ON_JAX = {"ampsim-jax", "flax", "jaxamp", "jmp", "jmp-jit", "keras-jax", "mpx"}
-DIVIDE_BY_THE_NEXT = {"deepspeed-fp16", "deepspeed-unfused", "mpx"}  # defects of theirs: a law finds them
+DIVIDE_BY_THE_NEXT = {
+    "deepspeed-fp16",
+    "deepspeed-unfused",
+    "mpx",
+}  # defects of theirs: a law finds them
 DIVIDES_OTHERWISE = {"fairscale-layerwise"}
 WANTED = {"init_scale": 1024.0, "growth_interval": 2}
 
@@ -41,7 +45,9 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
         return
     yield kind()
     if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
-        sys.modules["torch.distributed"].destroy_process_group()  # later tests of this process would meet it
+        sys.modules[
+            "torch.distributed"
+        ].destroy_process_group()  # later tests of this process would meet it
 
 
 @pytest.mark.filterwarnings("ignore")  # their own

@@ -85,7 +85,9 @@ def test_the_ceiling_of_known_gradients():
     x = torch.tensor([[1.0, 1.0, 1.0, 7e-13]])  # 7e-7 / 2^4 is above 2^-25, 7e-7 / 2^5 below
     found = calibrate(model, lambda: 1e6 * model(x).sum())
     assert ([*found.lost], found.passes) == ([(0.2, 0.2), (0.0, 0.0), (0.0, 0.0)], 2)
-    assert calibrate(model, lambda: 1e6 * model(x).sum(), headroom=0, fmt=E4M3).init_scale == 2.0**-12
+    assert (
+        calibrate(model, lambda: 1e6 * model(x).sum(), headroom=0, fmt=E4M3).init_scale == 2.0**-12
+    )
     model = nn.Linear(4, 1, bias=False)
     small = torch.full((1, 4), 1e-3)  # the weights' gradients are 1e3, that of the output 1e6
     assert calibrate(model, lambda: 1e6 * model(small).sum()).ceiling == 2.0**-4

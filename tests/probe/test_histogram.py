@@ -58,7 +58,9 @@ def test_shares_bound_a_cast_of_all_fp16_numbers(fmt: Format) -> None:
 
 
 @FEW
-@given(st.lists(st.floats(width=32), max_size=20), st.floats(2**-30, 2**30), st.sampled_from(FORMATS))
+@given(
+    st.lists(st.floats(width=32), max_size=20), st.floats(2**-30, 2**30), st.sampled_from(FORMATS)
+)
 @example([65519.0], 1.0, FP16)
 @example([65520.0, 1.0], 1.0, FP16)
 @example([464.0], 1.0, E4M3)
@@ -81,7 +83,10 @@ def test_bounds_are_no_wider_than_a_binade() -> None:
 
 
 @FEW
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=9), st.sampled_from(FORMATS))
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=9),
+    st.sampled_from(FORMATS),
+)
 @example([65519.996], FP16)
 @example([-65520.0], FP16)
 @example([464.0], E4M3)

@@ -19,7 +19,9 @@ from tests.probe.helpers import same
 
 def mlp(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(inplace=True), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 4))
+    return nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(inplace=True), nn.Linear(32, 32), nn.Sigmoid(), nn.Linear(32, 4)
+    )
 
 
 def loss_of(model: nn.Module, seed: int = 0, *, fp16: bool = True, size: float = 1.0) -> Tensor:
@@ -266,7 +268,9 @@ def test_nothing_to_watch_raises(make: Any) -> None:
 def overflows(scale: float, size: float) -> bool:
     model = mlp()
     (loss_of(model, size=size) * scale).backward()
-    return not all(bool(param.grad.isfinite().all()) for param in model.parameters() if param.grad is not None)
+    return not all(
+        bool(param.grad.isfinite().all()) for param in model.parameters() if param.grad is not None
+    )
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0**10, 2.0**-6])

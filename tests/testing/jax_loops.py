@@ -22,7 +22,10 @@ TX = optax.sgd(optax.exponential_decay(0.1, 1, 0.9), momentum=0.9)
 
 def batches(count=4, rows=8):
     draw = np.random.default_rng(7)
-    return [tuple(draw.normal(size=(rows, width)).astype(np.float32) for width in (3, 1)) for _ in range(count)]
+    return [
+        tuple(draw.normal(size=(rows, width)).astype(np.float32) for width in (3, 1))
+        for _ in range(count)
+    ]
 
 
 def cut(batch, count):
@@ -77,7 +80,10 @@ def stepped(state, grads):
 @jax.jit
 def chosen(state, grads, finite):
     kept = {key: state[key] for key in ("params", "opt")}
-    return {**select_tree(finite, stepped(state, grads), kept), "scale": state["scale"].update(~finite)}
+    return {
+        **select_tree(finite, stepped(state, grads), kept),
+        "scale": state["scale"].update(~finite),
+    }
 
 
 finite = jax.jit(all_finite)
@@ -87,7 +93,11 @@ BASE = ("params", "opt", "scale")  # what every loop carries, so that `chosen` i
 def update(state, grads, is_finite=None, **always):
     """The state after a step that is skipped if `grads` are not finite; `always` goes on in any case."""
     base = {key: state[key] for key in BASE}
-    return {**state, **chosen(base, grads, finite(grads) if is_finite is None else is_finite), **always}
+    return {
+        **state,
+        **chosen(base, grads, finite(grads) if is_finite is None else is_finite),
+        **always,
+    }
 
 
 # ----------------------------------------------------------------------------------------------------- what is right
@@ -108,7 +118,12 @@ def step_averaging(state, batch):
     ema = optax.incremental_update(stepped(state, grads)["params"], state["ema"], 0.1)
     after = {**stepped(state, grads), "ema": ema, "steps": state["steps"] + 1}
     kept = {key: state[key] for key in after}
-    after = {**select_tree(finite, after, kept), "scale": scale, "key": state["key"], "data": state["data"] + 1}
+    after = {
+        **select_tree(finite, after, kept),
+        "scale": scale,
+        "key": state["key"],
+        "data": state["data"] + 1,
+    }
     return after, {"loss": loss, "norm": norm}
 
 
@@ -122,7 +137,9 @@ def averaging(scaler: LossScale):
 @jax.jit
 def step_curvature(state, batch):
     ones = jax.tree.map(jnp.ones_like, state["params"])
-    curvature = jax.grad(lambda params: optax.tree.vdot(jax.grad(loss_of)(params, batch), ones))(state["params"])
+    curvature = jax.grad(lambda params: optax.tree.vdot(jax.grad(loss_of)(params, batch), ones))(
+        state["params"]
+    )
     divided = jax.tree.map(lambda g, h: g / (1 + jnp.abs(h)), unscaled(state, batch), curvature)
     return update(state, divided)
 
@@ -209,7 +226,9 @@ def bug(law, thread, more=dict, **loop):
         def make(scaler: LossScale):
             state = start(scaler, **more())
             load = partial(loop["load"], state) if "load" in loop else None
-            return Loop(step, state, save=loop.get("save"), load=load, split=cut if law == SPLIT else None)
+            return Loop(
+                step, state, save=loop.get("save"), load=load, split=cut if law == SPLIT else None
+            )
 
         make.__name__ = step.__name__
         BUGS[step.__name__] = Bug(make, law, f"https://github.com/{repository}/issues/{number}")
@@ -254,7 +273,10 @@ def metaseq_3_count_not_saved(state, batch):
 
 def micro_batches(state, batch):
     stacked = parts(batch)
-    return [gradients(state, tuple(array[index] for array in stacked)) for index in range(len(stacked[0]))]
+    return [
+        gradients(state, tuple(array[index] for array in stacked))
+        for index in range(len(stacked[0]))
+    ]
 
 
 @jax.jit

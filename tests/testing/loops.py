@@ -170,13 +170,18 @@ class Embedding(nn.Module):
 
 RIGHT["attending"] = plain(Attending, partial(ADAM, lr=1e-3), split=cut)
 RIGHT["dropped"] = plain(
-    lambda: nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1)), ADAM, split=cut
+    lambda: nn.Sequential(nn.Dropout(0.3), nn.Linear(3, 16), nn.Dropout(0.5), nn.Linear(16, 1)),
+    ADAM,
+    split=cut,
 )
 RIGHT["normed"] = plain(
-    lambda: nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)), partial(SGD, lr=1.0), split=cut
+    lambda: nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.Linear(16, 1)),
+    partial(SGD, lr=1.0),
+    split=cut,
 )
 RIGHT["normed_and_dropped"] = plain(  # whose statistics a skipped forward pass may move
-    lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)), partial(SGD, lr=0.1)
+    lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)),
+    partial(SGD, lr=0.1),
 )
 RIGHT["embedding"] = plain(Embedding, partial(torch.optim.SGD, lr=0.1))
 
@@ -240,7 +245,11 @@ def counts_batches_and_skips(t, batch):
     t.backward(batch)
     stepped = t.update()
     box = t.box
-    box.seen, box.skipped, box.scales = box.seen + 1, box.skipped + (not stepped), [*box.scales, t.scaler.get_scale()]
+    box.seen, box.skipped, box.scales = (
+        box.seen + 1,
+        box.skipped + (not stepped),
+        [*box.scales, t.scaler.get_scale()],
+    )
     t.logs["loss_scale"] = t.scaler.get_scale()
 
 
@@ -285,7 +294,10 @@ class Window:
         self.params, self.seen = params, 0
 
     def state_dict(self):
-        return {"seen": self.seen, "so_far": [None if p.grad is None else p.grad.clone() for p in self.params]}
+        return {
+            "seen": self.seen,
+            "so_far": [None if p.grad is None else p.grad.clone() for p in self.params],
+        }
 
     def load_state_dict(self, state):
         self.seen = state["seen"]
@@ -317,7 +329,9 @@ def adds_noise_of_a_generator(t, batch):
 def takes_gradients_by_function(t, batch):
     """No hook of a parameter sees them."""
     params = t.params()
-    for param, grad in zip(params, torch.autograd.grad(t.scaler.scale(loss_of(t.model, batch)), params), strict=True):
+    for param, grad in zip(
+        params, torch.autograd.grad(t.scaler.scale(loss_of(t.model, batch)), params), strict=True
+    ):
         param.grad = grad
     t.update()
 

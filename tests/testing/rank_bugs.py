@@ -140,8 +140,13 @@ class ReducesBeforeAllLooked(Right):
         super().unscale_(optimizer)
         last.grad = late
         if late is not None:
-            inverse, found = 1 / self._scale, self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-            torch._amp_foreach_non_finite_check_and_unscale_([late], found[torch.device("cpu")], inverse)
+            inverse, found = (
+                1 / self._scale,
+                self._per_optimizer_states[id(optimizer)]["found_inf_per_device"],
+            )
+            torch._amp_foreach_non_finite_check_and_unscale_(
+                [late], found[torch.device("cpu")], inverse
+            )
 
 
 class CountsOverflowingRanks(Right):
@@ -245,10 +250,15 @@ class LooksAtItsShard(Right):
     """For DTensors: each rank looks at the part that it has, and asks nobody."""
 
     def unscale_(self, optimizer):
-        grads = [param.grad.to_local() for group in optimizer.param_groups for param in group["params"]]
+        grads = [
+            param.grad.to_local() for group in optimizer.param_groups for param in group["params"]
+        ]
         found, state = torch.zeros(()), self._per_optimizer_states[id(optimizer)]
         torch._amp_foreach_non_finite_check_and_unscale_(grads, found, 1 / self._scale)
-        state.update(found_inf_per_device={found.device: found}, stage=torch.amp.grad_scaler.OptState.UNSCALED)
+        state.update(
+            found_inf_per_device={found.device: found},
+            stage=torch.amp.grad_scaler.OptState.UNSCALED,
+        )
 
 
 WRONG = {

@@ -132,7 +132,10 @@ def ddp(scaler, group=None, context=lambda model: nullcontext()):
 
 
 RIGHT |= {"ours": ours, "accumulating": accumulating, "ddp": ddp}
-WRONG["ddp_that_never_synchronizes"] = partial(ddp, context=DistributedDataParallel.no_sync), "moves in a step that all"
+WRONG["ddp_that_never_synchronizes"] = (
+    partial(ddp, context=DistributedDataParallel.no_sync),
+    "moves in a step that all",
+)
 
 
 @looping(said="moves in a step that all must skip")
@@ -192,4 +195,6 @@ def summed_and_not_divided(t, group, batch):
 def looks_for_infs_alone(t, group, batch):
     """A NaN is no inf: it is not told to the others."""
     backward(t, batch)
-    finish_unless(t, group, torch.tensor(float(any(param.grad.isinf().any() for param in t.params()))))
+    finish_unless(
+        t, group, torch.tensor(float(any(param.grad.isinf().any() for param in t.params())))
+    )

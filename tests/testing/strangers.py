@@ -19,11 +19,27 @@ def float32(x):
 class Stranger:
     """Right, in its own words. Its scale and streak are one tuple, so that no thread sees half of an update."""
 
-    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True):
-        if not (0 < init_scale < math.inf and growth_factor > 1 > backoff_factor > 0 and growth_interval >= 1):
+    def __init__(
+        self,
+        init_scale=2.0**16,
+        growth_factor=2.0,
+        backoff_factor=0.5,
+        growth_interval=2000,
+        enabled=True,
+    ):
+        if not (
+            0 < init_scale < math.inf
+            and growth_factor > 1 > backoff_factor > 0
+            and growth_interval >= 1
+        ):
             raise MisuseError("these constants make no sense")
         self.now = (float32(init_scale), 0)
-        self.up, self.down, self.interval, self.on = growth_factor, backoff_factor, growth_interval, enabled
+        self.up, self.down, self.interval, self.on = (
+            growth_factor,
+            backoff_factor,
+            growth_interval,
+            enabled,
+        )
         self.used = None  # what the last loss was multiplied by
         self.seen = {}  # id -> the optimizer, which stays alive, and what is known of it
         self.last_step = None
@@ -52,7 +68,9 @@ class Stranger:
     # ----------------------------------------------------------------------------------------------- the gradients
 
     def params(self, optimizer):
-        return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        return [
+            p for group in optimizer.param_groups for p in group["params"] if p.grad is not None
+        ]
 
     def divisor(self):
         return self.used
@@ -95,7 +113,9 @@ class Stranger:
     def entry(self, optimizer):
         if self.used is None:
             raise MisuseError("no loss was scaled")
-        return self.seen.setdefault(id(optimizer), SimpleNamespace(optimizer=optimizer, found=None, stepped=False))
+        return self.seen.setdefault(
+            id(optimizer), SimpleNamespace(optimizer=optimizer, found=None, stepped=False)
+        )
 
     def unscale_(self, optimizer):
         if not self.on:
@@ -133,7 +153,9 @@ class Stranger:
     def update(self, new_scale=None):
         if not self.on:
             return
-        if self.used is None or (new_scale is None and not any(e.found is not None for e in self.seen.values())):
+        if self.used is None or (
+            new_scale is None and not any(e.found is not None for e in self.seen.values())
+        ):
             raise MisuseError("nothing happened")
         if new_scale is None:
             self.advance(self.found_in(self.seen.values()))
@@ -289,7 +311,9 @@ class FiniteBySum(Stranger):
 class ChecksOneSparseGradient(Stranger):
     def overflows(self, params):
         first, *_ = [param for param in params if param.grad.is_sparse] or [None]
-        return super().overflows([param for param in params if param is first or not param.grad.is_sparse])
+        return super().overflows(
+            [param for param in params if param is first or not param.grad.is_sparse]
+        )
 
 
 class ForgetsWhatWasNotStepped(Stranger):
@@ -520,7 +544,11 @@ class DividesACopyOfWhatIsTransposed(Stranger):
 class MultipliesTheLossItself(Stranger):
     def scale(self, outputs):
         scaled = super().scale(outputs)
-        return outputs.mul_(self.used) if self.on and getattr(outputs, "grad_fn", None) is not None else scaled
+        return (
+            outputs.mul_(self.used)
+            if self.on and getattr(outputs, "grad_fn", None) is not None
+            else scaled
+        )
 
 
 class KeepsTheTensorThatItIsGiven(Stranger):

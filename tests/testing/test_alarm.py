@@ -18,9 +18,13 @@ from ampsim.testing.law import without_findings  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no alarms")
+pytestmark = pytest.mark.skipif(
+    not hasattr(signal, "setitimer"), reason="this system has no alarms"
+)
 TORCH = torch.amp.GradScaler
-THREE = judge.chosen(names=["skipped_step_changes_nothing", "clean_step_is_taken", "unscaling_twice_is_refused"])
+THREE = judge.chosen(
+    names=["skipped_step_changes_nothing", "clean_step_is_taken", "unscaling_twice_is_refused"]
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,7 +35,9 @@ def judged_before():
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(alarms, "AGAIN", 0.3)  # a busy machine takes so long for what is done in one alarm
+    monkeypatch.setattr(
+        alarms, "AGAIN", 0.3
+    )  # a busy machine takes so long for what is done in one alarm
 
 
 @pytest.fixture
@@ -42,7 +48,9 @@ def package(tmp_path, monkeypatch):
     def make(name, text):
         (tmp_path / name).mkdir()
         (tmp_path / name / "below.py").write_text("whole = True")
-        (tmp_path / name / "__init__.py").write_text(f"from {name} import below\n{text}\nwhole = True")
+        (tmp_path / name / "__init__.py").write_text(
+            f"from {name} import below\n{text}\nwhole = True"
+        )
         return name
 
     return make
@@ -66,7 +74,9 @@ def test_what_waits_is_given_more_time_than_what_computes(monkeypatch):
         threading.Event().wait()
 
 
-IMPORTS = SimpleNamespace(f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>"), f_back=None)
+IMPORTS = SimpleNamespace(
+    f_code=SimpleNamespace(co_filename="<frozen importlib._bootstrap>"), f_back=None
+)
 BELOW = SimpleNamespace(f_code=SimpleNamespace(co_filename="below.py"), f_back=IMPORTS)
 
 
@@ -78,7 +88,10 @@ BELOW = SimpleNamespace(f_code=SimpleNamespace(co_filename="below.py"), f_back=I
         ([(300.0, 59.9, None)], "did not end within 300 s"),
         ([(300.0, 60.0, None)], "did not end within 60 s of CPU time"),
         ([(61.0, 60.0, BELOW)], None),  # the import is waited for
-        ([(61.0, 60.0, IMPORTS), (62.0, 61.0, None)], "did not end within 60 s of CPU time, in an import"),
+        (
+            [(61.0, 60.0, IMPORTS), (62.0, 61.0, None)],
+            "did not end within 60 s of CPU time, in an import",
+        ),
         ([(61.0, 10.0, IMPORTS), (80.0, 61.0, None)], "did not end within 60 s of CPU time"),
         ([(300.0, 10.0, BELOW)], "did not end within 300 s, in an import"),
     ],
@@ -108,7 +121,10 @@ def test_an_alarm_that_rings_after_the_end_is_nobodys():
 
 def test_an_import_is_not_torn_by_an_alarm(package, monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 1e9)
-    name = package("slowly", "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
+    name = package(
+        "slowly",
+        "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass",
+    )
     with pytest.raises(OverdueError) as overdue, alarm(0.05):
         spin(60.0 if __import__(name) else 0.0)
     assert overdue.value.imports
@@ -117,7 +133,10 @@ def test_an_import_is_not_torn_by_an_alarm(package, monkeypatch):
 
 def test_of_an_import_that_never_ends_nothing_is_left(package, monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 2.0)
-    name = package("never", "import sys, threading\nthreading.Event().wait() if 'again' not in sys.modules else 0")
+    name = package(
+        "never",
+        "import sys, threading\nthreading.Event().wait() if 'again' not in sys.modules else 0",
+    )
     with pytest.raises(OverdueError) as overdue, alarm(0.05):
         __import__(name)
     assert overdue.value.imports
@@ -140,15 +159,24 @@ class Deadlocks(TORCH):
 
 @pytest.mark.parametrize("kind", [Spins, pytest.param(Deadlocks, marks=pytest.mark.deep)])
 def test_second_hang_ends_the_judging(kind):
-    results = [*judge.judge(kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"})]
-    assert [(each.outcome, each.is_overdue) for each in results] == [("failed", True), ("refused", True)]
-    with pytest.raises(CannotJudgeError, match=r" cannot be judged: skipped_step_changes_nothing: did not end"):
+    results = [
+        *judge.judge(kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"})
+    ]
+    assert [(each.outcome, each.is_overdue) for each in results] == [
+        ("failed", True),
+        ("refused", True),
+    ]
+    with pytest.raises(
+        CannotJudgeError, match=r" cannot be judged: skipped_step_changes_nothing: did not end"
+    ):
         without_findings(results)
     assert {each.outcome for each in judge.judge(TORCH, THREE)} == {"passed"}
 
 
 def test_alarm_ends_a_loop_that_hangs(monkeypatch):
-    check_loop(RIGHT["sgd"], batches(), ["it_learns"])  # an alarm in torch's first step leaves half an import behind
+    check_loop(
+        RIGHT["sgd"], batches(), ["it_learns"]
+    )  # an alarm in torch's first step leaves half an import behind
     monkeypatch.setattr(alarms, "WALL", 2.0)
 
     def stuck(scaler):
@@ -161,6 +189,8 @@ def test_alarm_ends_a_loop_that_hangs(monkeypatch):
 
         return Loop(step, loop.state)
 
-    hung, passed = loops.judge_loop(stuck, batches(), ["skipped_step_never_happened", "it_learns"], limit=0.5)
+    hung, passed = loops.judge_loop(
+        stuck, batches(), ["skipped_step_never_happened", "it_learns"], limit=0.5
+    )
     assert [hung.outcome, hung.is_overdue, passed.outcome] == ["failed", True, "passed"]
     assert "where    test_alarm.py:" in hung.text

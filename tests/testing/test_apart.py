@@ -93,11 +93,23 @@ def modules(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "target", "said"),
     [
-        ("check", "apart_scalers:Exits", "pickling_is_invisible: ended the process with exit status 3"),
+        (
+            "check",
+            "apart_scalers:Exits",
+            "pickling_is_invisible: ended the process with exit status 3",
+        ),
         ("check", "apart_scalers:Quits", "pickling_is_invisible: raised SystemExit: 3"),
         ("check", "apart_scalers:IsKilled", "pickling_is_invisible: ended the process by SIGKILL"),
-        ("check-loop", "apart_loops:exits", "skipped_step_never_happened: ended the process with exit status 3"),
-        ("check-loop", "apart_loops:quits", "skipped_step_never_happened: step, in batch 2 at scale 256, raised Sys"),
+        (
+            "check-loop",
+            "apart_loops:exits",
+            "skipped_step_never_happened: ended the process with exit status 3",
+        ),
+        (
+            "check-loop",
+            "apart_loops:quits",
+            "skipped_step_never_happened: step, in batch 2 at scale 256, raised Sys",
+        ),
     ],
 )
 def test_check_that_ends_its_process_is_named(command, target, said):
@@ -147,7 +159,9 @@ def test_target_that_cannot_be_judged_is_one_line(target, said):
 
 # ------------------------------------------------------------------------------------------------- the child itself
 
-LAWS = judge.chosen(names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"])
+LAWS = judge.chosen(
+    names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"]
+)
 
 
 def results(begin):
@@ -186,7 +200,9 @@ def test_ctrl_c_is_the_parents():
         signal.raise_signal(signal.SIGINT)
         return passing
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # which a shell's background ignores
     try:
         assert [each.outcome for each in results(begin)] == ["passed"] * 3
     finally:

@@ -14,7 +14,13 @@ from tests.testing.programs import REAL, outcome_of
 
 CALLS = {
     "Lock()": [
-        *("acquire(blocking=False)", "acquire(timeout=0)", "acquire(timeout=1e-6)", "release()", "locked()"),
+        *(
+            "acquire(blocking=False)",
+            "acquire(timeout=0)",
+            "acquire(timeout=1e-6)",
+            "release()",
+            "locked()",
+        ),
         *("acquire(blocking=False, timeout=1)", "acquire(timeout=-2)"),
     ],
     "RLock()": ["acquire()", "acquire(blocking=False)", "release()", "__enter__()"],
@@ -28,10 +34,30 @@ CALLS = {
         *("acquire(blocking=False, timeout=0)", "release()", "release(2)", "release(0)"),
     ],
     "Queue(1)": [
-        *("put_nowait('item')", "put('other', timeout=1e-6)", "get_nowait()", "get(timeout=1e-6)", "get(timeout=0)"),
-        *("get(timeout=-1)", "get(block=False, timeout=-1)", "qsize()", "empty()", "full()", "task_done()"),
+        *(
+            "put_nowait('item')",
+            "put('other', timeout=1e-6)",
+            "get_nowait()",
+            "get(timeout=1e-6)",
+            "get(timeout=0)",
+        ),
+        *(
+            "get(timeout=-1)",
+            "get(block=False, timeout=-1)",
+            "qsize()",
+            "empty()",
+            "full()",
+            "task_done()",
+        ),
     ],
-    "Queue()": ["put_nowait('item')", "get_nowait()", "qsize()", "empty()", "full()", "task_done()"],
+    "Queue()": [
+        "put_nowait('item')",
+        "get_nowait()",
+        "qsize()",
+        "empty()",
+        "full()",
+        "task_done()",
+    ],
 }
 
 

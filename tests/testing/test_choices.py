@@ -12,7 +12,12 @@ from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
 from ampsim.testing.law import BrokenError  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
-from tests.testing.strangers import HasACeiling, HasAFloorOfOne, Stranger, UnscalesByTheScaleOfTheMoment  # noqa: E402
+from tests.testing.strangers import (  # noqa: E402
+    HasACeiling,
+    HasAFloorOfOne,
+    Stranger,
+    UnscalesByTheScaleOfTheMoment,
+)
 from tests.testing.test_kit import AllOrNone  # noqa: E402
 from tests.testing.test_strangers import KeepsDouble  # noqa: E402
 
@@ -54,7 +59,11 @@ class Static(Stranger):
 @pytest.mark.parametrize(
     ("scaler", "declared", "accused"),
     [
-        (Exponent, Traits(powers_of_two=True), "scale_is_exact_float32: raised ValueError: expected powers of two"),
+        (
+            Exponent,
+            Traits(powers_of_two=True),
+            "scale_is_exact_float32: raised ValueError: expected powers of two",
+        ),
         (Static, Traits(static=True), "overflow_backs_off_once: "),
     ],
 )
@@ -186,8 +195,12 @@ class HasAFloor(torch.amp.GradScaler):
 def test_subclass_may_do_better_than_torch(monkeypatch):
     [law] = judge.chosen(names=["scale_comes_back"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
-    assert [each.outcome for each in judge.judge(floored, [law], expected=known.TORCH)] == ["passed"]
+    assert [each.outcome for each in judge.judge(floored, [law], expected=known.TORCH)] == [
+        "passed"
+    ]
     monkeypatch.setitem(known.TORCH, "clean_step_is_taken", "a link")
     for scaler, outcome in ((torch.amp.GradScaler, "unexpected pass"), (HasAFloor, "passed")):
-        [mended] = judge.judge(scaler, judge.chosen(names=["clean_step_is_taken"]), expected=known.TORCH)
+        [mended] = judge.judge(
+            scaler, judge.chosen(names=["clean_step_is_taken"]), expected=known.TORCH
+        )
         assert mended.outcome == outcome

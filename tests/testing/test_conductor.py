@@ -127,7 +127,11 @@ def busy(c: Conductor) -> list[str]:
 def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
     first, second = attempt(busy, schedule), attempt(busy, schedule)
     assert first.failure is None
-    assert (first.trace, first.value, first.schedule) == (second.trace, second.value, second.schedule)
+    assert (first.trace, first.value, first.schedule) == (
+        second.trace,
+        second.value,
+        second.schedule,
+    )
 
 
 @settings(max_examples=examples(ms=8))
@@ -144,7 +148,9 @@ def test_neither_hash_order_nor_addresses_matter() -> None:
         "print(*t.attempt(t.busy, {i: 1 for i in range(0, 60, 7)}).trace, sep='|')"
     )
     env = {**os.environ, "PYTHONHASHSEED": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     here = attempt(busy, dict.fromkeys(range(0, 60, 7), 1)).trace
     assert done.stdout.strip() == "|".join(map(str, here))
     assert len(here) > 20
@@ -173,7 +179,9 @@ def test_sparse_schedules_choose_among_the_others() -> None:
     assert seen == {(step, choice) for step in range(4) for choice in (1, 2)}
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="there is one core")
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="there is one core"
+)
 def test_on_one_core_is_who_is_in_there_alone() -> None:
     before = os.sched_getaffinity(0)
     try:
@@ -203,7 +211,9 @@ def test_a_check_that_fails_says_so() -> None:
     def check(done: Run) -> None:
         assert done.preemptions == 0, "too lively"
 
-    with pytest.raises(FailingScheduleError, match="AssertionError in the check: too lively") as caught:
+    with pytest.raises(
+        FailingScheduleError, match="AssertionError in the check: too lively"
+    ) as caught:
         explore(walkers(1, 1), check=check)
     assert caught.value.run.preemptions == 1
     assert caught.value.number == 1 + explore(walkers(1, 1), preemptions=0).schedules
@@ -211,7 +221,9 @@ def test_a_check_that_fails_says_so() -> None:
 
 def test_a_missing_extra_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)  # type: ignore[arg-type]
-    with pytest.raises(ImportError, match=re.escape("pip install -c constraints.txt -e '.[testing]'")):
+    with pytest.raises(
+        ImportError, match=re.escape("pip install -c constraints.txt -e '.[testing]'")
+    ):
         schedules()
 
 

@@ -106,7 +106,20 @@ def test_endless_scaler_and_subject_are_refused(peer, monkeypatch):
 
 
 def test_numbers_are_read_back():
-    for each in (0.0, 1.0, -1.0, 0.7, 2.0**-149, 2.0**127, 1e38, math.inf, -math.inf, (), (2.0,), {"a": (1,)}):
+    for each in (
+        0.0,
+        1.0,
+        -1.0,
+        0.7,
+        2.0**-149,
+        2.0**127,
+        1e38,
+        math.inf,
+        -math.inf,
+        (),
+        (2.0,),
+        {"a": (1,)},
+    ):
         assert eval(value(each), {"math": math}) == each  # noqa: S307
         assert eval(value([each] * 30), {"math": math}) == [each] * 30  # noqa: S307
 
@@ -114,7 +127,10 @@ def test_numbers_are_read_back():
 def test_command_runs_the_test_apart(tmp_path):
     """The command shows no test that did not fail in a process that cannot import ampsim."""
     file = tmp_path / "test_it.py"
-    assert run("emit-test", "scale_stays_normal", "torch.amp:GradScaler", "-o", str(file)) == (0, "")
+    assert run("emit-test", "scale_stays_normal", "torch.amp:GradScaler", "-o", str(file)) == (
+        0,
+        "",
+    )
     assert outcome(file.read_text()) == "failed"
 
 
@@ -159,7 +175,9 @@ def right(scaler):
 
     def save():
         held = {**t.state, "scaler": scaler}
-        return {name: each.state_dict() for name, each in held.items() if hasattr(each, "state_dict")}
+        return {
+            name: each.state_dict() for name, each in held.items() if hasattr(each, "state_dict")
+        }
 
     def load(saved):
         for name, each in saved.items():
@@ -192,7 +210,10 @@ KINDS = (  # one of each kind of runs that are compared
     "deepspeed_8432_momentum_before_the_check",
 )
 WRONG = {name: (BUGS[name].law, BUGS[name].make) for name in KINDS}
-WRONG["updates_twice"] = "scaler_changes_by_update_only", looping(updates_twice, setup=boxed(seen=0))
+WRONG["updates_twice"] = (
+    "scaler_changes_by_update_only",
+    looping(updates_twice, setup=boxed(seen=0)),
+)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -5,7 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, DeadlockError, LivelockError, Program, attempt, explore, run
+from ampsim.testing.conductor import (
+    Conductor,
+    DeadlockError,
+    LivelockError,
+    Program,
+    attempt,
+    explore,
+    run,
+)
 from tests.testing.programs import nothing_special
 
 

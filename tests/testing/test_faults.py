@@ -69,7 +69,12 @@ def test_an_interrupt_at_any_step_leaves_the_lock_free() -> None:
     met = set()
     for step in range(len(run(guarded).trace)):
         for task in ("a", "b"):
-            done = explore(guarded, preemptions=1, interrupt_at={step: task}, check=lambda d: met.update(d.faults))
+            done = explore(
+                guarded,
+                preemptions=1,
+                interrupt_at={step: task},
+                check=lambda d: met.update(d.faults),
+            )
             assert done.exhausted
     assert {kind for _, _, kind in met} == {"interrupt"}
 
@@ -112,7 +117,9 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
 
     with pytest.raises(ValueError, match="changed") as caught:
         run(program, interrupt_at={0: "main"})
-    assert caught.value.__notes__ == ["in task 'main'; replay: run(program, schedule={}, interrupt_at={0: 'main'})"]
+    assert caught.value.__notes__ == [
+        "in task 'main'; replay: run(program, schedule={}, interrupt_at={0: 'main'})"
+    ]
     assert str(caught.value.__cause__) == "injected at step 0"
 
 
@@ -125,7 +132,10 @@ def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
         fail("second")
 
     done = attempt(program)
-    assert [(task, str(error)) for task, error in done.errors] == [("a", "first"), ("main", "second")]
+    assert [(task, str(error)) for task, error in done.errors] == [
+        ("a", "first"),
+        ("main", "second"),
+    ]
     assert str(done.failure) == "first"
     assert str(done).startswith("ValueError in task 'a': first\n")
     with pytest.raises(ValueError, match="first") as caught:

@@ -34,7 +34,9 @@ def quickly_compiled():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.mark.parametrize("name", [QUICK, *(pytest.param(n, marks=pytest.mark.deep) for n in RIGHT if n != QUICK)])
+@pytest.mark.parametrize(
+    "name", [QUICK, *(pytest.param(n, marks=pytest.mark.deep) for n in RIGHT if n != QUICK)]
+)
 def test_right_loop_passes(name):
     check_loop(RIGHT[name], batches())
 
@@ -57,7 +59,9 @@ SKIPS = "skipped_step_never_happened"
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_forgotten_leaf_fails(leaf):
     (result,) = judge_loop(selecting(leaf), batches(), [SKIPS])
-    assert (result.outcome, result.text.startswith(f"{SKIPS}: {leaf}")) == ("failed", True), result.text
+    assert (result.outcome, result.text.startswith(f"{SKIPS}: {leaf}")) == ("failed", True), (
+        result.text
+    )
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -109,11 +113,20 @@ def with_another_scale(scaler: PolicyScale):
 
 REFUSED = {
     "not in state": (unscaled_loop, "the scaler that make is given is not in state"),
-    "returns nothing": (looping(lambda state, batch: None), "step returned NoneType: expected the state after it"),
+    "returns nothing": (
+        looping(lambda state, batch: None),
+        "step returned NoneType: expected the state after it",
+    ),
     "unused": (looping(lambda state, batch: state), "the scaler was never used"),
-    "another class": (with_another_scale, "make takes a PolicyScale: expected one of LossScale, DynamicScale, Dynami"),
+    "another class": (
+        with_another_scale,
+        "make takes a PolicyScale: expected one of LossScale, DynamicScale, Dynami",
+    ),
     "no array": (looping(right_step, note="x"), "note is of type str"),
-    "raises": (looping(lambda state, batch: state["x"]), "step, in batch 0 at scale 256, raised KeyError: 'x' (test_"),
+    "raises": (
+        looping(lambda state, batch: state["x"]),
+        "step, in batch 0 at scale 256, raised KeyError: 'x' (test_",
+    ),
 }
 
 

@@ -76,8 +76,12 @@ def test_exact_torch_fails_as_torch():
 
 def megatrons(rule: Rule) -> FromFlag:
     """A backoff takes two overflows, and none leads below 1."""
-    theirs = dialects.get("megatron.core.DynamicGradScaler", init=rule.init_scale, interval=rule.growth_interval)
-    theirs = theirs.replace(min_scale=1.0, growth_factor=rule.growth_factor, backoff_factor=rule.backoff_factor)
+    theirs = dialects.get(
+        "megatron.core.DynamicGradScaler", init=rule.init_scale, interval=rule.growth_interval
+    )
+    theirs = theirs.replace(
+        min_scale=1.0, growth_factor=rule.growth_factor, backoff_factor=rule.backoff_factor
+    )
     state = [init(theirs)]
 
     def update_scale(found_inf: bool) -> None:
@@ -88,7 +92,9 @@ def megatrons(rule: Rule) -> FromFlag:
 
 def test_declared_policy_passes():
     declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
-    growth = dict.fromkeys(["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever")
+    growth = dict.fromkeys(
+        ["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever"
+    )
     check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
     with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
         check_scaler(megatrons, traits=Traits(without=FromFlag.without), levels=[0], examples=FEW)
@@ -102,7 +108,11 @@ class AllOrNone(TORCH):
         self._due = [*getattr(self, "_due", []), optimizer]
 
     def update(self, new_scale=None):
-        found = sum(t for state in self._per_optimizer_states.values() for t in state["found_inf_per_device"].values())
+        found = sum(
+            t
+            for state in self._per_optimizer_states.values()
+            for t in state["found_inf_per_device"].values()
+        )
         for optimizer in self.__dict__.pop("_due", []):
             if not found:
                 optimizer.step()
@@ -112,7 +122,9 @@ class AllOrNone(TORCH):
 def test_skipping_all_or_each_is_a_declaration():
     check = CHECKS["skip_is_per_optimizer"]
     check(as_subject(AllOrNone, Traits(skips="all")), examples=FEW)
-    with pytest.raises(AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"):
+    with pytest.raises(
+        AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"
+    ):
         check(AllOrNone, examples=FEW)
 
 
@@ -127,8 +139,14 @@ class GivesUp(TORCH):
 
 def test_giving_up_at_the_floor_is_a_declaration():
     check = CHECKS["scale_stays_normal"]
-    check(as_subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))), examples=FEW)
-    with pytest.raises(AssertionError, match="scale_stays_normal: raised FloatingPointError: the scale is too small"):
+    check(
+        as_subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))),
+        examples=FEW,
+    )
+    with pytest.raises(
+        AssertionError,
+        match="scale_stays_normal: raised FloatingPointError: the scale is too small",
+    ):
         check(GivesUp, examples=FEW)
 
 
@@ -166,7 +184,9 @@ def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
 
 
 def test_a_feature_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"):
+    with pytest.raises(
+        ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"
+    ):
         Traits(without={"state_dicts"})
 
 
@@ -183,7 +203,9 @@ def test_failure_tells_history_and_scales():
     said = message("scale_stays_normal")
     assert said[0] == "scale_stays_normal: the scale fell to 2**-128"
     assert "  history  inf x 8" in said
-    assert f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128" in said
+    assert (
+        f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128" in said
+    )
     assert said[-1] == "  issue    https://github.com/pytorch/pytorch/issues/157436"
 
 
@@ -205,7 +227,9 @@ class Breaks(TORCH):
 
 
 def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
-    with pytest.raises(AssertionError, match="skip_budget: raised ZeroDivisionError: float division") as failure:
+    with pytest.raises(
+        AssertionError, match="skip_budget: raised ZeroDivisionError: float division"
+    ) as failure:
         CHECKS["skip_budget"](Breaks)
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
@@ -254,7 +278,9 @@ def test_all_findings_are_in_one_error():
 
 def test_expected_failures_are_strict_xfails_and_declarations_skips():
     target = Subject(TORCH, Traits(without={"pickle"}), "mine")
-    decorator = parametrize_with_checks([target], expected_failures=lambda subject: {"skip_budget": subject.name})
+    decorator = parametrize_with_checks(
+        [target], expected_failures=lambda subject: {"skip_budget": subject.name}
+    )
     cases = {case.id: case.marks for case in decorator.args[1]}
     (xfail,) = cases["mine-skip_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
@@ -301,14 +327,21 @@ def test_a_law_that_is_new_warns_before_it_fails():
     law = replace(CHECKS["skip_is_reported"], since=LAWS_VERSION)
     (result,) = judge.judge(TORCH, [law], examples=FEW)
     assert (result.outcome, result.is_finding) == ("failed", False)
-    with pytest.warns(UserWarning, match=f"new in {LAWS_VERSION}, to fail in the next version: skip_is_reported"):
+    with pytest.warns(
+        UserWarning, match=f"new in {LAWS_VERSION}, to fail in the next version: skip_is_reported"
+    ):
         without_findings([result])
 
 
 def test_no_law_is_asked_where_asserts_are_left_out():
     quickly = "import sys; sys.modules['torch'] = None; "  # which takes three seconds, and no law gets so far
-    asked = quickly + "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
-    done = subprocess.run([sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False)  # noqa: S603
+    asked = (
+        quickly
+        + "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
+    )
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False
+    )
     assert "python -O leaves out the asserts that laws are made of" in done.stderr
 
 
@@ -340,8 +373,19 @@ def test_pytest_reports_each_check(tmp_path):
                 seen[report.nodeid.partition("[")[2].rstrip("]").rpartition("-")[2]] = outcome
 
     (tmp_path / "test_theirs.py").write_text(PYTEST_FILE)
-    options = ["-q", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "--no-header"]
-    assert pytest.main([*options, str(tmp_path)], plugins=[Recorder()]) == pytest.ExitCode.TESTS_FAILED
+    options = [
+        "-q",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tmp_path),
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+    ]
+    assert (
+        pytest.main([*options, str(tmp_path)], plugins=[Recorder()]) == pytest.ExitCode.TESTS_FAILED
+    )
     assert seen["scale_stays_normal"] == "xfailed"
     assert seen["scale_comes_back"] == "failed"
     assert (seen["it_learns"], seen["splitting_is_invisible"]) == ("passed", "skipped")

@@ -55,11 +55,19 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
         return FromFlag(lambda: rule.init_scale, lambda found_inf: None)
 
     subject = Subject(make)
-    laws = ["clean_step_keeps_the_scale", "overflow_never_raises_the_scale", "overflow_backs_off_once"]
+    laws = [
+        "clean_step_keeps_the_scale",
+        "overflow_never_raises_the_scale",
+        "overflow_backs_off_once",
+    ]
     (passed,) = judge(subject, [LAWS[laws[0]]])
     once = len(made)
     (passed_too,) = judge(subject, [LAWS[laws[1]]])
-    assert (passed.outcome, passed_too.outcome, len(made)) == ("passed", "passed", once + 1)  # it is tried out
+    assert (passed.outcome, passed_too.outcome, len(made)) == (
+        "passed",
+        "passed",
+        once + 1,
+    )  # it is tried out
     (broken,) = judge(subject, [LAWS[laws[2]]])
     assert "history  inf\n" in broken.text
     assert "init_scale=65536.0," in broken.text
@@ -89,7 +97,9 @@ def test_flag_adapter_finds_any_overflow_and_forgets_it():
             scaler.step(optimizer)
         scaler.update()
     assert told == [True, True, False]
-    assert [param.tolist() for param in params] == [[-1.0, -1.0]] * 2  # of three steps one was skipped
+    assert [param.tolist() for param in params] == [
+        [-1.0, -1.0]
+    ] * 2  # of three steps one was skipped
 
 
 def test_flag_adapter_divides_by_what_scaled_the_loss():

@@ -127,7 +127,9 @@ class KeepsStagesOnOverride(TorchScaler):
 
 class UnscalesByDividing(TorchScaler):
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-        found = super()._unscale_grads_(optimizer, torch.ones_like(inv_scale), found_inf, allow_fp16)
+        found = super()._unscale_grads_(
+            optimizer, torch.ones_like(inv_scale), found_inf, allow_fp16
+        )
         for param in optimizer.param_groups[0]["params"]:
             if param.grad is not None and not allow_fp16:
                 param.grad.div_(self._scale)
@@ -158,7 +160,9 @@ class StepsAlthoughItOverflowed(TorchScaler):
 class FusedStepsAlthoughItOverflowed(TorchScaler):
     def _check_inf_per_device(self, optimizer):
         found = super()._check_inf_per_device(optimizer)
-        hook = optimizer.register_step_pre_hook(lambda it, *_: setattr(it, "found_inf", torch.tensor(0.0)))
+        hook = optimizer.register_step_pre_hook(
+            lambda it, *_: setattr(it, "found_inf", torch.tensor(0.0))
+        )
         optimizer.register_step_post_hook(lambda *_: hook.remove())
         return found
 
@@ -208,7 +212,9 @@ class HasItsScaleAtOnce(TorchScaler):
 
 class StepsWithoutGradients(TorchScaler):
     def step(self, optimizer, *args, **kwargs):
-        if self._scale is not None and all(p.grad is None for p in optimizer.param_groups[0]["params"]):
+        if self._scale is not None and all(
+            p.grad is None for p in optimizer.param_groups[0]["params"]
+        ):
             return None
         return super().step(optimizer, *args, **kwargs)
 
@@ -280,7 +286,11 @@ class LoadsOnlyIfUsed(TorchScaler):
 
 class LoadsItsConstantsOnlyIfUsed(TorchScaler):
     def load_state_dict(self, state_dict):
-        kept = {} if self._scale is not None else {name: self.state_dict()[name] for name in CONSTANTS[1:]}
+        kept = (
+            {}
+            if self._scale is not None
+            else {name: self.state_dict()[name] for name in CONSTANTS[1:]}
+        )
         super().load_state_dict({**state_dict, **kept})
 
 
@@ -348,7 +358,10 @@ KILLS = {
     ],
     "overflows_end_at_the_minimum": [flagged(goes_past_its_floor_once, min_scale=1.0)],
     "finite_gradients_are_never_skipped": [FiniteBySum],
-    "fused_agrees_with_unfused": [FusedStepsAlthoughItOverflowed, DividesWhatIsUnscaledInAFusedStep],
+    "fused_agrees_with_unfused": [
+        FusedStepsAlthoughItOverflowed,
+        DividesWhatIsUnscaledInAFusedStep,
+    ],
     "fused_steps_follow_strides": [RefusesGapsInGradients],
     "gradients_keep_their_scale_behind_a_queue": [TicketsThatSayNothing],
 }

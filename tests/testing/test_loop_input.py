@@ -43,7 +43,10 @@ def raising(t, batch):
 
 
 def outcomes(make, laws=None):
-    return {result.check.name: (result.outcome, result.text) for result in judge_loop(make, batches(), laws)}
+    return {
+        result.check.name: (result.outcome, result.text)
+        for result in judge_loop(make, batches(), laws)
+    }
 
 
 def shared(scaler):
@@ -65,18 +68,27 @@ def ignoring(t, batch):
 
 
 REFUSED = {
-    "differs from run to run": (looping(with_noise), "not the same twice, after batch 0: model.0.weight"),
+    "differs from run to run": (
+        looping(with_noise),
+        "not the same twice, after batch 0: model.0.weight",
+    ),
     "shares a model": (shared, "make is not the same twice, before the first batch: model.weight"),
     "ignores the scaler": (looping(ignoring), "never used"),
     "carries nothing": (looping(good, setup=lambda t: t.state.clear()), "state is empty"),
-    "carries a string": (looping(good, setup=lambda t: t.carry("cfg", "adam")), "cfg is of type str"),
+    "carries a string": (
+        looping(good, setup=lambda t: t.carry("cfg", "adam")),
+        "cfg is of type str",
+    ),
     "logs a string": (looping(good, logged=lambda: {"note": "x"}), "logged.note is of type str"),
     "raises": (
         looping(raising),
         "step, in batch 0 at scale 256, raised KeyError: 'no such feature' (test_loop_input.py:",
     ),
     "raises what torch says": (looping(unscaling_twice), "unscale_(optimizer) ran twice"),
-    "raises while it is made": (lambda scaler: 1 / 0, "ZeroDivisionError: division by zero (test_loop_input"),
+    "raises while it is made": (
+        lambda scaler: 1 / 0,
+        "ZeroDivisionError: division by zero (test_loop_input",
+    ),
     "names nothing": (lambda scaler: Loop(print, [SHARED]), "state is a list"),
     "makes no Loop": (lambda scaler: None, "make returned NoneType"),
 }
@@ -95,7 +107,9 @@ def test_bad_loop_is_refused(make, said):
 def test_the_users_traceback_is_kept():
     with pytest.raises(LoopError) as caught:
         check_loop(looping(raising), batches())
-    assert [call.name for call in traceback.extract_tb(caught.value.__cause__.__traceback__)][-1] == "raising"
+    assert [call.name for call in traceback.extract_tb(caught.value.__cause__.__traceback__)][
+        -1
+    ] == "raising"
 
 
 @pytest.mark.parametrize("name", ["dropped", "normed"])
@@ -133,7 +147,10 @@ def test_unused_scaler_leaves_one_check():
 
 
 def test_loop_that_trains_nothing_fails_none():
-    assert {outcome for outcome, _ in outcomes(nothing_trained).values()} <= {"passed", "not applicable"}
+    assert {outcome for outcome, _ in outcomes(nothing_trained).values()} <= {
+        "passed",
+        "not applicable",
+    }
 
 
 def test_few_batches_and_unknown_laws_are_refused():
@@ -222,9 +239,16 @@ def test_a_number_that_cannot_be_loaded_is_not_accused():
 
 
 def test_what_state_does_not_name_is_not_saved():
-    held = outcomes(looping(good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight})))
-    assert {name for name, (outcome, _) in held.items() if outcome == "failed"} == {"resume_is_invisible"}
-    assert "it carries something more, which a checkpoint of state loses" in held["resume_is_invisible"][1]
+    held = outcomes(
+        looping(good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight}))
+    )
+    assert {name for name, (outcome, _) in held.items() if outcome == "failed"} == {
+        "resume_is_invisible"
+    }
+    assert (
+        "it carries something more, which a checkpoint of state loses"
+        in held["resume_is_invisible"][1]
+    )
 
 
 # ----------------------------------------------------------------------------------------------- expected, and reports
@@ -239,7 +263,9 @@ def test_an_expected_failure_is_strict():
     assert result.outcome == "expected failure"
     decorator = parametrize_with_laws([NERF], batches(), [*BROKEN], expected_failures=BROKEN)
     assert [mark.name for mark in decorator.args[1][0].marks] == ["xfail"]
-    with pytest.raises(AssertionError, match="scale_is_invisible holds, but was expected to be broken"):
+    with pytest.raises(
+        AssertionError, match="scale_is_invisible holds, but was expected to be broken"
+    ):
         check_loop(sgd, batches(), ["scale_is_invisible"], expected_failures=BROKEN)
 
 
@@ -254,7 +280,8 @@ def test_an_expected_failure_by_decorator(make, law):
 
 
 @pytest.mark.parametrize(
-    ("make", "ends"), [(sgd, pytest.skip.Exception), (looping(raising), LoopError), (NERF, BrokenError)]
+    ("make", "ends"),
+    [(sgd, pytest.skip.Exception), (looping(raising), LoopError), (NERF, BrokenError)],
 )
 def test_a_law_by_decorator_is_skipped_refused_or_broken(make, ends):
     name = "splitting_is_invisible" if make is sgd else "scale_is_invisible"
@@ -284,7 +311,11 @@ def module(tmp_path, monkeypatch):
     [
         (["my_loops:sgd", "my_loops:NERF"], 1, "scale_is_invisible: model.0.weight["),
         (["my_loops:sgd"], 0, "my_loops:sgd: 1 passed of 1 checks"),
-        (["my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible"], 0, "| `scale_is_invisible` |"),
+        (
+            ["my_loops:NERF", "--report", "md", "--xfail", "scale_is_invisible"],
+            0,
+            "| `scale_is_invisible` |",
+        ),
         (["my_loops:halved", "--report", "md"], 0, "only up to factors of the scale"),
         (["my_loops:raises"], 2, "KeyError: 'no such feature'"),
         (["math:pow"], 2, "math has no 'batches'"),

@@ -26,7 +26,8 @@ from tests.testing.loops import (  # noqa: E402
 )
 
 in_order = pytest.mark.skipif(
-    sys.gettrace() is not None, reason="the order of events needs Python's one tracer, which coverage has now"
+    sys.gettrace() is not None,
+    reason="the order of events needs Python's one tracer, which coverage has now",
 )
 
 
@@ -36,7 +37,10 @@ def test_right_loop_passes(name):
 
 
 def test_every_check_has_a_bug():
-    others = {"ranks_are_invisible", "scaler_changes_by_update_only"}  # whose bugs are in rank_loops, and below
+    others = {
+        "ranks_are_invisible",
+        "scaler_changes_by_update_only",
+    }  # whose bugs are in rank_loops, and below
     assert {bug.law for bug in BUGS.values()} == {*LAWS} - others
 
 
@@ -251,17 +255,36 @@ def steps(t, batch):
     t.update()
 
 
-SKIP, OWN, RESUME = "skipped_step_never_happened", "scaler_changes_by_update_only", "resume_is_invisible"
+SKIP, OWN, RESUME = (
+    "skipped_step_never_happened",
+    "scaler_changes_by_update_only",
+    "resume_is_invisible",
+)
 SCOPE = [  # a bug, what it sets up, its law and what is said
-    (by_hand(lambda params: params[0].grad.isfinite().all()), None, SKIP, "with a -inf in one element of model.2.bias"),
+    (
+        by_hand(lambda params: params[0].grad.isfinite().all()),
+        None,
+        SKIP,
+        "with a -inf in one element of model.2.bias",
+    ),
     (
         by_hand(lambda params: all(p.grad.max() < 1e9 for p in params)),
         None,
         SKIP,
         "with a -inf in one element of",
     ),
-    (by_hand(lambda params: not any(p.grad.isinf().any() for p in params)), None, SKIP, "with a NaN in one element of"),
-    (hides_one_pass, None, SKIP, "with an inf in one element of model.0.weight's gradient, backward pass 0"),
+    (
+        by_hand(lambda params: not any(p.grad.isinf().any() for p in params)),
+        None,
+        SKIP,
+        "with a NaN in one element of",
+    ),
+    (
+        hides_one_pass,
+        None,
+        SKIP,
+        "with an inf in one element of model.0.weight's gradient, backward pass 0",
+    ),
     (
         stops_at_a_bad_scaled_loss,
         None,
@@ -283,7 +306,9 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
 ]
 
 
-@pytest.mark.parametrize(("wrong", "setup", "law", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None))
+@pytest.mark.parametrize(
+    ("wrong", "setup", "law", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None)
+)
 def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
     outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), law)
     assert (outcome, said in text) == ("failed", True), text
@@ -329,8 +354,16 @@ def backs_off_twice(t, batch):
     ("wrong", "law", "said"),
     [
         (backs_off_twice, "splitting_is_invisible", "the scale is 64, expected 128"),
-        (skips_and_tells_nobody, "skipped_step_never_happened", "the scale is 256, expected less than 256"),
-        (looks_at_the_first_micro_batch, "splitting_is_invisible", "with an inf in micro-batch 1 of 2"),
+        (
+            skips_and_tells_nobody,
+            "skipped_step_never_happened",
+            "the scale is 256, expected less than 256",
+        ),
+        (
+            looks_at_the_first_micro_batch,
+            "splitting_is_invisible",
+            "with an inf in micro-batch 1 of 2",
+        ),
         (counts_micro_batches, "splitting_is_invisible", "growth_tracker"),
     ],
 )

@@ -26,6 +26,8 @@ def test_workflow_is_given_what_it_reads():
     assert set(re.findall(r"inputs\.(\w+)", text)) == {*inputs}
     for step in workflow["jobs"]["conformance"]["steps"]:
         assert "${{" not in step.get("run", ""), "an input in a command's text can run anything"
-    for call in yaml.safe_load(PAGE.read_text().split("```yaml")[1].split("```")[0])["jobs"].values():
+    for call in yaml.safe_load(PAGE.read_text().split("```yaml")[1].split("```")[0])[
+        "jobs"
+    ].values():
         required = {name for name, each in inputs.items() if each.get("required")}
         assert required <= {*call["with"]} <= {*inputs}

@@ -25,8 +25,12 @@ from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")  # these programs warn
 torch.set_num_threads(1)
 DEEP = os.environ.get("AMPSIM_DEEP") == "1"
-EXAMPLES = check.EXAMPLES if DEEP else 20  # with 10, a scaler that loses its streak in a pickle passes
-ASKED = [each for each in judge.chosen() if each.name not in known.TORCH]  # many scalers inherit from torch's
+EXAMPLES = (
+    check.EXAMPLES if DEEP else 20
+)  # with 10, a scaler that loses its streak in a pickle passes
+ASKED = [
+    each for each in judge.chosen() if each.name not in known.TORCH
+]  # many scalers inherit from torch's
 with lzma.open(Path(__file__).with_name("outsiders.jsonl.xz"), "rt", encoding="utf-8") as lines:
     PROGRAMS = {program["file"]: program for program in map(json.loads, lines)}
 MISSED = {
@@ -68,9 +72,13 @@ def module(program, folder):
 def results(program, folder):
     made = module(program, folder)
     if program["kind"] == "loop":  # a failure that is expected is not shortened
-        return judge_loop(made.make, made.batches, expected=dict.fromkeys(LAWS, "a bug"), refusals=[])
+        return judge_loop(
+            made.make, made.batches, expected=dict.fromkeys(LAWS, "a bug"), refusals=[]
+        )
     own = [each for each in vars(made).values() if getattr(each, "__module__", "") == made.__name__]
-    return judge.judge([each for each in own if isinstance(each, type)][-1], ASKED, examples=EXAMPLES)
+    return judge.judge(
+        [each for each in own if isinstance(each, type)][-1], ASKED, examples=EXAMPLES
+    )
 
 
 @pytest.fixture
@@ -94,5 +102,7 @@ def test_verdict_agrees_with_author(file, tmp_path):
     program = PROGRAMS[file]
     passes = file in MISSED or (program["right"] and file not in ANOTHER_RULE | DISPUTED)
     outcomes = ((each.check.name, each.outcome) for each in results(program, tmp_path))
-    broken = next((name for name, outcome in outcomes if outcome in ("failed", "expected failure")), "")
+    broken = next(
+        (name for name, outcome in outcomes if outcome in ("failed", "expected failure")), ""
+    )
     assert bool(broken) is not passes, f"{program['bug']}: {broken}"

@@ -178,7 +178,9 @@ def test_exploring_finds_it_with_one_preemption(race: Race) -> None:
 def test_hypothesis_finds_it_and_shrinks_it_to_what_matters(race: Race) -> None:
     program = race(cured=False)
     steps = len(attempt(program).trace)
-    quiet = settings(max_examples=500, database=None, deadline=None, phases=[Phase.generate, Phase.shrink])
+    quiet = settings(
+        max_examples=500, database=None, deadline=None, phases=[Phase.generate, Phase.shrink]
+    )
     found = [
         find(schedules(steps=steps), lambda s: fails(program, s), settings=quiet, random=rng)
         for rng in map(random.Random, range(3))
@@ -186,7 +188,9 @@ def test_hypothesis_finds_it_and_shrinks_it_to_what_matters(race: Race) -> None:
     assert len(min(found, key=len)) <= 1
     for schedule in found:
         assert attempt(program, schedule).schedule == schedule
-        assert not any(fails(program, without(schedule, step)) for step in schedule)  # nothing superfluous
+        assert not any(
+            fails(program, without(schedule, step)) for step in schedule
+        )  # nothing superfluous
 
 
 @pytest.mark.parametrize("race", RACES)

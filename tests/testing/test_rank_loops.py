@@ -71,8 +71,14 @@ def naming_nothing(scaler, group=None):
 
 
 NOT_ASKED = {
-    "no parameters": (naming_nothing, "no backward pass reached a parameter: name the model, or the optimizer"),
-    "no group": (loops.sgd, "make takes no group: give it a second parameter, make(scaler, group=None)"),
+    "no parameters": (
+        naming_nothing,
+        "no backward pass reached a parameter: name the model, or the optimizer",
+    ),
+    "no group": (
+        loops.sgd,
+        "make takes no group: give it a second parameter, make(scaler, group=None)",
+    ),
     "one part": (uneven, "on rank 0 split(batch, 2) gave 1 parts, expected one per rank"),
     "raises": (raising, "on rank 0 make raised KeyError: 'LOCAL_RANK' (test_rank_loops.py:"),
     "overflows": (overflowing, "a batch overflows at scale 256"),

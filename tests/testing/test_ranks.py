@@ -49,7 +49,11 @@ def sharded(group):
 
 def broken(make, **options):
     """What is said of each law that is broken, by its name."""
-    return {each.check.name: each.text for each in judge.judge_ranks(make, **options) if each.outcome == "failed"}
+    return {
+        each.check.name: each.text
+        for each in judge.judge_ranks(make, **options)
+        if each.outcome == "failed"
+    }
 
 
 @pytest.mark.parametrize("scaler", WRONG, ids=lambda scaler: scaler.__name__)
@@ -64,7 +68,11 @@ def test_an_order_that_is_not_the_first_one_is_tried():
 
 
 def test_a_rank_that_is_late_changes_nothing():
-    options = {"processes": False, "without": ["optimizers"], "laws": ["verdicts_agree"]}  # so that no order is tried
+    options = {
+        "processes": False,
+        "without": ["optimizers"],
+        "laws": ["verdicts_agree"],
+    }  # so that no order is tried
     said = broken(PollsWhatTheOthersSay, **options)["verdicts_agree"]
     assert "  seen on  threads, rank 1 late" in said
     assert not broken(Right, **options)
@@ -85,7 +93,9 @@ def test_right_scaler_passes_among_processes(ranks):
     assert {each.outcome for each in check_ranks(ours, ranks)} == {"passed"}
 
 
-@pytest.mark.parametrize("parted", [each for each in scenarios(2) if each.parts], ids=lambda each: each.parts)
+@pytest.mark.parametrize(
+    "parted", [each for each in scenarios(2) if each.parts], ids=lambda each: each.parts
+)
 def test_ours_raises_where_a_rank_parts(parted):
     program = threads.ThreadRun(ours, parted, 2, "sharded")
     conductor.attempt(program)
@@ -97,7 +107,9 @@ def test_ours_raises_where_a_rank_parts(parted):
 
 
 @pytest.mark.parametrize(
-    ("make", "known"), [(torchs, known.TORCH_RANKS), (sharded, known.SHARDED_RANKS)], ids=["torch", "sharded"]
+    ("make", "known"),
+    [(torchs, known.TORCH_RANKS), (sharded, known.SHARDED_RANKS)],
+    ids=["torch", "sharded"],
 )
 def test_own_gradients_break_torchs_scalers(make, known):
     check_ranks(make, expected_failures=known, processes=False)
@@ -107,7 +119,9 @@ def test_sharded_grad_scaler_leaves_inf_in_parameters():
     asked = ["parameters_stay_finite", "no_rank_steps_on_an_overflow"]
     said = broken(sharded, processes=False, laws=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
-    assert [*broken(sharded, processes=False, without={"fused"})] == ["a_rank_that_parts_misleads_nobody"]
+    assert [*broken(sharded, processes=False, without={"fused"})] == [
+        "a_rank_that_parts_misleads_nobody"
+    ]
 
 
 PARTED = {"no_rank_steps_on_an_overflow", "verdicts_agree", "scales_agree"}
@@ -125,12 +139,21 @@ def test_wrapped_scaler_breaks_what_is_known(make, gradients, breaks):
     todo += [Scenario((NONE, both), kernel="SGD", unscales=True)] if gradients == "DDP" else []
     todo += [Scenario((NONE, one), empty=frozenset({1}))]
     played = processes.play_all(make, todo, 2, gradients, 30.0)
-    found = {law.name for law in laws.LAWS.values() for each in todo if law.function(each, played[each], played)}
+    found = {
+        law.name
+        for law in laws.LAWS.values()
+        for each in todo
+        if law.function(each, played[each], played)
+    }
     assert found == {*breaks}
 
 
 def test_threads_see_what_gloo_does():
-    todo = [each for each in scenarios(2) if not each.unscales and each.parts != "leaves out optimizer 0"]
+    todo = [
+        each
+        for each in scenarios(2)
+        if not each.unscales and each.parts != "leaves out optimizer 0"
+    ]
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
     for scenario in todo:
         program = threads.ThreadRun(sharded, scenario, 2, "sharded")
@@ -171,7 +194,9 @@ def test_a_collective_among_threads_is_that_of_torch(call):
 
 
 def test_who_waits_is_told_for_what_and_for_whom():
-    said = broken(AsksOnlyIfItFound, laws=["nobody_waits_for_ever"], processes=False)["nobody_waits_for_ever"]
+    said = broken(AsksOnlyIfItFound, laws=["nobody_waits_for_ever"], processes=False)[
+        "nobody_waits_for_ever"
+    ]
     assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
     alone = Scenario((frozenset(), frozenset({(0, 0)})))
     first, second = processes.play_all(AsksOnlyIfItFound, [alone], 2, "sharded", 30.0)[alone]
@@ -219,7 +244,10 @@ def test_expected_failure_is_told_by_its_reason():
     [
         ({"ranks": 1}, "ranks=1"),
         ({"gradients": "mine"}, "gradients='mine'"),
-        ({"gradients": "FSDP2", "processes": False}, "gradients='FSDP2' with processes=False: expected processes"),
+        (
+            {"gradients": "FSDP2", "processes": False},
+            "gradients='FSDP2' with processes=False: expected processes",
+        ),
         ({"laws": ["verdicts"]}, "no law 'verdicts'; did you mean 'verdicts_agree'"),
         ({"without": {"fuse"}}, "without='fuse': no such feature; did you mean 'fused'"),
     ],
@@ -232,12 +260,18 @@ def test_wrong_use_is_refused(wrong, said):
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["SkipsLocally"], 1, "verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)"),
+        (
+            ["SkipsLocally"],
+            1,
+            "verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)",
+        ),
         (["SkipsLocally", "--xfail", "verdicts_agree"], 0, "1 failed as expected"),
         (["Right", "--law", "skip_budget"], 2, "'skip_budget'"),
     ],
 )
 def test_command_checks_a_maker(arguments, status, said):
     target, *options = arguments
-    code, text = run("check-ranks", "--law", "verdicts_agree", f"tests.testing.rank_bugs:{target}", *options)
+    code, text = run(
+        "check-ranks", "--law", "verdicts_agree", f"tests.testing.rank_bugs:{target}", *options
+    )
     assert (code, said in text) == (status, True), text

@@ -28,7 +28,9 @@ REPORT = Report(RESULTS)
 
 def test_rows_are_checks_and_columns_scalers():
     assert REPORT.scalers == ["theirs", "ours"]
-    assert [(check.name, [result.outcome for result in results]) for check, results in REPORT.rows()] == [
+    assert [
+        (check.name, [result.outcome for result in results]) for check, results in REPORT.rows()
+    ] == [
         ("skip_budget", ["passed", "unexpected pass"]),
         ("scale_stays_normal", ["failed", "expected failure"]),
     ]
@@ -45,9 +47,15 @@ def test_findings_are_failures_and_unexpected_passes():
 
 
 def test_markdown_has_a_row_per_check():
-    rows = [line.strip("| ").split(" | ") for line in REPORT.to_markdown().splitlines() if line.startswith("| L")]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in REPORT.to_markdown().splitlines()
+        if line.startswith("| L")
+    ]
     assert [row[:2] for row in rows] == [["L0", "`skip_budget`"], ["L5", "`scale_stays_normal`"]]
-    assert len({rows[0][2], rows[0][3], rows[1][2], rows[1][3]}) == 4  # a sign of its own for each outcome
+    assert (
+        len({rows[0][2], rows[0][3], rows[1][2], rows[1][3]}) == 4
+    )  # a sign of its own for each outcome
     assert "history  inf x 8" in REPORT.to_markdown()
 
 
@@ -66,7 +74,10 @@ def test_xml_counts_as_junit_does():
     report = Report([*RESULTS, refused, Result(NORMAL, "hung", "not applicable", "no floor")])
     suites = {suite.get("name"): suite for suite in ET.fromstring(report.to_xml())}  # noqa: S314  our own
     for name, counts in {"theirs": "2100", "ours": "2101", "hung": "2011"}.items():
-        assert "".join(suites[name].get(key) for key in ("tests", "failures", "errors", "skipped")) == counts
+        assert (
+            "".join(suites[name].get(key) for key in ("tests", "failures", "errors", "skipped"))
+            == counts
+        )
     assert suites["theirs"][0][0].text == FELL
     assert [case.get("name") for case in suites["ours"]] == ["skip_budget", "scale_stays_normal"]
     assert [line[-12:] for line in report.summary()] == [" of 2 checks"] * 3
@@ -93,7 +104,11 @@ def told(law, seen, history="inf", target="theirs"):
 
 
 def test_findings_of_one_cause_are_told_once():
-    first, same, other = told(BUDGET, "rose"), told(NORMAL, "did not fall"), told(NORMAL, "rose", target="ours")
+    first, same, other = (
+        told(BUDGET, "rose"),
+        told(NORMAL, "did not fall"),
+        told(NORMAL, "rose", target="ours"),
+    )
     report = Report([first, same, other])
     assert [each for each, _ in report.at_length()] == [first, other]
     assert report.at_length()[0][1].endswith("also     scale_stays_normal")

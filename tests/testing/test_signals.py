@@ -10,7 +10,8 @@ from ampsim.testing.conductor import Conductor, attempt, run
 from tests.testing.programs import nothing_special
 
 in_main_thread = pytest.mark.skipif(
-    not hasattr(signal, "pthread_kill") or threading.current_thread() is not threading.main_thread(),
+    not hasattr(signal, "pthread_kill")
+    or threading.current_thread() is not threading.main_thread(),
     reason="signals meet the main thread",
 )
 

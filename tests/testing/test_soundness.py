@@ -13,7 +13,21 @@ from hypothesis import strategies as st
 
 from ampsim.testing.conductor import Conductor, attempt
 
-OPS = ("read", "write", "acquire", "release", "try", "put", "get", "look", "set", "clear", "wait", "is_set", "timed")
+OPS = (
+    "read",
+    "write",
+    "acquire",
+    "release",
+    "try",
+    "put",
+    "get",
+    "look",
+    "set",
+    "clear",
+    "wait",
+    "is_set",
+    "timed",
+)
 NOTED = {"read", "try", "get", "look", "is_set", "timed"}  # operations whose results are outcomes
 Source = tuple[tuple[str, ...], ...]  # one row of operations a task
 Outcome = tuple[tuple[Any, ...], bool]  # what each task noted, and whether it was a deadlock
@@ -47,7 +61,9 @@ def moves(source: Source, state: Model, task: int) -> Iterator[Model]:
         "set": lambda: done._replace(flag=True),
         "clear": lambda: done._replace(flag=False),
         "is_set": lambda: noting(state.flag),
-        "try": lambda: noting(True, done._replace(owner=task)) if state.owner is None else noting(False),
+        "try": lambda: (
+            noting(True, done._replace(owner=task)) if state.owner is None else noting(False)
+        ),
         "release": lambda: done._replace(owner=None) if state.owner == task else done,
     }
     if op in simple:
@@ -90,7 +106,9 @@ def operations(c: Conductor) -> dict[str, Callable[[int, int], Any]]:
         "read": lambda task, at: cell.value,
         "write": lambda task, at: setattr(cell, "value", at * 10 + task + 1),
         "acquire": lambda task, at: lock.acquire(),
-        "release": lambda task, at: lock.owner and lock.owner.name == f"task {task}" and lock.release(),
+        "release": lambda task, at: (
+            lock.owner and lock.owner.name == f"task {task}" and lock.release()
+        ),
         "try": lambda task, at: lock.acquire(blocking=False),
         "put": lambda task, at: queue.put(task),
         "get": lambda task, at: queue.get(),

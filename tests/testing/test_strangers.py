@@ -24,7 +24,11 @@ CHECKS = {check.name: check for check in judge.chosen()}
 
 def findings(target, examples=FEW):
     """The names of the checks that fail."""
-    return {each.check.name for each in judge.judge(target, judge.chosen(), examples=examples) if each.is_finding}
+    return {
+        each.check.name
+        for each in judge.judge(target, judge.chosen(), examples=examples)
+        if each.is_finding
+    }
 
 
 def test_a_right_scaler_in_its_own_words_passes():
@@ -32,7 +36,10 @@ def test_a_right_scaler_in_its_own_words_passes():
 
 
 def test_a_drop_in_is_held_to_torchs_words():
-    with pytest.raises(BrokenError, match=r"raised MisuseError\('once is enough'\), expected RuntimeError\('unscale_"):
+    with pytest.raises(
+        BrokenError,
+        match=r"raised MisuseError\('once is enough'\), expected RuntimeError\('unscale_",
+    ):
         CHECKS["unscaling_twice_is_refused"](Subject(Stranger, Traits(drop_in=True)))
 
 
@@ -79,8 +86,15 @@ class Holds:
 )
 def test_a_constructor_is_called_with_torchs_arguments(target):
     subject = judge.as_subject(target)
-    scaler = subject.make(Rule(init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7))
-    got = scaler.get_scale(), scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()
+    scaler = subject.make(
+        Rule(init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7)
+    )
+    got = (
+        scaler.get_scale(),
+        scaler.get_growth_factor(),
+        scaler.get_backoff_factor(),
+        scaler.get_growth_interval(),
+    )
     assert got == (8.0, 3.0, 0.25, 7)
     assert subject.make(Rule(init_scale=8.0), enabled=False).get_scale() == 1.0
     assert "enabled" not in subject.lacking
@@ -143,7 +157,11 @@ def from_flag(rule):
 def test_what_an_adapter_lacks_is_read_from_it():
     results = check_scaler(from_flag, examples=FEW)
     assert {result.outcome for result in results} == {"passed", "not applicable"}
-    declared = {result.text.removeprefix("without ") for result in results if result.outcome == "not applicable"}
+    declared = {
+        result.text.removeprefix("without ")
+        for result in results
+        if result.outcome == "not applicable"
+    }
     assert {"setters", "state_dict", "enabled"} < declared
 
 
@@ -152,7 +170,9 @@ def test_what_an_adapter_lacks_is_read_from_it():
 
 def machine(rule):
     states = [init(rule)]
-    return FromFlag(lambda: states[-1].scale, lambda found: states.append(update(rule, states[-1], found)))
+    return FromFlag(
+        lambda: states[-1].scale, lambda found: states.append(update(rule, states[-1], found))
+    )
 
 
 def test_reference_machine_fails_what_torch_fails():
@@ -185,7 +205,9 @@ def test_an_expected_failure_is_expected_by_its_kind():
         check(RaisesInStateDict, examples=FEW)
 
     def outcome(reason):
-        (result,) = judge.judge(RaisesInStateDict, [check], examples=FEW, expected={check.name: reason})
+        (result,) = judge.judge(
+            RaisesInStateDict, [check], examples=FEW, expected={check.name: reason}
+        )
         return result.outcome
 
     assert outcome("loses the streak") == "failed"
@@ -193,7 +215,9 @@ def test_an_expected_failure_is_expected_by_its_kind():
 
 
 def test_an_expected_failure_that_passes_is_a_finding_whatever_its_reason():
-    (result,) = judge.judge(Stranger, [CHECKS["skip_budget"]], examples=FEW, expected={"skip_budget": ""})
+    (result,) = judge.judge(
+        Stranger, [CHECKS["skip_budget"]], examples=FEW, expected={"skip_budget": ""}
+    )
     assert result.outcome == "unexpected pass"
 
 

@@ -24,7 +24,9 @@ def together(sync: Any, *bodies: Callable[[], Any]) -> None:
 def hand_over(sync: Any) -> Any:
     """A bounded queue keeps the order."""
     q, out = sync.Queue(1), []
-    together(sync, lambda: [q.put(i) for i in range(4)], lambda: [out.append(q.get()) for _ in range(4)])
+    together(
+        sync, lambda: [q.put(i) for i in range(4)], lambda: [out.append(q.get()) for _ in range(4)]
+    )
     return tuple(out)
 
 
@@ -126,14 +128,24 @@ def identity(sync: Any) -> Any:
 
     class Mine(sync.Thread):  # type: ignore[misc]
         def run(self) -> None:
-            self.seen = sync.current_thread() is self and self.ident == sync.get_ident() and self.name == "mine"
+            self.seen = (
+                sync.current_thread() is self
+                and self.ident == sync.get_ident()
+                and self.name == "mine"
+            )
 
     main = sync.current_thread()
     thread = Mine(name="mine", daemon=True)
     before = (thread.is_alive(), thread.ident)
     thread.start()
     thread.join()
-    return before, thread.seen, thread.is_alive(), thread.daemon, main is sync.main_thread() is sync.current_thread()
+    return (
+        before,
+        thread.seen,
+        thread.is_alive(),
+        thread.daemon,
+        main is sync.main_thread() is sync.current_thread(),
+    )
 
 
 def refusals(sync: Any) -> Any:
@@ -154,7 +166,16 @@ def refusals(sync: Any) -> Any:
     )
 
 
-PROGRAMS = [hand_over, wait_until_done, ping_pong, broadcast, one_wakes, limited, identity, refusals]
+PROGRAMS = [
+    hand_over,
+    wait_until_done,
+    ping_pong,
+    broadcast,
+    one_wakes,
+    limited,
+    identity,
+    refusals,
+]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -59,7 +59,14 @@ def permit_in_time(c: Conductor) -> bool:
     return semaphore.acquire(timeout=1.0)
 
 
-TIMED = [alive_after_join, event_in_time, notified_in_time, item_in_time, lock_in_time, permit_in_time]
+TIMED = [
+    alive_after_join,
+    event_in_time,
+    notified_in_time,
+    item_in_time,
+    lock_in_time,
+    permit_in_time,
+]
 
 
 @pytest.mark.parametrize("program", TIMED)
@@ -117,5 +124,7 @@ def test_a_notify_is_lost_on_a_wait_that_has_timed_out_and_not_its_lock_back() -
             condition.notify()
         patient.join()
 
-    with pytest.raises(FailingScheduleError, match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify"):
+    with pytest.raises(
+        FailingScheduleError, match=r"(?s)^Deadlock.*impatient: wait \S+ timed out.*notify"
+    ):
         explore(program)

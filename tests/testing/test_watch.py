@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, FailingScheduleError, Program, attempt, explore, run, sync
+from ampsim.testing.conductor import (
+    Conductor,
+    FailingScheduleError,
+    Program,
+    attempt,
+    explore,
+    run,
+    sync,
+)
 from tests.testing.programs import together
 
 

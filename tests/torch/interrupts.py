@@ -85,7 +85,9 @@ class Everywhere:
             traced = any(part in code.co_filename for part in TRACED)
             listed = list(dis.get_instructions(code)) if traced else []
             pairs = itertools.pairwise(listed)
-            self.before[code] = {one.offset for one, after in pairs if after.opname.startswith(LOOKS)}
+            self.before[code] = {
+                one.offset for one, after in pairs if after.opname.startswith(LOOKS)
+            }
         return self.before[code]
 
 

@@ -50,7 +50,11 @@ NUMPY = {torch.bfloat16: np.dtype(ml_dtypes.bfloat16)}
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """A copy, bit for bit; bfloat16 becomes ml_dtypes' bfloat16."""
     tensor = tensor.detach().clone()
-    return tensor.view(torch.int16).numpy().view(NUMPY[tensor.dtype]) if tensor.dtype in NUMPY else tensor.numpy()
+    return (
+        tensor.view(torch.int16).numpy().view(NUMPY[tensor.dtype])
+        if tensor.dtype in NUMPY
+        else tensor.numpy()
+    )
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:
@@ -68,7 +72,10 @@ def same_bits(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     if a.tobytes() == b.tobytes():
         return True
     unequal = a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}") if a.ndim else np.array(True)
-    return bool(np.isnan(a[unequal].astype(np.float64)).all() and np.isnan(b[unequal].astype(np.float64)).all())
+    return bool(
+        np.isnan(a[unequal].astype(np.float64)).all()
+        and np.isnan(b[unequal].astype(np.float64)).all()
+    )
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, Refusal | None]:
@@ -97,7 +104,9 @@ class Side:
 
     def _make(self) -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer]:
         dtypes = LAYOUTS[self.layout]
-        params = [torch.nn.Parameter(torch.ones(s, dtype=d)) for s, d in zip(SHAPES, dtypes, strict=False)]
+        params = [
+            torch.nn.Parameter(torch.ones(s, dtype=d)) for s, d in zip(SHAPES, dtypes, strict=False)
+        ]
         return params, KINDS[self.kind](params)
 
     def gradients(self) -> tuple[np.ndarray | None, ...]:
@@ -114,13 +123,17 @@ class Side:
     def step_twin(self, outcome: Outcome, before: Optimizer) -> None:
         """What the model says that torch did: a step with these gradients and this grad_scale."""
         fused = outcome.kernel is not None
-        grads = before.grads if fused else outcome.optimizer.grads  # a fused kernel divides by itself
+        grads = (
+            before.grads if fused else outcome.optimizer.grads
+        )  # a fused kernel divides by itself
         for param, grad in zip(self.twin.param_groups[0]["params"], grads, strict=True):
             param.grad = None if grad is None else to_torch(grad)
         if fused:
             divisor, found = outcome.kernel
             self.twin.grad_scale = None if divisor is None else torch.tensor(divisor)
-            self.twin.found_inf = 0 if found is None else torch.tensor(found)  # sum([]) is what torch hands over
+            self.twin.found_inf = (
+                0 if found is None else torch.tensor(found)
+            )  # sum([]) is what torch hands over
         failure = attempt(self.twin.step)[1]
         same("the twin's step", failure, outcome.refusal)
         if fused:
@@ -138,9 +151,54 @@ GROWTHS = (2.0, 2.0, 4.0, 3.0, 1.1, 1.0000000001, 2.0**64, math.inf, 2, math.nan
 BACKOFFS = (0.5, 0.5, 0.25, 0.7, 0.1, 2.0**-64, 0.0, -0.5, 0, math.nan)
 INTERVALS = (1, 1, 2, 2, 3, 4, 0, -1)
 SETTINGS = {
-    "growth_factor": (2.0, 3.0, 1.0, 0.5, 0.3, 0.0, -2.0, 1e300, 1.1, math.inf, math.nan, 2, True, "x", None),
-    "backoff_factor": (0.5, 0.7, 0.1, 1.0, 2.0, 0.0, -0.5, math.inf, math.nan, 1, "x", None, 1 + 0j),
-    "growth_interval": (1, 2, 3, 4, 0, -1, 2**40, 2**70, 2.0, True, None, "x", np.float32(2), np.int64(2)),
+    "growth_factor": (
+        2.0,
+        3.0,
+        1.0,
+        0.5,
+        0.3,
+        0.0,
+        -2.0,
+        1e300,
+        1.1,
+        math.inf,
+        math.nan,
+        2,
+        True,
+        "x",
+        None,
+    ),
+    "backoff_factor": (
+        0.5,
+        0.7,
+        0.1,
+        1.0,
+        2.0,
+        0.0,
+        -0.5,
+        math.inf,
+        math.nan,
+        1,
+        "x",
+        None,
+        1 + 0j,
+    ),
+    "growth_interval": (
+        1,
+        2,
+        3,
+        4,
+        0,
+        -1,
+        2**40,
+        2**70,
+        2.0,
+        True,
+        None,
+        "x",
+        np.float32(2),
+        np.int64(2),
+    ),
 }
 SCALES = (
     *(2.0, 1024.0, 0.1, 0.0, -0.0, -3.0, 2.0**127, 2.0**-128, 2.0**-149, 1e-50),
@@ -190,12 +248,17 @@ leaves = st.sampled_from(
 junk = st.sampled_from([3.0, None, "junk", "iterator"])
 outputs = st.recursive(
     st.one_of(leaves, leaves, leaves, junk),
-    lambda inner: st.builds(list, st.lists(inner, max_size=3)) | st.lists(inner, max_size=3).map(lambda x: (tuple, x)),
+    lambda inner: (
+        st.builds(list, st.lists(inner, max_size=3))
+        | st.lists(inner, max_size=3).map(lambda x: (tuple, x))
+    ),
     max_leaves=4,
 )
 
 
-def plant(shape: tuple[int, ...], dtype: torch.dtype, drawn: tuple, position: int, last: int) -> torch.Tensor | None:
+def plant(
+    shape: tuple[int, ...], dtype: torch.dtype, drawn: tuple, position: int, last: int
+) -> torch.Tensor | None:
     """One gradient of the drawn class for the parameter at `position`."""
     kind, clean, edge, bad, at = drawn
     if kind == "none" or (kind == "gap" and position == 0):
@@ -223,7 +286,11 @@ def build(drawn: Any) -> tuple[Any, Any]:
 
 def same_outputs(real: Any, model: Any) -> bool:
     if isinstance(model, list | tuple):
-        return type(real) is type(model) and len(real) == len(model) and all(map(same_outputs, real, model))
+        return (
+            type(real) is type(model)
+            and len(real) == len(model)
+            and all(map(same_outputs, real, model))
+        )
     if isinstance(model, np.ndarray):
         return isinstance(real, torch.Tensor) and same_bits(to_numpy(real), model)
     return isinstance(real, map) if model is protocol.LAZY else real is model
@@ -236,7 +303,9 @@ def same(event: str, got: Any, expected: Any) -> None:
     assert repr(got) == repr(expected), f"after {event}: got {got!r}, expected {expected!r}"
 
 
-def all_same_bits(event: str, got: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None]) -> None:
+def all_same_bits(
+    event: str, got: Sequence[np.ndarray | None], expected: Sequence[np.ndarray | None]
+) -> None:
     equal = len(got) == len(expected) and all(map(same_bits, got, expected))
     assert equal, f"after {event}: got {got!r}, expected {expected!r}"
 
@@ -256,7 +325,9 @@ class Lockstep(RuleBasedStateMachine):
     @classmethod
     def of(cls, make: Callable[..., Any]) -> type["Lockstep"]:
         """The machine for another scaler."""
-        return type(f"Lockstep_{getattr(make, '__name__', 'scaler')}", (cls,), {"make": staticmethod(make)})
+        return type(
+            f"Lockstep_{getattr(make, '__name__', 'scaler')}", (cls,), {"make": staticmethod(make)}
+        )
 
     # ---- comparing
 
@@ -270,7 +341,9 @@ class Lockstep(RuleBasedStateMachine):
         for side in self.sides:
             all_same_bits(f"{event}, {side.kind}", side.gradients(), side.seen.grads)
             left = getattr(side.real, "grad_scale", ())
-            left = left if left == () else (left.item() if isinstance(left, torch.Tensor) else left,)
+            left = (
+                left if left == () else (left.item() if isinstance(left, torch.Tensor) else left,)
+            )
             same(event, left, side.seen.grad_scale)
             all_same_bits(f"{event}, {side.kind}", side.held(side.real), side.held(side.twin))
 
@@ -290,7 +363,10 @@ class Lockstep(RuleBasedStateMachine):
         states = self.scaler._per_optimizer_states if self.p.enabled else {}
         got = {key: state["stage"].value for key, state in states.items()}
         same(f"{event}, stages", got, {key: record.stage.value for key, record in records.items()})
-        got = {key: [t.item() for t in state["found_inf_per_device"].values()] for key, state in states.items()}
+        got = {
+            key: [t.item() for t in state["found_inf_per_device"].values()]
+            for key, state in states.items()
+        }
         expected = {key: [] if r.found_inf is None else [r.found_inf] for key, r in records.items()}
         same(f"{event}, found_inf", got, expected)
 
@@ -303,13 +379,17 @@ class Lockstep(RuleBasedStateMachine):
         constants=st.tuples(*map(st.sampled_from, (INITS, GROWTHS, BACKOFFS, INTERVALS))),
         enabled=st.sampled_from([True] * 15 + [False]),
         kinds=st.lists(
-            st.tuples(st.sampled_from([*KINDS, "sgd"]), st.sampled_from(["float32"] * 6 + [*LAYOUTS])),
+            st.tuples(
+                st.sampled_from([*KINDS, "sgd"]), st.sampled_from(["float32"] * 6 + [*LAYOUTS])
+            ),
             min_size=1,
             max_size=3,
         ),
         begins=st.sampled_from([True] * 4 + [False]),
     )
-    def begin(self, constants: tuple, enabled: bool, kinds: list[tuple[str, str]], begins: bool) -> None:
+    def begin(
+        self, constants: tuple, enabled: bool, kinds: list[tuple[str, str]], begins: bool
+    ) -> None:
         self.sides = [Side(*kind) for kind in kinds]
         self.renew(constants, enabled)
         if begins:
@@ -319,7 +399,12 @@ class Lockstep(RuleBasedStateMachine):
         self.scaler = type(self).make("cpu", *constants, enabled=enabled)
         init, growth, backoff, interval = constants
         self.p = protocol.create(
-            Rule.unchecked(init_scale=init, growth_factor=growth, backoff_factor=backoff, growth_interval=interval),
+            Rule.unchecked(
+                init_scale=init,
+                growth_factor=growth,
+                backoff_factor=backoff,
+                growth_interval=interval,
+            ),
             enabled=enabled,
         )
         self.compare("construction", (None, None), Outcome())
@@ -362,15 +447,25 @@ class Lockstep(RuleBasedStateMachine):
         side.seen = outcome.optimizer
         self.compare("unscale_", real, outcome)
 
-    @rule(i=index, how=st.sampled_from(["plain"] * 5 + ["closure", "positional closure", "nonsense"]))
+    @rule(
+        i=index, how=st.sampled_from(["plain"] * 5 + ["closure", "positional closure", "nonsense"])
+    )
     def step(self, i: int, how: str) -> None:
         side, before = self.side(i), self.side(i).seen
         args = (lambda: 5.0,) if how == "positional closure" else ()
-        kwargs = {"closure": lambda: 5.0} if how == "closure" else {"nonsense": 1} if how == "nonsense" else {}
+        kwargs = (
+            {"closure": lambda: 5.0}
+            if how == "closure"
+            else {"nonsense": 1}
+            if how == "nonsense"
+            else {}
+        )
         fails = attempt(lambda: side.twin.step(**kwargs))[1] if how == "nonsense" else None
         real = attempt(lambda: self.scaler.step(side.real, *args, **kwargs))
         returns = 5.0 if "closure" in how else None
-        self.p, outcome = protocol.step(self.p, before, closure="closure" in kwargs, returns=returns, fails=fails)
+        self.p, outcome = protocol.step(
+            self.p, before, closure="closure" in kwargs, returns=returns, fails=fails
+        )
         side.seen = outcome.optimizer
         if outcome.called and how != "nonsense":
             side.step_twin(outcome, before)
@@ -387,7 +482,9 @@ class Lockstep(RuleBasedStateMachine):
         for_torch = for_model = new_scale
         if isinstance(new_scale, tuple):
             value, dtype, shape, requires_grad, device = new_scale
-            for_torch = torch.full(shape, value, dtype=dtype, device=device, requires_grad=requires_grad)
+            for_torch = torch.full(
+                shape, value, dtype=dtype, device=device, requires_grad=requires_grad
+            )
             held = float(torch.tensor(value, dtype=dtype))
             for_model = Tensor(held, shape, device, requires_grad)
         real = attempt(lambda: self.scaler.update(for_torch))
@@ -401,7 +498,9 @@ class Lockstep(RuleBasedStateMachine):
         which=index,
         times=st.integers(1, 3),
     )
-    def iterate(self, plan: list[tuple], unscales: set[int], mood: str, which: int, times: int) -> None:
+    def iterate(
+        self, plan: list[tuple], unscales: set[int], mood: str, which: int, times: int
+    ) -> None:
         """Whole iterations in a row, so that streaks, growths and overflows are common."""
         for _ in range(times):
             self.scale((1.0, "float32", ()))
@@ -415,7 +514,11 @@ class Lockstep(RuleBasedStateMachine):
                 self.step(i, "plain")
             self.update()
 
-    @rule(drawn=st.sampled_from([(name, value) for name, values in SETTINGS.items() for value in values]))
+    @rule(
+        drawn=st.sampled_from(
+            [(name, value) for name, values in SETTINGS.items() for value in values]
+        )
+    )
     def put(self, drawn: tuple[str, Any]) -> None:
         name, value = drawn
         real = attempt(lambda: getattr(self.scaler, f"set_{name}")(value))
@@ -440,7 +543,9 @@ class Lockstep(RuleBasedStateMachine):
         i=index,
         fresh=st.booleans(),
         without=st.sampled_from([None] * 6 + ["scale", *protocol.FIELDS, "all"]),
-        changes=st.sampled_from([{}] * 4 + [{"scale": s} for s in (1e39, 2, 0.1)] + [{"_growth_tracker": 7}]),
+        changes=st.sampled_from(
+            [{}] * 4 + [{"scale": s} for s in (1e39, 2, 0.1)] + [{"_growth_tracker": 7}]
+        ),
     )
     def load(self, i: int, fresh: bool, without: str | None, changes: dict[str, Any]) -> None:
         source = {**self.saved[i % len(self.saved)], **changes} if self.saved else dict(changes)
@@ -453,7 +558,9 @@ class Lockstep(RuleBasedStateMachine):
         self.p, outcome = state_dict.load_state_dict(self.p, source)
         self.compare(f"load_state_dict({source})", real, outcome)
 
-    @rule(copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]))  # noqa: S301
+    @rule(
+        copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])  # noqa: S301
+    )
     def copy(self, copier: Callable[[Any], Any]) -> None:
         scaler, refusal = attempt(lambda: copier(self.scaler))
         self.p, outcome = state_dict.pickled(self.p)

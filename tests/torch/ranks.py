@@ -115,7 +115,10 @@ def parts_of_one_tensor():
     """Step with gradients like FSDP2's: one small all-reduce per optimizer, whatever the number of gradients."""
     mesh = init_device_mesh("cpu", (2,))
     for fused, way in ((True, "step"), (True, "unscale_"), (False, "step")):
-        params = [torch.nn.Parameter(distribute_tensor(torch.ones(n), mesh, [Shard(0)])) for n in (2, 4, 5)]
+        params = [
+            torch.nn.Parameter(distribute_tensor(torch.ones(n), mesh, [Shard(0)]))
+            for n in (2, 4, 5)
+        ]
         optimizer = torch.optim.AdamW(params, fused=fused)
         scaler = GradScaler("cpu", 8.0, group="world")
         for overflows in (None, 0, 1, None):
@@ -132,7 +135,9 @@ def parts_of_one_tensor():
             scaler.update()
             assert collectives.get_total_counts() == 1, collectives.get_comm_counts()
             assert scaler.last_step.skipped == (overflows is not None)
-            changed = [not old.equal(param.to_local()) for old, param in zip(before, params, strict=True)]
+            changed = [
+                not old.equal(param.to_local()) for old, param in zip(before, params, strict=True)
+            ]
             assert changed == [overflows is None] * 3, changed
         assert scaler.get_scale() == 2.0
 
@@ -145,7 +150,9 @@ def copies_of_one_model():
     scaler = GradScaler("cpu", 8.0, growth_interval=2, group="world")
     for overflows in (None, 0, None, 1, None, None):
         optimizer.zero_grad()
-        scaler.scale(model(torch.full((3, 2), INF if overflows == RANK else 1.0 + RANK)).mean()).backward()
+        scaler.scale(
+            model(torch.full((3, 2), INF if overflows == RANK else 1.0 + RANK)).mean()
+        ).backward()
         scaler.unscale_and_clip_(optimizer, 1.0)
         scaler.step(optimizer)
         scaler.update()
@@ -252,7 +259,9 @@ def iterations_with(odd, early, policy):
         for i in range(3):
             for param in params:
                 scale = scaler.scale(torch.ones(())).item()
-                param.grad = torch.tensor([INF if i == 2 and RANK == 1 and param is params[0] else scale])
+                param.grad = torch.tensor(
+                    [INF if i == 2 and RANK == 1 and param is params[0] else scale]
+                )
             mine = [optimizers[k] for k in (odd if i == 1 and RANK == 1 else range(3))]
             for optimizer in mine if early else ():
                 scaler.unscale_(optimizer)
@@ -305,7 +314,9 @@ def a_rank_that_dies():
 
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{STORE}", rank=RANK, world_size=2, timeout=timedelta(minutes=2))
+dist.init_process_group(
+    "gloo", init_method=f"file://{STORE}", rank=RANK, world_size=2, timeout=timedelta(minutes=2)
+)
 for seed in range(HISTORIES):
     try:
         Play(seed).run()

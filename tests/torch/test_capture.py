@@ -29,7 +29,12 @@ EXAMPLES = examples(ms=45, least=30)  # tens of iterations each
 DEVICE = torch.device("meta")
 CPU = torch.device("cpu")
 aten = torch.ops.aten
-WAITS = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.nonzero.default}
+WAITS = {
+    aten._local_scalar_dense.default,
+    aten.is_nonzero.default,
+    aten.equal.default,
+    aten.nonzero.default,
+}
 
 
 class OnDevice(torch.Tensor):
@@ -80,14 +85,18 @@ class Graph:
             self._before.setdefault(memory._cdata, (memory, memory.clone()))
         out = func(*args, **kwargs)
         for tensor in tensors_in(out):
-            self._before.setdefault(tensor.untyped_storage()._cdata, (tensor.untyped_storage(), None))
+            self._before.setdefault(
+                tensor.untyped_storage()._cdata, (tensor.untyped_storage(), None)
+            )
         self.operations.append((func, args, kwargs, out))
         return out
 
     def replay(self) -> None:
         with torch.no_grad():
             for func, args, kwargs, out in self.operations:
-                for old, new in zip(tensors_in(out), tensors_in(func(*args, **kwargs)), strict=True):
+                for old, new in zip(
+                    tensors_in(out), tensors_in(func(*args, **kwargs)), strict=True
+                ):
                     if old.untyped_storage()._cdata != new.untyped_storage()._cdata:
                         old.copy_(new)
 
@@ -142,8 +151,12 @@ class Device(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def a_device(monkeypatch):
     fused_on = lambda: ["cpu", DEVICE.type]  # noqa: E731
-    monkeypatch.setattr(sys.modules["torch.optim.optimizer"], "_get_fused_kernels_supported_devices", fused_on)
-    monkeypatch.setattr(device_module, "_capturing", lambda device: device == DEVICE and bool(_open))
+    monkeypatch.setattr(
+        sys.modules["torch.optim.optimizer"], "_get_fused_kernels_supported_devices", fused_on
+    )
+    monkeypatch.setattr(
+        device_module, "_capturing", lambda device: device == DEVICE and bool(_open)
+    )
     with Device():
         yield
 
@@ -166,9 +179,13 @@ class Loop:
         generator = torch.Generator().manual_seed(0)
         self.x = put(torch.zeros(2, 3))
         shapes = [(3, 4), (3,), (4, 1)]
-        self.weights = [torch.nn.Parameter(put(torch.randn(s, generator=generator))) for s in shapes]
+        self.weights = [
+            torch.nn.Parameter(put(torch.randn(s, generator=generator))) for s in shapes
+        ]
         groups = [self.weights] if len(kinds) == 1 else [self.weights[:2], self.weights[2:]]
-        self.optimizers = [OPTIMIZERS[kind](group) for kind, group in zip(kinds, groups, strict=True)]
+        self.optimizers = [
+            OPTIMIZERS[kind](group) for kind, group in zip(kinds, groups, strict=True)
+        ]
         self.norms = self.loss = None
 
     def forward_backward(self) -> None:
@@ -186,7 +203,9 @@ class Loop:
             for optimizer in self.optimizers:
                 self.scaler.unscale_(optimizer)
         if self.how == "clip":
-            self.norms = [self.scaler.unscale_and_clip_(optimizer, 2.0) for optimizer in self.optimizers]
+            self.norms = [
+                self.scaler.unscale_and_clip_(optimizer, 2.0) for optimizer in self.optimizers
+            ]
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
         self.scaler.update()
@@ -204,8 +223,12 @@ class Loop:
 
     def bits(self):
         """All that training leaves behind, with the bits of every number."""
-        states = [o.state[p] for o in self.optimizers for group in o.param_groups for p in group["params"]]
-        return bits([self.weights, states, self.scaler.get_scale(), self.scaler._get_growth_tracker()])
+        states = [
+            o.state[p] for o in self.optimizers for group in o.param_groups for p in group["params"]
+        ]
+        return bits(
+            [self.weights, states, self.scaler.get_scale(), self.scaler._get_growth_tracker()]
+        )
 
 
 def elements(tensor):
@@ -213,7 +236,9 @@ def elements(tensor):
 
 
 def bits(tree):
-    return mapped(lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t, tree)
+    return mapped(
+        lambda t: elements(t).numpy().tobytes() if isinstance(t, torch.Tensor) else t, tree
+    )
 
 
 def captured(loop: Loop, warm: list[float]) -> Graph:
@@ -273,7 +298,9 @@ def follow(plan, ours: Loop, graph: Graph, theirs: Loop) -> None:
             theirs.eager(value)
             ours.feed(value)
             (graph.replay if what == "replay" else ours.iteration)()
-            assert read(inside if what == "replay" else said(ours), ours) == read(said(theirs), theirs)
+            assert read(inside if what == "replay" else said(ours), ours) == read(
+                said(theirs), theirs
+            )
         assert ours.bits() == theirs.bits()
     assert ours.scaler._scale is scale
     assert scale.elements.data_ptr() == address
@@ -312,7 +339,12 @@ options = st.fixed_dictionaries({"exact_torch": st.just(True)}) | st.fixed_dicti
     plan=[("load", None), ("eager", INF), ("load", None), ("eager", 1.0)],
 )
 @example(  # a growth that would leave float32, with a bound below its largest number
-    rule={"init_scale": 2.0**16, "growth_factor": 2.0**16, "backoff_factor": 0.5, "growth_interval": 2},
+    rule={
+        "init_scale": 2.0**16,
+        "growth_factor": 2.0**16,
+        "backoff_factor": 0.5,
+        "growth_interval": 2,
+    },
     options={"max_scale": 1e38},
     kinds=["SGD"],
     how="clip",
@@ -320,9 +352,16 @@ options = st.fixed_dictionaries({"exact_torch": st.just(True)}) | st.fixed_dicti
     warm=[],
     plan=[("replay", 0.3)] * 18,
 )
-def test_replays_are_iterations_of_the_same_scaler(rule, options, kinds, how, set_to_none, warm, plan) -> None:
+def test_replays_are_iterations_of_the_same_scaler(
+    rule, options, kinds, how, set_to_none, warm, plan
+) -> None:
     ours, theirs = (
-        Loop(GradScaler("meta", **rule, **options, capturable=capturable), kinds, how, set_to_none=set_to_none)
+        Loop(
+            GradScaler("meta", **rule, **options, capturable=capturable),
+            kinds,
+            how,
+            set_to_none=set_to_none,
+        )
         for capturable in (True, False)
     )
     warm = [1.0, *warm]
@@ -335,7 +374,9 @@ def test_replays_are_iterations_of_the_same_scaler(rule, options, kinds, how, se
 @given(rules, st.lists(st.tuples(st.integers(0, 1), batches), max_size=20))
 def test_forward_and_backward_alone_can_be_captured(rule, plan) -> None:
     """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag, and update run."""
-    ours = [Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), ["AdamW"], "unscale")]
+    ours = [
+        Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), ["AdamW"], "unscale")
+    ]
     ours.append(copy.copy(ours[0]))
     ours[1].x = OnDevice(torch.zeros(2, 3))
     theirs = Loop(torch.amp.GradScaler("cpu", **rule), ["AdamW"], "unscale", put=torch.clone)
@@ -360,7 +401,9 @@ def test_forward_and_backward_alone_can_be_captured(rule, plan) -> None:
 
 
 def a_loop(**options) -> Loop:
-    return Loop(GradScaler("meta", init_scale=8.0, growth_interval=1, **options), ["momentum"], "clip")
+    return Loop(
+        GradScaler("meta", init_scale=8.0, growth_interval=1, **options), ["momentum"], "clip"
+    )
 
 
 def test_a_capture_that_waits_for_the_device_raises() -> None:
@@ -380,7 +423,13 @@ def test_a_capture_that_waits_for_the_device_raises() -> None:
         unready.iteration()
 
 
-STATE = {"scale": 4.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 1}
+STATE = {
+    "scale": 4.0,
+    "growth_factor": 2.0,
+    "backoff_factor": 0.5,
+    "growth_interval": 7,
+    "_growth_tracker": 1,
+}
 
 
 def test_the_state_is_not_made_in_a_capture() -> None:
@@ -397,7 +446,10 @@ def test_the_state_is_not_made_in_a_capture() -> None:
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
     put = OnDevice if device == "meta" else torch.clone
-    scalers = [GradScaler(device, 8.0, growth_interval=2, capturable=capturable) for capturable in (False, True)]
+    scalers = [
+        GradScaler(device, 8.0, growth_interval=2, capturable=capturable)
+        for capturable in (False, True)
+    ]
     loops = [Loop(scaler, ["AdamW"], "clip", put) for scaler in scalers]
     for value in (1.0, INF, 1.0, 1.0, 3e38, 0.3):
         for loop in loops:
@@ -420,7 +472,9 @@ def test_what_reads_the_scale_after_update_says_so() -> None:
     weight.grad = torch.ones(2)
     scaler.step(optimizer)
     scaler.update()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # autograd saved the scale
+    with pytest.raises(
+        RuntimeError, match="modified by an inplace operation"
+    ):  # autograd saved the scale
         scaled.backward()
     with pytest.raises(RuntimeError, match="loss_value with ticket 0: expected one that"):
         scaler.loss_value(scaled)
@@ -430,8 +484,14 @@ def test_what_reads_the_scale_after_update_says_so() -> None:
     ("options", "text"),
     [
         ({"depth": 1}, "capturable=True with depth=1: expected depth=0"),
-        ({"launch": print}, "capturable=True with launch=<built-in function print>: expected launch=None"),
-        ({"at_min_scale": "raise"}, "capturable=True with at_min_scale='raise': expected \"clamp\""),
+        (
+            {"launch": print},
+            "capturable=True with launch=<built-in function print>: expected launch=None",
+        ),
+        (
+            {"at_min_scale": "raise"},
+            "capturable=True with at_min_scale='raise': expected \"clamp\"",
+        ),
         ({"at_min_scale": "warn"}, "capturable=True with at_min_scale='warn': expected"),
     ],
 )

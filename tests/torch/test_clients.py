@@ -20,7 +20,9 @@ from ampsim.torch import GradScaler
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about each other
 LOOPS = []
-HOW = "pip install -c constraints.txt 'ampsim[clients]'; timm and fastai as pyproject.toml says there"
+HOW = (
+    "pip install -c constraints.txt 'ampsim[clients]'; timm and fastai as pyproject.toml says there"
+)
 BATCHES = 24
 
 
@@ -30,7 +32,9 @@ def client(*modules, deep=True, **variants):
     def register(loop):
         for name, options in (variants or {"": {}}).items():
             marks = [pytest.mark.peer(*modules, how=HOW), *[pytest.mark.deep] * deep]
-            LOOPS.append(pytest.param(loop, options, marks=marks, id=f"{loop.__name__} {name}".strip()))
+            LOOPS.append(
+                pytest.param(loop, options, marks=marks, id=f"{loop.__name__} {name}".strip())
+            )
         return loop
 
     return register
@@ -70,7 +74,11 @@ def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
     def prepared(scaler):
         AcceleratorState._reset_state(True)
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=steps)
-        accelerator.state._mixed_precision, accelerator.scaler, accelerator.native_amp = "fp16", scaler, True
+        accelerator.state._mixed_precision, accelerator.scaler, accelerator.native_amp = (
+            "fp16",
+            scaler,
+            True,
+        )
         net = model()
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
@@ -91,7 +99,11 @@ def accelerate(make, monkeypatch, tmp_path, fused=None, steps=1):
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad()
-            log += [accelerator.scaler.get_scale(), optimizer.step_was_skipped, schedule.get_last_lr()]
+            log += [
+                accelerator.scaler.get_scale(),
+                optimizer.step_was_skipped,
+                schedule.get_last_lr(),
+            ]
     return log.ended(net)
 
 
@@ -113,7 +125,10 @@ def lightning(make, monkeypatch, tmp_path, manual=0, **options):
     class Net(LightningModule):
         def __init__(self):
             super().__init__()
-            self.nets, self.automatic_optimization = torch.nn.ModuleList([model(), model()][: manual or 1]), not manual
+            self.nets, self.automatic_optimization = (
+                torch.nn.ModuleList([model(), model()][: manual or 1]),
+                not manual,
+            )
 
         def configure_optimizers(self):
             return [torch.optim.Adam(net.parameters(), lr=0.01) for net in self.nets]
@@ -123,7 +138,9 @@ def lightning(make, monkeypatch, tmp_path, manual=0, **options):
             if not manual:
                 return next(losses)
             optimizers = self.optimizers()
-            for loss, optimizer in zip(losses, optimizers if manual == 2 else [optimizers], strict=True):
+            for loss, optimizer in zip(
+                losses, optimizers if manual == 2 else [optimizers], strict=True
+            ):
                 optimizer.zero_grad()
                 self.manual_backward(loss)
                 optimizer.step()
@@ -132,12 +149,24 @@ def lightning(make, monkeypatch, tmp_path, manual=0, **options):
             log.append(self.trainer.precision_plugin.scaler.get_scale())
 
     for epochs in (1, 2):
-        net, plugin = Net(), MixedPrecision("16-mixed", "cpu", scaler=scaler_of(make, init_scale=2.0**22))
-        quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False)
-        trainer = Trainer(
-            accelerator="cpu", max_epochs=epochs, plugins=[plugin], default_root_dir=tmp_path, **quiet, **options
+        net, plugin = (
+            Net(),
+            MixedPrecision("16-mixed", "cpu", scaler=scaler_of(make, init_scale=2.0**22)),
         )
-        trainer.fit(net, loader(), ckpt_path=tmp_path / "half" if epochs == 2 else None, weights_only=False)
+        quiet = dict.fromkeys(
+            ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+        )
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=epochs,
+            plugins=[plugin],
+            default_root_dir=tmp_path,
+            **quiet,
+            **options,
+        )
+        trainer.fit(
+            net, loader(), ckpt_path=tmp_path / "half" if epochs == 2 else None, weights_only=False
+        )
         trainer.save_checkpoint(tmp_path / "half")
     return log.ended(net)
 
@@ -161,7 +190,12 @@ def fabric(make, monkeypatch, tmp_path, fused=None):
     return log.ended(bare)
 
 
-@client("transformers", "accelerate", plain={"optim": "adamw_torch"}, fused={"optim": "adamw_torch_fused"})
+@client(
+    "transformers",
+    "accelerate",
+    plain={"optim": "adamw_torch"},
+    fused={"optim": "adamw_torch_fused"},
+)
 def transformers(make, monkeypatch, tmp_path, optim):
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -238,7 +272,9 @@ def fastai(make, monkeypatch, tmp_path, clip=False, accumulate=False):
     from fastai.callback import fp16
     from fastai.callback.training import GradientAccumulation, GradientClip
 
-    monkeypatch.setattr(fp16, "GradScaler", lambda _, enabled, **constants: scaler_of(make, **constants))
+    monkeypatch.setattr(
+        fp16, "GradScaler", lambda _, enabled, **constants: scaler_of(make, **constants)
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     log, net = Log(), model()
     data = DataLoaders(DataLoader(batches(), bs=16), DataLoader(batches(), bs=16), device="cpu")
@@ -288,7 +324,9 @@ def monai(make, monkeypatch, tmp_path):
     data = [{"image": x, "label": y} for x, y in loader()]
     trainer = SupervisedTrainer("cpu", 2, data, net, optimizer, torch.nn.MSELoss(), amp=True)
     monkeypatch.setattr(torch.cuda.amp, "GradScaler", lambda: scaler_of(make))
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: log.append(trainer.scaler.get_scale()))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED, lambda: log.append(trainer.scaler.get_scale())
+    )
     trainer.run()
     return log.ended(net)
 
@@ -303,18 +341,27 @@ def monai_adversarial(make, monkeypatch, tmp_path):
         torch.nn.init.constant_(net.weight, 0.5)
         torch.nn.init.constant_(net.bias, 0.1)
     data = [{"image": x, "label": x} for x, _ in loader()]
-    generating, judging = (torch.optim.Adam(net.parameters(), lr=0.01) for net in (generator, critic))
+    generating, judging = (
+        torch.optim.Adam(net.parameters(), lr=0.01) for net in (generator, critic)
+    )
     trainer = AdversarialTrainer(
         "cpu", 2, data, generator, generating, lambda fake: 9 * fake.square().mean(), torch.nn.MSELoss(),
         critic, judging, lambda real, fake: 9 * (real - fake).square().mean(), amp=True,
     )  # fmt: skip
     scalers = trainer.state.g_scaler, trainer.state.d_scaler = scaler_of(make), scaler_of(make)
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: log.extend(s.get_scale() for s in scalers))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED, lambda: log.extend(s.get_scale() for s in scalers)
+    )
     trainer.run()
     return log.ended(torch.nn.ModuleList([generator, critic]))
 
 
-@client("torchtnt", "pkg_resources", clip={"clip_grad_norm": 0.5}, accumulating={"gradient_accumulation_steps": 2})
+@client(
+    "torchtnt",
+    "pkg_resources",
+    clip={"clip_grad_norm": 0.5},
+    accumulating={"gradient_accumulation_steps": 2},
+)
 def torchtnt(make, monkeypatch, tmp_path, **options):
     from torchtnt.framework import auto_unit, train
 
@@ -338,7 +385,9 @@ def torchtnt(make, monkeypatch, tmp_path, **options):
     return log.ended(net)
 
 
-@client("timm", norm={"mode": "norm"}, value={"mode": "value"}, agc={"mode": "agc"}, late={"every": 2})
+@client(
+    "timm", norm={"mode": "norm"}, value={"mode": "value"}, agc={"mode": "agc"}, late={"every": 2}
+)
 def timm(make, monkeypatch, tmp_path, mode="norm", every=1):
     root = Path(importlib.util.find_spec("timm").origin).parent
     for name, path in (
@@ -362,7 +411,13 @@ def timm(make, monkeypatch, tmp_path, mode="norm", every=1):
     return log.ended(net)
 
 
-@client("torch", plain={}, fused={"fused": True}, averaged={"averaged": True}, compiled={"compiled": True})
+@client(
+    "torch",
+    plain={},
+    fused={"fused": True},
+    averaged={"averaged": True},
+    compiled={"compiled": True},
+)
 def bare(make, monkeypatch, tmp_path, fused=None, averaged=False, compiled=False):
     log, net, scaler = Log(), model(), scaler_of(make, init_scale=2.0**22)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, fused=fused)
@@ -393,7 +448,9 @@ def test_a_client_gets_the_same_bits(loop, options, monkeypatch, tmp_path):
             logs.append(loop(make, patch, tmp_path / str(i), **options))
     scales = [entry for entry in logs[0] if isinstance(entry, float)]
     changes = {after > before for before, after in itertools.pairwise(scales) if after != before}
-    assert changes == {False, True} or "loss_scale" in options, "a run without overflow and growth shows nothing"
+    assert changes == {False, True} or "loss_scale" in options, (
+        "a run without overflow and growth shows nothing"
+    )
     assert len(logs[0]) == len(logs[1])
     for i, (theirs, ours) in enumerate(zip(*logs, strict=True)):
         same = torch.equal(theirs, ours) if isinstance(theirs, torch.Tensor) else theirs == ours

@@ -43,21 +43,30 @@ BAD = (None, None, None, INF, -INF, NAN)
 LEFT = "gradients from before an update() would be divided by the scale"
 index = st.integers(0, 2)
 kinds = st.lists(
-    st.tuples(st.sampled_from([*KINDS]), st.sampled_from(["float32"] * 3 + [*LAYOUTS])), min_size=1, max_size=3
+    st.tuples(st.sampled_from([*KINDS]), st.sampled_from(["float32"] * 3 + [*LAYOUTS])),
+    min_size=1,
+    max_size=3,
 )
 
 
 def same(a, b):
     """Equal in type, dtype and every bit; NaN equals NaN."""
     if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and a.layout == b.layout and all(map(lockstep.same_bits, parts(a), parts(b)))
+        return (
+            isinstance(b, torch.Tensor)
+            and a.layout == b.layout
+            and all(map(lockstep.same_bits, parts(a), parts(b)))
+        )
     if isinstance(a, list | tuple):
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     return type(a) is type(b) and (isinstance(a, map) or repr(a) == repr(b))
 
 
 def parts(tensor):
-    return [lockstep.to_numpy(t) for t in ((tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,))]
+    return [
+        lockstep.to_numpy(t)
+        for t in ((tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,))
+    ]
 
 
 def state_of(optimizer, param):
@@ -76,13 +85,24 @@ class Side:
         for kind, layout in kinds:
             shapes = [(5, 3)] if kind == "sparse" else [(3,), (37,), ()][: len(LAYOUTS[layout])]
             dtypes = LAYOUTS[layout]
-            params = [torch.nn.Parameter(torch.ones(s, dtype=d)) for s, d in zip(shapes, dtypes, strict=False)]
+            params = [
+                torch.nn.Parameter(torch.ones(s, dtype=d))
+                for s, d in zip(shapes, dtypes, strict=False)
+            ]
             self.params.append(params)
             self.optimizers.append(KINDS[kind](params))
 
     def everything(self):
-        found = [self.scaler.get_scale(), self.scaler._get_growth_tracker(), list(self.scaler.state_dict().items())]
-        found += [self.scaler.get_growth_factor(), self.scaler.get_backoff_factor(), self.scaler.get_growth_interval()]
+        found = [
+            self.scaler.get_scale(),
+            self.scaler._get_growth_tracker(),
+            list(self.scaler.state_dict().items()),
+        ]
+        found += [
+            self.scaler.get_growth_factor(),
+            self.scaler.get_backoff_factor(),
+            self.scaler.get_growth_interval(),
+        ]
         for params, optimizer in zip(self.params, self.optimizers, strict=True):
             found += [[p, p.grad] for p in params]
             found += [state_of(optimizer, p) for p in params]
@@ -139,7 +159,9 @@ class DropIn(RuleBasedStateMachine):
         self.both(act)
 
     @rule(
-        i=index, values=st.lists(st.sampled_from([*VALUES, "none"]), min_size=3, max_size=3), bad=st.sampled_from(BAD)
+        i=index,
+        values=st.lists(st.sampled_from([*VALUES, "none"]), min_size=3, max_size=3),
+        bad=st.sampled_from(BAD),
     )
     def backward(self, i, values, bad):
         def act(side):
@@ -149,8 +171,12 @@ class DropIn(RuleBasedStateMachine):
             for p in params:
                 p.grad = None
             if sparse:
-                rows = torch.nn.functional.embedding(torch.tensor([1, 3, 1]), params[0], sparse=True)
-                side.scaler.scale(rows.sum() * (1.0 if values[0] == "none" else values[0])).backward()
+                rows = torch.nn.functional.embedding(
+                    torch.tensor([1, 3, 1]), params[0], sparse=True
+                )
+                side.scaler.scale(
+                    rows.sum() * (1.0 if values[0] == "none" else values[0])
+                ).backward()
             elif used:
                 side.scaler.scale(sum((p * v).sum().float() for p, v in used)).backward()
             if bad is not None and params[0].grad is not None:
@@ -168,14 +194,21 @@ class DropIn(RuleBasedStateMachine):
         options = {"closure": lambda: 5.0} if closure else {}
 
         if not self._unscaled_nothing(i):
-            self.both(lambda side: side.scaler.step(side.optimizers[i % len(side.optimizers)], **options))
+            self.both(
+                lambda side: side.scaler.step(side.optimizers[i % len(side.optimizers)], **options)
+            )
 
     def _unscaled_nothing(self, i):
         """A fused optimizer unscaled before it had gradients: torch then fails on an int found_inf."""
         optimizer = self.theirs.optimizers[i % len(self.theirs.optimizers)]
         state = self.theirs.scaler._per_optimizer_states.get(id(optimizer))
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        return fused and state is not None and state["stage"].value == 1 and not state["found_inf_per_device"]
+        return (
+            fused
+            and state is not None
+            and state["stage"].value == 1
+            and not state["found_inf_per_device"]
+        )
 
     @rule()
     def update(self):
@@ -184,7 +217,11 @@ class DropIn(RuleBasedStateMachine):
     @rule(data=st.data(), as_tensor=st.booleans())
     def update_by_hand(self, data, as_tensor):
         new = data.draw(self.new_scales)
-        self.both(lambda side: side.scaler.update(torch.tensor(new, dtype=torch.float64) if as_tensor else new))
+        self.both(
+            lambda side: side.scaler.update(
+                torch.tensor(new, dtype=torch.float64) if as_tensor else new
+            )
+        )
 
     @rule(i=index, data=st.data())
     def write_found_inf(self, i, data):
@@ -238,7 +275,9 @@ class DropIn(RuleBasedStateMachine):
 
         self.both(act)
 
-    @rule(copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))]))  # noqa: S301
+    @rule(
+        copier=st.sampled_from([copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])  # noqa: S301
+    )
     def copy(self, copier):
         def act(side):
             side.scaler = copier(side.scaler)
@@ -273,7 +312,9 @@ def test_in_lockstep_with_torch(machine):
 
 @pytest.mark.parametrize("device", [1024.0, "gpu", "", 2.0**16])
 def test_difference_4_a_device_that_is_none_is_refused(device):
-    with pytest.raises(ValueError, match=r"device=.*: expected .*; pass .* the scale as init_scale="):
+    with pytest.raises(
+        ValueError, match=r"device=.*: expected .*; pass .* the scale as init_scale="
+    ):
         GradScaler(device)
     for make in (exact, torch.amp.GradScaler):
         assert make(device).is_enabled()
@@ -370,7 +411,9 @@ def test_difference_2_duplicates_of_a_sparse_gradient_are_checked_added_up():
 def duplicates(*values):
     """A sparse gradient of shape (2, 1) with all values in its first row."""
     rows = torch.zeros(1, len(values), dtype=torch.long)
-    return torch.sparse_coo_tensor(rows, torch.tensor(values).reshape(-1, 1), (2, 1), check_invariants=True)
+    return torch.sparse_coo_tensor(
+        rows, torch.tensor(values).reshape(-1, 1), (2, 1), check_invariants=True
+    )
 
 
 def test_difference_3_a_closure_is_refused_by_position_too():
@@ -425,7 +468,9 @@ def test_numbers_of_other_types_are_taken(make):
 def test_difference_6_a_skipped_fused_step_makes_no_state(make, monkeypatch):
     # torch's fused SGD makes its momentum of memory that held something before.
     empty_like = torch.empty_like
-    monkeypatch.setattr(torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0))
+    monkeypatch.setattr(
+        torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0)
+    )
     scaler = make("cpu", init_scale=4.0)
     (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
     scaler.step(optimizer)
@@ -488,7 +533,9 @@ def test_difference_8_an_update_that_is_refused_changes_nothing():
         scaler.unscale_(optimizer)
         scaler.unscale_(other)
         scaler.set_growth_interval(2.0)
-        assert told(scaler.update)[0] is TypeError  # torch has summed found_inf in place: 2, which no kernel skips
+        assert (
+            told(scaler.update)[0] is TypeError
+        )  # torch has summed found_inf in place: 2, which no kernel skips
         scaler.step(optimizer)
         assert param.item() == moved
 
@@ -503,7 +550,11 @@ def test_difference_9_a_fused_step_that_raises_leaves_nothing_on_the_optimizer()
 
 
 def test_difference_10_gradients_that_come_after_unscale_reach_a_fused_step():
-    for make, expected in ((GradScaler, None), (exact, None), (torch.amp.GradScaler, AttributeError)):
+    for make, expected in (
+        (GradScaler, None),
+        (exact, None),
+        (torch.amp.GradScaler, AttributeError),
+    ):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, 1.0, fused=True)
         param.grad = None
@@ -631,12 +682,24 @@ def test_difference_15_gradients_left_by_an_update(story):
     [
         (1, "both step_a step_b update zero_a zero_b " * 3),
         (1, "only_a both step_a step_b update"),
-        (1, "both step_a update zero_b only_b step_b update " * 2),  # a GAN's: the first pass leaks into b
+        (
+            1,
+            "both step_a update zero_b only_b step_b update " * 2,
+        ),  # a GAN's: the first pass leaks into b
         (1, "both step_a update none_b only_b step_b update " * 2),
         (1, "both step_a zero_b only_b step_b update " * 2),
-        (1, "both unscale_b step_a update none_b " * 2),  # b's step is left out, as after too large a norm
-        (1, "both unscale_b step_a zero_b update only_a step_a step_b update"),  # zeroed gradients are anybody's
-        (1, "only_a step_a only_b step_b update step_a"),  # stepped again with what was stepped before
+        (
+            1,
+            "both unscale_b step_a update none_b " * 2,
+        ),  # b's step is left out, as after too large a norm
+        (
+            1,
+            "both unscale_b step_a zero_b update only_a step_a step_b update",
+        ),  # zeroed gradients are anybody's
+        (
+            1,
+            "only_a step_a only_b step_b update step_a",
+        ),  # stepped again with what was stepped before
         (9, "both step_a update zero_a both step_a step_b update"),  # accumulates over an update
         (9, "both step_a update step_b update"),  # the scale has not changed
         (9, "both step_a update unscale_b step_b update"),
@@ -651,7 +714,10 @@ def test_difference_15_refuses_no_right_loop(interval, story):
 @pytest.mark.parametrize("exact_torch", [False, True])
 def test_difference_16_a_first_scale_in_inference_mode(exact_torch):
     param = torch.nn.Parameter(torch.ones(()))
-    theirs, ours = torch.amp.GradScaler("cpu"), GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch)
+    theirs, ours = (
+        torch.amp.GradScaler("cpu"),
+        GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch),
+    )
     with torch.inference_mode():
         theirs.scale(torch.ones(()))
         ours.scale(torch.ones(()))
@@ -677,7 +743,9 @@ class Noted(torch.autograd.Function):
         return grad
 
 
-@pytest.mark.parametrize("options", [{}, {"depth": 1}, {"exact_torch": True}, {"capturable": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"depth": 1}, {"exact_torch": True}, {"capturable": True}], ids=str
+)
 def test_no_graph_outlives_its_loss(options):
     """Torch warns of a backward pass on another stream than that of the graph in which a parameter was first used."""
     param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)

@@ -215,7 +215,9 @@ def test_float64_is_not_rounded(device, kind, scale):
 
 
 @on_both
-@pytest.mark.parametrize("gradient", [1.0, 49152.0])  # the norm is no float16 number, and is beyond the largest
+@pytest.mark.parametrize(
+    "gradient", [1.0, 49152.0]
+)  # the norm is no float16 number, and is beyond the largest
 def test_a_norm_is_wider_than_float16(device, gradient):
     param = torch.nn.Parameter(torch.zeros(3, device=device, dtype=torch.float16))
     optimizer, scaler = OPTIMIZERS["SGD"]([param]), GradScaler(device, init_scale=2.0**16)

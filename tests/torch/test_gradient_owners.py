@@ -75,7 +75,10 @@ def test_the_loss_is_by_the_tickets_scale():
 
 
 def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
-    scaler, (a, b) = GradScaler("cpu", depth=1), [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    scaler, (a, b) = (
+        GradScaler("cpu", depth=1),
+        [torch.nn.Parameter(torch.ones(1)) for _ in range(2)],
+    )
     optimizer = torch.optim.SGD([a, b])
     first, second = scaler.begin(), scaler.begin()
     scaler.scale(b.sum(), ticket=first).backward()
@@ -84,11 +87,16 @@ def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
 
 
 def test_a_backward_pass_within_another_takes_no_gradients_from_it():
-    scaler, (a, b) = GradScaler("cpu", depth=1), [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
+    scaler, (a, b) = (
+        GradScaler("cpu", depth=1),
+        [torch.nn.Parameter(torch.ones(1)) for _ in range(2)],
+    )
     first, second = scaler.begin(), scaler.begin()
     scaler.scale(a.sum() + b.sum(), ticket=first)  # whose parameters are watched
     inner = a * 2
-    inner.register_hook(torch.enable_grad()(lambda _: scaler.scale(b.sum(), ticket=second).backward()))
+    inner.register_hook(
+        torch.enable_grad()(lambda _: scaler.scale(b.sum(), ticket=second).backward())
+    )
     scaler.scale(inner.sum(), ticket=first).backward()
     with pytest.raises(RuntimeError, match="gradients of ticket 0 would be unscaled by ticket 1"):
         scaler.step(torch.optim.SGD([a]), ticket=second)

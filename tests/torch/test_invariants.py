@@ -26,7 +26,9 @@ def held(optimizer):
     """Every bit of an optimizer's parameters and state."""
     params = [p for group in optimizer.param_groups for p in group["params"]]
     state = [item for p in params for item in sorted(optimizer.state.get(p, {}).items())]
-    return bits(*params), [(name, bits(value) if isinstance(value, torch.Tensor) else value) for name, value in state]
+    return bits(*params), [
+        (name, bits(value) if isinstance(value, torch.Tensor) else value) for name, value in state
+    ]
 
 
 def iteration(scaler, param, optimizer, overflows=False, **update):
@@ -48,7 +50,9 @@ def iteration(scaler, param, optimizer, overflows=False, **update):
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
 def test_01_exact_unscale(depth):
     # A scale that is a new power of two in each iteration: only the ticket's own gives the gradient back.
-    scaler = GradScaler("cpu", init_scale=2.0**14, growth_interval=1, backoff_factor=0.125, depth=depth)
+    scaler = GradScaler(
+        "cpu", init_scale=2.0**14, growth_interval=1, backoff_factor=0.125, depth=depth
+    )
     generator = torch.Generator().manual_seed(0)
     tickets, waiting = [], []
     for i in range(24):
@@ -100,8 +104,19 @@ def test_03_depth_0_equals_torch():
         param, optimizer = an_optimizer(kind=torch.optim.AdamW)
         for overflows in plan:
             log.append(iteration(scaler, param, optimizer, overflows))
-            log += [held(optimizer), bits(param.grad), scaler.state_dict(), scaler._get_growth_tracker()]
-        for refused in ("unscale_ unscale_", "step unscale_", "step step", "update", "unscale_ closure"):
+            log += [
+                held(optimizer),
+                bits(param.grad),
+                scaler.state_dict(),
+                scaler._get_growth_tracker(),
+            ]
+        for refused in (
+            "unscale_ unscale_",
+            "step unscale_",
+            "step step",
+            "update",
+            "unscale_ closure",
+        ):
             for call in refused.split():
                 try:
                     if call == "update":
@@ -119,8 +134,23 @@ def test_03_depth_0_equals_torch():
 
 def test_04_depth_1_equals_roundpipe():
     # the dialect equals what RoundPipe itself did, to the last bit; test_roundpipe runs RoundPipe
-    rule = dialects.get("roundpipe.GradScaler[async]", init=1000.0, growth=3.0, backoff=0.4, interval=3)
-    found_inf = [False, True, True, False, False, False, False, False, False, True, False, False] * 3
+    rule = dialects.get(
+        "roundpipe.GradScaler[async]", init=1000.0, growth=3.0, backoff=0.4, interval=3
+    )
+    found_inf = [
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ] * 3
     scaler = for_roundpipe.GradScaler(1000.0, 3.0, 0.4, 3)
     param, optimizer = an_optimizer()
     scales = [iteration(scaler, param, optimizer, overflows) for overflows in found_inf]
@@ -149,7 +179,9 @@ def test_05_version_lag_monotone(depth):
 def test_06_at_most_depth_plus_1_tickets_outstanding(depth):
     scaler = GradScaler("cpu", depth=depth)
     tickets = [scaler.begin() for _ in range(depth + 1)]
-    with pytest.raises(TimeoutError, match=f"tickets {', '.join(map(str, range(depth + 1)))} await update"):
+    with pytest.raises(
+        TimeoutError, match=f"tickets {', '.join(map(str, range(depth + 1)))} await update"
+    ):
         scaler.begin(timeout=0)
     scaler.update(2.0, ticket=tickets[0])
     assert scaler.begin(timeout=0).index == depth + 1
@@ -248,10 +280,14 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
     dtype=st.sampled_from(DTYPES),
     how=st.sampled_from(["step", "unscale_", "clip", "clip to much"]),
     fused=st.booleans(),
-    share=st.lists(st.sampled_from([0.0, -1.0, 1.0, 0.5, 2.0**-30]) | st.floats(-1, 1), min_size=2, max_size=3),
+    share=st.lists(
+        st.sampled_from([0.0, -1.0, 1.0, 0.5, 2.0**-30]) | st.floats(-1, 1), min_size=2, max_size=3
+    ),
     bad=st.sampled_from([None, None, None, INF, -INF, NAN]),
 )
-@example(scale=0.5, dtype=torch.float16, how="clip to much", fused=False, share=[1.0, 0.0], bad=None)
+@example(
+    scale=0.5, dtype=torch.float16, how="clip to much", fused=False, share=[1.0, 0.0], bad=None
+)
 @example(scale=0.75, dtype=torch.float16, how="unscale_", fused=False, share=[1.0, 1.0], bad=None)
 @example(scale=2.0**-126, dtype=torch.float32, how="step", fused=True, share=[1.0, 1.0], bad=None)
 @example(scale=2.0**-126, dtype=DTYPES[0], how="step", fused=True, share=[2.0**-70, 0.0], bad=None)
@@ -262,7 +298,9 @@ def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
     largest = torch.finfo(dtype).max
     param, optimizer = an_optimizer(*[0.0] * len(share), dtype=dtype, lr=2.0**-10, fused=fused)
     if scale < 2.0**-126:
-        with pytest.raises(ValueError, match="expected within"):  # a scale without a reciprocal is refused outright
+        with pytest.raises(
+            ValueError, match="expected within"
+        ):  # a scale without a reciprocal is refused outright
             GradScaler("cpu", init_scale=scale)
         return
     scaler = GradScaler("cpu", init_scale=scale, allow_fp16=True)
@@ -288,7 +326,9 @@ def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
 
 @pytest.mark.parametrize("bad", [torch.float32, torch.float64])
 def test_11_no_non_finite_step_whichever_dtype_overflows(bad):
-    params = [torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)]
+    params = [
+        torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)
+    ]
     optimizer = torch.optim.SGD(params, lr=1.0, fused=True)
     scaler = GradScaler("cpu", init_scale=0.5)
     scaler.scale(torch.tensor(1.0))
@@ -361,7 +401,9 @@ def test_14_setters_fifo_with_updates(thread):
 # ----------------------------------------------------------------------------------------------- 15 to 19
 
 
-@pytest.mark.parametrize("options", [{}, {"kind": torch.optim.AdamW, "fused": True}], ids=["plain", "fused"])
+@pytest.mark.parametrize(
+    "options", [{}, {"kind": torch.optim.AdamW, "fused": True}], ids=["plain", "fused"]
+)
 def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
     scaler = GradScaler("cpu", depth=1)
     param, optimizer = an_optimizer(**options)
@@ -373,7 +415,9 @@ def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
     param.grad = None
     scaler.scale(param.sum(), ticket=second).backward()
     for use in (scaler.unscale_, scaler.step, partial(scaler.unscale_and_clip_, max_norm=1.0)):
-        with pytest.raises(RuntimeError, match="gradients of ticket 1 would be unscaled by ticket 0"):
+        with pytest.raises(
+            RuntimeError, match="gradients of ticket 1 would be unscaled by ticket 0"
+        ):
             use(optimizer, ticket=first)
 
 
@@ -524,7 +568,9 @@ def test_16_misuse_changes_nothing():
     ]
     before = visible(scaler, param, optimizer)
     for number, call in enumerate(refused):
-        with pytest.raises((RuntimeError, ValueError, TypeError, AssertionError, TimeoutError, KeyError)):
+        with pytest.raises(
+            (RuntimeError, ValueError, TypeError, AssertionError, TimeoutError, KeyError)
+        ):
             call()
         assert visible(scaler, param, optimizer) == before, f"call {number} changed something"
     scaler.step(optimizer, ticket=first)  # and the iterations go on as if nothing had been
@@ -548,7 +594,9 @@ def test_16_misuse_between_iterations_changes_nothing():
 def test_17_exceptions_delivered(thread):
     scaler = GradScaler("cpu", depth=0, launch=thread.launch)
     param, optimizer = an_optimizer()
-    with pytest.raises(TypeError, match="nonsense"):  # an awaited call's exception: to its caller, as it is
+    with pytest.raises(
+        TypeError, match="nonsense"
+    ):  # an awaited call's exception: to its caller, as it is
         _scaled(scaler, param).step(optimizer, nonsense=1)
     release = threading.Event()
     thread.launch(release.wait)
@@ -559,7 +607,9 @@ def test_17_exceptions_delivered(thread):
         scaler.begin(timeout=60)  # waits for a version that nobody makes
     causes = [caught.value, caught.value.__cause__, caught.value.__cause__.__cause__]
     assert [type(cause) for cause in causes] == [ClosedError, RuntimeError, FileNotFoundError]
-    with pytest.raises(RuntimeError, match="work on the optimizer thread failed: FileNotFound") as caught:
+    with pytest.raises(
+        RuntimeError, match="work on the optimizer thread failed: FileNotFound"
+    ) as caught:
         thread.synchronize()
     assert type(caught.value.__cause__) is FileNotFoundError
     thread.synchronize()  # told once
@@ -744,7 +794,12 @@ def test_20_close_is_idempotent_and_wakes_who_waits():
     scaler.close()
     waiting.join(timeout=60)
     assert len(woken) == 1
-    for call in (scaler.scale, scaler.unscale_, scaler.step, lambda _, ticket: scaler.update(ticket=ticket)):
+    for call in (
+        scaler.scale,
+        scaler.unscale_,
+        scaler.step,
+        lambda _, ticket: scaler.update(ticket=ticket),
+    ):
         with pytest.raises(ClosedError):
             call(torch.tensor(1.0) if call == scaler.scale else optimizer, ticket=ticket)
     with pytest.raises(ClosedError):
@@ -895,16 +950,22 @@ def test_22_resume_into_another_depth_keeps_what_it_can():
 @pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 64.0), (0.3, 0.7), (1.1, 3e38)])
 def test_23_scale_within_bounds_reciprocal_finite(low, high, at_min_scale):
     first = 0.5 if high == 0.7 else 16.0
-    scaler = GradScaler("cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, at_min_scale=at_min_scale)
+    scaler = GradScaler(
+        "cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, at_min_scale=at_min_scale
+    )
     param, optimizer = an_optimizer()
-    bottom, top = (torch.tensor(x).item() for x in (low or 2.0**-126, high or torch.finfo(torch.float32).max))
+    bottom, top = (
+        torch.tensor(x).item() for x in (low or 2.0**-126, high or torch.finfo(torch.float32).max)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for overflows in [True] * 20 + [False] * 40 + [True] * 20:
             iteration(scaler, param, optimizer, overflows)
             assert bottom <= scaler.get_scale() <= top
             assert torch.tensor(1.0 / scaler.get_scale(), dtype=torch.float32).isfinite()
-            scaler.load_state_dict(scaler.state_dict())  # what it holds it takes back, at the bounds too
+            scaler.load_state_dict(
+                scaler.state_dict()
+            )  # what it holds it takes back, at the bounds too
     for outside in (bottom / 2, 0.0, -1.0, INF, NAN, 1e39):
         with pytest.raises(ValueError, match="expected a number within"):
             scaler.update(outside)

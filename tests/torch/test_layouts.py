@@ -59,7 +59,9 @@ def test_a_fused_step_takes_any_layout(layout, exact_torch, kind, how):
 
 def guarded(grad):
     """Return a copy, laid out alike, that ends where its file does: to touch what lies behind ends the process."""
-    steps = ((size - 1) * stride for size, stride in zip(grad.shape, grad.stride(), strict=True) if size)
+    steps = (
+        (size - 1) * stride for size, stride in zip(grad.shape, grad.stride(), strict=True) if size
+    )
     last = grad.storage_offset() + sum(steps)
     with tempfile.TemporaryFile() as file:
         file.truncate(2 * mmap.PAGESIZE)
@@ -110,7 +112,9 @@ def test_a_parameter_with_gaps_is_refused_by_name_and_cure():
     scaler = GradScaler("cpu", init_scale=SCALE)
     scaler.scale(torch.ones(()))
     param.grad = torch.ones(4, 6)
-    with pytest.raises(RuntimeError, match=r"strides \(12, 2\).*expected one without gaps.*fused=False"):
+    with pytest.raises(
+        RuntimeError, match=r"strides \(12, 2\).*expected one without gaps.*fused=False"
+    ):
         scaler.step(optimizer)
     assert not param.any()
 
@@ -145,4 +149,6 @@ def test_a_gradient_is_divided_once_or_refused_whatever_memory_its_elements_shar
 
 def addresses(view):
     places = itertools.product(*map(range, view.shape))
-    return [sum(i * stride for i, stride in zip(place, view.stride(), strict=True)) for place in places]
+    return [
+        sum(i * stride for i, stride in zip(place, view.stride(), strict=True)) for place in places
+    ]

@@ -21,9 +21,13 @@ from tests.torch import lockstep
 def drive():
     """Makes a machine with one optimizer per kind, its scale made; every call on it compares everything."""
 
-    def make(*kinds, scale=2.0**16, growth=2.0, backoff=0.5, interval=2000, layout="float32", begins=True):
+    def make(
+        *kinds, scale=2.0**16, growth=2.0, backoff=0.5, interval=2000, layout="float32", begins=True
+    ):
         machine = lockstep.Lockstep()
-        machine.begin((scale, growth, backoff, interval), True, [(kind, layout) for kind in kinds], begins)
+        machine.begin(
+            (scale, growth, backoff, interval), True, [(kind, layout) for kind in kinds], begins
+        )
         return machine
 
     return make
@@ -47,7 +51,9 @@ def parameter(machine, i=0):
     return machine.sides[i].params[0][0].item()
 
 
-@pytest.mark.parametrize(("machine", "least"), [(lockstep.Lockstep, 200), (lockstep.RareEvents, 50)])
+@pytest.mark.parametrize(
+    ("machine", "least"), [(lockstep.Lockstep, 200), (lockstep.RareEvents, 50)]
+)
 def test_torch_and_the_protocol_agree_on_everything(machine, least):
     run_state_machine_as_test(machine, settings=settings(max_examples=examples(ms=28, least=least)))
 
@@ -121,10 +127,14 @@ def test_torch_fused_step_that_raised_leaves_grad_scale_and_the_next_divides_twi
     assert gradient(machine) == 1 / 16
 
 
-def test_torch_fused_sgd_takes_uninitialized_memory_for_momentum_if_its_first_step_is_skipped(monkeypatch):
+def test_torch_fused_sgd_takes_uninitialized_memory_for_momentum_if_its_first_step_is_skipped(
+    monkeypatch,
+):
     # _fused_sgd allocates the buffer with empty_like, the kernel skips, and the next step is not the first
     empty_like = torch.empty_like
-    monkeypatch.setattr(torch, "empty_like", lambda *args, **kwargs: empty_like(*args, **kwargs).fill_(777.0))
+    monkeypatch.setattr(
+        torch, "empty_like", lambda *args, **kwargs: empty_like(*args, **kwargs).fill_(777.0)
+    )
     param = torch.nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.SGD([param], lr=0.5, momentum=0.5, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -133,7 +143,9 @@ def test_torch_fused_sgd_takes_uninitialized_memory_for_momentum_if_its_first_st
         param.grad = torch.full((3,), value)
         scaler.step(optimizer)
         scaler.update()
-    assert param.tolist() == [-0.5 * 0.5 * 777.0] * 3  # every gradient that it was ever stepped with was 0
+    assert (
+        param.tolist() == [-0.5 * 0.5 * 777.0] * 3
+    )  # every gradient that it was ever stepped with was 0
 
 
 # ---------------------------------------------------------------------------------- growth, streak, override

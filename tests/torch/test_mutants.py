@@ -62,7 +62,11 @@ class GrowsOneLate(Base):
 
 class KeepsTheStreakOnOverflow(Base):
     def update(self, new_scale=None):
-        streak = self._growth_tracker.item() if new_scale is None and self._found() and self._overflows() else 0
+        streak = (
+            self._growth_tracker.item()
+            if new_scale is None and self._found() and self._overflows()
+            else 0
+        )
         super().update(new_scale)
         if streak and not self._found():
             self._growth_tracker.fill_(streak)
@@ -99,7 +103,9 @@ class KeepsStagesOnOverride(torch.amp.GradScaler):
 
 class UnscalesByDividing(torch.amp.GradScaler):
     def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
-        found = super()._unscale_grads_(optimizer, torch.ones_like(inv_scale), found_inf, allow_fp16)
+        found = super()._unscale_grads_(
+            optimizer, torch.ones_like(inv_scale), found_inf, allow_fp16
+        )
         for param in optimizer.param_groups[0]["params"]:
             if param.grad is not None and not allow_fp16:
                 param.grad.div_(self._scale)
@@ -130,7 +136,9 @@ class StepsAlthoughItOverflowed(torch.amp.GradScaler):
 class FusedStepsAlthoughItOverflowed(torch.amp.GradScaler):
     def _check_inf_per_device(self, optimizer):
         found = super()._check_inf_per_device(optimizer)
-        hook = optimizer.register_step_pre_hook(lambda opt, *_: opt.__setattr__("found_inf", torch.tensor(0.0)))
+        hook = optimizer.register_step_pre_hook(
+            lambda opt, *_: opt.__setattr__("found_inf", torch.tensor(0.0))
+        )
         optimizer.register_step_post_hook(lambda *_: hook.remove())
         return found
 
@@ -176,4 +184,6 @@ def test_a_planted_bug_is_found(mutant):
 
 
 def test_without_a_bug_nothing_is_found():
-    run_state_machine_as_test(lockstep.Lockstep.of(Faithful), settings=settings(BUDGET, max_examples=20))
+    run_state_machine_as_test(
+        lockstep.Lockstep.of(Faithful), settings=settings(BUDGET, max_examples=20)
+    )

@@ -178,7 +178,9 @@ def test_a_scaler_of_a_closed_thread_can_be_saved():
 
 def model_and_data(dtype):
     torch.manual_seed(1)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(dtype)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).to(
+        dtype
+    )
     inputs = torch.randn(32, 4)
     return model, inputs.to(dtype), inputs.sum(1, keepdim=True).tanh().to(dtype)
 
@@ -270,7 +272,9 @@ def test_microbatches_add_up(thread):
     optimizer = torch.optim.SGD(pipelined.parameters(), lr=0.1)
     before = [p.detach().clone() for p in pipelined.parameters()]
     for part in (slice(0, 16), slice(16, 32)):
-        loss = pipelined.forward_backward((inputs[part],), labels[part], lambda out, y: ((out - y) ** 2).mean() / 2)
+        loss = pipelined.forward_backward(
+            (inputs[part],), labels[part], lambda out, y: ((out - y) ** 2).mean() / 2
+        )
         assert not loss.requires_grad  # its graph is let go
     pipelined.step(optimizer.step, is_async=False)
     model, inputs, labels = model_and_data(torch.float32)

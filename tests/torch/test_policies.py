@@ -11,7 +11,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, LogMax, Observation, Policy, Probe, Ratio
+from ampsim.core.policies import (
+    Deduplicated,
+    FloorSchedule,
+    Headroom,
+    LogMax,
+    Observation,
+    Policy,
+    Probe,
+    Ratio,
+)
 from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
 
@@ -22,12 +31,16 @@ MAKERS: list[Any] = [
     lambda k: Deduplicated(init_scale=2.0**10, growth_interval=2, delay=k),
     lambda k: Probe(init_scale=2.0**10, growth_interval=2, delay=k),
     lambda k: Ratio(init_scale=2.0**10, growth_interval=2, delay=k, top=2.0**12, threshold=0.6),
-    lambda k: FloorSchedule(init_scale=2.0**10, growth_interval=2, delay=k, milestones=((4, 2.0**9),)),
+    lambda k: FloorSchedule(
+        init_scale=2.0**10, growth_interval=2, delay=k, milestones=((4, 2.0**9),)
+    ),
     lambda k: Headroom(init_scale=2.0**10, interval=2, delay=k),
     lambda k: LogMax(init_scale=2.0**10, delay=k, beta1=0.5, beta2=0.5),
 ]
 # The true gradients of a step: both elements' magnitudes; inf is an overflow whatever the scale.
-grads = st.sampled_from([(1.0, 1.0), (0.5, 3.0), (-7.0, 0.0), (0.0, 0.0), (1.0, math.inf), (math.nan, 2.0)])
+grads = st.sampled_from(
+    [(1.0, 1.0), (0.5, 3.0), (-7.0, 0.0), (0.0, 0.0), (1.0, math.inf), (math.nan, 2.0)]
+)
 histories = st.lists(grads, min_size=1, max_size=14)
 
 
@@ -92,8 +105,12 @@ def test_the_scales_are_the_policys_replay(make: Any, k: int, kind: str, history
 
 
 @few
-@given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), histories, st.integers(0, 14), st.booleans())
-def test_a_saved_run_goes_on_as_if_nothing_had_been(make: Any, k: int, history: Any, cut: int, pickled: bool) -> None:
+@given(
+    st.sampled_from(MAKERS), st.sampled_from(DEPTHS), histories, st.integers(0, 14), st.booleans()
+)
+def test_a_saved_run_goes_on_as_if_nothing_had_been(
+    make: Any, k: int, history: Any, cut: int, pickled: bool
+) -> None:
     policy = make(k)
     unbroken, broken = Loop(policy), Loop(policy)
     for loop in (unbroken, broken):

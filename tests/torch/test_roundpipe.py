@@ -11,7 +11,9 @@ import pytest
 
 from tests.torch.helpers import run_script
 
-pytestmark = pytest.mark.peer("roundpipe")  # pip install --no-deps roundpipe==0.1.1 typing_extensions
+pytestmark = pytest.mark.peer(
+    "roundpipe"
+)  # pip install --no-deps roundpipe==0.1.1 typing_extensions
 
 LOAD = """
 import importlib.machinery, importlib.util, inspect, json, random, sys, threading, types

@@ -54,7 +54,12 @@ def make(c, outcome, watch=True, **options):
         c.watch(iterations.Iterations, "_requested", "register")
         c.watch(records.StepRecords, "_records")
         c.watch(records.Record, "stage", "is_held")
-    options = {"init_scale": RULE.init_scale, "growth_interval": 1, "depth": outcome.depth, **options}
+    options = {
+        "init_scale": RULE.init_scale,
+        "growth_interval": 1,
+        "depth": outcome.depth,
+        **options,
+    }
     return type("GradScaler", (GradScaler,), {"_sync": c.sync})("cpu", **options)
 
 
@@ -133,7 +138,9 @@ def every_schedule_ends_in(expected, program, preemptions=1):
 
 def explore(name, depth, plan=PLAN, preemptions=1, is_async=None, watch=True):
     outcome = Outcome(depth, plan, is_async)
-    seen = conductor.explore(PROGRAMS[name](outcome, watch), preemptions=preemptions, check=outcome.check)
+    seen = conductor.explore(
+        PROGRAMS[name](outcome, watch), preemptions=preemptions, check=outcome.check
+    )
     assert seen.exhausted
     return seen
 
@@ -141,7 +148,9 @@ def explore(name, depth, plan=PLAN, preemptions=1, is_async=None, watch=True):
 # ------------------------------------------------------------------------------------------------- confluence
 
 
-@pytest.mark.parametrize("watch", [True, False])  # fewer iterations where there are more switch points
+@pytest.mark.parametrize(
+    "watch", [True, False]
+)  # fewer iterations where there are more switch points
 @pytest.mark.parametrize("depth", [0, 1])
 def test_every_schedule_of_the_drop_in_loop(depth, watch):
     explore("drop in", depth, PLAN[: 2 if watch else 3], watch=watch)

@@ -34,7 +34,9 @@ def data():
 
 def my_model(dtype=torch.float32):
     torch.manual_seed(5)
-    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1)).to(dtype)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1)).to(
+        dtype
+    )
 
 
 loss_fn = torch.nn.functional.mse_loss
@@ -174,7 +176,9 @@ def test_roundpipes_loop_runs_as_printed(manual_unscaling, init_scale):
 
 def test_the_documented_loss_is_wrong_where_the_scale_changes_and_loss_value_is_right():
     # "real_loss = loss.item() / scaler.get_scale()" after update() divides by the next iteration's scale
-    true, reported, scales = roundpipe_loop(RoundPipeGradScaler, data(), growth_interval=3)  # fp16: overflows by itself
+    true, reported, scales = roundpipe_loop(
+        RoundPipeGradScaler, data(), growth_interval=3
+    )  # fp16: overflows by itself
     assert [value for _, value in reported] == true
     changes = [i for i, (a, b) in enumerate(pairwise(scales)) if a != b]
     assert {b / a for a, b in pairwise(scales)} == {0.5, 1.0, 2.0}

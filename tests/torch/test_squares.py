@@ -21,7 +21,11 @@ def exact(grads):
 
 
 @settings(max_examples=examples(ms=8))
-@given(sizes=st.lists(st.sampled_from(SIZES), max_size=6), double=st.booleans(), seed=st.integers(0, 99))
+@given(
+    sizes=st.lists(st.sampled_from(SIZES), max_size=6),
+    double=st.booleans(),
+    seed=st.integers(0, 99),
+)
 @example(sizes=[(1,)] * 200, double=False, seed=0)  # more than one buffer
 def test_it_is_the_sum_of_squares(sizes, double, seed):
     torch.manual_seed(seed)
@@ -43,7 +47,10 @@ def test_it_is_the_sum_of_squares(sizes, double, seed):
 def test_one_bad_element_skips_the_step(size, place, bad, scale, call, fused):
     # A large gradient is summed in parts: wherever the element lies.
     param, small = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(5))
-    optimizer, scaler = torch.optim.SGD([small, param], lr=1.0, fused=fused), GradScaler("cpu", init_scale=scale)
+    optimizer, scaler = (
+        torch.optim.SGD([small, param], lr=1.0, fused=fused),
+        GradScaler("cpu", init_scale=scale),
+    )
     scaler.scale(torch.ones(()))
     param.grad, small.grad = torch.ones(size), torch.ones(5)
     param.grad[int(place * size)] = bad

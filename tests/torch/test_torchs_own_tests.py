@@ -24,25 +24,48 @@ pytest.main(sys.argv[2:])
 
 def run(file: Path, whose: str, names: str, tmp_path: Path) -> tuple[dict[str | None, bool], str]:
     """Run a file of torch's tests on the CPU; return whether each that was not skipped failed, and what was printed."""
-    options = ["-q", "-W", "ignore", "-p", "no:cacheprovider", "--noconftest", f"--rootdir={file.parent}", "-k", names]
+    options = [
+        "-q",
+        "-W",
+        "ignore",
+        "-p",
+        "no:cacheprovider",
+        "--noconftest",
+        f"--rootdir={file.parent}",
+        "-k",
+        names,
+    ]
     report = tmp_path / "report.xml"
     command = [sys.executable, "-c", RUN, whose, str(file), f"--junitxml={report}", *options]
-    environment = os.environ | {"PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu", "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)  # noqa: S603
+    environment = os.environ | {
+        "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cpu",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    done = subprocess.run(  # noqa: S603
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+    )
     cases = ET.parse(report).getroot().iter("testcase") if report.exists() else []  # noqa: S314
-    failed = {case.get("name"): case.find("failure") is not None for case in cases if case.find("skipped") is None}
+    failed = {
+        case.get("name"): case.find("failure") is not None
+        for case in cases
+        if case.find("skipped") is None
+    }
     return failed, done.stdout + done.stderr
 
 
 def deep(test: Any) -> Any:
     """Mark a test that needs torch's own."""
-    test = pytest.mark.peer("expecttest", how="pip install -c constraints.txt 'ampsim[clients]'")(test)
+    test = pytest.mark.peer("expecttest", how="pip install -c constraints.txt 'ampsim[clients]'")(
+        test
+    )
     where = "git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test"
     return pytest.mark.deep(pytest.mark.skipif(not FOLDER, reason=where)(test))
 
 
 @deep
-@pytest.mark.parametrize(("whose", "failing"), [("torch's", set()), ("ours", {"test_grad_scaler_pass_itself_cpu"})])
+@pytest.mark.parametrize(
+    ("whose", "failing"), [("torch's", set()), ("ours", {"test_grad_scaler_pass_itself_cpu"})]
+)
 def test_torchs_own_tests_pass_but_for_difference_11(whose, failing, tmp_path):
     names = "grad_scal or gradscaler or params_invalidated"
     failed, said = run(Path(FOLDER) / "test_torch.py", whose, names, tmp_path)

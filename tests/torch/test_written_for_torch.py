@@ -270,7 +270,11 @@ def test_torchs_own_scaler_of_shards(agree):
 def test_backing_off_at_the_second_overflow_only(agree):
     # As scalers with hysteresis do: the first one is skipped, and the count starts again.
     def update(self):
-        found = sum(flag for s in self._per_optimizer_states.values() for flag in s["found_inf_per_device"].values())
+        found = sum(
+            flag
+            for s in self._per_optimizer_states.values()
+            for flag in s["found_inf_per_device"].values()
+        )
         self.patience = getattr(self, "patience", 2) - 1 if found else 2
         if found and self.patience:
             self._growth_tracker.fill_(0)
@@ -377,7 +381,10 @@ def test_float16_is_taken_by_an_override(same):
             def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
                 return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
 
-        scaler, (param, optimizer) = TakesHalf("cpu", init_scale=8.0), an_optimizer(dtype=torch.float16)
+        scaler, (param, optimizer) = (
+            TakesHalf("cpu", init_scale=8.0),
+            an_optimizer(dtype=torch.float16),
+        )
         scaler.scale((param * 3).sum()).backward()
         if base is not Theirs:
             with pytest.raises(RuntimeError, match="_unscale_grads_"):  # which this would not call
@@ -421,7 +428,9 @@ WRITES = {
     "filled": lambda s: s._scale.fill_(4.0),
     "put": lambda s: setattr(s, "_scale", torch.tensor(4.0)),
     "parked": lambda s: setattr(s, "_scale", s._scale.to("cpu")),
-    "begun again": lambda s: [setattr(s, name, None) for name in ("_scale", "_growth_tracker")] and None,
+    "begun again": lambda s: (
+        [setattr(s, name, None) for name in ("_scale", "_growth_tracker")] and None
+    ),
     "the count zeroed": lambda s: s._growth_tracker.zero_(),
     "the count filled": lambda s: s._growth_tracker.fill_(1),
     "the count put": lambda s: setattr(s, "_growth_tracker", s._growth_tracker + 1),
@@ -442,7 +451,11 @@ def test_scale_or_count_is_written_between_iterations(agree, write):
 def test_numbers_are_written_before_the_first_scale(same):
     def program(base):
         run = Run(base)
-        run.scaler._init_scale, run.scaler._init_growth_tracker, run.scaler._growth_interval = 4.0, 6, 8
+        run.scaler._init_scale, run.scaler._init_growth_tracker, run.scaler._growth_interval = (
+            4.0,
+            6,
+            8,
+        )
         for i in range(2):
             plain(run, i)
             run.scaler.update()
@@ -496,7 +509,10 @@ def test_numbers_are_saved_as_plain_tensors(agree):
     agree(iteration)
 
 
-@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))])  # noqa: S301
+@pytest.mark.parametrize(
+    "copier",
+    [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))],  # noqa: S301
+)
 def test_a_copy_carries_attributes_and_numbers(agree, copier):
     def iteration(run, i):
         run.scaler.overflows = i
@@ -659,7 +675,9 @@ def test_a_scaler_is_switched_off_for_a_while(same):
     same(program)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
+)
 def test_a_compiled_step_splits_as_with_torchs():
     # The compiler is kept out of the scaler: what it tried there would split the step once more.
     seen = []

@@ -56,7 +56,9 @@ def test_gradients_of_a_closure_are_read(path, optimizer, keyword):
                 return loss
 
             calls.clear()
-            assert (optimizer.step(closure=closure) if keyword else optimizer.step(closure)).item() >= 0
+            assert (
+                optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+            ).item() >= 0
             first = calls[0]
     assert [record["step"] for record in records(path)] == [0, 1]
     assert list(records(path))[-1]["norm"] == pytest.approx(first)
@@ -94,11 +96,15 @@ def test_steps_on_a_thread_are_recorded(path, depth):
     flags = [False, False, True, False, True, True, False, False]
     master, optimizer = one()
     with closing(ampsim.torch.OptimizerThread()) as thread:
-        scaler = ampsim.torch.GradScaler("cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch)
+        scaler = ampsim.torch.GradScaler(
+            "cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch
+        )
         with watch({"w": master}, optimizer, scaler, to=path, every=0) as run:
             for number, bad in enumerate(flags):
                 weight, ticket = torch.ones(1, requires_grad=True), scaler.begin()
-                (scaler.scale(weight, ticket) * (math.inf if bad else number + 1.0)).sum().backward()
+                (
+                    scaler.scale(weight, ticket) * (math.inf if bad else number + 1.0)
+                ).sum().backward()
 
                 def step(grad=weight.grad, ticket=ticket):
                     master.grad = grad
@@ -108,10 +114,18 @@ def test_steps_on_a_thread_are_recorded(path, depth):
                 thread.launch(step)
                 scaler.update(ticket=ticket)
     found = list(records(path))
-    assert [record["step"] for record in found] == [record["number"] for record in found] == list(range(len(flags)))
+    assert (
+        [record["step"] for record in found]
+        == [record["number"] for record in found]
+        == list(range(len(flags)))
+    )
     assert [record["skipped"] for record in found] == flags
-    assert [record["scale"] for record in found] == trajectory(Rule(8.0, growth_interval=2), depth, flags)[: len(flags)]
-    assert [record["norm"] for record in found] == [math.inf if bad else i + 1.0 for i, bad in enumerate(flags)]
+    assert [record["scale"] for record in found] == trajectory(
+        Rule(8.0, growth_interval=2), depth, flags
+    )[: len(flags)]
+    assert [record["norm"] for record in found] == [
+        math.inf if bad else i + 1.0 for i, bad in enumerate(flags)
+    ]
 
 
 def test_close_raises_the_threads_error(path):
@@ -146,7 +160,9 @@ def test_a_compiled_loop_is_recorded(path):
 
         for _ in range(3):
             step(torch.ones(1, 2))
-    assert [(each["scale"], each["norm"]) for each in records(path)] == [(8.0, pytest.approx(math.sqrt(3)))] * 3
+    assert [(each["scale"], each["norm"]) for each in records(path)] == [
+        (8.0, pytest.approx(math.sqrt(3)))
+    ] * 3
 
 
 def test_a_scale_left_to_the_step_is_divided_out(path):
@@ -190,7 +206,9 @@ def test_a_replaced_scaler_warns_once(path, kind):
     with watch({"w": param}, optimizer, scaler := kind("cpu"), to=path):
         iterate(scaler, optimizer, param)
         scaler = kind("cpu")
-        with pytest.warns(RuntimeWarning, match="a step of SGD is not recorded: .* if it was replaced"):
+        with pytest.warns(
+            RuntimeWarning, match="a step of SGD is not recorded: .* if it was replaced"
+        ):
             iterate(scaler, optimizer, param)
         iterate(scaler, optimizer, param)
     assert len(list(records(path))) == 1
@@ -207,11 +225,17 @@ def test_set_and_loaded_scales_are_seen(path, kind):
         iterate(scaler, optimizer, param)
         scaler.load_state_dict(kind("cpu", init_scale=4.0).state_dict())
         iterate(scaler, optimizer, param)
-    assert [(record["scale"], record.get("loss")) for record in records(path)] == [(8.0, None), (2.0, 2.0), (4.0, None)]
+    assert [(record["scale"], record.get("loss")) for record in records(path)] == [
+        (8.0, None),
+        (2.0, 2.0),
+        (4.0, None),
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+)
 def test_every_dtype_has_a_norm(path, kind, dtype):
     param, optimizer = one(1.0, dtype=dtype)
     scaler = kind("cpu", init_scale=8.0, enabled=dtype == torch.float32)
@@ -334,7 +358,9 @@ def test_a_killed_run_keeps_every_step(path):
 
 @pytest.fixture
 def group(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 
@@ -348,7 +374,9 @@ def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
     from torch.distributed.tensor import Replicate, distribute_module
 
     model = nn.Linear(2, 1)
-    scaler = {"torch": KINDS[0], "ours": KINDS[1], "sharded": ShardedGradScaler}[kind]("cpu", init_scale=8.0)
+    scaler = {"torch": KINDS[0], "ours": KINDS[1], "sharded": ShardedGradScaler}[kind](
+        "cpu", init_scale=8.0
+    )
     if wrap == "ddp":
         model, x = nn.parallel.DistributedDataParallel(model), torch.ones(1, 2)
     else:
@@ -362,7 +390,11 @@ def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
         scaler.step(optimizer)
         scaler.update()
     [record] = records(path)
-    assert (record["scale"], record["skipped"], record["norm"]) == (8.0, False, pytest.approx(math.sqrt(3)))
+    assert (record["scale"], record["skipped"], record["norm"]) == (
+        8.0,
+        False,
+        pytest.approx(math.sqrt(3)),
+    )
     assert len(record["by_parameter"]) == 2
 
 
@@ -381,7 +413,9 @@ def test_gradients_unscaled_before_watching_are_left(path):
 
 def test_scale_zero_has_no_norm(path):
     param, optimizer = one()
-    with watch({"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path):
+    with watch(
+        {"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path
+    ):
         iterate(scaler, optimizer, param)
     [record] = records(path)
     assert (record["scale"], record["skipped"], record["bad"]) == (0.0, False, {"w": "has nan"})

@@ -25,7 +25,10 @@ def run(name):
     "name",
     [
         "torch",
-        *(pytest.param(name, marks=pytest.mark.peer(name.lower(), how=HOW)) for name in ("accelerate", "Lightning")),
+        *(
+            pytest.param(name, marks=pytest.mark.peer(name.lower(), how=HOW))
+            for name in ("accelerate", "Lightning")
+        ),
     ],
 )
 def test_the_example_records_what_it_says(name):
@@ -66,7 +69,9 @@ def test_tensorboard_has_every_step():
         "skipped": [0.0, 1.0, 0.0],
         "log2_scale": [10, 10, 9],
     }.items():
-        assert [(each.step, each.value) for each in events.Scalars(f"ampsim/{name}")] == [*enumerate(values)]
+        assert [(each.step, each.value) for each in events.Scalars(f"ampsim/{name}")] == [
+            *enumerate(values)
+        ]
     [text] = events.Tensors("ampsim/bad/text_summary")
     assert (text.step, text.tensor_proto.string_val[0][:11]) == (1, b"weight has ")
     [histogram] = events.Histograms("ampsim/exponents/weight")

@@ -17,7 +17,11 @@ class Copies(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func is torch.ops.aten._to_copy.default and args[0].is_cuda and str(kwargs.get("device")) == "cpu":
+        if (
+            func is torch.ops.aten._to_copy.default
+            and args[0].is_cuda
+            and str(kwargs.get("device")) == "cpu"
+        ):
             assert kwargs.get("non_blocking"), "a copy to the host that waits"
             self.sent += 1
         return func(*args, **kwargs)

@@ -29,8 +29,12 @@ OPTIMIZERS = {
 SCALERS = {
     "torch": lambda: torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2),
     "ours": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2),
-    "depth 1": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2, depth=1),
-    "depth 3": lambda: ampsim.torch.GradScaler("cpu", init_scale=2.0**10, growth_interval=2, depth=3),
+    "depth 1": lambda: ampsim.torch.GradScaler(
+        "cpu", init_scale=2.0**10, growth_interval=2, depth=1
+    ),
+    "depth 3": lambda: ampsim.torch.GradScaler(
+        "cpu", init_scale=2.0**10, growth_interval=2, depth=3
+    ),
     "off": lambda: torch.amp.GradScaler("cpu", enabled=False),
     "none": lambda: None,
 }
@@ -151,14 +155,22 @@ def test_skips_are_told_per_optimizer(tmp_path, watched):
 def test_every_and_names_choose_samples(tmp_path):
     train("sgd", "torch", [0.0] * 5, False, 1, to=tmp_path / "run.jsonl", every=2, names="2.*")
     sampled = [record.get("by_parameter", {}).keys() for record in records(tmp_path / "run.jsonl")]
-    assert sampled == [{"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}, set(), {"2.weight", "2.bias"}]
+    assert sampled == [
+        {"2.weight", "2.bias"},
+        set(),
+        {"2.weight", "2.bias"},
+        set(),
+        {"2.weight", "2.bias"},
+    ]
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
 @pytest.mark.parametrize(("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)])
 def test_a_standstill_is_told(tmp_path, kind, moves, told):
     steps = [0.0 if moves else math.inf for moves in moves]
-    with pytest.warns(RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"):
+    with pytest.warns(
+        RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"
+    ):
         train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", still=3)
     alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "alarm" in record]
     assert alarms == [told]
@@ -254,7 +266,12 @@ def test_restarts_continue_the_steps(tmp_path):
     start(path, [])
     with pytest.warns(RuntimeWarning, match="step 3: no parameter has moved in 2 steps"):
         start([new, path], [0.0, 0.0], still=2)
-    assert [(record["step"], record["norm"]) for record in records(path)] == [(0, 1), (1, 2), (2, 0), (3, 0)]
+    assert [(record["step"], record["norm"]) for record in records(path)] == [
+        (0, 1),
+        (1, 2),
+        (2, 0),
+        (3, 0),
+    ]
     assert [record["step"] for record in records(new)] == [2, 3]
 
 
@@ -268,7 +285,9 @@ def test_runs_return_to_checkpoints(tmp_path):
 
 def test_logged_values_are_copied(tmp_path):
     param = nn.Parameter(torch.ones(1))
-    with watch({"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl") as run:
+    with watch(
+        {"w": param}, optimizer := torch.optim.SGD([param], 0.1), to=tmp_path / "run.jsonl"
+    ) as run:
         loss = torch.tensor(3.0)
         run.log(loss=loss)
         loss.zero_()
@@ -282,7 +301,8 @@ def test_a_busy_file_gets_another_name(tmp_path):
         model = nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         with pytest.warns(
-            RuntimeWarning, match=r"run\.jsonl is being written by .*: expected .*run\.3\.jsonl.*first_step="
+            RuntimeWarning,
+            match=r"run\.jsonl is being written by .*: expected .*run\.3\.jsonl.*first_step=",
         ):
             run = watch(model, optimizer, to=path)
         with run:
@@ -295,7 +315,10 @@ def test_a_busy_file_gets_another_name(tmp_path):
 def test_a_value_belongs_to_its_step(tmp_path, late):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), 0.1),
+        torch.amp.GradScaler("cpu", init_scale=8.0),
+    )
     losses = []
     with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
         for number in range(6):
@@ -331,7 +354,10 @@ def test_a_flush_writes_what_waits(tmp_path):
 
 def test_evaluations_log_to_the_last_step(tmp_path):
     model = nn.Linear(2, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), 0.1),
+        torch.amp.GradScaler("cpu", init_scale=8.0),
+    )
     with watch(model, optimizer, scaler, to=tmp_path / "run.jsonl") as run:
         for number in range(3):
             scaler.scale(model.train()(torch.ones(1, 2)).sum()).backward()
@@ -347,7 +373,9 @@ def test_one_moving_parameter_is_no_standstill(tmp_path, moving):
     params = [nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
     params.append(nn.Parameter(torch.ones(1)))
     optimizer = torch.optim.SGD(params, 1.0)
-    with watch({f"{n}": p for n, p in enumerate(params)}, optimizer, to=tmp_path / "run.jsonl", still=2):
+    with watch(
+        {f"{n}": p for n, p in enumerate(params)}, optimizer, to=tmp_path / "run.jsonl", still=2
+    ):
         for _ in range(4):
             for number, param in enumerate(params):
                 param.grad = torch.full_like(param, float(number == moving))

@@ -105,7 +105,10 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
     highest = int(np.array(np.inf, values.dtype).view(integers))
     stride = max(_CHUNK, size)
     for start in range(0, len(values), stride):
-        chunk, out = values[start : start + stride], minima[start // size : (start + stride) // size]
+        chunk, out = (
+            values[start : start + stride],
+            minima[start // size : (start + stride) // size],
+        )
         least, most = engine.fastest().block_minima(chunk.view(integers), size, out.view(integers))
         if least < 0 or most > highest:
             for step in np.flatnonzero(~(chunk >= 0))[:1]:
@@ -163,11 +166,15 @@ def _floats(ceilings: npt.ArrayLike) -> Floats:
     if not isinstance(ceilings, np.ndarray) and values.dtype.kind in "iu":
         values = values.astype(np.float64)  # a list of whole numbers
     if values.ndim != 1:
-        raise ValueError(f"ceilings of shape {values.shape}: expected one number per step; pass ceilings.ravel()")
+        raise ValueError(
+            f"ceilings of shape {values.shape}: expected one number per step; pass ceilings.ravel()"
+        )
     if not len(values):
         raise ValueError("ceilings of 0 steps: expected at least one; there is nothing to replay")
     if values.dtype not in (np.float32, np.float64):  # native byte order
-        raise TypeError(f"ceilings of {values.dtype}: expected float32 or float64; pass ceilings.astype('float64')")
+        raise TypeError(
+            f"ceilings of {values.dtype}: expected float32 or float64; pass ceilings.astype('float64')"
+        )
     return np.ascontiguousarray(values)
 
 
@@ -178,7 +185,9 @@ def _give_back(values: Floats) -> None:
     if values.nbytes <= _KEPT:
         return
     while isinstance(base, np.ndarray):
-        shared |= isinstance(base, np.memmap) and base.mode != "c"  # changes to a copy are in memory only
+        shared |= (
+            isinstance(base, np.memmap) and base.mode != "c"
+        )  # changes to a copy are in memory only
         base = base.base
     if shared and isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)
@@ -215,14 +224,20 @@ def run_events(rule: Rule, index: CeilingIndex, state: State, loop: Engine) -> C
         room, log = np.empty(_ROOM, np.int64), np.empty(_ROOM + len(waiting), CHANGE)
         log[: len(waiting)] = waiting
         carry = carry._replace(skips=0, logged=len(waiting), applied=0)
-        carry = loop.run(index.ceilings, index.minima, bits, c, carry, room, log["step"], log["scale"])
+        carry = loop.run(
+            index.ceilings, index.minima, bits, c, carry, room, log["step"], log["scale"]
+        )
         skipped.append(room[: carry.skips])
         changes.append(log[: carry.applied])
         waiting = log[carry.applied : carry.logged]
         _give_back(index.ceilings)
     pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
-    after = State(float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory)
-    return CeilingReplay(len(index), state.scale, np.concatenate(skipped), np.concatenate(changes), after)
+    after = State(
+        float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory
+    )
+    return CeilingReplay(
+        len(index), state.scale, np.concatenate(skipped), np.concatenate(changes), after
+    )
 
 
 def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
@@ -232,7 +247,9 @@ def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
     return np.array([(step, new) for step, (old, new) in pairs if engine.differ(old, new)], CHANGE)
 
 
-def _pending(carry: engine.Carry, waiting: npt.NDArray[np.void], many: int, delay: int) -> tuple[float, ...]:
+def _pending(
+    carry: engine.Carry, waiting: npt.NDArray[np.void], many: int, delay: int
+) -> tuple[float, ...]:
     """Return the last `many` scales computed, the inverse of `_waiting`."""
     if not many:
         return ()
@@ -251,10 +268,16 @@ def _fold(rule: Machine[S], index: CeilingIndex, state: S, top: float) -> Ceilin
             skipped.append(step)
         try:
             amax = top / ceiling if ceiling else math.inf
-            state = update(rule, state, found_inf if kind is Rule else Observation(found_inf, amax, float(found_inf)))
+            state = update(
+                rule,
+                state,
+                found_inf if kind is Rule else Observation(found_inf, amax, float(found_inf)),
+            )
         except Exception as error:
             error.add_note(f"raised by update {step} of {len(index)} (counted from 0)")
             raise
         if engine.differ(before, state.scale):
             changes.append((step, state.scale))
-    return CeilingReplay(len(index), first, np.array(skipped, np.int64), np.array(changes, CHANGE), state)
+    return CeilingReplay(
+        len(index), first, np.array(skipped, np.int64), np.array(changes, CHANGE), state
+    )

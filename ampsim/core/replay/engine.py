@@ -83,7 +83,14 @@ def constants(rule: Rule) -> Constants:
 
 
 def run(
-    ceilings: Array, minima: Array, bits: int, c: Constants, carry: Carry, skipped: Array, steps: Array, scales: Array
+    ceilings: Array,
+    minima: Array,
+    bits: int,
+    c: Constants,
+    carry: Carry,
+    skipped: Array,
+    steps: Array,
+    scales: Array,
 ) -> Carry:
     """Run to the end of the trace, or until `skipped` or the log of scales is full.
 
@@ -151,7 +158,9 @@ def _held(x: float, c: Constants) -> float:
     return 0.0 if held < c.least else held
 
 
-def _next_below(ceilings: Array, minima: Array, bits: int, scale: float, start: int, stop: int) -> int:
+def _next_below(
+    ceilings: Array, minima: Array, bits: int, scale: float, start: int, stop: int
+) -> int:
     """Return the first step of [start, stop) whose ceiling is below the scale, or `stop`; a block has 2**bits steps."""
     block, last = start >> bits, ((stop - 1) >> bits) + 1
     while True:
@@ -216,7 +225,17 @@ class Engine(NamedTuple):
 
 
 PYTHON = Engine(np.errstate(over="ignore", under="ignore", invalid="ignore")(run), block_minima)
-_LOOP = ("run", "differ", "_until_growth", "_back_off", "_grow", "_held", "_next_below", "_first_below", "block_minima")
+_LOOP = (
+    "run",
+    "differ",
+    "_until_growth",
+    "_back_off",
+    "_grow",
+    "_held",
+    "_next_below",
+    "_first_below",
+    "block_minima",
+)
 
 
 @cache

@@ -10,7 +10,9 @@ import numpy.typing as npt
 from ampsim.core.machine import Machine, S
 from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, replay_ceilings
 
-ROW = np.dtype([("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", float), ("scale", float)])
+ROW = np.dtype(
+    [("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", float), ("scale", float)]
+)
 
 
 def sweep(

@@ -25,7 +25,11 @@ def bits(rule: Rule) -> tuple[float, float]:
 def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
     """Return W, the clean steps of a history, from its first update on, that were counted and never became a growth."""
     # W = sum over runs of clean steps of (length mod G); the last run's remainder is not lost yet, but counts
-    runs = (sum(1 for _ in run) for found, run in groupby(map(bool, flags("found_inf", found_inf))) if not found)
+    runs = (
+        sum(1 for _ in run)
+        for found, run in groupby(map(bool, flags("found_inf", found_inf)))
+        if not found
+    )
     return sum(run % growth_interval for run in runs)
 
 
@@ -40,7 +44,9 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
     a, b = bits(rule)
     # (T1.1) s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
     rho = a / b
-    return (rho * (updates - wasted) + rule.growth_interval * descent / b) / (rule.growth_interval + rho)
+    return (rho * (updates - wasted) + rule.growth_interval * descent / b) / (
+        rule.growth_interval + rho
+    )
 
 
 # ------------------------------------------------------------------------------------- T2, T7: a constant ceiling
@@ -104,7 +110,9 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
     m = min(steps, math.ceil(height / b))
     g = math.ceil(m * b / a)
     if steps > m + rule.growth_interval:
-        raise ValueError(f"steps={steps}: expected at most {m + rule.growth_interval}, before the scale grows again")
+        raise ValueError(
+            f"steps={steps}: expected at most {m + rule.growth_interval}, before the scale grows again"
+        )
     # (T4.1) m + g G steps;  b m (m - 1) / 2 + G sum over j < g of (m b - j a) bit-steps;  a = b = 1: m + m G
     deficit = b * m * (m - 1) / 2 + rule.growth_interval * (g * m * b - a * g * (g - 1) / 2)
     return Recovery(m, m + g * rule.growth_interval, deficit)
@@ -137,7 +145,9 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
     T1 holds for "cumulative", so staleness cannot raise its skip rate: the price is headroom.
     """
     if not 0 <= k < growth_interval:
-        raise ValueError(f"k={k}: expected 0 to {growth_interval - 1}; with more the scale grows again unjudged")
+        raise ValueError(
+            f"k={k}: expected 0 to {growth_interval - 1}; with more the scale grows again unjudged"
+        )
     g = growth_interval
     if policy == "cumulative":
         # (T5.1) r = (k+1) / ((k+1)(G+1) + k);  1/2 + (G k (k+1) / 2 + k (k-1) / 2) / ((k+1) G + k), about (k+1) / 2
@@ -168,14 +178,18 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
         # (T6.1) r = (rho - G delta / b) / (G + rho)
         return max(0.0, (a / b - interval * float(drift) / b) / (interval + a / b))
     if a != b:
-        raise ValueError(f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1")
+        raise ValueError(
+            f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1"
+        )
     gap = Fraction(a) / -Fraction(drift)  # steps in which the ceiling falls by one backoff
     if gap <= 1:
         return 1.0
     # (T6.2) r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth in between
     growths = Fraction(gap // (interval + 1))
     if gap % (interval + 1) == 0:
-        growths -= Fraction(1, 2)  # every second fall meets a growth, and the next growth comes a step later
+        growths -= Fraction(
+            1, 2
+        )  # every second fall meets a growth, and the next growth comes a step later
     return float((1 + growths) / gap)
 
 
@@ -205,8 +219,12 @@ def hysteresis_bound(rule: Rule) -> float:
     """
     refill, patience = rule.hysteresis_refill, rule.hysteresis
     if "clean" in refill and patience > 1:
-        raise ValueError(f"hysteresis_refill={sorted(refill)}: expected no 'clean'; with it there is no bound (T10)")
+        raise ValueError(
+            f"hysteresis_refill={sorted(refill)}: expected no 'clean'; with it there is no bound (T10)"
+        )
     a, b = bits(rule)
     # (T10.2) r = l / (G + l),  l = rho (H if a backoff refills else 1) + (H - 1 if a growth refills else 0)
-    lost = a / b * (patience if "backoff" in refill else 1) + (patience - 1 if "growth" in refill else 0)
+    lost = a / b * (patience if "backoff" in refill else 1) + (
+        patience - 1 if "growth" in refill else 0
+    )
     return lost / (rule.growth_interval + lost)

@@ -62,7 +62,9 @@ class Stationary:
         return np.asarray(self.visits * (1 - self.overflow) ** count / self.duration)
 
 
-def stationary(overflow: npt.ArrayLike, growth_interval: int, backoff_levels: int = 1) -> Stationary:
+def stationary(
+    overflow: npt.ArrayLike, growth_interval: int, backoff_levels: int = 1
+) -> Stationary:
     """Return T3, the scale under independent, identically distributed ceilings. Exact.
 
     Given a level, each visit to it is G independent trials, so the arrivals form a walk that goes up one level
@@ -76,7 +78,9 @@ def stationary(overflow: npt.ArrayLike, growth_interval: int, backoff_levels: in
     """
     p = np.asarray(overflow, dtype=np.float64)
     if p.ndim != 1 or not p.size or p.min() < 0 or p.max() > 1 or (np.diff(p) < 0).any():
-        raise ValueError(f"overflow={p}: expected probabilities that do not decrease from level to level")
+        raise ValueError(
+            f"overflow={p}: expected probabilities that do not decrease from level to level"
+        )
     with np.errstate(divide="ignore", invalid="ignore"):
         # q_j = (1 - p_j)^G;  T_j = 1 + (1 - p_j) + ... + (1 - p_j)^(G - 1) = (1 - q_j) / p_j, and G where p_j = 0
         log_up = growth_interval * np.log1p(-p)
@@ -185,7 +189,9 @@ def best_interval(rate: float, price: float) -> int:
     """
 
     def cost(growth_interval: int) -> float:
-        return bad_step_skip_rate(growth_interval, rate) + price * bad_step_headroom(growth_interval, rate)
+        return bad_step_skip_rate(growth_interval, rate) + price * bad_step_headroom(
+            growth_interval, rate
+        )
 
     return min(range(1, math.ceil(math.log(0.5) / math.log1p(-rate))), key=cost, default=1)
 
@@ -199,7 +205,9 @@ def _bad_visit(growth_interval: int, rate: float) -> tuple[float, float]:
 # ---------------------------------------------------------------------------------------------- T9: the range
 
 
-def flushed_share(sigma: float, score: float, headroom: float = 0.0, binades: float = FP16_BINADES) -> float:
+def flushed_share(
+    sigma: float, score: float, headroom: float = 0.0, binades: float = FP16_BINADES
+) -> float:
     """Return T9, the share of gradient elements that a backward pass in fp16 makes zero.
 
     Elements are log-normal, log2|g| of standard deviation `sigma`, and the scale puts the element of standard
@@ -211,7 +219,9 @@ def flushed_share(sigma: float, score: float, headroom: float = 0.0, binades: fl
     return _normal.cdf((headroom - binades) / sigma + score)
 
 
-def widest_spread(score: float, share: float, headroom: float = 0.0, binades: float = FP16_BINADES) -> float:
+def widest_spread(
+    score: float, share: float, headroom: float = 0.0, binades: float = FP16_BINADES
+) -> float:
     """Return T9, the largest sigma, in bits, at which one scale flushes at most `share` of the elements."""
     # (T9.2) sigma <= (R - l) / (z + z_share)
     return (binades - headroom) / (score - _normal.inv_cdf(share))

@@ -19,7 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Gradients = tuple[Array | None, ...]  # one entry per parameter; None where backward left no gradient
+Gradients = tuple[
+    Array | None, ...
+]  # one entry per parameter; None where backward left no gradient
 
 
 def _opmath(array: Array) -> Array:
@@ -35,7 +37,9 @@ def scaled_loss(output: Array, scale: float) -> Array:
     """
     with np.errstate(all="ignore"):
         product = np.asarray(_opmath(output) * np.float32(scale))
-        floating = output.dtype.kind == "f" or output.dtype.name == "bfloat16"  # ml_dtypes' bfloat16 has kind 'V'
+        floating = (
+            output.dtype.kind == "f" or output.dtype.name == "bfloat16"
+        )  # ml_dtypes' bfloat16 has kind 'V'
         return product.astype(output.dtype) if output.ndim > 0 and floating else product
 
 
@@ -56,7 +60,9 @@ def unscaled(gradients: Gradients, inv_scale: np.float32) -> Gradients:
     if inv_scale == 1:
         return gradients
     with np.errstate(all="ignore"):
-        return tuple(g if g is None else (_opmath(g) * inv_scale).astype(g.dtype) for g in gradients)
+        return tuple(
+            g if g is None else (_opmath(g) * inv_scale).astype(g.dtype) for g in gradients
+        )
 
 
 def divided(gradients: Gradients, divisor: float) -> Gradients:

@@ -45,7 +45,11 @@ from ampsim.core.torch_model import arithmetic, refusals
 from ampsim.core.torch_model.arithmetic import Gradients
 from ampsim.core.torch_model.refusals import Refusal
 
-FIELDS = ("growth_factor", "backoff_factor", "growth_interval")  # what torch has getters and setters for
+FIELDS = (
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+)  # what torch has getters and setters for
 LAZY = "lazy"  # stands for the lazy map that torch makes of a generator: nothing is scaled until it is read
 
 
@@ -71,7 +75,9 @@ class Protocol:
     """All that a GradScaler carries."""
 
     rule: Rule = field(default_factory=Rule)
-    state: State = field(default_factory=lambda: State(2.0**16))  # before it `exists`: as given, unrounded
+    state: State = field(
+        default_factory=lambda: State(2.0**16)
+    )  # before it `exists`: as given, unrounded
     exists: bool = False  # torch makes the scale tensor at the first scale()
     enabled: bool = True
     records: tuple[tuple[Hashable, Record], ...] = ()  # in the order of their first event
@@ -94,7 +100,9 @@ class Optimizer:
     key: Hashable  # torch's is id(optimizer), which a later optimizer may get again
     grads: Gradients = ()
     fused: bool = False  # torch: _step_supports_amp_scaling
-    grad_scale: tuple[float | None, ...] = ()  # the attribute a failed fused step left; () if there is none
+    grad_scale: tuple[
+        float | None, ...
+    ] = ()  # the attribute a failed fused step left; () if there is none
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,9 @@ class Outcome:
     optimizer: Optimizer | None = None  # the optimizer as it is left behind
     called: bool = False  # optimizer.step() was called
     stepped: bool = False  # and the parameters were its to move: no kernel skipped
-    kernel: tuple[float | None, float | None] | None = None  # grad_scale and found_inf of a fused kernel
+    kernel: tuple[float | None, float | None] | None = (
+        None  # grad_scale and found_inf of a fused kernel
+    )
 
 
 Result = tuple[Protocol, Outcome]
@@ -180,14 +190,21 @@ def unscale_(p: Protocol, optimizer: Optimizer) -> Result:
 
 
 def step(
-    p: Protocol, optimizer: Optimizer, *, closure: bool = False, returns: object = None, fails: Refusal | None = None
+    p: Protocol,
+    optimizer: Optimizer,
+    *,
+    closure: bool = False,
+    returns: object = None,
+    fails: Refusal | None = None,
 ) -> Result:
     """Do ``step(optimizer)``. `closure`: one is passed by keyword (torch lets a positional one through).
 
     `returns` and `fails` are what ``optimizer.step()`` will return or raise if it is called.
     """
     if not p.enabled:
-        return p, Outcome(None if fails else returns, fails, optimizer, called=True, stepped=not fails)
+        return p, Outcome(
+            None if fails else returns, fails, optimizer, called=True, stepped=not fails
+        )
     if closure:
         return refuse(p, refusals.CLOSURE, optimizer)
     if not p.exists:
@@ -197,7 +214,9 @@ def step(
     return (_step_fused if optimizer.fused else _step_plain)(p, optimizer, returns, fails)
 
 
-def _step_plain(p: Protocol, optimizer: Optimizer, returns: object, fails: Refusal | None) -> Result:
+def _step_plain(
+    p: Protocol, optimizer: Optimizer, returns: object, fails: Refusal | None
+) -> Result:
     if p.record(optimizer.key).stage is Stage.READY:
         p, outcome = unscale_(p, optimizer)
         if outcome.refusal or outcome.optimizer is None:
@@ -212,7 +231,9 @@ def _step_plain(p: Protocol, optimizer: Optimizer, returns: object, fails: Refus
     return p, Outcome(returns if steps else None, None, optimizer, called=steps, stepped=steps)
 
 
-def _step_fused(p: Protocol, optimizer: Optimizer, returns: object, fails: Refusal | None) -> Result:
+def _step_fused(
+    p: Protocol, optimizer: Optimizer, returns: object, fails: Refusal | None
+) -> Result:
     divisor = optimizer.grad_scale[0] if optimizer.grad_scale else None
     if p.record(optimizer.key).stage is Stage.READY:
         p = p.note(optimizer.key, found_inf=arithmetic.found_inf(optimizer.grads))
@@ -227,7 +248,11 @@ def _step_fused(p: Protocol, optimizer: Optimizer, returns: object, fails: Refus
         left = replace(optimizer, grad_scale=(divisor,))
         return p, Outcome(refusal=fails, optimizer=left, called=True, kernel=kernel)
     skips = found == 1  # the kernel's test: a found_inf of 2 or NaN steps
-    grads = optimizer.grads if skips or divisor is None else arithmetic.divided(optimizer.grads, divisor)
+    grads = (
+        optimizer.grads
+        if skips or divisor is None
+        else arithmetic.divided(optimizer.grads, divisor)
+    )
     left = replace(optimizer, grads=grads, grad_scale=())
     p = p.note(optimizer.key, stage=Stage.STEPPED)
     return p, Outcome(returns, None, left, called=True, stepped=not skips, kernel=kernel)
@@ -254,7 +279,11 @@ def update(p: Protocol, new_scale: object = None) -> Result:
 
 def _override(p: Protocol, new_scale: object) -> Result:
     if isinstance(new_scale, Tensor):
-        if (new_scale.device, math.prod(new_scale.shape), new_scale.requires_grad) != ("cpu", 1, False):
+        if (new_scale.device, math.prod(new_scale.shape), new_scale.requires_grad) != (
+            "cpu",
+            1,
+            False,
+        ):
             return refuse(p, refusals.NEW_SCALE)
         if new_scale.shape:
             return refuse(p, refusals.shape(new_scale.shape))

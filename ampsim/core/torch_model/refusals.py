@@ -28,7 +28,9 @@ class Refusal:
 GROWTH_FACTOR = Refusal(AssertionError, "The growth factor must be > 1.0.")
 BACKOFF_FACTOR = Refusal(AssertionError, "The backoff factor must be < 1.0.")
 NOT_A_LOSS = Refusal(ValueError, "outputs must be a Tensor or an iterable of Tensors")
-UNSCALED_TWICE = Refusal(RuntimeError, "unscale_() has already been called on this optimizer since the last update().")
+UNSCALED_TWICE = Refusal(
+    RuntimeError, "unscale_() has already been called on this optimizer since the last update()."
+)
 UNSCALED_LATE = Refusal(RuntimeError, "unscale_() is being called after step().")
 FLOAT16 = Refusal(ValueError, "Attempting to unscale FP16 gradients.")
 OVERLAPS = Refusal(
@@ -40,7 +42,9 @@ CLOSURE = Refusal(RuntimeError, "Closure use is not currently supported if GradS
 STEPPED_TWICE = Refusal(RuntimeError, "step() has already been called since the last update().")
 NOTHING_CHECKED = Refusal(AssertionError, "No inf checks were recorded for this optimizer.")
 NOTHING_CHECKED_AT_ALL = Refusal(AssertionError, "No inf checks were recorded prior to update.")
-GRAD_SCALE_IS_NONE = Refusal(TypeError, "unsupported operand type(s) for *: 'Tensor' and 'NoneType'")
+GRAD_SCALE_IS_NONE = Refusal(
+    TypeError, "unsupported operand type(s) for *: 'Tensor' and 'NoneType'"
+)
 NEW_SCALE = Refusal(
     AssertionError,
     "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with requires_grad=False.",
@@ -81,7 +85,9 @@ def missing_key(name: str) -> Refusal:
 
 def shape(shape: tuple[int, ...]) -> Refusal:
     """Refuse a tensor of one element that is not 0-d: it cannot be copied into the scale."""
-    return Refusal(RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}")
+    return Refusal(
+        RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}"
+    )
 
 
 def no_parameter(value: object) -> Refusal:
@@ -95,7 +101,9 @@ def no_tensor(value: object) -> Refusal:
         kind = value.device.type  # type: ignore[attr-defined]
     except AttributeError as error:
         return Refusal(AttributeError, str(error))
-    raise TypeError(f"new_scale={value!r} on {kind}: expected a float; describe a tensor as protocol.Tensor")
+    raise TypeError(
+        f"new_scale={value!r} on {kind}: expected a float; describe a tensor as protocol.Tensor"
+    )
 
 
 KERNEL_ARGUMENTS: Mapping[str, tuple[str, int]] = {
@@ -110,9 +118,15 @@ def kernel_argument(rule: Rule) -> Refusal | None:
     for name, (argument, position) in KERNEL_ARGUMENTS.items():
         value = getattr(rule, name)
         whole = name == "growth_interval"
-        fits = isinstance(value, Integral) and not isinstance(value, bool) if whole else isinstance(value, Real)
+        fits = (
+            isinstance(value, Integral) and not isinstance(value, bool)
+            if whole
+            else isinstance(value, Real)
+        )
         if not fits:
-            module = "numpy." if type(value).__module__ == "numpy" else ""  # only a static type names its module
+            module = (
+                "numpy." if type(value).__module__ == "numpy" else ""
+            )  # only a static type names its module
             expected = f"must be {'int' if whole else 'float'}, not {module}{type(value).__name__}"
             text = f"_amp_update_scale_(): argument '{argument}' (position {position}) {expected}"
             return Refusal(TypeError, text)

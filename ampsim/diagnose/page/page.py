@@ -25,7 +25,9 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str
     """
     for script in scripts:
         if "</script" in script.lower() or "<!--" in script:
-            raise ValueError("a script with '</script' or '<!--': expected neither; write '<\\/script' in a string")
+            raise ValueError(
+                "a script with '</script' or '<!--': expected neither; write '<\\/script' in a string"
+            )
     page = Template(asset("page.html")).substitute(
         title=escape(title),
         style=asset("page.css"),
@@ -38,7 +40,9 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str
 
 def to_json(data: object) -> str:
     """Return JSON that no HTML parser mistakes for markup, whatever its strings are."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII, so that a lone surrogate is harmless
+    text = json.dumps(
+        data, allow_nan=False, separators=(",", ":")
+    )  # ASCII, so that a lone surrogate is harmless
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -16,7 +16,9 @@ from ampsim.diagnose.page.page import assemble
 from ampsim.records import Record, read
 
 HERE = Path(__file__).parent
-DATA = HERE / "exponent_heatmap.jsonl"  # in a checkout a link to experiments/data, in a wheel the file
+DATA = (
+    HERE / "exponent_heatmap.jsonl"
+)  # in a checkout a link to experiments/data, in a wheel the file
 RUNS = {
     "gpt dynamic": (
         "Transformer, 384 steps",
@@ -33,7 +35,14 @@ RUNS = {
 }
 """Arm of the experiment -> the title of its run, and what to know about it."""
 SCRIPTS = ("rule.js", "chart.js", "playground.js")
-SETTINGS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale", "max_scale")
+SETTINGS = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+    "min_scale",
+    "max_scale",
+)
 TOP = round(math.log2(FP16.overflow_threshold))
 
 
@@ -74,7 +83,9 @@ def thresholds(record: Record) -> list[float]:
     no element of its gradient was finite: the forward pass overflowed.
     """
     every, skipped = record["every"], set(record["found_inf"])
-    sampled = [2.0 ** (TOP - counts[0] - len(counts) + 1) if counts else 0.0 for counts in record["counts"]]
+    sampled = [
+        2.0 ** (TOP - counts[0] - len(counts) + 1) if counts else 0.0 for counts in record["counts"]
+    ]
     found = []
     for step, scale in enumerate(_scales(record["scale_changes"], every * len(sampled))):
         sample = min(round(step / every), len(sampled) - 1)

@@ -8,15 +8,24 @@ from typing import Any, TypeVar
 
 from ampsim.diagnose.formats import TABLE
 
-_FIELD = {name: (field, rank) for field, names in TABLE["fields"].items() for rank, name in enumerate(names.split())}
+_FIELD = {
+    name: (field, rank)
+    for field, names in TABLE["fields"].items()
+    for rank, name in enumerate(names.split())
+}
 _OTHER = re.compile(r"[^a-z0-9_]+|(?<=[a-z])(?=loss$)")  # CTCLoss is a loss of its own kind
-_SOME_LOSS = re.compile(r"loss(?:es)?[a-z]?\d*")  # a word of a name that is not known, as in "Gen Loss Total" or lossD
+_SOME_LOSS = re.compile(
+    r"loss(?:es)?[a-z]?\d*"
+)  # a word of a name that is not known, as in "Gen Loss Total" or lossD
 _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
 NOT_TRAINING, NO_LOSS, ALONE, LOGARITHM, MEAN = (
-    frozenset(TABLE["names"][name].split()) for name in ("not_training", "no_loss", "alone", "logarithm", "mean")
+    frozenset(TABLE["names"][name].split())
+    for name in ("not_training", "no_loss", "alone", "logarithm", "mean")
 )
 STEPS_OF = frozenset(TABLE["names"]["steps_of"].split())
-KINDS = {"scale": "bare"} | dict.fromkeys(MEAN, "means")  # of names of a scale: another quantity may be a mere scale
+KINDS = {"scale": "bare"} | dict.fromkeys(
+    MEAN, "means"
+)  # of names of a scale: another quantity may be a mere scale
 COMPANY = frozenset({"step", "epoch", "loss", "norm", "skipped", "wall"})
 """A scale without one of them stands in a configuration."""
 
@@ -24,7 +33,9 @@ UNKNOWN = 999  # the rank of a name that stands for no field
 WORDS = 6  # of a name, at most
 SOME = "loss "  # how the field of a loss under a name that is not known begins; the name is the rest of it
 Named = TypeVar("Named", bound=tuple[Any, ...])
-Entry = dict[str, float]  # field -> its number, of one line; and of its scale's name, "means" or "bare"
+Entry = dict[
+    str, float
+]  # field -> its number, of one line; and of its scale's name, "means" or "bare"
 
 
 def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
@@ -32,7 +43,9 @@ def entry_of(pairs: Iterable[tuple[str, object]]) -> Entry:
     found: Entry = {}
     for field, (number, (name, _)) in chosen(pairs).items():
         last = field_of(name)[2]
-        found[field] = number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
+        found[field] = (
+            number if last not in LOGARITHM else 2.0**number if abs(number) < 1022 else math.nan
+        )
         if field == "scale" and last in KINDS:
             found[KINDS[last]] = 1.0
     if "summary" in found:
@@ -51,12 +64,25 @@ def chosen(named: Iterable[Named]) -> dict[str, tuple[float, Named]]:
         if rank > ranks.get(field, UNKNOWN - 1) or (number := as_number(each[1])) is None:
             continue
         other = field in ("loss", "norm") and field in best and each[0] != best[field][1][0]
-        more = other and (not math.isfinite(number) or (field == "norm" and number > best[field][0]))
+        more = other and (
+            not math.isfinite(number) or (field == "norm" and number > best[field][0])
+        )
         if rank < ranks.get(field, UNKNOWN) or more:  # nor is a sum of these finite
             ranks[field], best[field] = rank, (number, each)
-        elif field in best and rank == ranks[field] and not other and field not in ("loss", "step", "epoch"):
-            del best[field]  # of two values nothing tells which is meant; of losses icefall's first is its batch's
-    return {field: found for field, found in best.items() if not field.startswith(SOME)} if "loss" in best else best
+        elif (
+            field in best
+            and rank == ranks[field]
+            and not other
+            and field not in ("loss", "step", "epoch")
+        ):
+            del best[
+                field
+            ]  # of two values nothing tells which is meant; of losses icefall's first is its batch's
+    return (
+        {field: found for field, found in best.items() if not field.startswith(SOME)}
+        if "loss" in best
+        else best
+    )
 
 
 def settled(found: Entry) -> Entry:
@@ -85,7 +111,9 @@ def with_loss(entry: Entry, read: str) -> str:
     if "loss" in entry:
         return "loss"
     some = [field for field in entry if field.startswith(SOME)]
-    bad = [field for field in some if not math.isfinite(entry[field])]  # a sum with it is not finite either
+    bad = [
+        field for field in some if not math.isfinite(entry[field])
+    ]  # a sum with it is not finite either
     read = read or (some[0] if some else "")
     if bad or read in entry:
         entry["loss"] = entry[bad[0] if bad else read]
@@ -95,20 +123,34 @@ def with_loss(entry: Entry, read: str) -> str:
 @lru_cache(1_000)  # a log has few names, and many lines
 def field_of(name: str) -> tuple[str, int, str]:
     """Return the field and rank of a name's last words, and these: "INFO step" is a step, "moe_gate_loss" no loss."""
-    path, _, last = name.lower().replace("eval/loss", "eval_loss").removesuffix("/train").rpartition("/")
-    last = last if last in _FIELD else last.removesuffix("_step")  # Lightning logs a loss as train_loss_step
+    path, _, last = (
+        name.lower().replace("eval/loss", "eval_loss").removesuffix("/train").rpartition("/")
+    )
+    last = (
+        last if last in _FIELD else last.removesuffix("_step")
+    )  # Lightning logs a loss as train_loss_step
     words = _OTHER.sub("_", last).strip("_").split("_")
     if not NOT_TRAINING.isdisjoint(_OTHER.sub("_", path).split("_")):
         return "", UNKNOWN, ""
     for start in range(min(len(words), WORDS)):
         rest = "_".join(words[start:])
         known = _FIELD.get(rest)
-        alone = start and rest in ALONE and not words[start - 1].isdigit()  # "step 10 scale" is a scale
+        alone = (
+            start and rest in ALONE and not words[start - 1].isdigit()
+        )  # "step 10 scale" is a scale
         per = known and known[0] == "step" and path and path not in STEPS_OF  # "ms/step"
         if known and not alone and not per and NOT_TRAINING.isdisjoint(words[:start]):
             return known[0], known[1] + 20 * start, rest
-    words = [word for word in [*_OTHER.sub("_", path).split("_"), *words] if word and not word[0].isdigit()]
-    if len(words) <= WORDS and any(map(_SOME_LOSS.fullmatch, words)) and (NOT_TRAINING | NO_LOSS).isdisjoint(words):
+    words = [
+        word
+        for word in [*_OTHER.sub("_", path).split("_"), *words]
+        if word and not word[0].isdigit()
+    ]
+    if (
+        len(words) <= WORDS
+        and any(map(_SOME_LOSS.fullmatch, words))
+        and (NOT_TRAINING | NO_LOSS).isdisjoint(words)
+    ):
         return SOME + "_".join(words), 0, ""
     return "", UNKNOWN, ""
 
@@ -122,4 +164,10 @@ def as_number(value: object) -> float | None:
     except (TypeError, ValueError):
         text = value.strip() if isinstance(value, str) else ""
         text = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
-        return float(text == "True") if text in ("True", "False") else as_number(text) if text != value else None
+        return (
+            float(text == "True")
+            if text in ("True", "False")
+            else as_number(text)
+            if text != value
+            else None
+        )

@@ -9,7 +9,9 @@ from ampsim.diagnose.formats import PROGRAMS, SENTENCES, pattern
 from ampsim.diagnose.readers.fields import as_number, field_of
 
 Line = tuple[str, int, bool]  # text, number, and whether its end may be torn
-LONGEST = 1 << 14  # characters of a line that are looked at; the patterns take more than linear time on some lines
+LONGEST = (
+    1 << 14
+)  # characters of a line that are looked at; the patterns take more than linear time on some lines
 NARROW = 60  # characters of a line of the narrowest terminal in use
 PARTS = 12  # lines that a terminal makes of one, at most
 _BEGIN, _GAP, _CELL = map(pattern, ("begin", "gap", "cell"))
@@ -44,8 +46,14 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
     cells, begin, name, at, columns = dict[str, str](), 0, "", 0, list[str]()
     for text, number, torn in itertools.chain(lines, [("", 0, False)]):
         quoted = text.lstrip()[:1] == '"'  # of an object, in which there may be words, too
-        found = _CELL.fullmatch(text) if not torn and (quoted or "|" in text[:20] or "--> " in text) else None
-        if found and found[1] == name and len(cells) > 1:  # a list of one key: what stood before is another record
+        found = (
+            _CELL.fullmatch(text)
+            if not torn and (quoted or "|" in text[:20] or "--> " in text)
+            else None
+        )
+        if (
+            found and found[1] == name and len(cells) > 1
+        ):  # a list of one key: what stood before is another record
             value = cells.pop(name)
             yield from _record(cells, begin)
             cells, begin = {name: value}, at
@@ -56,7 +64,9 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
             if "oss" in text and ":" not in text and "=" not in text:
                 names = _GAP.split(text.strip(" |\t"))
                 columns = (
-                    names if len({"loss", "step", "epoch"} & {field_of(each)[0] for each in names}) > 1 else columns
+                    names
+                    if len({"loss", "step", "epoch"} & {field_of(each)[0] for each in names}) > 1
+                    else columns
                 )
             elif columns and len(values := _GAP.split(text.strip(" |\t"))) == len(columns):
                 if as_number(values[0]) is not None:
@@ -64,7 +74,9 @@ def rows(lines: Iterable[Line]) -> Iterator[Line]:
                 elif values[0].isidentifier():  # of another table
                     columns = []
             yield text, number, torn
-        if found and (found[1] != "step" or "e" not in found[2]):  # a step of three digits only is no step
+        if found and (
+            found[1] != "step" or "e" not in found[2]
+        ):  # a step of three digits only is no step
             begin = begin if cells else number
             cells[found[1]] = found[2]
         name, at = found[1] if found else "", number
@@ -88,7 +100,9 @@ def whole(lines: Iterable[str], width: Width) -> Iterator[Line]:
     for text, number, ended in _lines(lines):  # noqa: B007 - the last line's is asked for
         if begun and _goes_on(begun) and len(parts) < PARTS and not _begins(text):
             parts.append((text, number))
-            begun += " " * (text[0] == " " != text[1:2]) + text.strip()  # a cut may lie before a space
+            begun += (
+                " " * (text[0] == " " != text[1:2]) + text.strip()
+            )  # a cut may lie before a space
             if not _goes_on(begun):
                 width.joined += len(parts)
                 parts = [(begun, parts[0][1])]
@@ -126,7 +140,11 @@ def _goes_on(text: str) -> bool:
 
 
 def _begins(text: str) -> bool:
-    return "OVERFLOW" in text or text.lstrip().startswith(("time (ms)", "{'", "[20")) or bool(CUT["mark"].search(text))
+    return (
+        "OVERFLOW" in text
+        or text.lstrip().startswith(("time (ms)", "{'", "[20"))
+        or bool(CUT["mark"].search(text))
+    )
 
 
 def _may_go_on(text: str, following: str) -> bool:

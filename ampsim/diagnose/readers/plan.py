@@ -6,10 +6,21 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ampsim.diagnose.formats import pattern
-from ampsim.diagnose.readers.fields import LOGARITHM, MEAN, Entry, chosen, entry_of, field_of, in_company, settled
+from ampsim.diagnose.readers.fields import (
+    LOGARITHM,
+    MEAN,
+    Entry,
+    chosen,
+    entry_of,
+    field_of,
+    in_company,
+    settled,
+)
 from ampsim.diagnose.readers.lines import CUT
 
-Token = tuple[str, str, int]  # A name, the number behind it as it is written, and where in its line that begins
+Token = tuple[
+    str, str, int
+]  # A name, the number behind it as it is written, and where in its line that begins
 PLANS = 8  # forms of lines that are kept; the last one used is tried first
 _VALUE, _NAME, _LONE, _STEP, _SPACED, _PAIR, _BATCH = map(
     pattern, ("value", "name", "lone", "step", "spaced", "pair", "batch")
@@ -53,9 +64,13 @@ class Plan(NamedTuple):
 
 def numbers_of(text: str, torn: bool) -> tuple[Entry, list[Token]]:
     """Return what a line says in named numbers, and these; a scale may stand alone if nothing else is there."""
-    tokens = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)] + list(_pairs(text))
+    tokens = [(found[1], found[2], found.start(2)) for found in _SPACED.finditer(text)] + list(
+        _pairs(text)
+    )
     tokens = [
-        each for each in tokens if field_of(each[0])[0] != "scale" or not _MORE.match(text, each[2] + len(each[1]))
+        each
+        for each in tokens
+        if field_of(each[0])[0] != "scale" or not _MORE.match(text, each[2] + len(each[1]))
     ]
     entry = entry_of(token[:2] for token in tokens)
     if "scale" in entry and "step" not in entry and (found := _STEP.search(text)):
@@ -89,18 +104,29 @@ def plan_of(text: str, tokens: Sequence[Token], tag: int) -> Plan | None:
     None if it has logarithms, means or several norms, of which each time another one may be the largest.
     """
     names = [field_of(name) for name, _, _ in tokens]
-    if any(last in LOGARITHM | MEAN for *_, last in names) or sum(field == "norm" for field, *_ in names) > 1:
+    if (
+        any(last in LOGARITHM | MEAN for *_, last in names)
+        or sum(field == "norm" for field, *_ in names) > 1
+    ):
         return None
     best = chosen(tokens)
-    fixed = {field: number for field, (number, (_, written, _)) in best.items() if not written[0].isdigit()}
+    fixed = {
+        field: number
+        for field, (number, (_, written, _)) in best.items()
+        if not written[0].isdigit()
+    }
     fields = sorted(best.keys() - fixed.keys(), key=lambda field: best[field][1][2])
     parts, at = [re.escape(text[:tag])], tag
     for _, number, begin in (best[field][1] for field in fields):
         float_or_not = r"\d+\.?\d*(?:[eE][-+]?\d+)?" if _FLOAT.fullmatch(number) else _loose(number)
         parts += [_loose(text[at:begin]), "(", float_or_not, ")"]
         at = begin + len(number)
-    return Plan(re.compile("".join([*parts, _loose(text[at:])])), tuple(fields), fixed, form_of(text))
+    return Plan(
+        re.compile("".join([*parts, _loose(text[at:])])), tuple(fields), fixed, form_of(text)
+    )
 
 
 def _loose(text: str) -> str:
-    return "".join(r"\d+" if part[0].isdigit() else re.escape(part) for part in _PARTS.findall(text))
+    return "".join(
+        r"\d+" if part[0].isdigit() else re.escape(part) for part in _PARTS.findall(text)
+    )

@@ -17,18 +17,24 @@ def read_own(path: Path) -> History:
     """
     builder = HistoryBuilder(str(path), "ampsim.watch", settings=read_run(path))
     if builder.settings.get("scaler", "") is None:
-        builder.notes.append("watch() was given no scaler: if the run has one, its skips are not known.")
+        builder.notes.append(
+            "watch() was given no scaler: if the run has one, its skips are not known."
+        )
     every = 1
     for number, (line, record) in enumerate(numbered(path)):
         step = record["step"]
-        values = {name: as_number(record.get(name)) for name in ("scale", "skipped", "norm", "loss")}
+        values = {
+            name: as_number(record.get(name)) for name in ("scale", "skipped", "norm", "loss")
+        }
         builder.add(float(step), {**values, "line": line})
         if record.get("bad") and len(builder.bad) < EVENTS:
             builder.bad[step] = record["bad"]
         if record.get("alarm") and len(builder.alarms) < EVENTS:
             builder.alarms.append((step, record["alarm"]))
         if record.get("by_parameter") and number % every == 0:
-            counts = {name: unpack_counts(packed) for name, packed in record["by_parameter"].items()}
+            counts = {
+                name: unpack_counts(packed) for name, packed in record["by_parameter"].items()
+            }
             builder.samples.append(Sample(step, counts))
             if len(builder.samples) == SAMPLES:
                 builder.samples[:] = builder.samples[::2]

@@ -20,7 +20,9 @@ from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.readers.trackers import read_tracker
 from ampsim.run_file import read_run
 
-LINE = 1 << 20  # characters of a line that are looked at: a log of one line must not fill the memory
+LINE = (
+    1 << 20
+)  # characters of a line that are looked at: a log of one line must not fill the memory
 SEPARATORS = ",;"  # of the columns of a table
 UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # how a log begins that PowerShell wrote
 TORN = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -64,7 +66,9 @@ def _instead(path: Path) -> str:
         return ": the compressed file is torn" if torn else ": the file is empty"
     if "\0" in first or first.count("\ufffd") * 10 > len(first):
         return ": the file is no text"
-    if any(first.count(each) and as_number(first.split(each)[-1]) is not None for each in SEPARATORS):
+    if any(
+        first.count(each) and as_number(first.split(each)[-1]) is not None for each in SEPARATORS
+    ):
         return ": the first line of a table names its columns, such as step,loss,scale, and here it has numbers"
     return ""
 
@@ -81,13 +85,17 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
     if first.lstrip().startswith("{") and '"log_history"' in "".join(head):
         return _of_objects(source, "HF Trainer", everything)
     if first.lstrip().startswith("{") and path.suffix != ".ipynb" and parsed(first):
-        program = next((each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines")
+        program = next(
+            (each["name"] for each in PROGRAMS if each["mark"].search(first)), "JSON Lines"
+        )
         return history_of(source, program, json_rows(everything))
     if first.lstrip().startswith(("{", "[")) and path.suffix == ".json":
         return _of_objects(source, "JSON", everything)
     if path.suffix == ".ipynb":
         history = read_text(source, _printed("".join(everything)))
-        history.notes.append("Lines are counted in what the notebook's cells printed, not in its file.")
+        history.notes.append(
+            "Lines are counted in what the notebook's cells printed, not in its file."
+        )
         return history
     for separator in SEPARATORS:
         if separator in first and _is_table(first, head, separator):
@@ -108,7 +116,9 @@ def _printed(notebook: str) -> Iterator[str]:
         for output in itertools.chain.from_iterable(cell.get("outputs", ()) for cell in cells):
             shown = output.get("text") or output.get("data", {}).get("text/html", "")
             rows = re.sub(r"\s*\n\s*(?=<)", "", "".join(shown)).replace("<tr", "\n<tr")
-            yield from re.sub("<[^>]*>", "", re.sub("</t[hd]>", " | ", rows)).splitlines(keepends=True)
+            yield from re.sub("<[^>]*>", "", re.sub("</t[hd]>", " | ", rows)).splitlines(
+                keepends=True
+            )
 
 
 def _lines(path: Path, progress: Callable[[int], object], torn: list[str]) -> Iterator[str]:
@@ -121,8 +131,12 @@ def _lines(path: Path, progress: Callable[[int], object], torn: list[str]) -> It
         with path.open("rb") as file, _decoded(file) as text:
             while line := text.readline(LINE):
                 read += len(line)
-                if read >> 22 != (read - len(line)) >> 22 and progress(file.tell()) is True:  # every 4 Mi
-                    torn[:] = [f"Interrupted: the log was read up to there, {read:,} characters of it."]
+                if (
+                    read >> 22 != (read - len(line)) >> 22 and progress(file.tell()) is True
+                ):  # every 4 Mi
+                    torn[:] = [
+                        f"Interrupted: the log was read up to there, {read:,} characters of it."
+                    ]
                     return
                 line, rest = rest + line, ""
                 if len(line) >= LINE and line[-1] not in "\r\n":
@@ -151,6 +165,15 @@ def _is_own(path: Path) -> bool:
 
 def _is_table(first: str, head: list[str], separator: str) -> bool:
     """Return whether a line names columns, and cells below it are numbers; a sentence may have its comma, too."""
-    named = kinds(entry_of((name, 1.0) for name in first.split(separator))) & {"loss", "scale", "norm"}
+    named = kinds(entry_of((name, 1.0) for name in first.split(separator))) & {
+        "loss",
+        "scale",
+        "norm",
+    }
     below = (cell for line in head[head.index(first) + 1 :] for cell in line.split(separator))
-    return "=" not in first and ":" not in first and bool(named) and any(as_number(cell) is not None for cell in below)
+    return (
+        "=" not in first
+        and ":" not in first
+        and bool(named)
+        and any(as_number(cell) is not None for cell in below)
+    )

@@ -20,8 +20,15 @@ class Stream:
         self.row: dict[str, object] = {"name": ""}  # of the table of programs
         self.step = -1.0
         self.bar = (-1, 0)  # where the longest progress bar stands, and its end
-        self.pair = (-1, 0, 0)  # the last epoch that is given with a batch, the steps before it, its batches
-        self.epoch = (-1.0, 0.0)  # the last epoch, and the steps before it where they are counted anew
+        self.pair = (
+            -1,
+            0,
+            0,
+        )  # the last epoch that is given with a batch, the steps before it, its batches
+        self.epoch = (
+            -1.0,
+            0.0,
+        )  # the last epoch, and the steps before it where they are counted anew
         self.totals = False  # whether its counts have shown that they are of the whole run
         self.told: tuple[str, float] | None = None  # the last sentence that each rank prints
         self.same = False  # whether the last one was the one before once more
@@ -39,14 +46,18 @@ class Stream:
 
     def kind(self, entry: Entry) -> None:
         """Keep what kind of scale it has."""
-        kinds = (self.row["scale"],) if "scale" in self.row else entry  # what a program prints is known
+        kinds = (
+            (self.row["scale"],) if "scale" in self.row else entry
+        )  # what a program prints is known
         for kind in ("means", "bare"):
             if kind in kinds:
                 self.builder.settings[kind] = True
 
     def recognise(self, text: str) -> None:
         """Take it that the lines are of the program which alone prints what one of them has."""
-        if not self.row["name"] and (mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)):
+        if not self.row["name"] and (
+            mine := next((each for each in PROGRAMS if each["mark"].search(text)), None)
+        ):
             self.known(mine["name"])
         elif "'learning_rate': " in text and "'epoch': " in text:
             self.builder.settings["trainer"] = True
@@ -70,12 +81,20 @@ class Stream:
         if step is None and form.pair and (found := _PAIR.search(text)):
             self.builder.settings["composed"] = True
             return self.step_in(*map(int, found.groups()))
-        if step is None and epochs and form.batch and (found := _BATCH.search(text)) and (epoch := _EPOCH.search(text)):
+        if (
+            step is None
+            and epochs
+            and form.batch
+            and (found := _BATCH.search(text))
+            and (epoch := _EPOCH.search(text))
+        ):
             self.builder.settings["composed"] = True
             return self.step_in(int(epoch[1][:9]), int(found[1]), int(found[2]))
         if step is None and epochs:
             step = done
-        if step is None and max(self.step, 0) < self.bar[0] < self.bar[1]:  # one at its end may be any loop's
+        if (
+            step is None and max(self.step, 0) < self.bar[0] < self.bar[1]
+        ):  # one at its end may be any loop's
             step = self.bar[0]
         epoch_now = self.epoch_of(entry, text) if epochs else self.epoch[0]
         if step is None or not 0 <= step < MOST_STEPS:

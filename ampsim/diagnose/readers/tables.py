@@ -76,13 +76,19 @@ def parsed(text: str) -> Row | None:
 
 def json_rows(lines: Iterable[str]) -> Rows:
     """Yield the JSON object of each line."""
-    return ((number, parsed(line)) for number, line in enumerate(lines, 1) if not line.isspace() and line)
+    return (
+        (number, parsed(line))
+        for number, line in enumerate(lines, 1)
+        if not line.isspace() and line
+    )
 
 
 def csv_rows(lines: Iterable[str], separator: str) -> Rows:
     """Yield the cells that are not empty; the first line names them. Behind semicolons a comma is a decimal one."""
     decimal = "," if separator == ";" else "."
-    rows = csv.DictReader((line.replace("\0", "").replace(decimal, ".") for line in lines), delimiter=separator)
+    rows = csv.DictReader(
+        (line.replace("\0", "").replace(decimal, ".") for line in lines), delimiter=separator
+    )
     while True:
         try:
             row = next(rows)

@@ -41,16 +41,25 @@ class TextReader:
         """Return the history of the lines."""
         for text, number, torn in rows(whole(lines, self.wide)):
             self.number = number
-            if torn and self.before.startswith(text):  # the last line, which is the one before once more
+            if torn and self.before.startswith(
+                text
+            ):  # the last line, which is the one before once more
                 for each in self.streams.values():
                     each.builder.twice = True
             if torn or not self.planned(text):
                 self.other(text, torn)
-        builders = sorted((each.builder for each in self.streams.values()), key=lambda each: -each.rows)
+        builders = sorted(
+            (each.builder for each in self.streams.values()), key=lambda each: -each.rows
+        )
         main, *others = builders or [HistoryBuilder(self.source, UNKNOWN)]
         if self.wide.joined:
-            main.notes.append(f"Put together, as if a terminal had cut them: {self.wide.joined} lines.")
-        given = {"cut": self.wide.cut, "engines": any(key.startswith("engine ") for key in self.streams)}
+            main.notes.append(
+                f"Put together, as if a terminal had cut them: {self.wide.joined} lines."
+            )
+        given = {
+            "cut": self.wide.cut,
+            "engines": any(key.startswith("engine ") for key in self.streams),
+        }
         main.settings |= {name: True for name, so in given.items() if so}
         if self.error and self.error[0] > max((each.line for each in builders), default=0):
             main.says["error"], main.settings["error"] = [self.error[0]], self.error[1]
@@ -77,7 +86,11 @@ class TextReader:
         """Take any other line; what says nothing of the run is passed over. `torn`: a number at its end may go on."""
         text = _LAST.sub("", text) if torn and text[-1:] not in "|})]" else text
         low = text.lower()
-        bar = max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None) if "<" in text else None
+        bar = (
+            max(_BAR.finditer(text), key=lambda bar: int(bar[2]), default=None)
+            if "<" in text
+            else None
+        )
         tells = any(map(low.__contains__, _WORDS))
         if bar is None and not tells:
             return
@@ -93,14 +106,18 @@ class TextReader:
         text = _OTHER.sub("", text)
         stream.recognise(text)
         sentences = (each for each in SENTENCES if each["word"] in text)
-        if said := next(((each, found) for each in sentences if (found := each["pattern"].search(text))), None):
+        if said := next(
+            ((each, found) for each in sentences if (found := each["pattern"].search(text))), None
+        ):
             if bar:  # in whose line something else may print
                 before = text[: said[1].start()]
                 self.entry(stream, numbers_of(before, torn)[0], before, done, form_of(before))
             self.sentence(stream, text, *said)
         elif not self.fault(text):
             entry, tokens = numbers_of(text, torn)
-            if "scale" in entry and any(mark.search(text) for mark in _AVERAGED):  # whatever the program is
+            if "scale" in entry and any(
+                mark.search(text) for mark in _AVERAGED
+            ):  # whatever the program is
                 stream.builder.settings["means"] = True
             if bar is None and not torn and len(text) < LONG and entry.keys() != {"scale"}:
                 self._plan(stream, text, tokens)
@@ -117,7 +134,9 @@ class TextReader:
         """Take an error that is known; False if there is none. A warning ends no run of which lines were read."""
         programs = " ".join(each.builder.program for each in self.streams.values())
         error = error_in(text, programs) if any(word in text for word in _ENDS) else None
-        if error and not ("Warning: " in text and any(each.builder.rows for each in self.streams.values())):
+        if error and not (
+            "Warning: " in text and any(each.builder.rows for each in self.streams.values())
+        ):
             self.error = self.number, error["pattern"].pattern
         return error is not None
 
@@ -142,9 +161,13 @@ class TextReader:
         if at >= STREAMS:
             return stream
         stream.engines[at:] = [step, *stream.engines[at + 1 :]]
-        return stream if at == 0 else self.streams.setdefault(f"engine {at + 1}", Stream(self.source))
+        return (
+            stream if at == 0 else self.streams.setdefault(f"engine {at + 1}", Stream(self.source))
+        )
 
-    def sentence(self, stream: Stream, text: str, each: dict[str, Any], found: re.Match[str]) -> None:
+    def sentence(
+        self, stream: Stream, text: str, each: dict[str, Any], found: re.Match[str]
+    ) -> None:
         """Take what a program says of an overflow."""
         if stream.builder.program == UNKNOWN and each["program"]:
             stream.known(each["program"])
@@ -152,13 +175,18 @@ class TextReader:
         if "says" in each:
             stream.builder.say(each["says"], self.number)
         elif not self._said_before(stream, each, text, found):
-            if stream.told and last == (each.get("repeats"), stream.told[1]):  # of the same skip: its scale
+            if stream.told and last == (
+                each.get("repeats"),
+                stream.told[1],
+            ):  # of the same skip: its scale
                 stream.builder.add(line=self.number, scale=float(found[each["after"]]))
             else:
                 self._told(stream, each, found)
             stream.line = stream.builder.rows, _TAG.sub("", text[: found.end()]).strip()
 
-    def _said_before(self, stream: Stream, each: dict[str, object], text: str, found: re.Match[str]) -> bool:
+    def _said_before(
+        self, stream: Stream, each: dict[str, object], text: str, found: re.Match[str]
+    ) -> bool:
         """Return whether another rank says the same, or another handler.
 
         Where no rank gives its name, any line does that repeats the last sentence; a handler repeats the whole line.
@@ -172,8 +200,12 @@ class TextReader:
         (rows, before), text = stream.line, _TAG.sub("", text[: found.end()]).strip()
         copied = rows == stream.builder.rows and (text.endswith(before) or before.endswith(text))
         fell = len({*found.groups()}) > 1
-        stream.same = copied and not fell and text == before and not stream.same  # or it is of a skip of its own
-        return (copied and not stream.same) or (again and not named and bool(each.get("ranks", True)))
+        stream.same = (
+            copied and not fell and text == before and not stream.same
+        )  # or it is of a skip of its own
+        return (copied and not stream.same) or (
+            again and not named and bool(each.get("ranks", True))
+        )
 
     def _other_rank(self, stream: Stream, text: str) -> bool:
         """Return whether a line names another rank than the first one that was named."""
@@ -222,14 +254,20 @@ class TextReader:
             builder.say("mean beside", self.number)
         if not 0 < entry.get("whole", 1.0) < math.inf:
             builder.say("whole run", self.number)
-        bare = {"step", "scale", "nans"} <= entry.keys() and "loss" not in entry  # a whole line of Megatron's
+        bare = {
+            "step",
+            "scale",
+            "nans",
+        } <= entry.keys() and "loss" not in entry  # a whole line of Megatron's
         if bare and builder.loss == "loss" and not entry["nans"] and entry.get("skipped") == 0:
             builder.say("left out", self.number)
 
     def _skips(self, stream: Stream, entry: Entry, form: Form, steps: float) -> None:
         """Take a count for a total where it has shown to be one, or for a number of no known meaning."""
         name, counts = stream.row["name"], stream.row.get("counts")
-        if form.megatron and not entry["skipped"] and name == "DeepSpeed":  # which steps, so that 0 means nothing
+        if (
+            form.megatron and not entry["skipped"] and name == "DeepSpeed"
+        ):  # which steps, so that 0 means nothing
             del entry["skipped"]
             return
         stream.totals |= counts == "since" and entry["skipped"] > steps > 0

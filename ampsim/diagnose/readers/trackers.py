@@ -19,8 +19,12 @@ def read_tracker(path: Path) -> History:
     """
     try:
         if path.suffix == ".wandb" or any(path.glob("*.wandb")):
-            return history_of(str(path), "Weights & Biases", enumerate(wandb_rows(path)), steps=True)
-        return history_of(str(path), "TensorBoard", iter(sorted(_tensorboard_rows(path).items())), steps=True)
+            return history_of(
+                str(path), "Weights & Biases", enumerate(wandb_rows(path)), steps=True
+            )
+        return history_of(
+            str(path), "TensorBoard", iter(sorted(_tensorboard_rows(path).items())), steps=True
+        )
     except (ImportError, OSError):
         raise
     except Exception as error:  # of a damaged file no two packages raise the same
@@ -34,7 +38,9 @@ def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
         from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
         from tensorboard.util import tensor_util
     except ImportError as error:
-        raise ImportError(f"{path} is TensorBoard's; to read it: {line_to_type('tensorboard')}") from error
+        raise ImportError(
+            f"{path} is TensorBoard's; to read it: {line_to_type('tensorboard')}"
+        ) from error
     steps: dict[int, dict[str, object]] = {}
     for file in [path] if path.is_file() else sorted(path.rglob("*tfevents*")):
         for event in EventFileLoader(str(file)).Load():
@@ -52,12 +58,17 @@ def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
     try:
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
-        raise ImportError(f"{path} is Weights & Biases'; to read it: {line_to_type('wandb')}") from error
+        raise ImportError(
+            f"{path} is Weights & Biases'; to read it: {line_to_type('wandb')}"
+        ) from error
     record_type = vars(wandb_internal_pb2)["Record"]  # made when it is imported
     with (path if path.is_file() else next(path.glob("*.wandb"))).open("rb") as file:
         for data in _log_records(file):
             if items := record_type.FromString(data).history.item:
-                yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}
+                yield {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                    for item in items
+                }
 
 
 def _log_records(file: BinaryIO) -> Iterator[bytes]:

@@ -14,10 +14,14 @@ _HALF = re.compile(  # a model by its name, or one that is made there
     rf"(?:[\w.]+ = )?(?P<name>[\w.]+){_TO_HALF}|(?P<new>[\w.]+) = "
     rf"(?:[\w.]+\(.*\){_TO_HALF}|[\w.]+\.from_pretrained\(.*dtype=torch\.(half|float16)\b.*\))"
 )
-_DTYPE = re.compile(r"^ *(\w+) = (.*\btorch\.(?:half|float16)\b.*)", re.M)  # which a name stands for, or may
+_DTYPE = re.compile(
+    r"^ *(\w+) = (.*\btorch\.(?:half|float16)\b.*)", re.M
+)  # which a name stands for, or may
 _ENABLED = re.compile(r"GradScaler\(.*?enabled=(.*)\)")
 _ADDED = re.compile(r"peft|lora|adapter|requires_grad|cast_training|\.float\(\)", re.I)
-_UNSURE = re.compile(r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I)  # which are half
+_UNSURE = re.compile(
+    r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I
+)  # which are half
 
 
 def clip_before_unscale(trace: Trace, clip: Event) -> bool:
@@ -28,7 +32,9 @@ def clip_before_unscale(trace: Trace, clip: Event) -> bool:
     if start:
         done = trace.of("unscale", "step", "grad", "bare", after=start, before=clip, beside=clip)
         return all(each.kind == "unscale" and _of_another(trace, each, clip) for each in done)
-    return not ("unscale" in trace.source.text or trace.of("backward") or trace.of("step", before=clip))
+    return not (
+        "unscale" in trace.source.text or trace.of("backward") or trace.of("step", before=clip)
+    )
 
 
 def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
@@ -36,7 +42,11 @@ def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
     first = next(iter(trace.of("update", "backward", after=clip, near=clip)), None)
     stepped = {step.of for step in trace.of("step", after=unscale, before=first, near=clip)}
     own = {step.of for _, step in trace.source.events("step")}
-    return unscale.of in own - stepped and bool(stepped) and all(re.fullmatch(r"[\w.]+", each) for each in own)
+    return (
+        unscale.of in own - stepped
+        and bool(stepped)
+        and all(re.fullmatch(r"[\w.]+", each) for each in own)
+    )
 
 
 def unscale_after_step(trace: Trace, late: Event) -> bool:
@@ -55,7 +65,9 @@ def unscaled_twice(trace: Trace, each: Event) -> bool:
         step = next(iter(trace.of("step", after=each, beside=each)), None)
         own = step and trace.scaled(each) and _divides_by_the_scale(each)
         return bool(own and not trace.of("update", "scale", "backward", after=each, before=step))
-    steps = [step for step in trace.of("step", beside=each) if (step.of, step.on) == (each.of, each.on)]
+    steps = [
+        step for step in trace.of("step", beside=each) if (step.of, step.on) == (each.of, each.on)
+    ]
     return trace.per_window(each, steps) or any(
         (first.of, first.on) == (each.of, each.on)
         and first.node is not each.node
@@ -68,7 +80,10 @@ def unscaled_twice(trace: Trace, each: Event) -> bool:
 
 def _divides_by_the_scale(event: Event) -> bool:
     text = ast.unparse(event.node)
-    return bool(event.words & {"get_scale", "_scale"} and re.search(r"\.grad(\.data)?( [/*]=|\.(div|mul)_\()", text))
+    return bool(
+        event.words & {"get_scale", "_scale"}
+        and re.search(r"\.grad(\.data)?( [/*]=|\.(div|mul)_\()", text)
+    )
 
 
 def scaled_gradients_read(trace: Trace, each: Event) -> bool:
@@ -76,9 +91,17 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
     if each.kind == "penalty":
         return not has(each.words, "get_scale|inv_scale|_scale$")
     start, later = trace.scaled(each), trace.of("step", "unscale", after=each)
-    asked = has(each.words, "scale") or any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
-    calls = (call for call in ast.walk(each.node) if isinstance(call, ast.Call) and _MEASURES.match(called(call)))
-    measured = any(".grad" in words_in(call) for call in calls)  # and what was taken is no multiple of them
+    asked = has(each.words, "scale") or any(
+        guard.asks and not has(guard.words, "loss") for guard in each.guards
+    )
+    calls = (
+        call
+        for call in ast.walk(each.node)
+        if isinstance(call, ast.Call) and _MEASURES.match(called(call))
+    )
+    measured = any(
+        ".grad" in words_in(call) for call in calls
+    )  # and what was taken is no multiple of them
     if not start or not later or later[0].apart(each) or asked or not measured:
         return False
     if any(_allows_for_it(each, next_) for next_ in trace.of("grad", after=each, before=later[0])):
@@ -88,7 +111,10 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
 
 def _allows_for_it(measured: Event, event: Event) -> bool:
     """Return whether gradients are changed by a number with the scale in it, or divided by what was measured."""
-    names = "|".join(re.escape(ast.unparse(each)) for each in getattr(measured.node, "targets", ())) or "$^"
+    names = (
+        "|".join(re.escape(ast.unparse(each)) for each in getattr(measured.node, "targets", ()))
+        or "$^"
+    )
     divided = re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", ast.unparse(event.node))
     return bool(divided) or has(event.words, "^(get_scale|inv_scale)$")
 
@@ -105,22 +131,41 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
     first, second = sorted((with_it[0], plain), key=trace.index) if with_it else (plain, plain)
     if with_it and trace.index(second) < trace.index(steps[0]):
         return not trace.of("zero", "update", "bare", "step", after=first, before=steps[0])
-    return ".scale(" not in trace.source.text and not trace.of("bare", "zero", "step", after=plain, before=steps[0])
+    return ".scale(" not in trace.source.text and not trace.of(
+        "bare", "zero", "step", after=plain, before=steps[0]
+    )
 
 
 def half_model(source: Source) -> Iterator[ast.AST]:
     """Yield what makes models half whose parameters an optimizer in the same function has, with a scaler."""
     for scope in (source.tree, *source.functions) if any(source.events("step")) else ():
         calls = [
-            each for each in scope.body if isinstance(each, ast.Assign | ast.Expr) and isinstance(each.value, ast.Call)
+            each
+            for each in scope.body
+            if isinstance(each, ast.Assign | ast.Expr) and isinstance(each.value, ast.Call)
         ]
-        whole = ast.unparse(scope) if calls and (source.wrapped or "GradScaler" in source.text) else ""
-        dtypes = "|".join(name for name, value in _DTYPE.findall(whole) if _scales_with(name, value, whole)) or "$^"
+        whole = (
+            ast.unparse(scope) if calls and (source.wrapped or "GradScaler" in source.text) else ""
+        )
+        dtypes = (
+            "|".join(
+                name for name, value in _DTYPE.findall(whole) if _scales_with(name, value, whole)
+            )
+            or "$^"
+        )
         for node in calls if source.wrapped or "GradScaler" in whole else ():
-            text = re.sub(rf"(\.to\((?:.*, )?(?:dtype=)?|dtype=)(?:{dtypes})\b", r"\1torch.half", ast.unparse(node))
+            text = re.sub(
+                rf"(\.to\((?:.*, )?(?:dtype=)?|dtype=)(?:{dtypes})\b",
+                r"\1torch.half",
+                ast.unparse(node),
+            )
             made = _HALF.fullmatch(text)
             model = made["name"] or made["new"] if made else ""
-            given = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", whole) if made else ()
+            given = (
+                re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", whole)
+                if made
+                else ()
+            )
             unsure = made and made["new"] and text == ast.unparse(node) and _UNSURE.search(whole)
             if made and f"{model}.float()" not in whole and not unsure:
                 yield from [node.value] * (OPTIMIZER in map(kind_by_class, given))
@@ -129,7 +174,10 @@ def half_model(source: Source) -> Iterator[ast.AST]:
 def _scales_with(dtype: str, value: str, whole: str) -> bool:
     """Return whether a scaler scales where a name is float16, and all of a model may be cast to it."""
     asked = _ENABLED.search(whole)
-    words = [re.findall(r"\w+\b(?!\.)", text) for text in (f"{dtype} {value}", asked[1] if asked else dtype)]
+    words = [
+        re.findall(r"\w+\b(?!\.)", text)
+        for text in (f"{dtype} {value}", asked[1] if asked else dtype)
+    ]
     same = {*words[0]} & {*words[1]} - {"if", "else"} and "not" not in words[1]
     return bool(same) and not _ADDED.search(whole)
 

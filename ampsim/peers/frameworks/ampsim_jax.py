@@ -34,7 +34,10 @@ class AmpsimJax(JaxLike):
         from ampsim import State
         from ampsim.jax import LossScale
 
-        state = {name: tuple(value) if isinstance(value, list) else value for name, value in state.items()}
+        state = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in state.items()
+        }
         self.scaler = LossScale.from_state(self.scaler.rule, State(**state))
 
 

@@ -35,13 +35,22 @@ class DeepSpeedScaler(Peer):
         "growth_waits_for_the_interval": "It waits for the window of clean iterations and doubles in the next, as its "
         f"docstring says: {_FP16}/loss_scaler.py#L215",
     }
-    constants = {**_CONSTANTS, "hysteresis": "delayed_shift", "consecutive_hysteresis": "consecutive_hysteresis"}
+    constants = {
+        **_CONSTANTS,
+        "hysteresis": "delayed_shift",
+        "consecutive_hysteresis": "consecutive_hysteresis",
+    }
 
     def start(self, **constants: Any) -> None:
         _one_rank()
         from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
-        defaults = {"init_scale": 2.0**16, "scale_window": 1000, "min_scale": 1.0, "delayed_shift": 2}  # of its config
+        defaults = {
+            "init_scale": 2.0**16,
+            "scale_window": 1000,
+            "min_scale": 1.0,
+            "delayed_shift": 2,
+        }  # of its config
         given = {_NAMES.get(name, name): value for name, value in constants.items()}
         self.scaler = DynamicLossScaler(**{**defaults, "consecutive_hysteresis": False, **given})
 
@@ -77,7 +86,9 @@ class _Optimizer(Peer):
             words.SCALE_WINDOW: constants.get("growth_interval", 1000),
             words.MIN_LOSS_SCALE: constants.get("min_scale", self.floor),
         }
-        self.wrapped = self.wrap(self.optimized.optimizer, dynamic_loss_scale=True, dynamic_loss_args=arguments)
+        self.wrapped = self.wrap(
+            self.optimized.optimizer, dynamic_loss_scale=True, dynamic_loss_args=arguments
+        )
 
     floor = 1.0
 
@@ -96,7 +107,11 @@ class _Optimizer(Peer):
 
     def state_dict(self) -> object:
         saved = self.wrapped.state_dict()
-        return {name: value for name, value in saved.items() if isinstance(value, int | float) and math.isfinite(value)}
+        return {
+            name: value
+            for name, value in saved.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
 
     def load_state_dict(self, state: object) -> None:
         self.wrapped.load_state_dict({**self.wrapped.state_dict(), **state})  # type: ignore[dict-item]

@@ -13,20 +13,21 @@ class FairscaleLayerwise(Peer):
     name = "fairscale-layerwise"
     requirement = "fairscale==0.4.13"
     target = "fairscale.optim.layerwise_gradient_scaler.LayerwiseGradientScaler"
-    source = (
-        "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/optim/layerwise_gradient_scaler.py#L60"
-    )
+    source = "https://github.com/facebookresearch/fairscale/blob/v0.4.13/fairscale/optim/layerwise_gradient_scaler.py#L60"
     dialect = "fairscale.LayerwiseGradientScaler"
     constants = {**TORCH_CONSTANTS, "min_scale": "min_scale", "max_scale": "max_scale"}
     deviations = {
-        "unscale_divides_by_the_scale_of_the_loss": "It scales what enters a layer in backward, not the loss: " + source
+        "unscale_divides_by_the_scale_of_the_loss": "It scales what enters a layer in backward, not the loss: "
+        + source
     }
 
     def start(self, init_scale: float = 1.0, **constants: Any) -> None:
         import torch
         from fairscale.optim.layerwise_gradient_scaler import LayerwiseGradientScaler
 
-        self._model: Any = torch.nn.Sequential(*(torch.nn.Linear(1, 1, bias=False) for _ in range(2)))
+        self._model: Any = torch.nn.Sequential(
+            *(torch.nn.Linear(1, 1, bias=False) for _ in range(2))
+        )
         self.scaler: Any = LayerwiseGradientScaler(self._model, {"0": init_scale}, **constants)
 
     def get_scale(self) -> float:
@@ -39,7 +40,9 @@ class FairscaleLayerwise(Peer):
             layer.weight = torch.nn.Parameter(torch.ones(1, 1))
         self.scaler.scale()
         (self._model(torch.ones(1, 1)) * loss).sum().backward()
-        scaled = float(self._model[0].weight.grad)  # what the second layer sends into the first one is multiplied
+        scaled = float(
+            self._model[0].weight.grad
+        )  # what the second layer sends into the first one is multiplied
         self.scaler.unscale()
         return scaled
 

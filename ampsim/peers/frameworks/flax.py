@@ -36,7 +36,9 @@ class Flax(Peer):
 
     def step(self, scaled: Sequence[float]) -> Step:
         used, gradients = self.get_scale(), float32(scaled)
-        self.scaler, finite, _, unscaled = compiled(_step)(self.scaler, float32([0.0] * len(scaled)), gradients)
+        self.scaler, finite, _, unscaled = compiled(_step)(
+            self.scaler, float32([0.0] * len(scaled)), gradients
+        )
         return Step(used, bool(finite), floats(unscaled) if finite else None, self.get_scale())
 
     def state_dict(self) -> object:

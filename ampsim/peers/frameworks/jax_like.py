@@ -17,7 +17,10 @@ def prescribed() -> Callable[[Any, Any], Any]:
     def loss(parameters: Any, scaled: Any) -> Any:
         return jnp.zeros((), parameters.dtype)
 
-    loss.defvjp(lambda parameters, scaled: (loss(parameters, scaled), scaled), lambda scaled, _: (scaled, None))
+    loss.defvjp(
+        lambda parameters, scaled: (loss(parameters, scaled), scaled),
+        lambda scaled, _: (scaled, None),
+    )
     return loss
 
 
@@ -52,7 +55,9 @@ class JaxLike(Peer):
 
     def step(self, scaled: Sequence[float]) -> Step:
         used = self.get_scale()
-        params, finite, self.scaler = self.descend(self.scaler, float32([0.0] * len(scaled)), float32(scaled))
+        params, finite, self.scaler = self.descend(
+            self.scaler, float32([0.0] * len(scaled)), float32(scaled)
+        )
         return Step(used, bool(finite), floats(-params) if finite else None, self.get_scale())
 
     def state_dict(self) -> object:

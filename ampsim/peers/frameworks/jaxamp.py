@@ -41,5 +41,7 @@ class Jaxamp(JaxLike):
 
     def step(self, scaled: Sequence[float]) -> Step:
         used, params = self.get_scale(), float32([0.0] * len(scaled))
-        self.scaler, unscaled = self._gradients_of(params, float32(scaled), dynamic_scaler_state=self.scaler)
+        self.scaler, unscaled = self._gradients_of(
+            params, float32(scaled), dynamic_scaler_state=self.scaler
+        )
         return Step(used, None, floats(unscaled), self.get_scale())

@@ -13,7 +13,12 @@ class Jmp(JaxLike):
     target = "jmp.DynamicLossScale"
     source = "https://github.com/google-deepmind/jmp/blob/v0.0.4/jmp/_src/loss_scale.py#L79"
     dialect = "jmp.DynamicLossScale"
-    constants = {"loss_scale": "init", "period": "interval", "factor": "factor", "min_loss_scale": "min_loss_scale"}
+    constants = {
+        "loss_scale": "init",
+        "period": "interval",
+        "factor": "factor",
+        "min_loss_scale": "min_loss_scale",
+    }
 
     def start(self, **constants: Any) -> None:
         import jax.numpy as jnp

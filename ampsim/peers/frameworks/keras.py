@@ -27,7 +27,9 @@ class KerasJax(Peer):
         import keras
 
         self._param = keras.Variable([0.0] * size)
-        self.scaler: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), **self._given)
+        self.scaler: Any = keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(1.0), **self._given
+        )
         self.scaler.build([self._param])
         self._step = jax.jit(self.scaler.stateless_apply)
 
@@ -52,7 +54,9 @@ class KerasJax(Peer):
         return Step(used, stepped, unscaled, self.get_scale())
 
     def _apply(self, gradients: Any) -> None:
-        (param,), state = self._step([v.value for v in self.scaler.variables], [gradients], [self._param.value])
+        (param,), state = self._step(
+            [v.value for v in self.scaler.variables], [gradients], [self._param.value]
+        )
         self._param.assign(param)
         for variable, value in zip(self.scaler.variables, state, strict=True):
             variable.assign(value)

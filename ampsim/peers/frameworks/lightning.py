@@ -21,7 +21,9 @@ class Lightning(TorchLike):
         from lightning.pytorch import LightningModule, Trainer
         from lightning.pytorch.plugins.precision import MixedPrecision
 
-        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # a trainer says which devices it found
+        logging.getLogger("lightning.pytorch").setLevel(
+            logging.ERROR
+        )  # a trainer says which devices it found
         scaler = torch.amp.GradScaler("cpu", **constants)
         self.plugin = MixedPrecision("16-mixed", "cpu", scaler)
         self.module = LightningModule()

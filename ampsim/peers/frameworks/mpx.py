@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ampsim.peers.frameworks.jax_like import JaxLike, float32, floats, leaves, prescribed, with_leaves
+from ampsim.peers.frameworks.jax_like import (
+    JaxLike,
+    float32,
+    floats,
+    leaves,
+    prescribed,
+    with_leaves,
+)
 from ampsim.peers.peer import Step, held_by_float16
 
 _SOURCE = (

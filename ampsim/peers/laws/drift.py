@@ -16,7 +16,9 @@ from ampsim.peers.laws.subject import FACTORS, UnaskableError, constants, fields
 from ampsim.peers.peer import Peer
 
 HISTORIES = 2000
-PER_SETTING = 50  # histories: where a setting is compiled, that costs more than all of its histories
+PER_SETTING = (
+    50  # histories: where a setting is compiled, that costs more than all of its histories
+)
 GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
     "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
     "growth_factor": (2.0, 4.0, 1.5, 3.0),
@@ -95,7 +97,11 @@ def drawn_setting(peer: Peer, draw: random.Random) -> Mapping[str, Any]:
     known = fields(peer)
     has_one = "factor" in known
     setting = {field: draw.choice(values) for field, values in GRID.items()}
-    setting = {each: value for each, value in setting.items() if each in known or (has_one and each in FACTORS)}
+    setting = {
+        each: value
+        for each, value in setting.items()
+        if each in known or (has_one and each in FACTORS)
+    }
     if has_one:
         setting["backoff_factor"] = 1 / setting["growth_factor"]
     return setting
@@ -109,7 +115,9 @@ def drawn_flags(draw: random.Random) -> list[bool]:
     return flags
 
 
-def run(peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+def run(
+    peer: Peer, setting: Mapping[str, Any], flags: Sequence[bool]
+) -> tuple[list[Any], list[Any]]:
     """Return the scales that a peer used, then its last, and those of its dialect; None where one gave up."""
     given = constants(peer, setting)
     if (rule := followed(peer, given)) is None:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from typing import Any
 
-from ampsim.peers.laws.subject import FLOOR, HAS, GaveUpError, RefusedError, UnaskableError, subject_of
+from ampsim.peers.laws.subject import (
+    FLOOR,
+    HAS,
+    GaveUpError,
+    RefusedError,
+    UnaskableError,
+    subject_of,
+)
 from ampsim.peers.peer import Peer
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.kit.check import ScalerLaw
@@ -21,7 +28,13 @@ from ampsim.testing.law import BrokenError, RaisedError, Result
 
 EXAMPLES = 12
 CALLS_DRAWN = {"a_state_dict_continues_the_run"}  # which are drawn where a scaler has them
-OF_TENSORS = {"torch", "scale", "step", "unscale_", "update"}  # what a law that reads these names asks of torch's alone
+OF_TENSORS = {
+    "torch",
+    "scale",
+    "step",
+    "unscale_",
+    "update",
+}  # what a law that reads these names asks of torch's alone
 UNASKED = {  # laws that a peer could be asked, and is not: why
     "overflow_restarts_the_streak": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
     "clean_step_counts_once": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
@@ -30,7 +43,10 @@ UNASKED = {  # laws that a peer could be asked, and is not: why
     "a_refused_state_dict_changes_nothing": "of torch's keys",
 }
 CHOICE = dict.fromkeys(  # laws that anybody may break by choice
-    ("factors_that_do_not_move_the_scale_are_refused", "constants_that_no_run_could_want_are_refused"),
+    (
+        "factors_that_do_not_move_the_scale_are_refused",
+        "constants_that_no_run_could_want_are_refused",
+    ),
     "it checks no such constants; nonsense that is passed is taken",
 )
 ENDS = frozenset(  # laws about the ends of float32, which the sum or norm of finite gradients passes too
@@ -55,7 +71,9 @@ TORCH = {  # law -> what the documentation of torch.amp.GradScaler promises; the
     "unscale_divides_by_the_scale_of_the_loss": "step(): invokes the optimizer using the unscaled gradients",
     "finite_gradients_are_never_skipped": "step(): if no inf or NaN is found, invokes the optimizer",
 }
-LOUD = frozenset(name for name in KIT if name.startswith("never_steps"))  # kept by a step that raises
+LOUD = frozenset(
+    name for name in KIT if name.startswith("never_steps")
+)  # kept by a step that raises
 AT_ANY_DELAY = {"skip_budget"}  # T1 is of the newest scale
 OWN = {  # law -> what the package itself promises by a parameter
     "scale_stays_within_bounds": "its parameter of the smallest or the largest scale, or its documentation of one",
@@ -65,9 +83,25 @@ OWN = {  # law -> what the package itself promises by a parameter
 
 def asked(law: ScalerLaw) -> bool:
     """Return whether a law of the kit can be asked of a peer: by its words, and with no tensor of torch."""
-    words = {"make", "construct", "observe", "repeats", *TRAITS, "loss_scale", "iterate", "applied", "run", "falls"}
+    words = {
+        "make",
+        "construct",
+        "observe",
+        "repeats",
+        *TRAITS,
+        "loss_scale",
+        "iterate",
+        "applied",
+        "run",
+        "falls",
+    }
     reads = set() if law.name in CALLS_DRAWN else {*law.function.__code__.co_names}
-    return {*law.words} <= words and {*law.needs} <= HAS and not OF_TENSORS & reads and law.name not in UNASKED
+    return (
+        {*law.words} <= words
+        and {*law.needs} <= HAS
+        and not OF_TENSORS & reads
+        and law.name not in UNASKED
+    )
 
 
 LAWS = {name: law for name, law in KIT.items() if asked(law)}
@@ -107,7 +141,9 @@ def judge(peer: Peer, law: ScalerLaw, *, examples: int = EXAMPLES) -> Verdict:
     return next(judge_all(peer, [law], examples=examples))
 
 
-def judge_all(peer: Peer, laws: Iterable[ScalerLaw], *, examples: int = EXAMPLES) -> Iterator[Verdict]:
+def judge_all(
+    peer: Peer, laws: Iterable[ScalerLaw], *, examples: int = EXAMPLES
+) -> Iterator[Verdict]:
     """Ask laws of a peer one after the other; those of histories share the runs that they look at."""
     subjects = cache(partial(subject_of, peer))
     for law in laws:
@@ -117,7 +153,9 @@ def judge_all(peer: Peer, laws: Iterable[ScalerLaw], *, examples: int = EXAMPLES
 class _Asking:
     """A law that is asked of a peer: whether any example could be judged, and the shortest that broke it."""
 
-    def __init__(self, peer: Peer, law: ScalerLaw, examples: int, subjects: Callable[..., Subject]) -> None:
+    def __init__(
+        self, peer: Peer, law: ScalerLaw, examples: int, subjects: Callable[..., Subject]
+    ) -> None:
         self.peer, self.law, self.examples, self.subjects = peer, law, examples, subjects
         self.example: Example | None = None
         self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
@@ -135,12 +173,16 @@ class _Asking:
     def ask(self) -> None:
         """Raise BrokenError or RaisedError where the law is broken, NotApplicableError where it says nothing."""
         law = self.law
-        patience = 2 if law.level == 4 or "refill" in law.needs else 1  # a count that has to be saved
+        patience = (
+            2 if law.level == 4 or "refill" in law.needs else 1
+        )  # a count that has to be saved
         floor = None if "gives_up" in law.needs else FLOOR
         subject = self.subjects(patience=patience, floor=floor, late=law.name in AT_ANY_DELAY)
         if missing := law.lacks(subject):
             raise NotApplicableError(f"it is without {missing}")
-        example, error = replace(law, function=self._judged()).shortest(subject, self.examples, limit=0)
+        example, error = replace(law, function=self._judged()).shortest(
+            subject, self.examples, limit=0
+        )
         if example is not None:
             ours = isinstance(error, BrokenError)
             self.example = example

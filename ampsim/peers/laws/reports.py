@@ -16,14 +16,23 @@ _BELOW = (
 )
 _JMP = "reported: https://github.com/google-deepmind/jmp/pull/44"
 _OF_TORCH = ("torch", "torch-sharded", "accelerate", "lightning", "roundpipe")
-_UPDATES_FIRST = "reported: https://github.com/deepspeedai/DeepSpeed/pull/8588 (a comment of 2026-09-21)"
+_UPDATES_FIRST = (
+    "reported: https://github.com/deepspeedai/DeepSpeed/pull/8588 (a comment of 2026-09-21)"
+)
 REPORTS: Mapping[tuple[str, str], str] = {  # (peer, law) -> addresses
     **{(peer, law): _TORCH for peer in _OF_TORCH for law in _BELOW},
-    ("torch-sharded", "scale_stays_finite"): "reported of torch's own kernel, and mended there only: "
+    (
+        "torch-sharded",
+        "scale_stays_finite",
+    ): "reported of torch's own kernel, and mended there only: "
     "https://github.com/pytorch/pytorch/issues/98828",
     **{
         ("jmp-jit", law): _JMP
-        for law in ("overflow_never_raises_the_scale", "overflow_backs_off_once", "overflows_end_at_the_minimum")
+        for law in (
+            "overflow_never_raises_the_scale",
+            "overflow_backs_off_once",
+            "overflows_end_at_the_minimum",
+        )
     },
     **{
         (name, "unscale_divides_by_the_scale_of_the_loss"): _UPDATES_FIRST
@@ -36,7 +45,9 @@ def reported(peer: Peer, law: str) -> str:
     """Return what is known of a law that a peer breaks: a thread of another repository was only seen there."""
     text = REPORTS.get((peer.name, law), NONE)
     words, _, address = text.partition(": https://")
-    elsewhere = words.startswith("reported") and not address.startswith(f"github.com/{_repository(peer)}/")
+    elsewhere = words.startswith("reported") and not address.startswith(
+        f"github.com/{_repository(peer)}/"
+    )
     return f"also seen in: https://{address}" if elsewhere else text
 
 

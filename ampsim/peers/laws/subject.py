@@ -70,7 +70,9 @@ class PeerTraits(Traits):
 class Driven:
     """A scaler that a peer has started, with torch's names."""
 
-    def __init__(self, peer: Peer, given: Mapping[str, Any], rule: Rule | None, without: frozenset[str]) -> None:
+    def __init__(
+        self, peer: Peer, given: Mapping[str, Any], rule: Rule | None, without: frozenset[str]
+    ) -> None:
         self.peer, self.rule, self.without = peer, rule, without
         self.fed: list[bool] = []
         try:
@@ -94,7 +96,9 @@ class Driven:
             raise
 
     def state_dict(self) -> Any:
-        return json.loads(json.dumps(self._ask("state_dict")))  # a checkpoint is no view of what runs on
+        return json.loads(
+            json.dumps(self._ask("state_dict"))
+        )  # a checkpoint is no view of what runs on
 
     def load_state_dict(self, state: object) -> None:
         self._ask("load_state_dict", state)
@@ -133,7 +137,9 @@ def ceiling(rule: Rule) -> float | None:
     return rule.max_scale or (left if left < asked else None)
 
 
-def subject_of(peer: Peer, *, patience: int = 1, floor: float | None = FLOOR, late: bool = False) -> Subject:
+def subject_of(
+    peer: Peer, *, patience: int = 1, floor: float | None = FLOOR, late: bool = False
+) -> Subject:
     """Return a peer as the kit's laws ask it.
 
     Args:
@@ -146,10 +152,16 @@ def subject_of(peer: Peer, *, patience: int = 1, floor: float | None = FLOOR, la
     asked = {name: value for name, value in options.items() if name in known and value is not None}
     rule = followed(peer, constants(peer, asked))
     follows = rule or Rule()
-    fixed = {each: getattr(follows, each) for each in FACTORS if each not in (*known, *_of_one_factor(known))}
+    fixed = {
+        each: getattr(follows, each)
+        for each in FACTORS
+        if each not in (*known, *_of_one_factor(known))
+    }
     lacks = {*FEATURES} - HAS | _lacking(peer) | ({"factors"} if fixed else set())
     traits = PeerTraits(
-        min_scale=floor if "min_scale" in asked and follows.min_scale is not None else follows.min_scale,
+        min_scale=floor
+        if "min_scale" in asked and follows.min_scale is not None
+        else follows.min_scale,
         max_scale=ceiling(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
@@ -184,7 +196,9 @@ def constants(peer: Peer, wanted: Mapping[str, Any]) -> dict[str, Any]:
             given[known[each]] = value
         elif each in _of_one_factor(known):
             if each == "growth_factor" or wanted.get("growth_factor", 2.0) == 2.0:
-                given[known["factor"]] = value if each == "growth_factor" else 1 / value if value else math.inf
+                given[known["factor"]] = (
+                    value if each == "growth_factor" else 1 / value if value else math.inf
+                )
         elif getattr(followed(peer, {}) or Rule(), each) != value:
             raise UnaskableError(f"{each} is fixed")
     return given
@@ -197,7 +211,11 @@ def followed(peer: Peer, given: Mapping[str, Any]) -> Rule | None:
     """
     asked = {peer.constants[key]: value for key, value in given.items()}
     try:
-        return dialects.get(peer.dialect, **{**peer.options, **asked}) if peer.dialect else Rule(**asked)
+        return (
+            dialects.get(peer.dialect, **{**peer.options, **asked})
+            if peer.dialect
+            else Rule(**asked)
+        )
     except (TypeError, ValueError):
         return None
 

@@ -18,5 +18,7 @@ def run(scaler, found_inf):  # returns the scale before each update, and after t
     return [*used, scaler.get_scale()][delay:]
 
 
-def applied(scaler, gradients, fused=False, unscales=False):  # these are scaled; returns what the optimizer is given
+def applied(
+    scaler, gradients, fused=False, unscales=False
+):  # these are scaled; returns what the optimizer is given
     return [*(scaler.step(gradients).unscaled or [0.0] * len(gradients))]

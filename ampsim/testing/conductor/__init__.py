@@ -2,7 +2,15 @@
 
 from ampsim.testing.conductor import sync
 from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError
-from ampsim.testing.conductor.runs import Conductor, FailingScheduleError, Program, Run, attempt, explore, run
+from ampsim.testing.conductor.runs import (
+    Conductor,
+    FailingScheduleError,
+    Program,
+    Run,
+    attempt,
+    explore,
+    run,
+)
 from ampsim.testing.conductor.schedules import Chooser, schedules
 from ampsim.testing.conductor.task import one_core
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from ampsim.testing.conductor.task import Task
 
-_MACHINERY = (threading.__file__, str(Path(__file__).parent))  # a frame in one of these is not the program's
+_MACHINERY = (
+    threading.__file__,
+    str(Path(__file__).parent),
+)  # a frame in one of these is not the program's
 
 
 class StuckError(Exception):
@@ -61,7 +64,8 @@ def table(tasks: Iterable["Task"]) -> str:
         rows.append((task.name, task.state, task.waits_for, _where(task, frames), held))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 

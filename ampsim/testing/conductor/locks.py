@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def patient(ready: Callable[[], bool], timeout: float | None, block: bool = True) -> Callable[[], bool] | None:
+def patient(
+    ready: Callable[[], bool], timeout: float | None, block: bool = True
+) -> Callable[[], bool] | None:
     """Return `ready`, or None for a call that does not wait: it looks once and goes on."""
     return ready if block and (timeout is None or timeout > 0) else None
 
@@ -66,7 +68,9 @@ class _Lockable(_Guard):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if timeout != -1 and (timeout < 0 or not blocking):
-            threading.Lock().acquire(blocking, timeout)  # refuses, in the words of this version of Python
+            threading.Lock().acquire(
+                blocking, timeout
+            )  # refuses, in the words of this version of Python
         if blocking and timeout < 0:
             self._scheduler.switch("acquire", self, self.free)
         elif timeout > 0:
@@ -200,7 +204,9 @@ class Condition(_Guard):
     def notify(self, n: int = 1) -> None:
         if not self._lock.owned():
             raise RuntimeError("cannot notify on un-acquired lock")
-        self._scheduler.switch("notify", self, stay=True)  # waiters need the lock, so nobody sees a difference
+        self._scheduler.switch(
+            "notify", self, stay=True
+        )  # waiters need the lock, so nobody sees a difference
         for _ in range(min(n, len(self._waiters))):
             self._waiters.popleft().notified = True
 

@@ -75,7 +75,9 @@ class Conductor:
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
-    def spawn(self, name: str, fn: Callable[..., object], *args: object, **kwargs: object) -> _sync.Thread:
+    def spawn(
+        self, name: str, fn: Callable[..., object], *args: object, **kwargs: object
+    ) -> _sync.Thread:
         """Start a thread. `name` is what schedules, traces and faults call the task."""
         thread = _sync.Thread(target=fn, name=name, args=args, kwargs=kwargs, daemon=False)
         thread.start()
@@ -151,7 +153,11 @@ class FailingScheduleError(AssertionError):
     """An exploration found a schedule that fails. The cause is what went wrong; `run` has the whole trace."""
 
     def __init__(self, failed: Run, error: BaseException, number: int) -> None:
-        what = _describe(failed) if failed.failure is error else f"{type(error).__name__} in the check: {error}"
+        what = (
+            _describe(failed)
+            if failed.failure is error
+            else f"{type(error).__name__} in the check: {error}"
+        )
         super().__init__(
             f"{what}\n{replay(failed.schedule, failed.faults)}\nfound by schedule {number}\n{story(failed.trace)}"
         )
@@ -173,7 +179,9 @@ class Options(TypedDict, total=False):
     crash_frees_locks: bool
 
 
-def attempt(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
+def attempt(
+    program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]
+) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
     ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
@@ -201,7 +209,9 @@ def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpac
     done = attempt(program, schedule, **options)
     if done.failure is not None:
         if done.errors:
-            done.failure.add_note(f"in task {done.errors[0][0]!r}; {replay(done.schedule, done.faults)}")
+            done.failure.add_note(
+                f"in task {done.errors[0][0]!r}; {replay(done.schedule, done.faults)}"
+            )
         raise done.failure
     return done
 
@@ -249,7 +259,9 @@ def explore(program: Program, *, preemptions: int = 2, limit: int | None = None,
     return Exploration(sum(counts), tuple(counts), exhausted=True, steps=longest)
 
 
-def _judge(done: Run, schedule: Mapping[int, int], check: Callable[[Run], object] | None, number: int) -> None:
+def _judge(
+    done: Run, schedule: Mapping[int, int], check: Callable[[Run], object] | None, number: int
+) -> None:
     if done.schedule != schedule:
         raise RuntimeError(
             f"schedule {schedule} came out as {dict(done.schedule)}: expected a program that depends on "

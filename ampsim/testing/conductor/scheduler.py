@@ -23,7 +23,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType, MappingProxyType
 
-from ampsim.testing.conductor.deadlock import DeadlockError, LivelockError, Step, StuckError, replay, story, table
+from ampsim.testing.conductor.deadlock import (
+    DeadlockError,
+    LivelockError,
+    Step,
+    StuckError,
+    replay,
+    story,
+    table,
+)
 from ampsim.testing.conductor.task import AbandonedError, Task
 
 Chooser = Callable[[int, Sequence[str]], int]
@@ -40,11 +48,17 @@ class Scheduler:
                  interrupt_at: Mapping[int, str] = NO_FAULTS, crash_frees_locks: bool = False) -> None:  # fmt: skip
         self.choose = choose
         self.max_steps = max_steps
-        self.crash_at, self.interrupt_at, self.crash_frees_locks = crash_at, interrupt_at, crash_frees_locks
+        self.crash_at, self.interrupt_at, self.crash_frees_locks = (
+            crash_at,
+            interrupt_at,
+            crash_frees_locks,
+        )
         self.tasks: list[Task] = []
         self.live = 0  # tasks that the run waits for: neither daemon nor gone
         self.steps: list[tuple[str, str, str, str]] = []
-        self.decisions: list[tuple[int, int, int]] = []  # step, options, and how many of them cost nothing
+        self.decisions: list[
+            tuple[int, int, int]
+        ] = []  # step, options, and how many of them cost nothing
         self.taken: dict[int, int] = {}  # the choices that were not 0
         self.errors: list[tuple[str, BaseException]] = []
         self.faults: list[tuple[int, str, str]] = []  # step, task, "crash" or "interrupt"
@@ -71,7 +85,9 @@ class Scheduler:
         if self.over:
             raise AbandonedError
         taken = {task.name for task in self.tasks}
-        unique = next(n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+        unique = next(
+            n for n in (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3))) if n not in taken
+        )
         task = Task(len(self.tasks), unique, body, daemon=daemon)
         self.tasks.append(task)
         self.live += not daemon
@@ -99,7 +115,9 @@ class Scheduler:
             raise me.injected
         return not me.fired
 
-    def _after(self, op: str, subject: object, ready: Callable[[], bool] | None, timed: bool) -> bool:
+    def _after(
+        self, op: str, subject: object, ready: Callable[[], bool] | None, timed: bool
+    ) -> bool:
         """Perform an operation after the end: of a task that unwinds, or of whoever inspects the result."""
         if not self.closed:
             raise AbandonedError
@@ -129,11 +147,15 @@ class Scheduler:
         ready, timed = ([me], []) if stay and not me.gone else self._options(me)
         options = ready + timed if timed else ready
         if not options:
-            return self._end(DeadlockError(self._report(f"Deadlock at step {step}: no task can go on")))
+            return self._end(
+                DeadlockError(self._report(f"Deadlock at step {step}: no task can go on"))
+            )
         choice = self._choice(me, step, ready, timed) if len(options) > 1 else 0
         chosen = options[choice]
         chosen.fired = choice >= len(ready)
-        interrupted = chosen.pending is not None and chosen.op != "release"  # `with lock:` lets go whatever comes
+        interrupted = (
+            chosen.pending is not None and chosen.op != "release"
+        )  # `with lock:` lets go whatever comes
         note = "timed out" if chosen.fired else "interrupted" if interrupted else ""
         self.steps.append((chosen.name, chosen.op, str(chosen.subject), note))
         return chosen
@@ -158,7 +180,9 @@ class Scheduler:
         names = [task.name for task in ready] + [f"{task.name} timeout" for task in timed]
         choice = self.choose(step, names)
         if choice:
-            choice = 1 + (choice - 1) % (len(names) - 1)  # any other positive number still means "not the first"
+            choice = 1 + (choice - 1) % (
+                len(names) - 1
+            )  # any other positive number still means "not the first"
             self.taken[step] = choice
         free = 1 if ready and ready[0] is me else len(ready) or len(timed)
         self.decisions.append((step, len(names), free))
@@ -240,7 +264,9 @@ class Scheduler:
     def _pass_to(self, task: Task) -> None:
         self.running = task
         if task.index and task.thread is None:
-            task.thread = threading.Thread(target=self._begin, args=(task,), name=task.name, daemon=True)
+            task.thread = threading.Thread(
+                target=self._begin, args=(task,), name=task.name, daemon=True
+            )
             task.thread.start()
         else:
             task.baton.release()
@@ -255,7 +281,11 @@ class Scheduler:
             self._pass_to(chosen)
             me.baton.acquire()
         except BaseException as error:  # noqa: BLE001, RUF100  a test runner's timeout, a second Ctrl-C, no more threads
-            self.signal, self.over, self.hung = error, True, True  # wait for nobody: who runs ends at a switch point
+            self.signal, self.over, self.hung = (
+                error,
+                True,
+                True,
+            )  # wait for nobody: who runs ends at a switch point
             if me.index:
                 self.tasks[0].baton.release()
 
@@ -280,7 +310,9 @@ _active: list[Scheduler] = []  # the run in progress: none or one
 def active() -> Scheduler:
     """Return the run in progress."""
     if not _active:
-        raise RuntimeError("no run in progress: make locks and threads inside the program given to conductor.run")
+        raise RuntimeError(
+            "no run in progress: make locks and threads inside the program given to conductor.run"
+        )
     return _active[0]
 
 

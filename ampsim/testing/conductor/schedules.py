@@ -34,7 +34,9 @@ def chooser(schedule: Mapping[int, int] | Schedule) -> Chooser:
     return lambda step, _: get(step, 0)
 
 
-def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "SearchStrategy[dict[int, int]]":
+def schedules(
+    *, steps: int = 64, switches: int = 6, choices: int = 3
+) -> "SearchStrategy[dict[int, int]]":
     """Draw sparse schedules: at most `switches` of the first `steps` steps choose 1 to `choices`.
 
     What is left out keeps running, so that a failure shrinks to the preemptions that matter, mostly one, and
@@ -43,5 +45,7 @@ def schedules(*, steps: int = 64, switches: int = 6, choices: int = 3) -> "Searc
     """
     with needing():
         from hypothesis import strategies as st
-    codes = st.lists(st.integers(0, steps * choices - 1), max_size=switches)  # shrink better than dictionaries
+    codes = st.lists(
+        st.integers(0, steps * choices - 1), max_size=switches
+    )  # shrink better than dictionaries
     return codes.map(lambda drawn: {code // choices: 1 + code % choices for code in sorted(drawn)})

@@ -32,14 +32,23 @@ from ampsim.testing.conductor.locks import Semaphore as Semaphore
 from ampsim.testing.conductor.scheduler import active
 from ampsim.testing.conductor.task import Task
 
-_HARMLESS = {"ExceptHookArgs", "ThreadError", "excepthook", "get_native_id", "settrace", "setprofile"}
+_HARMLESS = {
+    "ExceptHookArgs",
+    "ThreadError",
+    "excepthook",
+    "get_native_id",
+    "settrace",
+    "setprofile",
+}
 
 
 def __getattr__(name: str) -> object:
     if name in _HARMLESS:
         return getattr(_threading, name)
     if hasattr(_threading, name) or hasattr(_queue, name):
-        raise AttributeError(f"{name}: not under the conductor's control, and the real one would block the run")
+        raise AttributeError(
+            f"{name}: not under the conductor's control, and the real one would block the run"
+        )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -25,12 +25,16 @@ class Held(Protocol):
 class Task:
     """One thread of control. Written only by the task that holds the baton."""
 
-    def __init__(self, index: int, name: str, body: Callable[[], object], *, daemon: bool = False) -> None:
+    def __init__(
+        self, index: int, name: str, body: Callable[[], object], *, daemon: bool = False
+    ) -> None:
         self.index = index
         self.name = name
         self.body = body
         self.daemon = daemon
-        self.baton = _thread.allocate_lock()  # locked: the task waits; released by the one who picks it
+        self.baton = (
+            _thread.allocate_lock()
+        )  # locked: the task waits; released by the one who picks it
         self.baton.acquire()
         self.thread: threading.Thread | None = None  # made when the task is first picked
         self.native_ident: int | None = None

@@ -36,7 +36,9 @@ class WatchedAttribute:
         if self._name in instance.__dict__:
             return instance.__dict__[self._name]
         if self._behind is _MISSING:
-            raise AttributeError(f"{type(instance).__name__!r} object has no attribute {self._name!r}")
+            raise AttributeError(
+                f"{type(instance).__name__!r} object has no attribute {self._name!r}"
+            )
         return self._behind
 
     def __set__(self, instance: object, value: object) -> None:
@@ -57,11 +59,15 @@ class WatchedAttribute:
 def watch_attributes(scheduler: Scheduler, owner: type, names: tuple[str, ...]) -> None:
     """Put a `WatchedAttribute` before each name until the run ends."""
     if not names:
-        raise TypeError(f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)")
+        raise TypeError(
+            f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)"
+        )
     for name in names:
         watched = WatchedAttribute(scheduler, owner, name)
         if callable(watched._behind):  # noqa: SLF001
-            raise TypeError(f"{owner.__name__}.{name} is a method: expected an attribute that holds a value")
+            raise TypeError(
+                f"{owner.__name__}.{name} is a method: expected an attribute that holds a value"
+            )
         replace(scheduler, owner, name, watched)
 
 
@@ -93,7 +99,12 @@ def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
 def _stand_ins() -> dict[int, object]:
     """Return what takes the place of what, by the latter's id: not everything in a namespace is hashable."""
     slow = SimpleNamespace(**{**vars(time), "sleep": sync.sleep})
-    pairs: list[tuple[object, object]] = [(threading, sync), (queue, sync), (time, slow), (time.sleep, sync.sleep)]
+    pairs: list[tuple[object, object]] = [
+        (threading, sync),
+        (queue, sync),
+        (time, slow),
+        (time.sleep, sync.sleep),
+    ]
     for home in (threading, queue):
         public = [name for name in dir(home) if name in vars(sync) and not name.startswith("_")]
         pairs += [(getattr(home, name), getattr(sync, name)) for name in public]

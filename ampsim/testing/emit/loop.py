@@ -65,17 +65,30 @@ def write(name: str, target: str) -> tuple[str, bool]:
         if result.outcome == "refused":
             raise LoopError(result.text)
         if result.outcome != "failed":
-            why = f"holds for {target}" if result.outcome == "passed" else f"is not asked of {target}: {result.text}"
+            why = (
+                f"holds for {target}"
+                if result.outcome == "passed"
+                else f"is not asked of {target}: {result.text}"
+            )
             raise ValueError(f"{name} {why}: there is nothing to emit")
         case = _shortest(law, make, given)
     except LoopError as error:
         raise ValueError(f"{target}: {error}") from error
     lines = TEMPLATES[name](case)
     head = _head(case, module, path, f"batches{'()' * callable(batches)}", "\n".join(lines))
-    cause = next((line.split(None, 1)[1] for line in result.text.splitlines() if line.startswith("  cause ")), "")
+    cause = next(
+        (
+            line.split(None, 1)[1]
+            for line in result.text.splitlines()
+            if line.startswith("  cause ")
+        ),
+        "",
+    )
     seen = result.text.partition("\n")[0].removeprefix(f"{name}: ")
     raises = case.broken.seen.startswith("load raised")
-    return written(Text(name, seen, law.law, law.issue, cause), ["import torch"], lines, head), raises
+    return written(
+        Text(name, seen, law.law, law.issue, cause), ["import torch"], lines, head
+    ), raises
 
 
 def _shortest(law: LoopLaw, make: Make, given: Sequence[Any]) -> Case:
@@ -108,7 +121,10 @@ def _head(case: Case, module: str, make: str, batches: str, lines: str) -> list[
 
 def _takes_ampsim(module: str) -> bool:
     """Return whether a module imports ampsim, which the test is to do without."""
-    return any(getattr(value, "__module__", "").startswith("ampsim.") for value in vars(sys.modules[module]).values())
+    return any(
+        getattr(value, "__module__", "").startswith("ampsim.")
+        for value in vars(sys.modules[module]).values()
+    )
 
 
 def _generators(case: Case) -> list[str]:
@@ -118,12 +134,16 @@ def _generators(case: Case) -> list[str]:
     play(case.make, case.batches, 1.0)
     drawn = [random.getstate(), repr(np.random.get_state())]  # noqa: NPY002
     names = ("random.seed", "numpy.random.seed")
-    return [name for name, before, after in zip(names, fresh, drawn, strict=True) if before != after]
+    return [
+        name for name, before, after in zip(names, fresh, drawn, strict=True) if before != after
+    ]
 
 
 def _scale(case: Case) -> Sequence[str]:
     places, grows = _places(case.batches[: case.broken.step + 1]), "doubles" in case.broken.where
-    scale, interval = PLANS[2] if grows else PLANS[0] if case.broken.scale <= PLANS[0][0] else PLANS[1]
+    scale, interval = (
+        PLANS[2] if grows else PLANS[0] if case.broken.scale <= PLANS[0][0] else PLANS[1]
+    )
     return (
         "loop, scaler = start(1.0)",
         f"train(loop, {places})",
@@ -151,8 +171,16 @@ def _planted(case: Case, fault: Fault) -> tuple[list[str], list[str], str]:
     params = f"[{case.parameter(fault.name)}]" if fault.name else case.parameters
     if fault.only is None:
         hook = "param.register_post_accumulate_grad_hook(spoil)"
-        return ["def spoil(param):", f"    {spoil}\n"], [f"hooks = [{hook} for param in {params}]"], HOOKS_GO
-    define = ["def spoil(passes, param):", f"    if next(passes) == {fault.only}:", f"        {spoil}\n"]
+        return (
+            ["def spoil(param):", f"    {spoil}\n"],
+            [f"hooks = [{hook} for param in {params}]"],
+            HOOKS_GO,
+        )
+    define = [
+        "def spoil(passes, param):",
+        f"    if next(passes) == {fault.only}:",
+        f"        {spoil}\n",
+    ]
     hook = "param.register_post_accumulate_grad_hook(partial(spoil, itertools.count()))"
     return define, [f"hooks = [{hook} for param in {params}]"], HOOKS_GO
 
@@ -169,7 +197,11 @@ def _skipped(case: Case) -> Sequence[str]:
     begun = [*define, "loop, scaler = start()", *([f"train(loop, {before})"] if before else [])]
     if broken.cause != HIDDEN:
         old = f"copy.deepcopy({case.seen()})" if broken.differences else "scaler.get_scale()"
-        asked = case.equal(case.seen(), "before") if broken.differences else "assert scaler.get_scale() < before"
+        asked = (
+            case.equal(case.seen(), "before")
+            if broken.differences
+            else "assert scaler.get_scale() < before"
+        )
         return *begun, f"before = {old}", *plant, f"train(loop, {bad})", asked
     return (
         *begun, *plant, f"train(loop, {bad})", clear, f"train(loop, {after})",
@@ -193,12 +225,22 @@ def _resume(case: Case) -> Sequence[str]:
     begun = [f"loop, scaler = {start}", f"train(loop, {_listed(places[:cut])})"]
     save, load = _saving(case)
     if case.broken.cause == resume.SAVING:
-        return *begun, f"before = copy.deepcopy({case.seen()})", save, case.equal(case.seen(), "before")
+        return (
+            *begun,
+            f"before = copy.deepcopy({case.seen()})",
+            save,
+            case.equal(case.seen(), "before"),
+        )
     loaded = [*begun, save, f"other, its = {start}", *load]
     if not case.broken.differences:
         return loaded  # the last line raises
     trained = ["for each in (loop, other):", f"    train(each, {_listed(after)})"] if after else []
-    return *loaded, *trained, f"expected = {case.seen()}", case.equal(case.seen("other", "its"), "expected")
+    return (
+        *loaded,
+        *trained,
+        f"expected = {case.seen()}",
+        case.equal(case.seen("other", "its"), "expected"),
+    )
 
 
 def _saving(case: Case) -> tuple[str, list[str]]:
@@ -206,8 +248,14 @@ def _saving(case: Case) -> tuple[str, list[str]]:
     loop = case.run.loop
     names = [key for key, value in loop.state.items() if hasattr(value, "load_state_dict")]
     listed = repr(names).replace("'", '"')
-    save = "loop.save()" if loop.save else f"[each.state_dict() for each in (*map(loop.state.get, {listed}), scaler)]"
-    copied = [key for key, value in loop.state.items() if key not in names and case.run.loads(value)]
+    save = (
+        "loop.save()"
+        if loop.save
+        else f"[each.state_dict() for each in (*map(loop.state.get, {listed}), scaler)]"
+    )
+    copied = [
+        key for key, value in loop.state.items() if key not in names and case.run.loads(value)
+    ]
     load = [
         f"for each, state in zip((*map(other.state.get, {listed}), its), saved):",
         "    each.load_state_dict(state)",
@@ -221,7 +269,13 @@ def _splitting(case: Case) -> Sequence[str]:
     if found := re.search(r"with an inf in micro-batch (\d+)", case.broken.where):
         define, plant, _ = _planted(case, Fault(only=int(found[1])))
         asked = f"assert scaler.get_scale() == {number(splitting.SCALE / 2)}, scaler.get_scale()"
-        return *define, "loop, scaler = start()", *plant, f"train(loop, {case.batches[-1].place}, split=True)", asked
+        return (
+            *define,
+            "loop, scaler = start()",
+            *plant,
+            f"train(loop, {case.batches[-1].place}, split=True)",
+            asked,
+        )
     whole = ["whole, scaler = start()", *([f"train(whole, {_places(earlier)})"] if earlier else [])]
     parted = ["parted, its = start()", f"train(parted, {_places([*earlier, last])}, split=True)"]
     if case.shown is None or case.shown.name.startswith("scaler."):
@@ -230,7 +284,11 @@ def _splitting(case: Case) -> Sequence[str]:
         return *whole, f"train(whole, {last.place})", *parted, asked
     far = max(case.broken.differences, key=lambda each: rounding.distance([each]))
     bound = min(rounding.distance([far]) / 2, rounding.MOST)
-    before = f"torch.as_tensor(copy.deepcopy({case.seen('whole', name=far.name)}))" if far.before is not None else "0.0"
+    before = (
+        f"torch.as_tensor(copy.deepcopy({case.seen('whole', name=far.name)}))"
+        if far.before is not None
+        else "0.0"
+    )
     return (
         *whole,
         f"before = {before}",
@@ -255,7 +313,10 @@ def _learns(case: Case) -> Sequence[str]:
 
 
 def _updates(case: Case) -> Sequence[str]:
-    start, train = f"loop, scaler = start(growth_interval={UPDATES_AT})", f"train(loop, {_places(case.batches)})"
+    start, train = (
+        f"loop, scaler = start(growth_interval={UPDATES_AT})",
+        f"train(loop, {_places(case.batches)})",
+    )
     if case.broken.cause == OTHER:
         return (
             start, f"train(loop, {_places(case.batches[:1])})",
@@ -265,14 +326,35 @@ def _updates(case: Case) -> Sequence[str]:
             "torch.amp.GradScaler.scale = scale",
             "assert all(user is scaler for user in users)",
         )  # fmt: skip
-    note = ["states.append(scaler.state_dict())", "update(*args)", "states.append(scaler.state_dict())"]
-    begun, asked = [start, "update, states = scaler.update, []\n"], ["assert states[2::2] == states[1:-1:2]"]
+    note = [
+        "states.append(scaler.state_dict())",
+        "update(*args)",
+        "states.append(scaler.state_dict())",
+    ]
+    begun, asked = (
+        [start, "update, states = scaler.update, []\n"],
+        ["assert states[2::2] == states[1:-1:2]"],
+    )
     if case.broken.cause != JUMPS:
         hook = "register_optimizer_step_pre_hook"
-        begun = [f"from torch.optim.optimizer import {hook}\n", start, "update, states, steps = scaler.update, [], []"]
+        begun = [
+            f"from torch.optim.optimizer import {hook}\n",
+            start,
+            "update, states, steps = scaler.update, [], []",
+        ]
         begun += [f"hook = {hook}(lambda *_: steps.append(1))\n"]
-        note, asked = ["states.append(update(*args))"], ["hook.remove()", "assert len(states) <= len(steps)"]
-    return *begun, "def updated(*args):", *(f"    {line}" for line in note), "\nscaler.update = updated", train, *asked
+        note, asked = (
+            ["states.append(update(*args))"],
+            ["hook.remove()", "assert len(states) <= len(steps)"],
+        )
+    return (
+        *begun,
+        "def updated(*args):",
+        *(f"    {line}" for line in note),
+        "\nscaler.update = updated",
+        train,
+        *asked,
+    )
 
 
 def _listed(places: Sequence[int]) -> str:

@@ -35,9 +35,19 @@ class Case:
     def parameters(self) -> str:
         """An expression for the parameters that a loop trains."""
         state = self.run.loop.state.items()
-        parts = [f'*loop.state["{key}"].parameters()' for key, value in state if hasattr(value, "named_parameters")]
-        groups = [(key, index) for key, value in state for index in range(len(getattr(value, "param_groups", ())))]
-        parts = parts or [f'*loop.state["{key}"].param_groups[{index}]["params"]' for key, index in groups]
+        parts = [
+            f'*loop.state["{key}"].parameters()'
+            for key, value in state
+            if hasattr(value, "named_parameters")
+        ]
+        groups = [
+            (key, index)
+            for key, value in state
+            for index in range(len(getattr(value, "param_groups", ())))
+        ]
+        parts = parts or [
+            f'*loop.state["{key}"].param_groups[{index}]["params"]' for key, index in groups
+        ]
         return f"[{', '.join(parts)}]" if len(parts) > 1 else parts[0].removeprefix("*")
 
     def parameter(self, name: str) -> str:
@@ -65,7 +75,9 @@ class Case:
         else:
             found = _reached(dict(self.run.loop.state), name, f"{loop}.state")
         if found is None:
-            raise ValueError(f"{name} has no short name in code; expected it under a name of its own in state")
+            raise ValueError(
+                f"{name} has no short name in code; expected it under a name of its own in state"
+            )
         return found
 
 

@@ -38,7 +38,11 @@ def run_apart(source: str, limit: float) -> tuple[str | None, str]:
         [sys.executable, "-c", _RUN, *apart],
         input=source, capture_output=True, text=True, timeout=limit or None, check=False,
     )  # fmt: skip
-    ended = [line.removeprefix("ENDED").strip() for line in done.stdout.splitlines() if line.startswith("ENDED")]
+    ended = [
+        line.removeprefix("ENDED").strip()
+        for line in done.stdout.splitlines()
+        if line.startswith("ENDED")
+    ]
     return ended[-1] if ended else None, (done.stderr.strip().splitlines() or ["nothing"])[-1]
 
 
@@ -82,7 +86,9 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
     try:
         ended, last = run_apart(source, limit)
     except subprocess.TimeoutExpired:
-        raise ValueError(f"the short test did not end within {limit:g} s; the kit's own check has to show it") from None
+        raise ValueError(
+            f"the short test did not end within {limit:g} s; the kit's own check has to show it"
+        ) from None
     said = ended or last
     if "ampsim" in said and "ModuleNotFoundError" in said:
         raise ValueError(
@@ -90,7 +96,9 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
             "without it, such as the scaler's own class with torch's methods"
         )
     if ended == "":
-        raise ValueError("the short test passes: it does not show what the kit's own check sees; report that with it")
+        raise ValueError(
+            "the short test passes: it does not show what the kit's own check sees; report that with it"
+        )
     if ended is None or (not raises and not said.startswith("AssertionError")):
         what = "the law's call should raise" if raises else "an assertion should fail"
         raise ValueError(f"the short test ended otherwise, where {what}: {said}")

@@ -33,11 +33,15 @@ def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -
     (asked,) = chosen(names=[law])
     subject = find(target, **declared)
     if isinstance(load(target), Subject):
-        raise ValueError(f"{target} is a Subject, which needs ampsim: name the class, and declare traits by --trait")
+        raise ValueError(
+            f"{target} is a Subject, which needs ampsim: name the class, and declare traits by --trait"
+        )
     if missing := asked.lacks(subject):
         raise ValueError(f"{law} is not asked of {target}: it is without {missing}")
     if asked.level == THREADS:
-        raise ValueError(f"{law} needs the conductor, which orders threads: no short test says that; see --schedule")
+        raise ValueError(
+            f"{law} needs the conductor, which orders threads: no short test says that; see --schedule"
+        )
     subject.try_out()
     example, error = asked.shortest(subject, examples)
     if example is None:
@@ -61,16 +65,25 @@ def _printed(law: ScalerLaw, example: Example, seen: str, target: str) -> str:
     module, _, path = target.partition(":")
     imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
     function = law.proof or law.function
-    values = {**example.drawn} | {name: derive(example.traits, **example.drawn) for name, derive in law.derives.items()}
+    values = {**example.drawn} | {
+        name: derive(example.traits, **example.drawn) for name, derive in law.derives.items()
+    }
     asked = inspect.signature(function).parameters
     defined = WORDS.asked(asked)
     read = {*asked, *(name for each in defined.values() for name in each.names)}
-    settings = {name: getattr(example.traits, name) for name in TRAITS} | {"repeats": example.repeats}
-    head = ["\n".join(_assigned({name: value(each) for name, each in settings.items() if name in read}))]
+    settings = {name: getattr(example.traits, name) for name in TRAITS} | {
+        "repeats": example.repeats
+    }
+    head = [
+        "\n".join(_assigned({name: value(each) for name, each in settings.items() if name in read}))
+    ]
     makers = [name for name in ("make", "construct") if name in read]
     head += [_maker(name, path, load(target), example.traits) for name in makers]
     lines = _assigned({name: value(each) for name, each in values.items() if name in asked})
-    head += ["\n".join("\n".join(each.lines) for each in group) for group in _together([*defined.values()])]
+    head += [
+        "\n".join("\n".join(each.lines) for each in group)
+        for group in _together([*defined.values()])
+    ]
     return written(
         Text(law.name, seen, law.law, law.issue),
         imports,
@@ -88,7 +101,10 @@ def _assigned(texts: Mapping[str, str]) -> list[str]:
 
 def _together(definitions: list[Definition]) -> list[list[Definition]]:
     """Return definitions as they are to stand, with assignments in a row together."""
-    return [[*group] for _, group in groupby(definitions, lambda each: isinstance(each.node, ast.Assign) or each)]
+    return [
+        [*group]
+        for _, group in groupby(definitions, lambda each: isinstance(each.node, ast.Assign) or each)
+    ]
 
 
 def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
@@ -105,10 +121,14 @@ def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
         lines += [f"    constants = {value({'device': 'cpu', **defaults})} | constants"]
         return "\n".join([*lines, f"    return {path}(*constants.values())"])
     own = {key: each.default for key, each in parameters.items()}
-    if differ := {key: each for key, each in defaults.items() if key in by_name and own.get(key) != each}:
+    if differ := {
+        key: each for key, each in defaults.items() if key in by_name and own.get(key) != each
+    }:
         lines += [f"    constants = {value(differ)} | constants"]
     if missing := [key for key in CONSTANTS if key not in by_name]:
-        lines += [f"    constants = {{key: each for key, each in constants.items() if key not in {missing}}}"]
+        lines += [
+            f"    constants = {{key: each for key, each in constants.items() if key not in {missing}}}"
+        ]
     device = 'device="cpu", ' if "device" in by_name else ""
     return "\n".join([*lines, f"    return {path}({device}**constants)"])
 
@@ -119,10 +139,14 @@ def _within_bounds(traits: Traits) -> list[str]:
     if "factors" in traits.without:
         lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
     if traits.powers_of_two:
-        lines += ['    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:']
+        lines += [
+            '    for key in {*constants} & {"init_scale", "growth_factor", "backoff_factor"}:'
+        ]
         lines += ["        constants[key] = 2.0 ** round(math.log2(constants[key]))"]
     bounds = traits.possible(Rule(init_scale=2.0**127)).init_scale, traits.min_scale or 0.0
     if bounds != (2.0**127, 0.0):
         top, low = map(value, bounds)
-        lines += [f'    constants["init_scale"] = min({top}, max({low}, constants.get("init_scale", 2.0**16)))']
+        lines += [
+            f'    constants["init_scale"] = min({top}, max({low}, constants.get("init_scale", 2.0**16)))'
+        ]
     return lines

@@ -33,7 +33,9 @@ class Text(NamedTuple):
     cause: str = ""
 
 
-def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequence[str] = ()) -> str:
+def written(
+    about: Text, imports: Sequence[str], body: Sequence[str], head: Sequence[str] = ()
+) -> str:
     """Write the file.
 
     Args:
@@ -46,7 +48,9 @@ def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequ
     front = "\n".join(head).strip("\n")
     every = f"{front}\n{code}"
     used = [f"import {name}" for name in STANDARD if re.search(rf"\b{name}\.", every)]
-    used += sorted(line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every))
+    used += sorted(
+        line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every)
+    )
     lines = sorted({*imports} - {*used}, key=lambda line: (line.startswith("from"), line))
     body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
     parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
@@ -56,7 +60,9 @@ def written(about: Text, imports: Sequence[str], body: Sequence[str], head: Sequ
 
 def _docstring(about: Text, imports: Sequence[str]) -> str:
     seen = re.sub(r"\x1b\[\d*m", "", about.seen)  # colours of a terminal
-    head = textwrap.fill(textwrap.shorten(f"{about.law}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH)
+    head = textwrap.fill(
+        textwrap.shorten(f"{about.law}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH
+    )
     rest = [about.statement, about.cause, f"Reported before: {about.issue}" if about.issue else ""]
     lines = [textwrap.fill(line, WIDTH) for line in rest if line]
     return "\n".join([f'"""{head}', "", *lines, f"Seen with {versions(imports)}.", '"""'])
@@ -66,7 +72,10 @@ def versions(imports: Sequence[str]) -> str:
     """Return the packages that import lines name, with their versions."""
     tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
     found = {top: getattr(importlib.import_module(top), "__version__", None) for top in tops}
-    return ", ".join(f"{top} {version}" for top, version in found.items() if version) or "its version of today"
+    return (
+        ", ".join(f"{top} {version}" for top, version in found.items() if version)
+        or "its version of today"
+    )
 
 
 def value(each: object) -> str:

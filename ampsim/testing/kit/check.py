@@ -22,7 +22,14 @@ from ampsim.testing.kit.from_flag import FromFlag
 from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.law import BrokenError, Law, RaisedError, described, stating
 
-LEVELS = ("state machine", "torch drop-in: calls and errors", "several optimizers", "threads", "checkpoint", "numerics")
+LEVELS = (
+    "state machine",
+    "torch drop-in: calls and errors",
+    "several optimizers",
+    "threads",
+    "checkpoint",
+    "numerics",
+)
 EXAMPLES = 60
 _TESTING = str(Path(__file__).parents[1])
 
@@ -59,7 +66,9 @@ class ScalerLaw(Law):
         if missing := self.lacks(subject):
             raise NotApplicableError(f"without {missing}")
         if not __debug__:
-            raise RuntimeError("python -O leaves out the asserts that laws are made of; run without it")
+            raise RuntimeError(
+                "python -O leaves out the asserts that laws are made of; run without it"
+            )
         if len(subject.overdue) > 1:
             raise given_up(subject.name, subject.overdue)
         failed, seen = self.shortest(subject, examples, schedule, limit)
@@ -69,7 +78,9 @@ class ScalerLaw(Law):
             subject.overdue.append(f"{self.name}: {seen}, in {place(seen)}")
             if seen.imports or len(subject.overdue) > 1:
                 raise given_up(subject.name, subject.overdue) from None
-            raise AssertionError(self.message(failed, seen)) from seen.with_traceback(_theirs(seen.__traceback__))
+            raise AssertionError(self.message(failed, seen)) from seen.with_traceback(
+                _theirs(seen.__traceback__)
+            )
         message = self.message(failed, seen, self._choices(subject, seen, examples, limit))
         if isinstance(seen, BrokenError):
             raise BrokenError(message) from None
@@ -83,7 +94,11 @@ class ScalerLaw(Law):
         return []
 
     def shortest(
-        self, subject: Subject, examples: int, schedule: Mapping[int, int] | None = None, limit: float | None = None
+        self,
+        subject: Subject,
+        examples: int,
+        schedule: Mapping[int, int] | None = None,
+        limit: float | None = None,
     ) -> "tuple[Example | None, BaseException]":
         """Return the shortest example that breaks this law, and what it raised; None if the law holds."""
         warm_up()
@@ -114,7 +129,9 @@ class ScalerLaw(Law):
         """Return which of the features that this law needs a scaler lacks; '' if none."""
         return ", ".join(sorted(subject.lacking.intersection(self.needs)))
 
-    def message(self, example: Example, error: BaseException, choices: Sequence[tuple[str, str]] = ()) -> str:
+    def message(
+        self, example: Example, error: BaseException, choices: Sequence[tuple[str, str]] = ()
+    ) -> str:
         """Write what an example showed under this law's name, with lines of choices and its story."""
         ours = isinstance(error, BrokenError | OverdueError)
         seen = readable(str(error)) if ours else f"raised {type(error).__name__}: {error}"

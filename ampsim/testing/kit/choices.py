@@ -108,7 +108,9 @@ def _habits(used: Callable[..., Seen]) -> Iterator[tuple[str, Any]]:
             yield "scale_dtype", "float64"
 
 
-def _patience(used: Callable[..., Seen], patience: int, down: Sequence[float]) -> Iterator[tuple[str, Any]]:
+def _patience(
+    used: Callable[..., Seen], patience: int, down: Sequence[float]
+) -> Iterator[tuple[str, Any]]:
     """Yield why so many overflows go by before the scale falls, if it is more than one, and what begins them anew."""
     late = used([True, False, False, False]).scales
     if patience > 1 and min(late) < late[0]:
@@ -116,7 +118,13 @@ def _patience(used: Callable[..., Seen], patience: int, down: Sequence[float]) -
     elif patience > 1:
         few = [True] * (patience - 1)
         clean, grown = (used([*few, *[False] * n, True], growth_interval=2).scales for n in (1, 2))
-        refill = {"clean"} if clean[-1] == clean[-2] else {"growth"} if grown[-1] == grown[-2] else set[str]()
+        refill = (
+            {"clean"}
+            if clean[-1] == clean[-2]
+            else {"growth"}
+            if grown[-1] == grown[-2]
+            else set[str]()
+        )
         yield "hysteresis", patience
         again = {"backoff"} if down[patience] == down[patience + 1] else set[str]()
         yield "hysteresis_refill", frozenset(refill | again)
@@ -137,7 +145,9 @@ def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]
 def _lacks(subject: Subject, feature: str, seen: BaseException) -> bool:
     """Return whether a failure shows that a scaler does not have a feature: it has no such call, or refuses nothing."""
     if feature == "refusals":  # a late step that is taken shows in its gradient
-        return not subject.is_torchs and bool(re.search(r"\btaken|raised None|optimizer 1 saw", str(seen)))
+        return not subject.is_torchs and bool(
+            re.search(r"\btaken|raised None|optimizer 1 saw", str(seen))
+        )
     if feature in SHOWN:
         return bool(re.search(SHOWN[feature], str(seen)))
     return isinstance(seen, LACKING) and feature in CALLS and CALLS[feature] in str(seen)
@@ -179,4 +189,8 @@ def _told(subject: Subject, changes: Changes) -> str:
 def _written(value: Any) -> str:
     if isinstance(value, tuple):
         return f"({', '.join(each.__name__ for each in value)},)"
-    return f"{{{', '.join(map(repr, sorted(value)))}}}" if value and isinstance(value, frozenset) else repr(value)
+    return (
+        f"{{{', '.join(map(repr, sorted(value)))}}}"
+        if value and isinstance(value, frozenset)
+        else repr(value)
+    )

@@ -24,7 +24,10 @@ OPTIONAL = {  # what is drawn by this name is False without this feature
     "overrides": "override",
     "sets": "setters",
 }
-FITTED = {"new_scale": Traits.within, "factor": Traits.fitted}  # what is drawn by this name the scaler may not know
+FITTED = {
+    "new_scale": Traits.within,
+    "factor": Traits.fitted,
+}  # what is drawn by this name the scaler may not know
 TOLD: dict[str, Callable[..., str]] = {  # words that return a scale -> the event that they are
     "loss_scale": lambda: "",
     "iterate": lambda found_inf: "inf" if found_inf else "clean",
@@ -43,7 +46,9 @@ class Example:
         failing: the schedule of threads that failed.
     """
 
-    def __init__(self, subject: Subject, law: Law, schedule: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, subject: Subject, law: Law, schedule: Mapping[int, int] | None = None
+    ) -> None:
         self.subject, self.traits, self.law = subject, subject.traits, law
         self.schedule = schedule  # of threads: the one to run; None for all
         self.failing: Mapping[int, int] | None = None
@@ -56,8 +61,16 @@ class Example:
 
     def judge(self, **drawn: Any) -> None:
         """Ask the law; raise what it raises."""
-        drawn |= {name: False for name, feature in OPTIONAL.items() if name in drawn and not self.has(feature)}
-        drawn |= {name: fitted(self.traits, drawn[name]) for name, fitted in FITTED.items() if name in drawn}
+        drawn |= {
+            name: False
+            for name, feature in OPTIONAL.items()
+            if name in drawn and not self.has(feature)
+        }
+        drawn |= {
+            name: fitted(self.traits, drawn[name])
+            for name, fitted in FITTED.items()
+            if name in drawn
+        }
         self.drawn = drawn
         known = {name: derive(self.traits, **drawn) for name, derive in self.law.derives.items()}
         words = self.words(self.law.words)
@@ -70,13 +83,21 @@ class Example:
     def _may_give_up(self) -> bool:
         """Return whether one more backoff leads to the floor, or below it, as far as the scale was seen."""
         rule, floor = self.requested or Rule(), self.traits.min_scale
-        seen = [rule.init_scale, *self.scales]  # the last one was used before an update that backed off
+        seen = [
+            rule.init_scale,
+            *self.scales,
+        ]  # the last one was used before an update that backed off
         return floor is not None and seen[-1] * rule.backoff_factor ** min(len(seen), 2) <= floor
 
     def words(self, names: Sequence[str]) -> dict[str, Any]:
         """Return what these words mean in this example; what drives the scaler takes part in the story."""
         own = {name: getattr(self.traits, name) for name in TRAITS}
-        own |= {"make": self.make, "construct": self.construct, "observe": self.observe, "example": self}
+        own |= {
+            "make": self.make,
+            "construct": self.construct,
+            "observe": self.observe,
+            "example": self,
+        }
         own |= {"repeats": self.repeats, "min_scale": self.floor}
         driver = self.subject.words or WORDS
         self._words.update({**driver.modules, **own})
@@ -121,7 +142,9 @@ class Example:
         scaler = self.subject.make(rule) if enabled else self.subject.make(rule, enabled=False)
         return Recorded(scaler, self.note)
 
-    def observe(self, rule: Mapping[str, Any], found_inf: Sequence[bool]) -> tuple[History, list[int | None]]:
+    def observe(
+        self, rule: Mapping[str, Any], found_inf: Sequence[bool]
+    ) -> tuple[History, list[int | None]]:
         """Return what a fresh scaler's run was seen to be, and its streak after each update.
 
         It is run once, for all laws that ask about it. The delay is taken out.
@@ -132,14 +155,18 @@ class Example:
             scaler, shown = self.make(**rule), list[int | None]()
             tracker = None if self.traits.delay else getattr(scaler, "_get_growth_tracker", None)
 
-            def iterate(scaler: Scaler, flag: bool, once: Callable[..., float] = self._words["iterate"]) -> float:
+            def iterate(
+                scaler: Scaler, flag: bool, once: Callable[..., float] = self._words["iterate"]
+            ) -> float:
                 used = once(scaler, flag)
                 shown.append(None if tracker is None else int(tracker()))
                 return used
 
             self._words["iterate"] = iterate
             scales = self._words["run"](scaler, found_inf)
-            history = History(self.traits.follows(Rule(**rule)), found_inf[: len(scales) - 1], scales)
+            history = History(
+                self.traits.follows(Rule(**rule)), found_inf[: len(scales) - 1], scales
+            )
             lives[key] = (history, shown), self.requested, self.events, self.scales
         seen, self.requested, self.events, self.scales = lives[key]
         return seen
@@ -186,13 +213,20 @@ class Example:
     def story(self) -> list[tuple[str, str]]:
         """Return what was requested, drawn and done, as short as can be: lines of (label, text)."""
         rule = self.requested or Rule()
-        lines = [("scaler", ", ".join(f"{name}={readable(repr(getattr(rule, name)))}" for name in CONSTANTS))]
+        lines = [
+            (
+                "scaler",
+                ", ".join(f"{name}={readable(repr(getattr(rule, name)))}" for name in CONSTANTS),
+            )
+        ]
         told = {
             name: value
             for name, value in self.drawn.items()
             if not isinstance(value, list | dict | int) or value is True
         }
-        lines.append(("with", readable(", ".join(f"{name}={value!r}" for name, value in told.items()))))
+        lines.append(
+            ("with", readable(", ".join(f"{name}={value!r}" for name, value in told.items())))
+        )
         scales = [readable(repr(each)) for each in self.scales]
         if len(scales) > SHOWN:
             scales[SHOWN // 2 : -(SHOWN // 2)] = ["..."]
@@ -237,4 +271,8 @@ def shorten(events: Sequence[str]) -> str:
 
 def readable(text: str) -> str:
     """Write the numbers of a text as one reads them: ``2**-128`` for a power of two that is far from 1."""
-    return re.sub(r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b", lambda found: far_power(float(found[0]), 20) or found[0], text)
+    return re.sub(
+        r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b",
+        lambda found: far_power(float(found[0]), 20) or found[0],
+        text,
+    )

@@ -10,7 +10,9 @@ from ampsim.testing.kit.subject import Traits
 Flags = Sequence[Any]  # per iteration: whether it overflows, or which optimizers do
 
 
-def scales(traits: Traits, rule: Rule, found_inf: Flags, overrides: Mapping[int, float] | None = None) -> list[float]:
+def scales(
+    traits: Traits, rule: Rule, found_inf: Flags, overrides: Mapping[int, float] | None = None
+) -> list[float]:
     """Return the scale of each iteration, and of the one after them, as a float32 loss sees it.
 
     Args:
@@ -24,13 +26,17 @@ def scales(traits: Traits, rule: Rule, found_inf: Flags, overrides: Mapping[int,
     for number, each in enumerate([*found_inf, None]):
         if overrides and number in overrides:
             state = override(follows, state, overrides[number])
-        used.append(state.scale if traits.scale_dtype == "float32" else round_to_float32(state.scale))
+        used.append(
+            state.scale if traits.scale_dtype == "float32" else round_to_float32(state.scale)
+        )
         if each is not None:
             state = update(follows, state, each if isinstance(each, bool) else any(each))
     return used
 
 
-def trajectory(traits: Traits, found_inf: Flags, rule: Mapping[str, Any] | None = None, **_: object) -> list[float]:
+def trajectory(
+    traits: Traits, found_inf: Flags, rule: Mapping[str, Any] | None = None, **_: object
+) -> list[float]:
     """Return the scales of a history, at an interval of 3 where no rule is drawn."""
     return scales(traits, Rule(**(rule or {"growth_interval": 3})), found_inf)
 

@@ -32,14 +32,25 @@ class FromFlag:
 
     without = frozenset(
         {*FEATURES}
-        - {"fused", "gradients", "growth", "optimizers", "step_value", "steps", "unscale_", *Traits().declares}
+        - {
+            "fused",
+            "gradients",
+            "growth",
+            "optimizers",
+            "step_value",
+            "steps",
+            "unscale_",
+            *Traits().declares,
+        }
     )
     """The features that a scaler with this adapter lacks: the kit reads them here."""
 
     def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
         self._scale, self._update = scale, update
         self._used = 1.0  # what the last loss was multiplied by
-        self._found: dict[torch.optim.Optimizer, bool] = {}  # optimizer -> whether a gradient was inf or NaN
+        self._found: dict[
+            torch.optim.Optimizer, bool
+        ] = {}  # optimizer -> whether a gradient was inf or NaN
 
     def get_scale(self) -> float:
         """Return the loss scale."""

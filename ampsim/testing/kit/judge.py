@@ -23,7 +23,9 @@ THREADS = LEVELS.index("threads")
 
 
 def chosen(
-    levels: Sequence[int] | None = None, expected: Mapping[str, str] | None = None, names: Sequence[str] | None = None
+    levels: Sequence[int] | None = None,
+    expected: Mapping[str, str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[ScalerLaw]:
     """Return the laws of these levels and names, or all; raise ValueError for an unknown level or name."""
     for level in levels or ():
@@ -46,9 +48,16 @@ def judge(
     subject = as_subject(target)
     subject.try_out()
     for each in laws:
-        ask, reason = partial(each, subject, examples=examples, limit=limit), (expected or {}).get(each.name)
+        ask, reason = (
+            partial(each, subject, examples=examples, limit=limit),
+            (expected or {}).get(each.name),
+        )
         result = judged(each, subject.name, ask, reason)
-        if result.outcome == "unexpected pass" and reason == TORCH.get(each.name) and subject.inherits:
+        if (
+            result.outcome == "unexpected pass"
+            and reason == TORCH.get(each.name)
+            and subject.inherits
+        ):
             result = Result(each, subject.name, "passed", "")  # it may do better than torch's own
         yield result
         if result.outcome == "refused":
@@ -61,7 +70,9 @@ def begin_judging(
     """Load a scaler and make one; return a function of names that asks those laws: see `ampsim.testing.child`."""
     subject = find()
     subject.try_out()
-    return lambda names: judge(subject, chosen(names=names), examples=examples, expected=expected, limit=limit)
+    return lambda names: judge(
+        subject, chosen(names=names), examples=examples, expected=expected, limit=limit
+    )
 
 
 def check_scaler(
@@ -109,4 +120,10 @@ def check_threads(
     access to an attribute of the scaler is a place where another thread may go on.
     """
     __tracebackhide__ = True
-    return check_scaler(target, traits=traits, levels=[THREADS], examples=examples, expected_failures=expected_failures)
+    return check_scaler(
+        target,
+        traits=traits,
+        levels=[THREADS],
+        examples=examples,
+        expected_failures=expected_failures,
+    )

@@ -15,7 +15,12 @@ from ampsim.testing.source import Words
 
 Scaler = Any  # anyone's object with torch's GradScaler methods: that it lacks one is a finding, not a type error
 Maker = Callable[..., Scaler]
-CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a Rule, and of torch's scaler
+CONSTANTS = (
+    "init_scale",
+    "growth_factor",
+    "backoff_factor",
+    "growth_interval",
+)  # of a Rule, and of torch's scaler
 FEATURES = {
     "drop_in": "torch's answers where others are as right: `Traits.drop_in`, or a class that inherits from torch's",
     "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
@@ -86,7 +91,11 @@ class Traits:
     def __post_init__(self) -> None:
         check_choice("skips", self.skips, ("each", "all"))
         check_choice("scale_dtype", self.scale_dtype, ("float32", "float64"))
-        refill = {self.hysteresis_refill} if isinstance(self.hysteresis_refill, str) else self.hysteresis_refill
+        refill = (
+            {self.hysteresis_refill}
+            if isinstance(self.hysteresis_refill, str)
+            else self.hysteresis_refill
+        )
         object.__setattr__(self, "hysteresis_refill", frozenset(refill))
         for each in refill:
             check_choice("hysteresis_refill", each, ("clean", "growth", "backoff"))
@@ -105,18 +114,33 @@ class Traits:
 
     def as_options(self) -> list[str]:
         """Return the options of ``ampsim check`` that declare these traits; `gives_up` and an empty set have none."""
-        changed = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name not in NO_OPTION]
-        changed = [(name, value) for name, value in changed if value not in (getattr(Traits(), name), frozenset())]
-        traits = [f"{name}={min(value) if isinstance(value, frozenset) else value}" for name, value in changed]
+        changed = [
+            (each.name, getattr(self, each.name))
+            for each in fields(self)
+            if each.name not in NO_OPTION
+        ]
+        changed = [
+            (name, value)
+            for name, value in changed
+            if value not in (getattr(Traits(), name), frozenset())
+        ]
+        traits = [
+            f"{name}={min(value) if isinstance(value, frozenset) else value}"
+            for name, value in changed
+        ]
         return [word for text in traits for word in ("--trait", text)] + [
             word for name in sorted(self.without) for word in ("--without", name)
         ]
 
     def possible(self, rule: Rule) -> Rule:
         """Return `rule` as the scaler can follow it."""
-        factors = (2.0, 0.5) if "factors" in self.without else (rule.growth_factor, rule.backoff_factor)
+        factors = (
+            (2.0, 0.5) if "factors" in self.without else (rule.growth_factor, rule.backoff_factor)
+        )
         growth, backoff = map(self.fitted, factors)
-        return rule.replace(init_scale=self.within(rule.init_scale), growth_factor=growth, backoff_factor=backoff)
+        return rule.replace(
+            init_scale=self.within(rule.init_scale), growth_factor=growth, backoff_factor=backoff
+        )
 
     def within(self, scale: float) -> float:
         """Return a scale as the scaler knows it: within its bounds, a double's below float32's top."""
@@ -127,7 +151,11 @@ class Traits:
         """Return a factor, or a tuple that has some, as the scaler knows it: the nearest power of two."""
         if isinstance(value, tuple):
             return tuple(map(self.fitted, value))
-        return 2.0 ** round(math.log2(value)) if self.powers_of_two and isinstance(value, float) else value
+        return (
+            2.0 ** round(math.log2(value))
+            if self.powers_of_two and isinstance(value, float)
+            else value
+        )
 
     def follows(self, rule: Rule) -> Rule:
         """Return the rule that a scaler with these traits follows when it is asked for `rule`."""
@@ -169,9 +197,16 @@ class Subject:
     def __post_init__(self) -> None:
         target = self.make
         if not callable(target):
-            raise TypeError(f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)")
-        words = [getattr(target, "__module__", ""), getattr(target, "__qualname__", type(target).__name__)]
-        object.__setattr__(self, "name", self.name or ":".join(filter(None, words)))  # as `load` takes it
+            raise TypeError(
+                f"{target!r} is a {type(target).__name__}: expected a GradScaler class or make(rule)"
+            )
+        words = [
+            getattr(target, "__module__", ""),
+            getattr(target, "__qualname__", type(target).__name__),
+        ]
+        object.__setattr__(
+            self, "name", self.name or ":".join(filter(None, words))
+        )  # as `load` takes it
         object.__setattr__(self, "make", _maker(target))
 
     @cached_property
@@ -188,7 +223,9 @@ class Subject:
         }
         has |= {"tickets": callable(getattr(made, "begin", None)), **self.traits.declares}
         unasked = {name for name, there in has.items() if not there}
-        return self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
+        return (
+            self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
+        )
 
     @cached_property
     def kind(self) -> type:
@@ -216,7 +253,9 @@ class Subject:
                 f"{self.name}: making it raised {type(error).__name__}: {error}; "
                 "expected a scaler on the CPU from a class with torch's constructor or from make(rule)"
             ) from error
-        missing = [name for name in ("scale", "step", "update") if not callable(getattr(made, name, None))]
+        missing = [
+            name for name in ("scale", "step", "update") if not callable(getattr(made, name, None))
+        ]
         if missing:
             raise ValueError(
                 f"{self.name}: making it gave {made!r}, without {', '.join(missing)}: "
@@ -241,20 +280,30 @@ def _parameters(target: Callable[..., object]) -> tuple[dict[str, inspect.Parame
     """
     found: dict[str, inspect.Parameter] = {}
     classes = target.__mro__[:-1] if isinstance(target, type) else ()
-    makers: list[Callable[..., object]] = [each for each in classes if {"__init__", "__new__"} & vars(each).keys()]
+    makers: list[Callable[..., object]] = [
+        each for each in classes if {"__init__", "__new__"} & vars(each).keys()
+    ]
     for each in makers or [target]:
         try:
             parameters = inspect.signature(each).parameters
         except (TypeError, ValueError):  # it is written in C and does not say
             return found, False
-        passes_on = [name for name, each in parameters.items() if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
-        found |= {name: each for name, each in parameters.items() if name not in {*passes_on, *found}}
+        passes_on = [
+            name
+            for name, each in parameters.items()
+            if each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        ]
+        found |= {
+            name: each for name, each in parameters.items() if name not in {*passes_on, *found}
+        }
         if not passes_on:
             return found, False
     return found, True
 
 
-def arguments_of(target: Callable[..., object]) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] | None:
+def arguments_of(
+    target: Callable[..., object],
+) -> Callable[..., tuple[tuple[Any, ...], dict[str, Any]]] | None:
     """Return a function of a rule and `enabled` that gives the arguments to call with; None if it takes the rule."""
     names, takes_more = _parameters(target)
     hides, first = isinstance(target, type) and takes_more, next(iter(names.values()), None)
@@ -269,7 +318,11 @@ def arguments_of(target: Callable[..., object]) -> Callable[..., tuple[tuple[Any
     by_name = "init_scale" in own or any(each.kind is each.VAR_KEYWORD for each in own.values())
 
     def arguments(rule: Rule, *, enabled: bool = True) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = {"device": "cpu", **{name: getattr(rule, name) for name in CONSTANTS}, "enabled": enabled}
+        given = {
+            "device": "cpu",
+            **{name: getattr(rule, name) for name in CONSTANTS},
+            "enabled": enabled,
+        }
         if not by_name:
             return tuple(given.values()), {}
         return (), {name: value for name, value in given.items() if name in names or takes_more}

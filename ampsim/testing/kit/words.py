@@ -32,7 +32,9 @@ def run(scaler, found_inf):  # returns the scale before each update, and after t
     return [*used, loss_scale(scaler)][delay:]
 
 
-def applied(scaler, gradients, fused=False, unscales=False):  # these are scaled; returns by what parameters move
+def applied(
+    scaler, gradients, fused=False, unscales=False
+):  # these are scaled; returns by what parameters move
     weights = torch.nn.Parameter(torch.zeros(len(gradients)))
     optimizer = torch.optim.SGD([weights], lr=1.0, fused=fused)
     scaler.scale(torch.ones(()))
@@ -45,7 +47,9 @@ def applied(scaler, gradients, fused=False, unscales=False):  # these are scaled
 
 
 def held():  # every bit of the parameter and of the optimizer's state
-    return repr([param.tolist(), *(each.tolist() for each in optimizer.state.get(param, {}).values())])
+    return repr(
+        [param.tolist(), *(each.tolist() for each in optimizer.state.get(param, {}).values())]
+    )
 
 
 def falls(scale):  # returns a scaler that overflows have led to this scale, if they can
@@ -86,4 +90,6 @@ def refused(scaler, words):  # in these words; and nothing has changed
         assert repr(error) == words or not drop_in, f"it raised {error!r}, expected {words}"
     else:
         raise AssertionError(f"it was taken, expected it to raise, as torch's {words}")
-    assert (scaler.get_scale(), held(), str(param.grad)) == before, "refused, and gradients or the scale have changed"
+    assert (scaler.get_scale(), held(), str(param.grad)) == before, (
+        "refused, and gradients or the scale have changed"
+    )

@@ -69,7 +69,9 @@ def check_loop(
     """
     __tracebackhide__ = True  # for pytest
     refusals: list[LoopError] = []
-    results = [*judge_loop(make, batches, laws, expected=expected_failures, limit=limit, refusals=refusals)]
+    results = [
+        *judge_loop(make, batches, laws, expected=expected_failures, limit=limit, refusals=refusals)
+    ]
     if refusals and not any(each.is_finding for each in results):
         raise refusals[0]
     try:
@@ -82,7 +84,11 @@ def check_loop(
 def unasked(results: Iterable[Result]) -> list[str]:
     """Say which laws were not asked, each with what would let it be, or could not be judged."""
     words = {"not applicable": "is not asked", "refused": "cannot be judged"}
-    return [f"{each.law.name} {words[each.outcome]}: {each.text}" for each in results if each.outcome in words]
+    return [
+        f"{each.law.name} {words[each.outcome]}: {each.text}"
+        for each in results
+        if each.outcome in words
+    ]
 
 
 def chosen(laws: Collection[str] | None = None) -> list[LoopLaw]:
@@ -108,19 +114,35 @@ def judge_loop(
     asked, expected = chosen(laws), expected or {}
     chosen(expected)
     limit = LIMIT if limit is None else limit
-    numbered, name = [Batch(number, data) for number, data in enumerate(batches)], name or _name(make)
+    numbered, name = (
+        [Batch(number, data) for number, data in enumerate(batches)],
+        name or _name(make),
+    )
     try:
         with alarm(limit):
             is_used = _try_out(make, numbered)
     except OverdueError as error:
-        raise LoopError(f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end") from None
+        raise LoopError(
+            f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end"
+        ) from None
     for law in asked:
         reason = expected.get(law.name)
         if not is_used and law is not scaler_changes_by_update_only:
-            yield Result(law, name, "not applicable", "the scaler was never used: make(scaler) is to use its scaler")
+            yield Result(
+                law,
+                name,
+                "not applicable",
+                "the scaler was never used: make(scaler) is to use its scaler",
+            )
             continue
         try:
-            yield judged(law, name, partial(_ask, law, make, numbered, brief=reason is not None), reason, limit)
+            yield judged(
+                law,
+                name,
+                partial(_ask, law, make, numbered, brief=reason is not None),
+                reason,
+                limit,
+            )
         except LoopError as error:
             refusals = [] if refusals is None else refusals
             refusals.append(error)
@@ -128,7 +150,10 @@ def judge_loop(
 
 
 def begin_judging(
-    find: Callable[[], tuple[Make, Iterable[Any]]], expected: Mapping[str, str], name: str, limit: float
+    find: Callable[[], tuple[Make, Iterable[Any]]],
+    expected: Mapping[str, str],
+    name: str,
+    limit: float,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
     """Load a loop's maker and its batches; return a function of names that asks those laws: see `kit.apart`.
 
@@ -155,9 +180,13 @@ def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
         raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
-        raise LoopError("state is empty: expected the model, the optimizer and all else that training carries")
+        raise LoopError(
+            "state is empty: expected the model, the optimizer and all else that training carries"
+        )
     if not first.used and not first.others:
-        raise LoopError("the scaler was never used: expected make(scaler) to use the one that it is given")
+        raise LoopError(
+            "the scaler was never used: expected make(scaler) to use the one that it is given"
+        )
     for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
         if found := differences(left, right):
             raise LoopError(_not_the_same(step, str(found[0])))

@@ -46,7 +46,9 @@ class LoopLaw(Law):
     shrinks: bool = True
 
 
-def law(issue: str, *, shrinks: bool = True) -> Callable[[Callable[[Make, Sequence[Batch]], Broken | None]], LoopLaw]:
+def law(
+    issue: str, *, shrinks: bool = True
+) -> Callable[[Callable[[Make, Sequence[Batch]], Broken | None]], LoopLaw]:
     """Make a law of a function: its name and the first paragraph of its docstring are the law's.
 
     Args:

@@ -53,9 +53,13 @@ def blame_user_code(where: str) -> Iterator[None]:
     except LoopError:
         raise
     except (Exception, SystemExit) as error:
-        theirs = [call for call in traceback.extract_tb(error.__traceback__) if is_theirs(call.filename)]
+        theirs = [
+            call for call in traceback.extract_tb(error.__traceback__) if is_theirs(call.filename)
+        ]
         at = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
-        raise LoopError(f"{where} raised {type(error).__name__}: {error}{at}{_explained(str(error))}") from error
+        raise LoopError(
+            f"{where} raised {type(error).__name__}: {error}{at}{_explained(str(error))}"
+        ) from error
 
 
 def _explained(text: str) -> str:

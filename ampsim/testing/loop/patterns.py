@@ -39,7 +39,11 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
             r"^logged.*(norm|grad)",
             1,
         ),
-        Pattern("S times as large: the scaled loss is logged; log the loss before scaler.scale", r"^logged", 1),
+        Pattern(
+            "S times as large: the scaled loss is logged; log the loss before scaler.scale",
+            r"^logged",
+            1,
+        ),
         Pattern(
             "a second moment S^2 times as large is one of gradients that were never unscaled: "
             "step with scaler.step(optimizer), and name every parameter in its optimizer",
@@ -64,7 +68,11 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
     ),
     "skipped_step_never_happened": (
         Pattern(MIXED, rf"^(?!.*({_SCHEDULED}|{_AVERAGED}))", instead=MIXED),
-        Pattern("what is logged is kept from the skipped step, or averaged over it", r"^logged", instead=HIDDEN),
+        Pattern(
+            "what is logged is kept from the skipped step, or averaged over it",
+            r"^logged",
+            instead=HIDDEN,
+        ),
         Pattern(HIDDEN, instead=HIDDEN),
         Pattern(f"the schedule goes on although the optimizer did not step; {_READ}", _SCHEDULED),
         Pattern(f"the average is updated although the parameters did not move; {_READ}", _AVERAGED),

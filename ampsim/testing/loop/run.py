@@ -34,9 +34,13 @@ class Fault:
 
     def __str__(self) -> str:
         places = {"loss": "the scaled loss", "output": "the loss, by way of the model"}
-        where = places.get(self.place) or (f"one element of {self.name}'s gradient" if self.name else "all gradients")
+        where = places.get(self.place) or (
+            f"one element of {self.name}'s gradient" if self.name else "all gradients"
+        )
         value = {math.inf: "an inf", -math.inf: "a -inf"}.get(self.value, "a NaN")
-        return f"{value} in {where}" + (f", backward pass {self.only}" if self.only is not None else "")
+        return f"{value} in {where}" + (
+            f", backward pass {self.only}" if self.only is not None else ""
+        )
 
 
 NOTHING = Fault(1.0)
@@ -99,12 +103,16 @@ class Run(ABC):
         """Return a loop whose state is a mapping."""
         if isinstance(loop.state, Mapping):
             return loop
-        raise LoopError(f"state is a {type(loop.state).__name__}: expected a mapping of names, as {{'model': model}}")
+        raise LoopError(
+            f"state is a {type(loop.state).__name__}: expected a mapping of names, as {{'model': model}}"
+        )
 
     def see(self, *, first: bool = False) -> None:
         """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""
         with blame_user_code("state or logged"):
-            self.states.append(snapshot(Loop(self.loop.step, self.loop.state) if first else self.loop, self.unpack))
+            self.states.append(
+                snapshot(Loop(self.loop.step, self.loop.state) if first else self.loop, self.unpack)
+            )
             self.scalers.append(self.scaler_arrays())
 
     def overflows(self, step: int) -> bool:

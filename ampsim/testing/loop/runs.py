@@ -11,7 +11,9 @@ from typing import Any, get_args, get_origin
 from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
 
-Make = Callable[..., Any]  # make(scaler), or make(scaler, group=None), gives a Loop, or what has its attributes
+Make = Callable[
+    ..., Any
+]  # make(scaler), or make(scaler, group=None), gives a Loop, or what has its attributes
 NEVER = 2**30  # a growth interval that no run reaches
 BACKENDS = {  # where the class lives that make's parameter is annotated with -> the runs that give it one
     "ampsim.jax": "jax:JaxRun",
@@ -45,7 +47,8 @@ def run_class(make: Make) -> type[Run]:
     """Return the kind of runs for a maker, and import no other framework than its own."""
     home = getattr(scaler_class(make), "__module__", "")
     module, _, name = next(
-        (backend for top, backend in BACKENDS.items() if home == top or home.startswith(f"{top}.")), DEFAULT
+        (backend for top, backend in BACKENDS.items() if home == top or home.startswith(f"{top}.")),
+        DEFAULT,
     ).partition(":")
     return getattr(importlib.import_module(f"ampsim.testing.loop.backends.{module}"), name)  # type: ignore[no-any-return]
 
@@ -57,14 +60,18 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) 
     with blame_user_code("make"):
         loop = make(run.scaler, **group)
     if not (hasattr(loop, "step") and hasattr(loop, "state")):
-        raise LoopError(f"make returned {type(loop).__name__}, expected a Loop(step, state={{...}})")
+        raise LoopError(
+            f"make returned {type(loop).__name__}, expected a Loop(step, state={{...}})"
+        )
     given: dict[str, Any] = {each.name: getattr(loop, each.name, None) for each in fields(Loop)}
     run.loop = run.named(Loop(**given))
     run.see(first=True)
     return run
 
 
-def advance(run: Run, batches: Iterable[Batch], data: Callable[[Any], Any] = lambda batch: batch) -> Run:
+def advance(
+    run: Run, batches: Iterable[Batch], data: Callable[[Any], Any] = lambda batch: batch
+) -> Run:
     """Train on batches, each under a seed of its own, and look at the state after each one."""
     for batch in batches:
         seen = len(run.found)
@@ -91,7 +98,9 @@ def iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
     return _LAST[0][-1]
 
 
-_LAST: list[tuple[Make, Sequence[Batch], list[Sequence[Batch]]]] = []  # what was cut last: each law asks for it
+_LAST: list[
+    tuple[Make, Sequence[Batch], list[Sequence[Batch]]]
+] = []  # what was cut last: each law asks for it
 
 
 def _iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:

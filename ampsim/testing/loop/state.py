@@ -22,10 +22,16 @@ def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
     """
     logged = loop.logged() if loop.logged else {}
     held = dict(loop.state) | {f"{LOGGED}.{key}": value for key, value in logged.items()}
-    return {name: array for key, value in held.items() for name, array in _leaves(key, value, unpack, named=True)}
+    return {
+        name: array
+        for key, value in held.items()
+        for name, array in _leaves(key, value, unpack, named=True)
+    }
 
 
-def _leaves(name: str, value: Any, unpack: Callable[[Any], Any], *, named: bool = False) -> Iterator[tuple[str, Array]]:
+def _leaves(
+    name: str, value: Any, unpack: Callable[[Any], Any], *, named: bool = False
+) -> Iterator[tuple[str, Array]]:
     """Yield arrays with their names. What is `named` by the user and no array is refused, and otherwise left out."""
     value = unpack(value)
     if isinstance(value, Mapping):
@@ -67,17 +73,28 @@ class Difference:
         if self.left is None or self.right is None or self.left.shape != self.right.shape:
             return None
         left, right = (array.astype(np.float64).ravel() for array in (self.left, self.right))
-        if self.before is not None and self.before.shape == self.left.shape and not self.name.startswith(f"{LOGGED}."):
+        if (
+            self.before is not None
+            and self.before.shape == self.left.shape
+            and not self.name.startswith(f"{LOGGED}.")
+        ):
             left, right = left - self.before.ravel(), right - self.before.ravel()
         square = float(left @ left)
         if not (0 < square < np.inf and np.isfinite(right).all()):
             return None
         factor = float(left @ right) / square
-        return factor if np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64 else None
+        return (
+            factor if np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64 else None
+        )
 
     def size(self) -> float:
         """Return the largest distance of two elements, relative to the largest element; inf where there is none."""
-        if self.left is None or self.right is None or self.left.shape != self.right.shape or not self.left.size:
+        if (
+            self.left is None
+            or self.right is None
+            or self.left.shape != self.right.shape
+            or not self.left.size
+        ):
             return np.inf
         left, right = self.left.astype(np.float64), self.right.astype(np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -91,7 +108,10 @@ class Difference:
             kinds = (f"{array.dtype}{list(array.shape)}" for array in (self.left, self.right))
             return f"{self.name} is {' and '.join(kinds)}"
         differ = np.array(
-            [a.tobytes() != b.tobytes() for a, b in zip(self.left.ravel(), self.right.ravel(), strict=True)]
+            [
+                a.tobytes() != b.tobytes()
+                for a, b in zip(self.left.ravel(), self.right.ravel(), strict=True)
+            ]
         ).reshape(self.left.shape)
         index = tuple(int(each) for each in np.argwhere(differ)[0])
         if self.left.dtype.kind not in "fiu":
@@ -101,10 +121,15 @@ class Difference:
         apart = np.where(differ, np.where(np.isfinite(apart), apart, np.inf), -1.0)
         index = tuple(map(int, np.unravel_index(np.argmax(apart), apart.shape)))
         most = float(np.abs(self.left.astype(np.float64)).max())
-        of = f", {apart[index] / most:.2g} of its largest" if index and 0 < most < np.inf > apart[index] else ""
+        of = (
+            f", {apart[index] / most:.2g} of its largest"
+            if index and 0 < most < np.inf > apart[index]
+            else ""
+        )
         where = f"{[*index] if index else ''}"
         return (
-            f"{self.name}{where} is {self.right[index]!s}, expected {self.left[index]!s}, {apart[index]:.3g} apart{of}"
+            f"{self.name}{where} is {self.right[index]!s}, expected {self.left[index]!s}, "
+            f"{apart[index]:.3g} apart{of}"
         )
 
 
@@ -122,4 +147,8 @@ def same(left: Array | None, right: Array | None) -> bool:
     """Return whether two arrays have equal bits."""
     if left is None or right is None:
         return left is right
-    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.tobytes() == right.tobytes()
+    )

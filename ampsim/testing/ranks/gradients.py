@@ -56,7 +56,10 @@ class Sharded:
     def held(self) -> list[object]:
         """Return every bit of parameters and optimizer state."""
         state = [self.optimizer.state.get(param, {}) for param in self.params]
-        return [*map(bits, self.params), *(bits(each[name]) for each in state for name in sorted(each))]
+        return [
+            *map(bits, self.params),
+            *(bits(each[name]) for each in state for name in sorted(each)),
+        ]
 
     def finite(self) -> bool:
         """Return whether every parameter is finite."""
@@ -84,7 +87,9 @@ class Sum(nn.Module):
         self.parts = nn.ParameterList([torch.ones(shape) for shape in shapes])
 
     def forward(self, factors: Sequence[Tensor]) -> Tensor:
-        return torch.stack([(part * factor).sum() for part, factor in zip(self.parts, factors, strict=True)]).sum()
+        return torch.stack(
+            [(part * factor).sum() for part, factor in zip(self.parts, factors, strict=True)]
+        ).sum()
 
 
 class DDP(Sharded):

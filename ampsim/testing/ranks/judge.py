@@ -90,7 +90,9 @@ def judge_ranks(
     """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
     as_int("ranks", ranks, 2, "one rank agrees with itself")
     if not kind_of(gradients).on_threads and not processes:
-        raise ValueError(f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it")
+        raise ValueError(
+            f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it"
+        )
     asked, expected, lacks = chosen(laws), expected or {}, {*without}
     chosen(expected)
     Traits(without=frozenset(lacks))  # refuses an unknown name
@@ -110,7 +112,11 @@ def judge_ranks(
 
 def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) -> bool:
     """Return whether a scenario needs nothing that the scaler lacks, and no wrapper where a rank parts."""
-    needs = {"unscale_": scenario.unscales, "state_dict": scenario.resumes, "optimizers": scenario.optimizers > 1}
+    needs = {
+        "unscale_": scenario.unscales,
+        "state_dict": scenario.resumes,
+        "optimizers": scenario.optimizers > 1,
+    }
     if scenario.parts and gradients != "sharded":
         return False  # the wrapper's collectives would meet the scaler's
     return not any(needed and name in lacks for name, needed in needs.items())
@@ -150,7 +156,9 @@ def _threads(
                 program = ThreadRun(make, scenario, ranks, gradients)
                 _raise_what_is_ours(conductor.attempt(program, Late(rank), max_steps=STEPS))
                 yield {**played, scenario: program.records}, scenario, f"threads, rank {rank} late"
-        for scenario in {each.kernel: each for each in todo if each.optimizers > 1 and each.unscales}.values():
+        for scenario in {
+            each.kernel: each for each in todo if each.optimizers > 1 and each.unscales
+        }.values():
             for records, schedule in _orders(ThreadRun(make, scenario, ranks, gradients)):
                 yield {**played, scenario: records}, scenario, f"threads, schedule {schedule}"
 
@@ -190,6 +198,8 @@ def find(target: str) -> Make:
     place = next((name for name in GROUPS if name in names), None)
 
     def make(group: Any) -> Any:
-        return found(device="cpu", init_scale=1024.0, growth_interval=2, **({place: group} if place else {}))
+        return found(
+            device="cpu", init_scale=1024.0, growth_interval=2, **({place: group} if place else {})
+        )
 
     return make

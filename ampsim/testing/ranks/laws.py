@@ -28,7 +28,9 @@ def law(issue: str = "", *, of_parting: bool = False, since: str = "") -> Callab
     def register(function: Function) -> Law:
         @wraps(function)
         def ask(scenario: Scenario, records: Records, played: Played) -> str | None:
-            return function(scenario, records, played) if bool(scenario.parts) == of_parting else None
+            return (
+                function(scenario, records, played) if bool(scenario.parts) == of_parting else None
+            )
 
         return state(ask)
 
@@ -48,11 +50,17 @@ def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
 @law("hpcaitech/ColossalAI#5003")
 def nobody_waits_for_ever(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank comes to each collective that another one comes to."""
-    waiting = [f"rank {rank} waits in {record.waits}" for rank, record in enumerate(records) if record.waits]
+    waiting = [
+        f"rank {rank} waits in {record.waits}"
+        for rank, record in enumerate(records)
+        if record.waits
+    ]
     if not waiting or _raised(records):
         return None
     missing = [
-        f"rank {rank} ended iteration {len(record.seen)}" for rank, record in enumerate(records) if not record.waits
+        f"rank {rank} ended iteration {len(record.seen)}"
+        for rank, record in enumerate(records)
+        if not record.waits
     ]
     return "; ".join([*waiting, *missing])
 
@@ -64,14 +72,18 @@ def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | Non
 
 
 @law("facebookresearch/fairscale#179")
-def a_rank_without_gradients_takes_part(scenario: Scenario, records: Records, played: Played) -> str | None:
+def a_rank_without_gradients_takes_part(
+    scenario: Scenario, records: Records, played: Played
+) -> str | None:
     """A rank whose parameters got no gradients, as it owns no shard, steps and updates like the others."""
     everywhere = played.get(replace(scenario, empty=frozenset()), ())
     return _raised(records) if scenario.empty and not _raised(everywhere) else None
 
 
 def _raised(records: Records) -> str | None:
-    raised = [f"rank {rank} raised {record.error}" for rank, record in enumerate(records) if record.error]
+    raised = [
+        f"rank {rank} raised {record.error}" for rank, record in enumerate(records) if record.error
+    ]
     return raised[0] if raised else None
 
 
@@ -86,10 +98,14 @@ def no_rank_steps_on_an_overflow(scenario: Scenario, records: Records, _: Played
 
 
 @law(of_parting=True, since=LAWS_VERSION)
-def a_rank_that_parts_misleads_nobody(scenario: Scenario, records: Records, _: Played) -> str | None:
+def a_rank_that_parts_misleads_nobody(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
     """Where a rank leaves out a step, steps in another order, or ends, still no rank steps on an overflow."""
     for rank, record in enumerate(records):
-        for number, (seen, overflows) in enumerate(zip(record.seen, scenario.overflows, strict=False)):
+        for number, (seen, overflows) in enumerate(
+            zip(record.seen, scenario.overflows, strict=False)
+        ):
             for i in sorted({i for _, i in overflows}):
                 if seen.moved[i]:
                     return f"rank {rank} stepped optimizer {i} (iteration {number})"
@@ -113,7 +129,9 @@ def verdicts_agree(scenario: Scenario, records: Records, _: Played) -> str | Non
         for i in range(scenario.optimizers):
             moved = _moved(seen, i)
             if len({*moved.values()}) > 1:
-                told = ", ".join(f"rank {rank} {'stepped' if it else 'skipped'}" for rank, it in moved.items())
+                told = ", ".join(
+                    f"rank {rank} {'stepped' if it else 'skipped'}" for rank, it in moved.items()
+                )
                 return f"{told} optimizer {i} (iteration {number})"
     return None
 
@@ -158,7 +176,9 @@ def step_counts_agree(scenario: Scenario, records: Records, _: Played) -> str | 
 
 
 @law("NVIDIA/Megatron-LM#5331")
-def one_overflow_on_ranks_is_one_overflow(scenario: Scenario, records: Records, played: Played) -> str | None:
+def one_overflow_on_ranks_is_one_overflow(
+    scenario: Scenario, records: Records, played: Played
+) -> str | None:
     """However many ranks and optimizers overflow, and whether or not a rank has gradients, the scale is the same."""
     return _same_scales(records, played.get(scenario.joined(len(records))), "where all overflow") if any(
         scenario.overflows
@@ -166,9 +186,15 @@ def one_overflow_on_ranks_is_one_overflow(scenario: Scenario, records: Records, 
 
 
 @law("huggingface/accelerate#4289")
-def resume_with_one_ranks_file_is_invisible(scenario: Scenario, records: Records, played: Played) -> str | None:
+def resume_with_one_ranks_file_is_invisible(
+    scenario: Scenario, records: Records, played: Played
+) -> str | None:
     """All ranks resume from what one rank saved, and the run goes on as if it had not been interrupted."""
-    return _same_scales(records, played.get(replace(scenario, resumes=0)), "without it") if scenario.resumes else None
+    return (
+        _same_scales(records, played.get(replace(scenario, resumes=0)), "without it")
+        if scenario.resumes
+        else None
+    )
 
 
 def _same_scales(records: Records, others: Records | None, where: str) -> str | None:

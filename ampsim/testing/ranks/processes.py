@@ -22,7 +22,13 @@ from ampsim.testing.child import GRACE, child
 from ampsim.testing.ranks.gradients import Gradients, World
 from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
 
-_ALONE = ("Connection closed", "Connection reset", "Timed out", "timed out", "Broken pipe")  # gloo's words
+_ALONE = (
+    "Connection closed",
+    "Connection reset",
+    "Timed out",
+    "timed out",
+    "Broken pipe",
+)  # gloo's words
 
 
 def play_all(
@@ -77,7 +83,9 @@ def _serve(
         record = RankRecord()
         try:
             place, wait = Path(folder, str(number)).as_uri(), timedelta(seconds=limit)
-            dist.init_process_group("gloo", init_method=place, rank=rank, world_size=size, timeout=wait)
+            dist.init_process_group(
+                "gloo", init_method=place, rank=rank, world_size=size, timeout=wait
+            )
             dist.barrier()  # nobody leaves while another one is still connecting
             play(make, World(dist.group.WORLD, _first), scenario, gradients, record)
         except (Exception, SystemExit) as error:
@@ -101,6 +109,14 @@ def _place(error: BaseException) -> str:
     """Return the collective that a call waits in, and the line that called it."""
     calls = traceback.extract_tb(error.__traceback__)
     home = str(Path(dist.__file__).parent / "distributed_c10d.py")
-    theirs = [call for call in calls if call.filename != home and not call.filename.endswith("c10d_logger.py")]
-    inside = [call.name for call in calls if call.filename == home] or [theirs[-1].line or "a collective"]
-    return f"{inside[0]} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name})"
+    theirs = [
+        call
+        for call in calls
+        if call.filename != home and not call.filename.endswith("c10d_logger.py")
+    ]
+    inside = [call.name for call in calls if call.filename == home] or [
+        theirs[-1].line or "a collective"
+    ]
+    return (
+        f"{inside[0]} ({Path(theirs[-1].filename).name}:{theirs[-1].lineno} in {theirs[-1].name})"
+    )

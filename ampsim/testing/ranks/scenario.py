@@ -15,7 +15,9 @@ Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and wheth
 Parts = Literal["", "leaves out optimizer 0", "steps in another order", "ends before it steps"]
 NONE: Overflows = frozenset()
 KINDS: dict[str, Optimizer] = {
-    "": partial(torch.optim.SGD, lr=0.125, momentum=0.9, foreach=False),  # so that a step of zeros is seen too
+    "": partial(
+        torch.optim.SGD, lr=0.125, momentum=0.9, foreach=False
+    ),  # so that a step of zeros is seen too
     "SGD": partial(torch.optim.SGD, lr=0.125, momentum=0.9, fused=True),
     "AdamW": partial(torch.optim.AdamW, lr=0.125, fused=True),
 }
@@ -58,7 +60,10 @@ class Scenario:
         """Yield lines of (label, text)."""
         kind = f" fused {self.kernel}" if self.kernel else ""
         does = ("unscale_, " if self.unscales else "") + "step, update"
-        yield "ranks", f"{ranks}, each with {self.optimizers}{kind} optimizer{'s' * (self.optimizers > 1)}; {does}"
+        yield (
+            "ranks",
+            f"{ranks}, each with {self.optimizers}{kind} optimizer{'s' * (self.optimizers > 1)}; {does}",
+        )
         if self.empty:
             yield "empty", f"no gradients on rank {_written(self.empty)}"
         events = [_event(each, self.optimizers) for each in self.overflows]
@@ -116,7 +121,10 @@ class RankRecord:
 
 
 FAST: list[Way] = [("SGD", False), ("SGD", True), ("AdamW", True)]
-FAST_ON_DTENSORS: list[Way] = [("AdamW", False), ("AdamW", True)]  # which a fused SGD of torch 2.13 does not take
+FAST_ON_DTENSORS: list[Way] = [
+    ("AdamW", False),
+    ("AdamW", True),
+]  # which a fused SGD of torch 2.13 does not take
 
 
 def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
@@ -145,7 +153,9 @@ def _around(which: Overflows) -> tuple[Overflows, ...]:
     return NONE, which, NONE, NONE, NONE
 
 
-def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, record: RankRecord) -> None:
+def play(
+    make: Make, world: World, scenario: Scenario, gradients: Gradients, record: RankRecord
+) -> None:
     """Go through a scenario on one rank, and add what is seen to its record."""
     kind, empty = partial(kind_of(gradients), KINDS[scenario.kernel], world), bool(scenario.empty)
     owners = [kind(empty=empty) for _ in range(scenario.optimizers)]
@@ -161,12 +171,20 @@ def play(make: Make, world: World, scenario: Scenario, gradients: Gradients, rec
             owner.give(used, bad=(world.rank, i) in overflows, empty=empty)
         if parts == "ends before it steps":
             return
-        order = {"leaves out optimizer 0": owners[1:], "steps in another order": owners[::-1]}.get(parts, owners)
+        order = {"leaves out optimizer 0": owners[1:], "steps in another order": owners[::-1]}.get(
+            parts, owners
+        )
         record.seen.append(_step(scaler, owners, order, scenario, used, empty=empty))
 
 
 def _step(
-    scaler: Any, owners: list[Sharded], order: list[Sharded], scenario: Scenario, used: float, *, empty: bool
+    scaler: Any,
+    owners: list[Sharded],
+    order: list[Sharded],
+    scenario: Scenario,
+    used: float,
+    *,
+    empty: bool,
 ) -> Seen:
     """Step and update, and return what was seen of it."""
     before = [owner.held() for owner in owners]
@@ -175,10 +193,19 @@ def _step(
             scaler.unscale_(owner.optimizer)
         scaler.step(owner.optimizer)
     scaler.update()
-    moved = tuple(None if empty else owner.held() != held for owner, held in zip(owners, before, strict=True))
+    moved = tuple(
+        None if empty else owner.held() != held for owner, held in zip(owners, before, strict=True)
+    )
     state = repr(scaler.state_dict()) if hasattr(scaler, "state_dict") else ""
     finite = all(owner.finite() for owner in owners)
-    return Seen(used, float(scaler.get_scale()), state, moved, finite, tuple(_steps(each, scenario) for each in owners))
+    return Seen(
+        used,
+        float(scaler.get_scale()),
+        state,
+        moved,
+        finite,
+        tuple(_steps(each, scenario) for each in owners),
+    )
 
 
 def _steps(owner: Sharded, scenario: Scenario) -> int | None:

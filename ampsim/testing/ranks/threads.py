@@ -69,7 +69,11 @@ class _Work(dist.Work):
     """The work of a collective: `wait` writes its result."""
 
     def __init__(
-        self, meeting: Meeting, rank: int, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]
+        self,
+        meeting: Meeting,
+        rank: int,
+        tensors: list[torch.Tensor],
+        write: Callable[[list[Any]], object],
     ) -> None:
         super().__init__()
         self._meeting, self._rank, self._write, self._waited = meeting, rank, write, False
@@ -115,8 +119,15 @@ class Group(dist.ProcessGroup):
         """Return what every rank passes, by rank."""
         return self.come(what, value).wait(self.rank())
 
-    def _work(self, what: str, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]) -> _Work:
-        return _Work(self.come(what, [tensor.detach().clone() for tensor in tensors]), self.rank(), tensors, write)
+    def _work(
+        self, what: str, tensors: list[torch.Tensor], write: Callable[[list[Any]], object]
+    ) -> _Work:
+        return _Work(
+            self.come(what, [tensor.detach().clone() for tensor in tensors]),
+            self.rank(),
+            tensors,
+            write,
+        )
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Work:  # type: ignore[override]
         """Reduce each tensor over the ranks, in place."""
@@ -126,8 +137,13 @@ class Group(dist.ProcessGroup):
         """Reduce each tensor over the ranks, in place on one of them."""
         return self._reduced("reduce", tensors, opts, lambda: self.rank() == opts.rootRank)
 
-    def _reduced(self, what: str, tensors: list[torch.Tensor], opts: Any, takes: Callable[[], bool]) -> _Work:
-        op = next((each for each in OPERATIONS if opts is not None and opts.reduceOp == each), dist.ReduceOp.SUM)
+    def _reduced(
+        self, what: str, tensors: list[torch.Tensor], opts: Any, takes: Callable[[], bool]
+    ) -> _Work:
+        op = next(
+            (each for each in OPERATIONS if opts is not None and opts.reduceOp == each),
+            dist.ReduceOp.SUM,
+        )
 
         def write(brought: list[Any]) -> None:
             for i, tensor in enumerate(tensors if takes() else ()):
@@ -161,7 +177,9 @@ class Group(dist.ProcessGroup):
         return "threads"
 
 
-def live_together(c: conductor.Conductor, size: int, meetings: Meetings, live: Callable[[Group], object]) -> None:
+def live_together(
+    c: conductor.Conductor, size: int, meetings: Meetings, live: Callable[[Group], object]
+) -> None:
     """Give every rank a thread to live in, and its group, which is torch.distributed's default one there."""
     here = threading.local()
 
@@ -188,7 +206,11 @@ def _answer_for_groups(c: conductor.Conductor, mine: Callable[[], Any]) -> None:
         return [*range((group or mine()).size())]
 
     replace(scheduler, type(dist.group), "WORLD", property(lambda _: mine()))
-    for name, answer in {"all_gather_object": gather, "barrier": barrier, "get_process_group_ranks": ranks}.items():
+    for name, answer in {
+        "all_gather_object": gather,
+        "barrier": barrier,
+        "get_process_group_ranks": ranks,
+    }.items():
         replace(scheduler, dist, name, answer)
 
 
@@ -201,7 +223,11 @@ class Late(NamedTuple):
         """Return what chooses who goes on."""
 
         def choose(step: int, names: Sequence[str]) -> int:
-            others = [at for at, name in enumerate(names) if (name == f"rank {self.rank}") != bool(step % PATIENCE)]
+            others = [
+                at
+                for at, name in enumerate(names)
+                if (name == f"rank {self.rank}") != bool(step % PATIENCE)
+            ]
             return others[0] if others else 0
 
         return choose
@@ -209,7 +235,11 @@ class Late(NamedTuple):
 
 def waiting(meetings: Meetings) -> dict[int, str]:
     """Return which ranks wait for ever, and in which collective without whom."""
-    return {rank: f"{meeting} ({meeting.status})" for meeting in meetings.values() for rank in meeting.waiting}
+    return {
+        rank: f"{meeting} ({meeting.status})"
+        for meeting in meetings.values()
+        for rank in meeting.waiting
+    }
 
 
 class ThreadRun:
@@ -225,7 +255,10 @@ class ThreadRun:
         live_together(c, self._size, self._meetings, self._live)
 
     def _live(self, group: Group) -> None:
-        record, world = self._records[group.rank()], World(group, lambda value: group.share("share", value)[0])
+        record, world = (
+            self._records[group.rank()],
+            World(group, lambda value: group.share("share", value)[0]),
+        )
         try:
             play(self._make, world, self._scenario, self._gradients, record)
         except Exception as error:  # what a scaler raises on one rank is no end of the others

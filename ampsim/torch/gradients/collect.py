@@ -23,7 +23,11 @@ _SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other v
 
 
 def gradients(
-    optimizer: Optimizer, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
+    optimizer: Optimizer,
+    *,
+    allow_fp16: bool,
+    sums: bool = False,
+    uncoalesced: list[Tensor] | None = None,
 ) -> Groups:
     """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
 
@@ -53,7 +57,9 @@ def _any_kind(optimizer: Optimizer, *, sums: bool, uncoalesced: list[Tensor] | N
             grad = param.grad
             if grad is None:
                 continue
-            if grad.dtype is not dtype or grad.device != device:  # hashing a device costs more than comparing it
+            if (
+                grad.dtype is not dtype or grad.device != device
+            ):  # hashing a device costs more than comparing it
                 device, dtype = grad.device, grad.dtype
                 grads = groups.setdefault((device, dtype), [])
             if grad.is_sparse:
@@ -80,7 +86,11 @@ def are_plain(grads: list[Tensor]) -> bool:
     if {*map(type, grads)} != {Tensor} or {*map(_DTYPE, grads)} != {grads[0].dtype}:
         return False
     device = grads[0].device  # of a CPU torch says -1, and of others without a number
-    alike = all(map(_IS_CPU, grads)) if device.type == "cpu" else {*map(Tensor.get_device, grads)} == {device.index}
+    alike = (
+        all(map(_IS_CPU, grads))
+        if device.type == "cpu"
+        else {*map(Tensor.get_device, grads)} == {device.index}
+    )
     try:
         return alike and all(map(Tensor.is_contiguous, grads))  # as no sparse COO one is
     except RuntimeError:  # of other layouts
@@ -101,7 +111,9 @@ def _overlaps(grad: Tensor) -> bool:
         return known == _OVERLAPS
     reach, places = 0, np.zeros((), np.int64)
     for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
-        if size > 1 and stride <= reach:  # not each row behind the one before, as of a slice: count the places
+        if (
+            size > 1 and stride <= reach
+        ):  # not each row behind the one before, as of a slice: count the places
             break
         reach += stride * (size - 1)
     else:

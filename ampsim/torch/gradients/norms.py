@@ -13,7 +13,9 @@ from torch import Tensor
 from torch._utils import _flatten_dense_tensors
 
 SMALL = 1 << 14  # elements; below this a copy into one buffer is cheaper than a call of its own
-BATCH = 64  # small gradients per buffer: a few hundred kB, which is read again while it is in the cache
+BATCH = (
+    64  # small gradients per buffer: a few hundred kB, which is read again while it is in the cache
+)
 PART = 1 << 19  # elements per partial sum in float32: a longer one would lose digits
 
 
@@ -84,4 +86,8 @@ def _parts(grad: Tensor) -> list[Any]:
         flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
     except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor
         return [np.array([torch.linalg.vector_norm(grad).item()])]
-    return [flat] if flat.size <= PART else [flat[start : start + PART] for start in range(0, flat.size, PART)]
+    return (
+        [flat]
+        if flat.size <= PART
+        else [flat[start : start + PART] for start in range(0, flat.size, PART)]
+    )

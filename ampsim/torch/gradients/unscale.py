@@ -16,7 +16,9 @@ from ampsim.torch.gradients.norms import are_small, finite_if_all_are, on_host, 
 
 OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
 
-SAFE = 3.4e38 * (1 - 1e-5)  # a norm below this bounds every element away from float32's largest, 3.4028e38
+SAFE = 3.4e38 * (
+    1 - 1e-5
+)  # a norm below this bounds every element away from float32's largest, 3.4028e38
 
 
 class FoundInf(dict[torch.device, Tensor]):
@@ -42,10 +44,14 @@ def check_and_multiply_(groups: Groups, inverse_on: OnDevice, found: FoundInf) -
     float32 for inf, and no bfloat16.
     """
     for (device, _), grads in groups.items():
-        torch._amp_foreach_non_finite_check_and_unscale_(grads, found.on(device), inverse_on(device))
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            grads, found.on(device), inverse_on(device)
+        )
 
 
-def multiply_and_check_(groups: Groups, inverse_on: OnDevice, found: FoundInf, *, below_one: bool) -> None:
+def multiply_and_check_(
+    groups: Groups, inverse_on: OnDevice, found: FoundInf, *, below_one: bool
+) -> None:
     """Multiply by the inverse scale in place; set a flag to 1 if any product is not finite in its own dtype.
 
     That is so of every gradient that was not finite. On the CPU torch's kernel, and one more read where the scale may
@@ -80,7 +86,11 @@ def check(groups: Groups, found: FoundInf) -> None:
     for (device, dtype), grads in groups.items():
         if device.type != "cpu":
             found.join(_is_not_finite(largest(grads), dtype))
-        elif not are_small(grads) and on_host(device, dtype) and math.isfinite(finite_if_all_are(grads)):
+        elif (
+            not are_small(grads)
+            and on_host(device, dtype)
+            and math.isfinite(finite_if_all_are(grads))
+        ):
             found.join(torch.zeros((), device=device))
         else:
             check_and_multiply_({(device, dtype): grads}, ones_on, found)
@@ -171,7 +181,11 @@ def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
             return _norm_and_check_again(groups, inverse)
         norm = torch.tensor(number, dtype=torch.float32, device="cpu").to(inverse.device) * inverse
     else:
-        norms = [norm.to(inverse.device, torch.float32) for grads in groups.values() for norm in _norms(grads)]
+        norms = [
+            norm.to(inverse.device, torch.float32)
+            for grads in groups.values()
+            for norm in _norms(grads)
+        ]
         norm = whole(torch.linalg.vector_norm(torch.stack(norms))) * inverse
     if norm.device.type == "cpu" and not norm.isfinite():
         return _norm_and_check_again(groups, inverse)
@@ -184,8 +198,12 @@ def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tens
     flag = torch.stack([_is_not_finite(peak, dtype) for (_, dtype), peak in peaks.items()]).amax()
     if flag:
         return torch.stack([peak.float() for peak in peaks.values()]).amax(), flag
-    exact = [torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads]
-    norm = whole(torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact]))) * inverse.double()
+    exact = [
+        torch.linalg.vector_norm(g, dtype=torch.float64) for grads in groups.values() for g in grads
+    ]
+    norm = (
+        whole(torch.linalg.vector_norm(torch.stack([n.to(home) for n in exact]))) * inverse.double()
+    )
     return norm.float(), flag
 
 

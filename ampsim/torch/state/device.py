@@ -72,18 +72,26 @@ class DeviceVersion(Version[Rule, State]):
     def next(self, rule: Rule, outcome: Outcome) -> "DeviceVersion":
         return self._updated(rule, outcome.flags)
 
-    @torch.inference_mode(mode=False)  # what is made here is multiplied by where gradients are wanted
+    @torch.inference_mode(
+        mode=False
+    )  # what is made here is multiplied by where gradients are wanted
     def _updated(self, rule: Rule, flags: list[Tensor]) -> "DeviceVersion":
         self._wait()
         device = self.scale.device
         flags = [copied(flag, device) for flag in flags]
         found = flags[0] if len(flags) == 1 else torch.stack(flags).sum()
         scale, counted = self.scale.clone(), self.growth_tracker
-        if rule.growth_test == ">=":  # the kernel knows "==" only: no count may be past the interval
+        if (
+            rule.growth_test == ">="
+        ):  # the kernel knows "==" only: no count may be past the interval
             counted = counted.clamp(max=min(rule.growth_interval, 2**31) - 1)
         tracker = counted.clone()
-        torch._amp_update_scale_(scale, tracker, found, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
-        if rule.max_scale is not None:  # the kernel keeps the scale where a growth leaves float32: the bound is nearer
+        torch._amp_update_scale_(
+            scale, tracker, found, rule.growth_factor, rule.backoff_factor, rule.growth_interval
+        )
+        if (
+            rule.max_scale is not None
+        ):  # the kernel keeps the scale where a growth leaves float32: the bound is nearer
             grows = (found == 0) & (counted + 1 == rule.growth_interval)
             leaves = (self.scale.double() * rule.growth_factor).float().isinf()
             scale = scale.masked_fill(grows & leaves, rule.max_scale)
@@ -94,11 +102,15 @@ class DeviceVersion(Version[Rule, State]):
         self._wait()
         device = self.scale.device
         if isinstance(new_scale, Tensor):
-            if new_scale.is_cuda:  # a copy of the caller's stream, which lets it go before this one has read it
+            if (
+                new_scale.is_cuda
+            ):  # a copy of the caller's stream, which lets it go before this one has read it
                 self.keep([new_scale])
             new = new_scale.detach().to(device, torch.float32, non_blocking=True).reshape(())
         else:
-            new = torch.full((), new_scale, dtype=torch.float32, device=device)  # a fill: no copy to wait for
+            new = torch.full(
+                (), new_scale, dtype=torch.float32, device=device
+            )  # a fill: no copy to wait for
         if rule.min_scale is not None:  # a tensor's value cannot be refused without reading it
             new = torch.where(new.isfinite(), new, self.scale)
         return self._made(rule, new, self.growth_tracker.clone())

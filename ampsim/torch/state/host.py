@@ -21,7 +21,9 @@ class HostScale(Version[M, S]):
 
     state: State
     _tensors: dict[torch.device, Tensor] = field(default_factory=dict, repr=False)
-    _inverse: list[Tensor] = field(default_factory=list, repr=False)  # on the CPU, once it was asked for
+    _inverse: list[Tensor] = field(
+        default_factory=list, repr=False
+    )  # on the CPU, once it was asked for
     in_place: ClassVar[bool] = False
 
     def scale_on(self, device: torch.device) -> Tensor:
@@ -63,7 +65,11 @@ def _is_ordinary(tensor: Tensor) -> bool:
 def _filled(number: float, device: torch.device) -> Tensor:
     """Return a number as float32, shape (), without a wait; what float32 does not hold is infinite."""
     rounded = torch.tensor(number, dtype=torch.float32, device="cpu")
-    return rounded if device.type == "cpu" else torch.full((), rounded.item(), dtype=torch.float32, device=device)
+    return (
+        rounded
+        if device.type == "cpu"
+        else torch.full((), rounded.item(), dtype=torch.float32, device=device)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +79,9 @@ class HostVersion(HostScale[Rule, State]):
     @classmethod
     def start(cls, states: tuple[State, ...], rule: Rule, device: torch.device) -> tuple[Self, ...]:
         """Make a version of each state, its scale rounded as the rule's arithmetic rounds."""
-        return tuple(cls(replace(state, scale=rule.arithmetic.round(state.scale))) for state in states)
+        return tuple(
+            cls(replace(state, scale=rule.arithmetic.round(state.scale))) for state in states
+        )
 
     def next(self, rule: Rule, outcome: Outcome) -> Self:
         return type(self)(update(rule, self.state, any_found(outcome)))

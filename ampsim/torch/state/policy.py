@@ -27,7 +27,9 @@ class PolicyVersion(HostScale[Policy, PolicyState]):
     carried: PolicyState
 
     @classmethod
-    def start(cls, states: tuple[PolicyState, ...], rule: Policy, device: torch.device) -> tuple[Self, ...]:
+    def start(
+        cls, states: tuple[PolicyState, ...], rule: Policy, device: torch.device
+    ) -> tuple[Self, ...]:
         """Make one version per scale in the queue; just one if all iterations use the same."""
         carried = states[-1]
         queue = (carried.scale, *carried.pending)
@@ -54,12 +56,16 @@ class PolicyVersion(HostScale[Policy, PolicyState]):
             return None
         home = next(iter(groups))[0]
         grads = [grad for part in groups.values() for grad in part]
-        amax = torch.stack([unscale.largest(part).to(home, torch.float64) for part in groups.values()]).amax()
+        amax = torch.stack(
+            [unscale.largest(part).to(home, torch.float64) for part in groups.values()]
+        ).amax()
         at_top = None
         if "saturated" in rule.needs:
             counts = [(~(grad.abs() < rule.top)).sum().to(home) for grad in grads]  # type: ignore[attr-defined]
             at_top = unscale.whole(torch.stack(counts).sum())
-        return DeviceObservation(amax / self.scale_on(home).double(), at_top, sum(grad.numel() for grad in grads))
+        return DeviceObservation(
+            amax / self.scale_on(home).double(), at_top, sum(grad.numel() for grad in grads)
+        )
 
     def next(self, rule: Policy, outcome: Outcome) -> Self:
         seen = combined(rule, any_found(outcome), outcome.observed)

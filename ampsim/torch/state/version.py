@@ -31,7 +31,9 @@ class Outcome(NamedTuple):
 
     flags: list[Tensor]  # found_inf of each: (), float32, on any device
     observed: Sequence[DeviceObservation] = ()
-    is_async: bool = True  # False: the next iteration uses the scale that this update makes, whatever the depth
+    is_async: bool = (
+        True  # False: the next iteration uses the scale that this update makes, whatever the depth
+    )
 
 
 class Version(Protocol[M, S]):

@@ -79,9 +79,15 @@ class GradientOwners(Owners):
 
     def __init__(self, is_outstanding: Callable[[ScaleTicket], bool]) -> None:
         self._is_outstanding = is_outstanding
-        self._hooked = WeakTensorKeyDictionary()  # param -> its hook's handle; a WeakSet would compare elements
-        self._seen = WeakTensorKeyDictionary()  # an optimizer's first param -> weak references to all, once hooked
-        self._running: dict[int, ScaleTicket] = {}  # backward passes now: autograd's number of it -> ticket
+        self._hooked = (
+            WeakTensorKeyDictionary()
+        )  # param -> its hook's handle; a WeakSet would compare elements
+        self._seen = (
+            WeakTensorKeyDictionary()
+        )  # an optimizer's first param -> weak references to all, once hooked
+        self._running: dict[
+            int, ScaleTicket
+        ] = {}  # backward passes now: autograd's number of it -> ticket
         weakref.finalize(self, _unhook, self._hooked).atexit = False
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
@@ -122,7 +128,9 @@ class GradientOwners(Owners):
         """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
         params = list(_parameters_of(optimizer).values())
         seen = self._seen.get(params[0], []) if params else []  # type: ignore[no-untyped-call]
-        if len(seen) != len(params) or not all(ref() is param for ref, param in zip(seen, params, strict=True)):
+        if len(seen) != len(params) or not all(
+            ref() is param for ref, param in zip(seen, params, strict=True)
+        ):
             self._hook(params)
             self._seen[params[0]] = [weakref.ref(param) for param in params]
         for grad in (param.grad for param in params):
@@ -180,7 +188,9 @@ class _Seen:
     def is_of(self, lists: list[list[Tensor]], known: int) -> bool:
         """Tell whether groups and count are those of before; a look at each parameter would read it all from memory."""
         same = len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists))
-        return same and known == self._known and self._sizes == list(map(operator.length_hint, lists))
+        return (
+            same and known == self._known and self._sizes == list(map(operator.length_hint, lists))
+        )
 
 
 class LeftGradients(Owners):
@@ -192,15 +202,21 @@ class LeftGradients(Owners):
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, WeakIdRef] = {}  # parameters by id, which is theirs until their reference goes
+        self._known: dict[
+            int, WeakIdRef
+        ] = {}  # parameters by id, which is theirs until their reference goes
         self._left: dict[int, _Left] = {}  # by id of the parameter
         self._has_left = False  # whether any ticket has ended
-        self._stepped: dict[int, Optimizer] = {}  # since the last output was scaled, which may be long ago; by id
+        self._stepped: dict[
+            int, Optimizer
+        ] = {}  # since the last output was scaled, which may be long ago; by id
         self._before = _Seen([], 0, set())
         self._ticket: ScaleTicket | None = None  # of the last output
 
     def watch(self, scaled: Tensor, ticket: ScaleTicket) -> None:
-        for key, grad in _gradients_of(_parameters_of(*self._stepped.values())) if ticket is self._ticket else ():
+        for key, grad in (
+            _gradients_of(_parameters_of(*self._stepped.values())) if ticket is self._ticket else ()
+        ):
             self._left[key] = _Left.of(grad, None, divided=True)
         self._stepped, self._ticket = {}, ticket
         if not self._has_left:
@@ -223,11 +239,19 @@ class LeftGradients(Owners):
     def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
         self._has_left = True
         if len(records) != len(self._stepped):
-            self._know(_parameters_of(*(record.optimizer for record in records if record.is_used)))  # not what raised
+            self._know(
+                _parameters_of(*(record.optimizer for record in records if record.is_used))
+            )  # not what raised
         left: dict[int, _Left] = {}
         if unstepped := self._unstepped():
-            unscaled = _parameters_of(*(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None))
-        known = {key: param for key in unstepped if key in self._known and (param := self._known[key]()) is not None}
+            unscaled = _parameters_of(
+                *(r.optimizer for r in records if r.stage is Stage.UNSCALED and r.folded is None)
+            )
+        known = {
+            key: param
+            for key in unstepped
+            if key in self._known and (param := self._known[key]()) is not None
+        }
         for key, grad in _gradients_of(known):
             before = self._left.get(key)
             if before is None or key in unscaled or not before.is_still(grad):
@@ -237,13 +261,19 @@ class LeftGradients(Owners):
 
     def swap(self, ticket: ScaleTicket, records: list[Record]) -> None:
         self.leave(ticket, records)
-        done = _parameters_of(*(record.optimizer for record in records if record.stage is not Stage.READY))
+        done = _parameters_of(
+            *(record.optimizer for record in records if record.stage is not Stage.READY)
+        )
         self._left = {key: left for key, left in self._left.items() if key not in done}
         self.may_refuse = bool(self._left)
 
     def _unstepped(self) -> set[int]:
         """Return the parameters whose optimizer has not stepped; if the others are as before, so are these."""
-        lists = [group["params"] for optimizer in self._stepped.values() for group in optimizer.param_groups]
+        lists = [
+            group["params"]
+            for optimizer in self._stepped.values()
+            for group in optimizer.param_groups
+        ]
         if not self._before.is_of(lists, len(self._known)):
             params = _by_id(chain.from_iterable(lists))
             self._know(params)

@@ -40,8 +40,12 @@ def is_fused(optimizer: Optimizer) -> bool:
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return False
-    step = getattr(type(optimizer), "step", None)  # one that is set on the optimizer is as new as it
-    return not (_wants_scaler(step) if callable(step) else _wants_scaler.__wrapped__(optimizer.step))
+    step = getattr(
+        type(optimizer), "step", None
+    )  # one that is set on the optimizer is as new as it
+    return not (
+        _wants_scaler(step) if callable(step) else _wants_scaler.__wrapped__(optimizer.step)
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -61,14 +65,20 @@ def _wants_scaler(step: Callable[..., object]) -> bool:
 class Overrides(NamedTuple):
     """A subclass's methods in place of torch's private ones: ``_unscale_grads_`` and ``_maybe_opt_step``."""
 
-    unscale_grads_: Callable[[Optimizer, Tensor, Tensor, bool], dict[torch.device, Tensor]] | None = None
-    maybe_opt_step: Callable[..., object] | None = None  # of the optimizer and its step's own arguments
+    unscale_grads_: (
+        Callable[[Optimizer, Tensor, Tensor, bool], dict[torch.device, Tensor]] | None
+    ) = None
+    maybe_opt_step: Callable[..., object] | None = (
+        None  # of the optimizer and its step's own arguments
+    )
 
 
 class Means(NamedTuple):
     """The part that is the same for all steps of one scaler."""
 
-    exact_torch: bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
+    exact_torch: (
+        bool  # check gradients scaled only, so that at a scale below 1 a step with inf is possible
+    )
     allow_fp16: bool
     ranks: Ranks | None  # that must know what was found before any steps
 
@@ -83,7 +93,9 @@ class OptimizerStep:
     rule: Rule | Policy
     means: Means
     overrides: Overrides
-    show: Callable[[], None] | None  # the gradients to observers, before they are divided or checked
+    show: (
+        Callable[[], None] | None
+    )  # the gradients to observers, before they are divided or checked
 
     def divide_gradients(self) -> None:
         """Divide all gradients by the scale, and note whether all were finite."""
@@ -135,9 +147,13 @@ class OptimizerStep:
             raise
         return result
 
-    def _gradients(self, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None) -> Groups:
+    def _gradients(
+        self, *, allow_fp16: bool, sums: bool = False, uncoalesced: list[Tensor] | None = None
+    ) -> Groups:
         """Group the gradients, after a policy's look at them."""
-        groups = collect.gradients(self.record.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced)
+        groups = collect.gradients(
+            self.record.optimizer, allow_fp16=allow_fp16, sums=sums, uncoalesced=uncoalesced
+        )
         groups = self.means.ranks.own_part(groups) if self.means.ranks and not sums else groups
         if self.version.observes:
             self.record.observed = self.version.observe(self.rule, groups)
@@ -145,7 +161,9 @@ class OptimizerStep:
 
     def _tell_ranks(self) -> None:
         if ranks := self.means.ranks:
-            ranks.begin_to_agree(self.record, self.ticket, joins_amax="amax" in getattr(self.rule, "needs", ()))
+            ranks.begin_to_agree(
+                self.record, self.ticket, joins_amax="amax" in getattr(self.rule, "needs", ())
+            )
 
     def check(self) -> FoundInf:
         """Note whether all gradients, still scaled, are finite; return the flags."""
@@ -171,8 +189,12 @@ class OptimizerStep:
         elif means.exact_torch:
             unscale.check_and_multiply_(groups, version.inverse_on, found)
         else:
-            unscale.multiply_and_check_(groups, version.inverse_on, found, below_one=version.may_be_below_one)
-        for grad in () if means.exact_torch else uncoalesced:  # the optimizer adds its duplicates up
+            unscale.multiply_and_check_(
+                groups, version.inverse_on, found, below_one=version.may_be_below_one
+            )
+        for grad in (
+            () if means.exact_torch else uncoalesced
+        ):  # the optimizer adds its duplicates up
             unscale.check({(grad.device, grad.dtype): [grad.coalesce().values()]}, found)
 
     def _divide_and_clip(self, max_norm: float | Tensor) -> Tensor:
@@ -239,7 +261,11 @@ class OptimizerStep:
             raise AssertionError(refusals.NOTHING_CHECKED.text + why)
         if self.overrides.maybe_opt_step:
             return self.overrides.maybe_opt_step(optimizer, *args, **kwargs)
-        return None if sum([flag.item() for flag in found.values()]) else optimizer.step(*args, **kwargs)
+        return (
+            None
+            if sum([flag.item() for flag in found.values()])
+            else optimizer.step(*args, **kwargs)
+        )
 
     def _take_fused(self, args: Args, kwargs: Kwargs) -> object:
         """Hand scale and flag to the optimizer's kernel. Waits only where the optimizer has no state yet."""
@@ -253,7 +279,9 @@ class OptimizerStep:
         else:
             self._lay_out({device.type for device in record.found_inf})
         state = getattr(self.record.optimizer, "state", None)
-        state = state if isinstance(state, dict) else {}  # what is none of torch's optimizers may have none
+        state = (
+            state if isinstance(state, dict) else {}
+        )  # what is none of torch's optimizers may have none
         had_state = len(state)
         result = _call_fused(record.optimizer, scale, record, args, kwargs)
         if not self.means.exact_torch and len(state) > had_state:
@@ -278,21 +306,31 @@ class OptimizerStep:
     def _check_for_kernel(self, groups: Groups, is_stepped: bool) -> FoundInf:
         found = FoundInf()
         if is_stepped:
-            self._lay_out({device.type for device, _ in groups}, are_plain=isinstance(groups, PlainGroups))
+            self._lay_out(
+                {device.type for device, _ in groups}, are_plain=isinstance(groups, PlainGroups)
+            )
         if self.overrides.unscale_grads_:
             return self._by_override(torch.ones((), device=self.version.device), allow_fp16=True)
         if self.means.exact_torch:
             unscale.check_and_multiply_(groups, unscale.ones_on, found)
-        elif self.version.may_be_below_one and self.record.stage is Stage.READY:  # else they are divided
+        elif (
+            self.version.may_be_below_one and self.record.stage is Stage.READY
+        ):  # else they are divided
             unscale.check_unscaled(groups, self.version.scale_on, found)
         else:
             unscale.check(groups, found)
         return found
 
 
-def _call_fused(optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs) -> object:
+def _call_fused(
+    optimizer: Any, scale: Tensor | None, record: Record, args: Args, kwargs: Kwargs
+) -> object:
     """Call ``optimizer.step`` with ``grad_scale`` and ``found_inf`` set; leave nothing behind, even if it raises."""
-    theirs = {name: getattr(optimizer, name) for name in ("grad_scale", "found_inf") if hasattr(optimizer, name)}
+    theirs = {
+        name: getattr(optimizer, name)
+        for name in ("grad_scale", "found_inf")
+        if hasattr(optimizer, name)
+    }
     own = theirs.get("grad_scale")
     optimizer.grad_scale = own if scale is None else scale if own is None else scale * own
     optimizer.found_inf = _flag(optimizer, record)
@@ -313,7 +351,11 @@ def _is_read_by_torch_alone(optimizer: Any) -> bool:
         return False
     own = vars(optimizer).get("step")  # torch's schedules count calls by one of theirs
     is_torchs = _is_torchs(type(optimizer).step) if own is None else _is_torchs.__wrapped__(own)
-    hooks = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks, *_HOOKS_OF_ALL)  # noqa: SLF001
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,  # noqa: SLF001
+        optimizer._optimizer_step_post_hooks,  # noqa: SLF001
+        *_HOOKS_OF_ALL,
+    )
     return is_torchs and not any(hooks)
 
 

@@ -28,7 +28,9 @@ class Ranks:
     def __init__(self, group: Any, device: str) -> None:
         self._group, self._device = _checked(group), torch.device(device)
         self._members = set(dist.get_process_group_ranks(self._group))
-        self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}  # by id: an optimizer, as long as it lives
+        self._numbers: dict[
+            int, tuple[Callable[[], Any], int]
+        ] = {}  # by id: an optimizer, as long as it lives
         self._count = 0  # optimizers that this rank came to
         self._doubts: list[tuple[Tensor, torch.cuda.Event]] = []  # what a device has not told yet
 
@@ -36,12 +38,18 @@ class Ranks:
         """Raise ValueError, on every rank, if the ranks differ in what these names stand for."""
         everyone: list[Any] = [None] * len(self._members)
         with _missing(call):
-            dist.all_gather_object(everyone, {name: repr(value) for name, value in mine.items()}, self._group)
+            dist.all_gather_object(
+                everyone, {name: repr(value) for name, value in mine.items()}, self._group
+            )
         for name in dict.fromkeys(name for each in everyone for name in each):
             values = [each.get(name) for each in everyone]
             if len(set(values)) > 1:
-                told = ", ".join(f"{name}={value} on rank {rank}" for rank, value in enumerate(values))
-                raise ValueError(f"{call} with {told}: expected the same on all ranks of the group; pass the same")
+                told = ", ".join(
+                    f"{name}={value} on rank {rank}" for rank, value in enumerate(values)
+                )
+                raise ValueError(
+                    f"{call} with {told}: expected the same on all ranks of the group; pass the same"
+                )
 
     def begin_to_agree(self, record: Record, ticket: int, *, joins_amax: bool) -> None:
         """Let the record tell what all ranks found in this optimizer's gradients, as soon as somebody asks it.
@@ -55,10 +63,17 @@ class Ranks:
         device = home if home.type == self._device.type else self._device
         flags = [flag.to(device, non_blocking=True).double() for flag in record.found_inf.values()]
         seen = record.observed if joins_amax else None
-        amax = [] if seen is None else [seen.amax.to(device).double().nan_to_num(torch.inf, torch.inf)]
+        amax = (
+            [] if seen is None else [seen.amax.to(device).double().nan_to_num(torch.inf, torch.inf)]
+        )
         key = [ticket, self._number(record.optimizer)]
-        numbers = [torch.full((), n, dtype=torch.float64, device=device) for n in (*key, *(-n for n in key), 0)]
-        told = torch.stack([*numbers[:4], torch.stack([*flags, numbers[4]]).amax(), *(amax or numbers[4:])])
+        numbers = [
+            torch.full((), n, dtype=torch.float64, device=device)
+            for n in (*key, *(-n for n in key), 0)
+        ]
+        told = torch.stack(
+            [*numbers[:4], torch.stack([*flags, numbers[4]]).amax(), *(amax or numbers[4:])]
+        )
         with _missing("found_inf"):
             work = dist.all_reduce(told, dist.ReduceOp.MAX, self._group, async_op=True)
 
@@ -68,7 +83,9 @@ class Ranks:
             differ = self._doubt(told[:4])
             if joins_amax:
                 record.observed = DeviceObservation(told[5], None, 0)
-            return FoundInf({home: torch.maximum(told[4], differ).float().to(home, non_blocking=True)})
+            return FoundInf(
+                {home: torch.maximum(told[4], differ).float().to(home, non_blocking=True)}
+            )
 
         record.expect(joined)
 
@@ -88,7 +105,9 @@ class Ranks:
         if ends.device.type == "cpu":
             _check_alike(ends)
         elif ready := event_on(ends.device):
-            on_host = torch.empty(ends.shape, dtype=ends.dtype, pin_memory=True).copy_(ends, non_blocking=True)
+            on_host = torch.empty(ends.shape, dtype=ends.dtype, pin_memory=True).copy_(
+                ends, non_blocking=True
+            )
             self._doubts.append((on_host, ready))
         return (ends[:2] != -ends[2:]).any().double()
 
@@ -100,7 +119,8 @@ class Ranks:
     def own_part(self, groups: Groups) -> Groups:
         """Take of each DTensor the part on this rank, if all ranks that have the other parts are in the group."""
         return {
-            key: [grad if type(grad) is Tensor else self._own(grad) for grad in grads] for key, grads in groups.items()
+            key: [grad if type(grad) is Tensor else self._own(grad) for grad in grads]
+            for key, grads in groups.items()
         }
 
     def _own(self, grad: Any) -> Tensor:

@@ -27,7 +27,9 @@ _CPU = torch.device("cpu")
 class Record:
     """One optimizer within one ticket. Written by the thread that holds it, see `StepRecords.holding`."""
 
-    optimizer: Any = None  # kept alive once a call has held the record, so that no other takes over its id
+    optimizer: Any = (
+        None  # kept alive once a call has held the record, so that no other takes over its id
+    )
     stage: Stage = Stage.READY
     folded: Tensor | None = None  # (), float32: what the gradients are still to be divided by
     observed: DeviceObservation | None = None  # what a policy needs to know of the gradients
@@ -96,17 +98,29 @@ class StepRecords:
 
     def __init__(self, *, sync: Sync = threading) -> None:
         self._sync = sync
-        self.factory: Callable[[], Any] = _refresh_per_optimizer_state  # of states: torch's, or a client's
-        self.lock = sync.Lock()  # held by an update from its look at the records until they are forgotten
+        self.factory: Callable[[], Any] = (
+            _refresh_per_optimizer_state  # of states: torch's, or a client's
+        )
+        self.lock = (
+            sync.Lock()
+        )  # held by an update from its look at the records until they are forgotten
         self._records: dict[int, dict[int, Record]] = {}  # by ticket index, then id
         self._looked_at: dict[int, Record] = {}  # by id, before a ticket had them
 
     def any_from(self, applied: int) -> bool:
         """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
-        noted = [ticket for ticket, records in self._records.items() if records and ticket >= applied]
+        noted = [
+            ticket for ticket, records in self._records.items() if records and ticket >= applied
+        ]
         return bool(noted) or any(record.is_used for record in self._looked_at.values())
 
-    def holding(self, ticket: int, optimizer: Optimizer, check: Callable[[], object], work: Callable[[Record], T]) -> T:
+    def holding(
+        self,
+        ticket: int,
+        optimizer: Optimizer,
+        check: Callable[[], object],
+        work: Callable[[Record], T],
+    ) -> T:
         """Return what `work` returns, which holds this optimizer's record; RuntimeError if some other call holds it.
 
         `check` raises unless the ticket is outstanding. No update can close it between that and the hold. This is not
@@ -130,7 +144,9 @@ class StepRecords:
 
     def _of_ticket(self, ticket: int, optimizer: Optimizer) -> Record:
         records, key = self._records.setdefault(ticket, {}), id(optimizer)
-        if key not in records:  # an interrupt between two lines leaves no record without its optimizer
+        if (
+            key not in records
+        ):  # an interrupt between two lines leaves no record without its optimizer
             record = self._looked_at[key] if key in self._looked_at else Record()
             record.optimizer = optimizer
             records[key] = record
@@ -146,7 +162,9 @@ class StepRecords:
         """Forget the newest record of an optimizer by its id; KeyError if there is none."""
         with self.lock:
             known = (self._looked_at, *self._records.values())
-            del next((records for records in reversed(known) if key in records), self._looked_at)[key]
+            del next((records for records in reversed(known) if key in records), self._looked_at)[
+                key
+            ]
 
     def renewed(self, ticket: int | None) -> "StepRecords":
         """Return records for tickets that are counted anew: the newest of these are that ticket's; nobody's if None."""
@@ -154,8 +172,12 @@ class StepRecords:
         anew.factory = self.factory
         if ticket is not None:
             newest = self.by_id()
-            anew._records[ticket] = {key: record for key, record in newest.items() if record.optimizer is not None}
-            anew._looked_at = {key: record for key, record in newest.items() if record.optimizer is None}
+            anew._records[ticket] = {
+                key: record for key, record in newest.items() if record.optimizer is not None
+            }
+            anew._looked_at = {
+                key: record for key, record in newest.items() if record.optimizer is None
+            }
         return anew
 
     def move_on(self, ticket: int) -> None:
@@ -167,7 +189,10 @@ class StepRecords:
     def ticket_of(self, record: Record) -> int | None:
         """Return the ticket that holds this record, None if none has yet or it was updated."""
         key = id(record.optimizer)
-        return next((ticket for ticket, records in self._records.items() if records.get(key) is record), None)
+        return next(
+            (ticket for ticket, records in self._records.items() if records.get(key) is record),
+            None,
+        )
 
     def of(self, ticket: int) -> list[Record]:
         """List the records of a ticket."""
@@ -175,7 +200,9 @@ class StepRecords:
 
     def stage(self, ticket: int, optimizer: Optimizer) -> Stage:
         """Return how far an optimizer has come in a ticket."""
-        record = self._records.get(ticket, {}).get(id(optimizer)) or self._looked_at.get(id(optimizer))
+        record = self._records.get(ticket, {}).get(id(optimizer)) or self._looked_at.get(
+            id(optimizer)
+        )
         return Stage.READY if record is None else record.stage
 
     def by_id(self) -> dict[int, Record]:
@@ -249,7 +276,9 @@ class StepReport:
         for stepped, flags in self._steps:
             if stepped is optimizer:
                 return any(flags)
-        raise KeyError(f"{type(optimizer).__name__} had no step in this iteration: call scaler.step(optimizer) first")
+        raise KeyError(
+            f"{type(optimizer).__name__} had no step in this iteration: call scaler.step(optimizer) first"
+        )
 
     @property
     def skipped(self) -> bool:
@@ -257,7 +286,9 @@ class StepReport:
         return any(any(flags) for _, flags in self._steps)
 
     def __bool__(self) -> bool:
-        raise TypeError("a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)")
+        raise TypeError(
+            "a StepReport is neither true nor false: read .skipped, or .skipped_by(optimizer)"
+        )
 
     def adding(self, ticket: int, record: Record) -> "StepReport":
         """Add one more optimizer to this report, the newest, or to a new one if the ticket is another."""

@@ -42,14 +42,18 @@ class Iterations(Generic[V]):
 
     def _make_locks(self) -> None:
         self._lock = self._sync.Lock()
-        self._asking = self._sync.RLock()  # again by one thread: a launcher that drops work tells so at once
+        self._asking = (
+            self._sync.RLock()
+        )  # again by one thread: a launcher that drops work tells so at once
 
     def start(self, first: Callable[[], tuple[V, ...]]) -> Register[V]:
         """Return the register; whoever asks first makes it, from the versions that `first` makes."""
         with self._lock:
             if self.register is None:
                 if self._closed:
-                    raise ClosedError("this scaler takes no more work: it was closed; make a new one")
+                    raise ClosedError(
+                        "this scaler takes no more work: it was closed; make a new one"
+                    )
                 versions = first()
                 register = Register(versions[0], self._depth, sync=self._sync)
                 register.restore(versions)

@@ -121,7 +121,9 @@ class Launcher:
         """Tell whether the caller is on the thread that owns the optimizer."""
         return self._launch is None or self._ident == self._sync.get_ident()
 
-    def send(self, work: Callable[[], T], on_error: Callable[[BaseException], object] | None = None) -> Job[T]:
+    def send(
+        self, work: Callable[[], T], on_error: Callable[[BaseException], object] | None = None
+    ) -> Job[T]:
         """Run `work` there, behind everything sent before; `on_error` hears of an exception, there too."""
         if self._launch is None:
             raise RuntimeError("no launch function: work runs on the caller's thread")
@@ -167,6 +169,10 @@ def _tell(on_error: Callable[[BaseException], object], job: Future[T]) -> None:
 
 
 def _dropped(job: Job[T], handle: Future[object]) -> None:
-    error = CancelledError("dropped by its launcher") if handle.cancelled() else Future.exception(handle)
+    error = (
+        CancelledError("dropped by its launcher")
+        if handle.cancelled()
+        else Future.exception(handle)
+    )
     if error is not None:
         job.fail(error)

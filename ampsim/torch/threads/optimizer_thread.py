@@ -61,7 +61,9 @@ class OptimizerThread:
         self._make_locks()
         self._queue: deque[_Work] = deque()
         self._running: AnyJob | None = None
-        self._failed: tuple[AnyJob, BaseException] | None = None  # the first, until its error was seen
+        self._failed: tuple[AnyJob, BaseException] | None = (
+            None  # the first, until its error was seen
+        )
         self._finished: torch.cuda.Event | None = None  # recorded behind the last job
         self._open, self._let_go, self._ended = True, False, False
         self._stream = torch.cuda.Stream() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]
@@ -81,7 +83,9 @@ class OptimizerThread:
         item = _Work(job, partial(work, *args, **kwargs), record_event())
         with self._lock:
             if not self._open:
-                raise ClosedError(f"the {self._thread.name} thread is closed: make a new OptimizerThread")
+                raise ClosedError(
+                    f"the {self._thread.name} thread is closed: make a new OptimizerThread"
+                )
             self._raise_error()
             self._changed.notify_all()
             self._queue.append(item)
@@ -90,7 +94,9 @@ class OptimizerThread:
     def synchronize(self) -> None:
         """Wait until all that was launched is done; raise the error of a job that failed."""
         if self.here():
-            raise RuntimeError(f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out")
+            raise RuntimeError(
+                f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out"
+            )
         self._changed.wait_for(lambda: not self._queue and self._running is None)
         come_behind(self._finished)
         with self._lock:
@@ -119,7 +125,10 @@ class OptimizerThread:
                 self._thread.join()
             else:
                 self._let_go = True
-                print(f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go", file=sys.stderr)
+                print(
+                    f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go",
+                    file=sys.stderr,
+                )
         finished, self._finished = self._finished, None  # once: the interpreter's exit closes again
         come_behind(finished)  # who lets go of what jobs wrote lets go of it on this stream
         with self._lock:
@@ -173,17 +182,25 @@ class OptimizerThread:
             self._failed = self._failed or (job, error)
             behind, self._queue = self._queue, deque()
         job.fail(error)
-        _fail_all([item.job for item in behind], f"earlier work on the {self._thread.name} thread failed", error)
+        _fail_all(
+            [item.job for item in behind],
+            f"earlier work on the {self._thread.name} thread failed",
+            error,
+        )
 
     def _raise_error(self) -> None:
         failed, self._failed = self._failed, None
         if failed is not None and not failed[0].asked:
-            raise RuntimeError(f"work on the {self._thread.name} thread failed: {failed[1]!r}") from failed[1]
+            raise RuntimeError(
+                f"work on the {self._thread.name} thread failed: {failed[1]!r}"
+            ) from failed[1]
 
     def _after_fork(self) -> None:
         """Refuse work in a child, where there is no such thread; make the locks anew, and end what was launched."""
         gone = ClosedError("this process is a fork: the optimizer's thread stayed with the parent")
-        jobs = [item.job for item in self._queue] + ([self._running] if self._running is not None else [])
+        jobs = [item.job for item in self._queue] + (
+            [self._running] if self._running is not None else []
+        )
         self._make_locks()
         self._queue.clear()
         self._open, self._running, self._failed, self._ended = False, None, None, True

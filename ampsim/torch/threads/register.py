@@ -47,7 +47,9 @@ class Changes:
                 gate = self._sync.Lock()
                 gate.acquire()
                 self._gates.append(gate)
-            late = not gate.acquire(timeout=-1 if timeout is None else max(0.0, end - time.monotonic()))
+            late = not gate.acquire(
+                timeout=-1 if timeout is None else max(0.0, end - time.monotonic())
+            )
 
     def notify_all(self) -> None:
         """Let all look again. For a caller that has the lock."""
@@ -99,7 +101,9 @@ class _Book(Generic[V]):
         floor = self.floor if is_async else applied
         kept = applied - max(0, self.begun - depth, floor) + 1  # from what the next ticket carries
         versions = (*self.versions, made)[-max(1, kept) :]
-        return _Book(versions, applied, self.begun, self.tickets[1:], floor)  # `replace` takes three times as long
+        return _Book(
+            versions, applied, self.begun, self.tickets[1:], floor
+        )  # `replace` takes three times as long
 
 
 class Register(Generic[V]):
@@ -194,7 +198,9 @@ class Register(Generic[V]):
             raise
         if ticket is None:
             numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
-            raise TimeoutError(f"no room for a ticket in {timeout} s: tickets {numbers} await update()")
+            raise TimeoutError(
+                f"no room for a ticket in {timeout} s: tickets {numbers} await update()"
+            )
         return ticket
 
     def current(self, first: int = 0) -> Ticket[V]:
@@ -254,7 +260,9 @@ class Register(Generic[V]):
         book = self._book
         check_turn(ticket.index, book.applied, book.begun)
         if book.tickets[0] is not ticket:
-            raise RuntimeError(f"ticket {ticket.index} is another scaler's, or from before load_state_dict()")
+            raise RuntimeError(
+                f"ticket {ticket.index} is another scaler's, or from before load_state_dict()"
+            )
 
     def pending(self) -> tuple[V, ...]:
         """Return what a checkpoint must hold: the version the next ticket carries, and every newer one.

@@ -6,7 +6,10 @@ import torch
 def step(scale: float) -> float:
     """Return how far one step moves a parameter whose gradient is shorter than the limit."""
     weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), torch.amp.GradScaler("cpu", init_scale=scale)
+    optimizer, scaler = (
+        torch.optim.SGD([weight], lr=1.0),
+        torch.amp.GradScaler("cpu", init_scale=scale),
+    )
     scaler.scale(0.5 * weight.sum()).backward()
     torch.nn.utils.clip_grad_norm_([weight], 1.0)  # as the loop has it: nothing was unscaled
     scaler.step(optimizer)

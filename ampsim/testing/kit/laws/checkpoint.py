@@ -13,7 +13,9 @@ from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.subject import CONSTANTS, Traits
 
 
-def others(traits: Traits, rule: dict[str, Any], *, sets: bool = False, **_: object) -> dict[str, Any]:
+def others(
+    traits: Traits, rule: dict[str, Any], *, sets: bool = False, **_: object
+) -> dict[str, Any]:
     """Return other constants for the scaler that resumes, which the checkpoint overrides: those that it holds."""
     if "saved_constants" in traits.without:
         return {**rule, "init_scale": 512.0} | ({"growth_interval": 4} if sets else {})
@@ -36,7 +38,12 @@ NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
     overrides=st.booleans(),
     sets=st.booleans(),
     last=[  # a streak that neither 8 bits hold nor bfloat16 does
-        {"rule": {"growth_interval": 300}, "before": [False] * 299, "after": [False], **NOTHING_ELSE}
+        {
+            "rule": {"growth_interval": 300},
+            "before": [False] * 299,
+            "after": [False],
+            **NOTHING_ELSE,
+        }
     ],
 )
 def a_state_dict_continues_the_run(
@@ -61,7 +68,9 @@ def a_state_dict_continues_the_run(
     if used:
         iterate(resumed, False)
     resumed.load_state_dict(saved)
-    assert resumed.get_scale() == shown, f"get_scale() is {resumed.get_scale()} after loading, and was {shown}"
+    assert resumed.get_scale() == shown, (
+        f"get_scale() is {resumed.get_scale()} after loading, and was {shown}"
+    )
     if again:
         saved, resumed = resumed.state_dict(), make(**{**other, "init_scale": 64.0})
         resumed.load_state_dict(saved)
@@ -69,7 +78,14 @@ def a_state_dict_continues_the_run(
     assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
 
 
-@law(4, issue="mosaicml/composer#1376", needs="state_dict", rule=rules(), after=histories(longest=4), other=others)
+@law(
+    4,
+    issue="mosaicml/composer#1376",
+    needs="state_dict",
+    rule=rules(),
+    after=histories(longest=4),
+    other=others,
+)
 def resume_before_first_use_is_invisible(make, iterate, delay, rule, after, other):
     """A scaler saved before its first scale() is resumed as it would have begun."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
@@ -94,7 +110,13 @@ def pickling_is_invisible(make, iterate, delay, rule, before, after):
     assert scales == expected, f"after pickling the scales are {scales}, without it {expected}"
 
 
-@law(4, needs="state_dict", before=histories(longest=4), after=histories(longest=4), loads=st.booleans())
+@law(
+    4,
+    needs="state_dict",
+    before=histories(longest=4),
+    after=histories(longest=4),
+    loads=st.booleans(),
+)
 def a_state_dict_is_a_snapshot(make, iterate, before, after, loads):
     """A state dict does not change when the run goes on, and another one is taken, nor when it has been loaded."""
     scaler = make(growth_interval=3)

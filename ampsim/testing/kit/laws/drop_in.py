@@ -37,28 +37,46 @@ def loss_is_multiplied_by_the_scale(make, drop_in, rule, dtype, shape):
             raise
     else:
         first, inner = both
-        assert (type(both), type(inner)) == (list, tuple), f"a list of a loss and a tuple became {both!r}"
+        assert (type(both), type(inner)) == (list, tuple), (
+            f"a list of a loss and a tuple became {both!r}"
+        )
         scaled += [first, *inner]
     for got in scaled:
         keeps = not drop_in and got.dtype == dtype
         rounding = max(torch.finfo(dtype).eps, 2.0**-23)
-        same = torch.allclose(got, expected.to(dtype), rounding, 0.0) if keeps else torch.equal(got, expected)
-        assert same and (keeps or got.dtype == expected.dtype), f"{leaf!r} became {got!r}, expected {expected!r}"
+        same = (
+            torch.allclose(got, expected.to(dtype), rounding, 0.0)
+            if keeps
+            else torch.equal(got, expected)
+        )
+        assert same and (keeps or got.dtype == expected.dtype), (
+            f"{leaf!r} became {got!r}, expected {expected!r}"
+        )
     assert torch.equal(loss, leaf), f"the loss itself became {loss!r}"
 
 
-@law(1, issue="pytorch/pytorch#67590", needs="skip_report", found_inf=histories(longest=6), kernel=st.booleans())
+@law(
+    1,
+    issue="pytorch/pytorch#67590",
+    needs="skip_report",
+    found_inf=histories(longest=6),
+    kernel=st.booleans(),
+)
 def skip_is_reported(make, found_inf, kernel):
     """After step() ``last_step.skipped`` says whether the optimizer was skipped, fused or not."""
     scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([param], lr=0.125, fused=True) if kernel else torch.optim.SGD([param])
+    optimizer = (
+        torch.optim.AdamW([param], lr=0.125, fused=True) if kernel else torch.optim.SGD([param])
+    )
     for overflows in found_inf:
         scale = float(scaler.scale(torch.ones(())))
         param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
         scaler.step(optimizer)
         scaler.update()
         assert hasattr(scaler, "last_step"), "the scaler has no last_step"
-        assert bool(scaler.last_step.skipped) == overflows, f"last_step.skipped is {scaler.last_step.skipped!r}"
+        assert bool(scaler.last_step.skipped) == overflows, (
+            f"last_step.skipped is {scaler.last_step.skipped!r}"
+        )
 
 
 @law(1, needs="step_value", overflows=st.booleans(), given=st.booleans())
@@ -75,7 +93,9 @@ def step_returns_what_the_optimizer_returns(make, loss_scale, overflows, given):
     param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
     expected = None if overflows else 30.0 if given else 5.0
     try:
-        got = scaler.step(Returns([param], lr=0.1), *[2.0] * given, **{"times": 3.0} if given else {})
+        got = scaler.step(
+            Returns([param], lr=0.1), *[2.0] * given, **{"times": 3.0} if given else {}
+        )
     except Exception:
         assert given, "the step was refused"
         return
@@ -94,7 +114,11 @@ FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7), ("gr
 @law(1, needs="setters", found_inf=histories(longest=6), factor=FACTORS, expected=after_setting)
 def setters_take_effect(make, iterate, delay, drop_in, found_inf, factor, expected):
     """A factor, or an interval, that is set is the one that is got, and the next growth or backoff uses it."""
-    scaler, (name, value), rounding = make(growth_interval=1), factor, 0.0 if drop_in else 2.0**-20  # of 6 updates
+    scaler, (name, value), rounding = (
+        make(growth_interval=1),
+        factor,
+        0.0 if drop_in else 2.0**-20,
+    )  # of 6 updates
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
     assert got == value or delay, f"get_{name}() is {got!r} after set_{name}({value})"
@@ -106,13 +130,27 @@ def setters_take_effect(make, iterate, delay, drop_in, found_inf, factor, expect
 FEW = histories(longest=4)
 
 
-def overridden(traits: Traits, before: list[bool], new_scale: float, after: list[bool], tensor: bool) -> list[float]:
+def overridden(
+    traits: Traits, before: list[bool], new_scale: float, after: list[bool], tensor: bool
+) -> list[float]:
     """Return the scales of a history at whose middle update() is told a scale."""
-    return scales(traits, Rule(growth_interval=3), before + after, {len(before): new_scale})[len(before) :]
+    return scales(traits, Rule(growth_interval=3), before + after, {len(before): new_scale})[
+        len(before) :
+    ]
 
 
-@law(1, needs="override", before=FEW, new_scale=SCALES, after=FEW, tensor=st.booleans(), expected=overridden)
-def override_keeps_the_streak(make, iterate, loss_scale, before, new_scale, after, tensor, expected):
+@law(
+    1,
+    needs="override",
+    before=FEW,
+    new_scale=SCALES,
+    after=FEW,
+    tensor=st.booleans(),
+    expected=overridden,
+)
+def override_keeps_the_streak(
+    make, iterate, loss_scale, before, new_scale, after, tensor, expected
+):
     """update(new_scale) makes the scale float32(new_scale), and the streak goes on as if nothing had been.
 
     What becomes of a tensor that it was given afterwards, or that it refuses, is the caller's.
@@ -137,13 +175,26 @@ def override_keeps_the_streak(make, iterate, loss_scale, before, new_scale, afte
 HISTORIES = st.lists(st.booleans(), min_size=1, max_size=4)
 
 
-@law(1, needs="enabled", rule=rules(growth=False), found_inf=HISTORIES, unscales=st.just(True), loads=st.just(True))
+@law(
+    1,
+    needs="enabled",
+    rule=rules(growth=False),
+    found_inf=HISTORIES,
+    unscales=st.just(True),
+    loads=st.just(True),
+)
 def disabled_passes_everything_through(make, params, optimizers, rule, found_inf, unscales, loads):
     """A scaler that is not enabled scales nothing, divides nothing, skips nothing, and loads what it saves."""
-    scaler, (param, alone, _), (optimizer, other, _) = make(**rule, enabled=False), params, optimizers
+    scaler, (param, alone, _), (optimizer, other, _) = (
+        make(**rule, enabled=False),
+        params,
+        optimizers,
+    )
     for overflows in found_inf:
         scale = float(scaler.scale(torch.ones(())))
-        assert scale == 1.0 == scaler.get_scale(), f"it multiplied by {scale}, get_scale() {scaler.get_scale()}"
+        assert scale == 1.0 == scaler.get_scale(), (
+            f"it multiplied by {scale}, get_scale() {scaler.get_scale()}"
+        )
         for each in (param, alone):
             each.grad = torch.tensor([3.0, 3.0, math.inf if overflows else 3.0])
         if unscales:
@@ -153,13 +204,20 @@ def disabled_passes_everything_through(make, params, optimizers, rule, found_inf
         scaler.update()
         if loads:
             scaler.load_state_dict(scaler.state_dict())
-        assert repr(param.tolist()) == repr(alone.tolist()), "the optimizer stepped otherwise than alone"
+        assert repr(param.tolist()) == repr(alone.tolist()), (
+            "the optimizer stepped otherwise than alone"
+        )
 
 
 # ------------------------------------------------------------------------------------------- what is refused
 
 
-@law(1, issue="huggingface/transformers#24840", needs="refusals unscale_", words=said(refusals.UNSCALED_TWICE))
+@law(
+    1,
+    issue="huggingface/transformers#24840",
+    needs="refusals unscale_",
+    words=said(refusals.UNSCALED_TWICE),
+)
 def unscaling_twice_is_refused(ready, refused, optimizer, words):
     """unscale_() of one optimizer twice between updates is refused, and divides once."""
     scaler = ready()
@@ -194,7 +252,9 @@ def stepping_twice_is_refused(ready, refused, optimizer, words):
     step=said(refusals.before_scale("step")),
     update=said(refusals.before_scale("update")),
 )
-def calls_before_the_first_scale_are_refused(make, refused, param, optimizer, unscale, step, update):
+def calls_before_the_first_scale_are_refused(
+    make, refused, param, optimizer, unscale, step, update
+):
     """Before the first scale() every other call is refused: there is nothing to divide by."""
     scaler, param.grad = make(), torch.ones(3)
     with refused(scaler, unscale):
@@ -225,7 +285,10 @@ def an_update_without_a_step_is_refused(make, iterate, loss_scale, refused, word
 
 
 @law(
-    1, issue="bitsandbytes-foundation/bitsandbytes#945", needs="float16 refusals unscale_", words=said(refusals.FLOAT16)
+    1,
+    issue="bitsandbytes-foundation/bitsandbytes#945",
+    needs="float16 refusals unscale_",
+    words=said(refusals.FLOAT16),
 )
 def float16_gradients_are_refused(make, refused, words):
     """Gradients that are float16 themselves are refused: unscaled, they would underflow again."""
@@ -278,14 +341,23 @@ def factors_that_do_not_move_the_scale_are_refused(construct, drop_in, factors, 
     try:
         construct(growth_factor=growth, backoff_factor=backoff)
     except Exception as error:
-        assert repr(error) == words or not drop_in, f"construction raised {error!r}, expected {words}"
+        assert repr(error) == words or not drop_in, (
+            f"construction raised {error!r}, expected {words}"
+        )
     else:
-        raise AssertionError(f"growth_factor={growth}, backoff_factor={backoff} was taken, expected {words}")
+        raise AssertionError(
+            f"growth_factor={growth}, backoff_factor={backoff} was taken, expected {words}"
+        )
 
 
 NONSENSE = (
     *(("init_scale", value) for value in (0.0, -1.0, math.inf, math.nan)),
-    *(("growth_factor", math.nan), ("backoff_factor", 0.0), ("backoff_factor", -1.0), ("growth_interval", 0)),
+    *(
+        ("growth_factor", math.nan),
+        ("backoff_factor", 0.0),
+        ("backoff_factor", -1.0),
+        ("growth_interval", 0),
+    ),
 )
 
 

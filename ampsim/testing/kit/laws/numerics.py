@@ -44,7 +44,9 @@ def never_steps_on_nonfinite(make, applied, scale, size, kernel, bad):
 )
 def never_steps_on_nonfinite_below_scale_one(falls, applied, scale, size, kernel):
     """No optimizer steps with a gradient that is finite while scaled and inf once divided by a scale below 1."""
-    assert all(map(math.isfinite, applied(falls(scale), [size] * 3, kernel))), "stepped with a non-finite gradient"
+    assert all(map(math.isfinite, applied(falls(scale), [size] * 3, kernel))), (
+        "stepped with a non-finite gradient"
+    )
 
 
 @law(
@@ -56,14 +58,17 @@ def never_steps_on_nonfinite_below_scale_one(falls, applied, scale, size, kernel
 )
 def never_steps_on_nonfinite_at_subnormal_scales(falls, applied, scale, kernel):
     """However many overflows came before, a clean step leaves finite parameters: 1/S is inf for S <= 2^-128."""
-    assert all(map(math.isfinite, applied(falls(scale), [2.0**-149] * 3, kernel))), "stepped with a non-finite gradient"
+    assert all(map(math.isfinite, applied(falls(scale), [2.0**-149] * 3, kernel))), (
+        "stepped with a non-finite gradient"
+    )
 
 
 @law(
     5,
     bad=st.lists(st.sampled_from(BAD), min_size=1, max_size=2),
     dtypes=st.just(MIXED) | DTYPES.map(lambda dtype: (dtype,)),
-    which=st.just([2]) | st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=3, unique=True),
+    which=st.just([2])
+    | st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=3, unique=True),
     where=st.sampled_from([1.0, 0.0, 0.5, 0.33, None]),
     kernel=st.booleans(),
     after=backed_off,
@@ -71,7 +76,10 @@ def never_steps_on_nonfinite_at_subnormal_scales(falls, applied, scale, kernel):
 def finds_every_nonfinite(make, loss_scale, bad, dtypes, which, where, kernel, after):
     """inf, -inf and NaN are found in any elements of any gradients of any dtype, and all of them are one overflow."""
     shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]  # 37: a vector loop and its remainder
-    params = [torch.nn.Parameter(torch.ones(each, dtype=dtypes[i % len(dtypes)])) for i, each in enumerate(shapes)]
+    params = [
+        torch.nn.Parameter(torch.ones(each, dtype=dtypes[i % len(dtypes)]))
+        for i, each in enumerate(shapes)
+    ]
     optimizer = (torch.optim.AdamW if kernel else torch.optim.SGD)(params, lr=0.125, fused=kernel)
     scaler = make(growth_interval=3)
     loss_scale(scaler)
@@ -84,7 +92,9 @@ def finds_every_nonfinite(make, loss_scale, bad, dtypes, which, where, kernel, a
     scaler.step(optimizer)
     assert all((param == 1.0).all() for param in params), "the optimizer stepped"
     scaler.update()
-    assert after in (None, loss_scale(scaler)), f"the scale is {loss_scale(scaler)}, expected {after}"
+    assert after in (None, loss_scale(scaler)), (
+        f"the scale is {loss_scale(scaler)}, expected {after}"
+    )
 
 
 @law(5, bad=st.sampled_from([None, *BAD]), which=st.integers(0, 1), after=backed_off)
@@ -97,7 +107,9 @@ def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
         values = torch.full((2, 2), 3 * scale)
         if i == which and bad is not None:
             values[1, 1] = bad
-        param.grad = torch.sparse_coo_tensor(torch.tensor([[3, 1]]), values, (4, 2), check_invariants=True)
+        param.grad = torch.sparse_coo_tensor(
+            torch.tensor([[3, 1]]), values, (4, 2), check_invariants=True
+        )
     try:
         scaler.step(optimizer)
     except Exception:  # sparse gradients may be refused
@@ -108,7 +120,9 @@ def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
     assert all(torch.equal(param, expected) for param in params), f"parameters became {params}"
     if bad is not None:
         scaler.update()
-        assert after in (None, loss_scale(scaler)), f"the scale is {loss_scale(scaler)}, expected {after}"
+        assert after in (None, loss_scale(scaler)), (
+            f"the scale is {loss_scale(scaler)}, expected {after}"
+        )
 
 
 @law(
@@ -130,7 +144,9 @@ def unscaling_by_a_power_of_two_is_exact(make, loss_scale, scale, size, dtype, t
     scaler.step(torch.optim.SGD([param], lr=0.0))
     worst = (param.grad - true).abs().argmax()
     seen, due = param.grad.flatten()[worst].item(), true.flatten()[worst].item()
-    assert torch.equal(param.grad, true), f"element {int(worst)} is unscaled to {seen!r}, expected {due!r}"
+    assert torch.equal(param.grad, true), (
+        f"element {int(worst)} is unscaled to {seen!r}, expected {due!r}"
+    )
 
 
 @law(
@@ -141,13 +157,17 @@ def unscaling_by_a_power_of_two_is_exact(make, loss_scale, scale, size, dtype, t
     found_inf=histories(longest=6),
     unscales=st.booleans(),
 )
-def unscale_divides_by_the_scale_of_the_loss(make, iterate, loss_scale, applied, scale, found_inf, unscales):
+def unscale_divides_by_the_scale_of_the_loss(
+    make, iterate, loss_scale, applied, scale, found_inf, unscales
+):
     """From loss to optimizer the gradient is multiplied and divided once: it is the true one, up to rounding."""
     scaler = make(init_scale=scale, growth_interval=2)
     for overflows in found_inf:
         iterate(scaler, overflows)
     seen = applied(scaler, [3.0 * loss_scale(scaler)] * 2, unscales=unscales)
-    assert all(math.isclose(each, 3.0, rel_tol=1e-5) for each in seen), f"the optimizer saw {seen}, expected [3.0, 3.0]"
+    assert all(math.isclose(each, 3.0, rel_tol=1e-5) for each in seen), (
+        f"the optimizer saw {seen}, expected [3.0, 3.0]"
+    )
 
 
 @law(
@@ -159,7 +179,9 @@ def unscale_divides_by_the_scale_of_the_loss(make, iterate, loss_scale, applied,
     unscales=st.booleans(),
     loads=st.booleans(),
 )
-def gradients_are_divided_where_they_lie(make, iterate, loss_scale, delay, scale, found_inf, true, unscales, loads):
+def gradients_are_divided_where_they_lie(
+    make, iterate, loss_scale, delay, scale, found_inf, true, unscales, loads
+):
     """From loss to optimizer a gradient is multiplied and divided once, where it lies, right after loading too.
 
     Up to rounding it is the true one, large or 0, and no overflow.
@@ -177,10 +199,14 @@ def gradients_are_divided_where_they_lie(make, iterate, loss_scale, delay, scale
     if unscales:
         scaler.unscale_(optimizer)
         seen = gradient[0].item()
-        assert math.isclose(seen, true, rel_tol=1e-5), f"unscale_() left {seen!r} where the gradient lay, not {true}"
+        assert math.isclose(seen, true, rel_tol=1e-5), (
+            f"unscale_() left {seen!r} where the gradient lay, not {true}"
+        )
     scaler.step(optimizer)
     seen = -weight[0].item()
-    assert math.isclose(seen, true, rel_tol=1e-5), f"the optimizer saw a gradient of {seen!r}, expected {true}"
+    assert math.isclose(seen, true, rel_tol=1e-5), (
+        f"the optimizer saw a gradient of {seen!r}, expected {true}"
+    )
     scaler.update()
     after = loss_scale(scaler)
     assert after >= before or delay, f"a gradient of {true} led the scale from {before} to {after}"
@@ -196,7 +222,10 @@ def gradients_are_divided_where_they_lie(make, iterate, loss_scale, delay, scale
 def fused_agrees_with_unfused(make, loss_scale, found_inf, unscales):
     """A fused optimizer skips where an unfused one does, and moves parameters alike, unscaled by hand or not."""
     one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
-    fused, plain = torch.optim.AdamW([one], lr=0.125, fused=True), torch.optim.AdamW([two], lr=0.125, foreach=False)
+    fused, plain = (
+        torch.optim.AdamW([one], lr=0.125, fused=True),
+        torch.optim.AdamW([two], lr=0.125, foreach=False),
+    )
     scaler = make(growth_interval=3)
     for number, overflows in enumerate(found_inf):
         scale = loss_scale(scaler)
@@ -218,7 +247,9 @@ def fused_steps_follow_strides(make, loss_scale, wide, unscales):
     scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(2, 3))
     optimizer, true = torch.optim.SGD([param], lr=1.0, fused=True), torch.arange(6.0).reshape(2, 3)
     handed: list[Any] = []
-    optimizer.register_step_pre_hook(lambda *_: handed.append(getattr(optimizer, "grad_scale", None)))
+    optimizer.register_step_pre_hook(
+        lambda *_: handed.append(getattr(optimizer, "grad_scale", None))
+    )
     memory = torch.zeros(2, 6)[:, ::2] if wide else torch.zeros(3, 2).t()
     param.grad = memory.copy_(true * loss_scale(scaler))
     if unscales:
@@ -228,7 +259,9 @@ def fused_steps_follow_strides(make, loss_scale, wide, unscales):
     except Exception:  # it may be refused
         true = torch.zeros(2, 3)
     moved = (1.0 - param).tolist()
-    assert handed == [None] or torch.equal(param, 1.0 - true), f"parameters moved by {moved}, expected {true.tolist()}"
+    assert handed == [None] or torch.equal(param, 1.0 - true), (
+        f"parameters moved by {moved}, expected {true.tolist()}"
+    )
 
 
 @law(5, since=LAWS_VERSION, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))

@@ -45,7 +45,10 @@ def overflow_in_any_parameter_group_skips(make, loss_scale, group, bad, late):
     if bad is not None:
         params[group].grad.view(-1)[0] = bad
     scaler.step(optimizer)
-    true, seen = 3.0 if bad is None else 0.0, [-param.sum().item() / param.numel() for param in params]
+    true, seen = (
+        3.0 if bad is None else 0.0,
+        [-param.sum().item() / param.numel() for param in params],
+    )
     assert seen == [true] * 3, f"the optimizer stepped by {seen}, expected {true}"
 
 
@@ -57,7 +60,9 @@ def overflow_in_any_micro_batch_skips(make, param, optimizer, micro):
         scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
     scaler.step(optimizer)
     expected = 1.0 if any(micro) else 1.0 - 0.125 * len(micro)
-    assert param.tolist() == [expected] * 3, f"parameters became {param.tolist()}, expected {expected}"
+    assert param.tolist() == [expected] * 3, (
+        f"parameters became {param.tolist()}, expected {expected}"
+    )
     scaler.update()
 
 
@@ -78,23 +83,35 @@ def overflow_that_is_unscaled_backs_off(make, loss_scale, params, optimizers, st
         if stepped:
             scaler.step(optimizers[i])
     scaler.update()
-    assert after in (None, loss_scale(scaler)), f"the scale is {loss_scale(scaler)}, expected {after}"
+    assert after in (None, loss_scale(scaler)), (
+        f"the scale is {loss_scale(scaler)}, expected {after}"
+    )
 
 
 @law(2, needs="optimizers", overflows=st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def optimizers_of_one_loss_see_one_scale(make, loss_scale, skips, delay, overflows):
     """The scale stands from scale() to update(): each optimizer's gradients are divided by what the loss had."""
-    scaler, params = make(init_scale=1024.0, growth_interval=1), [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
+    scaler, params = (
+        make(init_scale=1024.0, growth_interval=1),
+        [torch.nn.Parameter(torch.ones(3)) for _ in range(3)],
+    )
     gradients = [math.inf if each else 3.0 for each in overflows]
     scaler.scale(sum((param * each).sum() for param, each in zip(params, gradients))).backward()
     optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
     for optimizer in optimizers:
         scaler.step(optimizer)
-        assert delay or loss_scale(scaler) == 1024.0, f"step() led the scale to {loss_scale(scaler)}"
+        assert delay or loss_scale(scaler) == 1024.0, (
+            f"step() led the scale to {loss_scale(scaler)}"
+        )
     scaler.update()
     for i, (param, own) in enumerate(zip(params, overflows)):
-        seen, true = (1.0 - param)[0].item(), 0.0 if own or (skips == "all" and any(overflows)) else 3.0
-        assert param.tolist() == [1.0 - true] * 3, f"optimizer {i} saw a gradient of {seen}, expected {true}"
+        seen, true = (
+            (1.0 - param)[0].item(),
+            0.0 if own or (skips == "all" and any(overflows)) else 3.0,
+        )
+        assert param.tolist() == [1.0 - true] * 3, (
+            f"optimizer {i} saw a gradient of {seen}, expected {true}"
+        )
 
 
 @law(2, needs="optimizers refusals", overflows=st.booleans(), unscales=st.booleans())
@@ -117,8 +134,12 @@ def an_update_between_two_steps_divides_nothing_wrong(make, overflows, unscales)
     except Exception:  # or a refusal
         true = 0.0
     seen = (1.0 - two)[0].item()
-    assert two.tolist() == [1.0 - true] * 3, f"optimizer 1 saw a gradient of {seen}, expected {true}"
-    assert one.tolist() == [1.0 if overflows else -2.0] * 3, f"the first parameters became {one.tolist()}"
+    assert two.tolist() == [1.0 - true] * 3, (
+        f"optimizer 1 saw a gradient of {seen}, expected {true}"
+    )
+    assert one.tolist() == [1.0 if overflows else -2.0] * 3, (
+        f"the first parameters became {one.tolist()}"
+    )
 
 
 @law(2, needs="optimizers refusals")
@@ -126,7 +147,9 @@ def optimizers_are_told_apart(make, loss_scale):
     """An optimizer that takes the place of a deleted one is another optimizer, although Python gives it the same id."""
     scaler, raised = make(growth_interval=3), []
     loss_scale(scaler)
-    for _ in range(64):  # many get the id of the one before, and which ones differs from process to process
+    for _ in range(
+        64
+    ):  # many get the id of the one before, and which ones differs from process to process
         param = torch.nn.Parameter(torch.ones(2))
         param.grad = torch.ones(2)
         try:

@@ -24,8 +24,12 @@ PHRASES = [phrase.split() for phrase in (
     "scale clean unscale_ update(8.0)",
     *("scale", "clean", "inf", "none", "unscale_", "step", "update", "update(8.0)"),
 )]  # fmt: skip
-CALLS = st.lists(st.tuples(st.sampled_from(PHRASES), st.integers(0, 1)), min_size=1, max_size=10).map(
-    lambda drawn: [(event, i) for phrase, i in drawn for event in phrase]  # i: which of two optimizers
+CALLS = st.lists(
+    st.tuples(st.sampled_from(PHRASES), st.integers(0, 1)), min_size=1, max_size=10
+).map(
+    lambda drawn: [
+        (event, i) for phrase, i in drawn for event in phrase
+    ]  # i: which of two optimizers
 )
 
 BOTH = [
@@ -72,13 +76,18 @@ class Model:
             value[2] = math.inf if event == "inf" else value[2]
             self.made_at[i], self.gradients[i] = scale, None if event == "none" else value
             return Due(None, scale)
-        late, result = event in ("unscale_", "step") and self.made_at.get(i) != scale, self._called(event, i)
+        late, result = (
+            event in ("unscale_", "step") and self.made_at.get(i) != scale,
+            self._called(event, i),
+        )
         left = None
         if result.optimizer is not None:
             (self.gradients[i],) = result.optimizer.grads
             grad = self.gradients[i]
             left = int(result.called), None if grad is None else grad.tolist()
-        raises = f"{result.refusal.kind.__name__}({result.refusal.text!r})" if result.refusal else None
+        raises = (
+            f"{result.refusal.kind.__name__}({result.refusal.text!r})" if result.refusal else None
+        )
         return Due(raises, self.model.state.scale, left, late)
 
     def _says_the_same_to_all(self, event: str, i: int) -> bool:
@@ -92,20 +101,28 @@ class Model:
             return self.model.exists
         if event in ("clean", "inf", "none"):
             return self.model.record(i).stage is not protocol.Stage.UNSCALED
-        return event not in ("unscale_", "step") or (self.has_loss and self.gradients[i] is not None)
+        return event not in ("unscale_", "step") or (
+            self.has_loss and self.gradients[i] is not None
+        )
 
     def _called(self, event: str, i: int) -> Outcome:
         if event == "scale":
             self.model, result = protocol.scale(self.model, np.ones((), np.float32))
             return replace(result, value=None)
         if event.startswith("update"):
-            self.model, result = protocol.update(self.model, 8.0 if event == "update(8.0)" else None)
+            self.model, result = protocol.update(
+                self.model, 8.0 if event == "update(8.0)" else None
+            )
         else:
-            self.model, result = getattr(protocol, event)(self.model, Optimizer(i, (self.gradients[i],)))
+            self.model, result = getattr(protocol, event)(
+                self.model, Optimizer(i, (self.gradients[i],))
+            )
         return result
 
 
-def modelled(traits: Traits, rule: Mapping[str, Any], calls: Sequence[tuple[str, int]]) -> list[tuple[Any, ...] | None]:
+def modelled(
+    traits: Traits, rule: Mapping[str, Any], calls: Sequence[tuple[str, int]]
+) -> list[tuple[Any, ...] | None]:
     """Return what torch's protocol says of each call; None for one that is left out."""
     model = Model(traits, traits.follows(Rule(**rule)))
     return [due and tuple(due) for due in (model.due(*each) for each in calls)]
@@ -125,10 +142,14 @@ def any_calls_do_what_torchs_do(make, params, optimizers, drop_in, rule, calls, 
     scaler, stepped, rounding = make(**rule), [], 0.0 if drop_in else 2.0**-20
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(lambda *_: stepped.append(1))
-    for event, i, (raises, scale, left, late) in [(*call, due) for call, due in zip(calls, expected) if due]:
+    for event, i, (raises, scale, left, late) in [
+        (*call, due) for call, due in zip(calls, expected) if due
+    ]:
         if event in ("clean", "inf", "none"):
             last = math.inf if event == "inf" else 0.3 * scale
-            params[i].grad = None if event == "none" else torch.tensor([0.3 * scale, 0.3 * scale, last])
+            params[i].grad = (
+                None if event == "none" else torch.tensor([0.3 * scale, 0.3 * scale, last])
+            )
             continue
         name, _, new_scale = event.partition("(")
         given = torch.ones(()) if name == "scale" else optimizers[i]
@@ -143,11 +164,15 @@ def any_calls_do_what_torchs_do(make, params, optimizers, drop_in, rule, calls, 
         same = raised == raises if drop_in else bool(raised) == bool(raises)
         assert same, f"{event} raised {raised}, expected {raises}"
         shown = scaler.get_scale()
-        assert math.isclose(shown, scale, rel_tol=rounding), f"the scale is {shown}, expected {scale}"
+        assert math.isclose(shown, scale, rel_tol=rounding), (
+            f"the scale is {shown}, expected {scale}"
+        )
         if left:
             calls_due, grad = left
             found = params[i].grad if params[i].grad is None else params[i].grad.tolist()
             near = repr(found) == repr(grad) or (rounding and found and grad and torch.allclose(
                 torch.tensor(found), torch.tensor(grad), rounding, 2.0**-149, equal_nan=True))  # fmt: skip
-            assert len(stepped) == calls_due, f"{event} called the optimizer {len(stepped)} times, expected {calls_due}"
+            assert len(stepped) == calls_due, (
+                f"{event} called the optimizer {len(stepped)} times, expected {calls_due}"
+            )
             assert near, f"{event} left the gradient {found}, expected {grad}"

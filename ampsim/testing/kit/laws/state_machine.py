@@ -13,9 +13,14 @@ from ampsim.testing.kit.subject import Traits
 from ampsim.testing.law import sentence
 
 FOUND = {
-    "scale_stays_finite": [{"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}],
+    "scale_stays_finite": [
+        {"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}
+    ],
     "growth_waits_for_the_interval": [  # an overflow at the floor, which does not move the scale
-        {"rule": {"init_scale": 1.0, "growth_interval": 3}, "found_inf": [*[True] * 2, *[False] * 2, True, False]}
+        {
+            "rule": {"init_scale": 1.0, "growth_interval": 3},
+            "found_inf": [*[True] * 2, *[False] * 2, True, False],
+        }
     ],
 }
 LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the last step of torch's own interval
@@ -24,10 +29,18 @@ LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the 
         {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
         {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]},
     ],
-    "overflow_backs_off_once": [{"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]}],
+    "overflow_backs_off_once": [
+        {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]}
+    ],
 }
-ISSUES = {"overflow_backs_off_once": "redai-studio/Relax#44", "scale_stays_finite": "pytorch/pytorch#98828"}
-STREAK = ("overflow_restarts_the_streak", "clean_step_counts_once")  # seen in the scale once it grows
+ISSUES = {
+    "overflow_backs_off_once": "redai-studio/Relax#44",
+    "scale_stays_finite": "pytorch/pytorch#98828",
+}
+STREAK = (
+    "overflow_restarts_the_streak",
+    "clean_step_counts_once",
+)  # seen in the scale once it grows
 
 
 def updates(history: History, shown: list[int | None]) -> Iterator[tuple[str, Update]]:
@@ -44,7 +57,9 @@ def run(history: History, shown: list[int | None]) -> Iterator[tuple[str, Histor
     yield "", history
 
 
-def follows_the_machine(make, iterate, rule, found_inf, more, expected):  # printed for the laws of histories
+def follows_the_machine(
+    make, iterate, rule, found_inf, more, expected
+):  # printed for the laws of histories
     """Hold the scales of a history that breaks the law against the reference machine's, up to rounding."""
     scaler = make(**rule)
     scales = [iterate(scaler, each) for each in found_inf + more]
@@ -59,7 +74,8 @@ def is_finite(make, iterate, rule, found_inf):
 
 
 def _register(
-    predicate: Callable[[Any], str | None], parts: Callable[[History, list[int | None]], Iterator[Any]]
+    predicate: Callable[[Any], str | None],
+    parts: Callable[[History, list[int | None]], Iterator[Any]],
 ) -> None:
     """Make a law of one of `ampsim.core.laws`, which is to hold of each of the `parts` of a run."""
 
@@ -96,7 +112,9 @@ def skipped_step_changes_nothing(make, iterate, held, found_inf):
     for overflows in found_inf:
         before = held()
         iterate(scaler, overflows)
-        assert not overflows or held() == before, "parameters or optimizer state changed in a skipped step"
+        assert not overflows or held() == before, (
+            "parameters or optimizer state changed in a skipped step"
+        )
 
 
 @law(0, found_inf=histories(longest=8))
@@ -112,7 +130,10 @@ def clean_step_is_taken(make, iterate, held, found_inf):
 @law(0, rule=rules(), found_inf=histories(longest=8))
 def get_scale_is_what_scale_multiplies_by(make, iterate, loss_scale, drop_in, rule, found_inf):
     """Between iterations get_scale() returns the factor that scale() uses next."""
-    scaler, rounding = make(**rule), 0.0 if drop_in else 2.0**-24  # a scale may be wider than a loss
+    scaler, rounding = (
+        make(**rule),
+        0.0 if drop_in else 2.0**-24,
+    )  # a scale may be wider than a loss
     for overflows in found_inf:
         iterate(scaler, overflows)
         shown, used = scaler.get_scale(), loss_scale(scaler)

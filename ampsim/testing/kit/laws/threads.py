@@ -46,7 +46,9 @@ def _explore(example: Example, program: Callable[[conductor.Conductor], object])
     example.requested = RULE
     with conductor.one_core():
         if example.schedule is not None:
-            _report(example, conductor.attempt(program, example.schedule, max_steps=STEPS), shown=STEPS)
+            _report(
+                example, conductor.attempt(program, example.schedule, max_steps=STEPS), shown=STEPS
+            )
             return
         try:
             conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
@@ -67,7 +69,9 @@ def _report(example: Example, run: conductor.Run, *, shown: int) -> None:
 
 def _gradient(overflows: bool) -> torch.nn.Parameter:
     param = torch.nn.Parameter(torch.zeros(2))
-    param.register_hook(lambda grad: torch.where(torch.tensor([False, overflows]), float("inf"), grad))
+    param.register_hook(
+        lambda grad: torch.where(torch.tensor([False, overflows]), float("inf"), grad)
+    )
     return param
 
 
@@ -142,7 +146,9 @@ def a_state_dict_is_never_torn(example: Example) -> None:
             with suppress(RuntimeError):
                 seen.append(scaler.state_dict())
 
-        for overflows in reversed(PLAN[:2]):  # the streak is 1, then it and the scale change at once
+        for overflows in reversed(
+            PLAN[:2]
+        ):  # the streak is 1, then it and the scale change at once
             states.append(scaler.state_dict())
             param = _gradient(overflows)
             scaler.scale((3 * param).sum()).backward()

@@ -19,7 +19,13 @@ def scale_is_exact_float32(make, iterate, drop_in, rule, found_inf, expected):
         assert math.isclose(scale, due, rel_tol=rounding), f"the scale is {scale}, expected {due}"
 
 
-@law(2, issue="NVIDIA-NeMo/Megatron-Bridge#5591", needs="optimizers", found_inf=FLAGS, expected=trajectory)
+@law(
+    2,
+    issue="NVIDIA-NeMo/Megatron-Bridge#5591",
+    needs="optimizers",
+    found_inf=FLAGS,
+    expected=trajectory,
+)
 def any_optimizer_overflow_backs_off(make, iterate_all, found_inf, expected):
     """An overflow in one or more optimizers is one overflow of the scaler; a clean step of all is one clean step."""
     scaler = make(growth_interval=3)
@@ -64,7 +70,10 @@ def scale_stays_normal(make, run, repeats, overflows):
     5,
     issue="google/flax#2547",
     needs="growth",
-    found=[{"overflows": 10, "growths": 0}, {"overflows": 0, "growths": 7}],  # the shortest ways to 0 and to inf
+    found=[
+        {"overflows": 10, "growths": 0},
+        {"overflows": 0, "growths": 7},
+    ],  # the shortest ways to 0 and to inf
     overflows=st.integers(0, 12),
     growths=st.integers(0, 12),
 )
@@ -74,9 +83,13 @@ def scale_comes_back(make, run, repeats, hysteresis, min_scale, max_scale, overf
     backoff = [True] * hysteresis
     run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
     before, *_, after = run(scaler, [False] * 3)
-    assert after > before or before >= (max_scale or 2.0**112), f"clean steps led from {before} to {after}"
+    assert after > before or before >= (max_scale or 2.0**112), (
+        f"clean steps led from {before} to {after}"
+    )
     before, *_, after = run(scaler, backoff)
-    assert after < before or before <= (min_scale or 0.0), f"an overflow led from {before} to {after}"
+    assert after < before or before <= (min_scale or 0.0), (
+        f"an overflow led from {before} to {after}"
+    )
 
 
 @law(
@@ -118,7 +131,9 @@ def giving_up_is_said_again(make, iterate):
             iterate(scaler, True)
         except Exception as error:
             kinds.append(type(error).__name__)
-    assert len({*kinds}) < 2, f"it raised {kinds[0]}, then {next(each for each in kinds if each != kinds[0])}"
+    assert len({*kinds}) < 2, (
+        f"it raised {kinds[0]}, then {next(each for each in kinds if each != kinds[0])}"
+    )
 
 
 @law(0, since=LAWS_VERSION, needs="refill", clean=st.integers(1, 3))
@@ -126,11 +141,21 @@ def overflows_apart_are_not_added_up(make, run, hysteresis, clean):
     """Where a backoff takes several overflows and a clean step begins their count anew, those apart never back off."""
     few = [True] * (hysteresis - 1)
     scales = run(make(init_scale=1024.0, growth_interval=2000), few + [False] * clean + few)
-    assert min(scales) == scales[0], f"never {hysteresis} overflows in a row, and the scale fell to {min(scales)}"
+    assert min(scales) == scales[0], (
+        f"never {hysteresis} overflows in a row, and the scale fell to {min(scales)}"
+    )
 
 
-@law(0, since=LAWS_VERSION, needs="min_scale", above=st.sampled_from([1.5, 4.0]), overflows=st.integers(1, 12))
+@law(
+    0,
+    since=LAWS_VERSION,
+    needs="min_scale",
+    above=st.sampled_from([1.5, 4.0]),
+    overflows=st.integers(1, 12),
+)
 def overflows_end_at_the_minimum(make, run, min_scale, hysteresis, above, overflows):
     """Under overflows without end the scale comes down to the declared minimum, and stays there."""
     scales = run(make(init_scale=above * min_scale), [True] * (2 + overflows) * hysteresis)
-    assert min(scales) == scales[-1] == min_scale, f"the scale went to {scales[-3:]}, the minimum is {min_scale}"
+    assert min(scales) == scales[-1] == min_scale, (
+        f"the scale went to {scales[-3:]}, the minimum is {min_scale}"
+    )

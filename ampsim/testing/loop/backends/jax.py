@@ -42,7 +42,9 @@ class JaxRun(Run):
         super().__init__(wanted, scale, growth_interval)
         self.passes = []
         if wanted is None:
-            raise TypeError("expected a maker whose parameter is annotated with a class of loss scales")
+            raise TypeError(
+                "expected a maker whose parameter is annotated with a class of loss scales"
+            )
         try:
             self.scaler = make_scale(wanted, scale, growth_interval)
         except TypeError as error:
@@ -56,7 +58,9 @@ class JaxRun(Run):
 
         def step(held: Mapping[str, Any], data: Any) -> Any:
             after = loop.step(held[WHOLE], data)
-            if jax.tree.structure(after) == whole or not (isinstance(after, tuple) and len(after) == 2):
+            if jax.tree.structure(after) == whole or not (
+                isinstance(after, tuple) and len(after) == 2
+            ):
                 return {WHOLE: after}
             return {WHOLE: after[0]}, after[1]
 
@@ -96,7 +100,9 @@ class JaxRun(Run):
     def _train(self, data: Any) -> None:
         if self.traces:
             with suppress(TypeError):  # of a step that cannot be traced as a whole
-                jax.eval_shape(lambda *args: self.loop.step(*args), self.loop.state, data)  # a new one is traced anew
+                jax.eval_shape(
+                    lambda *args: self.loop.step(*args), self.loop.state, data
+                )  # a new one is traced anew
                 return
         after = self._stepped(data)
         state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)
@@ -106,7 +112,9 @@ class JaxRun(Run):
                 "a mapping of what is logged"
             )
         jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-        self.loop = replace(self.loop, state=state, logged=(lambda: logged[0]) if logged else self.loop.logged)
+        self.loop = replace(
+            self.loop, state=state, logged=(lambda: logged[0]) if logged else self.loop.logged
+        )
 
     def _stepped(self, data: Any) -> Any:
         """Return what the loop's step does, where one element of a gradient can be spoiled if that does not disturb."""
@@ -114,7 +122,11 @@ class JaxRun(Run):
             try:
                 with derivatives():
                     return self.loop.step(self.loop.state, data)
-            except (TypeError, AttributeError, NotImplementedError):  # as forward over reverse mode raises it
+            except (
+                TypeError,
+                AttributeError,
+                NotImplementedError,
+            ):  # as forward over reverse mode raises it
                 self._is_spoilable = False
         return self.loop.step(self.loop.state, data)
 
@@ -129,7 +141,9 @@ class JaxRun(Run):
             changed = {self._name: jax.numpy.full_like(getattr(value, self._name), scale)}
             return replace(value, **changed)
 
-        self.loop = replace(self.loop, state=jax.tree.map(change, self.loop.state, is_leaf=self._is_scaler))
+        self.loop = replace(
+            self.loop, state=jax.tree.map(change, self.loop.state, is_leaf=self._is_scaler)
+        )
 
     def scaler_state(self) -> Mapping[str, Any]:
         leaves = tree_flatten_with_path(self._carried())[0]
@@ -156,20 +170,33 @@ class JaxRun(Run):
     def owners(self) -> Mapping[str, str]:
         """Return the names of what is in an optimizer's state, by its name or by optax's types: all as of one."""
         leaves = tree_flatten_with_path(dict(self.loop.state), is_leaf=_is_of_optax)[0]
-        of = tuple(f"{keystr(path, simple=True, separator='.')}." for path, leaf in leaves if _is_of_optax(leaf))
-        return {name: OPTIMIZER for name in self.states[-1] if name.startswith(of) or OPTIMIZERS.search(name)}
+        of = tuple(
+            f"{keystr(path, simple=True, separator='.')}."
+            for path, leaf in leaves
+            if _is_of_optax(leaf)
+        )
+        return {
+            name: OPTIMIZER
+            for name in self.states[-1]
+            if name.startswith(of) or OPTIMIZERS.search(name)
+        }
 
     def buffers(self) -> Collection[str]:
         """Return what may be a forward pass's statistics: more than one number, no parameter and of no optimizer."""
         known = {*self.owners(), *self.parameters()}
-        return [name for name, array in self.states[-1].items() if array.size > 1 and name not in known]
+        return [
+            name for name, array in self.states[-1].items() if array.size > 1 and name not in known
+        ]
 
     def again(self, before: State) -> list[State]:
         carried = self._carried()
         leaves = [before[name] for name in self.scaler_arrays()]
         scaler = jax.tree.unflatten(jax.tree.structure(carried), leaves)
         names = [*self.scaler_arrays()]
-        return [dict(zip(names, map(np.array, jax.tree.leaves(each)), strict=True)) for each in updates(scaler)]
+        return [
+            dict(zip(names, map(np.array, jax.tree.leaves(each)), strict=True))
+            for each in updates(scaler)
+        ]
 
     def save(self) -> Any:
         return self.loop.save(self.loop.state) if self.loop.save else super().save()
@@ -179,7 +206,9 @@ class JaxRun(Run):
             return super().load(checkpoint)
         state = self.loop.load(checkpoint)
         if not isinstance(state, Mapping):
-            raise LoopError(f"load returned {type(state).__name__}: expected the state, a mapping as Loop's")
+            raise LoopError(
+                f"load returned {type(state).__name__}: expected the state, a mapping as Loop's"
+            )
         self.loop = replace(self.loop, state=state)
 
     def loads(self, value: Any) -> bool:
@@ -207,16 +236,24 @@ class JaxRun(Run):
 
     @property
     def _name(self) -> str:
-        return next(each.name for each in fields(self.scaler) if each.name in ("loss_scale", "scale"))
+        return next(
+            each.name for each in fields(self.scaler) if each.name in ("loss_scale", "scale")
+        )
 
     def _is_scaler(self, value: Any) -> bool:
         return isinstance(value, type(self.scaler))
 
     def _carried(self) -> Any:
         """Return the scaler in the state."""
-        found = [x for x in jax.tree.leaves(self.loop.state, is_leaf=self._is_scaler) if self._is_scaler(x)]
+        found = [
+            x
+            for x in jax.tree.leaves(self.loop.state, is_leaf=self._is_scaler)
+            if self._is_scaler(x)
+        ]
         if not found:
-            raise LoopError("the scaler that make is given is not in state: expected it there, and step to update it")
+            raise LoopError(
+                "the scaler that make is given is not in state: expected it there, and step to update it"
+            )
         return found[0]
 
 

@@ -36,10 +36,17 @@ def watched(*, values: bool) -> Iterator[Seen]:
             dtype = str(getattr(value, "dtype", ""))
             if dtype in HALF:
                 seen.half = seen.half or f"{self.name} gives {dtype}"
-            elif values and dtype in ("float32", "float64") and not isinstance(value, jax.core.Tracer):
+            elif (
+                values
+                and dtype in ("float32", "float64")
+                and not isinstance(value, jax.core.Tracer)
+            ):
                 size = np.abs(np.asarray(value))
                 if ((size > 0) & (size < NEAR * np.finfo(dtype).tiny)).any():
-                    seen.tiny = seen.tiny or f"{self.name} gives numbers near the smallest normal ones of {dtype}"
+                    seen.tiny = (
+                        seen.tiny
+                        or f"{self.name} gives numbers near the smallest normal ones of {dtype}"
+                    )
         return out
 
     Primitive.bind = look  # type: ignore[method-assign]

@@ -21,7 +21,11 @@ from jax.extend.core import jaxpr_as_fun
 
 from ampsim.testing.loop.faults import ENDS, FAULTS, Faults
 
-_FACTOR, _LOSS, _ELEMENTS = FAULTS.factor, FAULTS.loss, FAULTS.elements  # one object each: nothing is compiled twice
+_FACTOR, _LOSS, _ELEMENTS = (
+    FAULTS.factor,
+    FAULTS.loss,
+    FAULTS.elements,
+)  # one object each: nothing is compiled twice
 
 
 @jax.custom_vjp
@@ -32,7 +36,9 @@ def fallible(loss: Array) -> Array:
 
 def _times(factor: Callable[[object], np.float32], loss: Array, value: Array) -> Array:
     shape = jax.ShapeDtypeStruct((), np.float32)  # type: ignore[no-untyped-call]
-    found: Array = jax.pure_callback(factor, shape, loss, vmap_method="sequential")  # the loss tells passes apart
+    found: Array = jax.pure_callback(
+        factor, shape, loss, vmap_method="sequential"
+    )  # the loss tells passes apart
     times: Array = (value * found).astype(value.dtype)
     return times
 
@@ -56,7 +62,11 @@ def spoilable(tree: Any) -> Any:
 
 def _spoiled(_: None, tree: Any) -> tuple[Any]:
     leaves, structure = jax.tree.flatten(tree)
-    floats = [at for at, each in enumerate(leaves) if each.size and jax.numpy.issubdtype(each.dtype, np.floating)]
+    floats = [
+        at
+        for at, each in enumerate(leaves)
+        if each.size and jax.numpy.issubdtype(each.dtype, np.floating)
+    ]
     if floats:
         shape = jax.ShapeDtypeStruct((len(ENDS),), np.float32)  # type: ignore[no-untyped-call]
         arrived = jax.lax.stop_gradient(leaves[floats[0]].ravel()[-1])  # so that the pass has begun
@@ -64,7 +74,11 @@ def _spoiled(_: None, tree: Any) -> tuple[Any]:
         for at, value in zip((floats[0], floats[-1]), new, strict=True):
             element = tuple(-1 for _ in leaves[at].shape)
             old = leaves[at][element]
-            leaves[at] = leaves[at].at[element].set(jax.numpy.where(value == 1, old, value.astype(old.dtype)))
+            leaves[at] = (
+                leaves[at]
+                .at[element]
+                .set(jax.numpy.where(value == 1, old, value.astype(old.dtype)))
+            )
     return (jax.tree.unflatten(structure, leaves),)
 
 
@@ -90,7 +104,10 @@ def derivatives() -> Iterator[None]:
 
         return theirs(again, *primals, **named)
 
-    with mock.patch("jax.vjp", vjp), mock.patch("jax._src.api.vjp", vjp):  # where jax.grad looks for it
+    with (
+        mock.patch("jax.vjp", vjp),
+        mock.patch("jax._src.api.vjp", vjp),
+    ):  # where jax.grad looks for it
         yield
 
 
@@ -120,12 +137,16 @@ def _registered(cls: type) -> type:
     """Return a class as a dataclass of ampsim's kind: a pytree that flax can save."""
     from ampsim.jax import checkpoint
 
-    return checkpoint.saved(jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls)))
+    return checkpoint.saved(
+        jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
+    )
 
 
 def _flax(wanted: Any) -> type:
     class FallibleDynamicScale(wanted):  # type: ignore[misc]
-        def value_and_grad(self, fun: Any, argnums: Any = 0, has_aux: bool = False, *more: Any, **named: Any) -> Any:
+        def value_and_grad(
+            self, fun: Any, argnums: Any = 0, has_aux: bool = False, *more: Any, **named: Any
+        ) -> Any:
             @functools.wraps(fun)
             def faulty(*args: Any, **kwargs: Any) -> Any:
                 out = fun(*args, **kwargs)
@@ -133,7 +154,11 @@ def _flax(wanted: Any) -> type:
 
             return super().value_and_grad(faulty, argnums, has_aux, *more, **named)
 
-    return FallibleDynamicScale if wanted.__module__.startswith("flax.") else _registered(FallibleDynamicScale)
+    return (
+        FallibleDynamicScale
+        if wanted.__module__.startswith("flax.")
+        else _registered(FallibleDynamicScale)
+    )
 
 
 def _jmp(wanted: Any) -> type:
@@ -144,12 +169,18 @@ def _jmp(wanted: Any) -> type:
 
         def adjust(self, grads_finite: Array) -> Any:
             after = super().adjust(grads_finite)  # of the class without faults
-            return type(self)(**{each.name: getattr(after, each.name) for each in dataclasses.fields(after)})
+            return type(self)(
+                **{each.name: getattr(after, each.name) for each in dataclasses.fields(after)}
+            )
 
     return FallibleDynamicLossScale
 
 
-_CLASSES: dict[str, Callable[[Any], type]] = {"LossScale": _ampsim, "DynamicScale": _flax, "DynamicLossScale": _jmp}
+_CLASSES: dict[str, Callable[[Any], type]] = {
+    "LossScale": _ampsim,
+    "DynamicScale": _flax,
+    "DynamicLossScale": _jmp,
+}
 
 
 def make_scale(wanted: type, scale: float, growth_interval: int) -> Any:
@@ -176,4 +207,7 @@ def updates(scale: Any) -> list[Any]:
         return [scale.update(jax.numpy.bool_(found_inf)) for found_inf in (False, True)]
     if hasattr(scale, "adjust"):
         return [scale.adjust(jax.numpy.bool_(is_finite)) for is_finite in (True, False)]
-    return [scale.value_and_grad(jax.numpy.square)(jax.numpy.float32(number))[0] for number in (0, np.inf)]
+    return [
+        scale.value_and_grad(jax.numpy.square)(jax.numpy.float32(number))[0]
+        for number in (0, np.inf)
+    ]

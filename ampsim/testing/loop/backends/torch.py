@@ -27,7 +27,9 @@ class TorchRun(Run):
 
     scaler: Scaler
 
-    def __init__(self, wanted: type | None, scale: float, growth_interval: int, group: Any = None) -> None:
+    def __init__(
+        self, wanted: type | None, scale: float, growth_interval: int, group: Any = None
+    ) -> None:
         super().__init__(wanted, scale, growth_interval)
         given = {"init_scale": scale, "growth_interval": growth_interval}
         if _asks_ranks(wanted):
@@ -98,7 +100,9 @@ class TorchRun(Run):
     def unpack(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return _array(value)
-        if isinstance(value, torch.amp.GradScaler):  # the given one's state is looked at apart, another's is its own
+        if isinstance(
+            value, torch.amp.GradScaler
+        ):  # the given one's state is looked at apart, another's is its own
             return {}
         return value.state_dict() if hasattr(value, "state_dict") else value
 
@@ -111,7 +115,9 @@ class TorchRun(Run):
 
         def gave(_module: nn.Module, _inputs: object, output: Any) -> Any:
             planted.outputs += not planted.passes
-            is_bad = fault.place == "output" and planted.outputs - 1 == fault.only and not planted.passes
+            is_bad = (
+                fault.place == "output" and planted.outputs - 1 == fault.only and not planted.passes
+            )
             return output + fault.value if is_bad and isinstance(output, Tensor) else output
 
         handles = [
@@ -134,18 +140,34 @@ class TorchRun(Run):
             return
         if fault.value == 1:
             planted.last[name] = _array(param.grad)
-            planted.early = planted.early or snapshot(Loop(self.loop.step, self.loop.state), self.unpack)
+            planted.early = planted.early or snapshot(
+                Loop(self.loop.step, self.loop.state), self.unpack
+            )
         number = planted.passes[name] = planted.passes.get(name, 0) + 1
-        if fault.value != 1 and not fault.place and fault.name in ("", name) and fault.only in (None, number - 1):
+        if (
+            fault.value != 1
+            and not fault.place
+            and fault.name in ("", name)
+            and fault.only in (None, number - 1)
+        ):
             _spoil(param.grad, fault)
 
     def look(self) -> Mapping[str, tuple[str, object]]:
         params = trained(self.loop)
-        grads = [param.grad.detach() for param in params.values() if param.is_leaf and param.grad is not None]
+        grads = [
+            param.grad.detach()
+            for param in params.values()
+            if param.is_leaf and param.grad is not None
+        ]
         found: dict[str, tuple[str, object]] = {}
         if params:
-            size = math.sqrt(sum(float(grad.double().norm()) ** 2 for grad in grads)) if grads else 0.0
-            found["gradients"] = (f"gradients, norm {size:.3g}" if grads else "no gradients", repr(size))
+            size = (
+                math.sqrt(sum(float(grad.double().norm()) ** 2 for grad in grads)) if grads else 0.0
+            )
+            found["gradients"] = (
+                f"gradients, norm {size:.3g}" if grads else "no gradients",
+                repr(size),
+            )
             found["parameters"] = (
                 "parameters",
                 [_array(param).tobytes() for param in params.values()],
@@ -159,19 +181,29 @@ class TorchRun(Run):
         return found | {"scale": (f"scale {scale:g}", scale)}
 
     def buffers(self) -> Collection[str]:
-        modules = {key: value for key, value in self.loop.state.items() if isinstance(value, nn.Module)}
-        return [f"{key}.{name}" for key, module in modules.items() for name, _ in module.named_buffers()]
+        modules = {
+            key: value for key, value in self.loop.state.items() if isinstance(value, nn.Module)
+        }
+        return [
+            f"{key}.{name}" for key, module in modules.items() for name, _ in module.named_buffers()
+        ]
 
     def owners(self) -> Mapping[str, str]:
         names = {id(param): name for name, param in trained(self.loop).items()}
         found: dict[str, str] = {}
         for key, value in self.loop.state.items():
-            ours = {id(param) for group in getattr(value, "param_groups", ()) for param in group["params"]}
+            ours = {
+                id(param)
+                for group in getattr(value, "param_groups", ())
+                for param in group["params"]
+            }
             found |= dict.fromkeys((names[each] for each in ours if each in names), key)
             stepped = getattr(value, "optimizer", None) if hasattr(value, "last_epoch") else None
             of = next((name for name, each in self.loop.state.items() if each is stepped), None)
             if ours or of:
-                found |= dict.fromkeys((name for name in self.states[-1] if name.startswith(f"{key}.")), of or key)
+                found |= dict.fromkeys(
+                    (name for name in self.states[-1] if name.startswith(f"{key}.")), of or key
+                )
         return found
 
     @contextmanager
@@ -180,11 +212,15 @@ class TorchRun(Run):
         largest: dict[str, float] = {}
 
         def look(optimizer: Optimizer, *_: object) -> None:
-            for param in (p for group in optimizer.param_groups for p in group["params"] if id(p) in names):
+            for param in (
+                p for group in optimizer.param_groups for p in group["params"] if id(p) in names
+            ):
                 name = names[id(param)]
                 largest[name] = max(largest.get(name, -1.0), _size(param.grad))
 
-        hook = register_optimizer_step_pre_hook(look)  # on all, as one in state may only wrap the one that steps
+        hook = register_optimizer_step_pre_hook(
+            look
+        )  # on all, as one in state may only wrap the one that steps
         try:
             yield largest
         finally:
@@ -203,7 +239,10 @@ class TorchRun(Run):
     def held(self, names: Collection[str]) -> Any:
         state = {key: self.loop.state[key] for key in names if self.loads(self.loop.state[key])}
         return copy.deepcopy(
-            {key: value.state_dict() if hasattr(value, "state_dict") else value for key, value in state.items()}
+            {
+                key: value.state_dict() if hasattr(value, "state_dict") else value
+                for key, value in state.items()
+            }
         )
 
     def hold(self, held: Any) -> None:

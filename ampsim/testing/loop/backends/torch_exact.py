@@ -26,7 +26,11 @@ class Inexact(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if "empty" not in func.__name__:  # what nothing has been written to holds any bits
             for tensor in pytree.tree_leaves(result):
-                if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.layout == torch.strided:
+                if (
+                    isinstance(tensor, Tensor)
+                    and tensor.is_floating_point()
+                    and tensor.layout == torch.strided
+                ):
                     self._look(func.__name__, tensor)
         return result
 

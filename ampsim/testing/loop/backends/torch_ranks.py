@@ -15,4 +15,6 @@ def play(size: int, live: Callable[[Group], object]) -> str:
         run = conductor.attempt(lambda c: live_together(c, size, meetings, live), max_steps=STEPS)
     if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
         raise run.failure
-    return "; ".join(f"rank {rank} waits in {what}" for rank, what in sorted(waiting(meetings).items()))
+    return "; ".join(
+        f"rank {rank} waits in {what}" for rank, what in sorted(waiting(meetings).items())
+    )

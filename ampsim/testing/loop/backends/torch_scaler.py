@@ -28,21 +28,34 @@ class Scaler(torch.amp.GradScaler):
     def scale(self, outputs: Any) -> Any:
         self.used = True
         scaled = super().scale(outputs)
-        return scaled if self.fault is None else tree_map(partial(torch.mul, other=self.fault.value), scaled)
+        return (
+            scaled
+            if self.fault is None
+            else tree_map(partial(torch.mul, other=self.fault.value), scaled)
+        )
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         self.used = True
-        found = [inf for each in self._per_optimizer_states.values() for inf in each["found_inf_per_device"].values()]
+        found = [
+            inf
+            for each in self._per_optimizer_states.values()
+            for inf in each["found_inf_per_device"].values()
+        ]
         self.found.append(any(bool(inf) for inf in found))
         now = self.state_dict()
         changed = [name for name, value in (self.left or {}).items() if now[name] != value]
-        self.jumps += [f"{name} was {(self.left or {})[name]}, and {now[name]} in the next update" for name in changed]
+        self.jumps += [
+            f"{name} was {(self.left or {})[name]}, and {now[name]} in the next update"
+            for name in changed
+        ]
         super().update(new_scale)
         self.left = self.state_dict()
 
 
 _LOCK = threading.Lock()
-_WATCHING: dict[int, Callable[[object], None]] = {}  # thread -> what is told of the scalers that scale a loss in it
+_WATCHING: dict[
+    int, Callable[[object], None]
+] = {}  # thread -> what is told of the scalers that scale a loss in it
 
 
 @contextmanager

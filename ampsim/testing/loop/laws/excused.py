@@ -26,7 +26,9 @@ class Excuses:
         owners: see `Run.owners`.
     """
 
-    def __init__(self, start: State, clean: State, early: State, run: Run, otherwise: Callable[[], State]) -> None:
+    def __init__(
+        self, start: State, clean: State, early: State, run: Run, otherwise: Callable[[], State]
+    ) -> None:
         self.start, self.clean, self.early = start, clean, early
         self.trained, self.owners, self._otherwise = {*run.parameters()}, run.owners(), otherwise
 
@@ -35,7 +37,9 @@ class Excuses:
         """After the iteration on the data of another batch: what differs from `clean` depends on the data."""
         return self._otherwise()
 
-    def remaining(self, end: State, scales: Iterable[float]) -> tuple[list[Difference], dict[str, bool]]:
+    def remaining(
+        self, end: State, scales: Iterable[float]
+    ) -> tuple[list[Difference], dict[str, bool]]:
         """Return what went on in the skipped step without an excuse; and by name whether the excused is an input.
 
         An input, as a generator's state or a hidden state, makes the next batch another one; a count does not.
@@ -45,7 +49,12 @@ class Excuses:
         excused: dict[str, bool] = {}
         for each in found:
             is_input = self._is_forward(each) or each.name in generators
-            if is_input or self._is_early(each) or self.is_copied(each, copies) or self._counts(each):
+            if (
+                is_input
+                or self._is_early(each)
+                or self.is_copied(each, copies)
+                or self._counts(each)
+            ):
                 excused[each.name] = is_input
         return [each for each in found if each.name not in excused], excused
 
@@ -63,7 +72,11 @@ class Excuses:
 
         Parameters are promised whenever they move.
         """
-        return each.name not in self.trained and each.name in self.early and same(each.right, self.early.get(each.name))
+        return (
+            each.name not in self.trained
+            and each.name in self.early
+            and same(each.right, self.early.get(each.name))
+        )
 
     def is_copied(self, each: Difference, scales: Iterable[float]) -> bool:
         """Return whether it is a copy of the scale, as logs have it."""
@@ -85,12 +98,19 @@ class Excuses:
             return not is_owned or all(array.dtype.kind in "biu" for array in numbers)
         if is_owned:
             return False
-        whole = all(float(np.ravel(array)[0]).is_integer() for array in numbers if array.dtype.kind in "iuf")
+        whole = all(
+            float(np.ravel(array)[0]).is_integer() for array in numbers if array.dtype.kind in "iuf"
+        )
         counts = whole and all(array.dtype.kind in "iuf" for array in numbers) and len(numbers) == 2
         if not counts or re.search(STEPS, each.name.lower()):
             return False
-        clean, (before, now) = self.clean.get(each.name), (float(np.ravel(array)[0]) for array in numbers)
-        return same(each.right, clean) or (now == 0 and same(np.asarray(before + 1), np.asarray(clean, float)))
+        clean, (before, now) = (
+            self.clean.get(each.name),
+            (float(np.ravel(array)[0]) for array in numbers),
+        )
+        return same(each.right, clean) or (
+            now == 0 and same(np.asarray(before + 1), np.asarray(clean, float))
+        )
 
     def _generators(self, found: list[Difference]) -> set[str]:
         """Return the names of what is the state of a generator of random numbers: bits that a clean step moves alike.
@@ -100,7 +120,9 @@ class Excuses:
         alike = [
             each
             for each in found
-            if each.right is not None and each.name not in self.owners and same(each.right, self.clean.get(each.name))
+            if each.right is not None
+            and each.name not in self.owners
+            and same(each.right, self.clean.get(each.name))
         ]
         owners: dict[str, list[str]] = {}
         for each in alike:
@@ -110,13 +132,18 @@ class Excuses:
             each.name
             for each in alike
             if each.right is not None
-            and (each.right.dtype.kind in "US" or (each.right.dtype.kind == "u" and each.right.size > 1))
+            and (
+                each.right.dtype.kind in "US"
+                or (each.right.dtype.kind == "u" and each.right.size > 1)
+            )
         }
 
 
 def moved(left: State, right: State) -> list[Difference]:
     """Return what differs of two states, but for the data and what is logged."""
-    return [each for each in differences(left, right) if not each.name.startswith((f"{LOGGED}.", DATA))]
+    return [
+        each for each in differences(left, right) if not each.name.startswith((f"{LOGGED}.", DATA))
+    ]
 
 
 def unlike(found: Iterable[Difference], trained: Iterable[str]) -> list[Difference]:

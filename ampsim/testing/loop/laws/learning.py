@@ -42,11 +42,17 @@ def it_learns(make: Make, batches: Sequence[Batch]) -> Broken | None:
     run = begin(make, 1.0)
     start = run.parameters()
     if not start:
-        raise NotApplicableError("no parameters are known: name the model, or the optimizer, in state")
+        raise NotApplicableError(
+            "no parameters are known: name the model, or the optimizer, in state"
+        )
     with run.gradients() as largest:
         advance(run, batches)
     end = run.parameters()
-    still = [name for name, array in start.items() if array.size and np.array_equal(array, end.get(name, []))]
+    still = [
+        name
+        for name, array in start.items()
+        if array.size and np.array_equal(array, end.get(name, []))
+    ]
     where, step = f"in {len(batches)} batches", len(batches) - 1
     if len(still) == len(start):
         skipped = sum(run.overflows(index) for index in range(len(batches)))
@@ -54,7 +60,12 @@ def it_learns(make: Make, batches: Sequence[Batch]) -> Broken | None:
         return Broken(where, step, cause=SKIPPED if skipped else STUCK, seen=seen)
     for name in still:
         if largest.get(name, 0.0) < 0:
-            return Broken(where, step, cause=UNREACHED, seen=f"{name} never had a gradient when its optimizer stepped")
+            return Broken(
+                where,
+                step,
+                cause=UNREACHED,
+                seen=f"{name} never had a gradient when its optimizer stepped",
+            )
         if largest.get(name, 0.0) > SMALL * max(1.0, float(np.abs(start[name]).max())):
             seen = f"{name} did not move, with gradients up to {largest[name]:.3g}"
             return Broken(where, step, cause=STUCK, seen=seen)
@@ -65,7 +76,12 @@ def _counts(run: Run, where: str) -> Broken | None:
     """Say which count of steps stands still although the scaler has counted some."""
     clean = sum(found == [False] for found in run.verdicts)
     for name, array in run.states[0].items() if clean >= FEWEST else ():
-        if not COUNTS.search(name) or STATE_OF_OPTIMIZER.search(name) or name.startswith(DATA) or array.size != 1:
+        if (
+            not COUNTS.search(name)
+            or STATE_OF_OPTIMIZER.search(name)
+            or name.startswith(DATA)
+            or array.size != 1
+        ):
             continue
         if all(same(array, state.get(name)) for state in run.states):
             seen = f"{name} stays {array.item()} in {clean} clean steps"

@@ -24,14 +24,19 @@ SCALE, GROWTH_INTERVAL = 2.0**8, 3
 INF = Fault()
 ALIKE = 2.0**-10  # of gradients: how near a mean of parts comes to that of the whole
 Iterations = Sequence[Sequence[Batch]]
-PLANS: tuple[Collection[int], ...] = ((), *((rank,) for rank in range(RANKS)), range(RANKS))  # who has an inf
+PLANS: tuple[Collection[int], ...] = (
+    (),
+    *((rank,) for rank in range(RANKS)),
+    range(RANKS),
+)  # who has an inf
 APART = "the gradients of the ranks are not averaged alike: of some parameters only, or each clipped before the mean"
 MEAN = (
     "all ranks step with the same gradients, which are not the mean of theirs: summed and not divided by the number of "
     "ranks, divided twice, or clipped by each rank before they are averaged"
 )
 WAITS = (
-    "a rank goes its own way after its own verdict: let all agree on the verdict before any of them skips a collective"
+    "a rank goes its own way after its own verdict: "
+    "let all agree on the verdict before any of them skips a collective"
 )
 COUNTED = (
     "it follows the rank's own gradients, or its own number: ask after scaler.update() whether the scale fell, once "
@@ -53,7 +58,9 @@ def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
     itself may be a shard, and is not compared. Without split= a batch is cut by its rows.
     """
     if not _takes_group(make):
-        raise NotApplicableError("make takes no group: give it a second parameter, make(scaler, group=None)")
+        raise NotApplicableError(
+            "make takes no group: give it a second parameter, make(scaler, group=None)"
+        )
     try:
         groups = iterations(make, batches)
         if len(groups) < 2:
@@ -97,7 +104,9 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Broken | None
         return Broken(f"in {count} batches{planted}", count - 1, cause=WAITS, seen=waits)
     if not bad and any(any(found) for run in (whole, *ranks.values()) for found in run.verdicts):
         raise NotApplicableError(f"a batch overflows at scale {SCALE:g}")
-    if not bad and (broken := _trains(make, groups, whole, [run for _, run in sorted(ranks.items())])):
+    if not bad and (
+        broken := _trains(make, groups, whole, [run for _, run in sorted(ranks.items())])
+    ):
         return broken
     for rank, run in sorted(ranks.items()):
         if broken := _compare(whole, run, f"on rank {rank} of {RANKS}", groups, planted):
@@ -105,14 +114,18 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Broken | None
     return None
 
 
-def _train(run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any], fault: Fault = INF) -> None:
+def _train(
+    run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any], fault: Fault = INF
+) -> None:
     """Train on all batches, with a fault in the iteration in the middle if this one is `bad`."""
     for number, group in enumerate(groups):
         is_bad = bad and number == len(groups) // 2
         with run.planting(fault) if is_bad else nullcontext(Planted({"": 1})) as planted:
             advance(run, group, data)
         if not planted.passes:
-            raise LoopError("no backward pass reached a parameter: name the model, or the optimizer, in state")
+            raise LoopError(
+                "no backward pass reached a parameter: name the model, or the optimizer, in state"
+            )
 
 
 def _fault(run: Run, bad: Collection[int]) -> Fault:
@@ -146,12 +159,22 @@ def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) ->
     for group in groups:
         start, end = end, end + len(group)
         first, *others = (run.states[end] for run in ranks)
-        alike = [name for name in names if all(same(first.get(name), other.get(name)) for other in others)]
+        alike = [
+            name
+            for name in names
+            if all(same(first.get(name), other.get(name)) for other in others)
+        ]
         if not alike:
             return None
-        before, left = ({name: states[name] for name in names} for states in (whole.states[start], whole.states[end]))
+        before, left = (
+            {name: states[name] for name in names}
+            for states in (whole.states[start], whole.states[end])
+        )
         right = {name: first.get(name, left[name]) for name in names}
-        right = {name: array if array.shape == left[name].shape else left[name] for name, array in right.items()}
+        right = {
+            name: array if array.shape == left[name].shape else left[name]
+            for name, array in right.items()
+        }
         if far := rounding.beyond(before, left, right, end - 1):
             apart = [each for each in far if each.name not in alike]
             where = f"on each of {RANKS} ranks after batch {group[-1].place}"
@@ -181,18 +204,30 @@ def _compare(whole: Run, run: Run, who: str, groups: Iterations, planted: str) -
     """Say in which iteration a rank first did other than one rank on the whole did."""
     ends = [0, *accumulate(map(len, groups))]
     middle = len(groups) // 2
-    counts = _counts(whole, [span for number, span in enumerate(pairwise(ends)) if not (planted and number == middle)])
+    counts = _counts(
+        whole,
+        [span for number, span in enumerate(pairwise(ends)) if not (planted and number == middle)],
+    )
     for number, (start, end) in enumerate(pairwise(ends)):
         is_bad = bool(planted) and number == middle
         where = f"{who} after batch {groups[number][-1].place}{planted}"
-        expected, seen = ({each.name for each in differences(r.states[start], r.states[end])} for r in (whole, run))
+        expected, seen = (
+            {each.name for each in differences(r.states[start], r.states[end])}
+            for r in (whole, run)
+        )
         if is_bad and (moved := [name for name in run.parameters() if name in seen - expected]):
-            return Broken(where, end - 1, cause=VERDICT, seen=f"{moved[0]} moves in a step that all must skip")
+            return Broken(
+                where, end - 1, cause=VERDICT, seen=f"{moved[0]} moves in a step that all must skip"
+            )
         if found := differences(whole.scalers[end], run.scalers[end]):
             return Broken(where, end - 1, found, cause=VERDICT)
         for name in counts:
             if name in run.states[end] and (name in seen) != (name in expected):
-                said = "counts a step that all skip" if name in seen else "does not count a step that all take"
+                said = (
+                    "counts a step that all skip"
+                    if name in seen
+                    else "does not count a step that all take"
+                )
                 return Broken(where, end - 1, cause=COUNTED, seen=f"{name} {said}")
     return None
 
@@ -204,7 +239,10 @@ def _counts(run: Run, spans: Sequence[tuple[int, int]]) -> list[str]:
         for name, array in run.states[-1].items()
         if array.size == 1
         and array.dtype.kind in "iuf"
-        and all(_value(run.states[end].get(name)) - _value(run.states[start].get(name)) == 1 for start, end in spans)
+        and all(
+            _value(run.states[end].get(name)) - _value(run.states[start].get(name)) == 1
+            for start, end in spans
+        )
     ]
 
 

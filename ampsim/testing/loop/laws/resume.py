@@ -13,7 +13,10 @@ from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, State, differences
 
-SCALE, GROWTH_INTERVAL = 2.0**8, 3  # so that a scaler which is not saved shows in its tracker or its scale
+SCALE, GROWTH_INTERVAL = (
+    2.0**8,
+    3,
+)  # so that a scaler which is not saved shows in its tracker or its scale
 SAVING = "saving goes through the optimizer's step or the scaler's update, or leaves something else in the model"
 LOADING = (
     "what was saved does not fit what make builds: build in make, or in load, what the loop adds while it trains, as "
@@ -76,7 +79,9 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | No
         checkpoint = copy.deepcopy(run.save())
     run.see()
     if found := differences(*(_carried(run, index) for index in (-2, -1))):
-        return Broken(f"after saving, after batch {before[-1].place}", len(before) - 1, found, cause=SAVING)
+        return Broken(
+            f"after saving, after batch {before[-1].place}", len(before) - 1, found, cause=SAVING
+        )
     other = begin(make, SCALE, GROWTH_INTERVAL)
     place = f"after loading what was saved after batch {before[-1].place}"
     try:
@@ -87,12 +92,16 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | No
     other.see(first=True)
     if found := differences(_carried(run, -1), _carried(other, -1)):
         if lost := [each.name for each in found if _is_left_out(run, each.name)]:
-            raise NotApplicableError(f"{lost[0]} can be read but not loaded: give Loop save= and load=")
+            raise NotApplicableError(
+                f"{lost[0]} can be read but not loaded: give Loop save= and load="
+            )
         return Broken(place, len(before) - 1, found)
     for step, batch in enumerate(after):
         for each in (run, other):
             advance(each, [batch])
-        if found := differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]):
+        if found := differences(
+            run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]
+        ):
             where = f"after batch {batch.place}, having loaded what was saved after batch {before[-1].place}"
             unnamed = "" if run.loop.load else UNNAMED
             return Broken(where, len(before) + step, found, cause=unnamed)
@@ -105,7 +114,11 @@ def halves(groups: list[Sequence[Batch]], cut: int) -> tuple[list[Batch], list[B
 
 
 def _carried(run: Run, index: int) -> State:
-    kept = {name: array for name, array in run.states[index].items() if not name.startswith(f"{LOGGED}.")}
+    kept = {
+        name: array
+        for name, array in run.states[index].items()
+        if not name.startswith(f"{LOGGED}.")
+    }
     return kept | run.scalers[index]
 
 

@@ -13,7 +13,9 @@ from ampsim.testing.loop.state import LOGGED, Array, Difference, State
 
 TIMES = 16.0  # what the order of rows makes of a change, and less, is rounding
 ULPS = 8 * 2.0**-23  # of an array's largest element, and of its change: what one sum more may make
-MOST = 2.0**-7  # of a change: more is not made by rounding, unless the array is nothing but rounding
+MOST = (
+    2.0**-7
+)  # of a change: more is not made by rounding, unless the array is nothing but rounding
 FEW = 1 / 4  # of the arrays that move: of more, the order of the rows means something
 
 
@@ -22,7 +24,9 @@ class Rounding:
 
     def __init__(self, make: Make, batches: Sequence[Batch], scale: float) -> None:
         self._make, self._batches, self._scale = make, batches, scale
-        self._runs: dict[Callable[[Any], Any], Any] = {}  # runs, by the way in which their batches differ
+        self._runs: dict[
+            Callable[[Any], Any], Any
+        ] = {}  # runs, by the way in which their batches differ
 
     def _others(self, step: int, before: State, left: State) -> State | None:
         """Return what other batches leave after a step that differ from these by rounding alone; None for none.
@@ -37,7 +41,9 @@ class Rounding:
             if way not in self._runs:
                 self._runs[way] = begin(self._make, self._scale)
             states = advance(self._runs[way], others[len(self._runs[way].states) - 1 :]).states
-            moving = [kind for kind in kinds(before, left, states[step + 1], apart=True) if _change(kind)]
+            moving = [
+                kind for kind in kinds(before, left, states[step + 1], apart=True) if _change(kind)
+            ]
             if sum(distance(kind) > MOST for kind in moving) <= FEW * len(moving):
                 return states[step + 1]
         return None
@@ -53,11 +59,17 @@ class Rounding:
         other = self._others(step, before, left)
         shaken = kinds(before, left, other or left, apart=True)
         noisy = {kind[0].name for kind in shaken if distance(kind) > MOST}
-        allowed = {_key(kind[0]): distance(kind) for kind in kinds(before, left, other or left, noisy)}
+        allowed = {
+            _key(kind[0]): distance(kind) for kind in kinds(before, left, other or left, noisy)
+        }
         found: list[Difference] = []
         for kind in kinds(before, left, right, noisy):
             if distance(kind) > TIMES * allowed.get(_key(kind[0]), 0.0) + ulps(kind):
-                found += [each for each in kind if each.left is None or each.right is None or each.size() > 0]
+                found += [
+                    each
+                    for each in kind
+                    if each.left is None or each.right is None or each.size() > 0
+                ]
         return found
 
 
@@ -95,7 +107,9 @@ def _change(kind: Sequence[Difference]) -> float:
     for each in kind:
         if each.left is not None and each.left.dtype.kind in "fiu":
             before = each.before if each.before is not None else np.zeros_like(each.left)
-            total += _squares(each.left, before if before.shape == each.left.shape else np.zeros_like(each.left))
+            total += _squares(
+                each.left, before if before.shape == each.left.shape else np.zeros_like(each.left)
+            )
     return math.sqrt(total)
 
 

@@ -18,7 +18,11 @@ GROWS = (
     "kept over an update without their scale"
 )
 ALIKE = "by one factor for all, which is no power of S: clipped or normalised before scaler.unscale_(optimizer)"
-PLANS = ((2.0**8, NEVER), (2.0**16, NEVER), (1.0, 1))  # initial scale and growth interval of what scale 1 is held to
+PLANS = (
+    (2.0**8, NEVER),
+    (2.0**16, NEVER),
+    (1.0, 1),
+)  # initial scale and growth interval of what scale 1 is held to
 
 
 @law(issue="https://github.com/areal-project/AReaL/pull/1659")
@@ -43,7 +47,9 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
             if any(reference.verdicts) and not reference.verdicts[step]:
                 continue  # a part of a step, whose gradients are scaled as yet
             if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
-                if _by_a_power(found) or not (why := _excuse(found, make, batches[: step + 1], scale, interval)):
+                if _by_a_power(found) or not (
+                    why := _excuse(found, make, batches[: step + 1], scale, interval)
+                ):
                     return found
                 doubt = f"only up to factors of the scale, as {why}: {found.differences[0]}"
                 break
@@ -52,18 +58,26 @@ def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
     return None
 
 
-def _compare(reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool) -> Broken | None:
+def _compare(
+    reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool
+) -> Broken | None:
     before, left, right = reference.states[step], reference.states[step + 1], run.states[step + 1]
-    copies, trained = ({*reference.scales, reference.scale}, {*run.scales, run.scale}), {*run.parameters()}
+    copies, trained = (
+        ({*reference.scales, reference.scale}, {*run.scales, run.scale}),
+        {*run.parameters()},
+    )
     found = [
         each
         for each in differences(left, right, before)
-        if each.name in trained or not (is_copy(each.left, copies[0]) and is_copy(each.right, copies[1]))
+        if each.name in trained
+        or not (is_copy(each.left, copies[0]) and is_copy(each.right, copies[1]))
     ]
     if not found:
         return None
     apart = {each.name for each in rounding.beyond(before, left, right, step)}
-    apart |= {each.name for each in found if each.name.startswith(f"{LOGGED}.") and each.size() > LOGS}
+    apart |= {
+        each.name for each in found if each.name.startswith(f"{LOGGED}.") and each.size() > LOGS
+    }
     found = [each for each in found if each.name in apart]
     if not found:
         return None
@@ -71,7 +85,11 @@ def _compare(reference: Run, run: Run, step: int, batch: Batch, rounding: Roundi
     moving = ", which doubles after each update" if grows else ""
     where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
     broken = Broken(where, step, found, scale)
-    return broken if _by_a_power(broken) else replace(broken, cause=GROWS if grows else ALIKE if _alike(found) else "")
+    return (
+        broken
+        if _by_a_power(broken)
+        else replace(broken, cause=GROWS if grows else ALIKE if _alike(found) else "")
+    )
 
 
 def _by_a_power(broken: Broken) -> bool:
@@ -92,11 +110,15 @@ def is_power(factor: float | None, scale: float) -> bool:
     return factor is not None and any(abs(factor / power - 1) < 1e-3 for power in powers)
 
 
-def _excuse(found: Broken, make: Make, batches: Sequence[Batch], scale: float, interval: int) -> str:
+def _excuse(
+    found: Broken, make: Make, batches: Sequence[Batch], scale: float, interval: int
+) -> str:
     """Return which operation is inexact and may have made the differences; "" for none."""
 
     def replay() -> None:
         play(make, batches, 1.0)
         play(make, batches, scale, interval)
 
-    return run_class(make).inexact(replay, tiny=all(each.size() < SLIGHT for each in found.differences))
+    return run_class(make).inexact(
+        replay, tiny=all(each.size() < SLIGHT for each in found.differences)
+    )

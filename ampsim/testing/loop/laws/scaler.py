@@ -36,9 +36,13 @@ def scaler_changes_by_update_only(make: Make, batches: Sequence[Batch]) -> Broke
     late = [batch for batch, _ in run.others if batch > 0 or not run.used]
     if late:
         places = ", ".join(str(batches[each].place) for each in dict.fromkeys(late))
-        return Broken(f"in batch {places}", late[-1], cause=OTHER, seen="the loss is scaled by another scaler")
+        return Broken(
+            f"in batch {places}", late[-1], cause=OTHER, seen="the loss is scaled by another scaler"
+        )
     if run.jumps:
-        return Broken(f"in {len(batches)} batches", last, cause=JUMPS, seen=f"the scaler's {run.jumps[0]}")
+        return Broken(
+            f"in {len(batches)} batches", last, cause=JUMPS, seen=f"the scaler's {run.jumps[0]}"
+        )
     return _again([*map(len, run.verdicts)], run.steps, batches, "optimizers step")
 
 
@@ -46,7 +50,9 @@ def _of_values(run: Run, batches: Sequence[Batch]) -> Broken | None:
     """Say that a scaler's states, one before each batch, do not follow from one another by updates."""
     counts: list[int] = []
     if not run.again(run.scalers[0]):
-        raise NotApplicableError("only the scaler of a loop of torch, and those of JAX, are seen between updates")
+        raise NotApplicableError(
+            "only the scaler of a loop of torch, and those of JAX, are seen between updates"
+        )
     for step, batch in enumerate(batches):
         falls = [*run.scales, run.scale][step + 1] < run.scales[step]
         count = _updates(run, *run.scalers[step : step + 2], falls=falls)
@@ -69,7 +75,9 @@ def _updates(run: Run, before: State, after: State, *, falls: bool) -> int | Non
     return None
 
 
-def _again(updates: Sequence[int], steps: Sequence[int], batches: Sequence[Batch], what: str) -> Broken | None:
+def _again(
+    updates: Sequence[int], steps: Sequence[int], batches: Sequence[Batch], what: str
+) -> Broken | None:
     """Say that each batch that steps updates more often than it steps."""
     stepping = [(many, few) for many, few in zip(updates, steps, strict=True) if many and few]
     if len(stepping) < 2 or any(many <= few for many, few in stepping):

@@ -58,7 +58,9 @@ def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Broken 
         raise NotApplicableError("fewer than 2 batches after which a clean step updates the scaler")
     skip = Skip(make, groups, len(groups) // 2)
     if not skip.reached:
-        raise NotApplicableError("no backward pass reached a parameter: name the model, or the optimizer, in state")
+        raise NotApplicableError(
+            "no backward pass reached a parameter: name the model, or the optimizer, in state"
+        )
     quiet: set[str] = set()
     if broken := skip.at_all(quiet):
         return broken
@@ -110,7 +112,10 @@ class Skip:
     def _otherwise(self) -> State:
         """Return what the iteration leaves on the data of the batches after it, or before."""
         others = [*self.after, *self.before, *self.group]
-        run, swapped = self._begin(), (Batch(b.place, o.data) for b, o in zip(self.group, others, strict=False))
+        run, swapped = (
+            self._begin(),
+            (Batch(b.place, o.data) for b, o in zip(self.group, others, strict=False)),
+        )
         return advance(run, swapped).states[-1]
 
     def _played(self, fault: Fault) -> tuple[Run, Planted]:
@@ -123,10 +128,14 @@ class Skip:
         """Return after what something was seen, in words."""
         return f"after the skipped batch {self.group[-1].place}, with {fault}"
 
-    def _broken(self, fault: Fault, found: Sequence[Difference], cause: str = "", seen: str = "") -> Broken:
+    def _broken(
+        self, fault: Fault, found: Sequence[Difference], cause: str = "", seen: str = ""
+    ) -> Broken:
         step = self.places.index(self.group[-1].place)
         places = _places(self.before, self.group, ())
-        return Broken(self.where(fault), step, found, cause=cause, seen=seen, fault=fault, places=places)
+        return Broken(
+            self.where(fault), step, found, cause=cause, seen=seen, fault=fault, places=places
+        )
 
     def at_all(self, quiet: set[str]) -> Broken | None:
         """Plant an inf in all gradients; add to `quiet` what stands still then."""
@@ -136,9 +145,13 @@ class Skip:
         found, excused = self.excuses.remaining(end, (SCALE, run.scale))
         if found := unlike(found, self.trained):
             steps = any(each.name in self.owners and ".state." in each.name for each in found)
-            return self._broken(fault, found, STEPPED if _spread(found, self.trained) else MIXED if steps else "")
+            return self._broken(
+                fault, found, STEPPED if _spread(found, self.trained) else MIXED if steps else ""
+            )
         if run.scale >= SCALE:
-            return self._broken(fault, (), KEPT, f"the scale is {run.scale:g}, expected less than {SCALE:g}")
+            return self._broken(
+                fault, (), KEPT, f"the scale is {run.scale:g}, expected less than {SCALE:g}"
+            )
         quiet |= {name for name in end if name not in excused}
         inputs = {name for name, is_input in excused.items() if is_input}
         inputs |= {each.name for each in differences(self.start, end) if each.name.startswith(DATA)}
@@ -166,14 +179,18 @@ class Skip:
                 if each.name not in excused
                 and not each.name.startswith(DATA)
                 and (after or not each.name.startswith(f"{LOGGED}."))
-                and not self.excuses.is_copied(each, (*run.scales, *other.scales, run.scale, other.scale))
+                and not self.excuses.is_copied(
+                    each, (*run.scales, *other.scales, run.scale, other.scale)
+                )
             ]
             if not (found := unlike(found, self.trained)):
                 return None
         step = self.places.index(after[-1].place)
         places = _places(self.before, self.group, after)
         fault = Fault(place="" if self.clean.passes else "loss")
-        return Broken(f"after batch {after[-1].place}", step, found, cause=HIDDEN, fault=fault, places=places)
+        return Broken(
+            f"after batch {after[-1].place}", step, found, cause=HIDDEN, fault=fault, places=places
+        )
 
     # ------------------------------------------------------------------------------------------- all kinds of faults
 
@@ -188,7 +205,11 @@ class Skip:
             yield from (Fault(math.nan, place=place), Fault(-math.inf, place=place))
         last = names[-1] if names else ""
         passes = self.clean.passes.get(last, 0)
-        yield from (Fault(value, last, only) for only, value in ((0, math.inf), (passes - 1, math.nan)) if passes > 1)
+        yield from (
+            Fault(value, last, only)
+            for only, value in ((0, math.inf), (passes - 1, math.nan))
+            if passes > 1
+        )
         yield Fault(place="loss")
         if self.clean.passes:
             yield Fault()
@@ -213,12 +234,16 @@ class Skip:
             if not found and run.scale < scale:
                 continue
             alone, _ = self._played(fault)
-            left = unlike(self.excuses.remaining(alone.states[-1], (SCALE, alone.scale))[0], self.trained)
+            left = unlike(
+                self.excuses.remaining(alone.states[-1], (SCALE, alone.scale))[0], self.trained
+            )
             if broken := self._alone(fault, left, alone.scale):
                 return broken
             if found and not left:
                 where = f"{self.where(fault)}, skip {planted} in a row"
-                return Broken(where, self.places.index(self.group[-1].place), found, cause=HIDDEN, fault=fault)
+                return Broken(
+                    where, self.places.index(self.group[-1].place), found, cause=HIDDEN, fault=fault
+                )
             run, planted = self._begin(FAR), 0
         return None
 
@@ -234,38 +259,64 @@ class Skip:
         found = [
             each
             for each in moved(self.start, run.states[-1])
-            if each.left is not None and _spread([each]) and not _spread([replace(each, right=each.left)])
+            if each.left is not None
+            and _spread([each])
+            and not _spread([replace(each, right=each.left)])
         ]
         named = {*run.buffers()}
         found = [each for each in found if each.name not in named]
-        return self._broken(fault, found, STEPPED if _spread(found, self.trained) else POISONED) if found else None
+        return (
+            self._broken(fault, found, STEPPED if _spread(found, self.trained) else POISONED)
+            if found
+            else None
+        )
 
     def _noisy(self, end: State, quiet: set[str]) -> list[Difference]:
-        found = (each for each in moved(self.start, end) if each.name in quiet and each.left is not None)
+        found = (
+            each for each in moved(self.start, end) if each.name in quiet and each.left is not None
+        )
         return unlike(found, self.trained)
 
     def _alone(self, fault: Fault, found: list[Difference], scale: float) -> Broken | None:
         """Say what is wrong after one fault: neither a step that never happened, nor a clean one."""
         clean = self.excuses.clean
-        if found and all(same(each.right, clean.get(each.name)) for each in found) and self._whole(found, clean):
+        if (
+            found
+            and all(same(each.right, clean.get(each.name)) for each in found)
+            and self._whole(found, clean)
+        ):
             return None  # the fault was where nobody looks: a gradient that is cleared, of no optimizer
-        if fault.place == "loss" and len({*self.owners.values()}) > 1:  # losses of another scaler are as they were
-            found = [each for each in found if each.name not in self.owners or not same(each.right, clean[each.name])]
+        if (
+            fault.place == "loss" and len({*self.owners.values()}) > 1
+        ):  # losses of another scaler are as they were
+            found = [
+                each
+                for each in found
+                if each.name not in self.owners or not same(each.right, clean[each.name])
+            ]
         owner = self.owners.get(fault.name, "")
-        if found and len({*self.owners.values()}) > 1 and owner:  # others may step, as long as they stay finite
-            found = [each for each in found if self.owners.get(each.name) == owner or _spread([each])]
+        if (
+            found and len({*self.owners.values()}) > 1 and owner
+        ):  # others may step, as long as they stay finite
+            found = [
+                each for each in found if self.owners.get(each.name) == owner or _spread([each])
+            ]
             if not found:
                 return None
         if found:
             return self._broken(fault, found, STEPPED if _spread(found, self.trained) else MIXED)
         if scale >= SCALE and not self._is_left_alone(fault):
-            return self._broken(fault, (), KEPT, f"the scale is {scale:g}, expected less than {SCALE:g}")
+            return self._broken(
+                fault, (), KEPT, f"the scale is {scale:g}, expected less than {SCALE:g}"
+            )
         return None
 
     def _whole(self, found: Sequence[Difference], clean: State) -> bool:
         """Return whether all that a clean step moves has moved."""
         names = {each.name for each in found}
-        return all(each.name in names for each in moved(self.start, clean) if each.name in self.trained)
+        return all(
+            each.name in names for each in moved(self.start, clean) if each.name in self.trained
+        )
 
     def _is_left_alone(self, fault: Fault) -> bool:
         """Return whether the fault is in a parameter that no optimizer has, or that a clean step leaves as it is."""
@@ -292,10 +343,14 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
         places = _places(groups[0], chain(*groups[1 : number + 1]), ())
         told = partial(Broken, where, step, fault=Fault(), places=places)
-        if found := unlike((each for each in moved(start, run.states[-1]) if each.name in trained), trained):
+        if found := unlike(
+            (each for each in moved(start, run.states[-1]) if each.name in trained), trained
+        ):
             return told(found, cause=STEPPED if _spread(found) else MIXED)
         if run.scale >= scale:
-            return told(cause=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}")
+            return told(
+                cause=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}"
+            )
     return None
 
 
@@ -306,7 +361,9 @@ def _places(*parts: Iterable[Batch]) -> list[list[int]]:
 def _spread(found: Iterable[Difference], names: Iterable[str] | None = None) -> bool:
     """Return whether something is inf or NaN, of these names or any."""
     return any(
-        each.right is not None and each.right.dtype.kind == "f" and not np.isfinite(each.right).all()
+        each.right is not None
+        and each.right.dtype.kind == "f"
+        and not np.isfinite(each.right).all()
         for each in found
         if names is None or each.name in names
     )

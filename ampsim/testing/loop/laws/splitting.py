@@ -14,10 +14,13 @@ from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import differences
 
 SCALE, PARTS = 2.0**8, 2
-NO_SPLIT = "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
+NO_SPLIT = (
+    "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
+)
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
 VERDICT = (
-    "the verdict is of one micro-batch, or comes before all are added: unscale and update once, after the last one"
+    "the verdict is of one micro-batch, or comes before all are added: "
+    "unscale and update once, after the last one"
 )
 STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
 
@@ -55,11 +58,19 @@ def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | Non
 
 def _excuse(make: Make, batches: Sequence[Batch], whole: Run) -> str:
     """Return why a batch in parts may rightly make another change than as a whole; "" for no reason that is known."""
-    changed = [each.name for each in differences(*whole.states[-2:]) if re.search(STATISTICS, each.name)]
+    changed = [
+        each.name for each in differences(*whole.states[-2:]) if re.search(STATISTICS, each.name)
+    ]
     if changed:
         return f"{changed[0]} is of a batch as a whole"
-    otherwise = advance(begin(make, SCALE), [replace(batch, place=batch.place + OTHER_SEED) for batch in batches])
-    return "training draws random numbers" if differences(whole.states[-1], otherwise.states[-1]) else ""
+    otherwise = advance(
+        begin(make, SCALE), [replace(batch, place=batch.place + OTHER_SEED) for batch in batches]
+    )
+    return (
+        "training draws random numbers"
+        if differences(whole.states[-1], otherwise.states[-1])
+        else ""
+    )
 
 
 def _cut(run: Run, data: Any) -> Any:
@@ -70,13 +81,17 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, rounding: Rounding
     before = whole.states[step]
     where = f"after batch {batch.place} in {PARTS} micro-batches"
     if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
-        return Broken(where, step, cause=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step]))
+        return Broken(
+            where, step, cause=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step])
+        )
     if found := differences(whole.scalers[-1], split.scalers[-1]):
         return Broken(where, step, found, cause=VERDICT)
     if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
         return None  # a batch that is accumulated, and moves nothing: what is apart was so before
     far = {each.name for each in rounding.beyond(before, whole.states[-1], split.states[-1], step)}
-    found = [each for each in differences(whole.states[-1], split.states[-1], before) if each.name in far]
+    found = [
+        each for each in differences(whole.states[-1], split.states[-1], before) if each.name in far
+    ]
     return Broken(where, step, found) if found else None
 
 
