@@ -29,7 +29,7 @@ def wilson(true: int, judged: int) -> tuple[float, float]:
     z = 1.959964
     middle = (true + z * z / 2) / (judged + z * z)
     half = z / (judged + z * z) * math.sqrt(true * (judged - true) / judged + z * z / 4)
-    return middle - half, middle + half
+    return max(0.0, middle - half), min(1.0, middle + half)  # rounding may pass an end
 
 
 def row(code: str) -> str:
