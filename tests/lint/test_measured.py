@@ -1,13 +1,13 @@
 """What the docs say of the rules' precision is what the judged findings say, and no rule is on against them."""
 
 import json
-import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from ampsim.lint.engine import RULES
+from figures.quantities import wilson
 
 DOCS = Path(__file__).parents[2] / "docs/lint"
 _, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]
@@ -23,13 +23,6 @@ def counts(code: str, sample: str) -> tuple[int, int]:
         if each["code"] == code and each["sample"].startswith(sample)
     ]
     return sum(found), len(found)
-
-
-def wilson(true: int, judged: int) -> tuple[float, float]:
-    z = 1.959964
-    middle = (true + z * z / 2) / (judged + z * z)
-    half = z / (judged + z * z) * math.sqrt(true * (judged - true) / judged + z * z / 4)
-    return max(0.0, middle - half), min(1.0, middle + half)  # rounding may pass an end
 
 
 def row(code: str) -> str:
