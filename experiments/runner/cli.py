@@ -30,8 +30,7 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
 
     def command() -> int:
-        with pool.Workers() as workers, Bar(1.0) as bar:
-            bar.expect(1.0)
+        with pool.Workers() as workers, Bar() as bar:
             return attempt(stem, given, workers, bar, show=True).status
 
     return run_command(stem, command)

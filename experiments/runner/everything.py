@@ -1,4 +1,4 @@
-"""Every experiment, or those that are named: what will be done and how long, one bar, and a table of how it ended.
+"""Runs all experiments, or those that are named, and prints a table of how each ended.
 
 Worker processes stay from one experiment to the next, those with a processor's own kernels apart from the others; what
 measures time has new ones.
@@ -11,15 +11,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from ampsim import records
-from experiments.runner import device
 from experiments.runner.cli import STYLE, attempt, data_path, refuse
-from experiments.runner.execute import Options, Outcome
+from experiments.runner.execute import Options, Outcome, seconds_of
 from experiments.runner.experiment import CURE, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
 from experiments.runner.progress import Bar
-
-UNKNOWN = 60.0  # s that an experiment without committed data is expected to take
+from experiments.runner.time_left import duration
 
 
 def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
@@ -39,10 +36,9 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
     table = Table("experiment", "data", "seconds")
     table.columns[2].justify = "right"
     ended: dict[str, Outcome] = {}
-    with Workers() as workers, Workers() as own, Bar(max(1.0, sum(expected.values()))) as bar:
+    with Workers() as workers, Workers() as own, Bar(expected) as bar:
         for stem in expected:
             start = time.monotonic()
-            bar.expect(expected[stem])
             experiment = Experiment(stem)
             ended[stem] = run_one(experiment, argv, workers if experiment.repeats else own, bar)
             table.add_row(stem, ended[stem].text, f"{time.monotonic() - start:.0f}")
@@ -51,7 +47,7 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
     Console(width=max(120, Console().width), highlight=False).print(table, markup=False)
     written = [stem for stem, outcome in ended.items() if outcome.written]
     print(
-        f"{len(ended) - len(written)} data files stay as they were; written: {', '.join(written) or 'none'}"
+        f"{len(ended) - len(written)} data files unchanged; written: {', '.join(written) or 'none'}"
     )
     return max((outcome.status for outcome in ended.values()), default=0)
 
@@ -64,28 +60,29 @@ def why_not(experiment: Experiment, name: str) -> str:
     return f"needs {' and '.join(missing)}: {CURE}" if missing else ""
 
 
-def seconds(experiment: Experiment, options: Options) -> float:
-    """Return how long an experiment will take, which is what its committed data took; 0 if there is data to reuse."""
+def seconds(experiment: Experiment, options: Options) -> float | None:
+    """Return the seconds that an experiment takes: 0 if its data is reused, None if unknown."""
     if options.smoke:
-        return 1.0
+        return None
     if not options.force and data_path(experiment, options).exists():
         return 0.0
-    path = experiment.data(options.ask(device.slug, options.device))
-    taken = records.read_provenance(path).get("unit_seconds", UNKNOWN) if path.exists() else UNKNOWN
-    return float(taken) / (options.processes if experiment.repeats else 1)
+    return seconds_of(experiment, options)
 
 
-def announcement(reasons: Mapping[str, str], expected: Mapping[str, float], processes: int) -> str:
+def announcement(
+    reasons: Mapping[str, str], expected: Mapping[str, float | None], processes: int
+) -> str:
     """Return what will be done, what not, and how long it takes."""
-    minutes = max(1.0, sum(expected.values()) / 60)
-    reused = sum(not taken for taken in expected.values())
+    reused = sum(taken == 0 for taken in expected.values())
+    unknown = [stem for stem, taken in expected.items() if taken is None]
+    time = duration(sum(taken or 0.0 for taken in expected.values()))
     lines = [
-        f"{len(expected)} experiments with {processes} worker processes, about {minutes:.0f} minutes where the "
-        f"committed data was made{f'; {reused} are up to date' if reused else ''}. Ctrl-C keeps what is done."
+        f"{len(expected)} experiments, {reused} of them up to date; {processes} worker processes; "
+        f"expected time {time}, from the committed data. Ctrl-C keeps finished units."
     ]
-    return "\n".join(
-        [*lines, *(f"left out: {stem}, {reason}" for stem, reason in reasons.items() if reason)]
-    )
+    lines += [f"time unknown: {', '.join(unknown)}"] if unknown else []
+    skipped = (f"skipped: {stem}, {reason}" for stem, reason in reasons.items() if reason)
+    return "\n".join([*lines, *skipped])
 
 
 def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar) -> Outcome:

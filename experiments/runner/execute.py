@@ -13,8 +13,9 @@ from typing import Literal, ParamSpec, Protocol, TypeVar
 from ampsim import records
 from ampsim.core.files import sole_writer
 from ampsim.records import Record
-from experiments.runner import earlier, on_ray, pool, provenance
+from experiments.runner import device, earlier, on_ray, pool, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
+from experiments.runner.time_left import duration
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,8 +24,18 @@ T = TypeVar("T")
 class Progress(Protocol):
     """Shows how far an experiment is."""
 
-    def count(self, stem: str, units: int, steps: int, done: int) -> None:
-        """Note the units of an experiment, of `steps` steps each, and how many are done."""
+    def count(
+        self, stem: str, units: int, steps: int, done: int, expected: float | None = None
+    ) -> None:
+        """Start an experiment.
+
+        Args:
+            stem: Name of the experiment.
+            units: Number of its units.
+            steps: Steps of each unit.
+            done: Units that were done before this run started.
+            expected: Seconds that all units take according to committed data; None if unknown.
+        """
 
     def step(self, unit: str, steps: int) -> None:
         """Note that a unit has done so many steps."""
@@ -130,14 +141,13 @@ def fill(
     bar: Progress,
 ) -> Outcome:
     """Run what the journal does not hold, and write the file."""
-    start, journal = (
-        time.monotonic(),
-        records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY}),
-    )
+    start = time.monotonic()
+    journal = records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
     for part, difference in journal.others().items():
         print(f"{run.stem}: unfinished run of other settings kept in {part}: {difference}")
     if journal.done:
         print(f"{run.stem}: resumed, {len(journal.done)} of {len(units)} units are done")
+    missing = len(units) - len(journal.done)
     try:
         perform(run, units, origin, journal, workers, bar)
     except KeyboardInterrupt:
@@ -154,10 +164,13 @@ def fill(
     }
     written = earlier.write(run.path, origin, rows, before if run.reference == run.path else None)
     journal.part.unlink()
-    text = before.compare(rows) if before else "made for the first time"
-    text = text if run.experiment.repeats else "measured anew"
-    place = f"written to {run.path}" if written else "its file stays as it is"
-    print(f"{run.stem}: {len(units)} units in {time.monotonic() - start:.0f} s, {text}, {place}")
+    text = "measured again" if before else "new"
+    notes = [f"{missing} units computed in {duration(time.monotonic() - start)}"]
+    if before and run.experiment.repeats:
+        text = before.compare(rows)
+        notes.append(text)
+    notes.append(f"written to {run.path}" if written else f"{run.path} is unchanged")
+    print(f"{run.stem}: {', '.join(notes)}")
     return Outcome(0, text, written=written)
 
 
@@ -182,7 +195,8 @@ def perform(
         else workers.run(jobs, run.options.processes, bar.step)
     )
     failed: list[pool.Failed] = []
-    bar.count(run.stem, len(units), run.config.steps, len(journal.done))
+    expected = seconds_of(run.experiment, run.options, run.config)
+    bar.count(run.stem, len(units), run.config.steps, len(journal.done), expected)
     for done in ended:
         if isinstance(done, pool.Failed):
             failed.append(done)
@@ -197,3 +211,33 @@ def perform(
             f"{len(failed)} of {len(units)} units failed: {'; '.join(f.unit.key for f in failed)}. The others are kept "
             f"in {journal.part}; the same command runs those that are missing"
         )
+
+
+def seconds_of(
+    experiment: Experiment, options: Options, config: Config | None = None
+) -> float | None:
+    """Return how long an experiment takes, from the CPU time in the provenance of committed data.
+
+    Args:
+        experiment: The experiment.
+        options: The device, and the number of worker processes.
+        config: Settings of the run, whose steps and seeds scale the time. Default: those of the
+            committed data.
+
+    Returns:
+        Seconds, or None if no data of this device was made with these settings.
+    """
+    try:
+        path = experiment.data(options.ask(device.slug, options.device))
+        origin = records.read_provenance(path)
+        factor = 1.0
+        if config:
+            then, now = dict(origin["config"]), config.plain()
+            factor *= now.pop("steps") / then.pop("steps")
+            factor *= len(now.pop("seeds")) / len(then.pop("seeds"))
+            if then != now:
+                return None
+        seconds = factor * float(origin["unit_seconds"])
+    except (FileNotFoundError, records.DamagedFileError, KeyError):
+        return None
+    return seconds / options.processes if experiment.repeats else seconds

@@ -1,33 +1,35 @@
-"""How far the work is, and the time left: one bar on a terminal, a plain line now and then where output is kept."""
+"""Prints how far the work is: one line that is updated on a terminal, else one line now and then."""
 
 import time
+from collections.abc import Mapping
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn, Task
+from rich.table import Column
+from rich.text import Text
+
+from experiments.runner.time_left import TimeLeft, duration
 
 QUIET = 10.0  # s between two plain lines
 
 
-class Bar:
-    """A bar over all experiments that one command runs, in expected seconds; it counts the units of the current one."""
+class Bar(ProgressColumn):
+    """Shows the units done, the time elapsed, and the time left of one command.
 
-    def __init__(self, total: float) -> None:
-        self.total = total
+    Args:
+        expected: Seconds that each experiment of the command takes according to committed data, in
+            order; None where unknown. Empty for a command that runs one experiment.
+    """
+
+    def __init__(self, expected: Mapping[str, float | None] | None = None) -> None:
+        super().__init__(Column(no_wrap=True, overflow="ellipsis"))
+        self.stems = list(expected or {})
+        self.left = TimeLeft(expected or {})
         self.console = Console()
-        self.start = self.last = time.monotonic()
-        columns = (
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            TextColumn("done, left:"),
-        )
-        # Experiments differ in how well their time was foreseen, so the speed is an average over 600 s.
-        self.progress = Progress(
-            BarColumn(), *columns, TimeRemainingColumn(), TextColumn("{task.description}"),
-            console=self.console, disable=not self.console.is_terminal, speed_estimate_period=600,
-        )  # fmt: skip
-        self.task = self.progress.add_task("", total=total)
-        self.before = self.seconds = 0.0
+        self.begun = self.printed = time.monotonic()
+        self.progress = Progress(self, console=self.console, disable=not self.console.is_terminal)
+        self.progress.add_task("")
 
     def __enter__(self) -> Self:
         return self
@@ -35,40 +37,52 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def expect(self, seconds: float) -> None:
-        """Go on to the next experiment, which is expected to take so long."""
-        self.before, self.seconds = self.before + self.seconds, seconds
-
-    def count(self, stem: str, units: int, steps: int, done: int) -> None:
-        """Count units of `steps` steps each; those that were done before the run started count as done."""
+    def count(
+        self, stem: str, units: int, steps: int, done: int, expected: float | None = None
+    ) -> None:
+        """Start an experiment; see `experiments.runner.execute.Progress`."""
         self.stem, self.units, self.steps, self.done = stem, units, steps, done
         self.under_way: dict[str, int] = {}  # unit -> steps done
+        self.left.start(stem, expected, done / units, time.monotonic())
+        self.progress.start()  # not before, so that no line stands over an error message
+        if done < units:
+            self._print()
 
     def step(self, unit: str, steps: int) -> None:
         """Note that a unit under way has done so many steps."""
         self.under_way[unit] = steps
-        self._show()
+        self._report(tick=True)
 
     def finish(self, unit: str) -> None:
         """Note that a unit is done and kept."""
         self.under_way.pop(unit, None)
         self.done += 1
-        self._show()
+        self._report(tick=False)
 
-    def _show(self) -> None:
-        """Move the bar; print a plain line after a while, and when all units of an experiment are done."""
-        share = (self.done + sum(self.under_way.values()) / self.steps) / self.units
-        done, text = (
-            self.before + share * self.seconds,
-            f"{self.stem}: {self.done} of {self.units} units",
-        )
-        self.progress.start()  # at the first news, so that no bar stands over a refusal
-        self.progress.update(self.task, completed=done, description=text)
+    def line(self) -> str:
+        """Return the line as it is now."""
         now = time.monotonic()
-        if not self.console.is_terminal and (self.done == self.units or now - self.last >= QUIET):
-            self.last, spent = now, now - self.start
-            known = (
-                self.total / 100 <= done < self.total
-            )  # from less, the time left would be a guess
-            left = f", {spent * (self.total / done - 1):.0f} s left" if known else ""
-            print(f"{text}; {100 * done / self.total:.0f} %, {spent:.0f} s{left}", flush=True)
+        place = ""
+        if self.stem in self.stems:
+            place = f"experiment {self.stems.index(self.stem) + 1} of {len(self.stems)}, "
+        return (
+            f"{place}{self.stem}: {self.done} of {self.units} units, "
+            f"elapsed {duration(now - self.begun)}, time left {self.left.text(now)}"
+        )
+
+    def render(self, task: Task) -> Text:
+        """Return the line for the terminal."""
+        return Text(self.line())
+
+    def _report(self, *, tick: bool) -> None:
+        """Note the work done; print a plain line after a while."""
+        share = (self.done + sum(self.under_way.values()) / self.steps) / self.units
+        now = time.monotonic()
+        self.left.report(share, now, tick=tick)
+        if self.done < self.units and now - self.printed >= QUIET:
+            self._print()
+
+    def _print(self) -> None:
+        if not self.console.is_terminal:
+            self.printed = time.monotonic()
+            print(self.line(), flush=True)

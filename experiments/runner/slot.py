@@ -59,7 +59,9 @@ class Lines:
         self.last = time.monotonic()
         self.resumed = False
 
-    def count(self, stem: str, units: int, steps: int, done: int) -> None:
+    def count(
+        self, stem: str, units: int, steps: int, done: int, expected: float | None = None
+    ) -> None:
         """Note the units of an experiment, and how many are done."""
         self.stem = stem
         self.units = units
