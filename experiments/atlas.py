@@ -1,6 +1,6 @@
-"""Which laws does each framework's own scaler keep, and does it still do what its dialect says?
+"""Which checks does each framework's own scaler keep, and does it still do what its dialect says?
 
-Each peer of `ampsim.peers` runs as it is, and is asked the kit's laws, on histories that hypothesis draws, always the
+Each peer of `ampsim.peers` runs as it is, and is asked the kit's checks, on histories that hypothesis draws, always the
 same ones, and shrinks. Every peer is compared with its dialect on random histories. A peer whose package is not
 installed keeps its committed record. So does each other scaler of the committed data: it was driven once, and is
 recorded with the version, the date and the commit of then. Device: cpu.
@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from rich.table import Table
 
 from ampsim import peers, records
-from ampsim.peers.laws import LAWS, Verdict
-from ampsim.peers.laws.drift import HISTORIES, drift
-from ampsim.peers.laws.judging import ENDS, EXAMPLES, judge_all, promise
-from ampsim.peers.laws.reports import reported
+from ampsim.peers.checks import CHECKS, Verdict
+from ampsim.peers.checks.drift import HISTORIES, drift
+from ampsim.peers.checks.judging import ENDS, EXAMPLES, judge_all, promise
+from ampsim.peers.checks.reports import reported
 from ampsim.peers.peer import Peer, is_pinned
 from ampsim.records import Record
 from experiments import runner
@@ -36,7 +36,7 @@ def committed() -> dict[str, Record]:
     return {
         row["arm"]: {key: value for key, value in row.items() if key not in ADDED}
         for row in rows
-        if row["arm"] != "laws"
+        if row["arm"] != "checks"
     }
 
 
@@ -45,7 +45,7 @@ NAMES = (*peers.REGISTRY, *(name for name in committed() if name not in peers.RE
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = EXAMPLES  # examples per law
+    steps: int = EXAMPLES  # examples per check
     seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
     histories: int = HISTORIES  # per comparison with a dialect
     peers: Annotated[tuple[str, ...], runner.one_of(("all", *NAMES))] = ("all",)
@@ -53,7 +53,7 @@ class Config(runner.Config):
 
 @dataclass(frozen=True)
 class Arm:
-    """A scaler by its name; None is the list of laws."""
+    """A scaler by its name; None is the list of checks."""
 
     peer: str | None
 
@@ -63,7 +63,7 @@ SMOKE = Config(steps=2, histories=10, peers=("torch",))
 
 def arms(config: Config) -> Mapping[str, Arm]:
     return {
-        "laws": Arm(None),
+        "checks": Arm(None),
         **{name: Arm(name) for name in (NAMES if config.peers == ("all",) else config.peers)},
     }
 
@@ -71,9 +71,9 @@ def arms(config: Config) -> Mapping[str, Arm]:
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Judge one peer, or return what was recorded; the columns are explained in `data/README.md`."""
     if arm.peer is None:
-        promises = {name: promise(name) for name in LAWS}
+        promises = {name: promise(name) for name in CHECKS}
         return {
-            "sentences": {name: law.law for name, law in LAWS.items()},
+            "sentences": {name: check.statement for name, check in CHECKS.items()},
             "promises": promises,
             "ends": sorted(ENDS),
         }
@@ -94,13 +94,13 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def judged(peer: Peer, config: Config, tick: Callable[[int], None]) -> Record:
-    """Return what each law and the dialect say of a peer; raise ModuleNotFoundError where its package is missing."""
+    """Return what each check and the dialect say of a peer; raise ModuleNotFoundError where its package is missing."""
     version = peer.version()
     peer.start()
-    laws = {}
-    for number, verdict in enumerate(judge_all(peer, LAWS.values(), examples=config.steps), 1):
-        laws[verdict.result.law.name] = cell(peer, verdict)
-        tick(number * config.steps // len(LAWS))
+    checks = {}
+    for number, verdict in enumerate(judge_all(peer, CHECKS.values(), examples=config.steps), 1):
+        checks[verdict.result.check.name] = cell(peer, verdict)
+        tick(number * config.steps // len(CHECKS))
     about = {
         "class": peer.same_class or peer.name,
         **{name: getattr(peer, name) for name in ABOUT},
@@ -111,25 +111,25 @@ def judged(peer: Peer, config: Config, tick: Callable[[int], None]) -> Record:
         **about,
         "version": version,
         "pinned": is_pinned(peer, version),
-        "laws": laws,
+        "checks": checks,
         "drift": compared,
     }
 
 
 def cell(peer: Peer, verdict: Verdict) -> Record:
-    """Return what one law says of a peer, with the shortest history that breaks it."""
+    """Return what one check says of a peer, with the shortest history that breaks it."""
     result = verdict.result
     declared = result.text if result.outcome == "expected failure" else ""
     found: Record = {"outcome": result.outcome, "seen": verdict.seen, "reason": declared}
     if verdict.example is not None:
         found["did"] = [f"{label}: {text}" for label, text in verdict.example.story() if text]
     if result.outcome == "failed":
-        found["reports"] = reported(peer, result.law.name)
+        found["reports"] = reported(peer, result.check.name)
     return found
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Return how many laws each scaler keeps, which it breaks, and whether it equals its dialect."""
+    """Return how many checks each scaler keeps, which it breaks, and whether it equals its dialect."""
     shown = Table("scaler", "version", "judged", "keeps", "by choice", "breaks", "dialect")
     for row in rows:
         if "sentences" not in row:
@@ -139,9 +139,9 @@ def table(rows: Sequence[Record]) -> Table:
 
 
 def summary(row: Record) -> tuple[str, str, str, str]:
-    """Return the counts of laws kept and deviated from, the names of those broken, and the drift, in words."""
-    counts = Counter(found["outcome"] for found in row["laws"].values())
-    broken = [law for law, found in row["laws"].items() if found["outcome"] == "failed"]
+    """Return the counts of checks kept and deviated from, the names of those broken, and the drift, in words."""
+    counts = Counter(found["outcome"] for found in row["checks"].values())
+    broken = [check for check, found in row["checks"].items() if found["outcome"] == "failed"]
     compared: dict[str, Any] = row["drift"] or {}
     same = f"{compared['histories'] - compared['refused']} equal" if compared else "none"
     words = f"{compared['differing']} differ" if compared.get("differing") else same

@@ -1,4 +1,4 @@
-"""What share of public fp16 training loops breaks a law of loss scaling, as far as their source shows it?
+"""What share of public fp16 training loops breaks a check of loss scaling, as far as their source shows it?
 
 `ampsim lint` read the loops of public repositories, each at a commit; `inputs/census.jsonl` has what it found, and no
 source: repository, commit, path, sha256, line, what the loop has, and the rules that it breaks. A loop is the innermost
@@ -38,7 +38,7 @@ LEFT_OUT = {
     "AMP130",
     "AMP131",
     "AMP132",
-}  # which break no law, or were not there when the loops were read
+}  # which break no check, or were not there when the loops were read
 CHOSEN = {
     "AMP127"
 }  # a learning rate by iteration, which many choose: counted, but no fault by itself
@@ -193,13 +193,13 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     }
     mine = [loop for loop in loops.values() if loop["kind"] == arm.kind]
     tick(config.steps)
-    broken = [{RULES[code].law for code in faults(loop)} for loop in mine]
-    laws = sorted({rule.law for rule in RULES.values() if rule.law})
+    broken = [{RULES[code].check for code in faults(loop)} for loop in mine]
+    checks = sorted({rule.check for rule in RULES.values() if rule.check})
     return {
         "loops": len(mine),
         "repositories": sorted({loop["repository"] for loop in mine}),
         "wrong": count(mine, map(bool, broken)),
-        "laws": {law: count(mine, (law in each for each in broken)) for law in laws},
+        "checks": {check: count(mine, (check in each for each in broken)) for check in checks},
         "rules": {
             code: count(mine, (code in loop["codes"] for loop in mine))
             for code in sorted(RULES.keys() - LEFT_OUT)
@@ -228,8 +228,10 @@ def share(loops: Sequence[Row], code: str) -> Record:
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Return one line per kind: how many loops break a law, and how many of those that have something get it wrong."""
-    shown = Table("kind", "loops", "repositories", "break a law", *HAS)
+    """Return one line per kind: how many loops break a check, and how many of those that have
+    something get it wrong.
+    """
+    shown = Table("kind", "loops", "repositories", "break a check", *HAS)
     for row in rows:
         parts = [f"{each['wrong']} of {each['loops']}" for each in row["of"].values()]
         shown.add_row(

@@ -1,9 +1,9 @@
-"""Do the training loops of real frameworks keep the laws, and does each planted bug break the law that it should?
+"""Do the training loops of real frameworks keep the checks, and does each planted bug break the check that it should?
 
 Each framework's own loop trains a tiny model in float32 with the scaler of `ampsim.testing.check_loop`; what it does
 and how it is fed stands in `experiments.frameworks`. A framework that is not installed is not run: its record
 is that of the committed data, with the version and date of then, or says what installs it. The bugs are loops of
-public threads, and each is held to the law that should catch it. Device: cpu.
+public threads, and each is held to the check that should catch it. Device: cpu.
 """
 
 import gc
@@ -21,7 +21,7 @@ from rich.table import Table
 
 from ampsim import records
 from ampsim.records import Record
-from ampsim.testing.loop.judge import LAWS, judge_loop
+from ampsim.testing.loop.judge import CHECKS, judge_loop
 from experiments import runner
 from experiments.bugs.loops import BUGS
 from experiments.frameworks import FRAMEWORKS, Framework, tiny
@@ -34,7 +34,7 @@ SAID = {"passed": "holds", "failed": "broken", "not applicable": "not asked"}
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 4  # batches
-    seeds: tuple[int, ...] = (0,)  # a law needs no second
+    seeds: tuple[int, ...] = (0,)  # a check needs no second
     frameworks: Annotated[tuple[str, ...], runner.one_of(FRAMEWORKS)] = tuple(FRAMEWORKS)
     bugs: Annotated[tuple[str, ...], runner.one_of(BUGS)] = tuple(BUGS)
 
@@ -66,7 +66,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
             return earlier(arm.framework) or {
                 "version": None,
                 "date": None,
-                "laws": {},
+                "checks": {},
                 "not_run": framework.package,
             }
         return judged(framework, config.steps)
@@ -90,8 +90,8 @@ def quietly() -> Iterator[None]:
 
 
 def judged(framework: Framework, steps: int) -> Record:
-    """Return what each law says of a framework's loop."""
-    laws = {
+    """Return what each check says of a framework's loop."""
+    checks = {
         result.check.name: {
             "outcome": SAID[result.outcome],
             "seen": result.text.partition("\n")[0],
@@ -102,7 +102,7 @@ def judged(framework: Framework, steps: int) -> Record:
     return {
         "version": framework.version,
         "date": str(datetime.now(UTC).date()),
-        "laws": laws,
+        "checks": checks,
         "not_run": None,
     }
 
@@ -112,17 +112,19 @@ def earlier(name: str) -> Record | None:
     path = runner.DATA / "cpu" / "loops.jsonl"
     rows = records.read(path)[1] if path.exists() else ()
     found = [row for row in rows if row["arm"] == name and row["version"]]
-    return {key: found[0][key] for key in ("version", "date", "laws", "not_run")} if found else None
+    return (
+        {key: found[0][key] for key in ("version", "date", "checks", "not_run")} if found else None
+    )
 
 
 def caught(name: str, steps: int) -> Record:
-    """Return whether the law that should catch a bug does, and how long that takes."""
+    """Return whether the check that should catch a bug does, and how long that takes."""
     bug, begun = BUGS[name], time.process_time()
-    (result,) = judge_loop(bug.make, tiny.batches(steps), [bug.law])
+    (result,) = judge_loop(bug.make, tiny.batches(steps), [bug.check])
     ms, seen = 1000 * (time.process_time() - begun), result.text.partition("\n")[0]
     return {
         "thread": bug.link,
-        "law": bug.law,
+        "check": bug.check,
         "caught": result.outcome == "failed",
         "seen": seen,
         "ms": ms,
@@ -131,16 +133,17 @@ def caught(name: str, steps: int) -> Record:
 
 def table(rows: Sequence[Record]) -> Table:
     """Return what each framework breaks, and how many bugs were caught."""
-    shown = Table("loop", "version", *(name.replace("_", " ") for name in LAWS))
+    shown = Table("loop", "version", *(name.replace("_", " ") for name in CHECKS))
     for row in rows:
         if "bugs" in row:
             count = sum(bug["caught"] for bug in row["bugs"].values())
             shown.add_row("planted bugs", f"{count} of {len(row['bugs'])} caught")
         else:
-            laws = [
-                row["laws"][name]["outcome"] if name in row["laws"] else "not run" for name in LAWS
+            checks = [
+                row["checks"][name]["outcome"] if name in row["checks"] else "not run"
+                for name in CHECKS
             ]
-            shown.add_row(row["arm"], row["version"] or row["not_run"], *laws)
+            shown.add_row(row["arm"], row["version"] or row["not_run"], *checks)
     return shown
 
 

@@ -1,6 +1,6 @@
-"""Which laws each framework's own scaler keeps; what its package documents that it does otherwise is no bug.
+"""Which checks each framework's own scaler keeps; what its package documents that it does otherwise is no bug.
 
-One rule for all, ours too: at the ends of float32, the last rows, what is documented counts as broken. Behind a law
+One rule for all, ours too: at the ends of float32, the last rows, what is documented counts as broken. Behind a check
 stands whose promise it is: torch's documentation, the package's, or ours. Scalers that come out alike share a column.
 
 Each was run as it is installed. Live scalers are judged again by `make peers`; the verdicts of the others are recorded,
@@ -37,19 +37,23 @@ CHOSEN = ("passed", "expected failure")
 
 def plot(run: Result) -> Figure:
     names, peers = atlas_page.parts(run)
-    ends, promises = q.ends(run), run.arm("laws").first["promises"]
+    ends, promises = q.ends(run), run.arm("checks").first["promises"]
     columns = alike([*names], peers)
     kept = kept_by_all([*names], peers)
-    laws = [law for law in sorted(names, key=lambda law: law in ends) if law not in kept]
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.1 + ROW * (len(laws) + 1))
+    checks = [
+        check for check in sorted(names, key=lambda check: check in ends) if check not in kept
+    ]
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.1 + ROW * (len(checks) + 1))
     axes = figure.subplots()
     axes.set_ylabel(
         " ", labelpad=8
     )  # the layout counts no rotated name above, and is short of room for a long one here
-    rows = [y + GAP * (law in ends) for y, law in enumerate(laws)]
+    rows = [y + GAP * (check in ends) for y, check in enumerate(checks)]
     places = [x + GAP * column[0]["arm"].startswith(OURS) for x, column in enumerate(columns)]
     for x, column in zip(places, columns, strict=True):
-        for y, outcome in zip([*rows, rows[-1] + 1 + GAP], outcomes(laws, column[0]), strict=True):
+        for y, outcome in zip(
+            [*rows, rows[-1] + 1 + GAP], outcomes(checks, column[0]), strict=True
+        ):
             draw_cell(axes, x, y, outcome)
     titles = [
         "\n".join(textwrap.wrap(", ".join(title(peer) for peer in column), 44))
@@ -57,18 +61,18 @@ def plot(run: Result) -> Figure:
     ]
     draw_names(
         axes,
-        [f"{law.replace('_', ' ')} ({promised(promises[law])})" for law in laws],
+        [f"{check.replace('_', ' ')} ({promised(promises[check])})" for check in checks],
         titles,
         rows,
         places,
     )
-    seen = {outcome for column in columns for outcome in outcomes(laws, column[0])[:-1]}
+    seen = {outcome for column in columns for outcome in outcomes(checks, column[0])[:-1]}
     handles = [
         Patch(facecolor=color, edgecolor=_style.GREY, linewidth=0.4, label=f"{word} {sign}".strip())
         for outcome, (color, sign, word) in LOOKS.items()
         if outcome in seen
     ]
-    told = ", ".join(law.replace("_", " ") for law in kept)
+    told = ", ".join(check.replace("_", " ") for check in kept)
     told = "\n".join(textwrap.wrap(f"Kept by all that were asked, and not drawn: {told}.", 46))
     axes.annotate(
         told, (-0.74, 1.4), xycoords="axes fraction", fontsize=7, va="top"
@@ -84,18 +88,21 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def kept_by_all(laws: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the laws that no peer breaks, by choice or otherwise."""
+def kept_by_all(checks: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the checks that no peer breaks, by choice or otherwise."""
     found = {
-        law: {outcome for peer in peers for outcome in outcomes([law], peer)[:1]} for law in laws
+        check: {outcome for peer in peers for outcome in outcomes([check], peer)[:1]}
+        for check in checks
     }
-    return [law for law, seen in found.items() if seen <= {"passed", "not applicable", "not run"}]
-
-
-def outcomes(laws: Sequence[str], peer: Mapping[str, Any]) -> list[str]:
-    """Return what came of each law, and of the comparison with the dialect."""
     return [
-        *(peer["laws"].get(law, {"outcome": "not run"})["outcome"] for law in laws),
+        check for check, seen in found.items() if seen <= {"passed", "not applicable", "not run"}
+    ]
+
+
+def outcomes(checks: Sequence[str], peer: Mapping[str, Any]) -> list[str]:
+    """Return what came of each check, and of the comparison with the dialect."""
+    return [
+        *(peer["checks"].get(check, {"outcome": "not run"})["outcome"] for check in checks),
         outcome_of_drift(peer),
     ]
 
@@ -106,23 +113,25 @@ def title(peer: Mapping[str, Any]) -> str:
 
 
 def promised(promise: str) -> str:
-    """Return whose promise a law is, in a word."""
+    """Return whose promise a check is, in a word."""
     return {"torch": "torch's", "the package": "its own"}.get(promise.partition(":")[0], "ours")
 
 
-def alike(laws: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the peers by what came of them, those that break most laws first, and ours last."""
+def alike(
+    checks: Sequence[str], peers: Sequence[Mapping[str, Any]]
+) -> list[list[Mapping[str, Any]]]:
+    """Return the peers by what came of them, those that break most checks first, and ours last."""
     groups: dict[tuple[bool, *tuple[str, ...]], list[Mapping[str, Any]]] = {}
     for peer in peers:
-        groups.setdefault((peer["arm"].startswith(OURS), *outcomes(laws, peer)), []).append(peer)
+        groups.setdefault((peer["arm"].startswith(OURS), *outcomes(checks, peer)), []).append(peer)
     return sorted(
         groups.values(),
-        key=lambda group: (group[0]["arm"].startswith(OURS), -len(q.broken_laws(group[0]))),
+        key=lambda group: (group[0]["arm"].startswith(OURS), -len(q.failed_checks(group[0]))),
     )
 
 
 def draw_cell(axes: Axes, x: float, y: float, outcome: str) -> None:
-    """Draw what one law says of one peer."""
+    """Draw what one check says of one peer."""
     color, sign, _ = LOOKS[outcome]
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=color, linewidth=0))
     axes.text(x, y, sign, ha="center", va="center_baseline", fontsize=7)
@@ -130,7 +139,7 @@ def draw_cell(axes: Axes, x: float, y: float, outcome: str) -> None:
 
 def draw_names(
     axes: Axes,
-    laws: Sequence[str],
+    checks: Sequence[str],
     peers: Sequence[str],
     rows: Sequence[float],
     places: Sequence[float],
@@ -141,14 +150,14 @@ def draw_names(
     axes.set_xticks(
         places, peers, rotation=90, ha="center", va="bottom", fontsize=7, linespacing=0.9
     )
-    axes.set_yticks([*rows, rows[-1] + 1 + GAP], [*laws, SAME], fontsize=7)
+    axes.set_yticks([*rows, rows[-1] + 1 + GAP], [*checks, SAME], fontsize=7)
     axes.tick_params(length=0, pad=1)
     for spine in axes.spines.values():
         spine.set_visible(False)
 
 
 def outcome_of_drift(peer: Mapping[str, Any]) -> str:
-    """Return the outcome of the comparison with a dialect, as that of a law."""
+    """Return the outcome of the comparison with a dialect, as that of a check."""
     if not peer["drift"]:
         return "not applicable"
     return "failed" if peer["drift"]["differing"] else "passed"
@@ -156,20 +165,20 @@ def outcome_of_drift(peer: Mapping[str, Any]) -> str:
 
 def markdown(run: Result) -> str:
     """Return the table of the gallery: a row per peer."""
-    laws, peers = atlas_page.parts(run)
+    checks, peers = atlas_page.parts(run)
     classes, ends = {peer["class"] for peer in peers}, q.ends(run)
     live = sum(peer["live"] for peer in peers)
     ways = f"{len(peers)} ways to drive them, {live} of them live"
     lines = [
-        f"{len(laws)} laws asked of {len(classes)} classes, in {ways}.\n",
+        f"{len(checks)} checks asked of {len(classes)} classes, in {ways}.\n",
         "| scaler | version | judged | keeps | by choice | breaks | its dialect |",
         "|---|---|---|--:|--:|---|---|",
     ]
     for peer in peers:
-        counts = Counter(found["outcome"] for found in peer["laws"].values())
+        counts = Counter(found["outcome"] for found in peer["checks"].values())
         broken = [
             name.replace("_", " ")
-            for name, found in peer["laws"].items()
+            for name, found in peer["checks"].items()
             if found["outcome"] in q.BROKEN
         ]
         words = [f"[{peer['arm']}]({peer['source']})", peer["version"], judged(peer)]
@@ -182,19 +191,19 @@ def markdown(run: Result) -> str:
         lines.append(f"| {' | '.join(words)} |")
     lines += [
         "",
-        "| law | whose promise it is | broken by, of the classes asked |",
+        "| check | whose promise it is | broken by, of the classes asked |",
         "|---|---|--:|",
     ]
-    for law, promise in run.arm("laws").first["promises"].items():
+    for check, promise in run.arm("checks").first["promises"].items():
         asked = [
             peer
             for peer in peers
-            if peer["laws"].get(law, {}).get("outcome") in (*q.BROKEN, *CHOSEN)
+            if peer["checks"].get(check, {}).get("outcome") in (*q.BROKEN, *CHOSEN)
         ]
-        breaks = {peer["class"] for peer in asked if law in q.broken_laws(peer)}
-        where = " (ends of float32)" * (law in ends)
+        breaks = {peer["class"] for peer in asked if check in q.failed_checks(peer)}
+        where = " (ends of float32)" * (check in ends)
         lines.append(
-            f"| {law.replace('_', ' ')}{where} | {promise} | {len(breaks)} of {len({p['class'] for p in asked})} |"
+            f"| {check.replace('_', ' ')}{where} | {promise} | {len(breaks)} of {len({p['class'] for p in asked})} |"
         )
     return "\n".join([*lines, ""])
 

@@ -1,14 +1,14 @@
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const laws = Object.keys(data.laws), peers = data.peers;
+const checks = Object.keys(data.checks), peers = data.peers;
 const LOOKS = {
   passed: ["", "keeps it"], "expected failure": ["~", "does otherwise, by choice"], failed: ["×", "breaks it"],
   "not applicable": ["", "not asked"], "not run": ["", "not run"],
 };
 const $ = (id) => document.getElementById(id);
-const words = (law) => law.replaceAll("_", " ");
+const words = (check) => check.replaceAll("_", " ");
 const look = (outcome) => (outcome.startsWith("not ") ? "silent" : outcome.split(" ")[0]);
-const promise = (law) => `Whose promise: ${data.promises[law]}${data.ends.includes(law) ? "; at the ends of float32" : ""}.`;
+const promise = (check) => `Whose promise: ${data.promises[check]}${data.ends.includes(check) ? "; at the ends of float32" : ""}.`;
 const isBroken = (found) => found.outcome === "failed";
 const named = (peer) => `${peer.arm} ${peer.version}${peer.live ? "" : " (recorded)"}`;
 
@@ -31,33 +31,33 @@ function linked(text) {
   return text.split(/(https:\/\/[^\s,;)]+)/).map((part, i) => (i % 2 ? link(part, part) : part));
 }
 
-function found(peer, law) {
-  return peer.laws[law] || { outcome: "not run", seen: "", reason: "" };
+function found(peer, check) {
+  return peer.checks[check] || { outcome: "not run", seen: "", reason: "" };
 }
 
-function button(peer, law, text) {
-  const cell = found(peer, law), [sign, word] = LOOKS[cell.outcome];
-  const label = `${peer.arm}, ${words(law)}: ${word}`;
-  return make("button", { type: "button", className: look(cell.outcome), title: label, ariaLabel: label, onclick: () => show(peer, law) }, text ? `${word} ${sign}` : sign);
+function button(peer, check, text) {
+  const cell = found(peer, check), [sign, word] = LOOKS[cell.outcome];
+  const label = `${peer.arm}, ${words(check)}: ${word}`;
+  return make("button", { type: "button", className: look(cell.outcome), title: label, ariaLabel: label, onclick: () => show(peer, check) }, text ? `${word} ${sign}` : sign);
 }
 
 function draw() {
-  const onePeer = peers.find((peer) => peer.arm === $("peer").value), oneLaw = $("law").value, only = $("broken").checked;
-  const shownPeers = onePeer ? [onePeer] : peers.filter((peer) => !only || laws.some((law) => isBroken(found(peer, law))));
-  const shownLaws = oneLaw ? [oneLaw] : laws.filter((law) => !only || shownPeers.some((peer) => isBroken(found(peer, law))));
-  const grid = $("grid"), list = Boolean(onePeer || oneLaw);
+  const onePeer = peers.find((peer) => peer.arm === $("peer").value), oneCheck = $("check").value, only = $("broken").checked;
+  const shownPeers = onePeer ? [onePeer] : peers.filter((peer) => !only || checks.some((check) => isBroken(found(peer, check))));
+  const shownChecks = oneCheck ? [oneCheck] : checks.filter((check) => !only || shownPeers.some((peer) => isBroken(found(peer, check))));
+  const grid = $("grid"), list = Boolean(onePeer || oneCheck);
   grid.className = list ? "list" : "matrix";
   if (list) {
-    const rows = shownLaws.flatMap((law) => shownPeers.map((peer) => [peer, law])).filter(([peer, law]) => !only || isBroken(found(peer, law)));
-    grid.replaceChildren(make("tbody", {}, ...rows.map(([peer, law]) => make("tr", {},
-      make("th", { scope: "row" }, onePeer && !oneLaw ? words(law) : named(peer)),
-      make("td", {}, button(peer, law, true)), make("td", {}, found(peer, law).seen)))));
+    const rows = shownChecks.flatMap((check) => shownPeers.map((peer) => [peer, check])).filter(([peer, check]) => !only || isBroken(found(peer, check)));
+    grid.replaceChildren(make("tbody", {}, ...rows.map(([peer, check]) => make("tr", {},
+      make("th", { scope: "row" }, onePeer && !oneCheck ? words(check) : named(peer)),
+      make("td", {}, button(peer, check, true)), make("td", {}, found(peer, check).seen)))));
   } else {
     const names = shownPeers.map((peer) => make("th", { scope: "col" }, make("span", {}, named(peer))));
-    grid.replaceChildren(make("thead", {}, make("tr", {}, make("td"), ...names)), make("tbody", {}, ...shownLaws.map((law) =>
-      make("tr", {}, make("th", { scope: "row", title: data.laws[law] }, words(law)), ...shownPeers.map((peer) => make("td", {}, button(peer, law)))))));
+    grid.replaceChildren(make("thead", {}, make("tr", {}, make("td"), ...names)), make("tbody", {}, ...shownChecks.map((check) =>
+      make("tr", {}, make("th", { scope: "row", title: data.checks[check] }, words(check)), ...shownPeers.map((peer) => make("td", {}, button(peer, check)))))));
   }
-  $("about").replaceChildren(...(oneLaw ? [make("p", {}, data.laws[oneLaw]), make("p", { className: "faint" }, promise(oneLaw))] : []), ...(onePeer ? [about(onePeer)] : []));
+  $("about").replaceChildren(...(oneCheck ? [make("p", {}, data.checks[oneCheck]), make("p", { className: "faint" }, promise(oneCheck))] : []), ...(onePeer ? [about(onePeer)] : []));
   drawDrift(shownPeers);
 }
 
@@ -80,34 +80,34 @@ function drawDrift(shown) {
   $("drift").replaceChildren(make("tbody", {}, ...rows));
 }
 
-function show(peer, law) {
-  const cell = found(peer, law), dialog = $("cell");
+function show(peer, check) {
+  const cell = found(peer, check), dialog = $("cell");
   const close = make("button", { className: "close", ariaLabel: "Close", onclick: () => dialog.close() }, "×");
-  const parts = [close, make("h2", { id: "cell-title" }, words(law)), make("p", {}, data.laws[law]), make("p", { className: "faint" }, promise(law)), about(peer),
+  const parts = [close, make("h2", { id: "cell-title" }, words(check)), make("p", {}, data.checks[check]), make("p", { className: "faint" }, promise(check)), about(peer),
     make("p", {}, make("span", { className: "seen" }, `${LOOKS[cell.outcome][1]}${cell.seen ? ": " : "."}`), cell.seen)];
   if (cell.reason) parts.push(make("p", {}, "Declared: ", ...linked(cell.reason)));
   if (cell.did) parts.push(make("pre", {}, cell.did.join("\n")));
   if (cell.reports) parts.push(make("p", {}, "Upstream: ", ...linked(cell.reports), "."));
   dialog.replaceChildren(...parts);
-  history.replaceState(null, "", `#${peer.arm}/${law}`);
+  history.replaceState(null, "", `#${peer.arm}/${check}`);
   dialog.showModal();
 }
 
 function begin() {
   const option = (value, text) => make("option", { value }, text);
   $("peer").append(option("", "all"), ...peers.map((peer) => option(peer.arm, named(peer))));
-  $("law").append(option("", "all"), ...laws.map((law) => option(law, words(law))));
-  const all = peers.flatMap((peer) => Object.values(peer.laws)), count = (outcome) => all.filter((each) => each.outcome === outcome).length;
+  $("check").append(option("", "all"), ...checks.map((check) => option(check, words(check))));
+  const all = peers.flatMap((peer) => Object.values(peer.checks)), count = (outcome) => all.filter((each) => each.outcome === outcome).length;
   const classes = new Set(peers.map((peer) => peer.class)).size, live = peers.filter((peer) => peer.live).length;
-  $("said").textContent = `${laws.length} laws asked of ${classes} classes of scalers, in ${peers.length} ways to drive them, ${live} of them live. Of the cells, ${count("passed")} keep a law, ${count("expected failure")} do otherwise by choice, ${count("failed")} break one.`;
+  $("said").textContent = `${checks.length} checks asked of ${classes} classes of scalers, in ${peers.length} ways to drive them, ${live} of them live. Of the cells, ${count("passed")} keep a check, ${count("expected failure")} do otherwise by choice, ${count("failed")} break one.`;
   $("key").replaceChildren(...Object.entries(LOOKS).map(([outcome, [sign, word]]) => make("span", {}, make("i", { className: look(outcome) }, sign || "\u00a0"), word)));
-  for (const id of ["peer", "law", "broken"]) $(id).addEventListener("change", draw);
+  for (const id of ["peer", "check", "broken"]) $(id).addEventListener("change", draw);
   $("pick").addEventListener("submit", (event) => event.preventDefault());
   $("cell").addEventListener("close", () => history.replaceState(null, "", location.pathname));
   $("cell").addEventListener("click", (event) => { if (event.target === $("cell")) $("cell").close(); });
   draw();
-  const [name, law] = decodeURIComponent(location.hash.slice(1)).split("/");
+  const [name, check] = decodeURIComponent(location.hash.slice(1)).split("/");
   const peer = peers.find((each) => each.arm === name);
-  if (peer && laws.includes(law)) show(peer, law);
+  if (peer && checks.includes(check)) show(peer, check);
 }
 begin();

@@ -1,4 +1,4 @@
-"""The page of the atlas, `atlas.html`: laws by peers, and a history in each cell."""
+"""The page of the atlas, `atlas.html`: checks by peers, and a history in each cell."""
 
 import math
 import re
@@ -10,26 +10,26 @@ from ampsim.diagnose.page.page import assemble
 from figures.results import Result
 
 HERE = Path(__file__).parent
-TITLE = "Atlas of loss scalers: which laws each framework's own keeps"
+TITLE = "Atlas of loss scalers: which checks each framework's own keeps"
 KEPT = (
     "arm", "class", "requirement", "target", "source", "patched", "dialect", "live", "version", "pinned", "date",
-    "commit", "drift", "laws",
+    "commit", "drift", "checks",
 )  # fmt: skip
 
 
 def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:
-    """Return the laws with their sentences, and the record of each peer."""
-    laws: Mapping[str, str] = run.arm("laws").first["sentences"]
-    return laws, [record for record in run.records if record["arm"] != "laws"]
+    """Return the checks with their sentences, and the record of each peer."""
+    checks: Mapping[str, str] = run.arm("checks").first["sentences"]
+    return checks, [record for record in run.records if record["arm"] != "checks"]
 
 
 def page(run: Result) -> str:
     """Return the page."""
-    laws, peers = parts(run)
-    first = run.arm("laws").first
+    checks, peers = parts(run)
+    first = run.arm("checks").first
     promises = {"promises": first["promises"], "ends": first["ends"]}
     data = {
-        "laws": laws,
+        "checks": checks,
         **promises,
         "peers": [{name: plain(in_words(peer).get(name)) for name in KEPT} for peer in peers],
     }

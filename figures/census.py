@@ -1,4 +1,4 @@
-"""Public fp16 training loops: what share breaks each law, as far as their source shows it.
+"""Public fp16 training loops: what share breaks each check, as far as their source shows it.
 
 a: of all loops, by kind of repository. b: of the loops that have something, those that get it wrong. Bars are Wilson's
 intervals, as if loops were independent, which those of one repository are not.
@@ -15,7 +15,7 @@ from figures.results import Result
 
 DATA = ("census",)
 COLOR = {"package": _style.BLUE, "script": _style.VERMILION, "example": _style.GREY}
-LAWS = (
+CHECKS = (
     "skipped_step_never_happened",
     "resume_is_invisible",
     "scale_is_invisible",
@@ -35,7 +35,7 @@ def plot(run: Result) -> Figure:
     a, b = figure.subplots(1, 2, width_ratios=(1.3, 1))
     for shift, (kind, color) in enumerate(COLOR.items()):
         row = run.arm(kind).first
-        counts = [row["wrong"]["loops"], *(row["laws"][law]["loops"] for law in LAWS)]
+        counts = [row["wrong"]["loops"], *(row["checks"][check]["loops"] for check in CHECKS)]
         draw_shares(
             a,
             [(found, row["loops"]) for found in counts],
@@ -43,7 +43,7 @@ def plot(run: Result) -> Figure:
             0.22 * (shift - 1),
             f"{kind} ({row['loops']})",
         )
-    a.set_yticks(range(5), ["any law", *(law.replace("_", " ") for law in LAWS)])
+    a.set_yticks(range(5), ["any check", *(check.replace("_", " ") for check in CHECKS)])
     a.legend(loc="lower right")
     draw_shares(b, [q.census(run, "of", name) for name in OF], _style.BLACK)
     b.set_yticks(

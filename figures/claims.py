@@ -289,7 +289,7 @@ def logs_bound(run: Result) -> Finding:
 @claim(
     "loops.bugs",
     "loops",
-    "Each bug of a public thread that is planted in a loop is caught by the law that should",
+    "Each bug of a public thread that is planted in a loop is caught by the check that should",
 )
 def planted_bugs_are_caught(run: Result) -> Finding:
     bugs = run.arm("bugs").first["bugs"].values()
@@ -676,7 +676,7 @@ def overhead_plain(run: Result) -> Finding:
     "census.wrong",
     "census",
     "More than a third of the public fp16 loops that a search met, in more than half of their "
-    "repositories, break a law",
+    "repositories, break a check",
 )
 def public_loops_are_wrong(run: Result) -> Finding:
     found, asked = q.census(run, "wrong")

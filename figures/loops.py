@@ -1,4 +1,4 @@
-"""Which laws the loops of real frameworks keep.
+"""Which checks the loops of real frameworks keep.
 
 Broken is what the framework's own code does, with the scaler of the kit, on a tiny model in float32. equinox and flax
 nnx have no scaler; ours is in their loops.
@@ -24,30 +24,30 @@ COLOR = {
     "it_learns": _style.GREY,
     "ranks_are_invisible": _style.VERMILION,
 }
-LAWS = tuple(COLOR)
+CHECKS = tuple(COLOR)
 HOLDS, REPORTED, NEW, SILENT = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"
-WIDTH = 15  # characters of a law's name on one line
+WIDTH = 15  # characters of a check's name on one line
 
 
 def plot(run: Result) -> Figure:
-    frameworks = [record for record in run.records if "laws" in record]
+    frameworks = [record for record in run.records if "checks" in record]
     figure = _style.new_figure(_style.TWO_COLUMNS, 0.62 + 0.13 * len(frameworks))
     draw_frameworks(figure.subplots(), frameworks)
     return figure
 
 
 def draw_frameworks(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """Draw a cell per framework and law, with what was seen there."""
+    """Draw a cell per framework and check, with what was seen there."""
     for y, record in enumerate(records):
-        for x, law in enumerate(LAWS):
-            word, color = verdict(record["laws"].get(law))
+        for x, check in enumerate(CHECKS):
+            word, color = verdict(record["checks"].get(check))
             axes.add_patch(Rectangle((x - 0.49, y - 0.46), 0.98, 0.92, color=color, linewidth=0))
             axes.text(x, y, word, ha="center", va="center", fontsize=6.5)
-    axes.set(xlim=(-0.5, len(LAWS) - 0.5), ylim=(len(records) - 0.5, -0.5))
+    axes.set(xlim=(-0.5, len(CHECKS) - 0.5), ylim=(len(records) - 0.5, -0.5))
     axes.xaxis.set_ticks_position("top")
     axes.set_xticks(
-        range(len(LAWS)),
-        [textwrap.fill(law.replace("_", " "), WIDTH) for law in LAWS],
+        range(len(CHECKS)),
+        [textwrap.fill(check.replace("_", " "), WIDTH) for check in CHECKS],
         fontweight="bold",
     )
     for name, color in zip(axes.get_xticklabels(), COLOR.values(), strict=True):

@@ -78,7 +78,7 @@ def real_rate(run: Result, interval: int) -> float:
 def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
     """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
 
-    Each seed has a law of its own ceilings; their skips and variances add up.
+    Each seed has a check of its own ceilings; their skips and variances add up.
     """
     return _together(skips_above(run, interval, ceilings, bound=bound))
 
@@ -91,18 +91,18 @@ def real_level_z(run: Result, interval: int) -> float:
 def skips_above(
     run: Result, interval: int, ceilings: str = "", *, bound: bool = False
 ) -> list[tuple[float, float]]:
-    """Return per seed how many more steps were skipped than the law says, and their standard deviation.
+    """Return per seed how many more steps were skipped than the check says, and their standard deviation.
 
     The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
     """
     steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
-    laws = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
+    checks = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
     return [
         (
-            skipped - steps * (limit if bound else t3(law, interval)[0]),
-            _scatter(tuple(law.items()), interval, steps)[0],
+            skipped - steps * (limit if bound else t3(check, interval)[0]),
+            _scatter(tuple(check.items()), interval, steps)[0],
         )
-        for skipped, law in zip(run.arm(f"G={interval}").column("skipped"), laws, strict=True)
+        for skipped, check in zip(run.arm(f"G={interval}").column("skipped"), checks, strict=True)
     ]
 
 
@@ -111,10 +111,10 @@ def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
     arm, steps = run.arm(f"G={interval}"), real_steps(run)
     return [
         (
-            fmean(own.keys(), own.values()) - t3(law, interval)[1],
-            _scatter(tuple(law.items()), interval, steps)[1],
+            fmean(own.keys(), own.values()) - t3(check, interval)[1],
+            _scatter(tuple(check.items()), interval, steps)[1],
         )
-        for own, law in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
+        for own, check in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
     ]
 
 
@@ -149,14 +149,14 @@ def _scatter(
     return float(skipped[1:].std(ddof=1)), float(levels[1:].std(ddof=1))  # the first run settles
 
 
-def broken_laws(peer: Mapping[str, Any]) -> set[str]:
-    """Return the laws that a scaler of the atlas breaks."""
-    return {law for law, found in peer["laws"].items() if found["outcome"] in BROKEN}
+def failed_checks(peer: Mapping[str, Any]) -> set[str]:
+    """Return the checks that a scaler of the atlas breaks."""
+    return {check for check, found in peer["checks"].items() if found["outcome"] in BROKEN}
 
 
 def ends(run: Result) -> set[str]:
-    """Return the atlas's laws about the ends of float32."""
-    return set(run.arm("laws").first["ends"])
+    """Return the atlas's checks about the ends of float32."""
+    return set(run.arm("checks").first["ends"])
 
 
 def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
@@ -247,12 +247,12 @@ def t3(ceilings: Mapping[int, int], interval: int) -> tuple[float, float]:
 
 def t3_rate(run: Result, interval: int, ceilings: str) -> float:
     """Return T3's skip rate from the ceilings of an arm, the run's own or float32's: the mean over seeds."""
-    return fmean(t3(law, interval)[0] for law in per_seed(run.arm(ceilings), "ceilings"))
+    return fmean(t3(check, interval)[0] for check in per_seed(run.arm(ceilings), "ceilings"))
 
 
 def t3_level(run: Result, interval: int, ceilings: str) -> float:
     """Return T3's mean log2 scale from the ceilings of an arm: the mean over seeds."""
-    return fmean(t3(law, interval)[1] for law in per_seed(run.arm(ceilings), "ceilings"))
+    return fmean(t3(check, interval)[1] for check in per_seed(run.arm(ceilings), "ceilings"))
 
 
 def per_seed(arm: ArmRecords, column: str) -> list[dict[int, int]]:
@@ -324,7 +324,7 @@ def wilson(found: int, asked: int) -> tuple[float, float]:
 
 
 def census(run: Result, *path: str) -> tuple[int, int]:
-    """Return how many loops of the census get something wrong, and how many have it: ``wrong``, ``laws``, ``of``."""
+    """Return how many loops of the census get something wrong, and how many have it: ``wrong``, ``checks``, ``of``."""
     found = asked = 0
     for row in run.records:
         told = row

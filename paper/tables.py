@@ -37,8 +37,8 @@ WHOSE = {
     "torch": "torch's",
     "the package": "its own",
     "ours": "ours",
-}  # who promises a law -> in words
-LOOP_LAWS = (
+}  # who promises a check -> in words
+LOOP_CHECKS = (
     "scale_is_invisible",
     "skipped_step_never_happened",
     "resume_is_invisible",
@@ -98,17 +98,17 @@ def judged() -> Table:
     passes = "threads.torch.2000.1"
     add("machine", what, NUMBERS[f"{passes}.checked"], NUMBERS[f"{passes}.wrong"])
     what = "installed scaler classes, not at the ends"
-    add("laws", what, NUMBERS["atlas.classes"], NUMBERS["atlas.classes.away"])
+    add("checks", what, NUMBERS["atlas.classes"], NUMBERS["atlas.classes.away"])
     what = "loops of frameworks with a scaler"
-    add("laws", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
+    add("checks", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
     what = "two ranks, torch's sharded scaler, FSDP1"
-    add("laws", what, NUMBERS["ranks.FSDP1"], NUMBERS["ranks.FSDP1.wrong"])
+    add("checks", what, NUMBERS["ranks.FSDP1"], NUMBERS["ranks.FSDP1.wrong"])
     what = "the same, beyond its purpose"
     asked = ranks_cells(lambda run: beside_fsdp1(rank_cells(run, "torch")), "d")
-    add("laws", what, asked, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
+    add("checks", what, asked, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
     what = "the same logs, with other settings"
     add("machine", what, NUMBERS["logs.rules"], NUMBERS["logs.rules.refuted"])
-    add("laws", "bugs that we planted", NUMBERS["loops.bugs"], NUMBERS["loops.caught"])
+    add("checks", "bugs that we planted", NUMBERS["loops.bugs"], NUMBERS["loops.caught"])
     return Table(("by", "what is judged", "cases", "failed"), tuple(rows), "llrr")
 
 
@@ -150,44 +150,50 @@ def beyond_two(deviations: Callable[[Result, int], float]) -> tuple[Formula, For
 
 
 def broken() -> Table:
-    """Return the laws that scalers break away from the ends of float32, by their names in the atlas."""
+    """Return the checks that scalers break away from the ends of float32, by their names in the atlas."""
 
-    def cells(law: str) -> tuple[Cell, ...]:
+    def cells(check: str) -> tuple[Cell, ...]:
         whose = Number(
-            "atlas", lambda run: WHOSE[atlas.promises(run)[law].partition(":")[0]], "text"
+            "atlas", lambda run: WHOSE[atlas.promises(run)[check].partition(":")[0]], "text"
         )
-        return law.replace("_", " "), whose, Number("atlas", lambda run: breakers(run)[law], "text")
+        return (
+            check.replace("_", " "),
+            whose,
+            Number("atlas", lambda run: breakers(run)[check], "text"),
+        )
 
     rows = map(cells, breakers(sources.load("atlas")))
-    return Table(("law", "whose", "broken by"), tuple(rows), "lll")
+    return Table(("check", "whose", "broken by"), tuple(rows), "lll")
 
 
 def breakers(run: Result) -> dict[str, str]:
-    """Return by law the scalers that break it away from the ends; a star: through a stub."""
+    """Return by check the scalers that break it away from the ends; a star: through a stub."""
     found: dict[str, list[str]] = {}
     for row in atlas.installed(run):
-        for law in atlas.away(run, row):
-            found.setdefault(law, []).append(row["arm"] + "*" * bool(row["patched"]))
-    return {law: ", ".join(sorted(found[law])) for law in atlas.promises(run) if law in found}
+        for check in atlas.away(run, row):
+            found.setdefault(check, []).append(row["arm"] + "*" * bool(row["patched"]))
+    return {
+        check: ", ".join(sorted(found[check])) for check in atlas.promises(run) if check in found
+    }
 
 
 def bugs() -> Table:
-    """Return the public threads whose bugs were planted, by the law that catches them."""
+    """Return the public threads whose bugs were planted, by the check that catches them."""
     planted = partial(Number, "loops")
 
-    def cells(law: str) -> tuple[Cell, ...]:
-        count = planted(lambda run: len(threads_of(run, law)), "d")
-        names = planted(lambda run: ", ".join(dict.fromkeys(threads_of(run, law))), "text")
-        return law.replace("_", " "), count, names
+    def cells(check: str) -> tuple[Cell, ...]:
+        count = planted(lambda run: len(threads_of(run, check)), "d")
+        names = planted(lambda run: ", ".join(dict.fromkeys(threads_of(run, check))), "text")
+        return check.replace("_", " "), count, names
 
-    return Table(("law", "bugs", "threads"), tuple(map(cells, LOOP_LAWS)), "lrl")
+    return Table(("check", "bugs", "threads"), tuple(map(cells, LOOP_CHECKS)), "lrl")
 
 
-def threads_of(run: Result, law: str) -> list[str]:
-    """Return the threads of the bugs that a law catches, as repository and number."""
+def threads_of(run: Result, check: str) -> list[str]:
+    """Return the threads of the bugs that a check catches, as repository and number."""
     found = []
     for bug in loops.bugs(run):
-        if bug["law"] == law:
+        if bug["check"] == check:
             _, _, repository, _, number = urlsplit(bug["thread"]).path.split("/")
             found.append(f"{repository} {number}")
     return found

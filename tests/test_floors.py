@@ -44,7 +44,7 @@ FLOORS = {
     },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/peers": {"ampsim", "ampsim.peers"},
-    "ampsim/peers/laws": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing"},
+    "ampsim/peers/checks": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing"},
     "ampsim/peers/frameworks": {  # its own project's package each, inside of its methods
         *("numpy", "torch", "ampsim", "ampsim.jax", "ampsim.peers"),
         *(
@@ -70,7 +70,7 @@ FLOORS = {
         "ampsim.diagnose.formats",
         "ampsim.testing.alarm",
         "ampsim.testing.judge",
-        "ampsim.testing.law",
+        "ampsim.testing.check",
         "ampsim.testing.loop",
     },
     "ampsim/testing/loop/backends/torch_ranks.py": {
@@ -146,9 +146,9 @@ FLOORS = {
     "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "figures"},
     "paper": {
         "ampsim.core",
-        "ampsim.peers.laws.judging",
+        "ampsim.peers.checks.judging",
         "ampsim.records",
-        "ampsim.testing.kit.laws",
+        "ampsim.testing.kit.checks",
         "ampsim.testing.known",
         "figures.claims",
         "figures.quantities",
@@ -232,8 +232,8 @@ def test_a_planted_import_is_seen() -> None:
         "def f():\n    from torch.optim import SGD\n    import matplotlib.pyplot as plt"
     )
     assert imported(planted) == {"torch.optim.SGD", "matplotlib.pyplot"}
-    assert not may_import(floor_of("ampsim/core/laws.py"), "torch.optim.SGD")
-    assert may_import(floor_of("ampsim/core/laws.py"), "ampsim.core.machine.Rule")
+    assert not may_import(floor_of("ampsim/core/properties.py"), "torch.optim.SGD")
+    assert may_import(floor_of("ampsim/core/properties.py"), "ampsim.core.machine.Rule")
 
 
 def file_of(name: str, files: Collection[str]) -> str | None:

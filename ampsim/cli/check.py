@@ -1,4 +1,4 @@
-"""``ampsim check``, ``check-loop``, ``check-ranks``: ask the laws of anyone's scalers, loops or ranks."""
+"""``ampsim check``, ``check-loop``, ``check-ranks``: ask the checks of anyone's scalers, loops or ranks."""
 
 import inspect
 import json
@@ -22,17 +22,17 @@ from ampsim.core.extras import needing
 from ampsim.core.files import replacing
 
 if TYPE_CHECKING:
+    from ampsim.testing.check import Check, Result
     from ampsim.testing.child import Begin
-    from ampsim.testing.law import Law, Result
     from ampsim.testing.report import Report
 
 CANNOT_JUDGE = 3  # exit status, as `explain` has it where a log cannot tell
-Laws = list[str] | None
+Checks = list[str] | None
 Expected = Mapping[str, str]
 
 
 def judging(ask: Callable[..., "Report"]) -> Callable[..., None]:
-    """Make a command of what judges targets by laws: it has the options that all such commands have."""
+    """Make a command of what judges targets by checks: it has the options that all such commands have."""
 
     def command(
         expect: str | None,
@@ -46,7 +46,7 @@ def judging(ask: Callable[..., "Report"]) -> Callable[..., None]:
     own = [
         each
         for each in inspect.signature(ask).parameters.values()
-        if each.name not in ("law", "expected")
+        if each.name not in ("check", "expected")
     ]
     parameters = [*own, *SHARED]
     update_wrapper(command, ask).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def check_scalers(
             metavar="TARGET...", help="module:attribute; several: side by side.", show_default=False
         ),
     ],
-    law: Laws,
+    check: Checks,
     expected: Expected,
     level: options.Levels = None,
     examples: options.Examples = 60,
@@ -71,15 +71,15 @@ def check_scalers(
     schedule: options.Schedule = None,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
-    """Judge a loss scaler by the laws: a class with torch's constructor, make(rule), or a Subject.
+    """Judge a loss scaler by the checks: a class with torch's constructor, make(rule), or a Subject.
 
-    Exit status 1 if a law is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
+    Exit status 1 if a check is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
     A line `choice` says what to declare where a finding is meant; declared, it is no finding.
-    A law in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
-    A law may take 60 seconds of CPU time, or one per example.
+    A check in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
+    A check may take 60 seconds of CPU time, or one per example.
     For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
 
-    Example: ampsim check torch.amp:GradScaler --law scale_stays_normal
+    Example: ampsim check torch.amp:GradScaler --check scale_stays_normal
     """
     from ampsim.testing.child import FORKS
     from ampsim.testing.kit.check import time_limit as longest
@@ -89,8 +89,8 @@ def check_scalers(
     declared = declared_traits(trait or (), without or ())
     limit = longest(examples) if time_limit is None else time_limit
     if schedule is not None:
-        raise typer.Exit(_replay(targets, law or [], schedule, declared))
-    laws = chosen(level, expected, law)
+        raise typer.Exit(_replay(targets, check or [], schedule, declared))
+    checks = chosen(level, expected, check)
     if limit and FORKS:
         warm_up()
     found = {name: partial(find, name, **declared) for name in targets}
@@ -98,24 +98,24 @@ def check_scalers(
         name: partial(begin_judging, find, examples, expected, limit)
         for name, find in found.items()
     }
-    return _judged(begins, laws, limit)
+    return _judged(begins, checks, limit)
 
 
 def _replay(
-    targets: Sequence[str], laws: Sequence[str], text: str, declared: Mapping[str, object]
+    targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]
 ) -> int:
-    """Run one law of threads under one schedule, show it step by step, and return the exit status."""
+    """Run one check of threads under one schedule, show it step by step, and return the exit status."""
     from ampsim.testing.kit.judge import THREADS, chosen
     from ampsim.testing.kit.subject import find
 
-    if len(targets) != 1 or len(laws) != 1:
+    if len(targets) != 1 or len(checks) != 1:
         raise ValueError(
-            "--schedule: expected one TARGET and one --law, as the line `replay` of a finding has them"
+            "--schedule: expected one TARGET and one --check, as the line `replay` of a finding has them"
         )
-    (law,) = chosen(names=laws)
-    if law.level != THREADS:
+    (check,) = chosen(names=checks)
+    if check.level != THREADS:
         raise ValueError(
-            f"--schedule: {law.name} has no threads; expected a law of level {THREADS}"
+            f"--schedule: {check.name} has no threads; expected a check of level {THREADS}"
         )
     try:
         schedule = {
@@ -125,11 +125,11 @@ def _replay(
     except ValueError:
         raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
     try:
-        law(find(targets[0], **declared), schedule=schedule)
+        check(find(targets[0], **declared), schedule=schedule)
     except AssertionError as error:
         out.print(str(error))
         return 1
-    out.print(f"{law.name} holds under this schedule")
+    out.print(f"{check.name} holds under this schedule")
     return 0
 
 
@@ -143,14 +143,14 @@ def check_loops(
             show_default=False,
         ),
     ],
-    law: Laws,
+    check: Checks,
     expected: Expected,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
-    """Judge a training loop by the laws: make(scaler) returns a Loop, and is called on ranks if it takes a group.
+    """Judge a training loop by the checks: make(scaler) returns a Loop, and is called on ranks if it takes a group.
 
-    Exit status 1 if a law is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
-    A law may take ten minutes of CPU time.
+    Exit status 1 if a check is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
+    A check may take ten minutes of CPU time.
 
     Example: ampsim check-loop my_loop:make
     """
@@ -162,7 +162,7 @@ def check_loops(
         name: partial(begin_judging, partial(_find_loop, name), expected, name, limit)
         for name in targets
     }
-    return _judged(begins, chosen(law), limit)
+    return _judged(begins, chosen(check), limit)
 
 
 @judging
@@ -175,7 +175,7 @@ def check_ranks(
             show_default=False,
         ),
     ],
-    law: Laws,
+    check: Checks,
     expected: Expected,
     ranks: options.Ranks = 2,
     gradients: Annotated[
@@ -183,9 +183,9 @@ def check_ranks(
     ] = "sharded",
     without: options.Without = None,
 ) -> "Report":
-    """Judge scalers that agree over a process group by the laws: one verdict, one scale, one count of steps.
+    """Judge scalers that agree over a process group by the checks: one verdict, one scale, one count of steps.
 
-    Exit status 1 if a law is broken that was not expected to be, or holds that was.
+    Exit status 1 if a check is broken that was not expected to be, or holds that was.
 
     Example: ampsim check-ranks my_scaler:make --ranks 2
     """
@@ -198,7 +198,7 @@ def check_ranks(
         replace(result, target=name)
         for name, make in makes.items()
         for result in judge_ranks(
-            make, ranks, kind, without=without or (), laws=law, expected=expected
+            make, ranks, kind, without=without or (), checks=check, expected=expected
         )
     )
 
@@ -223,7 +223,9 @@ def _report(
         with replacing(file) if file else nullcontext() as stream:
             judged = judge(expected=expected)
             raised = [
-                each for each in judged.refused if each.law.group == "loop" and not each.is_overdue
+                each
+                for each in judged.refused
+                if each.check.group == "loop" and not each.is_overdue
             ]
             if raised and not judged.findings:
                 raise ValueError(f"{raised[0].target}: {raised[0].text}")
@@ -255,19 +257,19 @@ def _find_loop(target: str) -> tuple[Any, Any]:
     return make, batches() if callable(batches) else batches
 
 
-def _judged(begins: "Mapping[str, Begin]", laws: "Sequence[Law]", limit: float) -> "Report":
-    """Judge each target by laws: in a child process, or without a limit in this one."""
+def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float) -> "Report":
+    """Judge each target by checks: in a child process, or without a limit in this one."""
     from ampsim.testing.child import judge_apart
     from ampsim.testing.report import Report
 
     def results() -> "Iterator[Result]":
         for name, begin in begins.items():
             if limit:
-                yield from judge_apart(begin, laws, name=name, limit=limit)
+                yield from judge_apart(begin, checks, name=name, limit=limit)
             else:
-                yield from begin()([law.name for law in laws])
+                yield from begin()([check.name for check in checks])
 
-    total, quiet = len(laws) * len(begins), not err.is_terminal
+    total, quiet = len(checks) * len(begins), not err.is_terminal
     return Report(
         track(results(), "judging", total=total, console=err, transient=True, disable=quiet)
     )
@@ -284,18 +286,18 @@ def _expected(text: str | None) -> dict[str, str]:
         found: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"--expect {text}: not JSON ({error}); expected {{law: reason}}"
+            f"--expect {text}: not JSON ({error}); expected {{check: reason}}"
         ) from error
     except RecursionError as error:
-        raise ValueError(f"--expect {text}: nested too deep; expected {{law: reason}}") from error
+        raise ValueError(f"--expect {text}: nested too deep; expected {{check: reason}}") from error
     except OSError as error:
         raise ValueError(
-            f"--expect {text}: {error.strerror}; expected a JSON file {{law: reason}}"
+            f"--expect {text}: {error.strerror}; expected a JSON file {{check: reason}}"
         ) from error
     if not isinstance(found, dict) or not all(
         isinstance(word, str) for pair in found.items() for word in pair
     ):
-        raise ValueError(f"--expect {text}: expected a mapping from laws to reasons")
+        raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
     return found
 
 

@@ -9,20 +9,22 @@ from ampsim.cli.options import MOST, Examples, File, Traits, Without, declared_t
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import replacing
 
-Law = Annotated[
+Check = Annotated[
     str,
-    typer.Argument(metavar="LAW", help="As a report names it.", show_default=False),
+    typer.Argument(metavar="CHECK", help="As a report names it.", show_default=False),
 ]
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="module:attribute, as the law's check takes it.", show_default=False
+        metavar="TARGET",
+        help="module:attribute, as the check's check takes it.",
+        show_default=False,
     ),
 ]
 
 
 def emit_test(
-    law: Law,
+    check: Check,
     target: Target,
     file: File = None,
     examples: Examples = 60,
@@ -35,10 +37,10 @@ def emit_test(
         ),
     ] = 300.0,
 ) -> None:
-    """Write a failure of LAW by TARGET as a pytest file that imports the peer alone, to paste into an issue.
+    """Write a failure of CHECK by TARGET as a pytest file that imports the peer alone, to paste into an issue.
 
     It is run once, where ampsim cannot be imported, and written only if it fails there.
-    A law that holds, or has no short test, is one sentence and exit status 2.
+    A check that holds, or has no short test, is one sentence and exit status 2.
 
     Example: ampsim emit-test scale_stays_normal torch.amp:GradScaler -o test_it.py
     """
@@ -48,7 +50,7 @@ def emit_test(
         from ampsim.testing.emit.run_emitted import emit
 
         declared = declared_traits(trait or (), without or ())
-        source = emit(target, law, limit=time_limit, examples=examples, **declared)
+        source = emit(target, check, limit=time_limit, examples=examples, **declared)
         if file is None:
             out.print(source, end="")
         else:

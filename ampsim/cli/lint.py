@@ -4,7 +4,7 @@ import typer
 
 
 def lint_files(context: typer.Context) -> None:
-    """Read training loops without running them, and name what breaks a law. Exit status 1: there are findings.
+    """Read training loops without running them, and name what breaks a check. Exit status 1: there are findings.
 
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """

@@ -1,4 +1,4 @@
-"""The options that ask for laws, as more than one command has them."""
+"""The options that ask for checks, as more than one command has them."""
 
 import enum
 import inspect
@@ -26,7 +26,7 @@ class ReportFormat(enum.StrEnum):
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--law", "--check", "-k", help="One law by its name; again for more."),
+    typer.Option("--check", "--check", "-k", help="One check by its name; again for more."),
 ]
 Traits = Annotated[
     list[str] | None,
@@ -47,18 +47,18 @@ Without = Annotated[
 Expect = Annotated[
     str | None,
     typer.Option(
-        help="Laws expected to be broken: a JSON file {law: reason}, or module:attribute.",
+        help="Checks expected to be broken: a JSON file {check: reason}, or module:attribute.",
         metavar="WHICH",
     ),
 ]
 Xfail = Annotated[
     list[str] | None,
-    typer.Option(help="One law expected to be broken.", metavar="LAW"),
+    typer.Option(help="One check expected to be broken.", metavar="CHECK"),
 ]
 TimeLimit = Annotated[
     float | None,
     typer.Option(
-        help="Seconds per law; 0: no limit, in this process, as a debugger wants it.",
+        help="Seconds per check; 0: no limit, in this process, as a debugger wants it.",
         min=0,
         max=MOST,
         show_default=False,
@@ -72,24 +72,26 @@ File = Annotated[
     Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")
 ]
 Examples = Annotated[
-    int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per law.")
+    int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per check.")
 ]
 Levels = Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")]
 Schedule = Annotated[
     str | None,
-    typer.Option(help="Replay a schedule that a law of threads found.", metavar="STEP:CHOICE,..."),
+    typer.Option(
+        help="Replay a schedule that a check of threads found.", metavar="STEP:CHOICE,..."
+    ),
 ]
 Ranks = Annotated[int, typer.Option("--ranks", help="Of the group.", min=2, metavar="N")]
 
 
 def _shared(
-    law: Names = None,
+    check: Names = None,
     expect: Expect = None,
     xfail: Xfail = None,
     report: Form = None,
     file: File = None,
 ) -> None:
-    """Have the options that all commands have which judge by laws."""
+    """Have the options that all commands have which judge by checks."""
 
 
 SHARED = tuple(inspect.signature(_shared).parameters.values())

@@ -1,4 +1,4 @@
-"""``ampsim lint``: name what breaks a law in training loops. Exit status: 0 clean, 1 findings, 2 error."""
+"""``ampsim lint``: name what breaks a check in training loops. Exit status: 0 clean, 1 findings, 2 error."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     """Return what reads the command line."""
     made = argparse.ArgumentParser(
         prog="ampsim lint",
-        description="Read training loops without running them, and name what breaks a law.",
+        description="Read training loops without running them, and name what breaks a check.",
     )
     made.add_argument(
         "paths",

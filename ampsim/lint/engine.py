@@ -14,7 +14,7 @@ from ampsim.lint.walk import traces_of
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A law of training loops as far as the source shows it: its words in `rules.toml`, a function of `rules`.
+    """A check of training loops as far as the source shows it: its words in `rules.toml`, a function of `rules`.
 
     Attributes:
         code, name: as it is printed, ignored and selected; in words, as the function is named.
@@ -22,7 +22,7 @@ class Rule:
         wrong, right: a loop that has it, and the same loop without it.
         asks: whether an event breaks it, from the trace and the event; without `events`, the places in a source.
         events: the kinds of event that are asked.
-        law: the law of `ampsim.testing.check_loop` that such a loop breaks; "" where it breaks none.
+        check: the check of `ampsim.testing.check_loop` that such a loop breaks; "" where it breaks none.
         thread: a public report of it; "" where none is known.
         on: whether it is asked unless it is selected by name.
     """
@@ -35,7 +35,7 @@ class Rule:
     right: str
     asks: Callable[..., Any]
     events: Sequence[str] = ()
-    law: str = ""
+    check: str = ""
     thread: str = ""
     on: bool = True
 

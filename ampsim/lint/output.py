@@ -18,9 +18,14 @@ def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
 
 
 def as_json(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return an object with the findings, each with its rule's law and thread, and the files that are unreadable."""
+    """Return an object with the findings, each with its rule's check and thread, and the files that are unreadable."""
     said = {
-        code: {"rule": rule.name, "law": rule.law, "reason": rule.sentence, "thread": rule.thread}
+        code: {
+            "rule": rule.name,
+            "check": rule.check,
+            "reason": rule.sentence,
+            "thread": rule.thread,
+        }
         for code, rule in RULES.items()
     }
     return json.dumps(
@@ -52,9 +57,9 @@ def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
 def explained(rule: Rule) -> str:
     """Return the page of a rule, as Markdown."""
     parts = [f"# {rule.code}: {rule.name}", rule.sentence]
-    if rule.law:
+    if rule.check:
         parts.append(
-            f"Law: `{rule.law}` of `ampsim.testing.check_loop`, which asks it of the running loop."
+            f"Check: `{rule.check}` of `ampsim.testing.check_loop`, which asks it of the running loop."
         )
     if rule.thread:
         parts.append(f"A public report: {rule.thread}")

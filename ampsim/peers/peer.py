@@ -46,7 +46,7 @@ class Peer(ABC):
     options: ClassVar[Mapping[str, object]] = {}
     """Parameters of the dialect that the way of driving the peer fixes, such as ``{"jit": True}``."""
     deviations: ClassVar[Mapping[str, str]] = {}
-    """Law -> why the peer does otherwise on purpose, and where it says so: no excuse at the ends of float32."""
+    """Check -> why the peer does otherwise on purpose, and where it says so: no excuse at the ends of float32."""
     same_class: ClassVar[str] = ""
     """The peer that drives the same class in another way; "" where there is none, or this one comes first."""
     patched: ClassVar[str] = ""

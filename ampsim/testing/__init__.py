@@ -2,11 +2,11 @@
 
 Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
 
-* `check_scaler` asks every law of a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
+* `check_scaler` asks every check of a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
   pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
   `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
-* `check_loop` holds a training loop, given as a `Loop`, to laws that need no reference run, and `parametrize_with_laws`
-  makes a pytest test of each.
+* `check_loop` holds a training loop, given as a `Loop`, to checks that need no reference run, and
+  `parametrize_with_laws` makes a pytest test of each.
 * `check_ranks` holds the scalers of several ranks to one verdict and one scale.
 * `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """

@@ -1,11 +1,11 @@
-"""What ends a law that lasts too long: an alarm, which interrupts Python code and waits for a lock.
+"""What ends a check that lasts too long: an alarm, which interrupts Python code and waits for a lock.
 
 Theory of operation
 -------------------
 A busy machine may take minutes for what takes a second, and that is no scaler's fault. So the limit is one of CPU time,
 and the clock's is `WALL` times that, for what waits and computes nothing. An import that is torn in two leaves half a
 module behind, for whatever is judged next: an alarm that rings in one waits for its end, and then nobody knows how
-long the law itself took.
+long the check itself took.
 """
 
 import signal
@@ -26,7 +26,7 @@ _TESTING = str(Path(__file__).parents[1])
 
 
 class OverdueError(BaseException):
-    """A law lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's.
+    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's.
 
     Attributes:
         imports: whether a module was being imported when the limit was reached.
@@ -38,7 +38,7 @@ class OverdueError(BaseException):
 
 
 class CannotJudgeError(Exception):
-    """Something cannot be judged: two of its laws, or an import, did not end. No law is broken by it."""
+    """Something cannot be judged: two of its checks, or an import, did not end. No check is broken by it."""
 
 
 @contextmanager

@@ -1,13 +1,14 @@
-"""To judge a scaler or a loop in a child process: whatever it does there costs one law, and the others go on.
+"""To judge a scaler or a loop in a child process: whatever it does there costs one check, and the others go on.
 
 Theory of operation
 -------------------
-The child loads what is judged, asks the laws in their order and sends one answer per law. An alarm, which
-interrupts Python code and waits for a lock, ends a law that lasts longer than the limit, and the failure tells its
+The child loads what is judged, asks the checks in their order and sends one answer per check. An alarm, which
+interrupts Python code and waits for a lock, ends a check that lasts longer than the limit, and the failure tells its
 history. What no alarm interrupts is a loop in C or code that catches everything: then the parent kills the child
-`GRACE` seconds after the alarm's last. With a second law that does not end the judging ends, without a verdict. A child
-that ended, whoever ended it, is replaced by one that begins with the next law. Where processes are forked the parent
-warms up, as torch's first step and hypothesis' first example take seconds each.
+`GRACE` seconds after the alarm's last. With a second check that does not end the judging ends,
+without a verdict. A child that ended, whoever ended it, is replaced by one that begins with the
+next check. Where processes are forked the parent warms up, as torch's first step and hypothesis'
+first example take seconds each.
 """
 
 import gc
@@ -22,8 +23,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 from ampsim.testing.alarm import AGAIN, WALL, CannotJudgeError, OverdueError, alarm
+from ampsim.testing.check import Check, Outcome, Result, described
 from ampsim.testing.judge import given_up
-from ampsim.testing.law import Law, Outcome, Result, described
 
 GRACE = 4 * AGAIN  # seconds that the parent waits for an answer beyond the limit
 FORKS = (
@@ -36,7 +37,7 @@ Begin = Callable[[], Callable[[Sequence[str]], Iterator[Result]]]
 
 
 class Answer(NamedTuple):
-    """An answer of the child: to one law, or whether what is judged could be loaded.
+    """An answer of the child: to one check, or whether what is judged could be loaded.
 
     Refused as its last word: nothing of it can be judged.
     """
@@ -47,23 +48,25 @@ class Answer(NamedTuple):
     is_overdue: bool = False
 
 
-def judge_apart(begin: Begin, laws: Sequence[Law], *, name: str, limit: float) -> Iterator[Result]:
-    """Ask laws of a scaler, or of a loop, in a child process and yield each one's Result as it comes.
+def judge_apart(
+    begin: Begin, checks: Sequence[Check], *, name: str, limit: float
+) -> Iterator[Result]:
+    """Ask checks of a scaler, or of a loop, in a child process and yield each one's Result as it comes.
 
     Args:
         begin: loads what is judged, in the child, and returns a function of names that judges it by those; picklable
-            where processes are not forked. That it hangs in a law or ends its process is never expected.
-        laws: in the order in which they are asked.
+            where processes are not forked. That it hangs in a check or ends its process is never expected.
+        checks: in the order in which they are asked.
         name: of what is judged.
-        limit: seconds of CPU time per law, and for loading.
+        limit: seconds of CPU time per check, and for loading.
 
     Raises:
         ValueError: it could not be loaded or made, or cannot be judged.
         CannotJudgeError: loading it did not end.
     """
-    left, overdue = [*laws], list[str]()
+    left, overdue = [*checks], list[str]()
     while left:
-        with child(_serve, begin, [law.name for law in left], limit) as (process, answers):
+        with child(_serve, begin, [check.name for check in left], limit) as (process, answers):
             loaded = _next_answer(process, answers, limit)
             if loaded.is_overdue:
                 raise CannotJudgeError(f"{name} cannot be judged: loading it {loaded.text}")
@@ -76,9 +79,11 @@ def judge_apart(begin: Begin, laws: Sequence[Law], *, name: str, limit: float) -
                 outcome, text, ended, late = _next_answer(process, answers, limit)
                 if outcome == "refused" and ended and not late:
                     raise ValueError(text)
-                law = left.pop(0)
-                blamed = text.startswith(law.name) or outcome != "failed"
-                result = Result(law, name, outcome, text if blamed else described(law, text), late)
+                check = left.pop(0)
+                blamed = text.startswith(check.name) or outcome != "failed"
+                result = Result(
+                    check, name, outcome, text if blamed else described(check, text), late
+                )
                 overdue += [result.text.partition("\n")[0]] * late
                 if len(overdue) > 1:
                     result = replace(result, outcome="refused", text=str(given_up(name, overdue)))
@@ -117,7 +122,7 @@ def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Ans
 
 
 def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) -> None:
-    """Load what is judged and answer for each law, in the child."""
+    """Load what is judged and answer for each check, in the child."""
     gc.freeze()  # what is loaded is no garbage, and takes long to look through
     sys.stdout = sys.stderr  # a report may go to the parent's
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends both

@@ -1,8 +1,8 @@
-"""The examples that a law is asked on, and the shortest one that fails.
+"""The examples that a check is asked on, and the shortest one that fails.
 
-Hypothesis draws the same for a law every time, but to draw takes about as long as to run, and many come twice. So a
-list of examples is drawn once in a process, for all scalers and for all laws that draw alike, and holds each once.
-Only when one fails does hypothesis ask the law: it draws the same ones up to that, and then shrinks it.
+Hypothesis draws the same for a check every time, but to draw takes about as long as to run, and many come twice. So a
+list of examples is drawn once in a process, for all scalers and for all checks that draw alike, and holds each once.
+Only when one fails does hypothesis ask the check: it draws the same ones up to that, and then shrinks it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
-"""Laws that known scalers break, each with its reason and a link: pass them as ``expected_failures``.
+"""Checks that known scalers break, each with its reason and a link: pass them as ``expected_failures``.
 
-Those of ``_RANKS`` are laws that they break where each rank has gradients of its own. Those
+Those of ``_RANKS`` are checks that they break where each rank has gradients of its own. Those
 of ``_DDP`` and ``_FSDP2`` they break under torch's DistributedDataParallel and fully_shard; torch.amp.GradScaler breaks
 none there. Where a link is to the source, a search of the issues at torch 2.13 found no report.
 """
@@ -46,7 +46,7 @@ _FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: 
 _SHAPE = f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514"
 _ADDED = f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}"
 _NO_KEY = f"the n-th flag of one rank is added to the n-th of the others, whatever they are of: {_SHARDED}"
-SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers only the law of a rank that parts
+SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers only the check of a rank that parts
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
     "no_rank_steps_on_an_overflow": _FUSED_ALONE,

@@ -1,13 +1,13 @@
-"""The laws as pytest decorators: one test per target and law, with expected failures as strict xfails."""
+"""The checks as pytest decorators: one test per target and check, with expected failures as strict xfails."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from ampsim.testing.check import BrokenError, Check, failure_of
 from ampsim.testing.kit import judge as scalers
 from ampsim.testing.kit.subject import Subject, as_subject
-from ampsim.testing.law import BrokenError, Law, failure_of
 from ampsim.testing.loop import judge as loops
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.runs import Make
@@ -31,7 +31,7 @@ def parametrize_with_checks(
 
     Args:
         targets: makers, classes or Subjects, as `check_scaler` takes them.
-        expected_failures: name of a law -> reason, with a link; or a function of the Subject that returns such a
+        expected_failures: name of a check -> reason, with a link; or a function of the Subject that returns such a
             mapping. An expected failure that passes fails the test.
         levels: indices into `kit.check.LEVELS`; None is all.
     """
@@ -39,53 +39,57 @@ def parametrize_with_checks(
     for subject in map(as_subject, targets):
         given = expected_failures or {}
         expected = given(subject) if callable(given) else given
-        for law in scalers.chosen(levels, expected):
-            missing = law.lacks(subject)
+        for check in scalers.chosen(levels, expected):
+            missing = check.lacks(subject)
             marks = (
                 [pytest.mark.skip(reason=f"without {missing}")]
                 if missing
-                else _xfail(law, expected)
+                else _xfail(check, expected)
             )
-            cases.append(pytest.param(subject, law, id=f"{subject.name}-{law.name}", marks=marks))
+            cases.append(
+                pytest.param(subject, check, id=f"{subject.name}-{check.name}", marks=marks)
+            )
     return pytest.mark.parametrize(("scaler", "check"), cases)
 
 
 def parametrize_with_laws(
     makes: Sequence[Make],
     batches: Iterable[Any],
-    laws: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
     *,
     expected_failures: Expected | None = None,
 ) -> pytest.MarkDecorator:
-    """Parametrize a test ``(make, law)`` whose body is ``law(make)``.
+    """Parametrize a test ``(make, check)`` whose body is ``check(make)``.
 
     ::
 
         @parametrize_with_laws([make], batches, expected_failures={"resume_is_invisible": "not yet: <link>"})
-        def test_my_loop_keeps_the_laws(make, law):
-            law(make)
+        def test_my_loop_keeps_the_laws(make, check):
+            check(make)
 
-    A law that is not asked of a loop skips its test and says why.
+    A check that is not asked of a loop skips its test and says why.
 
     Args:
         makes: functions of a scaler that return a `Loop`.
         batches: as `check_loop` takes them.
-        laws: names; None is all.
-        expected_failures: name of a law -> reason, with a link. One that holds fails the test.
+        checks: names; None is all.
+        expected_failures: name of a check -> reason, with a link. One that holds fails the test.
     """
     given, expected, cases = [*batches], expected_failures or {}, []
     loops.chosen(expected)
     for make in makes:
-        for law in loops.chosen(laws):
-            name = f"{getattr(make, '__name__', 'loop')}-{law.name}"
+        for check in loops.chosen(checks):
+            name = f"{getattr(make, '__name__', 'loop')}-{check.name}"
             cases.append(
-                pytest.param(make, _asked(law.name, given), id=name, marks=_xfail(law, expected))
+                pytest.param(
+                    make, _asked(check.name, given), id=name, marks=_xfail(check, expected)
+                )
             )
-    return pytest.mark.parametrize(("make", "law"), cases)
+    return pytest.mark.parametrize(("make", "check"), cases)
 
 
-def _xfail(law: Law, expected: Expected) -> list[pytest.MarkDecorator]:
-    reason = expected.get(law.name)
+def _xfail(check: Check, expected: Expected) -> list[pytest.MarkDecorator]:
+    reason = expected.get(check.name)
     return (
         []
         if reason is None
@@ -93,10 +97,10 @@ def _xfail(law: Law, expected: Expected) -> list[pytest.MarkDecorator]:
     )
 
 
-def _asked(law: str, batches: Sequence[Any]) -> Callable[[Make], None]:
+def _asked(check: str, batches: Sequence[Any]) -> Callable[[Make], None]:
     def ask(make: Make) -> None:
         __tracebackhide__ = True
-        for result in loops.judge_loop(make, batches, [law]):
+        for result in loops.judge_loop(make, batches, [check]):
             if result.outcome == "not applicable":
                 pytest.skip(result.text)
             if result.outcome == "refused":

@@ -1,4 +1,4 @@
-"""What the kit found, checks by scalers or laws by loops: Markdown, JSON, or JUnit's XML."""
+"""What the kit found, checks by scalers or checks by loops: Markdown, JSON, or JUnit's XML."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from importlib import metadata
 from xml.etree import ElementTree as ET
 
 from ampsim.core.output import CONTROLS
-from ampsim.testing.law import Law, Outcome, Result, by_cause, findings
+from ampsim.testing.check import Check, Outcome, Result, by_cause, findings
 
 # outcome -> its sign and colour in a table, and what a summary calls it
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
@@ -22,7 +22,7 @@ COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
 _JUNIT: dict[
     Outcome, tuple[str, str]
 ] = {  # outcome -> JUnit's element and its type; one that passed has none
-    "failed": ("failure", "broken law"),
+    "failed": ("failure", "broken check"),
     "unexpected pass": ("failure", "unexpected pass"),
     "refused": ("error", "refused"),
     "expected failure": ("skipped", "pytest.xfail"),
@@ -36,7 +36,7 @@ class Report:
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
         self.scalers = [*dict.fromkeys(result.target for result in self.results)]
-        self._by_place = {(result.law.name, result.target): result for result in self.results}
+        self._by_place = {(result.check.name, result.target): result for result in self.results}
 
     @property
     def findings(self) -> list[Result]:
@@ -52,9 +52,9 @@ class Report:
         """Return what is told at length, with its text: findings, those of one cause as one, and what was refused."""
         return by_cause([*self.findings, *self.refused])
 
-    def rows(self) -> list[tuple[Law, list[Result | None]]]:
+    def rows(self) -> list[tuple[Check, list[Result | None]]]:
         """Return each check with its results, one for each of ``scalers``; None where it was not run."""
-        checks = {result.law.name: result.law for result in self.results}.values()
+        checks = {result.check.name: result.check for result in self.results}.values()
         ordered = sorted(checks, key=lambda check: check.level)
         return [
             (check, [self._by_place.get((check.name, name)) for name in self.scalers])
@@ -72,13 +72,13 @@ class Report:
         return lines
 
     def unasked(self) -> list[str]:
-        """Say why laws were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
+        """Say why checks were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
         results = [
             each
             for each in self.results
-            if each.outcome == "not applicable" and each.law.group == "loop"
+            if each.outcome == "not applicable" and each.check.group == "loop"
         ]
-        return [f"{each.target}: {each.law.name} is not asked: {each.text}" for each in results]
+        return [f"{each.target}: {each.check.name} is not asked: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
         """Write a table, then every finding."""
@@ -86,7 +86,7 @@ class Report:
         for check, results in self.rows():
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
         for result, text in self.at_length():
-            lines += ["", f"### {result.target}: `{result.law.name}`", "", "```", text, "```"]
+            lines += ["", f"### {result.target}: `{result.check.name}`", "", "```", text, "```"]
         return "\n".join(
             [*self.summary(), *[f"- {line}" for line in self.unasked()], "", *lines, ""]
         )
@@ -97,11 +97,11 @@ class Report:
         records = [
             {
                 "scaler": result.target,
-                "check": result.law.name,
-                "level": result.law.level,
+                "check": result.check.name,
+                "level": result.check.level,
                 "outcome": result.outcome,
-                "law": result.law.law,
-                "issue": result.law.issue,
+                "property": result.check.statement,
+                "issue": result.check.issue,
                 "text": result.text,
             }
             for result in self.results
@@ -114,7 +114,7 @@ class Report:
         )
 
     def to_xml(self) -> str:
-        """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per law."""
+        """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per check."""
         root = ET.Element("testsuites", name="ampsim check")
         for name in self.scalers:
             results = [result for result in self.results if result.target == name]
@@ -126,7 +126,10 @@ class Report:
             )
             for result in results:
                 case = ET.SubElement(
-                    suite, "testcase", classname=f"{name}.{result.law.group}", name=result.law.name
+                    suite,
+                    "testcase",
+                    classname=f"{name}.{result.check.group}",
+                    name=result.check.name,
                 )
                 if found := _JUNIT.get(result.outcome):
                     element, kind = found

@@ -1,4 +1,4 @@
-"""Definitions of a file by name, as text and as code: what a law asks for, with all that this asks for in turn."""
+"""Definitions of a file by name, as text and as code: what a check asks for, with all that this asks for in turn."""
 
 import ast
 import inspect

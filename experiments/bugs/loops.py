@@ -1,4 +1,4 @@
-"""Training loops that are wrong, each as in a public thread, with the law that must catch it.
+"""Training loops that are wrong, each as in a public thread, with the check that must catch it.
 
 A bug is a step, given a `Trainer` and a batch; what it sets up, saves or loads otherwise stands in its decorator.
 """
@@ -20,17 +20,17 @@ SPLIT, LEARNS = "splitting_is_invisible", "it_learns"
 
 @dataclass(frozen=True)
 class Bug:
-    """A loop with one bug, the law that must catch it, the thread that it is from, and the array that shows it."""
+    """A loop with one bug, the check that must catch it, the thread that it is from, and the array that shows it."""
 
     make: Callable[..., Loop]
-    law: str
+    check: str
     link: str
 
 
 BUGS: dict[str, Bug] = {}
 
 
-def bug(law, thread, setup=lambda t: None, *, save=None, load=None, optimizer=SGD):
+def bug(check, thread, setup=lambda t: None, *, save=None, load=None, optimizer=SGD):
     """Register a step under its name; `thread` is ``owner/repository#number``."""
     repository, number = thread.split("#")
 
@@ -42,13 +42,13 @@ def bug(law, thread, setup=lambda t: None, *, save=None, load=None, optimizer=SG
                 partial(step, trainer),
                 trainer.state,
                 logged=lambda: trainer.logs,
-                split=cut if law == SPLIT else None,
+                split=cut if check == SPLIT else None,
                 save=partial(save, trainer) if save else trainer.save if load else None,
                 load=partial(load, trainer) if load else trainer.load if save else None,
             )
 
         make.__name__ = step.__name__
-        BUGS[step.__name__] = Bug(make, law, f"https://github.com/{repository}/issues/{number}")
+        BUGS[step.__name__] = Bug(make, check, f"https://github.com/{repository}/issues/{number}")
         return step
 
     return register

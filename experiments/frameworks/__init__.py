@@ -24,7 +24,7 @@ class Framework:
 
     Attributes:
         package: what it imports, which is also the name of its file here.
-        expected: law -> why it is broken there, with a link.
+        expected: check -> why it is broken there, with a link.
         function: the name of its maker.
     """
 

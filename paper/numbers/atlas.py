@@ -1,10 +1,10 @@
-"""Installed scalers under the laws of the kit."""
+"""Installed scalers under the checks of the kit."""
 
 from functools import partial
 
-from ampsim.peers.laws.judging import UNASKED
+from ampsim.peers.checks.judging import UNASKED
 from ampsim.records import Record
-from figures.quantities import BROKEN, broken_laws, ends
+from figures.quantities import BROKEN, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 
@@ -29,7 +29,7 @@ TITLES = {
 
 def of_scalers(run: Result, *, ours: bool) -> list[Record]:
     """Return the rows of our scalers, or of the others'."""
-    rows = [row for row in run.records if row["arm"] != "laws"]
+    rows = [row for row in run.records if row["arm"] != "checks"]
     return [row for row in rows if row["requirement"].startswith("ampsim") is ours]
 
 
@@ -44,23 +44,23 @@ def each(run: Result, column: str) -> set[str]:
 
 
 def away(run: Result, row: Record) -> set[str]:
-    """Return the laws that a scaler breaks away from the ends of float32."""
-    return broken_laws(row) - ends(run)
+    """Return the checks that a scaler breaks away from the ends of float32."""
+    return failed_checks(row) - ends(run)
 
 
 def breaking(run: Result) -> set[str]:
-    """Return the classes that break a law away from the ends."""
+    """Return the classes that break a check away from the ends."""
     return {row["class"] for row in installed(run) if away(run, row)}
 
 
-def breaking_law(run: Result, law: str) -> set[str]:
-    """Return the classes that break a law."""
-    return {row["class"] for row in installed(run) if law in broken_laws(row)}
+def breaking_law(run: Result, check: str) -> set[str]:
+    """Return the classes that break a check."""
+    return {row["class"] for row in installed(run) if check in failed_checks(row)}
 
 
-def only(run: Result, laws: set[str]) -> set[str]:
-    """Return the classes that break, away from the ends, only laws among these."""
-    others = {row["class"] for row in installed(run) if away(run, row) - laws}
+def only(run: Result, checks: set[str]) -> set[str]:
+    """Return the classes that break, away from the ends, only checks among these."""
+    others = {row["class"] for row in installed(run) if away(run, row) - checks}
     return breaking(run) - others
 
 
@@ -70,24 +70,24 @@ def counting(run: Result) -> set[str]:
 
 
 def late(run: Result) -> set[str]:
-    """Return the classes that break only laws that RoundPipe's delay breaks."""
-    roundpipe = run.arm("roundpipe").the("laws")
-    laws = {law for law, found in roundpipe.items() if DELAY in (found["reason"] or "")}
-    return only(run, laws) - counting(run)
+    """Return the classes that break only checks that RoundPipe's delay breaks."""
+    roundpipe = run.arm("roundpipe").the("checks")
+    checks = {check for check, found in roundpipe.items() if DELAY in (found["reason"] or "")}
+    return only(run, checks) - counting(run)
 
 
 def erring(run: Result) -> set[str]:
     """Return the classes whose only breaks are errors that they raise under a stub."""
     sure = set()
     for row in installed(run):
-        for law in away(run, row):
-            if not row["patched"] or not row["laws"][law]["seen"].startswith("raised "):
+        for check in away(run, row):
+            if not row["patched"] or not row["checks"][check]["seen"].startswith("raised "):
                 sure.add(row["class"])
     return breaking(run) - sure
 
 
 def more(run: Result) -> set[str]:
-    """Return the classes that break a law in another way than by counting, delay, or an error."""
+    """Return the classes that break a check in another way than by counting, delay, or an error."""
     return breaking(run) - counting(run) - late(run) - erring(run)
 
 
@@ -97,28 +97,28 @@ def patched(run: Result, classes: set[str]) -> int:
 
 
 def whether_torch(run: Result) -> str:
-    """Return whether torch's scaler breaks a law away from the ends, in words."""
+    """Return whether torch's scaler breaks a check away from the ends, in words."""
     return "among them" if "torch" in breaking(run) else "not among them"
 
 
 def promises(run: Result) -> dict[str, str]:
-    """Return by law whose promise it is, and where it is made."""
-    return dict(run.arm("laws").first["promises"])
+    """Return by check whose promise it is, and where it is made."""
+    return dict(run.arm("checks").first["promises"])
 
 
 def promised(run: Result, whose: str) -> int:
-    """Return how many laws are promised by torch, by the package, or are ours."""
+    """Return how many checks are promised by torch, by the package, or are ours."""
     return sum(promise.partition(":")[0] == whose for promise in promises(run).values())
 
 
 def pairs(run: Result, outcomes: tuple[str, ...] = BROKEN) -> int:
-    """Return how many pairs of a scaler and a law come out so."""
-    return sum(of_law(run, law, outcomes) for law in promises(run))
+    """Return how many pairs of a scaler and a check come out so."""
+    return sum(of_check(run, check, outcomes) for check in promises(run))
 
 
-def of_law(run: Result, law: str, outcomes: tuple[str, ...] = BROKEN) -> int:
-    """Return how many scalers come out so by a law."""
-    found = [row["laws"][law]["outcome"] for row in installed(run) if law in row["laws"]]
+def of_check(run: Result, check: str, outcomes: tuple[str, ...] = BROKEN) -> int:
+    """Return how many scalers come out so by a check."""
+    found = [row["checks"][check]["outcome"] for row in installed(run) if check in row["checks"]]
     return sum(outcome in outcomes for outcome in found)
 
 
@@ -131,8 +131,8 @@ def titles(names: set[str]) -> str:
 
 
 def broken_by_ours(run: Result) -> int:
-    """Return how many laws our scalers break."""
-    return sum(len(broken_laws(row)) for row in of_scalers(run, ours=True))
+    """Return how many checks our scalers break."""
+    return sum(len(failed_checks(row)) for row in of_scalers(run, ours=True))
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -148,18 +148,18 @@ NUMBERS: dict[str, Number | Formula] = {
     "atlas.equal": atlas(
         lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"
     ),
-    "atlas.laws": atlas(lambda run: len(promises(run)), "d"),
-    "atlas.laws.torch": atlas(lambda run: promised(run, "torch"), "d"),
-    "atlas.laws.package": atlas(lambda run: promised(run, "the package"), "d"),
-    "atlas.laws.ours": atlas(lambda run: promised(run, "ours"), "d"),
+    "atlas.checks": atlas(lambda run: len(promises(run)), "d"),
+    "atlas.checks.torch": atlas(lambda run: promised(run, "torch"), "d"),
+    "atlas.checks.package": atlas(lambda run: promised(run, "the package"), "d"),
+    "atlas.checks.ours": atlas(lambda run: promised(run, "ours"), "d"),
     "atlas.unasked": Formula(lambda: len(UNASKED), "words"),
     "atlas.asked": atlas(lambda run: pairs(run, ASKED), ",d"),
     "atlas.broken": atlas(pairs, "d"),
     "atlas.declared": atlas(lambda run: pairs(run, CHOSEN), "d"),
-    "atlas.constants": atlas(lambda run: of_law(run, CONSTANTS, CHOSEN), "d"),
-    "atlas.ends": atlas(lambda run: sum(of_law(run, law) for law in ends(run)), "d"),
-    "atlas.below-one": atlas(lambda run: of_law(run, BELOW_ONE), "d"),
-    "atlas.below-one.asked": atlas(lambda run: of_law(run, BELOW_ONE, ASKED), "d"),
+    "atlas.constants": atlas(lambda run: of_check(run, CONSTANTS, CHOSEN), "d"),
+    "atlas.ends": atlas(lambda run: sum(of_check(run, check) for check in ends(run)), "d"),
+    "atlas.below-one": atlas(lambda run: of_check(run, BELOW_ONE), "d"),
+    "atlas.below-one.asked": atlas(lambda run: of_check(run, BELOW_ONE, ASKED), "d"),
     "atlas.ours": atlas(broken_by_ours, "words"),
     "atlas.torch": atlas(whether_torch, "text"),
     "atlas.classes.away": atlas(lambda run: len(breaking(run)), "d"),
@@ -172,7 +172,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "atlas.gradient.classes": atlas(lambda run: len(breaking_law(run, GRADIENT)), "words"),
     "atlas.gradient.names": atlas(lambda run: titles(breaking_law(run, GRADIENT)), "text"),
     "atlas.gradient.patched": atlas(lambda run: patched(run, breaking_law(run, GRADIENT)), "words"),
-    "atlas.resumed": atlas(lambda run: of_law(run, RESUMED), "words"),
+    "atlas.resumed": atlas(lambda run: of_check(run, RESUMED), "words"),
     "atlas.resumed.erring": atlas(
         lambda run: len(erring(run) & breaking_law(run, RESUMED)), "words"
     ),

@@ -52,8 +52,8 @@ def off_t8(run: Result) -> float:
     found = []
     for row in (row for name in ("storm 1.25", "storm 2") for row in run.arm(name)):
         (_, first), *_, (_, last) = row["scale_changes"]
-        law = bad_step_drift(Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps)
-        found.append(abs(log2(last / first) / run.steps - law))
+        check = bad_step_drift(Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps)
+        found.append(abs(log2(last / first) / run.steps - check))
     return max(found)
 
 

@@ -1,4 +1,4 @@
-"""Training loops and threads under the laws, and a census of public loops."""
+"""Training loops and threads under the checks, and a census of public loops."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -30,21 +30,21 @@ def packages(rows: Sequence[Record]) -> set[str]:
 
 def with_scaler(run: Result) -> list[Record]:
     """Return the loops of packages that train with a scaler, torch's or their own."""
-    return [row for row in run.records if "laws" in row and row["arm"] not in OUR_SCALER]
+    return [row for row in run.records if "checks" in row and row["arm"] not in OUR_SCALER]
 
 
 def broken_cells(row: Record) -> list[Record]:
-    """Return what was found where a loop breaks a law."""
-    return [cell for cell in row["laws"].values() if cell["outcome"] == "broken"]
+    """Return what was found where a loop breaks a check."""
+    return [cell for cell in row["checks"].values() if cell["outcome"] == "broken"]
 
 
 def broken(run: Result) -> list[Record]:
-    """Return the loops of packages with a scaler that break a law."""
+    """Return the loops of packages with a scaler that break a check."""
     return [row for row in with_scaler(run) if broken_cells(row)]
 
 
 def unreported(run: Result) -> int:
-    """Return in how many cells a loop breaks a law without a known public report."""
+    """Return in how many cells a loop breaks a check without a known public report."""
     cells = [cell for row in broken(run) for cell in broken_cells(row)]
     return sum("https://" not in cell["known"] for cell in cells)
 
@@ -77,7 +77,7 @@ def verdicts(code: str) -> list[bool]:
 
 
 def by_repository() -> dict[str, tuple[int, int]]:
-    """Return for each repository how many of its loops break a law, and how many it has.
+    """Return for each repository how many of its loops break a check, and how many it has.
 
     Of equal loops the first one counts.
     """
@@ -109,7 +109,7 @@ def beside_icefall() -> int:
 
 
 def interval_of_share() -> tuple[float, float]:
-    """Return the 95 % interval of the share of loops that break a law."""
+    """Return the 95 % interval of the share of loops that break a check."""
     return clustered([*by_repository().values()])
 
 
@@ -129,7 +129,7 @@ def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
 
 
 def wrong_loops(run: Result) -> float:
-    """Return the number of loops that break a law."""
+    """Return the number of loops that break a check."""
     return quantities.census(run, "wrong")[0]
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from ampsim.core import dialects
-from ampsim.peers.laws.judging import ENDS, LAWS
+from ampsim.peers.checks.judging import CHECKS, ENDS
 from ampsim.testing import known
-from ampsim.testing.kit.laws import LAWS as KIT
+from ampsim.testing.kit.checks import CHECKS as KIT
 from paper.field import Behaviour, overflows_until, survey
 from paper.numbers.atlas import CONSTANTS
 from paper.values import Formula, Number
@@ -84,8 +84,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "kit.torch.level5": Formula(lambda: failed_at(5), "words"),
     "kit.torch.own": Formula(lambda: len(OWN_INTERFACE & known.TORCH.keys()), "words"),
     "kit.torch.away": Formula(lambda: len(failed_away()), "words"),
-    "kit.torch.unasked": Formula(lambda: len(known.TORCH.keys() - LAWS.keys()), "words"),
-    "kit.torch.unasked.away": Formula(lambda: len(failed_away() - LAWS.keys()), "words"),
+    "kit.torch.unasked": Formula(lambda: len(known.TORCH.keys() - CHECKS.keys()), "words"),
+    "kit.torch.unasked.away": Formula(lambda: len(failed_away() - CHECKS.keys()), "words"),
     "kit.torch.beside": Formula(lambda: len(known.TORCH.keys() - ENDS), "words"),
     "kit.torch.named": Formula(failed_names, "text"),
     "kit.torch.range": Formula(lambda: len(known.TORCH.keys() & ENDS), "words"),

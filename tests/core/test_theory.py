@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from ampsim.core import laws, theory
+from ampsim.core import properties, theory
 from ampsim.core.machine import Arithmetic, Rule, State, init, update
 from ampsim.core.policies import Deduplicated, Probe
 from tests.core.helpers import run, scales
@@ -84,11 +84,11 @@ def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
 def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
     rule = plain(interval, a, b)
     trace = [START, *scales(rule, found)]
-    assert laws.skip_budget(laws.History(rule, found, trace)) is None
+    assert properties.skip_budget(properties.History(rule, found, trace)) is None
     bound = theory.skips(rule, len(found), math.log2(trace[0] / trace[-1]))
     assume(min(trace) > 2.0**-100)
     too_many = [True] * min(len(found), math.floor(bound + 1.01)) + [False] * len(found)
-    broken = laws.skip_budget(laws.History(rule, too_many[: len(found)], trace))
+    broken = properties.skip_budget(properties.History(rule, too_many[: len(found)], trace))
     assert (broken is not None) == (sum(too_many[: len(found)]) > bound + 1e-6)
 
 
@@ -218,9 +218,9 @@ def test_t3_is_the_marginal_law_of_the_k_in_a_row_design(interval: int) -> None:
     p = np.array([0.0, 0.01, 0.05, 0.2, 0.6, 0.9, 1.0])
     with np.errstate(invalid="ignore"):
         up = np.where(p > 0, p * (1 - p) ** interval / (1 - (1 - p) ** interval), 1 / interval)
-    law = np.cumprod([1.0, *(up[:-1] / p[1:])])
+    expected = np.cumprod([1.0, *(up[:-1] / p[1:])])
     assert theory.stationary(p, interval).levels == pytest.approx(
-        law / law.sum(), rel=1e-12, abs=1e-300
+        expected / expected.sum(), rel=1e-12, abs=1e-300
     )
 
 

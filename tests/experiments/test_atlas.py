@@ -4,11 +4,11 @@ import pytest
 
 from ampsim import peers
 from ampsim.core import dialects
-from ampsim.peers.laws import LAWS
+from ampsim.peers.checks import CHECKS
 from experiments import atlas
 from figures import results
 
-DATA = {row["arm"]: row for row in results.load("atlas").records if row["arm"] != "laws"}
+DATA = {row["arm"]: row for row in results.load("atlas").records if row["arm"] != "checks"}
 RECORDED = sorted(name for name, row in DATA.items() if not row["live"])
 
 
@@ -23,7 +23,7 @@ def test_a_recorded_scaler_keeps_its_record(name: str) -> None:
     assert row["version"]
     assert row["date"]
     assert len(row["commit"]) == 40
-    assert row["laws"].keys() <= LAWS.keys()
+    assert row["checks"].keys() <= CHECKS.keys()
     assert row["dialect"] in dialects.ALL
 
 

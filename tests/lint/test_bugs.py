@@ -94,15 +94,15 @@ def test_the_laws_of_the_rules_are_those_that_catch_the_bugs() -> None:
     pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
     import experiments.bugs.loops as corpus
 
-    laws = {name: corpus.BUGS[name].law for name in STATIC}
-    apart = {name for name, code in STATIC.items() if RULES[code].law != laws[name]}
-    # steps that go past the scaler break both laws; the corpus names the one that it was reported for
+    checks = {name: corpus.BUGS[name].check for name in STATIC}
+    apart = {name for name, code in STATIC.items() if RULES[code].check != checks[name]}
+    # steps that go past the scaler break both checks; the corpus names the one that it was reported for
     assert apart == {"nerfacc_307_never_unscaled", "marin_7659_last_micro_batch_wins"}
 
 
 @pytest.mark.parametrize("files", [["experiments/bugs/trainer.py", "tests/testing/loops.py"]])
 def test_no_right_loop_is_accused(files: list[str]) -> None:
-    assert lint(source(*files), codes={code for code, rule in RULES.items() if rule.law}) == []
+    assert lint(source(*files), codes={code for code, rule in RULES.items() if rule.check}) == []
 
 
 def test_our_own_loops_are_clean() -> None:

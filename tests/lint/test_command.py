@@ -132,8 +132,8 @@ def test_json_has_the_law_the_reason_and_the_thread(
         5,
         "AMP101",
     )
-    assert (found["law"], found["reason"], found["thread"]) == (
-        rule.law,
+    assert (found["check"], found["reason"], found["thread"]) == (
+        rule.check,
         rule.sentence,
         rule.thread,
     )

@@ -42,12 +42,12 @@ def test_the_right_example_is_clean(code: str) -> None:
     assert lint(RULES[code].right, codes=RULES) == []
 
 
-@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.law])
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.check])
 def test_the_law_is_one_of_the_kit(code: str) -> None:
     judge = pytest.importorskip(
         "ampsim.testing.loop.judge", reason="pip install -c constraints.txt 'ampsim[testing]'"
     )
-    assert RULES[code].law in judge.LAWS
+    assert RULES[code].check in judge.CHECKS
 
 
 @pytest.mark.parametrize("both", ["amp and last", "not (not amp or not last)"])

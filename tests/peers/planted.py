@@ -1,4 +1,4 @@
-"""A right scaler, which is the reference machine, and scalers with one bug each: law -> what breaks it."""
+"""A right scaler, which is the reference machine, and scalers with one bug each: check -> what breaks it."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ampsim.core.machine import Arithmetic, Rule, State, init, round_to_float32, update
-from ampsim.peers.laws.subject import REFILL
+from ampsim.peers.checks.subject import REFILL
 from ampsim.peers.peer import Peer, Step
 
 CONSTANTS = (

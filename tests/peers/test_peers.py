@@ -9,7 +9,7 @@ import pytest
 
 from ampsim import init, update
 from ampsim.peers import REGISTRY, load
-from ampsim.peers.laws.subject import constants, fields, followed
+from ampsim.peers.checks.subject import constants, fields, followed
 from ampsim.peers.peer import Peer, is_pinned
 
 INF = float("inf")
@@ -18,7 +18,7 @@ DIVIDE_BY_THE_NEXT = {
     "deepspeed-fp16",
     "deepspeed-unfused",
     "mpx",
-}  # defects of theirs: a law finds them
+}  # defects of theirs: a check finds them
 DIVIDES_OTHERWISE = {"fairscale-layerwise"}
 WANTED = {"init_scale": 1024.0, "growth_interval": 2}
 

@@ -29,6 +29,6 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave to the deep tests most of the orders in which the laws of threads are asked."""
+    """Leave to the deep tests most of the orders in which the checks of threads are asked."""
     if os.environ.get("AMPSIM_DEEP") != "1":
-        monkeypatch.setattr("ampsim.testing.kit.laws.threads.LIMIT", 20)
+        monkeypatch.setattr("ampsim.testing.kit.checks.threads.LIMIT", 20)

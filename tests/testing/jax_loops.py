@@ -1,4 +1,4 @@
-"""Loops of JAX that are right, and loops that are wrong as in a public thread, with the law that must catch each.
+"""Loops of JAX that are right, and loops that are wrong as in a public thread, with the check that must catch each.
 
 What a step is made of is compiled once, however often a loop is made: it takes all that it reads, the scaler included.
 """
@@ -208,17 +208,17 @@ def selecting(leaf="", verdict="of all"):
 
 @dataclass(frozen=True)
 class Bug:
-    """A loop with one bug, the law that must catch it, and the thread that it is from."""
+    """A loop with one bug, the check that must catch it, and the thread that it is from."""
 
     make: Callable[..., Loop]
-    law: str
+    check: str
     link: str
 
 
 BUGS: dict[str, Bug] = {}
 
 
-def bug(law, thread, more=dict, **loop):
+def bug(check, thread, more=dict, **loop):
     """Register a step under its name; `thread` is ``owner/repository#number``."""
     repository, number = thread.split("#")
 
@@ -227,11 +227,11 @@ def bug(law, thread, more=dict, **loop):
             state = start(scaler, **more())
             load = partial(loop["load"], state) if "load" in loop else None
             return Loop(
-                step, state, save=loop.get("save"), load=load, split=cut if law == SPLIT else None
+                step, state, save=loop.get("save"), load=load, split=cut if check == SPLIT else None
             )
 
         make.__name__ = step.__name__
-        BUGS[step.__name__] = Bug(make, law, f"https://github.com/{repository}/issues/{number}")
+        BUGS[step.__name__] = Bug(make, check, f"https://github.com/{repository}/issues/{number}")
         return step
 
     return register

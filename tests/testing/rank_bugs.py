@@ -1,4 +1,4 @@
-"""Scalers of several ranks: a right one, and wrong ones, each with the law that it breaks."""
+"""Scalers of several ranks: a right one, and wrong ones, each with the check that it breaks."""
 
 import torch
 import torch.distributed as dist

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing import alarm as alarms  # noqa: E402
 from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm  # noqa: E402
+from ampsim.testing.check import without_findings  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.law import without_findings  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
 

@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
+from ampsim.testing.check import Result
 from ampsim.testing.child import judge_apart
 from ampsim.testing.kit import judge
-from ampsim.testing.law import Result
 from tests.test_cli import run
 
 SCALERS = """
@@ -159,17 +159,17 @@ def test_target_that_cannot_be_judged_is_one_line(target, said):
 
 # ------------------------------------------------------------------------------------------------- the child itself
 
-LAWS = judge.chosen(
+CHECKS = judge.chosen(
     names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"]
 )
 
 
 def results(begin):
-    return [*judge_apart(begin, LAWS, name="it", limit=60.0)]
+    return [*judge_apart(begin, CHECKS, name="it", limit=60.0)]
 
 
 def passing(names):
-    return (Result(law, "it", "passed", "") for law in LAWS if law.name in names)
+    return (Result(check, "it", "passed", "") for check in CHECKS if check.name in names)
 
 
 def test_output_of_a_target_is_in_no_report(capfd):
@@ -186,7 +186,7 @@ def test_own_failure_is_no_finding():
     def begin():
         def judged(names):
             for each in passing(names):
-                if each.law is LAWS[1]:
+                if each.check is CHECKS[1]:
                     raise TypeError("of its own")
                 yield each
 

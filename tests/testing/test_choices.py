@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.testing import Traits, check_scaler, known  # noqa: E402
+from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
-from ampsim.testing.law import BrokenError  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.testing.strangers import (  # noqa: E402
     HasACeiling,
@@ -141,7 +141,7 @@ class TakesNoScale(Stranger):
 
 
 @pytest.mark.parametrize(
-    ("scaler", "law", "declared"),
+    ("scaler", "check", "declared"),
     [
         (Patient, "overflow_backs_off_once", "Traits(hysteresis=2)"),
         (Patient, "scale_is_exact_float32", "hysteresis=2, hysteresis_refill={'backoff'}"),
@@ -166,9 +166,9 @@ class TakesNoScale(Stranger):
         ),
     ],
 )
-def test_finding_names_its_trait(scaler, law, declared):
+def test_finding_names_its_trait(scaler, check, declared):
     with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
-        CHECKS[law](scaler, examples=FEW)
+        CHECKS[check](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
 
 
@@ -180,9 +180,9 @@ class NeverGrows(torch.amp.GradScaler):
 
 
 def test_no_choice_is_named_where_no_trait_lets_the_law_hold():
-    for law in ("growth_waits_for_the_interval", "any_optimizer_overflow_backs_off"):
+    for check in ("growth_waits_for_the_interval", "any_optimizer_overflow_backs_off"):
         with pytest.raises(BrokenError) as failure:
-            CHECKS[law](NeverGrows, examples=FEW)
+            CHECKS[check](NeverGrows, examples=FEW)
         assert "  choice " not in str(failure.value)
 
 
@@ -193,9 +193,9 @@ class HasAFloor(torch.amp.GradScaler):
 
 
 def test_subclass_may_do_better_than_torch(monkeypatch):
-    [law] = judge.chosen(names=["scale_comes_back"])
+    [check] = judge.chosen(names=["scale_comes_back"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
-    assert [each.outcome for each in judge.judge(floored, [law], expected=known.TORCH)] == [
+    assert [each.outcome for each in judge.judge(floored, [check], expected=known.TORCH)] == [
         "passed"
     ]
     monkeypatch.setitem(known.TORCH, "clean_step_is_taken", "a link")

@@ -209,7 +209,7 @@ KINDS = (  # one of each kind of runs that are compared
     "deepspeed_8415_every_step_skipped",
     "deepspeed_8432_momentum_before_the_check",
 )
-WRONG = {name: (BUGS[name].law, BUGS[name].make) for name in KINDS}
+WRONG = {name: (BUGS[name].check, BUGS[name].make) for name in KINDS}
 WRONG["updates_twice"] = (
     "scaler_changes_by_update_only",
     looping(updates_twice, setup=boxed(seen=0)),

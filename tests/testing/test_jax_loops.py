@@ -1,4 +1,4 @@
-"""JAX loops: a right one keeps every law, a planted bug is caught by the law that should."""
+"""JAX loops: a right one keeps every check, a planted bug is caught by the check that should."""
 
 import os
 
@@ -10,7 +10,7 @@ import jax
 
 from ampsim.jax import LossScale, PolicyScale
 from ampsim.testing import Loop, LoopError, check_loop
-from ampsim.testing.loop.judge import LAWS, judge_loop
+from ampsim.testing.loop.judge import CHECKS, judge_loop
 from tests.testing.jax_loops import (
     BUGS,
     LEAVES,
@@ -28,7 +28,7 @@ QUICK = "averaging"
 
 @pytest.fixture(autouse=True, scope="module")
 def quickly_compiled():
-    """Leave XLA's optimizations to the deep tests, as tests/jax does: a law is of what the loop calls with what."""
+    """Leave XLA's optimizations to the deep tests, as tests/jax does: a check is of what the loop calls with what."""
     jax.config.update("jax_disable_most_optimizations", os.environ.get("AMPSIM_DEEP") != "1")
     yield
     jax.config.update("jax_disable_most_optimizations", False)
@@ -42,15 +42,15 @@ def test_right_loop_passes(name):
 
 
 def test_every_check_has_its_bugs():
-    assert {bug.law for bug in BUGS.values()} == {*LAWS} - {"ranks_are_invisible"}  # of torch
+    assert {bug.check for bug in BUGS.values()} == {*CHECKS} - {"ranks_are_invisible"}  # of torch
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_bug_fails_its_check(name):
     bug = BUGS[name]
-    (result,) = judge_loop(bug.make, batches(), [bug.law])
-    assert result.outcome == "failed", f"{bug.law} did not catch {bug.link}: {result}"
-    assert result.text.startswith(f"{bug.law}: ")
+    (result,) = judge_loop(bug.make, batches(), [bug.check])
+    assert result.outcome == "failed", f"{bug.check} did not catch {bug.link}: {result}"
+    assert result.text.startswith(f"{bug.check}: ")
 
 
 SKIPS = "skipped_step_never_happened"

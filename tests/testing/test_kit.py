@@ -20,9 +20,9 @@ from ampsim.testing import (  # noqa: E402
     known,
     parametrize_with_checks,
 )
+from ampsim.testing.check import CHECKS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import as_subject, find  # noqa: E402
-from ampsim.testing.law import LAWS_VERSION, RaisedError, without_findings  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 
@@ -320,29 +320,29 @@ def test_declarations_are_added_to_those_of_a_subject(peer):
     assert (again.name, again.traits) == ("mine", Traits(skips="all"))
 
 
-# ------------------------------------------------------------------------------------------- the set of laws
+# ------------------------------------------------------------------------------------------- the set of checks
 
 
 def test_a_law_that_is_new_warns_before_it_fails():
-    law = replace(CHECKS["skip_is_reported"], since=LAWS_VERSION)
-    (result,) = judge.judge(TORCH, [law], examples=FEW)
+    check = replace(CHECKS["skip_is_reported"], since=CHECKS_VERSION)
+    (result,) = judge.judge(TORCH, [check], examples=FEW)
     assert (result.outcome, result.is_finding) == ("failed", False)
     with pytest.warns(
-        UserWarning, match=f"new in {LAWS_VERSION}, to fail in the next version: skip_is_reported"
+        UserWarning, match=f"new in {CHECKS_VERSION}, to fail in the next version: skip_is_reported"
     ):
         without_findings([result])
 
 
 def test_no_law_is_asked_where_asserts_are_left_out():
-    quickly = "import sys; sys.modules['torch'] = None; "  # which takes three seconds, and no law gets so far
+    quickly = "import sys; sys.modules['torch'] = None; "  # which takes three seconds, and no check gets so far
     asked = (
         quickly
-        + "from ampsim.testing.kit.judge import LAWS; LAWS['skip_budget'](lambda rule: None)"
+        + "from ampsim.testing.kit.judge import CHECKS; CHECKS['skip_budget'](lambda rule: None)"
     )
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False
     )
-    assert "python -O leaves out the asserts that laws are made of" in done.stderr
+    assert "python -O leaves out the asserts that checks are made of" in done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- in pytest
@@ -357,8 +357,8 @@ def test_scaler(scaler, check):
     check(scaler, examples=10)
 
 @parametrize_with_laws([sgd], batches(), ["it_learns", "splitting_is_invisible"])
-def test_loop(make, law):
-    law(make)
+def test_loop(make, check):
+    check(make)
 """
 
 

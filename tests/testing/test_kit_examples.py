@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 
 from ampsim.testing import FromFlag, Subject, examples
+from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.judge import judge
-from ampsim.testing.kit.laws import LAWS
 
 DRAWS = (("flags", st.lists(st.booleans(), min_size=1, max_size=4)),)
 
@@ -55,20 +55,20 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
         return FromFlag(lambda: rule.init_scale, lambda found_inf: None)
 
     subject = Subject(make)
-    laws = [
+    checks = [
         "clean_step_keeps_the_scale",
         "overflow_never_raises_the_scale",
         "overflow_backs_off_once",
     ]
-    (passed,) = judge(subject, [LAWS[laws[0]]])
+    (passed,) = judge(subject, [CHECKS[checks[0]]])
     once = len(made)
-    (passed_too,) = judge(subject, [LAWS[laws[1]]])
+    (passed_too,) = judge(subject, [CHECKS[checks[1]]])
     assert (passed.outcome, passed_too.outcome, len(made)) == (
         "passed",
         "passed",
         once + 1,
     )  # it is tried out
-    (broken,) = judge(subject, [LAWS[laws[2]]])
+    (broken,) = judge(subject, [CHECKS[checks[2]]])
     assert "history  inf\n" in broken.text
     assert "init_scale=65536.0," in broken.text
 

@@ -383,7 +383,7 @@ def test_bug_fails_its_check(name, scaler, monkeypatch):
     monkeypatch.setattr(examples, "SETTINGS", settings(examples.SETTINGS, phases=[Phase.generate]))
     with pytest.raises(AssertionError, match=f"^{name}: ") as failure:
         CHECKS[name](scaler)
-    assert CHECKS[name].law in str(failure.value)
+    assert CHECKS[name].statement in str(failure.value)
     assert CHECKS[name].issue in str(failure.value)
 
 

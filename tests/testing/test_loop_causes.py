@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from ampsim.testing.law import BrokenError
+from ampsim.testing.check import BrokenError
 from ampsim.testing.load import load
-from ampsim.testing.loop.law import Broken
-from ampsim.testing.loop.laws.skipped import HIDDEN, MIXED
+from ampsim.testing.loop.check import Broken
+from ampsim.testing.loop.checks.skipped import HIDDEN, MIXED
 from ampsim.testing.loop.patterns import cause_of
 from ampsim.testing.loop.rows import halved, larger, permuted, with_inf
 from ampsim.testing.loop.state import Difference
@@ -28,7 +28,7 @@ RESUME, SPLIT = "resume_is_invisible", "splitting_is_invisible"
 
 
 @pytest.mark.parametrize(
-    ("law", "name", "times", "known", "said"),
+    ("check", "name", "times", "known", "said"),
     [
         (SCALE, "logged.grad_norm", 256.0, "", "the norm is of scaled gradients"),
         (SCALE, "logged.loss", 256.0, "", "the scaled loss is logged"),
@@ -49,12 +49,12 @@ RESUME, SPLIT = "resume_is_invisible", "splitting_is_invisible"
         (RESUME, "model.weight", 2.0, "", "it is not saved"),
         (SPLIT, "steps", 2.0, "", "it goes on with each micro-batch"),
         (SPLIT, "model.weight", 2.0, "", "the loss of a micro-batch is not divided"),
-        (SPLIT, "steps", 2.0, "the law knows", "the law knows"),
+        (SPLIT, "steps", 2.0, "the check knows", "the check knows"),
     ],
 )
-def test_cause_follows_from_what_differs(law, name, times, known, said):
+def test_cause_follows_from_what_differs(check, name, times, known, said):
     found = [difference("model.bias", 1.25)] * (times != 2.0) + [difference(name, times)]
-    cause, shown = cause_of(law, Broken("here", 0, found, 256.0, cause=known))
+    cause, shown = cause_of(check, Broken("here", 0, found, 256.0, cause=known))
     assert said in cause
     assert shown is found[0 if "no one" in said else -1]  # which is the one that tells
 
@@ -103,7 +103,7 @@ def test_rows_of_a_batch_stay_together(kind):
 
 
 def test_a_name_in_a_module_is_followed_and_what_it_needs_is_blamed(tmp_path, monkeypatch):
-    assert load("ampsim.testing.law:BrokenError.__name__") == BrokenError.__name__
+    assert load("ampsim.testing.check:BrokenError.__name__") == BrokenError.__name__
     (tmp_path / "needs_more.py").write_text("import nowhere_installed")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"^needs_more: .*nowhere_.*install what it needs"):

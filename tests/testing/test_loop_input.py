@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
-from ampsim.testing.law import BrokenError
+from ampsim.testing.check import BrokenError
 from ampsim.testing.loop.judge import judge_loop
 from experiments.bugs.loops import BUGS
 from tests.test_cli import run
@@ -42,10 +42,10 @@ def raising(t, batch):
     raise KeyError("no such feature")
 
 
-def outcomes(make, laws=None):
+def outcomes(make, checks=None):
     return {
         result.check.name: (result.outcome, result.text)
-        for result in judge_loop(make, batches(), laws)
+        for result in judge_loop(make, batches(), checks)
     }
 
 
@@ -156,9 +156,9 @@ def test_loop_that_trains_nothing_fails_none():
 def test_few_batches_and_unknown_laws_are_refused():
     with pytest.raises(LoopError, match="2 batches: expected at least 3"):
         check_loop(sgd, batches(2))
-    with pytest.raises(ValueError, match="no law 'it_learn'; did you mean 'it_learns'"):
+    with pytest.raises(ValueError, match="no check 'it_learn'; did you mean 'it_learns'"):
         check_loop(sgd, batches(), ["it_learn"])
-    with pytest.raises(ValueError, match="no law 'it_learn'"):
+    with pytest.raises(ValueError, match="no check 'it_learn'"):
         check_loop(sgd, batches(), expected_failures={"it_learn": "x"})
 
 
@@ -270,13 +270,13 @@ def test_an_expected_failure_is_strict():
 
 
 @parametrize_with_laws([sgd], batches(), ["scale_is_invisible", "it_learns"])
-def test_a_loop_by_decorator(make, law):
-    law(make)
+def test_a_loop_by_decorator(make, check):
+    check(make)
 
 
 @parametrize_with_laws([NERF], batches(), ["scale_is_invisible"], expected_failures=BROKEN)
-def test_an_expected_failure_by_decorator(make, law):
-    law(make)
+def test_an_expected_failure_by_decorator(make, check):
+    check(make)
 
 
 @pytest.mark.parametrize(

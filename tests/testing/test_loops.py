@@ -1,4 +1,4 @@
-"""A right loop keeps every law, and each planted bug is caught by the law that should."""
+"""A right loop keeps every check, and each planted bug is caught by the check that should."""
 
 import sys
 
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from torch import nn  # noqa: E402
 
 from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws  # noqa: E402
-from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
+from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
     RIGHT,
@@ -41,7 +41,7 @@ def test_every_check_has_a_bug():
         "ranks_are_invisible",
         "scaler_changes_by_update_only",
     }  # whose bugs are in rank_loops, and below
-    assert {bug.law for bug in BUGS.values()} == {*LAWS} - others
+    assert {bug.check for bug in BUGS.values()} == {*CHECKS} - others
 
 
 CAUSES = {  # words of the usual cause, which the names of arrays or the factors of their changes tell
@@ -60,9 +60,9 @@ CAUSES = {  # words of the usual cause, which the names of arrays or the factors
 @pytest.mark.parametrize("name", BUGS)
 def test_bug_fails_its_check(name):
     bug = BUGS[name]
-    outcome, text = judged(bug.make, bug.law)
-    assert outcome == "failed", f"{bug.law} did not catch {bug.link}: {text}"
-    assert text.startswith(f"{bug.law}: ")
+    outcome, text = judged(bug.make, bug.check)
+    assert outcome == "failed", f"{bug.check} did not catch {bug.link}: {text}"
+    assert text.startswith(f"{bug.check}: ")
     assert CAUSES.get(name, "") in text.partition("  cause ")[2]
 
 
@@ -72,8 +72,8 @@ def step(t, batch):
     t.update()
 
 
-def judged(make, law):
-    (result,) = judge_loop(make, batches(), [law])
+def judged(make, check):
+    (result,) = judge_loop(make, batches(), [check])
     return result.outcome, result.text
 
 
@@ -260,7 +260,7 @@ SKIP, OWN, RESUME = (
     "scaler_changes_by_update_only",
     "resume_is_invisible",
 )
-SCOPE = [  # a bug, what it sets up, its law and what is said
+SCOPE = [  # a bug, what it sets up, its check and what is said
     (
         by_hand(lambda params: params[0].grad.isfinite().all()),
         None,
@@ -307,10 +307,10 @@ SCOPE = [  # a bug, what it sets up, its law and what is said
 
 
 @pytest.mark.parametrize(
-    ("wrong", "setup", "law", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None)
+    ("wrong", "setup", "check", "said"), SCOPE, ids=lambda each: getattr(each, "__name__", None)
 )
-def test_each_widened_scope_has_a_bug(wrong, setup, law, said):
-    outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), law)
+def test_each_widened_scope_has_a_bug(wrong, setup, check, said):
+    outcome, text = judged(looping(wrong, setup=setup or (lambda t: None)), check)
     assert (outcome, said in text) == ("failed", True), text
 
 
@@ -351,7 +351,7 @@ def backs_off_twice(t, batch):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "law", "said"),
+    ("wrong", "check", "said"),
     [
         (backs_off_twice, "splitting_is_invisible", "the scale is 64, expected 128"),
         (
@@ -367,8 +367,8 @@ def backs_off_twice(t, batch):
         (counts_micro_batches, "splitting_is_invisible", "growth_tracker"),
     ],
 )
-def test_what_no_thread_has_shown_is_caught_too(wrong, law, said):
-    outcome, text = judged(looping(wrong, split=cut), law)
+def test_what_no_thread_has_shown_is_caught_too(wrong, check, said):
+    outcome, text = judged(looping(wrong, split=cut), check)
     assert (outcome, said in text) == ("failed", True), text
 
 
@@ -432,7 +432,7 @@ def test_a_check_that_raises_is_no_skip():
 
         return Loop(step, t.state)
 
-    parametrized = parametrize_with_laws([make], batches(), laws=["scale_is_invisible"])
+    parametrized = parametrize_with_laws([make], batches(), checks=["scale_is_invisible"])
     [(function, check)] = [case.values for case in parametrized.args[1]]
     with pytest.raises((LoopError, pytest.skip.Exception), match="no scale") as caught:
         check(function)

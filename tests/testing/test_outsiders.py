@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import examples, known  # noqa: E402
 from ampsim.testing.kit import check, judge  # noqa: E402
-from ampsim.testing.loop.judge import LAWS, judge_loop  # noqa: E402
+from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # these programs warn
 torch.set_num_threads(1)
@@ -73,7 +73,7 @@ def results(program, folder):
     made = module(program, folder)
     if program["kind"] == "loop":  # a failure that is expected is not shortened
         return judge_loop(
-            made.make, made.batches, expected=dict.fromkeys(LAWS, "a bug"), refusals=[]
+            made.make, made.batches, expected=dict.fromkeys(CHECKS, "a bug"), refusals=[]
         )
     own = [each for each in vars(made).values() if getattr(each, "__module__", "") == made.__name__]
     return judge.judge(

@@ -11,11 +11,11 @@ from ampsim.testing.loop.judge import judge_loop  # noqa: E402
 from tests.testing import loops  # noqa: E402
 from tests.testing.rank_loops import RIGHT, WRONG, backward, flags, mean  # noqa: E402
 
-LAW = "ranks_are_invisible"
+CHECK = "ranks_are_invisible"
 
 
 def judged(make):
-    (result,) = judge_loop(make, loops.batches(), [LAW])
+    (result,) = judge_loop(make, loops.batches(), [CHECK])
     return result.outcome, result.text
 
 
@@ -33,7 +33,7 @@ def test_a_wrong_loop_is_caught(name):
     make, said = WRONG[name]
     outcome, text = judged(make)
     assert outcome == "failed"
-    assert text.startswith(f"{LAW}: ")
+    assert text.startswith(f"{CHECK}: ")
     assert said in text.splitlines()[0]
     assert "\n  cause    " in text
 
@@ -105,7 +105,7 @@ def test_batch_is_cut_by_its_rows(kind):
 
     for rows, outcome, said in ((8, "passed", ""), (7, "not applicable", "give Loop split=")):
         given = [kind(part[:rows] for part in batch) for batch in loops.batches()]
-        (result,) = judge_loop(whole, given, [LAW])
+        (result,) = judge_loop(whole, given, [CHECK])
         assert (result.outcome, said in result.text) == (outcome, True), result.text
 
 

@@ -13,7 +13,7 @@ from torch import distributed as dist  # noqa: E402
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
 from ampsim.testing import check_ranks, conductor, known  # noqa: E402
-from ampsim.testing.ranks import judge, laws, processes, threads  # noqa: E402
+from ampsim.testing.ranks import checks, judge, processes, threads  # noqa: E402
 from ampsim.testing.ranks.scenario import NONE, Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
@@ -48,7 +48,7 @@ def sharded(group):
 
 
 def broken(make, **options):
-    """What is said of each law that is broken, by its name."""
+    """What is said of each check that is broken, by its name."""
     return {
         each.check.name: each.text
         for each in judge.judge_ranks(make, **options)
@@ -58,12 +58,12 @@ def broken(make, **options):
 
 @pytest.mark.parametrize("scaler", WRONG, ids=lambda scaler: scaler.__name__)
 def test_bug_fails_its_check(scaler):
-    said = broken(scaler, processes=False, laws=[WRONG[scaler]])
+    said = broken(scaler, processes=False, checks=[WRONG[scaler]])
     assert said[WRONG[scaler]].startswith(f"{WRONG[scaler]}: ")
 
 
 def test_an_order_that_is_not_the_first_one_is_tried():
-    said = broken(PollsInTurn, processes=False, laws=["verdicts_agree"])["verdicts_agree"]
+    said = broken(PollsInTurn, processes=False, checks=["verdicts_agree"])["verdicts_agree"]
     assert "  seen on  threads, rank 1 late" in said
 
 
@@ -71,7 +71,7 @@ def test_a_rank_that_is_late_changes_nothing():
     options = {
         "processes": False,
         "without": ["optimizers"],
-        "laws": ["verdicts_agree"],
+        "checks": ["verdicts_agree"],
     }  # so that no order is tried
     said = broken(PollsWhatTheOthersSay, **options)["verdicts_agree"]
     assert "  seen on  threads, rank 1 late" in said
@@ -79,7 +79,7 @@ def test_a_rank_that_is_late_changes_nothing():
 
 
 def test_every_law_has_been_seen_to_fail():
-    assert {*WRONG.values()} == {*laws.LAWS}
+    assert {*WRONG.values()} == {*checks.CHECKS}
 
 
 @pytest.mark.parametrize("make", [ours, Right])
@@ -117,7 +117,7 @@ def test_own_gradients_break_torchs_scalers(make, known):
 
 def test_sharded_grad_scaler_leaves_inf_in_parameters():
     asked = ["parameters_stay_finite", "no_rank_steps_on_an_overflow"]
-    said = broken(sharded, processes=False, laws=asked)
+    said = broken(sharded, processes=False, checks=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
     assert [*broken(sharded, processes=False, without={"fused"})] == [
         "a_rank_that_parts_misleads_nobody"
@@ -140,10 +140,10 @@ def test_wrapped_scaler_breaks_what_is_known(make, gradients, breaks):
     todo += [Scenario((NONE, one), empty=frozenset({1}))]
     played = processes.play_all(make, todo, 2, gradients, 30.0)
     found = {
-        law.name
-        for law in laws.LAWS.values()
+        check.name
+        for check in checks.CHECKS.values()
         for each in todo
-        if law.function(each, played[each], played)
+        if check.function(each, played[each], played)
     }
     assert found == {*breaks}
 
@@ -194,7 +194,7 @@ def test_a_collective_among_threads_is_that_of_torch(call):
 
 
 def test_who_waits_is_told_for_what_and_for_whom():
-    said = broken(AsksOnlyIfItFound, laws=["nobody_waits_for_ever"], processes=False)[
+    said = broken(AsksOnlyIfItFound, checks=["nobody_waits_for_ever"], processes=False)[
         "nobody_waits_for_ever"
     ]
     assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
@@ -206,7 +206,7 @@ def test_who_waits_is_told_for_what_and_for_whom():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_finding_tells_what_was_played(ranks):
-    asked = {"laws": ["parameters_stay_finite"], "without": {"unscale_"}, "processes": False}
+    asked = {"checks": ["parameters_stay_finite"], "without": {"unscale_"}, "processes": False}
     said = broken(SumForMax, ranks=ranks, **asked)["parameters_stay_finite"]
     assert f"{ranks}, each with 1 fused SGD optimizer" in said
     assert "inf on rank 0 and 1" in said
@@ -233,8 +233,8 @@ def test_group_is_given_where_it_has_a_place(scaler, peer):
 
 
 def test_expected_failure_is_told_by_its_reason():
-    law = "verdicts_agree"
-    asked = {"laws": [law], "processes": False, "expected_failures": {law: "why"}}
+    check = "verdicts_agree"
+    asked = {"checks": [check], "processes": False, "expected_failures": {check: "why"}}
     (result,) = check_ranks(torchs, without=["optimizers", "fused"], **asked)
     assert (result.outcome, result.text) == ("expected failure", "why")
 
@@ -248,7 +248,7 @@ def test_expected_failure_is_told_by_its_reason():
             {"gradients": "FSDP2", "processes": False},
             "gradients='FSDP2' with processes=False: expected processes",
         ),
-        ({"laws": ["verdicts"]}, "no law 'verdicts'; did you mean 'verdicts_agree'"),
+        ({"checks": ["verdicts"]}, "no check 'verdicts'; did you mean 'verdicts_agree'"),
         ({"without": {"fuse"}}, "without='fuse': no such feature; did you mean 'fused'"),
     ],
 )
@@ -266,12 +266,12 @@ def test_wrong_use_is_refused(wrong, said):
             "verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)",
         ),
         (["SkipsLocally", "--xfail", "verdicts_agree"], 0, "1 failed as expected"),
-        (["Right", "--law", "skip_budget"], 2, "'skip_budget'"),
+        (["Right", "--check", "skip_budget"], 2, "'skip_budget'"),
     ],
 )
 def test_command_checks_a_maker(arguments, status, said):
     target, *options = arguments
     code, text = run(
-        "check-ranks", "--law", "verdicts_agree", f"tests.testing.rank_bugs:{target}", *options
+        "check-ranks", "--check", "verdicts_agree", f"tests.testing.rank_bugs:{target}", *options
     )
     assert (code, said in text) == (status, True), text

@@ -8,14 +8,14 @@ import pytest
 
 pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
+from ampsim.testing.check import Result, by_cause, findings, without_findings
+from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.judge import chosen
-from ampsim.testing.kit.laws import LAWS
-from ampsim.testing.law import Result, by_cause, findings, without_findings
 from ampsim.testing.report import FORMATS, Report
 
 chosen()
-BUDGET, NORMAL = LAWS["skip_budget"], LAWS["scale_stays_normal"]
-LAST = LAWS["clean_step_is_taken"]
+BUDGET, NORMAL = CHECKS["skip_budget"], CHECKS["scale_stays_normal"]
+LAST = CHECKS["clean_step_is_taken"]
 FELL = "scale_stays_normal: the scale fell to <0>\n  history  inf x 8"
 RESULTS = [
     Result(NORMAL, "theirs", "failed", FELL),
@@ -62,9 +62,10 @@ def test_markdown_has_a_row_per_check():
 def test_json_has_a_record_per_result():
     read = json.loads(REPORT.to_json())
     assert read["findings"] == 2
-    named = ("scaler", "check", "outcome", "level", "law", "text")
+    named = ("scaler", "check", "outcome", "level", "property", "text")
     assert [tuple(each[name] for name in named) for each in read["results"]] == [
-        (it.target, it.law.name, it.outcome, it.law.level, it.law.law, it.text) for it in RESULTS
+        (it.target, it.check.name, it.outcome, it.check.level, it.check.statement, it.text)
+        for it in RESULTS
     ]
     assert read["results"][0]["issue"] == "https://github.com/pytorch/pytorch/issues/157436"
 
@@ -98,9 +99,9 @@ def test_nothing_and_every_outcome_can_be_written():
         assert write(Report([])) != write(REPORT)
 
 
-def told(law, seen, history="inf", target="theirs"):
-    story = f"\n  law      {law.law}\n  scaler   init_scale=1.0\n  history  {history}\n  scale    1.0 -> 2.0"
-    return Result(law, target, "failed", f"{law.name}: {seen}{story}")
+def told(check, seen, history="inf", target="theirs"):
+    story = f"\n  property {check.statement}\n  scaler   init_scale=1.0\n  history  {history}\n  scale    1.0 -> 2.0"
+    return Result(check, target, "failed", f"{check.name}: {seen}{story}")
 
 
 def test_findings_of_one_cause_are_told_once():
@@ -117,7 +118,9 @@ def test_findings_of_one_cause_are_told_once():
         apart = [told(BUDGET, raised, "inf"), told(NORMAL, raised, "clean")]
         assert len(Report(apart).at_length()) == count
     bridge = [told(BUDGET, "raised A", "inf"), told(NORMAL, "raised A", "x"), told(LAST, "b", "x")]
-    assert [each.law for each, _ in Report(bridge).at_length()] == [BUDGET]  # the second joins them
+    assert [each.check for each, _ in Report(bridge).at_length()] == [
+        BUDGET
+    ]  # the second joins them
     chosen = [replace(each, text=f"{each.text}\n  choice   a floor") for each in bridge[::2]]
     assert len(Report(chosen).at_length()) == 1
 

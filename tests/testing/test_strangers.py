@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.core.machine import Rule, init, update  # noqa: E402
 from ampsim.testing import FromFlag, Subject, Traits, check_scaler, known, parametrize_with_checks  # noqa: E402
+from ampsim.testing.check import BrokenError, RaisedError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.law import BrokenError, RaisedError  # noqa: E402
 from tests.testing.strangers import Stranger  # noqa: E402
 
 torch.set_num_threads(1)

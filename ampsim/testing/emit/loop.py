@@ -1,4 +1,6 @@
-"""Write the shortest failure of a loop's law as a pytest file: the runs to compare, of the user's own make function."""
+"""Write the shortest failure of a loop's check as a pytest file: the runs to compare, of the
+user's own make function.
+"""
 
 import random
 import re
@@ -11,13 +13,13 @@ import numpy as np
 from ampsim.testing.emit.loop_case import Case
 from ampsim.testing.emit.text import Text, number, written
 from ampsim.testing.load import load
+from ampsim.testing.loop.check import LoopCheck
+from ampsim.testing.loop.checks import resume, rounding, splitting
+from ampsim.testing.loop.checks.scale import PLANS
+from ampsim.testing.loop.checks.scaler import GROWTH_INTERVAL as UPDATES_AT
+from ampsim.testing.loop.checks.scaler import JUMPS, OTHER
+from ampsim.testing.loop.checks.skipped import HIDDEN
 from ampsim.testing.loop.judge import chosen, judge_loop, shrink
-from ampsim.testing.loop.law import LoopLaw
-from ampsim.testing.loop.laws import resume, rounding, splitting
-from ampsim.testing.loop.laws.scale import PLANS
-from ampsim.testing.loop.laws.scaler import GROWTH_INTERVAL as UPDATES_AT
-from ampsim.testing.loop.laws.scaler import JUMPS, OTHER
-from ampsim.testing.loop.laws.skipped import HIDDEN
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
 from ampsim.testing.loop.run import Fault
@@ -42,16 +44,16 @@ def train(loop, *places{split}):
 
 
 def write(name: str, target: str) -> tuple[str, bool]:
-    """Return a pytest file that fails as a loop breaks a law, and whether by an exception.
+    """Return a pytest file that fails as a loop breaks a check, and whether by an exception.
 
     Args:
-        name: the law's.
+        name: the check's.
         target: ``module:make``, whose batches are called ``batches`` in the same module.
 
     Raises:
-        ValueError: the law holds or is not asked, the loop cannot be judged, or there is no such law.
+        ValueError: the check holds or is not asked, the loop cannot be judged, or there is no such check.
     """
-    (law,) = chosen([name])
+    (check,) = chosen([name])
     if name not in TEMPLATES:
         raise ValueError(f"{name} has no short test: {WITHOUT[name]}")
     module, _, path = target.partition(":")
@@ -71,7 +73,7 @@ def write(name: str, target: str) -> tuple[str, bool]:
                 else f"is not asked of {target}: {result.text}"
             )
             raise ValueError(f"{name} {why}: there is nothing to emit")
-        case = _shortest(law, make, given)
+        case = _shortest(check, make, given)
     except LoopError as error:
         raise ValueError(f"{target}: {error}") from error
     lines = TEMPLATES[name](case)
@@ -87,16 +89,18 @@ def write(name: str, target: str) -> tuple[str, bool]:
     seen = result.text.partition("\n")[0].removeprefix(f"{name}: ")
     raises = case.broken.seen.startswith("load raised")
     return written(
-        Text(name, seen, law.law, law.issue, cause), ["import torch"], lines, head
+        Text(name, seen, check.statement, check.issue, cause), ["import torch"], lines, head
     ), raises
 
 
-def _shortest(law: LoopLaw, make: Make, given: Sequence[Any]) -> Case:
+def _shortest(check: LoopCheck, make: Make, given: Sequence[Any]) -> Case:
     """Return the counterexample on as few batches as can be."""
     batches = [Batch(place, data) for place, data in enumerate(given)]
-    broken = law.function(make, batches)
-    left, broken = shrink(law, make, batches, broken, ends_there=False)
-    shown = cause_of(law.name, broken)[1] or (broken.differences[0] if broken.differences else None)
+    broken = check.function(make, batches)
+    left, broken = shrink(check, make, batches, broken, ends_there=False)
+    shown = cause_of(check.name, broken)[1] or (
+        broken.differences[0] if broken.differences else None
+    )
     return Case(make, play(make, left, 1.0), left, broken, shown)
 
 

@@ -1,11 +1,11 @@
-"""A broken law of a loop on its shortest batches, and how code reaches what the loop holds."""
+"""A broken check of a loop on its shortest batches, and how code reaches what the loop holds."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ampsim.testing.loop.law import Broken
+from ampsim.testing.loop.check import Broken
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make
 from ampsim.testing.loop.state import LOGGED, Difference
@@ -15,12 +15,12 @@ EXACT = "rtol=0, atol=0"
 
 @dataclass(frozen=True)
 class Case:
-    """A broken law of a loop, on the shortest list of batches.
+    """A broken check of a loop, on the shortest list of batches.
 
     Attributes:
         make: the user's.
         run: one on those batches, in which names are looked up.
-        batches: on which the law is broken.
+        batches: on which the check is broken.
         broken: what was seen.
         shown: the array that differs and is compared; None where none does.
     """

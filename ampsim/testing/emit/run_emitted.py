@@ -46,31 +46,31 @@ def run_apart(source: str, limit: float) -> tuple[str | None, str]:
     return ended[-1] if ended else None, (done.stderr.strip().splitlines() or ["nothing"])[-1]
 
 
-def emit(target: str, law: str, *, limit: float = 300.0, **options: Any) -> str:
+def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> str:
     """Return a pytest file that imports the target alone, and was seen to fail where ampsim cannot be imported.
 
     Args:
         target: ``module:attribute`` of a scaler, or of a loop's ``make``.
-        law: by its name; one that scalers and loops have is a loop's where the module has ``batches``.
+        check: by its name; one that scalers and loops have is a loop's where the module has ``batches``.
         limit: seconds that the written test may take; 0 is no limit.
         options: of `ampsim.testing.emit.scaler.write`.
 
     Raises:
-        ValueError: the law holds, is not asked of this target, or has no short test; or there is no such law.
+        ValueError: the check holds, is not asked of this target, or has no short test; or there is no such check.
     """
+    from ampsim.testing.check import chosen
     from ampsim.testing.emit import loop, scaler
-    from ampsim.testing.kit.laws import LAWS
-    from ampsim.testing.law import chosen
+    from ampsim.testing.kit.checks import CHECKS
     from ampsim.testing.load import load
-    from ampsim.testing.loop.judge import LAWS as LOOP_LAWS
+    from ampsim.testing.loop.judge import CHECKS as LOOP_CHECKS
 
-    chosen({**LOOP_LAWS, **LAWS}, [law])  # refuses an unknown one
+    chosen({**LOOP_CHECKS, **CHECKS}, [check])  # refuses an unknown one
     load(target)
     feeds = hasattr(sys.modules[target.partition(":")[0]], "batches")
-    if law in LOOP_LAWS and (feeds or law not in LAWS):
-        source, raises = loop.write(law, target)
+    if check in LOOP_CHECKS and (feeds or check not in CHECKS):
+        source, raises = loop.write(check, target)
     else:
-        source, raises = scaler.write(law, target, **options)
+        source, raises = scaler.write(check, target, **options)
     require_failure(source, raises=raises, limit=limit)
     return source
 
@@ -100,5 +100,5 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
             "the short test passes: it does not show what the kit's own check sees; report that with it"
         )
     if ended is None or (not raises and not said.startswith("AssertionError")):
-        what = "the law's call should raise" if raises else "an assertion should fail"
+        what = "the check's call should raise" if raises else "an assertion should fail"
         raise ValueError(f"the short test ended otherwise, where {what}: {said}")

@@ -1,4 +1,4 @@
-"""Write the shortest failure of a law of scalers as a pytest file: the law itself, and nothing of ampsim in it."""
+"""Write the shortest failure of a check of scalers as a pytest file: the check itself, and nothing of ampsim in it."""
 
 import ast
 import inspect
@@ -10,7 +10,7 @@ from typing import Any
 from ampsim.core.machine import Rule
 from ampsim.testing.alarm import OverdueError
 from ampsim.testing.emit.text import Text, value, written
-from ampsim.testing.kit.check import EXAMPLES, ScalerLaw
+from ampsim.testing.kit.check import EXAMPLES, ScalerCheck
 from ampsim.testing.kit.example import TRAITS, WORDS, Example
 from ampsim.testing.kit.judge import THREADS, chosen
 from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find
@@ -18,55 +18,57 @@ from ampsim.testing.load import load
 from ampsim.testing.source import Definition, body
 
 
-def write(law: str, target: str, *, examples: int = EXAMPLES, **declared: Any) -> tuple[str, bool]:
-    """Return a pytest file that fails for a scaler as the law of this name does, and whether by an exception.
+def write(
+    check: str, target: str, *, examples: int = EXAMPLES, **declared: Any
+) -> tuple[str, bool]:
+    """Return a pytest file that fails for a scaler as the check of this name does, and whether by an exception.
 
     Args:
-        law: its name.
+        check: its name.
         target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``.
         examples: histories, at most.
         declared: as `Traits` takes it.
 
     Raises:
-        ValueError: the law holds, is not asked of this scaler, or has no short test; or there is no such law.
+        ValueError: the check holds, is not asked of this scaler, or has no short test; or there is no such check.
     """
-    (asked,) = chosen(names=[law])
+    (asked,) = chosen(names=[check])
     subject = find(target, **declared)
     if isinstance(load(target), Subject):
         raise ValueError(
             f"{target} is a Subject, which needs ampsim: name the class, and declare traits by --trait"
         )
     if missing := asked.lacks(subject):
-        raise ValueError(f"{law} is not asked of {target}: it is without {missing}")
+        raise ValueError(f"{check} is not asked of {target}: it is without {missing}")
     if asked.level == THREADS:
         raise ValueError(
-            f"{law} needs the conductor, which orders threads: no short test says that; see --schedule"
+            f"{check} needs the conductor, which orders threads: no short test says that; see --schedule"
         )
     subject.try_out()
     example, error = asked.shortest(subject, examples)
     if example is None:
-        raise ValueError(f"{law} holds for {target}: there is nothing to emit")
+        raise ValueError(f"{check} holds for {target}: there is nothing to emit")
     if isinstance(error, OverdueError):
-        raise ValueError(f"{law}: {error}: nor would a short test") from error
+        raise ValueError(f"{check}: {error}: nor would a short test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
-    seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{law}: ")
+    seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{check}: ")
     return _printed(asked, example, seen, target), raised
 
 
-def _printed(law: ScalerLaw, example: Example, seen: str, target: str) -> str:
-    """Write a law with the words that it takes, and the values of the example that breaks it.
+def _printed(check: ScalerCheck, example: Example, seen: str, target: str) -> str:
+    """Write a check with the words that it takes, and the values of the example that breaks it.
 
     Args:
-        law: the one that is broken.
+        check: the one that is broken.
         example: the shortest that breaks it.
         seen: what that showed.
         target: ``module:attribute`` of the scaler.
     """
     module, _, path = target.partition(":")
     imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
-    function = law.proof or law.function
+    function = check.proof or check.function
     values = {**example.drawn} | {
-        name: derive(example.traits, **example.drawn) for name, derive in law.derives.items()
+        name: derive(example.traits, **example.drawn) for name, derive in check.derives.items()
     }
     asked = inspect.signature(function).parameters
     defined = WORDS.asked(asked)
@@ -85,7 +87,7 @@ def _printed(law: ScalerLaw, example: Example, seen: str, target: str) -> str:
         for group in _together([*defined.values()])
     ]
     return written(
-        Text(law.name, seen, law.law, law.issue),
+        Text(check.name, seen, check.statement, check.issue),
         imports,
         [*lines, textwrap.dedent("\n".join(body(function)))],
         ["\n\n\n".join(text for text in head if text)],

@@ -24,9 +24,9 @@ NAMES = {  # a name that code uses -> the line that imports it
 
 
 class Text(NamedTuple):
-    """The words for a failure: the law's name, what was seen, the law, a report, the cause."""
+    """The words for a failure: the check's name, what was seen, the check, a report, the cause."""
 
-    law: str
+    check: str
     seen: str
     statement: str
     issue: str = ""
@@ -55,13 +55,15 @@ def written(
     body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
     parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
     parts += [*[""] * front.startswith("def "), front, "", ""] if front else [""]
-    return re.sub(r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.law}():", f"{body}\n"]))
+    return re.sub(
+        r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.check}():", f"{body}\n"])
+    )
 
 
 def _docstring(about: Text, imports: Sequence[str]) -> str:
     seen = re.sub(r"\x1b\[\d*m", "", about.seen)  # colours of a terminal
     head = textwrap.fill(
-        textwrap.shorten(f"{about.law}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH
+        textwrap.shorten(f"{about.check}: {seen}", 2 * WIDTH, placeholder=" ..."), WIDTH
     )
     rest = [about.statement, about.cause, f"Reported before: {about.issue}" if about.issue else ""]
     lines = [textwrap.fill(line, WIDTH) for line in rest if line]

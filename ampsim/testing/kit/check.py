@@ -1,4 +1,4 @@
-"""A law of scalers: asked of any of them on examples that hypothesis draws, always the same, and shrinks."""
+"""A check of scalers: asked of any of them on examples that hypothesis draws, always the same, and shrinks."""
 
 import gc
 import shlex
@@ -15,12 +15,12 @@ from hypothesis.strategies import SearchStrategy
 from ampsim.core.extras import needing
 from ampsim.testing import examples as drawing
 from ampsim.testing.alarm import OverdueError, alarm, place
+from ampsim.testing.check import BrokenError, Check, RaisedError, described, stating
 from ampsim.testing.judge import NotApplicableError, given_up
 from ampsim.testing.kit.choices import choice
 from ampsim.testing.kit.example import Example, readable
 from ampsim.testing.kit.from_flag import FromFlag
 from ampsim.testing.kit.subject import Subject, as_subject
-from ampsim.testing.law import BrokenError, Law, RaisedError, described, stating
 
 LEVELS = (
     "state machine",
@@ -35,8 +35,8 @@ _TESTING = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScalerLaw(Law):
-    """A law of scalers; its level is an index into `LEVELS`."""
+class ScalerCheck(Check):
+    """A check of scalers; its level is an index into `LEVELS`."""
 
     def __call__(
         self,
@@ -46,9 +46,9 @@ class ScalerLaw(Law):
         schedule: Mapping[int, int] | None = None,
         limit: float | None = None,
     ) -> None:
-        """Ask this law of a scaler; raise AssertionError, whose text begins with the name, if it is broken.
+        """Ask this check of a scaler; raise AssertionError, whose text begins with the name, if it is broken.
 
-        It is a BrokenError if the law does not hold, a RaisedError if something was raised where nothing may be, and
+        It is a BrokenError if the check does not hold, a RaisedError if something was raised where nothing may be, and
         neither, so that nobody expects it, if it did not end within `limit`.
 
         Args:
@@ -59,7 +59,7 @@ class ScalerLaw(Law):
                 kept where there are alarms, see `ampsim.testing.alarm`.
 
         Raises:
-            CannotJudgeError: a second law of this scaler did not end, or an import in it.
+            CannotJudgeError: a second check of this scaler did not end, or an import in it.
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
@@ -67,7 +67,7 @@ class ScalerLaw(Law):
             raise NotApplicableError(f"without {missing}")
         if not __debug__:
             raise RuntimeError(
-                "python -O leaves out the asserts that laws are made of; run without it"
+                "python -O leaves out the asserts that checks are made of; run without it"
             )
         if len(subject.overdue) > 1:
             raise given_up(subject.name, subject.overdue)
@@ -100,7 +100,7 @@ class ScalerLaw(Law):
         schedule: Mapping[int, int] | None = None,
         limit: float | None = None,
     ) -> "tuple[Example | None, BaseException]":
-        """Return the shortest example that breaks this law, and what it raised; None if the law holds."""
+        """Return the shortest example that breaks this check, and what it raised; None if the check holds."""
         warm_up()
         last, seen = Example(subject, self, schedule), None
 
@@ -126,13 +126,13 @@ class ScalerLaw(Law):
         return None, BrokenError()
 
     def lacks(self, subject: Subject) -> str:
-        """Return which of the features that this law needs a scaler lacks; '' if none."""
+        """Return which of the features that this check needs a scaler lacks; '' if none."""
         return ", ".join(sorted(subject.lacking.intersection(self.needs)))
 
     def message(
         self, example: Example, error: BaseException, choices: Sequence[tuple[str, str]] = ()
     ) -> str:
-        """Write what an example showed under this law's name, with lines of choices and its story."""
+        """Write what an example showed under this check's name, with lines of choices and its story."""
         ours = isinstance(error, BrokenError | OverdueError)
         seen = readable(str(error)) if ours else f"raised {type(error).__name__}: {error}"
         where = [("where", place(error))] if isinstance(error, OverdueError) else []
@@ -143,11 +143,11 @@ class ScalerLaw(Law):
         """Write the command that runs the schedule that failed."""
         schedule = ",".join(f"{step}:{choice}" for step, choice in (example.failing or {}).items())
         command = ["ampsim", "check", example.subject.name, *example.traits.as_options()]
-        return shlex.join([*command, "--law", self.name, "--schedule", schedule])
+        return shlex.join([*command, "--check", self.name, "--schedule", schedule])
 
 
 def _broken(example: Example, drawn: Mapping[str, Any]) -> str:
-    """Return what a law's own assertion says; "" if it holds. What a scaler raises, an assertion too, is raised."""
+    """Return what a check's own assertion says; "" if it holds. What a scaler raises, an assertion too, is raised."""
     try:
         example.judge(**drawn)
     except AssertionError as error:
@@ -161,7 +161,7 @@ def _broken(example: Example, drawn: Mapping[str, Any]) -> str:
 
 
 def time_limit(examples: int) -> float:
-    """Return the seconds that a law may take with so many examples."""
+    """Return the seconds that a check may take with so many examples."""
     return max(60.0, examples)
 
 
@@ -175,7 +175,7 @@ def _theirs(calls: TracebackType | None) -> TracebackType | None:
     return theirs or calls
 
 
-LAWS: dict[str, ScalerLaw] = {}  # by name, in the order of levels
+CHECKS: dict[str, ScalerCheck] = {}  # by name, in the order of levels
 
 
 @cache
@@ -185,18 +185,18 @@ def warm_up() -> None:
     Garbage is not collected meanwhile: it would take a third of the time, and the modules that are loaded are none.
     """
     with needing():
-        import torch  # noqa: F401  no law can be asked without it
-    collects, law = gc.isenabled(), LAWS["clean_step_is_taken"]
+        import torch  # noqa: F401  no check can be asked without it
+    collects, check = gc.isenabled(), CHECKS["clean_step_is_taken"]
     still = Subject(lambda rule: FromFlag(lambda: 1.0, lambda found_inf: None))
     gc.disable()
     try:
-        drawing.run(Example(still, law).judge, tuple(law.draws.items()), (), 1)
+        drawing.run(Example(still, check).judge, tuple(check.draws.items()), (), 1)
     finally:
         if collects:
             gc.enable()
 
 
-def law(
+def check(
     level: int,
     *,
     issue: str = "",
@@ -206,8 +206,8 @@ def law(
     proof: Callable[..., None] | None = None,
     since: str = "",
     **given: "SearchStrategy[object] | Callable[..., object]",
-) -> Callable[..., ScalerLaw]:
-    """Make a law of a function; what it takes its parameters' names say.
+) -> Callable[..., ScalerCheck]:
+    """Make a check of a function; what it takes its parameters' names say.
 
     Args:
         level: index into `LEVELS`.
@@ -216,11 +216,11 @@ def law(
         found: examples that are always run, by the function's parameters.
         last: examples that are run behind those that are drawn, and not where fewer than `EXAMPLES` are.
         proof: printed in the function's place.
-        since: the version of the laws that it is new in.
+        since: the version of the checks that it is new in.
         given: by parameter, a strategy, or a function of `Traits` and of what is drawn.
     """
     return stating(
-        ScalerLaw, LAWS, issue=issue, level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()),
+        ScalerCheck, CHECKS, issue=issue, level=level, group=f"L{level} {LEVELS[level]}", needs=tuple(needs.split()),
         draws={key: each for key, each in given.items() if isinstance(each, SearchStrategy)},
         derives={key: each for key, each in given.items() if isinstance(each, FunctionType)},
         found=found, last=last, proof=proof, since=since,

@@ -1,4 +1,4 @@
-"""What a scaler that broke a law may have promised: read from what it does, and the law asked again under it."""
+"""What a scaler that broke a check may have promised: read from what it does, and the check asked again under it."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ampsim.core.machine import round_to_float32
+from ampsim.testing.check import Check
 from ampsim.testing.examples import drawn_by
 from ampsim.testing.kit.example import OPTIONAL, Example, readable
 from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.known import TORCH
-from ampsim.testing.law import Law
 
 TOP = 2.0**127  # where growths end that have no ceiling below float32's
 ODD = 1700.0  # no power of two
@@ -33,31 +33,34 @@ LACKING = (AttributeError, NotImplementedError, TypeError)
 Changes = Mapping[str, Any]  # of traits
 
 
-def choice(law: Law, subject: Subject, seen: BaseException, examples: int) -> list[tuple[str, str]]:
-    """Return, as lines of a story, what to declare if what was seen is meant; none if nothing of it lets the law hold.
+def choice(
+    check: Check, subject: Subject, seen: BaseException, examples: int
+) -> list[tuple[str, str]]:
+    """Return, as lines of a story, what to declare if what was seen is meant; none if nothing of
+    it lets the check hold.
 
     Args:
-        law: the one that is broken.
+        check: the one that is broken.
         subject: the scaler that breaks it.
         seen: what was raised by the shortest example.
-        examples: that the law is asked on again.
+        examples: that the check is asked on again.
     """
     if "habits" not in subject.lives:
-        subject.lives["habits"] = dict(_habits(partial(_used, subject, law)))
-    found = subject.lives["habits"] | ({"skips": "all"} if "skips" in law.words else {})
+        subject.lives["habits"] = dict(_habits(partial(_used, subject, check)))
+    found = subject.lives["habits"] | ({"skips": "all"} if "skips" in check.words else {})
     found = {name: value for name, value in found.items() if getattr(subject.traits, name) != value}
-    asked = {*law.needs, *OPTIONAL.values(), "saved_constants"}
+    asked = {*check.needs, *OPTIONAL.values(), "saved_constants"}
     if lacks := [each for each in asked if _lacks(subject, each, seen)]:
         found["without"] = found.get("without", frozenset()) | {*lacks}
     for each in ({name: value} for name, value in found.items()):
-        if _holds(law, subject, each, examples):
+        if _holds(check, subject, each, examples):
             return [("choice", _told(subject, each))]
-    if len(found) < 2 or not _holds(law, subject, found, examples):
-        known = f"torch's own: {TORCH.get(law.name)}; {EXPECTED}"
-        return [("known", known)] if subject.is_torchs and law.name in TORCH else []
+    if len(found) < 2 or not _holds(check, subject, found, examples):
+        known = f"torch's own: {TORCH.get(check.name)}; {EXPECTED}"
+        return [("known", known)] if subject.is_torchs and check.name in TORCH else []
     for name in [*found]:
         fewer = {each: value for each, value in found.items() if each != name}
-        found = fewer if _holds(law, subject, fewer, examples) else found
+        found = fewer if _holds(check, subject, fewer, examples) else found
     return [("choice", _told(subject, found))]
 
 
@@ -75,8 +78,8 @@ class Seen(NamedTuple):
         return kept if round_to_float32(kept) == self.scales[-1] else self.scales[-1]
 
 
-def _used(subject: Subject, law: Law, found_inf: Sequence[bool], **constants: float) -> Seen:
-    words = Example(subject, law).words(["make", "iterate", "loss_scale"])
+def _used(subject: Subject, check: Check, found_inf: Sequence[bool], **constants: float) -> Seen:
+    words = Example(subject, check).words(["make", "iterate", "loss_scale"])
     scaler, scales, raised = words["make"](**constants), list[float](), None
     try:
         for each in found_inf:
@@ -164,15 +167,15 @@ def _declared(subject: Subject, changes: Changes) -> Subject:
     return found
 
 
-def _holds(law: Law, subject: Subject, changes: Changes, examples: int) -> bool:
-    """Return whether a law holds, or is not asked, of a scaler that declares these changes."""
+def _holds(check: Check, subject: Subject, changes: Changes, examples: int) -> bool:
+    """Return whether a check holds, or is not asked, of a scaler that declares these changes."""
     declared = _declared(subject, changes)
-    if declared.lacking.intersection(law.needs):
+    if declared.lacking.intersection(check.needs):
         return True
-    drawn = drawn_by(tuple(law.draws.items()), examples).values() if law.draws else [{}]
+    drawn = drawn_by(tuple(check.draws.items()), examples).values() if check.draws else [{}]
     with suppress(Exception, SystemExit):
-        for each in [*law.found, *drawn, *law.last]:
-            Example(declared, law).judge(**each)
+        for each in [*check.found, *drawn, *check.last]:
+            Example(declared, check).judge(**each)
         return True
     return False
 

@@ -1,4 +1,6 @@
-"""One example of a law: a fresh scaler with the words that the law asks for, and the story of what was done to it."""
+"""One example of a check: a fresh scaler with the words that the check asks for, and the story of
+what was done to it.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.core.formats import far_power
-from ampsim.core.laws import History
 from ampsim.core.machine import Rule, round_to_float32
+from ampsim.core.properties import History
+from ampsim.testing.check import Check
 from ampsim.testing.kit.subject import CONSTANTS, Scaler, Subject, Traits
-from ampsim.testing.law import Law
 from ampsim.testing.source import Words
 
 TORCH = (Path(__file__).with_name("words.py"),)
@@ -37,7 +39,7 @@ SHOWN = 7  # scales that a story shows
 
 
 class Example:
-    """One example of a law: its attributes by the names of words are what a law is given, beside those of `WORDS`.
+    """One example of a check: its attributes by the names of words are what a check is given, beside those of `WORDS`.
 
     Attributes:
         events: what was done, in words.
@@ -47,9 +49,9 @@ class Example:
     """
 
     def __init__(
-        self, subject: Subject, law: Law, schedule: Mapping[int, int] | None = None
+        self, subject: Subject, check: Check, schedule: Mapping[int, int] | None = None
     ) -> None:
-        self.subject, self.traits, self.law = subject, subject.traits, law
+        self.subject, self.traits, self.check = subject, subject.traits, check
         self.schedule = schedule  # of threads: the one to run; None for all
         self.failing: Mapping[int, int] | None = None
         self.requested: Rule | None = None
@@ -60,7 +62,7 @@ class Example:
         self._words: dict[str, Any] = {}
 
     def judge(self, **drawn: Any) -> None:
-        """Ask the law; raise what it raises."""
+        """Ask the check; raise what it raises."""
         drawn |= {
             name: False
             for name, feature in OPTIONAL.items()
@@ -72,10 +74,10 @@ class Example:
             if name in drawn
         }
         self.drawn = drawn
-        known = {name: derive(self.traits, **drawn) for name, derive in self.law.derives.items()}
-        words = self.words(self.law.words)
+        known = {name: derive(self.traits, **drawn) for name, derive in self.check.derives.items()}
+        words = self.words(self.check.words)
         try:
-            self.law.function(**words, **drawn, **known)
+            self.check.function(**words, **drawn, **known)
         except self.traits.gives_up:
             if not self._may_give_up():
                 raise
@@ -147,7 +149,7 @@ class Example:
     ) -> tuple[History, list[int | None]]:
         """Return what a fresh scaler's run was seen to be, and its streak after each update.
 
-        It is run once, for all laws that ask about it. The delay is taken out.
+        It is run once, for all checks that ask about it. The delay is taken out.
         """
         seen: tuple[History, list[int | None]]
         lives, key = self.subject.lives, repr((rule, found_inf))
@@ -197,7 +199,7 @@ class Example:
     def _run(self, scaler: Scaler, found_inf: Sequence[bool]) -> list[float]:
         """Run a scaler that may give up: the run then ends with the scale of that update.
 
-        Where a law asks for the run itself, of a scaler with torch's words, the floor under that scale is its end.
+        Where a check asks for the run itself, of a scaler with torch's words, the floor under that scale is its end.
         """
         used = []
         try:
@@ -206,7 +208,7 @@ class Example:
                 self._words["iterate"](scaler, flag)
             used.append(self._words["loss_scale"](scaler))
         except self.traits.gives_up:
-            if "run" in self.law.words and self.subject.words is None and self._may_give_up():
+            if "run" in self.check.words and self.subject.words is None and self._may_give_up():
                 used.append(self.floor)
         return used[self.traits.delay :]
 

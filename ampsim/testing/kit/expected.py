@@ -1,4 +1,4 @@
-"""What a law expects and can be known beforehand: the scales of the reference machine, and torch's words."""
+"""What a check expects and can be known beforehand: the scales of the reference machine, and torch's words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,8 +1,9 @@
-"""Ask laws of anyone's loss scaler, and say which was broken by what shortest history.
+"""Ask checks of anyone's loss scaler, and say which was broken by what shortest history.
 
-A scaler's intended differences are its `Traits`; the laws that ask for what it declares not to have are not asked. A
+A scaler's intended differences are its `Traits`; the checks that ask for what it declares not to have are not asked. A
 failure that is known is expected by name, with a reason and a link, and strictly: an expected failure that passes is a
-finding, and so is an exception where a broken law was expected; but what inherits from torch's scaler may keep a law of
+finding, and so is an exception where a broken check was expected; but what inherits from torch's
+scaler may keep a check of
 `known.TORCH`. A reason that begins with ``raised``, as the failure does, expects the exception.
 """
 
@@ -10,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ampsim.core.arguments import as_int
-from ampsim.testing import law
+from ampsim.testing import check
+from ampsim.testing.check import Result, without_findings
 from ampsim.testing.judge import judged
-from ampsim.testing.kit.check import EXAMPLES, LEVELS, ScalerLaw
+from ampsim.testing.kit.check import EXAMPLES, LEVELS, ScalerCheck
 from ampsim.testing.kit.check import warm_up as warm_up
-from ampsim.testing.kit.laws import LAWS
+from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
 from ampsim.testing.known import TORCH
-from ampsim.testing.law import Result, without_findings
 
 THREADS = LEVELS.index("threads")
 
@@ -26,28 +27,28 @@ def chosen(
     levels: Sequence[int] | None = None,
     expected: Mapping[str, str] | None = None,
     names: Sequence[str] | None = None,
-) -> list[ScalerLaw]:
-    """Return the laws of these levels and names, or all; raise ValueError for an unknown level or name."""
+) -> list[ScalerCheck]:
+    """Return the checks of these levels and names, or all; raise ValueError for an unknown level or name."""
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
             raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
-    law.chosen(LAWS, expected or ())
-    named = sorted(law.chosen(LAWS, names or None), key=lambda each: each.level)
+    check.chosen(CHECKS, expected or ())
+    named = sorted(check.chosen(CHECKS, names or None), key=lambda each: each.level)
     return [each for each in named if not levels or each.level in levels]
 
 
 def judge(
     target: object,
-    laws: Sequence[ScalerLaw],
+    checks: Sequence[ScalerCheck],
     *,
     examples: int = EXAMPLES,
     expected: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> Iterator[Result]:
-    """Ask laws one after the other and yield each one's Result as it comes; `check_scaler` explains the rest."""
+    """Ask checks one after the other and yield each one's Result as it comes; `check_scaler` explains the rest."""
     subject = as_subject(target)
     subject.try_out()
-    for each in laws:
+    for each in checks:
         ask, reason = (
             partial(each, subject, examples=examples, limit=limit),
             (expected or {}).get(each.name),
@@ -67,7 +68,7 @@ def judge(
 def begin_judging(
     find: Callable[[], Subject], examples: int, expected: Mapping[str, str], limit: float
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a scaler and make one; return a function of names that asks those laws: see `ampsim.testing.child`."""
+    """Load a scaler and make one; return a function of names that asks those checks: see `ampsim.testing.child`."""
     subject = find()
     subject.try_out()
     return lambda names: judge(
@@ -84,27 +85,29 @@ def check_scaler(
     expected_failures: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Ask every law of a scaler, and raise AssertionError with all findings if there are any.
+    """Ask every check of a scaler, and raise AssertionError with all findings if there are any.
 
     Args:
         target: ``make(rule)``, which returns an object with torch's GradScaler methods that works on the CPU; or a
             class with torch's constructor; or a `Subject`.
         traits: what it does differently on purpose.
         levels: indices into `LEVELS`; None is all.
-        examples: histories per law, at most.
-        expected_failures: name of a law -> reason, with a link. Strict. The law is expected to be broken; where
+        examples: histories per check, at most.
+        expected_failures: name of a check -> reason, with a link. Strict. The check is expected to be broken; where
             the reason begins with ``raised``, the scaler to raise.
-        limit: seconds of CPU time per law; None is a minute, or a second per example if that is more; 0 is no limit,
+        limit: seconds of CPU time per check; None is a minute, or a second per example if that is more; 0 is no limit,
             as a debugger wants it. What lasts longer, or five times as long by the clock, is a finding. Kept on Unix,
             in the main thread, where Python code runs or a lock is waited for, unless an alarm is set already.
 
     Raises:
-        CannotJudgeError: a second law did not end, or an import in one.
+        CannotJudgeError: a second check did not end, or an import in one.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failures or {}
-    subject, laws = as_subject(target, traits), chosen(levels, expected)
-    return without_findings(judge(subject, laws, examples=examples, expected=expected, limit=limit))
+    subject, checks = as_subject(target, traits), chosen(levels, expected)
+    return without_findings(
+        judge(subject, checks, examples=examples, expected=expected, limit=limit)
+    )
 
 
 def check_threads(
@@ -114,7 +117,7 @@ def check_threads(
     examples: int = EXAMPLES,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Ask the laws of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
+    """Ask the checks of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
 
     Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
     access to an attribute of the scaler is a place where another thread may go on.

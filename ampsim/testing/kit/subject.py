@@ -184,7 +184,7 @@ class Subject:
         name: what reports call it.
         words: of its driver; None: torch's.
         lives: what `Example.observe` has seen of it.
-        overdue: which laws did not end.
+        overdue: which checks did not end.
     """
 
     make: Maker

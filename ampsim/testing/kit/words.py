@@ -1,7 +1,7 @@
-"""The words that a law of scalers may ask for by a parameter's name: an optimizer, and what is done with it.
+"""The words that a check of scalers may ask for by a parameter's name: an optimizer, and what is done with it.
 
-Nobody imports this file. Each example of a law runs the definitions that it asks for, with `make` and the traits beside
-them, and the test that is printed begins with the same ones.
+Nobody imports this file. Each example of a check runs the definitions that it asks for, with
+`make` and the traits beside them, and the test that is printed begins with the same ones.
 """
 
 # mypy: ignore-errors

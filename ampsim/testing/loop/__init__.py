@@ -1,1 +1,3 @@
-"""The room that judges a training loop: laws that need no reference run, as multiplying by a power of two is exact."""
+"""The room that judges a training loop: checks that need no reference run, as multiplying by a
+power of two is exact.
+"""

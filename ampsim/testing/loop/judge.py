@@ -1,29 +1,29 @@
-"""Judge a training loop by its laws: refuse what cannot be judged, look for the shortest list of batches, report."""
+"""Judge a training loop by its checks: refuse what cannot be judged, look for the shortest list of batches, report."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ampsim.testing import law as laws_of
+from ampsim.testing import check as checks_of
 from ampsim.testing.alarm import OverdueError, alarm, place
+from ampsim.testing.check import BrokenError, Result, described, without_findings
 from ampsim.testing.judge import NotApplicableError, judged
-from ampsim.testing.law import BrokenError, Result, described, without_findings
+from ampsim.testing.loop.check import Broken, LoopCheck
+from ampsim.testing.loop.checks.learning import SKIPPED, STILL, STUCK, UNREACHED, it_learns
+from ampsim.testing.loop.checks.ranks import ranks_are_invisible
+from ampsim.testing.loop.checks.resume import resume_is_invisible
+from ampsim.testing.loop.checks.scale import scale_is_invisible
+from ampsim.testing.loop.checks.scaler import scaler_changes_by_update_only
+from ampsim.testing.loop.checks.skipped import HIDDEN, skipped_step_never_happened
+from ampsim.testing.loop.checks.splitting import splitting_is_invisible
 from ampsim.testing.loop.events import order
-from ampsim.testing.loop.law import Broken, LoopLaw
-from ampsim.testing.loop.laws.learning import SKIPPED, STILL, STUCK, UNREACHED, it_learns
-from ampsim.testing.loop.laws.ranks import ranks_are_invisible
-from ampsim.testing.loop.laws.resume import resume_is_invisible
-from ampsim.testing.loop.laws.scale import scale_is_invisible
-from ampsim.testing.loop.laws.scaler import scaler_changes_by_update_only
-from ampsim.testing.loop.laws.skipped import HIDDEN, skipped_step_never_happened
-from ampsim.testing.loop.laws.splitting import splitting_is_invisible
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
 from ampsim.testing.loop.run import NOTHING
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import differences
 
-LAWS = {
+CHECKS = {
     each.name: each
     for each in (
         scale_is_invisible,
@@ -37,18 +37,18 @@ LAWS = {
 }
 FEWEST = 3
 TRIED_AT = 2.0**8
-LIMIT = 600.0  # seconds per law, which runs the loop a dozen times
+LIMIT = 600.0  # seconds per check, which runs the loop a dozen times
 
 
 def check_loop(
     make: Make,
     batches: Iterable[Any],
-    laws: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
     *,
     expected_failures: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Hold a training loop to its laws; raise AssertionError with all findings if there are any.
+    """Hold a training loop to its checks; raise AssertionError with all findings if there are any.
 
     Args:
         make: ``make(scaler)`` builds everything anew, seeded, and returns a `Loop` that uses the scaler it is given,
@@ -57,20 +57,22 @@ def check_loop(
             ``make(scaler, group=None)`` of torch is also called on each of two ranks, which are threads, with the
             process group that is torch.distributed's default one there.
         batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
-        laws: names in `LAWS`; None is all.
-        expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.
-        limit: seconds per law; None is ten minutes. What lasts longer is a finding. 0 is no limit, as a debugger wants
-            it. Kept as `check_scaler` keeps its own.
+        checks: names in `CHECKS`; None is all.
+        expected_failures: name of a check -> reason, with a link. Strict: one that holds is a finding.
+        limit: seconds per check; None is ten minutes. What lasts longer is a finding. 0 is no
+            limit, as a debugger wants it. Kept as `check_scaler` keeps its own.
 
     Raises:
         LoopError: the loop cannot be judged: it is not the same twice, ignores the scaler, carries nothing that can be
             compared, or raised an exception, which is then the cause.
-        ValueError: no law has this name.
+        ValueError: no check has this name.
     """
     __tracebackhide__ = True  # for pytest
     refusals: list[LoopError] = []
     results = [
-        *judge_loop(make, batches, laws, expected=expected_failures, limit=limit, refusals=refusals)
+        *judge_loop(
+            make, batches, checks, expected=expected_failures, limit=limit, refusals=refusals
+        )
     ]
     if refusals and not any(each.is_finding for each in results):
         raise refusals[0]
@@ -82,36 +84,36 @@ def check_loop(
 
 
 def unasked(results: Iterable[Result]) -> list[str]:
-    """Say which laws were not asked, each with what would let it be, or could not be judged."""
+    """Say which checks were not asked, each with what would let it be, or could not be judged."""
     words = {"not applicable": "is not asked", "refused": "cannot be judged"}
     return [
-        f"{each.law.name} {words[each.outcome]}: {each.text}"
+        f"{each.check.name} {words[each.outcome]}: {each.text}"
         for each in results
         if each.outcome in words
     ]
 
 
-def chosen(laws: Collection[str] | None = None) -> list[LoopLaw]:
-    """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    return laws_of.chosen(LAWS, laws)
+def chosen(checks: Collection[str] | None = None) -> list[LoopCheck]:
+    """Return the checks of these names, or all; raise ValueError for an unknown one."""
+    return checks_of.chosen(CHECKS, checks)
 
 
 def judge_loop(
     make: Make,
     batches: Iterable[Any],
-    laws: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
     *,
     expected: Mapping[str, str] | None = None,
     name: str = "",
     limit: float | None = None,
     refusals: list[LoopError] | None = None,
 ) -> Iterator[Result]:
-    """Yield the outcome of each law as it comes, as `check_loop` has it, but raise nothing for a broken one.
+    """Yield the outcome of each check as it comes, as `check_loop` has it, but raise nothing for a broken one.
 
-    A law in which the loop raises is refused, and the others are asked all the same; its exception is appended to
+    A check in which the loop raises is refused, and the others are asked all the same; its exception is appended to
     `refusals`.
     """
-    asked, expected = chosen(laws), expected or {}
+    asked, expected = chosen(checks), expected or {}
     chosen(expected)
     limit = LIMIT if limit is None else limit
     numbered, name = (
@@ -125,11 +127,11 @@ def judge_loop(
         raise LoopError(
             f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end"
         ) from None
-    for law in asked:
-        reason = expected.get(law.name)
-        if not is_used and law is not scaler_changes_by_update_only:
+    for check in asked:
+        reason = expected.get(check.name)
+        if not is_used and check is not scaler_changes_by_update_only:
             yield Result(
-                law,
+                check,
                 name,
                 "not applicable",
                 "the scaler was never used: make(scaler) is to use its scaler",
@@ -137,16 +139,16 @@ def judge_loop(
             continue
         try:
             yield judged(
-                law,
+                check,
                 name,
-                partial(_ask, law, make, numbered, brief=reason is not None),
+                partial(_ask, check, make, numbered, brief=reason is not None),
                 reason,
                 limit,
             )
         except LoopError as error:
             refusals = [] if refusals is None else refusals
             refusals.append(error)
-            yield Result(law, name, "refused", str(error))
+            yield Result(check, name, "refused", str(error))
 
 
 def begin_judging(
@@ -155,7 +157,7 @@ def begin_judging(
     name: str,
     limit: float,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a loop's maker and its batches; return a function of names that asks those laws: see `kit.apart`.
+    """Load a loop's maker and its batches; return a function of names that asks those checks: see `kit.apart`.
 
     That function raises ValueError for a loop that cannot be judged.
     """
@@ -175,7 +177,7 @@ def _name(make: Make) -> str:
 
 
 def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
-    """Refuse a loop that no law could be asked of; return whether it uses the scaler that it is given."""
+    """Refuse a loop that no check could be asked of; return whether it uses the scaler that it is given."""
     if len(batches) < FEWEST:
         raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
@@ -206,23 +208,23 @@ def _not_the_same(step: int, difference: str) -> str:
     )
 
 
-def _ask(law: LoopLaw, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
-    """Raise BrokenError where the law is broken, on the shortest list of batches unless it is to be brief."""
+def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
+    """Raise BrokenError where the check is broken, on the shortest list of batches unless it is to be brief."""
     try:
-        verdict = law.function(make, batches)
+        verdict = check.function(make, batches)
     except LoopError as error:
         if isinstance(error.__cause__, SystemExit):
-            raise BrokenError(described(law, str(error))) from error
-        raise LoopError(f"{law.name}: {error}") from error.__cause__
+            raise BrokenError(described(check, str(error))) from error
+        raise LoopError(f"{check.name}: {error}") from error.__cause__
     if verdict is not None:
         if brief:
             raise BrokenError(verdict.where)
-        left, broken = shrink(law, make, batches, verdict)
-        raise BrokenError(message(law, left, broken, _happened(make, left, broken)))
+        left, broken = shrink(check, make, batches, verdict)
+        raise BrokenError(message(check, left, broken, _happened(make, left, broken)))
 
 
 def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
-    """Return what happens, line by line, in the step in which a law was seen to be broken, if it is of one rank."""
+    """Return what happens, line by line, in the step in which a check was seen to be broken, if it is of one rank."""
     if "rank" in broken.where or broken.cause in (SKIPPED, STUCK, UNREACHED, STILL):
         return ""
     scale = broken.scale if broken.scale > 1 else TRIED_AT
@@ -231,19 +233,24 @@ def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
 
 
 def shrink(
-    law: LoopLaw, make: Make, batches: Sequence[Batch], broken: Broken, *, ends_there: bool = True
+    check: LoopCheck,
+    make: Make,
+    batches: Sequence[Batch],
+    broken: Broken,
+    *,
+    ends_there: bool = True,
 ) -> tuple[Sequence[Batch], Broken]:
-    """Return the shortest list of batches on which the law is still broken, found by leaving out one at a time.
+    """Return the shortest list of batches on which the check is still broken, found by leaving out one at a time.
 
     Unless it `ends_there`, it has those behind the failure, too: they make its place.
     """
     batches = batches[: broken.step + 1] if ends_there else batches
-    for batch in batches[::-1] if law.shrinks else ():
+    for batch in batches[::-1] if check.shrinks else ():
         fewer = [each for each in batches if each is not batch]
         if not fewer:
             break
         try:
-            verdict = law.function(make, fewer)
+            verdict = check.function(make, fewer)
         except (LoopError, NotApplicableError):
             continue
         except OverdueError:
@@ -253,12 +260,12 @@ def shrink(
     return batches, broken
 
 
-def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken, happened: str = "") -> str:
-    """Write what was seen under the law's name, then the law, the batches, what differs, and the usual cause.
+def message(check: LoopCheck, batches: Sequence[Batch], broken: Broken, happened: str = "") -> str:
+    """Write what was seen under the check's name, then the check, the batches, what differs, and the usual cause.
 
     And what `happened` in the step where it was seen.
     """
-    cause, shown = cause_of(law.name, broken)
+    cause, shown = cause_of(check.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]
     more = len(broken.differences) - 1 - len(also)
@@ -269,4 +276,4 @@ def message(law: LoopLaw, batches: Sequence[Batch], broken: Broken, happened: st
         ("cause", cause),
         ("also", ", ".join(also) + (f" and {more} more" if more > 0 else "")),
     ]
-    return described(law, f"{first}, {broken.where}", story)
+    return described(check, f"{first}, {broken.where}", story)

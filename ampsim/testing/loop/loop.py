@@ -1,4 +1,4 @@
-"""The loop under test: what a user's function makes, and what is wrong with it before any law is asked."""
+"""The loop under test: what a user's function makes, and what is wrong with it before any check is asked."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class LoopError(Exception):
-    """The loop cannot be judged as it is given: wrong use, or an exception of its own. No law is broken."""
+    """The loop cannot be judged as it is given: wrong use, or an exception of its own. No check is broken."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class Loop:
     parameters are what stands under ``params`` or ``model``.
 
     Anything else with these attributes will do. What is not given is not asked, and a report says so in its last
-    lines: without ``split`` no law asks for micro-batches, without a second parameter ``group`` of make none for ranks,
-    and a value of ``state`` that can be read and not loaded needs ``save`` and ``load`` for a law of resuming.
+    lines: without ``split`` no check asks for micro-batches, without a second parameter ``group``
+        of make none for ranks,
+    and a value of ``state`` that can be read and not loaded needs ``save`` and ``load`` for a check of resuming.
 
     Attributes:
         step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.

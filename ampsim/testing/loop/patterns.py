@@ -1,12 +1,14 @@
-"""The usual causes by the names of what differs, where the law itself does not know one: a table, read from the top."""
+"""The usual causes by the names of what differs, where the check itself does not know one: a
+table, read from the top.
+"""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ampsim.testing.loop.law import Broken
-from ampsim.testing.loop.laws.skipped import HIDDEN, MIXED
+from ampsim.testing.loop.check import Broken
+from ampsim.testing.loop.checks.skipped import HIDDEN, MIXED
 from ampsim.testing.loop.state import Difference
 
 
@@ -18,7 +20,7 @@ class Pattern:
         cause: in words, with the cure.
         name: a regular expression for the array's name.
         power: of the scale, by which the change of an array is multiplied; None: by no one power.
-        instead: the cause that the law itself knows, of which this is a kind.
+        instead: the cause that the check itself knows, of which this is a kind.
     """
 
     cause: str
@@ -32,7 +34,7 @@ _READ = (
     "the old one where gradients are not finite"
 )
 _SCHEDULED, _AVERAGED = r"\.lr$|last_epoch|_step_count|_last_lr|sched", r"ema|averag|shadow|swa"
-PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
+PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
     "scale_is_invisible": (
         Pattern(
             "S times as large: the norm is of scaled gradients; call scaler.unscale_(optimizer) before it is taken",
@@ -107,9 +109,9 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the law's name
 }
 
 
-def cause_of(law: str, broken: Broken) -> tuple[str, Difference | None]:
+def cause_of(check: str, broken: Broken) -> tuple[str, Difference | None]:
     """Return the usual cause of a difference, and the array that shows it; "" if none is known."""
-    table = PATTERNS.get(law, ())
+    table = PATTERNS.get(check, ())
     if broken.cause not in {each.instead for each in table}:
         return broken.cause, next(iter(broken.differences), None)
     for each in table:

@@ -100,7 +100,7 @@ def iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
 
 _LAST: list[
     tuple[Make, Sequence[Batch], list[Sequence[Batch]]]
-] = []  # what was cut last: each law asks for it
+] = []  # what was cut last: each check asks for it
 
 
 def _iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:

@@ -4,12 +4,12 @@ scenario
     What every rank does: iterations, and who overflows in which; and what was seen of it on one rank.
 gradients
     Where a rank's gradients come from: set by hand, or torch's DistributedDataParallel and fully_shard.
-laws
+checks
     What must be true of what all ranks were seen to do.
 threads
     Ranks as threads under `ampsim.testing.conductor`: many orders of collectives, in milliseconds each.
 processes
     Ranks as processes with gloo: the truth, in the one order that comes.
 judge
-    To play the scenarios in both, and to hold what was seen to the laws.
+    To play the scenarios in both, and to hold what was seen to the checks.
 """

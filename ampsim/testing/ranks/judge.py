@@ -1,14 +1,14 @@
-"""Judge a scaler on several ranks: play every scenario, and hold what was seen on all ranks to the laws.
+"""Judge a scaler on several ranks: play every scenario, and hold what was seen on all ranks to the checks.
 
 >>> import torch
 >>> from ampsim.testing import check_ranks
 >>> def make(group):  # torch's does not ask the other ranks
 ...     return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
->>> check_ranks(make, laws=["verdicts_agree"], processes=False)  # doctest: +ELLIPSIS
+>>> check_ranks(make, checks=["verdicts_agree"], processes=False)  # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
 AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)
-  law      An optimizer is stepped on every rank or skipped on every rank.
+  property An optimizer is stepped on every rank or skipped on every rank.
   ranks    2, each with 1 optimizer; step, update
   history  clean, inf on rank 0, clean, clean, clean
   seen on  threads
@@ -20,13 +20,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ampsim.core.arguments import as_int
+from ampsim.testing import check as checks_of
 from ampsim.testing import conductor
-from ampsim.testing import law as laws_of
+from ampsim.testing.check import Check, Result, described, settled, without_findings
 from ampsim.testing.kit.subject import Traits
-from ampsim.testing.law import Law, Result, described, settled, without_findings
 from ampsim.testing.load import load
+from ampsim.testing.ranks.checks import CHECKS, Played, Records
 from ampsim.testing.ranks.gradients import Gradients, kind_of
-from ampsim.testing.ranks.laws import LAWS, Played, Records
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
 from ampsim.testing.ranks.threads import Late, ThreadRun
@@ -42,12 +42,12 @@ def check_ranks(
     *,
     gradients: Gradients = "sharded",
     without: Iterable[str] = (),
-    laws: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
     expected_failures: Mapping[str, str] | None = None,
     processes: bool = True,
     wait: float = 30.0,
 ) -> list[Result]:
-    """Hold the scalers of several ranks to the laws; raise AssertionError with all findings if there are any.
+    """Hold the scalers of several ranks to the checks; raise AssertionError with all findings if there are any.
 
     Args:
         make: ``make(group)`` returns a fresh scaler with torch's methods, on the CPU, that agrees with the other ranks
@@ -58,19 +58,19 @@ def check_ranks(
             itself leaves, DTensors with fully_shard, which needs processes.
         without: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
             "unscale_" are asked for here.
-        laws: names in `ampsim.testing.ranks.laws.LAWS`; None is all.
-        expected_failures: name of a law -> reason, with a link. Strict: one that holds is a finding.
+        checks: names in `ampsim.testing.ranks.checks.CHECKS`; None is all.
+        expected_failures: name of a check -> reason, with a link. Strict: one that holds is a finding.
         processes: whether to play every scenario with gloo, in processes, too.
         wait: seconds that a rank waits for another one in a collective, among processes.
 
     Raises:
-        AssertionError: a law is broken, or holds that was expected to be broken.
-        ValueError: fewer than 2 ranks, or no such law.
+        AssertionError: a check is broken, or holds that was expected to be broken.
+        ValueError: fewer than 2 ranks, or no such check.
     """
     __tracebackhide__ = True  # for pytest
     return without_findings(
         judge_ranks(
-            make, ranks, gradients, without=without, laws=laws, expected=expected_failures,
+            make, ranks, gradients, without=without, checks=checks, expected=expected_failures,
             processes=processes, wait=wait,
         )
     )  # fmt: skip
@@ -82,32 +82,36 @@ def judge_ranks(
     gradients: Gradients = "sharded",
     *,
     without: Iterable[str] = (),
-    laws: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
     expected: Mapping[str, str] | None = None,
     processes: bool = True,
     wait: float = 30.0,
 ) -> Iterator[Result]:
-    """Yield the outcome of each law, as `check_ranks` has it, but raise nothing for a broken one."""
+    """Yield the outcome of each check, as `check_ranks` has it, but raise nothing for a broken one."""
     as_int("ranks", ranks, 2, "one rank agrees with itself")
     if not kind_of(gradients).on_threads and not processes:
         raise ValueError(
             f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it"
         )
-    asked, expected, lacks = chosen(laws), expected or {}, {*without}
+    asked, expected, lacks = chosen(checks), expected or {}, {*without}
     chosen(expected)
     Traits(without=frozenset(lacks))  # refuses an unknown name
     fast = [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
     todo = [each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)]
     failures: dict[str, str] = {}
     for played, new, where in _plays(make, todo, ranks, gradients, wait if processes else 0.0):
-        for law in asked:
-            if law.name not in failures and (seen := law.function(new, played[new], played)):
-                failures[law.name] = described(law, seen, [*new.story(ranks), ("seen on", where)])
+        for check in asked:
+            if check.name not in failures and (seen := check.function(new, played[new], played)):
+                failures[check.name] = described(
+                    check, seen, [*new.story(ranks), ("seen on", where)]
+                )
         if len(failures) == len(asked):
             break
     name = getattr(make, "__qualname__", "scaler")
-    for law in asked:
-        yield Result(law, name, *settled(law, failures.get(law.name), expected.get(law.name)))
+    for check in asked:
+        yield Result(
+            check, name, *settled(check, failures.get(check.name), expected.get(check.name))
+        )
 
 
 def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) -> bool:
@@ -122,9 +126,9 @@ def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) 
     return not any(needed and name in lacks for name, needed in needs.items())
 
 
-def chosen(names: Collection[str] | None) -> list[Law]:
-    """Return the laws of these names, or all; raise ValueError for an unknown one."""
-    return laws_of.chosen(LAWS, names)
+def chosen(names: Collection[str] | None) -> list[Check]:
+    """Return the checks of these names, or all; raise ValueError for an unknown one."""
+    return checks_of.chosen(CHECKS, names)
 
 
 def _plays(

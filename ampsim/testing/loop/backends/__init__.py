@@ -1,1 +1,1 @@
-"""One file per framework, which alone imports it: how its runs are made, and what the laws ask of them."""
+"""One file per framework, which alone imports it: how its runs are made, and what the checks ask of them."""

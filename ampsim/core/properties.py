@@ -1,0 +1,217 @@
+"""What must be true of any loss scaler, whoever wrote it: named predicates over what was observed.
+
+A property knows the rule that was asked for and what was seen from outside; it never calls the machine. The two
+were written apart so that each tests the other: the machine says what happens, the properties say what must be
+true of what happened. A property's name is its test id, the first word of a kit message, the key of a declared
+deviation and its row in the paper.
+
+`UPDATE_PROPERTIES` look at one update, `HISTORY_PROPERTIES` at a whole run. What a step does
+`ampsim.testing.kit.checks` states. A property returns None when it holds or does not apply, and a
+sentence that says what was seen when it is broken.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ampsim.core.machine import Rule
+
+FLOAT32_ULP = 2.0**-23  # spacing of float32 above 1: one rounding moves a product by less than this
+_TOP = 2.0**128 * (1 - 2.0**-25)  # from here on a number rounds to inf in float32
+
+
+@dataclass(frozen=True)
+class Update:
+    """One update of a scaler without delay, as seen from outside."""
+
+    rule: Rule
+    found_inf: bool
+    scale: float  # before the update
+    new_scale: float  # after it
+    growth_tracker: int | None = None  # clean steps counted before it, where the scaler shows them
+    new_growth_tracker: int | None = None
+
+
+@dataclass(frozen=True)
+class History:
+    """A whole run without delay, as seen from outside."""
+
+    rule: Rule
+    found_inf: Sequence[bool]
+    scale: Sequence[float]  # before the first update, then after each: len(found_inf) + 1 of them
+
+
+def _close(a: float, b: float) -> bool:
+    """Equal up to the roundings of one float32 product and one float32 factor."""
+    return (
+        a == b
+        or abs(a - b) <= 2 * FLOAT32_ULP * max(abs(a), abs(b))
+        or max(abs(a), abs(b)) < 2.0**-125
+    )
+
+
+def _at_top(u: Update) -> bool:
+    """A growth from here would leave float32 or pass max_scale."""
+    grown = u.scale * u.rule.growth_factor
+    return grown > (u.rule.max_scale or math.inf) or grown >= _TOP
+
+
+# ------------------------------------------------------------------------------------------------ one update
+
+
+def overflow_backs_off_once(u: Update) -> str | None:
+    """An overflow multiplies the scale by the backoff factor, once, and stops at min_scale."""
+    if not u.found_inf or u.rule.hysteresis > 1:
+        return None
+    expected = max(u.scale * u.rule.backoff_factor, u.rule.min_scale or 0.0)
+    return (
+        None
+        if _close(u.new_scale, expected)
+        else f"{u.scale} -> {u.new_scale}, expected {expected}"
+    )
+
+
+def overflow_never_raises_the_scale(u: Update) -> str | None:
+    """After an overflow the scale is no larger than before, or it is min_scale."""
+    if not u.found_inf or u.new_scale <= max(u.scale, u.rule.min_scale or 0.0):
+        return None
+    return f"{u.scale} -> {u.new_scale} on an overflow"
+
+
+def overflow_restarts_the_streak(u: Update) -> str | None:
+    """An overflow sets the count of clean steps back to zero."""
+    kept = u.found_inf and u.new_growth_tracker not in (None, 0)
+    return f"streak {u.growth_tracker} -> {u.new_growth_tracker}" if kept else None
+
+
+def clean_step_keeps_the_scale(u: Update) -> str | None:
+    """A clean step changes the scale only by a growth: it never lowers it."""
+    return f"{u.scale} -> {u.new_scale}" if not u.found_inf and u.new_scale < u.scale else None
+
+
+def growth_waits_for_the_interval(u: Update) -> str | None:
+    """The scale grows at the clean step that completes the interval: not before, not after."""
+    if u.found_inf or u.growth_tracker is None:
+        return None
+    due, grew = u.growth_tracker + 1 == u.rule.growth_interval, u.new_scale > u.scale
+    if grew and not due:
+        return f"grew after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
+    if (
+        due
+        and not grew
+        and u.rule.growth_factor > 1.0 + 2 * FLOAT32_ULP
+        and not _at_top(u)
+        and u.scale > 0
+    ):
+        return f"did not grow after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
+    return None
+
+
+def growth_multiplies_by_the_growth_factor(u: Update) -> str | None:
+    """A growth multiplies the scale by the growth factor, once, and stops at max_scale or at the top of float32."""
+    expected = min(u.scale * u.rule.growth_factor, u.rule.max_scale or math.inf)
+    if (
+        u.found_inf or u.new_scale <= u.scale or expected >= _TOP
+    ):  # what no float32 holds: scalers stay, or clamp
+        return None
+    return (
+        None
+        if _close(u.new_scale, expected)
+        else f"{u.scale} -> {u.new_scale}, expected {expected}"
+    )
+
+
+def clean_step_counts_once(u: Update) -> str | None:
+    """A clean step adds one to the streak; the step that completes the interval sets it to zero."""
+    if u.found_inf or u.growth_tracker is None or u.new_growth_tracker is None:
+        return None
+    expected = 0 if u.growth_tracker + 1 == u.rule.growth_interval else u.growth_tracker + 1
+    seen = f"streak {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
+    return None if u.new_growth_tracker == expected else seen
+
+
+def scale_stays_finite(u: Update) -> str | None:
+    """The scale is never inf or NaN: from inf there is no way back."""
+    return None if math.isfinite(u.new_scale) else f"{u.scale} -> {u.new_scale}"
+
+
+def scale_stays_within_bounds(u: Update) -> str | None:
+    """A scale that was within [min_scale, max_scale] stays there."""
+    low, high = u.rule.min_scale or 0.0, u.rule.max_scale or math.inf
+    left = low <= u.scale <= high and not low <= u.new_scale <= high
+    return f"{u.scale} -> {u.new_scale}, bounds [{low}, {high}]" if left else None
+
+
+# ------------------------------------------------------------------------------------------------- whole runs
+
+
+def skip_budget(h: History) -> str | None:
+    """T1: skips <= (rho n + G B) / (G + rho), for any history, even an adversary's.
+
+    n updates, G the growth interval, rho = log(growth) / log(1/backoff), and B = log(S_0 / S_n) /
+    log(1/backoff) the backoffs that the scale's net descent pays for. Each skip costs one backoff and each
+    growth earns rho of them back, and growths <= (n - skips) / G. A floor lets a scale take an overflow
+    without descending, so where min_scale was reached the check does not apply.
+    """
+    rule, n = h.rule, len(h.found_inf)
+    floored = rule.min_scale is not None and min(h.scale) <= rule.min_scale
+    lost_bits = min(h.scale) < 2.0**-120 or not all(map(math.isfinite, h.scale))
+    if rule.hysteresis > 1 or rule.backoff_factor == 1 or floored or lost_bits:
+        return None
+    bits = -math.log2(rule.backoff_factor)
+    rho = math.log2(rule.growth_factor) / bits
+    descent = math.log2(h.scale[0] / h.scale[-1]) / bits
+    budget = (rho * n + rule.growth_interval * descent) / (rule.growth_interval + rho)
+    skips = sum(map(bool, h.found_inf))
+    slack = 1e-9 + 4 * FLOAT32_ULP * n / bits  # each update rounds the scale once
+    return None if skips <= budget + slack else f"{skips} skips in {n} updates, budget {budget:.6g}"
+
+
+def descends_only_by_skipping(h: History) -> str | None:
+    """Over a run without overflow the scale never ends below where it began."""
+    return (
+        f"{h.scale[0]} -> {h.scale[-1]}"
+        if not any(h.found_inf) and h.scale[-1] < h.scale[0]
+        else None
+    )
+
+
+UPDATE_PROPERTIES: tuple[Callable[[Update], str | None], ...] = (
+    overflow_backs_off_once,
+    overflow_never_raises_the_scale,
+    overflow_restarts_the_streak,
+    clean_step_keeps_the_scale,
+    growth_waits_for_the_interval,
+    growth_multiplies_by_the_growth_factor,
+    clean_step_counts_once,
+    scale_stays_finite,
+    scale_stays_within_bounds,
+)
+HISTORY_PROPERTIES: tuple[Callable[[History], str | None], ...] = (
+    skip_budget,
+    descends_only_by_skipping,
+)
+
+
+def broken(history: History, growth_trackers: Sequence[int] | None = None) -> dict[str, str]:
+    """The checks that a run breaks: name -> the first place and what was seen there.
+
+    Args:
+        history: the run.
+        growth_trackers: clean steps counted, before the first update and after each, where the scaler shows them.
+    """
+    found: dict[str, str] = {}
+    for t, flag in enumerate(history.found_inf):
+        pair = (
+            (growth_trackers[t], growth_trackers[t + 1])
+            if growth_trackers is not None
+            else (None, None)
+        )
+        update = Update(history.rule, bool(flag), history.scale[t], history.scale[t + 1], *pair)
+        for check in UPDATE_PROPERTIES:
+            if check.__name__ not in found and (seen := check(update)):
+                found[check.__name__] = f"update {t}: {seen}"
+    for whole in HISTORY_PROPERTIES:
+        if seen := whole(history):
+            found[whole.__name__] = seen
+    return found

@@ -1,0 +1,124 @@
+"""The scale is invisible."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.check import Broken, check
+from ampsim.testing.loop.checks.excused import is_copy
+from ampsim.testing.loop.checks.rounding import Rounding
+from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.runs import NEVER, Batch, Make, advance, begin, play, run_class
+from ampsim.testing.loop.state import LOGGED, Difference, differences
+
+LOGS = 2.0**-17  # of a logged number: what rounding makes of it
+SLIGHT = 1e-3  # of the largest number of an array: what numbers below the normal ones do not reach
+GROWS = (
+    "differs only once the scale has moved: divided by the scale after scaler.update() and not before, or gradients "
+    "kept over an update without their scale"
+)
+ALIKE = "by one factor for all, which is no power of S: clipped or normalised before scaler.unscale_(optimizer)"
+PLANS = (
+    (2.0**8, NEVER),
+    (2.0**16, NEVER),
+    (1.0, 1),
+)  # initial scale and growth interval of what scale 1 is held to
+
+
+@check(issue="https://github.com/areal-project/AReaL/pull/1659")
+def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
+    """In float32, parameters, optimizer state, all else in state and all that is logged have equal bits at any scale.
+
+    Exact because a product with a power of two only moves the exponent, and a sum of such products is the product of
+    the sum, as long as nothing overflows or falls below the normal numbers. Where a constant is added that is no power
+    of two, bits may differ by what the order of a batch's rows makes of them: see `Rounding`. Where an operation gives
+    half precision or numbers below the normal ones, only what is multiplied as a whole by a power of the scale is held
+    against the loop. A copy of the scale itself, as logs have it, is none of all this.
+    """
+    doubt = ""
+    reference, rounding = play(make, batches, 1.0), Rounding(make, batches, 1.0)
+    for scale, interval in PLANS:
+        run = begin(make, scale, interval)
+        for step, batch in enumerate(batches):
+            advance(run, [batch])
+            if run.overflows(step) != reference.overflows(step):
+                doubt = f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}"
+                break
+            if any(reference.verdicts) and not reference.verdicts[step]:
+                continue  # a part of a step, whose gradients are scaled as yet
+            if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
+                if _by_a_power(found) or not (
+                    why := _excuse(found, make, batches[: step + 1], scale, interval)
+                ):
+                    return found
+                doubt = f"only up to factors of the scale, as {why}: {found.differences[0]}"
+                break
+    if doubt:
+        raise NotApplicableError(doubt)
+    return None
+
+
+def _compare(
+    reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool
+) -> Broken | None:
+    before, left, right = reference.states[step], reference.states[step + 1], run.states[step + 1]
+    copies, trained = (
+        ({*reference.scales, reference.scale}, {*run.scales, run.scale}),
+        {*run.parameters()},
+    )
+    found = [
+        each
+        for each in differences(left, right, before)
+        if each.name in trained
+        or not (is_copy(each.left, copies[0]) and is_copy(each.right, copies[1]))
+    ]
+    if not found:
+        return None
+    apart = {each.name for each in rounding.beyond(before, left, right, step)}
+    apart |= {
+        each.name for each in found if each.name.startswith(f"{LOGGED}.") and each.size() > LOGS
+    }
+    found = [each for each in found if each.name in apart]
+    if not found:
+        return None
+    scale = run.scales[step]
+    moving = ", which doubles after each update" if grows else ""
+    where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
+    broken = Broken(where, step, found, scale)
+    return (
+        broken
+        if _by_a_power(broken)
+        else replace(broken, cause=GROWS if grows else ALIKE if _alike(found) else "")
+    )
+
+
+def _by_a_power(broken: Broken) -> bool:
+    """Return whether the change of an array is multiplied by a power of the scale."""
+    return any(is_power(each.factor(), broken.scale) for each in broken.differences)
+
+
+def _alike(found: Sequence[Difference]) -> bool:
+    """Return whether the changes of all arrays are multiplied by one factor."""
+    factors = [each.factor() for each in found]
+    known = [factor for factor in factors if factor is not None]
+    return len(known) == len(factors) and max(known) - min(known) < 1e-3 * max(map(abs, known))
+
+
+def is_power(factor: float | None, scale: float) -> bool:
+    """Return whether a factor is a power of the scale, other than 1, up to the rounding of a sum."""
+    powers = [scale**power for power in (-2, -1, 1, 2)] if scale > 1 else []
+    return factor is not None and any(abs(factor / power - 1) < 1e-3 for power in powers)
+
+
+def _excuse(
+    found: Broken, make: Make, batches: Sequence[Batch], scale: float, interval: int
+) -> str:
+    """Return which operation is inexact and may have made the differences; "" for none."""
+
+    def replay() -> None:
+        play(make, batches, 1.0)
+        play(make, batches, scale, interval)
+
+    return run_class(make).inexact(
+        replay, tiny=all(each.size() < SLIGHT for each in found.differences)
+    )

@@ -1,0 +1,369 @@
+"""A skipped step never happened."""
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.check import Broken, check
+from ampsim.testing.loop.checks.excused import DATA, Excuses, moved, unlike
+from ampsim.testing.loop.loop import LoopError
+from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
+from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
+from ampsim.testing.loop.state import LOGGED, Difference, State, differences, same
+
+SCALE = 2.0**8
+FAR = 2.0**16  # from where the scale falls many times before it comes to a floor of 1
+MOST = 15  # skips in a row
+EARLY = 2  # iterations before the one in which all kinds of faults are planted
+PARAMETERS = 4  # in which a fault is planted, at most
+STEPPED = (
+    "the inf was stepped with: optimizer.step() is called directly, or inf and NaN are taken out of the gradients "
+    "before the scaler looks; step every optimizer with scaler.step(optimizer)"
+)
+KEPT = "the scaler is not updated: no update is called, or it is not told of the inf, or in JAX its result is dropped"
+POISONED = "a loss that is not finite is taken into it for ever: leave out what is not finite before it is averaged"
+MIXED = (
+    "it is neither left alone nor what a clean step makes of it: an inf or NaN is taken out of gradients, or part of "
+    "them is looked at, or one backward pass of several; let the scaler look at all gradients, after the last pass, by "
+    "scaler.step(optimizer)"
+)
+HIDDEN = (
+    "something outside state went on in the skipped step: gradients that were not cleared, or a counter, an average, a "
+    "generator of random numbers that state does not name"
+)
+
+
+@check(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
+def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Broken | None:
+    """Batches a, b, c with an inf or NaN in b's gradients leave what a, c leave, but for the data; and the scale falls.
+
+    Planted is an inf in all gradients; then, in one element of the first, the last and a drawn one, an inf, a -inf and
+    a NaN, also in one backward pass of several alone, and in the scaled loss. Exact because it compares states of one
+    program, and each batch has its own seed, wherever it stands. What a forward pass moves it may move: see `Excuses`.
+    By how much the scale falls is its rule's affair. It falls twice where each of two optimizers is followed by an
+    update; what is wrong there, gradients divided twice or by another scale, `scale_is_invisible` sees in clean steps.
+    """
+    groups = iterations(make, batches)
+    if len(groups) < 2:
+        if broken := _moves_alone(make, batches):
+            return broken
+        raise NotApplicableError("fewer than 2 batches after which a clean step updates the scaler")
+    skip = Skip(make, groups, len(groups) // 2)
+    if not skip.reached:
+        raise NotApplicableError(
+            "no backward pass reached a parameter: name the model, or the optimizer, in state"
+        )
+    quiet: set[str] = set()
+    if broken := skip.at_all(quiet):
+        return broken
+    early = skip if len(groups) // 2 <= EARLY else Skip(make, groups, EARLY)
+    return early.in_turn(quiet) or early.in_output() or in_a_row(make, groups)
+
+
+def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
+    """Say that parameters move although the scaler is never updated, not even by an overflow."""
+    run = begin(make, SCALE)
+    before = run.parameters()
+    now = differences(dict(before), dict(advance(run, batches).parameters()))
+    if not now or any(run.verdicts):
+        return None
+    bad = begin(make, SCALE)
+    with bad.planting(Fault()), suppress(LoopError):
+        advance(bad, batches)
+    if bad.scale < SCALE:
+        return None
+    seen = f"the scaler was never updated, and {now[0].name} moves"
+    return Broken(f"in {len(batches)} batches", len(batches) - 1, cause=KEPT, seen=seen)
+
+
+class Skip:
+    """The iteration that is skipped, in its place: what it is without a fault, and what faults do in it."""
+
+    def __init__(self, make: Make, groups: Sequence[Sequence[Batch]], place: int) -> None:
+        self.make, self.places = make, [batch.place for group in groups for batch in group]
+        self.before, self.group = [*chain(*groups[:place])], [*groups[place]]
+        self.after, self.rest = [*chain(*groups[place + 1 :][:1])], [*chain(*groups[place + 1 :])]
+        run = self._begin()
+        with run.planting(NOTHING) as self.clean:
+            advance(run, self.group)
+        self.start, self.owners = run.states[len(self.before)], run.owners()
+        self.trained = {*run.parameters()}
+        self.excuses = Excuses(self.start, run.states[-1], self.clean.early, run, self._otherwise)
+
+    @property
+    def reached(self) -> bool:
+        """Whether a fault can be planted: where no hook sees a gradient, in the scaled loss."""
+        return bool(self.clean.passes) or self._played(Fault(place="loss"))[0].scale < SCALE
+
+    def _begin(self, scale: float = SCALE) -> Run:
+        run = advance(begin(self.make, SCALE), self.before)
+        if scale != SCALE:
+            run.set_scale(scale)
+        return run
+
+    def _otherwise(self) -> State:
+        """Return what the iteration leaves on the data of the batches after it, or before."""
+        others = [*self.after, *self.before, *self.group]
+        run, swapped = (
+            self._begin(),
+            (Batch(b.place, o.data) for b, o in zip(self.group, others, strict=False)),
+        )
+        return advance(run, swapped).states[-1]
+
+    def _played(self, fault: Fault) -> tuple[Run, Planted]:
+        run = self._begin()
+        with run.planting(fault) as planted:
+            advance(run, self.group)
+        return run, planted
+
+    def where(self, fault: Fault) -> str:
+        """Return after what something was seen, in words."""
+        return f"after the skipped batch {self.group[-1].place}, with {fault}"
+
+    def _broken(
+        self, fault: Fault, found: Sequence[Difference], cause: str = "", seen: str = ""
+    ) -> Broken:
+        step = self.places.index(self.group[-1].place)
+        places = _places(self.before, self.group, ())
+        return Broken(
+            self.where(fault), step, found, cause=cause, seen=seen, fault=fault, places=places
+        )
+
+    def at_all(self, quiet: set[str]) -> Broken | None:
+        """Plant an inf in all gradients; add to `quiet` what stands still then."""
+        fault = Fault() if self.clean.passes else Fault(place="loss")
+        run, _ = self._played(fault)
+        end = run.states[-1]
+        found, excused = self.excuses.remaining(end, (SCALE, run.scale))
+        if found := unlike(found, self.trained):
+            steps = any(each.name in self.owners and ".state." in each.name for each in found)
+            return self._broken(
+                fault, found, STEPPED if _spread(found, self.trained) else MIXED if steps else ""
+            )
+        if run.scale >= SCALE:
+            return self._broken(
+                fault, (), KEPT, f"the scale is {run.scale:g}, expected less than {SCALE:g}"
+            )
+        quiet |= {name for name in end if name not in excused}
+        inputs = {name for name, is_input in excused.items() if is_input}
+        inputs |= {each.name for each in differences(self.start, end) if each.name.startswith(DATA)}
+        taken = {name.partition(".")[0] for name in inputs}
+        if not all(key in run.loop.state and run.loads(run.loop.state[key]) for key in taken):
+            return None  # the next batch is another one than without this one
+        return self._hidden(run, taken, {*excused})
+
+    def _hidden(self, run: Run, taken: set[str], excused: set[str]) -> Broken | None:
+        """Hold the end of a run against those without the skipped batch, with the scale of then and of before."""
+        held, after = run.held(taken), self.rest if excused - taken else self.after
+        found: list[Difference] = []
+        scale = run.scale
+        advance(run, after)
+        for backed_off in (False, True):
+            other = self._begin()
+            other.hold(held)
+            if backed_off:
+                other.set_scale(scale)
+            advance(other, after)
+            pairs = differences(other.states[-1], run.states[-1])
+            found = [
+                each
+                for each in pairs
+                if each.name not in excused
+                and not each.name.startswith(DATA)
+                and (after or not each.name.startswith(f"{LOGGED}."))
+                and not self.excuses.is_copied(
+                    each, (*run.scales, *other.scales, run.scale, other.scale)
+                )
+            ]
+            if not (found := unlike(found, self.trained)):
+                return None
+        step = self.places.index(after[-1].place)
+        places = _places(self.before, self.group, after)
+        fault = Fault(place="" if self.clean.passes else "loss")
+        return Broken(
+            f"after batch {after[-1].place}", step, found, cause=HIDDEN, fault=fault, places=places
+        )
+
+    # ------------------------------------------------------------------------------------------- all kinds of faults
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield what is planted beside an inf in all gradients."""
+        names = [name for name in self.clean.passes if name]
+        values = (math.nan, -math.inf, math.inf, -math.inf)
+        for name, value in zip(self._drawn(names), values, strict=False):
+            yield Fault(value, name)
+        if not names:  # all gradients are reached by the loss, or none by a hook
+            place: Literal["", "loss"] = "" if self.clean.passes else "loss"
+            yield from (Fault(math.nan, place=place), Fault(-math.inf, place=place))
+        last = names[-1] if names else ""
+        passes = self.clean.passes.get(last, 0)
+        yield from (
+            Fault(value, last, only)
+            for only, value in ((0, math.inf), (passes - 1, math.nan))
+            if passes > 1
+        )
+        yield Fault(place="loss")
+        if self.clean.passes:
+            yield Fault()
+
+    def _drawn(self, names: Sequence[str]) -> list[str]:
+        """Return the first, the last and a drawn parameter, and the first of each optimizer."""
+        if not names:
+            return []
+        firsts = {self.owners.get(name, ""): name for name in reversed(names)}
+        drawn = random.Random(len(names)).choice(names)  # noqa: S311 - the same at each call
+        return [*dict.fromkeys((names[-1], names[0], *sorted(firsts.values()), drawn))][:PARAMETERS]
+
+    def in_turn(self, quiet: set[str]) -> Broken | None:
+        """Plant one fault after another, each in the same iteration again; what stood still must still do so."""
+        run, planted = self._begin(FAR), 0
+        for fault in self.faults():
+            scale = run.scale
+            with run.planting(fault):
+                advance(run, self.group)
+            planted += 1
+            found = self._noisy(run.states[-1], quiet)
+            if not found and run.scale < scale:
+                continue
+            alone, _ = self._played(fault)
+            left = unlike(
+                self.excuses.remaining(alone.states[-1], (SCALE, alone.scale))[0], self.trained
+            )
+            if broken := self._alone(fault, left, alone.scale):
+                return broken
+            if found and not left:
+                where = f"{self.where(fault)}, skip {planted} in a row"
+                return Broken(
+                    where, self.places.index(self.group[-1].place), found, cause=HIDDEN, fault=fault
+                )
+            run, planted = self._begin(FAR), 0
+        return None
+
+    def in_output(self) -> Broken | None:
+        """Plant an inf in the model's last output, and so in the plain loss: a step with it, or an average of it."""
+        if not self.clean.outputs:
+            return None
+        fault = Fault(place="output", only=self.clean.outputs - 1)
+        try:
+            run, _ = self._played(fault)
+        except LoopError:  # who raises there is right
+            return None
+        found = [
+            each
+            for each in moved(self.start, run.states[-1])
+            if each.left is not None
+            and _spread([each])
+            and not _spread([replace(each, right=each.left)])
+        ]
+        named = {*run.buffers()}
+        found = [each for each in found if each.name not in named]
+        return (
+            self._broken(fault, found, STEPPED if _spread(found, self.trained) else POISONED)
+            if found
+            else None
+        )
+
+    def _noisy(self, end: State, quiet: set[str]) -> list[Difference]:
+        found = (
+            each for each in moved(self.start, end) if each.name in quiet and each.left is not None
+        )
+        return unlike(found, self.trained)
+
+    def _alone(self, fault: Fault, found: list[Difference], scale: float) -> Broken | None:
+        """Say what is wrong after one fault: neither a step that never happened, nor a clean one."""
+        clean = self.excuses.clean
+        if (
+            found
+            and all(same(each.right, clean.get(each.name)) for each in found)
+            and self._whole(found, clean)
+        ):
+            return None  # the fault was where nobody looks: a gradient that is cleared, of no optimizer
+        if (
+            fault.place == "loss" and len({*self.owners.values()}) > 1
+        ):  # losses of another scaler are as they were
+            found = [
+                each
+                for each in found
+                if each.name not in self.owners or not same(each.right, clean[each.name])
+            ]
+        owner = self.owners.get(fault.name, "")
+        if (
+            found and len({*self.owners.values()}) > 1 and owner
+        ):  # others may step, as long as they stay finite
+            found = [
+                each for each in found if self.owners.get(each.name) == owner or _spread([each])
+            ]
+            if not found:
+                return None
+        if found:
+            return self._broken(fault, found, STEPPED if _spread(found, self.trained) else MIXED)
+        if scale >= SCALE and not self._is_left_alone(fault):
+            return self._broken(
+                fault, (), KEPT, f"the scale is {scale:g}, expected less than {SCALE:g}"
+            )
+        return None
+
+    def _whole(self, found: Sequence[Difference], clean: State) -> bool:
+        """Return whether all that a clean step moves has moved."""
+        names = {each.name for each in found}
+        return all(
+            each.name in names for each in moved(self.start, clean) if each.name in self.trained
+        )
+
+    def _is_left_alone(self, fault: Fault) -> bool:
+        """Return whether the fault is in a parameter that no optimizer has, or that a clean step leaves as it is."""
+        return bool(fault.name) and (
+            fault.name not in self.owners
+            or not any(each.name in self.trained for each in moved(self.start, self.excuses.clean))
+        )
+
+
+def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
+    """Plant an inf in all gradients of every iteration but the first, as far as the loop goes on."""
+    run, step = advance(begin(make, SCALE), groups[0]), len(groups[0]) - 1
+    run.set_scale(FAR)
+    start, trained = run.states[-1], {*run.parameters()}
+    for number, group in enumerate(groups[1:MOST], 1):
+        scale, step = run.scale, step + len(group)
+        try:
+            with run.planting() as planted:
+                advance(run, group)
+        except LoopError:  # as some give up after so many
+            return None
+        if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
+            return None
+        where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
+        places = _places(groups[0], chain(*groups[1 : number + 1]), ())
+        told = partial(Broken, where, step, fault=Fault(), places=places)
+        if found := unlike(
+            (each for each in moved(start, run.states[-1]) if each.name in trained), trained
+        ):
+            return told(found, cause=STEPPED if _spread(found) else MIXED)
+        if run.scale >= scale:
+            return told(
+                cause=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}"
+            )
+    return None
+
+
+def _places(*parts: Iterable[Batch]) -> list[list[int]]:
+    return [[batch.place for batch in part] for part in parts]
+
+
+def _spread(found: Iterable[Difference], names: Iterable[str] | None = None) -> bool:
+    """Return whether something is inf or NaN, of these names or any."""
+    return any(
+        each.right is not None
+        and each.right.dtype.kind == "f"
+        and not np.isfinite(each.right).all()
+        for each in found
+        if names is None or each.name in names
+    )

@@ -1,0 +1,119 @@
+"""Splitting a batch is invisible."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.loop.check import Broken, check
+from ampsim.testing.loop.checks.rounding import Rounding
+from ampsim.testing.loop.run import Fault, Run
+from ampsim.testing.loop.runs import Batch, Make, advance, begin
+from ampsim.testing.loop.state import differences
+
+SCALE, PARTS = 2.0**8, 2
+NO_SPLIT = (
+    "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
+)
+OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
+VERDICT = (
+    "the verdict is of one micro-batch, or comes before all are added: "
+    "unscale and update once, after the last one"
+)
+STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
+
+
+@check(issue="https://github.com/karpathy/nanoGPT/issues/605")
+def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
+    """A batch whole or in micro-batches, with an inf in any of them or none: one verdict, one scale, one change.
+
+    Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
+    what the order of the batch's rows makes of it: see `Rounding`. Dropout and batch-norm rightly make another change
+    of a batch in parts; then only verdict and scale are asked for.
+    """
+    whole = begin(make, SCALE)
+    if whole.loop.split is None:
+        raise NotApplicableError(NO_SPLIT)
+    split = begin(make, SCALE)
+    if split.loop.split is None:
+        raise NotApplicableError(NO_SPLIT)
+    cut, doubt, rounding = partial(_cut, split), "", Rounding(make, batches, SCALE)
+    for step, batch in enumerate(batches):
+        advance(whole, [batch])
+        advance(split, [batch], cut)
+        if broken := _compare(whole, split, step, batch, rounding):
+            if broken.cause == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
+                return broken
+            doubt = f"only of verdict and scale, as {why}: {broken.differences[0]}"
+            break
+    for bad in range(PARTS):
+        if broken := _with_inf(make, batches[-1], len(batches) - 1, bad):
+            return broken
+    if doubt:
+        raise NotApplicableError(doubt)
+    return None
+
+
+def _excuse(make: Make, batches: Sequence[Batch], whole: Run) -> str:
+    """Return why a batch in parts may rightly make another change than as a whole; "" for no reason that is known."""
+    changed = [
+        each.name for each in differences(*whole.states[-2:]) if re.search(STATISTICS, each.name)
+    ]
+    if changed:
+        return f"{changed[0]} is of a batch as a whole"
+    otherwise = advance(
+        begin(make, SCALE), [replace(batch, place=batch.place + OTHER_SEED) for batch in batches]
+    )
+    return (
+        "training draws random numbers"
+        if differences(whole.states[-1], otherwise.states[-1])
+        else ""
+    )
+
+
+def _cut(run: Run, data: Any) -> Any:
+    return run.loop.split(data, PARTS) if run.loop.split else data
+
+
+def _compare(whole: Run, split: Run, step: int, batch: Batch, rounding: Rounding) -> Broken | None:
+    before = whole.states[step]
+    where = f"after batch {batch.place} in {PARTS} micro-batches"
+    if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
+        return Broken(
+            where, step, cause=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step])
+        )
+    if found := differences(whole.scalers[-1], split.scalers[-1]):
+        return Broken(where, step, found, cause=VERDICT)
+    if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
+        return None  # a batch that is accumulated, and moves nothing: what is apart was so before
+    far = {each.name for each in rounding.beyond(before, whole.states[-1], split.states[-1], step)}
+    found = [
+        each for each in differences(whole.states[-1], split.states[-1], before) if each.name in far
+    ]
+    return Broken(where, step, found) if found else None
+
+
+def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
+    """Ask for a skip and a backoff where one micro-batch alone has an inf in its gradients."""
+    clean = begin(make, SCALE)
+    if not advance(clean, [replace(batch)], partial(_cut, clean)).verdicts[0]:
+        return None  # the verdict comes after several batches
+    run = begin(make, SCALE)
+    with run.planting(Fault(only=bad)) as planted:
+        advance(run, [replace(batch)], partial(_cut, run))
+    if max(planted.passes.values(), default=0) <= bad:
+        return None
+    where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
+    if not run.overflows(0):
+        return Broken(where, step, cause=VERDICT, seen=_say([True], run.verdicts[0]))
+    if run.scale != SCALE / 2:
+        seen = f"the scale is {run.scale:g}, expected {SCALE / 2:g}"
+        return Broken(where, step, cause=VERDICT, seen=seen)
+    return None
+
+
+def _say(expected: list[bool], seen: list[bool]) -> str:
+    words = ["skip" if verdict else "step" for verdict in seen] or ["none"]
+    return f"the verdict is {', '.join(words)}, expected {'skip' if any(expected) else 'step'}"

@@ -1,0 +1,207 @@
+"""What must be true of ranks that train together. Each check looks at what every rank was seen to do."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import wraps
+
+from ampsim.testing.check import CHECKS_VERSION, Check, stating
+from ampsim.testing.ranks.scenario import RankRecord, Scenario, Seen
+
+Records = Sequence[RankRecord]  # by rank
+Played = dict[Scenario, Records]
+Function = Callable[[Scenario, Records, Played], str | None]
+
+
+CHECKS: dict[str, Check] = {}
+
+
+def check(
+    issue: str = "", *, of_parting: bool = False, since: str = ""
+) -> Callable[[Function], Check]:
+    """Register a check of ranks, whose function returns what breaks it in a scenario, or None.
+
+    Args:
+        issue: as `stating` takes it.
+        of_parting: whether the check is asked where a rank parts from the others; it is asked nowhere else then.
+        since: the version of the checks that it is new in.
+    """
+    state = stating(Check, CHECKS, issue=issue, group="ranks", since=since)
+
+    def register(function: Function) -> Check:
+        @wraps(function)
+        def ask(scenario: Scenario, records: Records, played: Played) -> str | None:
+            return (
+                function(scenario, records, played) if bool(scenario.parts) == of_parting else None
+            )
+
+        return state(ask)
+
+    return register
+
+
+def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
+    """Yield each iteration that every rank has ended, and what was seen on each."""
+    yield from enumerate(zip(*(record.seen for record in records), strict=False))
+
+
+def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
+    """Return which ranks with gradients stepped optimizer i."""
+    return {rank: moved for rank, each in enumerate(seen) if (moved := each.moved[i]) is not None}
+
+
+@check("hpcaitech/ColossalAI#5003")
+def nobody_waits_for_ever(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Every rank comes to each collective that another one comes to."""
+    waiting = [
+        f"rank {rank} waits in {record.waits}"
+        for rank, record in enumerate(records)
+        if record.waits
+    ]
+    if not waiting or _raised(records):
+        return None
+    missing = [
+        f"rank {rank} ended iteration {len(record.seen)}"
+        for rank, record in enumerate(records)
+        if not record.waits
+    ]
+    return "; ".join([*waiting, *missing])
+
+
+@check("pytorch/pytorch#140514")
+def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Training with gradients on every rank raises nothing on any of them."""
+    return None if scenario.empty else _raised(records)
+
+
+@check("facebookresearch/fairscale#179")
+def a_rank_without_gradients_takes_part(
+    scenario: Scenario, records: Records, played: Played
+) -> str | None:
+    """A rank whose parameters got no gradients, as it owns no shard, steps and updates like the others."""
+    everywhere = played.get(replace(scenario, empty=frozenset()), ())
+    return _raised(records) if scenario.empty and not _raised(everywhere) else None
+
+
+def _raised(records: Records) -> str | None:
+    raised = [
+        f"rank {rank} raised {record.error}" for rank, record in enumerate(records) if record.error
+    ]
+    return raised[0] if raised else None
+
+
+@check("facebookresearch/fairseq2#1346")
+def no_rank_steps_on_an_overflow(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """An overflow on one rank, or on all, skips that optimizer's step on every rank."""
+    for number, seen in _iterations(records):
+        for i in sorted({i for _, i in scenario.overflows[number]}):
+            if stepped := [rank for rank, moved in _moved(seen, i).items() if moved]:
+                return f"rank {stepped[0]} stepped optimizer {i} (iteration {number})"
+    return None
+
+
+@check(of_parting=True, since=CHECKS_VERSION)
+def a_rank_that_parts_misleads_nobody(
+    scenario: Scenario, records: Records, _: Played
+) -> str | None:
+    """Where a rank leaves out a step, steps in another order, or ends, still no rank steps on an overflow."""
+    for rank, record in enumerate(records):
+        for number, (seen, overflows) in enumerate(
+            zip(record.seen, scenario.overflows, strict=False)
+        ):
+            for i in sorted({i for _, i in overflows}):
+                if seen.moved[i]:
+                    return f"rank {rank} stepped optimizer {i} (iteration {number})"
+    return None
+
+
+@check()
+def parameters_stay_finite(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """However many ranks overflow at once, no parameter on any of them becomes inf or NaN."""
+    for number, seen in _iterations(records):
+        for rank, each in enumerate(seen):
+            if not each.finite:
+                return f"a parameter on rank {rank} is inf or NaN (iteration {number})"
+    return None
+
+
+@check("deepspeedai/DeepSpeed#7568")
+def verdicts_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """An optimizer is stepped on every rank or skipped on every rank."""
+    for number, seen in _iterations(records):
+        for i in range(scenario.optimizers):
+            moved = _moved(seen, i)
+            if len({*moved.values()}) > 1:
+                told = ", ".join(
+                    f"rank {rank} {'stepped' if it else 'skipped'}" for rank, it in moved.items()
+                )
+                return f"{told} optimizer {i} (iteration {number})"
+    return None
+
+
+@check()
+def clean_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Where no gradient overflowed on any rank every rank steps."""
+    for number, seen in _iterations(records):
+        for i in range(scenario.optimizers if not scenario.overflows[number] else 0):
+            for rank, moved in _moved(seen, i).items():
+                if not moved:
+                    return f"rank {rank} skipped optimizer {i} (iteration {number})"
+    return None
+
+
+@check("NVIDIA-NeMo/Megatron-Bridge#5591")
+def scales_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Every rank multiplies its loss by the same scale, and has the same scale and state dict after each update."""
+    for number, seen in _iterations(records):
+        for name in ("used", "after", "state"):
+            values = [getattr(each, name) for each in seen]
+            if len({*values}) > 1:
+                told = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+                return f"{_NAMES[name]} is {told} (iteration {number})"
+    return None
+
+
+_NAMES = {"used": "the scale of the loss", "after": "the scale", "state": "the state dict"}
+
+
+@check()
+def step_counts_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Every rank with gradients has counted as many steps, and they are the steps that were taken."""
+    taken: dict[tuple[int, int], int] = {}
+    for number, seen in _iterations(records):
+        for i in range(scenario.optimizers):
+            for rank, moved in _moved(seen, i).items():
+                taken[rank, i] = taken.get((rank, i), 0) + moved
+                if (counted := seen[rank].steps[i]) not in (None, taken[rank, i]):
+                    return f"rank {rank} counted {counted} steps, took {taken[rank, i]} (iteration {number})"
+    return None
+
+
+@check("NVIDIA/Megatron-LM#5331")
+def one_overflow_on_ranks_is_one_overflow(
+    scenario: Scenario, records: Records, played: Played
+) -> str | None:
+    """However many ranks and optimizers overflow, and whether or not a rank has gradients, the scale is the same."""
+    return _same_scales(records, played.get(scenario.joined(len(records))), "where all overflow") if any(
+        scenario.overflows
+    ) and not scenario.resumes else None  # fmt: skip
+
+
+@check("huggingface/accelerate#4289")
+def resume_with_one_ranks_file_is_invisible(
+    scenario: Scenario, records: Records, played: Played
+) -> str | None:
+    """All ranks resume from what one rank saved, and the run goes on as if it had not been interrupted."""
+    return (
+        _same_scales(records, played.get(replace(scenario, resumes=0)), "without it")
+        if scenario.resumes
+        else None
+    )
+
+
+def _same_scales(records: Records, others: Records | None, where: str) -> str | None:
+    for rank, (record, other) in enumerate(zip(records, others or (), strict=False)):
+        for number, (mine, theirs) in enumerate(zip(record.seen, other.seen, strict=False)):
+            if mine.after != theirs.after:
+                return f"the scale on rank {rank} is {mine.after}, {where} {theirs.after} (iteration {number})"
+    return None
