@@ -16,10 +16,10 @@ from figures.results import Result
 DATA = ("census",)
 COLOR = {"package": _style.BLUE, "script": _style.VERMILION, "example": _style.GREY}
 CHECKS = (
-    "skipped_step_never_happened",
-    "resume_is_invisible",
-    "scale_is_invisible",
-    "splitting_is_invisible",
+    "skipped_step_changes_nothing",
+    "resume_is_exact",
+    "gradients_do_not_depend_on_loss_scale",
+    "micro_batches_equal_one_batch",
 )
 OF = {
     "schedule": "schedule goes on\nin a skip",

@@ -17,12 +17,12 @@ from figures.results import Result
 
 DATA = ("loops",)
 COLOR = {
-    "scale_is_invisible": _style.BLUE,
-    "skipped_step_never_happened": _style.PURPLE,
-    "resume_is_invisible": _style.GREEN,
-    "splitting_is_invisible": _style.ORANGE,
-    "it_learns": _style.GREY,
-    "ranks_are_invisible": _style.VERMILION,
+    "gradients_do_not_depend_on_loss_scale": _style.BLUE,
+    "skipped_step_changes_nothing": _style.PURPLE,
+    "resume_is_exact": _style.GREEN,
+    "micro_batches_equal_one_batch": _style.ORANGE,
+    "step_changes_parameters": _style.GREY,
+    "ranks_equal_one_process": _style.VERMILION,
 }
 CHECKS = tuple(COLOR)
 HOLDS, REPORTED, NEW, SILENT = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"

@@ -39,11 +39,11 @@ WHOSE = {
     "ours": "ours",
 }  # who promises a check -> in words
 LOOP_CHECKS = (
-    "scale_is_invisible",
-    "skipped_step_never_happened",
-    "resume_is_invisible",
-    "splitting_is_invisible",
-    "it_learns",
+    "gradients_do_not_depend_on_loss_scale",
+    "skipped_step_changes_nothing",
+    "resume_is_exact",
+    "micro_batches_equal_one_batch",
+    "step_changes_parameters",
 )
 OTHERS = (processors.SEEDS, "cpu-amd-epyc", "cpu-intel-xeon")
 WORD = {True: "yes", False: "NO", None: "–"}

@@ -137,7 +137,7 @@ def check(*arguments: str) -> tuple[int, str]:
 def test_check_reports_what_torch_breaks() -> None:
     code, text = check(TORCH, "--level", "5")
     assert code == 1
-    assert "scale_stays_normal" in text
+    assert "scale_is_never_subnormal" in text
     assert "2**-128" in text
     assert "9 passed, 5 failed" in text
 
@@ -149,25 +149,25 @@ def test_check_passes_ours() -> None:
 def test_known_failures_may_be_expected(tmp_path: Path) -> None:
     assert check(TORCH, "--level", "5", "--expect", "ampsim.testing.known:TORCH")[0] == 0
     file = tmp_path / "expected.json"
-    file.write_text(json.dumps({"a_refused_state_dict_changes_nothing": "known"}))
+    file.write_text(json.dumps({"invalid_state_dict_changes_nothing": "known"}))
     assert check(TORCH, "--level", "4", "--expect", str(file))[0] == 0
-    assert check(TORCH, "--level", "4", "--xfail", "a_refused_state_dict_changes_nothing")[0] == 0
+    assert check(TORCH, "--level", "4", "--xfail", "invalid_state_dict_changes_nothing")[0] == 0
 
 
 def test_expected_failures_of_a_file_and_by_name_add_up(tmp_path: Path) -> None:
-    checks = ["--check", "skip_is_reported", "--check", "a_refused_state_dict_changes_nothing"]
+    checks = ["--check", "last_step_reports_skip", "--check", "invalid_state_dict_changes_nothing"]
     file = tmp_path / "expected.json"
-    file.write_text(json.dumps({"a_refused_state_dict_changes_nothing": "known"}))
-    both = ["--expect", str(file), "--xfail", "skip_is_reported"]
+    file.write_text(json.dumps({"invalid_state_dict_changes_nothing": "known"}))
+    both = ["--expect", str(file), "--xfail", "last_step_reports_skip"]
     assert check(TORCH, *checks)[0] == 1
     assert check(TORCH, *checks, *both[:2])[0] == 1
     assert check(TORCH, *checks, *both)[0] == 0
 
 
 def test_an_unexpected_pass_is_a_finding() -> None:
-    code, text = check(TORCH, "--level", "0", "--xfail", "skip_budget")
+    code, text = check(TORCH, "--level", "0", "--xfail", "skips_stay_within_budget")
     assert code == 1
-    assert "skip_budget" in text
+    assert "skips_stay_within_budget" in text
 
 
 @pytest.mark.parametrize(("form", "begins"), [("md", "torch.amp:"), ("json", "{")])
@@ -183,9 +183,7 @@ def test_check_writes_a_report(form: str, begins: str, tmp_path: Path) -> None:
 def test_scalers_stand_side_by_side() -> None:
     code, text = check(TORCH, OURS, "--level", "4", "--report", "md")
     assert code == 1
-    [row] = [
-        line for line in text.splitlines() if "| `a_refused_state_dict_changes_nothing`" in line
-    ]
+    [row] = [line for line in text.splitlines() if "| `invalid_state_dict_changes_nothing`" in line]
     assert row.split("|")[3:-1] == [" ✗ ", " ✓ "]
 
 
@@ -208,18 +206,18 @@ def test_check_finds_a_module_of_the_folder(
         (["no_such_module:GradScaler"], "no_such_module"),
         (["math:pi"], "3.14159"),
         ([TORCH, "--level", "6"], "level=6"),
-        ([TORCH, "--xfail", "skip_budgets"], "skip_budget"),
+        ([TORCH, "--xfail", "skip_budgets"], "skips_stay_within_budget"),
         ([TORCH, "--expect", "no_such_file.json"], "no_such_file.json"),
         ([TORCH, "--expect", "math:pi"], "mapping"),
         ([TORCH, "--expect", "pyproject.toml"], "JSON"),
-        ([TORCH, "--check", "skip_budgets"], "skip_budget"),
+        ([TORCH, "--check", "skip_budgets"], "skips_stay_within_budget"),
         ([TORCH, "--trait", "min_scal=1"], "min_scale"),
         ([TORCH, "--trait", "skips=some"], "number"),
         ([TORCH, "--trait", "delay=0.5"], "whole number"),
         ([TORCH, "--without", "state_dicts"], "state_dict"),
         ([TORCH, "--examples", "9" * 20], "examples"),
         ([TORCH, "--schedule", "1:1"], "one TARGET"),
-        ([TORCH, "--check", "a_state_dict_is_never_torn", "--schedule", "1-1"], "STEP:CHOICE"),
+        ([TORCH, "--check", "state_dict_is_atomic", "--schedule", "1-1"], "STEP:CHOICE"),
         ([TORCH, "--level", "4", "--out", "report.txt"], ".json"),
         ([TORCH, "--level", "4", "--out", "no/such/folder.md"], "no/such/folder.md"),
     ],
@@ -232,18 +230,18 @@ def test_check_refuses_wrong_use(arguments: list[str], shown: str) -> None:
 
 
 def test_check_takes_traits_and_names() -> None:
-    chosen = [OURS, "--check", "scale_stays_normal", "--check", "skip_budget"]
+    chosen = [OURS, "--check", "scale_is_never_subnormal", "--check", "skips_stay_within_budget"]
     assert check(*chosen)[0] == 0
     code, text = check(*chosen, "--trait", "min_scale=1", "--without", "state_dict")
     assert code == 0, text
     assert "2 passed of 2" in text
-    code, text = check(OURS, "--check", "a_state_dict_continues_the_run", "--without", "state_dict")
+    code, text = check(OURS, "--check", "state_dict_continues_run", "--without", "state_dict")
     assert code == 0
     assert "1 not asked of 1" in text
 
 
 def test_a_found_schedule_is_replayed() -> None:
-    torn = "a_state_dict_is_never_torn"
+    torn = "state_dict_is_atomic"
     code, text = check(TORCH, "--check", torn)
     [command] = [
         line.split("replay")[1] for line in text.splitlines() if line.startswith("  replay")
@@ -292,12 +290,12 @@ def test_brackets_in_a_name_are_shown(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_check_loop_knows_the_names_of_checks() -> None:
     code, text = run("check-loop", "no_such_module:make", "--xfail", "it_lears")
     assert code == 2
-    assert "it_learns" in text
+    assert "step_changes_parameters" in text
 
 
 def test_emit_test_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "def test_it(): ...\n"
     monkeypatch.setattr("ampsim.testing.emit.run_emitted.emit", lambda *_, **__: source)
-    command = "emit-test", "it_learns", "mine:make"
+    command = "emit-test", "step_changes_parameters", "mine:make"
     assert run(*command) == (0, source)
     assert run(*command, "-o", f"{tmp_path}/none/test_it.py")[0] == 2

@@ -79,7 +79,7 @@ def check_scalers(
     A check may take 60 seconds of CPU time, or one per example.
     For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
 
-    Example: ampsim check torch.amp:GradScaler --check scale_stays_normal
+    Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
     from ampsim.testing.child import FORKS
     from ampsim.testing.kit.check import time_limit as longest

@@ -42,7 +42,7 @@ def emit_test(
     It is run once, where ampsim cannot be imported, and written only if it fails there.
     A check that holds, or has no short test, is one sentence and exit status 2.
 
-    Example: ampsim emit-test scale_stays_normal torch.amp:GradScaler -o test_it.py
+    Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler -o test_it.py
     """
     if "" not in sys.path:
         sys.path.insert(0, "")

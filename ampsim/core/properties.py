@@ -71,25 +71,25 @@ def overflow_backs_off_once(u: Update) -> str | None:
     )
 
 
-def overflow_never_raises_the_scale(u: Update) -> str | None:
+def overflow_never_raises_scale(u: Update) -> str | None:
     """After an overflow the scale is no larger than before, or it is min_scale."""
     if not u.found_inf or u.new_scale <= max(u.scale, u.rule.min_scale or 0.0):
         return None
     return f"{u.scale} -> {u.new_scale} on an overflow"
 
 
-def overflow_restarts_the_streak(u: Update) -> str | None:
+def overflow_resets_growth_tracker(u: Update) -> str | None:
     """An overflow sets the count of clean steps back to zero."""
     kept = u.found_inf and u.new_growth_tracker not in (None, 0)
     return f"streak {u.growth_tracker} -> {u.new_growth_tracker}" if kept else None
 
 
-def clean_step_keeps_the_scale(u: Update) -> str | None:
+def finite_step_never_lowers_scale(u: Update) -> str | None:
     """A clean step changes the scale only by a growth: it never lowers it."""
     return f"{u.scale} -> {u.new_scale}" if not u.found_inf and u.new_scale < u.scale else None
 
 
-def growth_waits_for_the_interval(u: Update) -> str | None:
+def growth_waits_for_interval(u: Update) -> str | None:
     """The scale grows at the clean step that completes the interval: not before, not after."""
     if u.found_inf or u.growth_tracker is None:
         return None
@@ -107,7 +107,7 @@ def growth_waits_for_the_interval(u: Update) -> str | None:
     return None
 
 
-def growth_multiplies_by_the_growth_factor(u: Update) -> str | None:
+def growth_multiplies_by_factor(u: Update) -> str | None:
     """A growth multiplies the scale by the growth factor, once, and stops at max_scale or at the top of float32."""
     expected = min(u.scale * u.rule.growth_factor, u.rule.max_scale or math.inf)
     if (
@@ -121,7 +121,7 @@ def growth_multiplies_by_the_growth_factor(u: Update) -> str | None:
     )
 
 
-def clean_step_counts_once(u: Update) -> str | None:
+def finite_step_counts_once(u: Update) -> str | None:
     """A clean step adds one to the streak; the step that completes the interval sets it to zero."""
     if u.found_inf or u.growth_tracker is None or u.new_growth_tracker is None:
         return None
@@ -130,7 +130,7 @@ def clean_step_counts_once(u: Update) -> str | None:
     return None if u.new_growth_tracker == expected else seen
 
 
-def scale_stays_finite(u: Update) -> str | None:
+def scale_is_never_infinite(u: Update) -> str | None:
     """The scale is never inf or NaN: from inf there is no way back."""
     return None if math.isfinite(u.new_scale) else f"{u.scale} -> {u.new_scale}"
 
@@ -145,7 +145,7 @@ def scale_stays_within_bounds(u: Update) -> str | None:
 # ------------------------------------------------------------------------------------------------- whole runs
 
 
-def skip_budget(h: History) -> str | None:
+def skips_stay_within_budget(h: History) -> str | None:
     """T1: skips <= (rho n + G B) / (G + rho), for any history, even an adversary's.
 
     n updates, G the growth interval, rho = log(growth) / log(1/backoff), and B = log(S_0 / S_n) /
@@ -167,7 +167,7 @@ def skip_budget(h: History) -> str | None:
     return None if skips <= budget + slack else f"{skips} skips in {n} updates, budget {budget:.6g}"
 
 
-def descends_only_by_skipping(h: History) -> str | None:
+def scale_falls_only_by_overflow(h: History) -> str | None:
     """Over a run without overflow the scale never ends below where it began."""
     return (
         f"{h.scale[0]} -> {h.scale[-1]}"
@@ -178,18 +178,18 @@ def descends_only_by_skipping(h: History) -> str | None:
 
 UPDATE_PROPERTIES: tuple[Callable[[Update], str | None], ...] = (
     overflow_backs_off_once,
-    overflow_never_raises_the_scale,
-    overflow_restarts_the_streak,
-    clean_step_keeps_the_scale,
-    growth_waits_for_the_interval,
-    growth_multiplies_by_the_growth_factor,
-    clean_step_counts_once,
-    scale_stays_finite,
+    overflow_never_raises_scale,
+    overflow_resets_growth_tracker,
+    finite_step_never_lowers_scale,
+    growth_waits_for_interval,
+    growth_multiplies_by_factor,
+    finite_step_counts_once,
+    scale_is_never_infinite,
     scale_stays_within_bounds,
 )
 HISTORY_PROPERTIES: tuple[Callable[[History], str | None], ...] = (
-    skip_budget,
-    descends_only_by_skipping,
+    skips_stay_within_budget,
+    scale_falls_only_by_overflow,
 )
 
 

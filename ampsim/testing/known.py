@@ -16,30 +16,30 @@ _SHARDED = (
 _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
-    "skip_is_reported": f"nothing tells a skipped step: {_ISSUE}67590",
-    "a_positional_closure_is_refused": f"step() looks for the keyword only: {_SOURCE}",
-    "constants_that_no_run_could_want_are_refused": f"two assertions, which NaN passes: {_SOURCE}",
-    "optimizers_are_told_apart": f"stages are kept by id(optimizer), which Python gives out again: {_SOURCE}",
-    "growth_goes_on_when_the_interval_is_lowered": f"the streak is compared by ==: {_KERNEL}",
-    "an_update_between_two_steps_divides_nothing_wrong": f"a step divides by the scale of the moment: {_SOURCE}",
-    "fused_steps_follow_strides": f"its kernel walks over memory in the parameter's order: {_FUSED}",
-    "a_state_dict_is_never_torn": f"scale and growth tracker are read one after the other: {_SOURCE}",
-    "a_refused_state_dict_changes_nothing": f"keys are taken over one by one: {_SOURCE}",
-    "never_steps_on_nonfinite_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755",
-    "never_steps_on_nonfinite_at_subnormal_scales": f"float32(1/S) is inf for S <= 2^-128: {_ISSUE}99640",
-    "scale_stays_normal": f"no floor: {_ISSUE}157436",
-    "scale_comes_back": f"166 overflows lead to 0, and 0 * growth is 0: {_ISSUE}99640",
+    "last_step_reports_skip": f"nothing tells a skipped step: {_ISSUE}67590",
+    "positional_closure_raises": f"step() looks for the keyword only: {_SOURCE}",
+    "invalid_arguments_raise": f"two assertions, which NaN passes: {_SOURCE}",
+    "optimizers_with_reused_id_are_distinct": f"stages are kept by id(optimizer), which Python reuses: {_SOURCE}",
+    "growth_continues_after_interval_is_lowered": f"the streak is compared by ==: {_KERNEL}",
+    "update_between_steps_keeps_gradients_correct": f"a step divides by the scale of the moment: {_SOURCE}",
+    "fused_step_respects_strides": f"its kernel walks over memory in the parameter's order: {_FUSED}",
+    "state_dict_is_atomic": f"scale and growth tracker are read one after the other: {_SOURCE}",
+    "invalid_state_dict_changes_nothing": f"keys are taken over one by one: {_SOURCE}",
+    "no_nonfinite_step_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755",
+    "no_nonfinite_step_at_subnormal_scale": f"float32(1/S) is inf for S <= 2^-128: {_ISSUE}99640",
+    "scale_is_never_subnormal": f"no floor: {_ISSUE}157436",
+    "scale_recovers_after_overflows": f"166 overflows lead to 0, and 0 * growth is 0: {_ISSUE}99640",
 }
 
 _ALONE = "it asks no other rank, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"
 TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves
-    "a_rank_without_gradients_takes_part": f"step() asserts that a gradient was looked at: {_SOURCE}",
-    "no_rank_steps_on_an_overflow": _ALONE,
-    "a_rank_that_parts_misleads_nobody": _ALONE,
-    "verdicts_agree": _ALONE,
-    "scales_agree": _ALONE,
-    "one_overflow_on_ranks_is_one_overflow": _ALONE,
-    "resume_with_one_ranks_file_is_invisible": _ALONE,
+    "rank_without_gradients_participates": f"step() asserts that a gradient was looked at: {_SOURCE}",
+    "no_rank_steps_on_overflow": _ALONE,
+    "desynchronized_rank_is_detected": _ALONE,
+    "ranks_agree_on_skips": _ALONE,
+    "ranks_agree_on_scale": _ALONE,
+    "simultaneous_overflows_count_once": _ALONE,
+    "resume_from_one_rank_is_exact": _ALONE,
 }
 
 _FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
@@ -49,16 +49,16 @@ _NO_KEY = f"the n-th flag of one rank is added to the n-th of the others, whatev
 SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers only the check of a rank that parts
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
-    "no_rank_steps_on_an_overflow": _FUSED_ALONE,
-    "a_rank_that_parts_misleads_nobody": _NO_KEY,
-    "verdicts_agree": _FUSED_ALONE,
-    "scales_agree": _FUSED_ALONE,
-    "one_overflow_on_ranks_is_one_overflow": _FUSED_ALONE,
+    "no_rank_steps_on_overflow": _FUSED_ALONE,
+    "desynchronized_rank_is_detected": _NO_KEY,
+    "ranks_agree_on_skips": _FUSED_ALONE,
+    "ranks_agree_on_scale": _FUSED_ALONE,
+    "simultaneous_overflows_count_once": _FUSED_ALONE,
 }
 SHARDED_DDP = {
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
-    "no_rank_steps_on_an_overflow": _ADDED,
+    "no_rank_steps_on_overflow": _ADDED,
 }
 SHARDED_FSDP2 = {
     "no_rank_raises": _SHAPE

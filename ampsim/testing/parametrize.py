@@ -25,7 +25,7 @@ def parametrize_with_checks(
 
     ::
 
-        @parametrize_with_checks([make], expected_failures={"scale_stays_normal": "no floor yet: <link>"})
+        @parametrize_with_checks([make], expected_failures={"scale_is_never_subnormal": "no floor yet: <link>"})
         def test_my_scaler_conforms(scaler, check):
             check(scaler)
 
@@ -63,7 +63,7 @@ def parametrize_with_laws(
 
     ::
 
-        @parametrize_with_laws([make], batches, expected_failures={"resume_is_invisible": "not yet: <link>"})
+        @parametrize_with_laws([make], batches, expected_failures={"resume_is_exact": "not yet: <link>"})
         def test_my_loop_keeps_the_laws(make, check):
             check(make)
 

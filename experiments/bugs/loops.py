@@ -14,8 +14,12 @@ from ampsim.testing import Loop
 from experiments.bugs.trainer import FUSED, SGD, Trainer
 from experiments.frameworks.tiny import cut, loss_of, parts
 
-SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
-SPLIT, LEARNS = "splitting_is_invisible", "it_learns"
+SCALE, SKIP, RESUME = (
+    "gradients_do_not_depend_on_loss_scale",
+    "skipped_step_changes_nothing",
+    "resume_is_exact",
+)
+SPLIT, LEARNS = "micro_batches_equal_one_batch", "step_changes_parameters"
 
 
 @dataclass(frozen=True)

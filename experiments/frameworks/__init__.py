@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SKIPPED, SCALE, SPLIT = (
-    "skipped_step_never_happened",
-    "scale_is_invisible",
-    "splitting_is_invisible",
+    "skipped_step_changes_nothing",
+    "gradients_do_not_depend_on_loss_scale",
+    "micro_batches_equal_one_batch",
 )
 
 

@@ -10,12 +10,12 @@ from paper.values import Formula, Number
 
 atlas = partial(Number, "atlas")
 
-COUNTING = "growth_waits_for_the_interval"
+COUNTING = "growth_waits_for_interval"
 DELAY = "in force one update later"  # so RoundPipe's package documents it
-RESUMED = "a_state_dict_continues_the_run"
-CONSTANTS = "constants_that_no_run_could_want_are_refused"
-GRADIENT = "unscale_divides_by_the_scale_of_the_loss"
-BELOW_ONE = "never_steps_on_nonfinite_below_scale_one"
+RESUMED = "state_dict_continues_run"
+CONSTANTS = "invalid_arguments_raise"
+GRADIENT = "unscale_uses_scale_of_loss"
+BELOW_ONE = "no_nonfinite_step_below_scale_one"
 CHOSEN = ("expected failure",)
 ASKED = (*BROKEN, "passed", *CHOSEN)
 TITLES = {

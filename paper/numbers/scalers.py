@@ -16,7 +16,7 @@ traces = partial(Number, "traces")
 TORCH = dialects.get("torch.amp.GradScaler")
 OWN_INTERFACE = {
     CONSTANTS,
-    "skip_is_reported",
+    "last_step_reports_skip",
 }  # what the kit asks for itself, and nobody need have
 
 

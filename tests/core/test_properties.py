@@ -143,25 +143,30 @@ def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
 @pytest.mark.parametrize(
     ("machine", "rule", "flags", "check"),
     [
-        (grows_one_late, Rule(growth_interval=2), [0, 0, 0], "growth_waits_for_the_interval"),
-        (grows_one_early, Rule(growth_interval=3), [0, 0], "growth_waits_for_the_interval"),
-        (mutant(keeps_the_streak), Rule(growth_interval=3), [0, 1], "overflow_restarts_the_streak"),
+        (grows_one_late, Rule(growth_interval=2), [0, 0, 0], "growth_waits_for_interval"),
+        (grows_one_early, Rule(growth_interval=3), [0, 0], "growth_waits_for_interval"),
+        (
+            mutant(keeps_the_streak),
+            Rule(growth_interval=3),
+            [0, 1],
+            "overflow_resets_growth_tracker",
+        ),
         (mutant(backs_off_twice), Rule(), [1], "overflow_backs_off_once"),
         (mutant(backs_off_a_little_more), Rule(), [1], "overflow_backs_off_once"),
         (mutant(never_backs_off), Rule(), [1] * 3, "overflow_backs_off_once"),
-        (mutant(never_backs_off), Rule(), [1] * 3, "skip_budget"),
-        (mutant(grows_on_overflow), Rule(), [1], "overflow_never_raises_the_scale"),
-        (mutant(decays_when_clean), Rule(), [0], "clean_step_keeps_the_scale"),
-        (mutant(decays_when_clean), Rule(), [0], "descends_only_by_skipping"),
+        (mutant(never_backs_off), Rule(), [1] * 3, "skips_stay_within_budget"),
+        (mutant(grows_on_overflow), Rule(), [1], "overflow_never_raises_scale"),
+        (mutant(decays_when_clean), Rule(), [0], "finite_step_never_lowers_scale"),
+        (mutant(decays_when_clean), Rule(), [0], "scale_falls_only_by_overflow"),
         (
             mutant(grows_by_the_square),
             Rule(growth_interval=1),
             [0],
-            "growth_multiplies_by_the_growth_factor",
+            "growth_multiplies_by_factor",
         ),
-        (mutant(counts_by_two), Rule(), [0], "clean_step_counts_once"),
-        (mutant(counts_on), Rule(growth_interval=1), [0], "clean_step_counts_once"),
-        (mutant(reaches_inf), Rule(init_scale=2.0**127), [0], "scale_stays_finite"),
+        (mutant(counts_by_two), Rule(), [0], "finite_step_counts_once"),
+        (mutant(counts_on), Rule(growth_interval=1), [0], "finite_step_counts_once"),
+        (mutant(reaches_inf), Rule(init_scale=2.0**127), [0], "scale_is_never_infinite"),
         (ignores_the_bounds, Rule(init_scale=2.0, min_scale=2.0), [1], "scale_stays_within_bounds"),
         (
             ignores_the_bounds,
@@ -186,7 +191,9 @@ def test_skip_budget_is_tight() -> None:
     """Grow, overflow, grow, overflow: the bound of T1 is met with equality."""
     rule, cycle = Rule(growth_interval=4), [False] * 4 + [True]
     history = History(rule, cycle * 10, [rule.init_scale, *scales_of(rule, cycle * 10)])
-    (check,) = [check for check in HISTORY_PROPERTIES if check.__name__ == "skip_budget"]
+    (check,) = [
+        check for check in HISTORY_PROPERTIES if check.__name__ == "skips_stay_within_budget"
+    ]
     assert check(history) is None
     one_more = History(
         rule, [*cycle * 10, True], [*history.scale, history.scale[-1]]

@@ -84,11 +84,13 @@ def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
 def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
     rule = plain(interval, a, b)
     trace = [START, *scales(rule, found)]
-    assert properties.skip_budget(properties.History(rule, found, trace)) is None
+    assert properties.skips_stay_within_budget(properties.History(rule, found, trace)) is None
     bound = theory.skips(rule, len(found), math.log2(trace[0] / trace[-1]))
     assume(min(trace) > 2.0**-100)
     too_many = [True] * min(len(found), math.floor(bound + 1.01)) + [False] * len(found)
-    broken = properties.skip_budget(properties.History(rule, too_many[: len(found)], trace))
+    broken = properties.skips_stay_within_budget(
+        properties.History(rule, too_many[: len(found)], trace)
+    )
     assert (broken is not None) == (sum(too_many[: len(found)]) > bound + 1e-6)
 
 

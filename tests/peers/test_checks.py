@@ -35,7 +35,7 @@ EXAMPLES = 15
 def test_a_right_peer_keeps_every_law(check: str) -> None:
     verdict = judge(Right(), CHECKS[check], examples=EXAMPLES)
     assert verdict.result.outcome == (
-        "not applicable" if check == "giving_up_is_said_again" else "passed"
+        "not applicable" if check == "minimum_scale_error_repeats" else "passed"
     ), verdict.seen
 
 
@@ -50,12 +50,12 @@ def test_a_planted_bug_dies_by_its_law(check: str, peer: type[Right]) -> None:
 
 
 def test_every_law_has_a_planted_bug() -> None:
-    assert PLANTED.keys() == CHECKS.keys() - {"giving_up_is_said_again"}
+    assert PLANTED.keys() == CHECKS.keys() - {"minimum_scale_error_repeats"}
 
 
 @pytest.mark.parametrize(
     ("check", "outcome"),
-    [("overflow_backs_off_once", "expected failure"), ("scale_stays_normal", "failed")],
+    [("overflow_backs_off_once", "expected failure"), ("scale_is_never_subnormal", "failed")],
 )
 def test_what_is_documented_is_by_choice_but_at_the_ends_of_float32(
     check: str, outcome: str
@@ -73,11 +73,15 @@ def test_what_is_documented_is_by_choice_but_at_the_ends_of_float32(
 
 def test_a_report_of_another_repository_was_only_seen_there() -> None:
     torch, accelerate = load("torch")(), load("accelerate")()
-    own, other = (reported(peer, "scale_stays_normal") for peer in (torch, accelerate))
+    own, other = (reported(peer, "scale_is_never_subnormal") for peer in (torch, accelerate))
     assert own.startswith("reported of torch: https://github.com/pytorch/pytorch/issues/99640")
     assert other == own.replace("reported of torch", "also seen in")
-    assert reported(torch, "new_scaler_is_fresh") == NONE
-    checks = "never_steps_on_nonfinite", "overflows_end_at_the_minimum", "new_scaler_is_fresh"
+    assert reported(torch, "new_scaler_starts_at_init_scale") == NONE
+    checks = (
+        "no_step_on_nonfinite_gradients",
+        "scale_falls_to_min_scale",
+        "new_scaler_starts_at_init_scale",
+    )
     assert [promise(check).partition(":")[0] for check in checks] == [
         "torch",
         "the package",
@@ -86,7 +90,7 @@ def test_a_report_of_another_repository_was_only_seen_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "check", ["never_steps_on_nonfinite_below_scale_one", "finite_gradients_are_never_skipped"]
+    "check", ["no_nonfinite_step_below_scale_one", "finite_gradients_never_skip"]
 )
 def test_a_step_that_raises_keeps_the_parameters_finite_and_no_other_law(check: str) -> None:
     class Loud(Right):
@@ -116,7 +120,7 @@ def test_a_peer_is_asked_neither_for_what_it_lacks_nor_for_what_it_has_fixed() -
         def state_dict(self) -> object:
             raise NotImplementedError
 
-    result = judge(SavesNothing(), CHECKS["a_state_dict_continues_the_run"], examples=1).result
+    result = judge(SavesNothing(), CHECKS["state_dict_continues_run"], examples=1).result
     assert (result.outcome, result.text) == ("not applicable", "it is without state_dict")
     with pytest.raises(UnaskableError, match=r"^growth_factor is fixed$"):
         constants(Torch(), {"growth_interval": 2, "growth_factor": 4.0})
@@ -179,7 +183,7 @@ class ForgetsItsMinimum(Torch):
 def test_a_minimum_that_is_taken_is_asked_for_even_where_the_dialect_forgets_it() -> None:
     assert drift(ForgetsItsMinimum(), histories=100).differing == 0
     outcome = judge(
-        ForgetsItsMinimum(), CHECKS["overflows_end_at_the_minimum"], examples=EXAMPLES
+        ForgetsItsMinimum(), CHECKS["scale_falls_to_min_scale"], examples=EXAMPLES
     ).result.outcome
     assert outcome == "failed"
 
@@ -210,7 +214,7 @@ class LateAndBacksOffByHalf(Late):
 
 def test_the_budget_of_skips_is_of_the_newest_scale() -> None:
     outcomes = [
-        judge(peer(), CHECKS["skip_budget"], examples=EXAMPLES).result.outcome
+        judge(peer(), CHECKS["skips_stay_within_budget"], examples=EXAMPLES).result.outcome
         for peer in (Late, LateAndBacksOffByHalf)
     ]
     assert outcomes == ["passed", "failed"]
@@ -246,9 +250,13 @@ class GivesUpInAnotherWay(GivesUp):
 
 
 def test_a_peer_that_gives_up_is_judged_until_then_and_asked_again() -> None:
-    for check in ("overflow_backs_off_once", "scale_stays_normal", "giving_up_is_said_again"):
+    for check in (
+        "overflow_backs_off_once",
+        "scale_is_never_subnormal",
+        "minimum_scale_error_repeats",
+    ):
         assert judge(GivesUp(), CHECKS[check], examples=EXAMPLES).result.outcome == "passed"
-    verdict = judge(GivesUpInAnotherWay(), CHECKS["giving_up_is_said_again"], examples=EXAMPLES)
+    verdict = judge(GivesUpInAnotherWay(), CHECKS["minimum_scale_error_repeats"], examples=EXAMPLES)
     assert (verdict.result.outcome, "then ZeroDivisionError" in verdict.seen) == ("failed", True)
 
 
@@ -268,7 +276,7 @@ def test_an_assertion_of_the_package_breaks_no_law() -> None:
             return super().step(scaled)
 
     assert (
-        judge(Asserts(), CHECKS["never_steps_on_nonfinite"], examples=EXAMPLES).result.outcome
+        judge(Asserts(), CHECKS["no_step_on_nonfinite_gradients"], examples=EXAMPLES).result.outcome
         == "passed"
     )
     verdict = judge(Asserts(), CHECKS["overflow_backs_off_once"], examples=EXAMPLES)

@@ -15,8 +15,16 @@ import optax
 from ampsim.jax import LossScale, all_finite, select_tree
 from ampsim.testing import Loop
 
-SCALE, SKIP, RESUME = "scale_is_invisible", "skipped_step_never_happened", "resume_is_invisible"
-SPLIT, LEARNS, UPDATES = "splitting_is_invisible", "it_learns", "scaler_changes_by_update_only"
+SCALE, SKIP, RESUME = (
+    "gradients_do_not_depend_on_loss_scale",
+    "skipped_step_changes_nothing",
+    "resume_is_exact",
+)
+SPLIT, LEARNS, UPDATES = (
+    "micro_batches_equal_one_batch",
+    "step_changes_parameters",
+    "only_update_changes_scaler",
+)
 TX = optax.sgd(optax.exponential_decay(0.1, 1, 0.9), momentum=0.9)
 
 

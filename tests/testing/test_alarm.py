@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 TORCH = torch.amp.GradScaler
 THREE = judge.chosen(
-    names=["skipped_step_changes_nothing", "clean_step_is_taken", "unscaling_twice_is_refused"]
+    names=["skipped_step_changes_nothing", "finite_step_is_taken", "unscale_twice_raises"]
 )
 
 
@@ -175,7 +175,7 @@ def test_second_hang_ends_the_judging(kind):
 
 def test_alarm_ends_a_loop_that_hangs(monkeypatch):
     check_loop(
-        RIGHT["sgd"], batches(), ["it_learns"]
+        RIGHT["sgd"], batches(), ["step_changes_parameters"]
     )  # an alarm in torch's first step leaves half an import behind
     monkeypatch.setattr(alarms, "WALL", 2.0)
 
@@ -190,7 +190,7 @@ def test_alarm_ends_a_loop_that_hangs(monkeypatch):
         return Loop(step, loop.state)
 
     hung, passed = loops.judge_loop(
-        stuck, batches(), ["skipped_step_never_happened", "it_learns"], limit=0.5
+        stuck, batches(), ["skipped_step_changes_nothing", "step_changes_parameters"], limit=0.5
     )
     assert [hung.outcome, hung.is_overdue, passed.outcome] == ["failed", True, "passed"]
     assert "where    test_alarm.py:" in hung.text

@@ -76,8 +76,8 @@ MODULES = {
     "apart_misspelt": "def f(:",
     "apart_endless": "import threading; threading.Event().wait()",
 }
-PICKLES = ["--check", "pickling_is_invisible", "--check", "a_state_dict_is_a_snapshot", "-n", "5"]
-SKIPS = ["--check", "skipped_step_never_happened", "--check", "it_learns"]
+PICKLES = ["--check", "pickling_is_exact", "--check", "state_dict_is_snapshot", "-n", "5"]
+SKIPS = ["--check", "skipped_step_changes_nothing", "--check", "step_changes_parameters"]
 
 
 @pytest.fixture(autouse=True)
@@ -96,19 +96,19 @@ def modules(tmp_path, monkeypatch):
         (
             "check",
             "apart_scalers:Exits",
-            "pickling_is_invisible: ended the process with exit status 3",
+            "pickling_is_exact: ended the process with exit status 3",
         ),
-        ("check", "apart_scalers:Quits", "pickling_is_invisible: raised SystemExit: 3"),
-        ("check", "apart_scalers:IsKilled", "pickling_is_invisible: ended the process by SIGKILL"),
+        ("check", "apart_scalers:Quits", "pickling_is_exact: raised SystemExit: 3"),
+        ("check", "apart_scalers:IsKilled", "pickling_is_exact: ended the process by SIGKILL"),
         (
             "check-loop",
             "apart_loops:exits",
-            "skipped_step_never_happened: ended the process with exit status 3",
+            "skipped_step_changes_nothing: ended the process with exit status 3",
         ),
         (
             "check-loop",
             "apart_loops:quits",
-            "skipped_step_never_happened: step, in batch 2 at scale 256, raised Sys",
+            "skipped_step_changes_nothing: step, in batch 2 at scale 256, raised Sys",
         ),
     ],
 )
@@ -119,13 +119,13 @@ def test_check_that_ends_its_process_is_named(command, target, said):
 
 
 def test_end_of_a_process_is_never_expected():
-    assert run("check", "apart_scalers:Exits", *PICKLES, "--xfail", "pickling_is_invisible")[0] == 1
+    assert run("check", "apart_scalers:Exits", *PICKLES, "--xfail", "pickling_is_exact")[0] == 1
 
 
 def test_hang_that_no_alarm_ends_is_killed(monkeypatch):
     monkeypatch.setattr("ampsim.testing.child.GRACE", 1.0)  # beyond five times the limit
     code, text = run("check", "apart_scalers:CatchesAll", *PICKLES, "--time-limit", "0.5")
-    assert (code, "pickling_is_invisible: did not end within 2.5 s" in text) == (1, True), text
+    assert (code, "pickling_is_exact: did not end within 2.5 s" in text) == (1, True), text
     assert "1 passed, 1 failed of 2 checks" in text
 
 
@@ -160,7 +160,7 @@ def test_target_that_cannot_be_judged_is_one_line(target, said):
 # ------------------------------------------------------------------------------------------------- the child itself
 
 CHECKS = judge.chosen(
-    names=["clean_step_is_taken", "unscaling_twice_is_refused", "skipped_step_changes_nothing"]
+    names=["finite_step_is_taken", "unscale_twice_raises", "skipped_step_changes_nothing"]
 )
 
 

@@ -148,20 +148,20 @@ class TakesNoScale(Stranger):
         (PatientInARow, "scale_is_exact_float32", "hysteresis_refill={'backoff', 'clean'}"),
         (late, "overflow_backs_off_once", "Traits(delay=1)"),
         (AllOrNone, "skip_is_per_optimizer", "Traits(skips='all')"),
-        (KeepsDouble, "scale_stays_finite", "Traits(scale_dtype='float64')"),
+        (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
         (KnowsNoFactors, "scale_is_exact_float32", "Traits(without={'factors'})"),
-        (SavesNoConstants, "a_state_dict_continues_the_run", "Traits(without={'saved_constants'})"),
-        (SavesNothing, "a_state_dict_continues_the_run", "Traits(without={'state_dict'})"),
-        (TakesNoScale, "override_keeps_the_streak", "Traits(without={'override'})"),
-        (TellsNoSkip, "skip_is_reported", "without={'skip_report'}"),
+        (SavesNoConstants, "state_dict_continues_run", "Traits(without={'saved_constants'})"),
+        (SavesNothing, "state_dict_continues_run", "Traits(without={'state_dict'})"),
+        (TakesNoScale, "new_scale_keeps_growth_tracker", "Traits(without={'override'})"),
+        (TellsNoSkip, "last_step_reports_skip", "without={'skip_report'}"),
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
         (NoSetters, "setters_take_effect", "without={'setters'}"),
-        (TakesAgain, "unscaling_twice_is_refused", "without={'refusals'}"),
+        (TakesAgain, "unscale_twice_raises", "without={'refusals'}"),
         (
             UnscalesByTheScaleOfTheMoment,
-            "an_update_between_two_steps_divides_nothing_wrong",
+            "update_between_steps_keeps_gradients_correct",
             "without={'refusals'}",
         ),
     ],
@@ -180,7 +180,7 @@ class NeverGrows(torch.amp.GradScaler):
 
 
 def test_no_choice_is_named_where_no_trait_lets_the_law_hold():
-    for check in ("growth_waits_for_the_interval", "any_optimizer_overflow_backs_off"):
+    for check in ("growth_waits_for_interval", "any_optimizer_overflow_backs_off"):
         with pytest.raises(BrokenError) as failure:
             CHECKS[check](NeverGrows, examples=FEW)
         assert "  choice " not in str(failure.value)
@@ -193,14 +193,14 @@ class HasAFloor(torch.amp.GradScaler):
 
 
 def test_subclass_may_do_better_than_torch(monkeypatch):
-    [check] = judge.chosen(names=["scale_comes_back"])
+    [check] = judge.chosen(names=["scale_recovers_after_overflows"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
     assert [each.outcome for each in judge.judge(floored, [check], expected=known.TORCH)] == [
         "passed"
     ]
-    monkeypatch.setitem(known.TORCH, "clean_step_is_taken", "a link")
+    monkeypatch.setitem(known.TORCH, "finite_step_is_taken", "a link")
     for scaler, outcome in ((torch.amp.GradScaler, "unexpected pass"), (HasAFloor, "passed")):
         [mended] = judge.judge(
-            scaler, judge.chosen(names=["clean_step_is_taken"]), expected=known.TORCH
+            scaler, judge.chosen(names=["finite_step_is_taken"]), expected=known.TORCH
         )
         assert mended.outcome == outcome

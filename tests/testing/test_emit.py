@@ -50,12 +50,12 @@ def outcome(source):
     ("check", "wrong"),
     [
         ("overflow_backs_off_once", strangers.BacksOffTwice),
-        ("finds_every_nonfinite", strangers.IgnoresNegativeInf),
+        ("nonfinite_gradients_are_found", strangers.IgnoresNegativeInf),
         ("skipped_step_changes_nothing", strangers.SkipAdvancesTheOptimizer),
-        ("unscaling_twice_is_refused", strangers.DividesBeforeItRefuses),
-        ("pickling_is_invisible", strangers.LosesTheStreakWhenPickled),
-        ("scale_stays_normal", TORCH),
-        ("never_steps_on_nonfinite_below_scale_one", TORCH),
+        ("unscale_twice_raises", strangers.DividesBeforeItRefuses),
+        ("pickling_is_exact", strangers.LosesTheStreakWhenPickled),
+        ("scale_is_never_subnormal", TORCH),
+        ("no_nonfinite_step_below_scale_one", TORCH),
     ],
 )
 def test_scaler_test_tells_wrong_from_right(check, wrong, peer):
@@ -85,7 +85,7 @@ def other_defaults(base):
 @pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
 def test_maker_of_any_shape_is_called(shape, declared, peer):
     peer.Scaler = shape(strangers.OverrideRestartsTheStreak)
-    source, _ = write("override_keeps_the_streak", "peer:Scaler", **declared)
+    source, _ = write("new_scale_keeps_growth_tracker", "peer:Scaler", **declared)
     assert outcome(source) == "failed", source
     peer.Scaler = shape(strangers.Stranger)
     assert outcome(source) == "passed", source
@@ -102,7 +102,7 @@ def test_endless_scaler_and_subject_are_refused(peer, monkeypatch):
     for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
         peer.Scaler = scaler
         with pytest.raises(ValueError, match=said):
-            write("clean_step_is_taken", "peer:Scaler")
+            write("finite_step_is_taken", "peer:Scaler")
 
 
 def test_numbers_are_read_back():
@@ -127,7 +127,9 @@ def test_numbers_are_read_back():
 def test_command_runs_the_test_apart(tmp_path):
     """The command shows no test that did not fail in a process that cannot import ampsim."""
     file = tmp_path / "test_it.py"
-    assert run("emit-test", "scale_stays_normal", "torch.amp:GradScaler", "-o", str(file)) == (
+    assert run(
+        "emit-test", "scale_is_never_subnormal", "torch.amp:GradScaler", "-o", str(file)
+    ) == (
         0,
         "",
     )
@@ -211,7 +213,7 @@ KINDS = (  # one of each kind of runs that are compared
 )
 WRONG = {name: (BUGS[name].check, BUGS[name].make) for name in KINDS}
 WRONG["updates_twice"] = (
-    "scaler_changes_by_update_only",
+    "only_update_changes_scaler",
     looping(updates_twice, setup=boxed(seen=0)),
 )
 
@@ -232,13 +234,16 @@ def test_loop_test_tells_wrong_from_right(name, loops):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["skip_budget", "torch.amp:GradScaler"], "skip_budget holds for torch.amp:GradScaler"),
-        (["skip_budge", "torch.amp:GradScaler"], "'skip_budget'"),
-        (["a_state_dict_is_never_torn", "torch.amp:GradScaler"], "needs the conductor"),
-        (["skip_budget", "torch.amp:GradScale"], "'GradScaler'"),
-        (["skip_budget", "math:pi"], "is a float"),
-        (["it_learns", "math:pow"], "'batches'"),
-        (["ranks_are_invisible", "tests.testing.loops:sgd"], "ranks_are_invisible"),
+        (
+            ["skips_stay_within_budget", "torch.amp:GradScaler"],
+            "skips_stay_within_budget holds for torch.amp:GradScaler",
+        ),
+        (["skip_budge", "torch.amp:GradScaler"], "'skips_stay_within_budget'"),
+        (["state_dict_is_atomic", "torch.amp:GradScaler"], "needs the conductor"),
+        (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
+        (["skips_stay_within_budget", "math:pi"], "is a float"),
+        (["step_changes_parameters", "math:pow"], "'batches'"),
+        (["ranks_equal_one_process", "tests.testing.loops:sgd"], "ranks_equal_one_process"),
     ],
 )
 def test_command_refuses_in_one_line(arguments, said):

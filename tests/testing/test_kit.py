@@ -60,14 +60,14 @@ def test_exact_torch_fails_as_torch():
     strict = Subject(lambda rule: GradScaler("cpu", *constants(rule), exact_torch=True))
     results = judge.judge(strict, judge.chosen([1, 2, 4, 5]), examples=FEW)
     assert [result.check.name for result in results if result.is_finding] == [
-        "a_positional_closure_is_refused",
-        "constants_that_no_run_could_want_are_refused",
-        "growth_goes_on_when_the_interval_is_lowered",
-        "an_update_between_two_steps_divides_nothing_wrong",
-        "scale_stays_normal",
-        "scale_comes_back",
-        "never_steps_on_nonfinite_below_scale_one",
-        "never_steps_on_nonfinite_at_subnormal_scales",
+        "positional_closure_raises",
+        "invalid_arguments_raise",
+        "growth_continues_after_interval_is_lowered",
+        "update_between_steps_keeps_gradients_correct",
+        "scale_is_never_subnormal",
+        "scale_recovers_after_overflows",
+        "no_nonfinite_step_below_scale_one",
+        "no_nonfinite_step_at_subnormal_scale",
     ]
 
 
@@ -93,7 +93,8 @@ def megatrons(rule: Rule) -> FromFlag:
 def test_declared_policy_passes():
     declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
     growth = dict.fromkeys(
-        ["scale_stays_finite", "scale_comes_back"], "a growth past 2^127 is inf, for ever"
+        ["scale_is_never_infinite", "scale_recovers_after_overflows"],
+        "a growth past 2^127 is inf, for ever",
     )
     check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
     with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
@@ -138,14 +139,14 @@ class GivesUp(TORCH):
 
 
 def test_giving_up_at_the_floor_is_a_declaration():
-    check = CHECKS["scale_stays_normal"]
+    check = CHECKS["scale_is_never_subnormal"]
     check(
         as_subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))),
         examples=FEW,
     )
     with pytest.raises(
         AssertionError,
-        match="scale_stays_normal: raised FloatingPointError: the scale is too small",
+        match="scale_is_never_subnormal: raised FloatingPointError: the scale is too small",
     ):
         check(GivesUp, examples=FEW)
 
@@ -174,13 +175,15 @@ def fixed(name, late=0):
 
 def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
     fixed("overflow_backs_off_once")
-    fixed("growth_waits_for_the_interval")
-    with pytest.raises(AssertionError, match="growth_waits_for_the_interval: did not grow"):
-        fixed("growth_waits_for_the_interval", late=1)
-    with pytest.raises(AssertionError, match=r"scale_stays_normal: the scale fell to 2\*\*-1"):
-        fixed("scale_stays_normal")  # as many overflows as 16 binades take
-    with pytest.raises(AssertionError, match="scale_comes_back: "):
-        fixed("scale_comes_back")
+    fixed("growth_waits_for_interval")
+    with pytest.raises(AssertionError, match="growth_waits_for_interval: did not grow"):
+        fixed("growth_waits_for_interval", late=1)
+    with pytest.raises(
+        AssertionError, match=r"scale_is_never_subnormal: the scale fell to 2\*\*-1"
+    ):
+        fixed("scale_is_never_subnormal")  # as many overflows as 16 binades take
+    with pytest.raises(AssertionError, match="scale_recovers_after_overflows: "):
+        fixed("scale_recovers_after_overflows")
 
 
 def test_a_feature_that_does_not_exist_is_refused():
@@ -200,8 +203,8 @@ def message(name, target=TORCH):
 
 
 def test_failure_tells_history_and_scales():
-    said = message("scale_stays_normal")
-    assert said[0] == "scale_stays_normal: the scale fell to 2**-128"
+    said = message("scale_is_never_subnormal")
+    assert said[0] == "scale_is_never_subnormal: the scale fell to 2**-128"
     assert "  history  inf x 8" in said
     assert (
         f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128" in said
@@ -218,7 +221,7 @@ class NeverBacksOff(TORCH):
 
 def test_the_history_is_the_shortest():
     assert "  history  inf" in message("overflow_backs_off_once", NeverBacksOff)
-    assert "  history  inf" in message("skip_budget", NeverBacksOff)
+    assert "  history  inf" in message("skips_stay_within_budget", NeverBacksOff)
 
 
 class Breaks(TORCH):
@@ -228,9 +231,9 @@ class Breaks(TORCH):
 
 def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
     with pytest.raises(
-        AssertionError, match="skip_budget: raised ZeroDivisionError: float division"
+        AssertionError, match="skips_stay_within_budget: raised ZeroDivisionError: float division"
     ) as failure:
-        CHECKS["skip_budget"](Breaks)
+        CHECKS["skips_stay_within_budget"](Breaks)
     assert isinstance(failure.value.__cause__, ZeroDivisionError)
 
 
@@ -240,17 +243,17 @@ class Asserts(TORCH):
 
 
 def test_an_assertion_of_the_scalers_own_is_no_broken_law():
-    with pytest.raises(RaisedError, match="skip_budget: raised AssertionError: mine"):
-        CHECKS["skip_budget"](Asserts)
+    with pytest.raises(RaisedError, match="skips_stay_within_budget: raised AssertionError: mine"):
+        CHECKS["skips_stay_within_budget"](Asserts)
 
 
 def test_failing_schedule_is_shown_and_replayed():
-    said = message("a_state_dict_is_never_torn")
+    said = message("state_dict_is_atomic")
     (history,) = [line for line in said if line.startswith("  history")]
     assert "checkpoint up to read GradScaler._scale, main up to" in history
     (replay,) = [line for line in said if line.startswith("  replay")]
     code, text = run(*replay.split()[2:])
-    assert (code, "a_state_dict_is_never_torn: " in text) == (1, True), text
+    assert (code, "state_dict_is_atomic: " in text) == (1, True), text
 
 
 def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
@@ -279,18 +282,18 @@ def test_all_findings_are_in_one_error():
 def test_expected_failures_are_strict_xfails_and_declarations_skips():
     target = Subject(TORCH, Traits(without={"pickle"}), "mine")
     decorator = parametrize_with_checks(
-        [target], expected_failures=lambda subject: {"skip_budget": subject.name}
+        [target], expected_failures=lambda subject: {"skips_stay_within_budget": subject.name}
     )
     cases = {case.id: case.marks for case in decorator.args[1]}
-    (xfail,) = cases["mine-skip_budget"]
+    (xfail,) = cases["mine-skips_stay_within_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
-    (skip,) = cases["mine-pickling_is_invisible"]
+    (skip,) = cases["mine-pickling_is_exact"]
     assert (skip.name, skip.kwargs["reason"]) == ("skip", "without pickle")
-    assert not cases["mine-a_state_dict_continues_the_run"]
+    assert not cases["mine-state_dict_continues_run"]
 
 
 def test_threads_are_asked_alone_and_with_what_is_expected(few_schedules):
-    torn = "a_state_dict_is_never_torn"
+    torn = "state_dict_is_atomic"
     expected, names = {torn: known.TORCH[torn]}, [each.name for each in judge.chosen([3])]
     results = check_threads(TORCH, examples=1, expected_failures=expected)
     assert [each.check.name for each in results] == names
@@ -324,11 +327,12 @@ def test_declarations_are_added_to_those_of_a_subject(peer):
 
 
 def test_a_law_that_is_new_warns_before_it_fails():
-    check = replace(CHECKS["skip_is_reported"], since=CHECKS_VERSION)
+    check = replace(CHECKS["last_step_reports_skip"], since=CHECKS_VERSION)
     (result,) = judge.judge(TORCH, [check], examples=FEW)
     assert (result.outcome, result.is_finding) == ("failed", False)
     with pytest.warns(
-        UserWarning, match=f"new in {CHECKS_VERSION}, to fail in the next version: skip_is_reported"
+        UserWarning,
+        match=f"new in {CHECKS_VERSION}, to fail in the next version: last_step_reports_skip",
     ):
         without_findings([result])
 
@@ -337,7 +341,7 @@ def test_no_law_is_asked_where_asserts_are_left_out():
     quickly = "import sys; sys.modules['torch'] = None; "  # which takes three seconds, and no check gets so far
     asked = (
         quickly
-        + "from ampsim.testing.kit.judge import CHECKS; CHECKS['skip_budget'](lambda rule: None)"
+        + "from ampsim.testing.kit.judge import CHECKS; CHECKS['skips_stay_within_budget'](lambda rule: None)"
     )
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False
@@ -352,11 +356,11 @@ import torch
 from ampsim.testing import parametrize_with_checks, parametrize_with_laws
 from tests.testing.loops import batches, sgd
 
-@parametrize_with_checks([torch.amp.GradScaler], levels=[5], expected_failures={"scale_stays_normal": "no floor"})
+@parametrize_with_checks([torch.amp.GradScaler], levels=[5], expected_failures={"scale_is_never_subnormal": "no floor"})
 def test_scaler(scaler, check):
     check(scaler, examples=10)
 
-@parametrize_with_laws([sgd], batches(), ["it_learns", "splitting_is_invisible"])
+@parametrize_with_laws([sgd], batches(), ["step_changes_parameters", "micro_batches_equal_one_batch"])
 def test_loop(make, check):
     check(make)
 """
@@ -386,7 +390,10 @@ def test_pytest_reports_each_check(tmp_path):
     assert (
         pytest.main([*options, str(tmp_path)], plugins=[Recorder()]) == pytest.ExitCode.TESTS_FAILED
     )
-    assert seen["scale_stays_normal"] == "xfailed"
-    assert seen["scale_comes_back"] == "failed"
-    assert (seen["it_learns"], seen["splitting_is_invisible"]) == ("passed", "skipped")
+    assert seen["scale_is_never_subnormal"] == "xfailed"
+    assert seen["scale_recovers_after_overflows"] == "failed"
+    assert (seen["step_changes_parameters"], seen["micro_batches_equal_one_batch"]) == (
+        "passed",
+        "skipped",
+    )
     assert "passed" in {seen[each.name] for each in judge.chosen([5])}

@@ -56,8 +56,8 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
 
     subject = Subject(make)
     checks = [
-        "clean_step_keeps_the_scale",
-        "overflow_never_raises_the_scale",
+        "finite_step_never_lowers_scale",
+        "overflow_never_raises_scale",
         "overflow_backs_off_once",
     ]
     (passed,) = judge(subject, [CHECKS[checks[0]]])

@@ -316,54 +316,54 @@ class TicketsThatSayNothing(TorchScaler):
 # check -> the planted bugs that it names, where no stranger's small change is named by it.
 # What torch itself fails is in `known.TORCH`, and test_kit.py sees it fail.
 KILLS = {
-    "overflow_restarts_the_streak": [KeepsTheStreakOnOverflow],
-    "clean_step_counts_once": [GrowsOneLate],
+    "overflow_resets_growth_tracker": [KeepsTheStreakOnOverflow],
+    "finite_step_counts_once": [GrowsOneLate],
     "scale_stays_within_bounds": [flagged(ignores_its_floor, min_scale=1.0)],
-    "skip_budget": [flagged(never_backs_off)],
-    "scale_comes_back": [flagged(is_never_lowered_from_far, min_scale=2.0**-100)],
-    "descends_only_by_skipping": [flagged(decays_when_clean)],
-    "get_scale_is_what_scale_multiplies_by": [RoundsTheScaleForTheLoss],
+    "skips_stay_within_budget": [flagged(never_backs_off)],
+    "scale_recovers_after_overflows": [flagged(is_never_lowered_from_far, min_scale=2.0**-100)],
+    "scale_falls_only_by_overflow": [flagged(decays_when_clean)],
+    "get_scale_matches_scale": [RoundsTheScaleForTheLoss],
     "scale_is_exact_float32": [
         Subject(each, Traits(drop_in=True)) for each in (RoundsFactorsFirst, HoldsTheScaleInFloat64)
     ],
-    "loss_is_multiplied_by_the_scale": [RoundsTheScaleForTheLoss],
-    "unscaling_twice_is_refused": [UnscalesTwice],
-    "unscaling_after_step_is_refused": [UnscalesAfterStep],
-    "stepping_twice_is_refused": [StepsTwice],
-    "calls_before_the_first_scale_are_refused": [HasItsScaleAtOnce],
-    "a_step_without_gradients_is_refused": [StepsWithoutGradients],
-    "an_update_without_a_step_is_refused": [UpdatesWithoutAnyCheck],
-    "what_is_no_loss_is_refused": [ScalesNumbers],
-    "factors_that_do_not_move_the_scale_are_refused": [
+    "loss_is_multiplied_by_scale": [RoundsTheScaleForTheLoss],
+    "unscale_twice_raises": [UnscalesTwice],
+    "unscale_after_step_raises": [UnscalesAfterStep],
+    "step_twice_raises": [StepsTwice],
+    "calls_before_scale_raise": [HasItsScaleAtOnce],
+    "step_without_gradients_raises": [StepsWithoutGradients],
+    "update_without_step_raises": [UpdatesWithoutAnyCheck],
+    "non_tensor_loss_raises": [ScalesNumbers],
+    "neutral_factors_raise": [
         TakesAnyFactor,
         Subject(RefusesFactorsInItsOwnWords, Traits(drop_in=True)),
     ],
-    "any_calls_do_what_torchs_do": [
+    "call_sequences_match_torch": [
         KeepsStagesOnOverride,
         Subject(UnscalesByDividing, Traits(drop_in=True)),
         UnscalesTwice,
         StepsTwice,
     ],
     "overflow_in_any_micro_batch_skips": [StartsTheGradientAnew, ForgetsABadMicroBatch],
-    "resume_before_first_use_is_invisible": [LoadsOnlyIfUsed, LoadsItsConstantsOnlyIfUsed],
-    "a_state_dict_loads_without_running_code": [SavesAnObject],
-    "never_steps_on_nonfinite": [FusedStepsAlthoughItOverflowed, StepsAlthoughItOverflowed],
-    "powers_of_two_stay_powers_of_two": [flagged(stays_below_halfs_largest)],
-    "new_scaler_is_fresh": [SharesItsStreak],
-    "giving_up_is_said_again": [
+    "resume_before_first_use_is_exact": [LoadsOnlyIfUsed, LoadsItsConstantsOnlyIfUsed],
+    "state_dict_loads_with_weights_only": [SavesAnObject],
+    "no_step_on_nonfinite_gradients": [FusedStepsAlthoughItOverflowed, StepsAlthoughItOverflowed],
+    "scale_stays_power_of_two": [flagged(stays_below_halfs_largest)],
+    "new_scaler_starts_at_init_scale": [SharesItsStreak],
+    "minimum_scale_error_repeats": [
         Subject(GivesUpInAnotherWay, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,)))
     ],
-    "overflows_apart_are_not_added_up": [
+    "separated_overflows_do_not_accumulate": [
         flagged(adds_up_overflows_that_are_apart, hysteresis=2, hysteresis_refill="clean")
     ],
-    "overflows_end_at_the_minimum": [flagged(goes_past_its_floor_once, min_scale=1.0)],
-    "finite_gradients_are_never_skipped": [FiniteBySum],
-    "fused_agrees_with_unfused": [
+    "scale_falls_to_min_scale": [flagged(goes_past_its_floor_once, min_scale=1.0)],
+    "finite_gradients_never_skip": [FiniteBySum],
+    "fused_matches_unfused": [
         FusedStepsAlthoughItOverflowed,
         DividesWhatIsUnscaledInAFusedStep,
     ],
-    "fused_steps_follow_strides": [RefusesGapsInGradients],
-    "gradients_keep_their_scale_behind_a_queue": [TicketsThatSayNothing],
+    "fused_step_respects_strides": [RefusesGapsInGradients],
+    "queued_gradients_keep_their_scale": [TicketsThatSayNothing],
 }
 CHECKS = {check.name: check for check in judge.chosen()}
 

@@ -23,8 +23,8 @@ def difference(name, times, before=0.0):
     return Difference(name, start + LEFT, start + np.float32(times) * LEFT, start)
 
 
-SCALE, SKIP = "scale_is_invisible", "skipped_step_never_happened"
-RESUME, SPLIT = "resume_is_invisible", "splitting_is_invisible"
+SCALE, SKIP = "gradients_do_not_depend_on_loss_scale", "skipped_step_changes_nothing"
+RESUME, SPLIT = "resume_is_exact", "micro_batches_equal_one_batch"
 
 
 @pytest.mark.parametrize(

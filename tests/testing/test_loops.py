@@ -38,8 +38,8 @@ def test_right_loop_passes(name):
 
 def test_every_check_has_a_bug():
     others = {
-        "ranks_are_invisible",
-        "scaler_changes_by_update_only",
+        "ranks_equal_one_process",
+        "only_update_changes_scaler",
     }  # whose bugs are in rank_loops, and below
     assert {bug.check for bug in BUGS.values()} == {*CHECKS} - others
 
@@ -87,7 +87,7 @@ def test_saving_may_not_change_the_scaler():
 
         return Loop(lambda batch: step(t, batch), t.state, save=save, load=t.load)
 
-    outcome, text = judged(make, "resume_is_invisible")
+    outcome, text = judged(make, "resume_is_exact")
     assert (outcome, "after saving, after batch" in text) == ("failed", True)
 
 
@@ -102,7 +102,7 @@ def test_a_loop_whose_scaler_loading_exchanges_is_caught():
 
         return Loop(lambda batch: step(t, batch), t.state, save=t.save, load=load)
 
-    outcome, text = judged(make, "resume_is_invisible")
+    outcome, text = judged(make, "resume_is_exact")
     assert (outcome, "having loaded" in text) == ("failed", True)
 
 
@@ -111,7 +111,7 @@ def test_one_parameter_that_stays_is_found_by_its_gradients_however_small():
         *others, last = params
         return torch.optim.SGD([{"params": others}, {"params": [last], "lr": 0.0}], lr=0.1)
 
-    outcome, text = judged(looping(step, all_but_one), "it_learns")
+    outcome, text = judged(looping(step, all_but_one), "step_changes_parameters")
     assert (outcome, "did not move, with gradients up to 0.0" in text) == ("failed", True)
 
 
@@ -256,9 +256,9 @@ def steps(t, batch):
 
 
 SKIP, OWN, RESUME = (
-    "skipped_step_never_happened",
-    "scaler_changes_by_update_only",
-    "resume_is_invisible",
+    "skipped_step_changes_nothing",
+    "only_update_changes_scaler",
+    "resume_is_exact",
 )
 SCOPE = [  # a bug, what it sets up, its check and what is said
     (
@@ -294,15 +294,25 @@ SCOPE = [  # a bug, what it sets up, its check and what is said
     (steps_at_the_third_skip, None, SKIP, "skip 3 in a row"),
     (swallows_the_verdict_of_each_fourth, boxed(seen=0), SKIP, "after batch 3, skip 3 in a row"),
     (averages_the_loss, boxed(mean=0.0), SKIP, "box.mean is inf"),
-    (clips_two_before_unscaling, boxed(seen=0), "scale_is_invisible", "after batch 1 at scale 256"),
+    (
+        clips_two_before_unscaling,
+        boxed(seen=0),
+        "gradients_do_not_depend_on_loss_scale",
+        "after batch 1 at scale 256",
+    ),
     (scales_by_its_own, None, OWN, "the loss is scaled by another scaler, in batch 0"),
     (sets_the_tracker, None, OWN, "the scaler's _growth_tracker was 1, and 0 in the next update"),
     (updates_twice, None, OWN, "the scaler is updated 2 times where optimizers step 1 time"),
     (remembers, None, RESUME, "having loaded what was saved after batch"),
     (adds_a_group, None, RESUME, "load raised ValueError"),
     (adds_two_up, boxed(seen=0), RESUME, "having loaded what was saved after batch 0"),
-    (steps, Trainer.schedule, "it_learns", "scheduler.last_epoch stays 0 in 4 clean steps"),
-    (steps, Trainer.average, "it_learns", "ema.n_averaged stays 0 in 4 clean steps"),
+    (
+        steps,
+        Trainer.schedule,
+        "step_changes_parameters",
+        "scheduler.last_epoch stays 0 in 4 clean steps",
+    ),
+    (steps, Trainer.average, "step_changes_parameters", "ema.n_averaged stays 0 in 4 clean steps"),
 ]
 
 
@@ -335,12 +345,12 @@ def test_refused_check_hides_no_finding():
 
         return Loop(step, t.state)
 
-    with pytest.raises(AssertionError, match=r"^scale_is_invisible: ") as caught:
+    with pytest.raises(AssertionError, match=r"^gradients_do_not_depend_on_loss_scale: ") as caught:
         check_loop(make, batches())
     assert f"\n{SKIP} cannot be judged: {SKIP}: step, in batch 2" in str(caught.value)
-    assert "\nsplitting_is_invisible is not asked: " in str(caught.value)
+    assert "\nmicro_batches_equal_one_batch is not asked: " in str(caught.value)
     with pytest.raises(LoopError, match=f"^{SKIP}: step, in batch 2"):
-        check_loop(make, batches(), [SKIP, "it_learns"])
+        check_loop(make, batches(), [SKIP, "step_changes_parameters"])
 
 
 def backs_off_twice(t, batch):
@@ -353,18 +363,18 @@ def backs_off_twice(t, batch):
 @pytest.mark.parametrize(
     ("wrong", "check", "said"),
     [
-        (backs_off_twice, "splitting_is_invisible", "the scale is 64, expected 128"),
+        (backs_off_twice, "micro_batches_equal_one_batch", "the scale is 64, expected 128"),
         (
             skips_and_tells_nobody,
-            "skipped_step_never_happened",
+            "skipped_step_changes_nothing",
             "the scale is 256, expected less than 256",
         ),
         (
             looks_at_the_first_micro_batch,
-            "splitting_is_invisible",
+            "micro_batches_equal_one_batch",
             "with an inf in micro-batch 1 of 2",
         ),
-        (counts_micro_batches, "splitting_is_invisible", "growth_tracker"),
+        (counts_micro_batches, "micro_batches_equal_one_batch", "growth_tracker"),
     ],
 )
 def test_what_no_thread_has_shown_is_caught_too(wrong, check, said):
@@ -416,7 +426,7 @@ def test_a_scale_that_overflows_alone_change_is_updated(lowers):
 
         return Loop(step, t.state)
 
-    [result] = judge_loop(make, batches(), ["skipped_step_never_happened"])
+    [result] = judge_loop(make, batches(), ["skipped_step_changes_nothing"])
     assert result.outcome == ("not applicable" if lowers else "failed")
 
 
@@ -432,7 +442,9 @@ def test_a_check_that_raises_is_no_skip():
 
         return Loop(step, t.state)
 
-    parametrized = parametrize_with_laws([make], batches(), checks=["scale_is_invisible"])
+    parametrized = parametrize_with_laws(
+        [make], batches(), checks=["gradients_do_not_depend_on_loss_scale"]
+    )
     [(function, check)] = [case.values for case in parametrized.args[1]]
     with pytest.raises((LoopError, pytest.skip.Exception), match="no scale") as caught:
         check(function)

@@ -11,7 +11,7 @@ from ampsim.testing.loop.judge import judge_loop  # noqa: E402
 from tests.testing import loops  # noqa: E402
 from tests.testing.rank_loops import RIGHT, WRONG, backward, flags, mean  # noqa: E402
 
-CHECK = "ranks_are_invisible"
+CHECK = "ranks_equal_one_process"
 
 
 def judged(make):

@@ -63,7 +63,9 @@ def test_bug_fails_its_check(scaler):
 
 
 def test_an_order_that_is_not_the_first_one_is_tried():
-    said = broken(PollsInTurn, processes=False, checks=["verdicts_agree"])["verdicts_agree"]
+    said = broken(PollsInTurn, processes=False, checks=["ranks_agree_on_skips"])[
+        "ranks_agree_on_skips"
+    ]
     assert "  seen on  threads, rank 1 late" in said
 
 
@@ -71,9 +73,9 @@ def test_a_rank_that_is_late_changes_nothing():
     options = {
         "processes": False,
         "without": ["optimizers"],
-        "checks": ["verdicts_agree"],
+        "checks": ["ranks_agree_on_skips"],
     }  # so that no order is tried
-    said = broken(PollsWhatTheOthersSay, **options)["verdicts_agree"]
+    said = broken(PollsWhatTheOthersSay, **options)["ranks_agree_on_skips"]
     assert "  seen on  threads, rank 1 late" in said
     assert not broken(Right, **options)
 
@@ -116,15 +118,15 @@ def test_own_gradients_break_torchs_scalers(make, known):
 
 
 def test_sharded_grad_scaler_leaves_inf_in_parameters():
-    asked = ["parameters_stay_finite", "no_rank_steps_on_an_overflow"]
+    asked = ["parameters_stay_finite", "no_rank_steps_on_overflow"]
     said = broken(sharded, processes=False, checks=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
     assert [*broken(sharded, processes=False, without={"fused"})] == [
-        "a_rank_that_parts_misleads_nobody"
+        "desynchronized_rank_is_detected"
     ]
 
 
-PARTED = {"no_rank_steps_on_an_overflow", "verdicts_agree", "scales_agree"}
+PARTED = {"no_rank_steps_on_overflow", "ranks_agree_on_skips", "ranks_agree_on_scale"}
 UNDER_TORCHS_WRAPPERS = [
     (sharded, "DDP", known.SHARDED_DDP),
     (ours, "FSDP2", {}),
@@ -194,9 +196,7 @@ def test_a_collective_among_threads_is_that_of_torch(call):
 
 
 def test_who_waits_is_told_for_what_and_for_whom():
-    said = broken(AsksOnlyIfItFound, checks=["nobody_waits_for_ever"], processes=False)[
-        "nobody_waits_for_ever"
-    ]
+    said = broken(AsksOnlyIfItFound, checks=["no_deadlock"], processes=False)["no_deadlock"]
     assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
     alone = Scenario((frozenset(), frozenset({(0, 0)})))
     first, second = processes.play_all(AsksOnlyIfItFound, [alone], 2, "sharded", 30.0)[alone]
@@ -233,7 +233,7 @@ def test_group_is_given_where_it_has_a_place(scaler, peer):
 
 
 def test_expected_failure_is_told_by_its_reason():
-    check = "verdicts_agree"
+    check = "ranks_agree_on_skips"
     asked = {"checks": [check], "processes": False, "expected_failures": {check: "why"}}
     (result,) = check_ranks(torchs, without=["optimizers", "fused"], **asked)
     assert (result.outcome, result.text) == ("expected failure", "why")
@@ -248,7 +248,7 @@ def test_expected_failure_is_told_by_its_reason():
             {"gradients": "FSDP2", "processes": False},
             "gradients='FSDP2' with processes=False: expected processes",
         ),
-        ({"checks": ["verdicts"]}, "no check 'verdicts'; did you mean 'verdicts_agree'"),
+        ({"checks": ["verdicts"]}, "no check 'verdicts'; did you mean 'ranks_agree_on_skips'"),
         ({"without": {"fuse"}}, "without='fuse': no such feature; did you mean 'fused'"),
     ],
 )
@@ -263,15 +263,19 @@ def test_wrong_use_is_refused(wrong, said):
         (
             ["SkipsLocally"],
             1,
-            "verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)",
+            "ranks_agree_on_skips: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)",
         ),
-        (["SkipsLocally", "--xfail", "verdicts_agree"], 0, "1 failed as expected"),
-        (["Right", "--check", "skip_budget"], 2, "'skip_budget'"),
+        (["SkipsLocally", "--xfail", "ranks_agree_on_skips"], 0, "1 failed as expected"),
+        (["Right", "--check", "skips_stay_within_budget"], 2, "'skips_stay_within_budget'"),
     ],
 )
 def test_command_checks_a_maker(arguments, status, said):
     target, *options = arguments
     code, text = run(
-        "check-ranks", "--check", "verdicts_agree", f"tests.testing.rank_bugs:{target}", *options
+        "check-ranks",
+        "--check",
+        "ranks_agree_on_skips",
+        f"tests.testing.rank_bugs:{target}",
+        *options,
     )
     assert (code, said in text) == (status, True), text

@@ -14,13 +14,18 @@ from ampsim.testing.kit.judge import chosen
 from ampsim.testing.report import FORMATS, Report
 
 chosen()
-BUDGET, NORMAL = CHECKS["skip_budget"], CHECKS["scale_stays_normal"]
-LAST = CHECKS["clean_step_is_taken"]
-FELL = "scale_stays_normal: the scale fell to <0>\n  history  inf x 8"
+BUDGET, NORMAL = CHECKS["skips_stay_within_budget"], CHECKS["scale_is_never_subnormal"]
+LAST = CHECKS["finite_step_is_taken"]
+FELL = "scale_is_never_subnormal: the scale fell to <0>\n  history  inf x 8"
 RESULTS = [
     Result(NORMAL, "theirs", "failed", FELL),
     Result(BUDGET, "theirs", "passed"),
-    Result(BUDGET, "ours", "unexpected pass", "skip_budget holds, but was expected to be broken"),
+    Result(
+        BUDGET,
+        "ours",
+        "unexpected pass",
+        "skips_stay_within_budget holds, but was expected to be broken",
+    ),
     Result(NORMAL, "ours", "expected failure", "no floor"),
 ]
 REPORT = Report(RESULTS)
@@ -31,14 +36,14 @@ def test_rows_are_checks_and_columns_scalers():
     assert [
         (check.name, [result.outcome for result in results]) for check, results in REPORT.rows()
     ] == [
-        ("skip_budget", ["passed", "unexpected pass"]),
-        ("scale_stays_normal", ["failed", "expected failure"]),
+        ("skips_stay_within_budget", ["passed", "unexpected pass"]),
+        ("scale_is_never_subnormal", ["failed", "expected failure"]),
     ]
 
 
 def test_check_that_did_not_run_is_an_empty_cell():
     *_, (check, results) = Report([*RESULTS[:2], Result(BUDGET, "third", "passed")]).rows()
-    assert (check.name, results[1]) == ("scale_stays_normal", None)
+    assert (check.name, results[1]) == ("scale_is_never_subnormal", None)
 
 
 def test_findings_are_failures_and_unexpected_passes():
@@ -52,7 +57,10 @@ def test_markdown_has_a_row_per_check():
         for line in REPORT.to_markdown().splitlines()
         if line.startswith("| L")
     ]
-    assert [row[:2] for row in rows] == [["L0", "`skip_budget`"], ["L5", "`scale_stays_normal`"]]
+    assert [row[:2] for row in rows] == [
+        ["L0", "`skips_stay_within_budget`"],
+        ["L5", "`scale_is_never_subnormal`"],
+    ]
     assert (
         len({rows[0][2], rows[0][3], rows[1][2], rows[1][3]}) == 4
     )  # a sign of its own for each outcome
@@ -80,7 +88,10 @@ def test_xml_counts_as_junit_does():
             == counts
         )
     assert suites["theirs"][0][0].text == FELL
-    assert [case.get("name") for case in suites["ours"]] == ["skip_budget", "scale_stays_normal"]
+    assert [case.get("name") for case in suites["ours"]] == [
+        "skips_stay_within_budget",
+        "scale_is_never_subnormal",
+    ]
     assert [line[-12:] for line in report.summary()] == [" of 2 checks"] * 3
     assert [each for each, _ in report.at_length()] == [*REPORT.findings, refused]
 
@@ -89,9 +100,9 @@ def test_loops_say_why_laws_were_not_asked():
     of_loop = Result(replace(NORMAL, group="loop"), "mine", "not applicable", "no split=")
     report = Report([*RESULTS, of_loop, Result(BUDGET, "third", "not applicable", "no floor")])
     text = report.to_markdown()
-    assert "mine: scale_stays_normal is not asked: no split=" in text
+    assert "mine: scale_is_never_subnormal is not asked: no split=" in text
     assert "third: 1 not asked" in text
-    assert "skip_budget is not asked" not in text
+    assert "skips_stay_within_budget is not asked" not in text
 
 
 def test_nothing_and_every_outcome_can_be_written():
@@ -112,7 +123,7 @@ def test_findings_of_one_cause_are_told_once():
     )
     report = Report([first, same, other])
     assert [each for each, _ in report.at_length()] == [first, other]
-    assert report.at_length()[0][1].endswith("also     scale_stays_normal")
+    assert report.at_length()[0][1].endswith("also     scale_is_never_subnormal")
     assert len(report.findings) == json.loads(report.to_json())["findings"] == 3
     for raised, count in (("raised OSError: 5", 1), ("raised", 2)):
         apart = [told(BUDGET, raised, "inf"), told(NORMAL, raised, "clean")]
@@ -128,13 +139,18 @@ def test_findings_of_one_cause_are_told_once():
 def test_a_law_may_hold_because_of_another_finding_of_its_target():
     held, broken = RESULTS[2], told(NORMAL, "rose", target="ours")
     told_of = [Report([held, each]).at_length()[0][1] for each in (broken, RESULTS[0])]
-    assert [each.endswith("because of scale_stays_normal") for each in told_of] == [True, False]
+    assert [each.endswith("because of scale_is_never_subnormal") for each in told_of] == [
+        True,
+        False,
+    ]
 
 
 def test_what_was_given_up_is_no_finding():
-    late = Result(BUDGET, "theirs", "failed", "skip_budget: did not end", is_overdue=True)
+    late = Result(
+        BUDGET, "theirs", "failed", "skips_stay_within_budget: did not end", is_overdue=True
+    )
     given_up = Result(NORMAL, "theirs", "refused", "theirs cannot be judged", is_overdue=True)
-    other = Result(NORMAL, "theirs", "failed", "scale_stays_normal: fell")
+    other = Result(NORMAL, "theirs", "failed", "scale_is_never_subnormal: fell")
     assert Report([late]).findings == [late]
     assert Report([late, given_up]).findings == []
     assert Report([late, Result(NORMAL, "theirs", "refused", "it raised")]).findings == [late]
@@ -152,7 +168,7 @@ def test_a_hang_is_a_finding_beside_an_error():
 
 
 def test_equal_errors_of_two_scalers_stay_two():
-    text = "scale_stays_normal: raised ValueError: no"
+    text = "scale_is_never_subnormal: raised ValueError: no"
     both = [Result(NORMAL, name, "failed", text) for name in ("theirs", "ours")]
     assert len(by_cause(both)) == 2
     twice = [Result(check, "theirs", "failed", text) for check in (NORMAL, BUDGET)]

@@ -18,7 +18,7 @@ from tests.testing.strangers import Stranger  # noqa: E402
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("few_schedules")
 FEW = 10
-QUEUE = "gradients_keep_their_scale_behind_a_queue"
+QUEUE = "queued_gradients_keep_their_scale"
 CHECKS = {check.name: check for check in judge.chosen()}
 
 
@@ -40,7 +40,7 @@ def test_a_drop_in_is_held_to_torchs_words():
         BrokenError,
         match=r"raised MisuseError\('once is enough'\), expected RuntimeError\('unscale_",
     ):
-        CHECKS["unscaling_twice_is_refused"](Subject(Stranger, Traits(drop_in=True)))
+        CHECKS["unscale_twice_raises"](Subject(Stranger, Traits(drop_in=True)))
 
 
 # ------------------------------------------------------------------------------------------- how it is constructed
@@ -178,8 +178,8 @@ def machine(rule):
 def test_reference_machine_fails_what_torch_fails():
     results = [*judge.judge(machine, judge.chosen(), examples=4)]
     assert {each.check.name for each in results if each.outcome == "failed"} == {
-        "scale_comes_back",  # as torch's: 0 * growth is 0
-        "scale_stays_normal",
+        "scale_recovers_after_overflows",  # as torch's: 0 * growth is 0
+        "scale_is_never_subnormal",
     }
     assert sum(each.outcome == "passed" for each in results) > 10
 
@@ -200,7 +200,7 @@ class RaisesInStateDict(Stranger):
 
 
 def test_an_expected_failure_is_expected_by_its_kind():
-    check = CHECKS["a_state_dict_continues_the_run"]
+    check = CHECKS["state_dict_continues_run"]
     with pytest.raises(RaisedError):
         check(RaisesInStateDict, examples=FEW)
 
@@ -216,7 +216,10 @@ def test_an_expected_failure_is_expected_by_its_kind():
 
 def test_an_expected_failure_that_passes_is_a_finding_whatever_its_reason():
     (result,) = judge.judge(
-        Stranger, [CHECKS["skip_budget"]], examples=FEW, expected={"skip_budget": ""}
+        Stranger,
+        [CHECKS["skips_stay_within_budget"]],
+        examples=FEW,
+        expected={"skips_stay_within_budget": ""},
     )
     assert result.outcome == "unexpected pass"
 
@@ -238,7 +241,7 @@ class OppositeLocks(torch.amp.GradScaler):
 
 
 def test_a_torn_state_dict_does_not_excuse_a_deadlock():
-    check = CHECKS["a_state_dict_is_never_torn"]
+    check = CHECKS["state_dict_is_atomic"]
     (result,) = judge.judge(OppositeLocks, [check], expected=known.TORCH)
     assert result.outcome == "failed"
     assert result.text.startswith(f"{check.name}: raised DeadlockError")

@@ -7,7 +7,7 @@ long run; the *headroom* is ceiling - x, averaged over clean steps: bits of fp16
 
 Every theorem says what it assumes and whether it is exact or a limit. Bounds of the scale and the rounding of
 factors that are no powers of two are left out, except where a theorem names them. Formulas stand above the lines
-that compute them; `properties.skip_budget` is T1 as a check on observed runs.
+that compute them; `properties.skips_stay_within_budget` is T1 as a check on observed runs.
 
 `pathwise` has what needs no probability, `stochastic` the rest. Statements and proofs are in `paper/`,
 where the formulas have the same numbers, (T1.1) to (T10.1).

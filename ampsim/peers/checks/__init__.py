@@ -7,9 +7,9 @@ several optimizers, threads and ranks add is asked by `ampsim.testing`.
 
 >>> from ampsim.peers import load
 >>> from ampsim.peers.checks import CHECKS, judge
->>> judge(load("torch")(), CHECKS["never_steps_on_nonfinite"], examples=5).result.outcome
+>>> judge(load("torch")(), CHECKS["no_step_on_nonfinite_gradients"], examples=5).result.outcome
 'passed'
->>> judge(load("torch")(), CHECKS["never_steps_on_nonfinite_at_subnormal_scales"], examples=5).result.outcome
+>>> judge(load("torch")(), CHECKS["no_nonfinite_step_at_subnormal_scale"], examples=5).result.outcome
 'failed'
 """
 

@@ -27,7 +27,7 @@ from ampsim.testing.kit.example import TRAITS, Example
 from ampsim.testing.kit.subject import Subject
 
 EXAMPLES = 12
-CALLS_DRAWN = {"a_state_dict_continues_the_run"}  # which are drawn where a scaler has them
+CALLS_DRAWN = {"state_dict_continues_run"}  # which are drawn where a scaler has them
 OF_TENSORS = {
     "torch",
     "scale",
@@ -36,48 +36,52 @@ OF_TENSORS = {
     "update",
 }  # what a check that reads these names asks of torch's alone
 UNASKED = {  # checks that a peer could be asked, and is not: why
-    "overflow_restarts_the_streak": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
-    "clean_step_counts_once": "a peer shows no count of clean steps; growth_waits_for_the_interval sees it",
+    "overflow_resets_growth_tracker": "a peer shows no count of clean steps; growth_waits_for_interval sees it",
+    "finite_step_counts_once": "a peer shows no count of clean steps; growth_waits_for_interval sees it",
     "scale_is_exact_float32": "torch's kernel to the last bit; `drift` compares each peer with its own dialect",
-    "a_state_dict_is_a_snapshot": "what a peer saves is taken through JSON, and is a copy whatever it was",
-    "a_refused_state_dict_changes_nothing": "of torch's keys",
+    "state_dict_is_snapshot": "what a peer saves is taken through JSON, and is a copy whatever it was",
+    "invalid_state_dict_changes_nothing": "of torch's keys",
 }
 CHOICE = dict.fromkeys(  # checks that anybody may break by choice
     (
-        "factors_that_do_not_move_the_scale_are_refused",
-        "constants_that_no_run_could_want_are_refused",
+        "neutral_factors_raise",
+        "invalid_arguments_raise",
     ),
     "it checks no such constants; nonsense that is passed is taken",
 )
 ENDS = frozenset(  # checks about the ends of float32, which the sum or norm of finite gradients passes too
     (
-        "scale_stays_finite", "scale_stays_normal", "scale_comes_back", "never_steps_on_nonfinite_below_scale_one",
-        "never_steps_on_nonfinite_at_subnormal_scales", "finite_gradients_are_never_skipped",
+        "scale_is_never_infinite",
+        "scale_is_never_subnormal",
+        "scale_recovers_after_overflows",
+        "no_nonfinite_step_below_scale_one",
+        "no_nonfinite_step_at_subnormal_scale",
+        "finite_gradients_never_skip",
     )
-)  # fmt: skip
+)
 TORCH = {  # check -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow it
     "overflow_backs_off_once": "backoff_factor: by which the scale is multiplied if gradients are inf or NaN",
-    "factors_that_do_not_move_the_scale_are_refused": "an assertion of the constructor",
-    "overflow_never_raises_the_scale": "update(): if a step was skipped the scale is multiplied to reduce it",
-    "growth_waits_for_the_interval": "growth_interval: consecutive iterations that must occur for the scale to grow",
-    "growth_multiplies_by_the_growth_factor": "growth_factor: by which the scale is multiplied then",
-    "get_scale_is_what_scale_multiplies_by": "get_scale(): the current scale; scale(): multiplies by it",
-    "micro_batches_are_one_step": "examples, gradient accumulation: the scale stays constant within a batch",
-    "a_state_dict_continues_the_run": "state_dict(): the scale, the constants and the number of unskipped steps",
-    "resume_before_first_use_is_invisible": "state_dict(): the scale, the constants and the number of unskipped steps",
-    "never_steps_on_nonfinite": "step(): skipped if gradients are inf or NaN, to avoid corrupting the params",
-    "never_steps_on_nonfinite_below_scale_one": "step(): uses the unscaled gradients, skipped if those are inf or NaN",
-    "never_steps_on_nonfinite_at_subnormal_scales": "step(): uses the unscaled gradients, skipped if those are inf",
-    "unscale_divides_by_the_scale_of_the_loss": "step(): invokes the optimizer using the unscaled gradients",
-    "finite_gradients_are_never_skipped": "step(): if no inf or NaN is found, invokes the optimizer",
+    "neutral_factors_raise": "an assertion of the constructor",
+    "overflow_never_raises_scale": "update(): if a step was skipped the scale is multiplied to reduce it",
+    "growth_waits_for_interval": "growth_interval: consecutive iterations that must occur for the scale to grow",
+    "growth_multiplies_by_factor": "growth_factor: by which the scale is multiplied then",
+    "get_scale_matches_scale": "get_scale(): the current scale; scale(): multiplies by it",
+    "micro_batches_count_as_one_step": "examples, gradient accumulation: the scale stays constant within a batch",
+    "state_dict_continues_run": "state_dict(): the scale, the constants and the number of unskipped steps",
+    "resume_before_first_use_is_exact": "state_dict(): the scale, the constants and the number of unskipped steps",
+    "no_step_on_nonfinite_gradients": "step(): skipped if gradients are inf or NaN, to avoid corrupting the params",
+    "no_nonfinite_step_below_scale_one": "step(): uses the unscaled gradients, skipped if those are inf or NaN",
+    "no_nonfinite_step_at_subnormal_scale": "step(): uses the unscaled gradients, skipped if those are inf",
+    "unscale_uses_scale_of_loss": "step(): invokes the optimizer using the unscaled gradients",
+    "finite_gradients_never_skip": "step(): if no inf or NaN is found, invokes the optimizer",
 }
 LOUD = frozenset(
-    name for name in KIT if name.startswith("never_steps")
+    name for name in KIT if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
 )  # kept by a step that raises
-AT_ANY_DELAY = {"skip_budget"}  # T1 is of the newest scale
+AT_ANY_DELAY = {"skips_stay_within_budget"}  # T1 is of the newest scale
 OWN = {  # check -> what the package itself promises by a parameter
     "scale_stays_within_bounds": "its parameter of the smallest or the largest scale, or its documentation of one",
-    "overflows_end_at_the_minimum": "its parameter of the smallest scale, or its documentation of one",
+    "scale_falls_to_min_scale": "its parameter of the smallest scale, or its documentation of one",
 }
 
 

@@ -9,10 +9,10 @@ NONE = "no report of it was found in stored public threads, searched by similari
 _TORCH = "reported of torch: https://github.com/pytorch/pytorch/issues/99640, "
 _TORCH += "https://github.com/pytorch/pytorch/issues/96755"
 _BELOW = (
-    "never_steps_on_nonfinite_below_scale_one",
-    "never_steps_on_nonfinite_at_subnormal_scales",
-    "scale_stays_normal",
-    "scale_comes_back",
+    "no_nonfinite_step_below_scale_one",
+    "no_nonfinite_step_at_subnormal_scale",
+    "scale_is_never_subnormal",
+    "scale_recovers_after_overflows",
 )
 _JMP = "reported: https://github.com/google-deepmind/jmp/pull/44"
 _OF_TORCH = ("torch", "torch-sharded", "accelerate", "lightning", "roundpipe")
@@ -23,19 +23,19 @@ REPORTS: Mapping[tuple[str, str], str] = {  # (peer, check) -> addresses
     **{(peer, check): _TORCH for peer in _OF_TORCH for check in _BELOW},
     (
         "torch-sharded",
-        "scale_stays_finite",
+        "scale_is_never_infinite",
     ): "reported of torch's own kernel, and mended there only: "
     "https://github.com/pytorch/pytorch/issues/98828",
     **{
         ("jmp-jit", check): _JMP
         for check in (
-            "overflow_never_raises_the_scale",
+            "overflow_never_raises_scale",
             "overflow_backs_off_once",
-            "overflows_end_at_the_minimum",
+            "scale_falls_to_min_scale",
         )
     },
     **{
-        (name, "unscale_divides_by_the_scale_of_the_loss"): _UPDATES_FIRST
+        (name, "unscale_uses_scale_of_loss"): _UPDATES_FIRST
         for name in ("deepspeed-fp16", "deepspeed-unfused")
     },
 }

@@ -32,7 +32,7 @@ class DeepSpeedScaler(Peer):
     source = f"{_FP16}/loss_scaler.py#L187"
     dialect = "deepspeed.DynamicLossScaler"
     deviations = {
-        "growth_waits_for_the_interval": "It waits for the window of clean iterations and doubles in the next, as its "
+        "growth_waits_for_interval": "It waits for the window of clean iterations and doubles in the next, as its "
         f"docstring says: {_FP16}/loss_scaler.py#L215",
     }
     constants = {

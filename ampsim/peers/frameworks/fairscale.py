@@ -17,7 +17,7 @@ class FairscaleLayerwise(Peer):
     dialect = "fairscale.LayerwiseGradientScaler"
     constants = {**TORCH_CONSTANTS, "min_scale": "min_scale", "max_scale": "max_scale"}
     deviations = {
-        "unscale_divides_by_the_scale_of_the_loss": "It scales what enters a layer in backward, not the loss: "
+        "unscale_uses_scale_of_loss": "It scales what enters a layer in backward, not the loss: "
         + source
     }
 

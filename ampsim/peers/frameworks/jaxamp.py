@@ -20,7 +20,7 @@ class Jaxamp(JaxLike):
     dialect = "jaxamp.DynamicScalerState"
     constants = {"scaler": "init", "patience": "interval", "adjust_factor": "factor"}
     deviations = {
-        "growth_waits_for_the_interval": "It waits for the patience of clean iterations and grows in the next, as the "
+        "growth_waits_for_interval": "It waits for the patience of clean iterations and grows in the next, as the "
         "comment at its field says: https://github.com/acutkosky/jaxamp/blob/"
         "36f958fe862d968c55cd9683e5ea8bdacce867c1/src/jaxamp/_dynamic_scaler.py#L28",
     }

@@ -35,8 +35,8 @@ class Mpx(JaxLike):
     }
 
     deviations = {
-        "powers_of_two_stay_powers_of_two": f"It clips its scale to the largest number of float16: {_SOURCE}#L166",
-        "get_scale_is_what_scale_multiplies_by": f"It multiplies by the scale rounded to float16: {_SOURCE}#L112",
+        "scale_stays_power_of_two": f"It clips its scale to the largest number of float16: {_SOURCE}#L166",
+        "get_scale_matches_scale": f"It multiplies by the scale rounded to float16: {_SOURCE}#L112",
     }
 
     def start(self, **constants: Any) -> None:

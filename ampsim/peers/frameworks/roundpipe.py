@@ -17,7 +17,7 @@ class RoundPipe(TorchLike):
     source = "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L14"
     dialect = "roundpipe.GradScaler[async]"
     deviations = dict.fromkeys(
-        ("overflow_backs_off_once", "clean_step_keeps_the_scale", "growth_waits_for_the_interval"),
+        ("overflow_backs_off_once", "finite_step_never_lowers_scale", "growth_waits_for_interval"),
         "asynchronous: an update's scale is in force one update later, "
         "https://github.com/ITcarrot/RoundPipe/blob/e813c67/roundpipe/grad_scaler.py#L164",
     )

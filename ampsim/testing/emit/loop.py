@@ -369,12 +369,12 @@ def _places(batches: Sequence[Batch]) -> str:
     return _listed([batch.place for batch in batches])
 
 
-WITHOUT = {"ranks_are_invisible": "it needs ranks"}
+WITHOUT = {"ranks_equal_one_process": "it needs ranks"}
 TEMPLATES: dict[str, Callable[[Case], Sequence[str]]] = {
-    "scale_is_invisible": _scale,
-    "skipped_step_never_happened": _skipped,
-    "resume_is_invisible": _resume,
-    "splitting_is_invisible": _splitting,
-    "it_learns": _learns,
-    "scaler_changes_by_update_only": _updates,
+    "gradients_do_not_depend_on_loss_scale": _scale,
+    "skipped_step_changes_nothing": _skipped,
+    "resume_is_exact": _resume,
+    "micro_batches_equal_one_batch": _splitting,
+    "step_changes_parameters": _learns,
+    "only_update_changes_scaler": _updates,
 }

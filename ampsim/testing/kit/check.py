@@ -186,7 +186,7 @@ def warm_up() -> None:
     """
     with needing():
         import torch  # noqa: F401  no check can be asked without it
-    collects, check = gc.isenabled(), CHECKS["clean_step_is_taken"]
+    collects, check = gc.isenabled(), CHECKS["finite_step_is_taken"]
     still = Subject(lambda rule: FromFlag(lambda: 1.0, lambda found_inf: None))
     gc.disable()
     try:

@@ -9,13 +9,19 @@ from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.check import BrokenError, Result, described, without_findings
 from ampsim.testing.judge import NotApplicableError, judged
 from ampsim.testing.loop.check import Broken, LoopCheck
-from ampsim.testing.loop.checks.learning import SKIPPED, STILL, STUCK, UNREACHED, it_learns
-from ampsim.testing.loop.checks.ranks import ranks_are_invisible
-from ampsim.testing.loop.checks.resume import resume_is_invisible
-from ampsim.testing.loop.checks.scale import scale_is_invisible
-from ampsim.testing.loop.checks.scaler import scaler_changes_by_update_only
-from ampsim.testing.loop.checks.skipped import HIDDEN, skipped_step_never_happened
-from ampsim.testing.loop.checks.splitting import splitting_is_invisible
+from ampsim.testing.loop.checks.learning import (
+    SKIPPED,
+    STILL,
+    STUCK,
+    UNREACHED,
+    step_changes_parameters,
+)
+from ampsim.testing.loop.checks.ranks import ranks_equal_one_process
+from ampsim.testing.loop.checks.resume import resume_is_exact
+from ampsim.testing.loop.checks.scale import gradients_do_not_depend_on_loss_scale
+from ampsim.testing.loop.checks.scaler import only_update_changes_scaler
+from ampsim.testing.loop.checks.skipped import HIDDEN, skipped_step_changes_nothing
+from ampsim.testing.loop.checks.splitting import micro_batches_equal_one_batch
 from ampsim.testing.loop.events import order
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.patterns import cause_of
@@ -26,13 +32,13 @@ from ampsim.testing.loop.state import differences
 CHECKS = {
     each.name: each
     for each in (
-        scale_is_invisible,
-        skipped_step_never_happened,
-        scaler_changes_by_update_only,
-        resume_is_invisible,
-        splitting_is_invisible,
-        it_learns,
-        ranks_are_invisible,
+        gradients_do_not_depend_on_loss_scale,
+        skipped_step_changes_nothing,
+        only_update_changes_scaler,
+        resume_is_exact,
+        micro_batches_equal_one_batch,
+        step_changes_parameters,
+        ranks_equal_one_process,
     )
 }
 FEWEST = 3
@@ -129,7 +135,7 @@ def judge_loop(
         ) from None
     for check in asked:
         reason = expected.get(check.name)
-        if not is_used and check is not scaler_changes_by_update_only:
+        if not is_used and check is not only_update_changes_scaler:
             yield Result(
                 check,
                 name,

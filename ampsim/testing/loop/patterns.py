@@ -35,7 +35,7 @@ _READ = (
 )
 _SCHEDULED, _AVERAGED = r"\.lr$|last_epoch|_step_count|_last_lr|sched", r"ema|averag|shadow|swa"
 PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
-    "scale_is_invisible": (
+    "gradients_do_not_depend_on_loss_scale": (
         Pattern(
             "S times as large: the norm is of scaled gradients; call scaler.unscale_(optimizer) before it is taken",
             r"^logged.*(norm|grad)",
@@ -68,7 +68,7 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
             "scaler.unscale_(optimizer), or a constant is compared with what is scaled"
         ),
     ),
-    "skipped_step_never_happened": (
+    "skipped_step_changes_nothing": (
         Pattern(MIXED, rf"^(?!.*({_SCHEDULED}|{_AVERAGED}))", instead=MIXED),
         Pattern(
             "what is logged is kept from the skipped step, or averaged over it",
@@ -88,7 +88,7 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
             "state"
         ),
     ),
-    "resume_is_invisible": (
+    "resume_is_exact": (
         Pattern(
             "the scaler's state is not saved, or not loaded, or changed afterwards: scaler.state_dict() belongs into "
             "the checkpoint, and scaler.load_state_dict() comes last",
@@ -96,7 +96,7 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
         ),
         Pattern("it is not saved, or not loaded, or changed between the two"),
     ),
-    "splitting_is_invisible": (
+    "micro_batches_equal_one_batch": (
         Pattern(
             "it goes on with each micro-batch: update it once per step, after scaler.update()",
             rf"{_AVERAGED}|step|count|\.lr$|last_epoch",

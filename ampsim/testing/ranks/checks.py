@@ -50,7 +50,7 @@ def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
 
 
 @check("hpcaitech/ColossalAI#5003")
-def nobody_waits_for_ever(scenario: Scenario, records: Records, _: Played) -> str | None:
+def no_deadlock(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank comes to each collective that another one comes to."""
     waiting = [
         f"rank {rank} waits in {record.waits}"
@@ -74,7 +74,7 @@ def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | Non
 
 
 @check("facebookresearch/fairscale#179")
-def a_rank_without_gradients_takes_part(
+def rank_without_gradients_participates(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
     """A rank whose parameters got no gradients, as it owns no shard, steps and updates like the others."""
@@ -90,7 +90,7 @@ def _raised(records: Records) -> str | None:
 
 
 @check("facebookresearch/fairseq2#1346")
-def no_rank_steps_on_an_overflow(scenario: Scenario, records: Records, _: Played) -> str | None:
+def no_rank_steps_on_overflow(scenario: Scenario, records: Records, _: Played) -> str | None:
     """An overflow on one rank, or on all, skips that optimizer's step on every rank."""
     for number, seen in _iterations(records):
         for i in sorted({i for _, i in scenario.overflows[number]}):
@@ -100,9 +100,7 @@ def no_rank_steps_on_an_overflow(scenario: Scenario, records: Records, _: Played
 
 
 @check(of_parting=True, since=CHECKS_VERSION)
-def a_rank_that_parts_misleads_nobody(
-    scenario: Scenario, records: Records, _: Played
-) -> str | None:
+def desynchronized_rank_is_detected(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Where a rank leaves out a step, steps in another order, or ends, still no rank steps on an overflow."""
     for rank, record in enumerate(records):
         for number, (seen, overflows) in enumerate(
@@ -125,7 +123,7 @@ def parameters_stay_finite(scenario: Scenario, records: Records, _: Played) -> s
 
 
 @check("deepspeedai/DeepSpeed#7568")
-def verdicts_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
+def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str | None:
     """An optimizer is stepped on every rank or skipped on every rank."""
     for number, seen in _iterations(records):
         for i in range(scenario.optimizers):
@@ -139,7 +137,7 @@ def verdicts_agree(scenario: Scenario, records: Records, _: Played) -> str | Non
 
 
 @check()
-def clean_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
+def finite_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Where no gradient overflowed on any rank every rank steps."""
     for number, seen in _iterations(records):
         for i in range(scenario.optimizers if not scenario.overflows[number] else 0):
@@ -150,7 +148,7 @@ def clean_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> st
 
 
 @check("NVIDIA-NeMo/Megatron-Bridge#5591")
-def scales_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
+def ranks_agree_on_scale(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank multiplies its loss by the same scale, and has the same scale and state dict after each update."""
     for number, seen in _iterations(records):
         for name in ("used", "after", "state"):
@@ -165,7 +163,7 @@ _NAMES = {"used": "the scale of the loss", "after": "the scale", "state": "the s
 
 
 @check()
-def step_counts_agree(scenario: Scenario, records: Records, _: Played) -> str | None:
+def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank with gradients has counted as many steps, and they are the steps that were taken."""
     taken: dict[tuple[int, int], int] = {}
     for number, seen in _iterations(records):
@@ -178,7 +176,7 @@ def step_counts_agree(scenario: Scenario, records: Records, _: Played) -> str | 
 
 
 @check("NVIDIA/Megatron-LM#5331")
-def one_overflow_on_ranks_is_one_overflow(
+def simultaneous_overflows_count_once(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
     """However many ranks and optimizers overflow, and whether or not a rank has gradients, the scale is the same."""
@@ -188,7 +186,7 @@ def one_overflow_on_ranks_is_one_overflow(
 
 
 @check("huggingface/accelerate#4289")
-def resume_with_one_ranks_file_is_invisible(
+def resume_from_one_rank_is_exact(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
     """All ranks resume from what one rank saved, and the run goes on as if it had not been interrupted."""

@@ -4,10 +4,10 @@
 >>> from ampsim.testing import check_ranks
 >>> def make(group):  # torch's does not ask the other ranks
 ...     return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
->>> check_ranks(make, checks=["verdicts_agree"], processes=False)  # doctest: +ELLIPSIS
+>>> check_ranks(make, checks=["ranks_agree_on_skips"], processes=False)  # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
-AssertionError: verdicts_agree: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)
+AssertionError: ranks_agree_on_skips: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)
   property An optimizer is stepped on every rank or skipped on every rank.
   ranks    2, each with 1 optimizer; step, update
   history  clean, inf on rank 0, clean, clean, clean

@@ -46,7 +46,7 @@ NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
         }
     ],
 )
-def a_state_dict_continues_the_run(
+def state_dict_continues_run(
     make, iterate, loss_scale, delay, rule, before, after, used, again, overrides, sets, other
 ):
     """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit.
@@ -86,7 +86,7 @@ def a_state_dict_continues_the_run(
     after=histories(longest=4),
     other=others,
 )
-def resume_before_first_use_is_invisible(make, iterate, delay, rule, after, other):
+def resume_before_first_use_is_exact(make, iterate, delay, rule, after, other):
     """A scaler saved before its first scale() is resumed as it would have begun."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     saved = copy.deepcopy(scaler.state_dict())
@@ -98,7 +98,7 @@ def resume_before_first_use_is_invisible(make, iterate, delay, rule, after, othe
 
 
 @check(4, needs="pickle", rule=rules(), before=histories(longest=8), after=histories(longest=8))
-def pickling_is_invisible(make, iterate, delay, rule, before, after):
+def pickling_is_exact(make, iterate, delay, rule, before, after):
     """A scaler pickled between iterations continues the run to the last bit."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     for overflows in before:
@@ -117,7 +117,7 @@ def pickling_is_invisible(make, iterate, delay, rule, before, after):
     after=histories(longest=4),
     loads=st.booleans(),
 )
-def a_state_dict_is_a_snapshot(make, iterate, before, after, loads):
+def state_dict_is_snapshot(make, iterate, before, after, loads):
     """A state dict does not change when the run goes on, and another one is taken, nor when it has been loaded."""
     scaler = make(growth_interval=3)
     for overflows in before:
@@ -134,7 +134,7 @@ def a_state_dict_is_a_snapshot(make, iterate, before, after, loads):
 
 
 @check(4, needs="state_dict", before=histories(longest=4))
-def a_state_dict_loads_without_running_code(make, iterate, before):
+def state_dict_loads_with_weights_only(make, iterate, before):
     """A state dict goes through ``torch.save`` and ``torch.load(weights_only=True)`` unchanged."""
     scaler, file = make(growth_interval=3), io.BytesIO()
     for overflows in before:
@@ -147,7 +147,7 @@ def a_state_dict_loads_without_running_code(make, iterate, before):
 
 
 @check(4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"]))
-def a_refused_state_dict_changes_nothing(make, iterate, missing):
+def invalid_state_dict_changes_nothing(make, iterate, missing):
     """A state dict that lacks a key is refused, and none of it is taken over."""
     scaler = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
     iterate(scaler, False)

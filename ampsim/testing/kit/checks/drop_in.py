@@ -21,7 +21,7 @@ SCALES = st.sampled_from([2.0, 1024.0, 1700.3, 2.0**100])
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
     shape=st.sampled_from([(), (3,)]),
 )
-def loss_is_multiplied_by_the_scale(make, drop_in, rule, dtype, shape):
+def loss_is_multiplied_by_scale(make, drop_in, rule, dtype, shape):
     """scale() returns loss times scale in its container, and leaves the loss as it was.
 
     A drop-in promotes it as torch promotes, to the last bit; another may leave it its dtype, or refuse a container.
@@ -62,7 +62,7 @@ def loss_is_multiplied_by_the_scale(make, drop_in, rule, dtype, shape):
     found_inf=histories(longest=6),
     kernel=st.booleans(),
 )
-def skip_is_reported(make, found_inf, kernel):
+def last_step_reports_skip(make, found_inf, kernel):
     """After step() ``last_step.skipped`` says whether the optimizer was skipped, fused or not."""
     scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
     optimizer = (
@@ -80,7 +80,7 @@ def skip_is_reported(make, found_inf, kernel):
 
 
 @check(1, needs="step_value", overflows=st.booleans(), given=st.booleans())
-def step_returns_what_the_optimizer_returns(make, loss_scale, overflows, given):
+def step_returns_optimizer_result(make, loss_scale, overflows, given):
     """step() returns the value of the optimizer's step, None when it is skipped; arguments reach it or are refused."""
 
     class Returns(torch.optim.SGD):
@@ -148,7 +148,7 @@ def overridden(
     tensor=st.booleans(),
     expected=overridden,
 )
-def override_keeps_the_streak(
+def new_scale_keeps_growth_tracker(
     make, iterate, loss_scale, before, new_scale, after, tensor, expected
 ):
     """update(new_scale) makes the scale float32(new_scale), and the streak goes on as if nothing had been.
@@ -183,7 +183,7 @@ HISTORIES = st.lists(st.booleans(), min_size=1, max_size=4)
     unscales=st.just(True),
     loads=st.just(True),
 )
-def disabled_passes_everything_through(make, params, optimizers, rule, found_inf, unscales, loads):
+def disabled_scaler_changes_nothing(make, params, optimizers, rule, found_inf, unscales, loads):
     """A scaler that is not enabled scales nothing, divides nothing, skips nothing, and loads what it saves."""
     scaler, (param, alone, _), (optimizer, other, _) = (
         make(**rule, enabled=False),
@@ -218,7 +218,7 @@ def disabled_passes_everything_through(make, params, optimizers, rule, found_inf
     needs="refusals unscale_",
     words=said(refusals.UNSCALED_TWICE),
 )
-def unscaling_twice_is_refused(ready, refused, optimizer, words):
+def unscale_twice_raises(ready, refused, optimizer, words):
     """unscale_() of one optimizer twice between updates is refused, and divides once."""
     scaler = ready()
     scaler.unscale_(optimizer)
@@ -227,7 +227,7 @@ def unscaling_twice_is_refused(ready, refused, optimizer, words):
 
 
 @check(1, needs="refusals unscale_", words=said(refusals.UNSCALED_LATE))
-def unscaling_after_step_is_refused(ready, refused, optimizer, words):
+def unscale_after_step_raises(ready, refused, optimizer, words):
     """unscale_() after step() is refused."""
     scaler = ready()
     scaler.step(optimizer)
@@ -236,7 +236,7 @@ def unscaling_after_step_is_refused(ready, refused, optimizer, words):
 
 
 @check(1, issue="Haian-Jin/LVSM#19", needs="refusals", words=said(refusals.STEPPED_TWICE))
-def stepping_twice_is_refused(ready, refused, optimizer, words):
+def step_twice_raises(ready, refused, optimizer, words):
     """step() of one optimizer twice between updates is refused: an update is missing."""
     scaler = ready()
     scaler.step(optimizer)
@@ -252,9 +252,7 @@ def stepping_twice_is_refused(ready, refused, optimizer, words):
     step=said(refusals.before_scale("step")),
     update=said(refusals.before_scale("update")),
 )
-def calls_before_the_first_scale_are_refused(
-    make, refused, param, optimizer, unscale, step, update
-):
+def calls_before_scale_raise(make, refused, param, optimizer, unscale, step, update):
     """Before the first scale() every other call is refused: there is nothing to divide by."""
     scaler, param.grad = make(), torch.ones(3)
     with refused(scaler, unscale):
@@ -268,7 +266,7 @@ def calls_before_the_first_scale_are_refused(
 @check(
     1, issue="huggingface/accelerate#328", needs="refusals", words=said(refusals.NOTHING_CHECKED)
 )
-def a_step_without_gradients_is_refused(make, loss_scale, refused, optimizer, words):
+def step_without_gradients_raises(make, loss_scale, refused, optimizer, words):
     """step() of an optimizer that no gradient reached is refused: frozen, or built for another copy of the model."""
     scaler = make()
     loss_scale(scaler)
@@ -277,7 +275,7 @@ def a_step_without_gradients_is_refused(make, loss_scale, refused, optimizer, wo
 
 
 @check(1, needs="refusals", words=said(refusals.NOTHING_CHECKED_AT_ALL))
-def an_update_without_a_step_is_refused(make, iterate, loss_scale, refused, words):
+def update_without_step_raises(make, iterate, loss_scale, refused, words):
     """update() is refused when no optimizer was unscaled or stepped since the last one."""
     scaler = make()
     iterate(scaler, False)
@@ -292,7 +290,7 @@ def an_update_without_a_step_is_refused(make, iterate, loss_scale, refused, word
     needs="float16 refusals unscale_",
     words=said(refusals.FLOAT16),
 )
-def float16_gradients_are_refused(make, refused, words):
+def float16_gradients_raise(make, refused, words):
     """Gradients that are float16 themselves are refused: unscaled, they would underflow again."""
     scaler, half = make(), torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
     scaler.scale(torch.ones(()))
@@ -303,7 +301,7 @@ def float16_gradients_are_refused(make, refused, words):
 
 
 @check(1, issue="davda54/sam#97", needs="refusals", words=said(refusals.CLOSURE))
-def a_keyword_closure_is_refused(ready, refused, optimizer, words):
+def keyword_closure_raises(ready, refused, optimizer, words):
     """step(optimizer, closure=...) is refused: what the closure computes was not checked."""
     scaler = ready()
     with refused(scaler, words):
@@ -311,7 +309,7 @@ def a_keyword_closure_is_refused(ready, refused, optimizer, words):
 
 
 @check(1, issue="davda54/sam#97", needs="refusals", words=said(refusals.CLOSURE))
-def a_positional_closure_is_refused(ready, refused, optimizer, words):
+def positional_closure_raises(ready, refused, optimizer, words):
     """step(optimizer, closure) is refused as step(optimizer, closure=...) is."""
     scaler = ready()
     with refused(scaler, words):
@@ -319,7 +317,7 @@ def a_positional_closure_is_refused(ready, refused, optimizer, words):
 
 
 @check(1, needs="refusals", junk=st.sampled_from([3.0, None]), words=said(refusals.NOT_A_LOSS))
-def what_is_no_loss_is_refused(make, refused, junk, words):
+def non_tensor_loss_raises(make, refused, junk, words):
     """scale() refuses what is neither a tensor nor an iterable of tensors."""
     scaler = make()
     with refused(scaler, words):
@@ -337,7 +335,7 @@ def of_construction(_: Traits, factors: tuple[float, float]) -> str:
     factors=st.sampled_from([(1.0, 0.5), (0.5, 0.5), (2.0, 1.0), (2.0, 2.0)]),
     words=of_construction,
 )
-def factors_that_do_not_move_the_scale_are_refused(construct, drop_in, factors, words):
+def neutral_factors_raise(construct, drop_in, factors, words):
     """A growth factor of at most 1 and a backoff factor of at least 1 are refused at construction."""
     growth, backoff = factors
     try:
@@ -364,7 +362,7 @@ NONSENSE = (
 
 
 @check(1, issue="ooples/AiDotNet.Tensors#277", needs="refusals", constant=st.sampled_from(NONSENSE))
-def constants_that_no_run_could_want_are_refused(construct, constant):
+def invalid_arguments_raise(construct, constant):
     """A scale of 0, -1, inf or NaN, a factor of NaN, 0 or -1 and an interval of 0 are refused at construction."""
     name, value = constant
     try:

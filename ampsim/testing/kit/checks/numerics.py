@@ -26,7 +26,7 @@ SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of
     kernel=st.booleans(),
     bad=st.sampled_from([None, *BAD]),
 )
-def never_steps_on_nonfinite(make, applied, scale, size, kernel, bad):
+def no_step_on_nonfinite_gradients(make, applied, scale, size, kernel, bad):
     """No optimizer steps with a gradient that is inf or NaN once unscaled, at scales from 1."""
     scaler = make(init_scale=scale, backoff_factor=2.0**-16)
     moved = applied(scaler, [size, size, size if bad is None else bad], kernel)
@@ -42,7 +42,7 @@ def never_steps_on_nonfinite(make, applied, scale, size, kernel, bad):
     size=SIZES,
     kernel=st.booleans(),
 )
-def never_steps_on_nonfinite_below_scale_one(falls, applied, scale, size, kernel):
+def no_nonfinite_step_below_scale_one(falls, applied, scale, size, kernel):
     """No optimizer steps with a gradient that is finite while scaled and inf once divided by a scale below 1."""
     assert all(map(math.isfinite, applied(falls(scale), [size] * 3, kernel))), (
         "stepped with a non-finite gradient"
@@ -56,7 +56,7 @@ def never_steps_on_nonfinite_below_scale_one(falls, applied, scale, size, kernel
     scale=st.sampled_from([2.0**-128, 2.0**-144, 0.0]),
     kernel=st.booleans(),
 )
-def never_steps_on_nonfinite_at_subnormal_scales(falls, applied, scale, kernel):
+def no_nonfinite_step_at_subnormal_scale(falls, applied, scale, kernel):
     """However many overflows came before, a clean step leaves finite parameters: 1/S is inf for S <= 2^-128."""
     assert all(map(math.isfinite, applied(falls(scale), [2.0**-149] * 3, kernel))), (
         "stepped with a non-finite gradient"
@@ -73,7 +73,7 @@ def never_steps_on_nonfinite_at_subnormal_scales(falls, applied, scale, kernel):
     kernel=st.booleans(),
     after=backed_off,
 )
-def finds_every_nonfinite(make, loss_scale, bad, dtypes, which, where, kernel, after):
+def nonfinite_gradients_are_found(make, loss_scale, bad, dtypes, which, where, kernel, after):
     """inf, -inf and NaN are found in any elements of any gradients of any dtype, and all of them are one overflow."""
     shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]  # 37: a vector loop and its remainder
     params = [
@@ -135,7 +135,7 @@ def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
     dtype=DTYPES,
     transposed=st.booleans(),
 )
-def unscaling_by_a_power_of_two_is_exact(make, loss_scale, scale, size, dtype, transposed):
+def unscale_by_power_of_two_is_exact(make, loss_scale, scale, size, dtype, transposed):
     """A gradient that was multiplied by a power of two is divided back to the last bit: subnormal, transposed."""
     scaler, param = make(init_scale=2.0**scale), torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
     true = (1 + torch.arange(6.0).reshape(2, 3)).to(dtype) / 3 * 2.0**size
@@ -157,9 +157,7 @@ def unscaling_by_a_power_of_two_is_exact(make, loss_scale, scale, size, dtype, t
     found_inf=histories(longest=6),
     unscales=st.booleans(),
 )
-def unscale_divides_by_the_scale_of_the_loss(
-    make, iterate, loss_scale, applied, scale, found_inf, unscales
-):
+def unscale_uses_scale_of_loss(make, iterate, loss_scale, applied, scale, found_inf, unscales):
     """From loss to optimizer the gradient is multiplied and divided once: it is the true one, up to rounding."""
     scaler = make(init_scale=scale, growth_interval=2)
     for overflows in found_inf:
@@ -179,7 +177,7 @@ def unscale_divides_by_the_scale_of_the_loss(
     unscales=st.booleans(),
     loads=st.booleans(),
 )
-def gradients_are_divided_where_they_lie(
+def gradients_are_unscaled_on_their_device(
     make, iterate, loss_scale, delay, scale, found_inf, true, unscales, loads
 ):
     """From loss to optimizer a gradient is multiplied and divided once, where it lies, right after loading too.
@@ -219,7 +217,7 @@ def gradients_are_divided_where_they_lie(
     found_inf=st.lists(st.booleans(), min_size=1, max_size=6),
     unscales=st.just(True),
 )
-def fused_agrees_with_unfused(make, loss_scale, found_inf, unscales):
+def fused_matches_unfused(make, loss_scale, found_inf, unscales):
     """A fused optimizer skips where an unfused one does, and moves parameters alike, unscaled by hand or not."""
     one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     fused, plain = (
@@ -239,7 +237,7 @@ def fused_agrees_with_unfused(make, loss_scale, found_inf, unscales):
 
 
 @check(5, needs="fused strided", wide=st.booleans(), unscales=st.booleans())
-def fused_steps_follow_strides(make, loss_scale, wide, unscales):
+def fused_step_respects_strides(make, loss_scale, wide, unscales):
     """A fused step with a gradient that lies in memory otherwise than its parameter is right, or is refused.
 
     Where the scaler does not hand its scale to the kernel, it has no part in what the kernel does.
@@ -265,7 +263,7 @@ def fused_steps_follow_strides(make, loss_scale, wide, unscales):
 
 
 @check(5, since=CHECKS_VERSION, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
-def finite_gradients_are_never_skipped(make, iterate, applied, delay, size):
+def finite_gradients_never_skip(make, iterate, applied, delay, size):
     """Gradients that are all finite, however large, are no overflow: the scale does not fall."""
     scaler = make(init_scale=1024.0)
     applied(scaler, [size] * 3)

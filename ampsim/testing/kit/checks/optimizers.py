@@ -28,7 +28,7 @@ def skip_is_per_optimizer(make, iterate_all, params, skips, found_inf):
     bad=st.sampled_from([None, *BAD]),
     late=st.sampled_from(["", "add_param_group", "unfrozen"]),
 )
-def overflow_in_any_parameter_group_skips(make, loss_scale, group, bad, late):
+def overflow_in_any_group_skips(make, loss_scale, group, bad, late):
     """A gradient is divided, and found if it is inf or NaN, in whichever parameter group it is, also in a late one."""
     params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2,), ())]
     unused = [torch.nn.Parameter(torch.zeros(1)) for _ in params]  # no gradient reaches it
@@ -73,7 +73,7 @@ def overflow_in_any_micro_batch_skips(make, param, optimizer, micro):
     which=st.integers(0, 1),
     after=backed_off,
 )
-def overflow_that_is_unscaled_backs_off(make, loss_scale, params, optimizers, steps, which, after):
+def unscaled_overflow_backs_off(make, loss_scale, params, optimizers, steps, which, after):
     """An overflow that unscale_() has found is one for update(), whether or not the optimizer is stepped."""
     scaler = make(growth_interval=3)
     scale = loss_scale(scaler)
@@ -89,7 +89,7 @@ def overflow_that_is_unscaled_backs_off(make, loss_scale, params, optimizers, st
 
 
 @check(2, needs="optimizers", overflows=st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def optimizers_of_one_loss_see_one_scale(make, loss_scale, skips, delay, overflows):
+def optimizers_share_scale_of_loss(make, loss_scale, skips, delay, overflows):
     """The scale stands from scale() to update(): each optimizer's gradients are divided by what the loss had."""
     scaler, params = (
         make(init_scale=1024.0, growth_interval=1),
@@ -115,7 +115,7 @@ def optimizers_of_one_loss_see_one_scale(make, loss_scale, skips, delay, overflo
 
 
 @check(2, needs="optimizers refusals", overflows=st.booleans(), unscales=st.booleans())
-def an_update_between_two_steps_divides_nothing_wrong(make, overflows, unscales):
+def update_between_steps_keeps_gradients_correct(make, overflows, unscales):
     """After an update() between two steps of one loss, the second divides by what the loss had, or is refused."""
     scaler, one, two = (
         make(init_scale=1024.0, growth_interval=1),
@@ -143,7 +143,7 @@ def an_update_between_two_steps_divides_nothing_wrong(make, overflows, unscales)
 
 
 @check(2, needs="optimizers refusals")
-def optimizers_are_told_apart(make, loss_scale):
+def optimizers_with_reused_id_are_distinct(make, loss_scale):
     """An optimizer that takes the place of a deleted one is another optimizer, although Python gives it the same id."""
     scaler, raised = make(growth_interval=3), []
     loss_scale(scaler)

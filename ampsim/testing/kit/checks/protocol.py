@@ -137,7 +137,7 @@ def modelled(
     expected=modelled,
     found=[{"rule": {"init_scale": 8.0, "growth_interval": 3}, "calls": BOTH}],
 )
-def any_calls_do_what_torchs_do(make, params, optimizers, drop_in, rule, calls, expected):
+def call_sequences_match_torch(make, params, optimizers, drop_in, rule, calls, expected):
     """Any sequence of calls returns, raises, divides and steps as torch's protocol says; a drop-in to the last bit."""
     scaler, stepped, rounding = make(**rule), [], 0.0 if drop_in else 2.0**-20
     for optimizer in optimizers:

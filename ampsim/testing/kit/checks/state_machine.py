@@ -13,10 +13,10 @@ from ampsim.testing.kit.strategies import histories, rules
 from ampsim.testing.kit.subject import Traits
 
 FOUND = {
-    "scale_stays_finite": [
+    "scale_is_never_infinite": [
         {"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}
     ],
-    "growth_waits_for_the_interval": [  # an overflow at the floor, which does not move the scale
+    "growth_waits_for_interval": [  # an overflow at the floor, which does not move the scale
         {
             "rule": {"init_scale": 1.0, "growth_interval": 3},
             "found_inf": [*[True] * 2, *[False] * 2, True, False],
@@ -24,7 +24,7 @@ FOUND = {
     ],
 }
 LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the last step of torch's own interval
-    "growth_waits_for_the_interval": [
+    "growth_waits_for_interval": [
         {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},
         {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
         {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]},
@@ -35,11 +35,11 @@ LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the 
 }
 ISSUES = {
     "overflow_backs_off_once": "redai-studio/Relax#44",
-    "scale_stays_finite": "pytorch/pytorch#98828",
+    "scale_is_never_infinite": "pytorch/pytorch#98828",
 }
 STREAK = (
-    "overflow_restarts_the_streak",
-    "clean_step_counts_once",
+    "overflow_resets_growth_tracker",
+    "finite_step_counts_once",
 )  # seen in the scale once it grows
 
 
@@ -94,7 +94,7 @@ def _register(
     make = check(
         0, issue=ISSUES.get(name, ""), found=FOUND.get(name, ()), last=LAST.get(name, ()), rule=rules(),
         found_inf=histories(), more=more, expected=expected,
-        proof=is_finite if name == "scale_stays_finite" else follows_the_machine,
+        proof=is_finite if name == "scale_is_never_infinite" else follows_the_machine,
     )  # fmt: skip
     make(holds, name=name, text=sentence(predicate))
 
@@ -118,7 +118,7 @@ def skipped_step_changes_nothing(make, iterate, held, found_inf):
 
 
 @check(0, found_inf=histories(longest=8))
-def clean_step_is_taken(make, iterate, held, found_inf):
+def finite_step_is_taken(make, iterate, held, found_inf):
     """A step whose gradients are finite is taken."""
     scaler = make(growth_interval=3)
     for overflows in found_inf:
@@ -128,7 +128,7 @@ def clean_step_is_taken(make, iterate, held, found_inf):
 
 
 @check(0, rule=rules(), found_inf=histories(longest=8))
-def get_scale_is_what_scale_multiplies_by(make, iterate, loss_scale, drop_in, rule, found_inf):
+def get_scale_matches_scale(make, iterate, loss_scale, drop_in, rule, found_inf):
     """Between iterations get_scale() returns the factor that scale() uses next."""
     scaler, rounding = (
         make(**rule),

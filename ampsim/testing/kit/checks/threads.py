@@ -107,7 +107,7 @@ def two_threads_step_two_optimizers(example: Example) -> None:
 
 
 @check(3, issue=ROUNDPIPE, needs="threads tickets")
-def gradients_keep_their_scale_behind_a_queue(example: Example) -> None:
+def queued_gradients_keep_their_scale(example: Example) -> None:
     """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by."""
 
     def program(c: conductor.Conductor) -> None:
@@ -133,7 +133,7 @@ def gradients_keep_their_scale_behind_a_queue(example: Example) -> None:
 
 
 @check(3, needs="threads state_dict")
-def a_state_dict_is_never_torn(example: Example) -> None:
+def state_dict_is_atomic(example: Example) -> None:
     """A state dict taken by another thread is one that stood before the update or after it, not half of each.
 
     A scaler may refuse it in mid-iteration.

@@ -35,7 +35,7 @@ def any_optimizer_overflow_backs_off(make, iterate_all, found_inf, expected):
 
 
 @check(2, micro=st.integers(2, 4), found_inf=histories(longest=8))
-def micro_batches_are_one_step(make, iterate, loss_scale, micro, found_inf):
+def micro_batches_count_as_one_step(make, iterate, loss_scale, micro, found_inf):
     """However many losses are scaled for one step, it is one step of the streak, under one scale."""
     runs: list[list[float]] = []
     for losses in (1, micro):
@@ -49,7 +49,7 @@ def micro_batches_are_one_step(make, iterate, loss_scale, micro, found_inf):
 
 
 @check(2, needs="setters growth", lowered=st.integers(1, 4), streak=st.integers(1, 8))
-def growth_goes_on_when_the_interval_is_lowered(make, iterate, max_scale, delay, lowered, streak):
+def growth_continues_after_interval_is_lowered(make, iterate, max_scale, delay, lowered, streak):
     """An interval set to what the streak has reached or passed: the scale grows within that many clean steps."""
     scaler = make(growth_interval=9)
     for _ in range(streak):
@@ -60,7 +60,7 @@ def growth_goes_on_when_the_interval_is_lowered(make, iterate, max_scale, delay,
 
 
 @check(5, issue="pytorch/pytorch#157436", overflows=st.integers(1, 12))
-def scale_stays_normal(make, run, repeats, overflows):
+def scale_is_never_subnormal(make, run, repeats, overflows):
     """However many overflows come, the scale stays positive and normal: at least 2^-126."""
     scales = run(make(init_scale=1.0, backoff_factor=2.0**-16), [True] * overflows * repeats)
     assert min(scales) >= 2.0**-126, f"the scale fell to {min(scales)}"
@@ -77,7 +77,9 @@ def scale_stays_normal(make, run, repeats, overflows):
     overflows=st.integers(0, 12),
     growths=st.integers(0, 12),
 )
-def scale_comes_back(make, run, repeats, hysteresis, min_scale, max_scale, overflows, growths):
+def scale_recovers_after_overflows(
+    make, run, repeats, hysteresis, min_scale, max_scale, overflows, growths
+):
     """From wherever growths and overflows lead, clean steps raise the scale and an overflow lowers it."""
     scaler = make(growth_factor=2.0**16, backoff_factor=2.0**-16, init_scale=1.0, growth_interval=1)
     backoff = [True] * hysteresis
@@ -99,7 +101,7 @@ def scale_comes_back(make, run, repeats, hysteresis, min_scale, max_scale, overf
     scale=st.sampled_from([1.0, 2.0**14, 2.0**100]),
     found_inf=histories(longest=8),
 )
-def powers_of_two_stay_powers_of_two(make, iterate, loss_scale, scale, found_inf):
+def scale_stays_power_of_two(make, iterate, loss_scale, scale, found_inf):
     """With factors of 2 and 1/2 a scale that is a power of two stays one: to scale and to divide rounds nothing."""
     scaler = make(init_scale=scale, growth_interval=1)
     for overflows in found_inf:
@@ -109,7 +111,7 @@ def powers_of_two_stay_powers_of_two(make, iterate, loss_scale, scale, found_inf
 
 
 @check(0, since=CHECKS_VERSION, found_inf=histories(longest=6))
-def new_scaler_is_fresh(make, iterate, found_inf):
+def new_scaler_starts_at_init_scale(make, iterate, found_inf):
     """A second scaler of the process begins at its own initial scale, with a streak of its own."""
     runs: list[list[float]] = []
     for before in (found_inf, [False] * 0):
@@ -123,7 +125,7 @@ def new_scaler_is_fresh(make, iterate, found_inf):
 
 
 @check(5, since=CHECKS_VERSION, needs="gives_up")
-def giving_up_is_said_again(make, iterate):
+def minimum_scale_error_repeats(make, iterate):
     """A scaler that gave up by an exception gives up by the same one if it is asked again."""
     scaler, kinds = make(init_scale=2.0, growth_interval=2), []
     for _ in range(200):
@@ -137,7 +139,7 @@ def giving_up_is_said_again(make, iterate):
 
 
 @check(0, since=CHECKS_VERSION, needs="refill", clean=st.integers(1, 3))
-def overflows_apart_are_not_added_up(make, run, hysteresis, clean):
+def separated_overflows_do_not_accumulate(make, run, hysteresis, clean):
     """Where a backoff takes several overflows and a clean step begins their count anew, those apart never back off."""
     few = [True] * (hysteresis - 1)
     scales = run(make(init_scale=1024.0, growth_interval=2000), few + [False] * clean + few)
@@ -153,7 +155,7 @@ def overflows_apart_are_not_added_up(make, run, hysteresis, clean):
     above=st.sampled_from([1.5, 4.0]),
     overflows=st.integers(1, 12),
 )
-def overflows_end_at_the_minimum(make, run, min_scale, hysteresis, above, overflows):
+def scale_falls_to_min_scale(make, run, min_scale, hysteresis, above, overflows):
     """Under overflows without end the scale comes down to the declared minimum, and stays there."""
     scales = run(make(init_scale=above * min_scale), [True] * (2 + overflows) * hysteresis)
     assert min(scales) == scales[-1] == min_scale, (

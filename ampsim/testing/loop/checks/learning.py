@@ -32,7 +32,7 @@ STUCK = (
 
 
 @check(issue="https://github.com/deepspeedai/DeepSpeed/issues/8415", shrinks=False)
-def it_learns(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Within the given batches, with clean gradients, every trained parameter moves, and what counts their steps.
 
     Trained is what an optimizer in state has. A parameter whose gradients are all zero, or very small beside it, when

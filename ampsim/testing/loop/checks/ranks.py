@@ -49,7 +49,7 @@ VERDICT = (
 
 
 @check(issue="https://github.com/pytorch/pytorch/issues/136009")
-def ranks_are_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def ranks_equal_one_process(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and train as one rank does.
 
     Exact for the verdict, which is whether parameters move, the scale and a count of steps, which is what grows by 1 in

@@ -33,7 +33,7 @@ UNNAMED = (
 
 
 @check(issue="https://github.com/huggingface/accelerate/issues/4289")
-def resume_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Save, make all anew, load and go on leaves what going on leaves, the scaler included; saving changes nothing.
 
     Exact because the same program computes from the same state; each batch has its own seed. Asked after two batches,

@@ -26,7 +26,7 @@ PLANS = (
 
 
 @check(issue="https://github.com/areal-project/AReaL/pull/1659")
-def scale_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """In float32, parameters, optimizer state, all else in state and all that is logged have equal bits at any scale.
 
     Exact because a product with a power of two only moves the exponent, and a sum of such products is the product of

@@ -22,7 +22,7 @@ AGAIN = (
 
 
 @check(issue="https://github.com/davda54/sam/issues/97", shrinks=False)
-def scaler_changes_by_update_only(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def only_update_changes_scaler(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """The scaler that make is given scales the losses, from first to last, and only its update changes it.
 
     An update after which no optimizer has stepped counts a step that nobody took, where that is so in each batch: one

@@ -42,14 +42,15 @@ HIDDEN = (
 
 
 @check(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
-def skipped_step_never_happened(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def skipped_step_changes_nothing(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """Batches a, b, c with an inf or NaN in b's gradients leave what a, c leave, but for the data; and the scale falls.
 
     Planted is an inf in all gradients; then, in one element of the first, the last and a drawn one, an inf, a -inf and
     a NaN, also in one backward pass of several alone, and in the scaled loss. Exact because it compares states of one
     program, and each batch has its own seed, wherever it stands. What a forward pass moves it may move: see `Excuses`.
     By how much the scale falls is its rule's affair. It falls twice where each of two optimizers is followed by an
-    update; what is wrong there, gradients divided twice or by another scale, `scale_is_invisible` sees in clean steps.
+    update; what is wrong there, gradients divided twice or by another scale,
+    `gradients_do_not_depend_on_loss_scale` sees in clean steps.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:

@@ -26,7 +26,7 @@ STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by nam
 
 
 @check(issue="https://github.com/karpathy/nanoGPT/issues/605")
-def splitting_is_invisible(make: Make, batches: Sequence[Batch]) -> Broken | None:
+def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """A batch whole or in micro-batches, with an inf in any of them or none: one verdict, one scale, one change.
 
     Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
