@@ -59,7 +59,7 @@ def unscale_after_step(trace: Trace, late: Event) -> bool:
     )
 
 
-def unscaled_twice(trace: Trace, each: Event) -> bool:
+def unscale_twice(trace: Trace, each: Event) -> bool:
     """Return whether gradients are unscaled for the second time before their step."""
     if each.kind == "grad":
         step = next(iter(trace.of("step", after=each, beside=each)), None)
@@ -136,7 +136,7 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
     )
 
 
-def half_model(source: Source) -> Iterator[ast.AST]:
+def fp16_parameters(source: Source) -> Iterator[ast.AST]:
     """Yield what makes models half whose parameters an optimizer in the same function has, with a scaler."""
     for scope in (source.tree, *source.functions) if any(source.events("step")) else ():
         calls = [

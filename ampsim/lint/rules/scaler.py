@@ -14,7 +14,7 @@ _OWN = re.compile(r"(^|\.)amp$|accelerator$|fabric$")  # what saves its own scal
 _NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|time)", re.I)
 
 
-def update_missing(trace: Trace, step: Event) -> bool:
+def missing_update(trace: Trace, step: Event) -> bool:
     """Return whether a scaler steps that the file makes, scales with and never updates."""
     source, made = trace.source, trace.source.made.get(leaf(step.on))
     torchs = made is not None and called(made) in ("GradScaler", "ShardedGradScaler")
@@ -23,7 +23,7 @@ def update_missing(trace: Trace, step: Event) -> bool:
     return torchs and scales and not trace.of("update") and SCALER not in map(source.kind, owners)
 
 
-def update_out_of_place(trace: Trace, update: Event) -> bool:
+def update_before_step(trace: Trace, update: Event) -> bool:
     """Return whether an update stands between gradients and the step with them, or in every micro-batch."""
     steps = [step for step in trace.of("step") if step.on == update.on]
     later = [step for step in trace.of("step", after=update, near=update) if step.on == update.on]
@@ -40,7 +40,7 @@ def update_out_of_place(trace: Trace, update: Event) -> bool:
     )
 
 
-def two_updates(trace: Trace, update: Event) -> bool:
+def update_twice(trace: Trace, update: Event) -> bool:
     """Return whether a scaler that two optimizers share is updated for the second time in an iteration."""
     for first in trace.of("update", before=update, near=update):
         stepped = {step.of for step in trace.of("step", before=first) if step.loops == first.loops}
@@ -66,7 +66,7 @@ def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
     """
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)
-    if not mentions_a_scaler(source) and not any(scaler_in_the_loop(source)):
+    if not mentions_a_scaler(source) and not any(scaler_recreated_in_loop(source)):
         saved = [*saved_optimizers(source)] if used or any(source.events("apex")) else []
         saved = [
             each for each in saved if used or "state_dict" in words_in(each)
@@ -168,7 +168,7 @@ def _is_optimizer(source: Source, node: ast.AST) -> bool:
     return isinstance(node, ast.Name | ast.Attribute) and source.kind(name_of(node)) == OPTIMIZER
 
 
-def scaler_unused(source: Source) -> Iterator[ast.AST]:
+def unused_scaler(source: Source) -> Iterator[ast.AST]:
     """Yield the scalers that a function makes, and neither calls nor hands on, and that passes losses back itself."""
     own = [
         trace.start for trace in source.traces if trace.of("bare") and not trace.of("scale", "apex")
@@ -193,7 +193,7 @@ def scaler_unused(source: Source) -> Iterator[ast.AST]:
                         yield made
 
 
-def scaler_of_bfloat16(source: Source) -> Iterator[ast.AST]:
+def scaler_with_bfloat16(source: Source) -> Iterator[ast.AST]:
     """Yield the scalers that are on where training is in bfloat16, and off where it is in float16."""
     for made in source.calls_of("GradScaler") if _BFLOAT16.search(source.text) else ():
         for word in (each.value for each in made.keywords if each.arg == "enabled"):
@@ -209,7 +209,7 @@ def scaler_of_bfloat16(source: Source) -> Iterator[ast.AST]:
                 yield made
 
 
-def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
+def scaler_recreated_in_loop(source: Source) -> Iterator[ast.AST]:
     """Yield the scalers that are made in the body of a loop that trains with an optimizer of outside."""
     stepped = {loop for _, step in source.events("step") for loop in step.loops}
     loops = [{*ast.walk(loop)} for loop in stepped]
@@ -244,7 +244,7 @@ def scaler_in_the_loop(source: Source) -> Iterator[ast.AST]:
             )
 
 
-def deprecated_names(source: Source) -> Iterator[ast.AST]:
+def deprecated_amp_names(source: Source) -> Iterator[ast.AST]:
     """Yield the uses and imports of ``torch.cuda.amp``, but where a torch without ``torch.amp`` is asked for."""
     older = set[ast.AST]()
     for node in source.nodes:

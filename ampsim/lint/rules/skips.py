@@ -16,7 +16,7 @@ _NO_STEP = {
 _STEPS = r"apply_(gradients|updates)|\.update\(|optim|params \- "
 
 
-def schedule_on_skip(trace: Trace, each: Event) -> bool:
+def scheduler_steps_on_skip(trace: Trace, each: Event) -> bool:
     """Return whether a schedule steps whether or not the scaler did; a foreign one may follow the optimizer's count."""
     of_a_decay = re.search("(^|_)ema", leaf(each.on), re.I)  # of an average
     waits = of_a_decay or trace.source.prepared or leaf(each.on) in trace.source.foreign
@@ -33,15 +33,15 @@ def schedule_on_skip(trace: Trace, each: Event) -> bool:
     return not waits and any(map(each.regardless, mine if mine or others else steps))
 
 
-def average_on_skip(trace: Trace, each: Event) -> bool:
+def average_updates_on_skip(trace: Trace, each: Event) -> bool:
     """Return whether an average is updated whether or not the scaler stepped."""
     return any(map(each.regardless, trace.skippable()))
 
 
-decay_on_skip = average_on_skip  # parameters that are made smaller are asked the same
+decay_on_skip = average_updates_on_skip  # parameters that are made smaller are asked the same
 
 
-def rate_by_iteration(trace: Trace, each: Event) -> bool:
+def schedule_by_iteration(trace: Trace, each: Event) -> bool:
     """Return whether the learning rate is set in every iteration, whether or not the scaler stepped in it."""
     steps = [
         step
@@ -53,7 +53,7 @@ def rate_by_iteration(trace: Trace, each: Event) -> bool:
     )
 
 
-def update_skipped(trace: Trace, update: Event) -> bool:
+def conditional_update(trace: Trace, update: Event) -> bool:
     """Return whether a guard leaves an update out after gradients were unscaled, or by their norm."""
     start = trace.scaled(update)
     if start is None or start.loops != update.loops:
@@ -75,7 +75,7 @@ def _is_verdict(guard: Guard) -> bool:
     return (finite or clipped) and "%" not in guard.words
 
 
-def step_past_scaler(trace: Trace, bare: Event) -> bool:
+def optimizer_bypasses_scaler(trace: Trace, bare: Event) -> bool:
     """Return whether an optimizer steps by itself with gradients of a scaled loss."""
     start = trace.scaled(bare)
     if (
@@ -97,7 +97,7 @@ def step_past_scaler(trace: Trace, bare: Event) -> bool:
     )
 
 
-def isinf_alone(source: Source) -> Iterator[ast.AST]:
+def isinf_misses_nan(source: Source) -> Iterator[ast.AST]:
     """Yield the checks of gradients for inf in functions that never look for NaN."""
     module = ast.Module(
         [each for each in source.tree.body if not isinstance(each, Function | ast.ClassDef)], []
@@ -131,7 +131,7 @@ def hidden_overflow(trace: Trace, each: Event) -> bool:
     return bool(start and hides and not looked and trace.of("step", "bare", after=each))
 
 
-def cleared_if_stepped(trace: Trace, zero: Event) -> bool:
+def zero_grad_only_after_step(trace: Trace, zero: Event) -> bool:
     """Return whether gradients are cleared only where the step was not skipped."""
     steps = [step for step in trace.of("step", before=zero) if step.loops == zero.loops]
     asked = [
@@ -142,7 +142,7 @@ def cleared_if_stepped(trace: Trace, zero: Event) -> bool:
     return bool(asked and len(trace.of("zero")) == 1 and trace.scaled(zero))
 
 
-def skip_not_told(source: Source) -> Iterator[ast.AST]:
+def skip_detected_by_equality(source: Source) -> Iterator[ast.AST]:
     """Yield the comparisons of two scales for which a schedule or an average waits, and which tell no skip.
 
     Scales that differ may have grown; and where nothing happens between the two reads, they never differ.
@@ -228,7 +228,7 @@ def _verdicts(source: Source) -> Iterator[tuple[Function, list[ast.expr]]]:
                         yield function, four
 
 
-def verdict_dropped(source: Source) -> Iterator[ast.AST]:
+def is_finite_ignored(source: Source) -> Iterator[ast.AST]:
     """Yield the verdicts of dynamic scales that are never read in their function, and what selects among equals."""
     for function, (_, verdict, *_) in _verdicts(source):
         if ast.unparse(verdict) not in {ast.unparse(each) for each in _loads(function)}:
@@ -245,7 +245,7 @@ def verdict_dropped(source: Source) -> Iterator[ast.AST]:
                 yield call
 
 
-def scale_dropped(source: Source) -> Iterator[ast.AST]:
+def new_scale_ignored(source: Source) -> Iterator[ast.AST]:
     """Yield the new dynamic scales that are read for their number alone, so that the next step has the old one."""
     for function, (scale, *_) in _verdicts(source):
         loops = (each for each in ast.walk(function) if isinstance(each, ast.For | ast.While))

@@ -10,7 +10,7 @@ from ampsim.lint.names import leaf, words_in
 from ampsim.lint.source import Source, Trace
 
 
-def cleared_in_the_window(trace: Trace, zero: Event) -> bool:
+def zero_grad_in_accumulation(trace: Trace, zero: Event) -> bool:
     """Return whether gradients are cleared with every micro-batch, where the scaler steps once per window."""
     steps = [step for step in trace.of("step", beside=zero) if leaf(step.of) == leaf(zero.of)]
     bare = any(each.loops == zero.loops for each in trace.of("bare"))
@@ -30,7 +30,7 @@ def clip_per_micro_batch(trace: Trace, clip: Event) -> bool:
     return trace.per_window(clip, trace.of("step", "bare", beside=clip))
 
 
-def short_window(source: Source) -> Iterator[ast.AST]:
+def partial_accumulation(source: Source) -> Iterator[ast.AST]:
     """Yield the divisions by the full window in loops whose last window may be short."""
     loops = {step.loops[-1] for _, step in source.events("step") if step.loops}
     blocks = [getattr(node, name, None) for node in source.nodes for name in ("body", "orelse")]
