@@ -119,7 +119,7 @@ def judged(peer: Peer, config: Config, tick: Callable[[int], None]) -> Record:
 def cell(peer: Peer, verdict: Verdict) -> Record:
     """Return what one check says of a peer, with the shortest history that breaks it."""
     result = verdict.result
-    declared = result.text if result.outcome == "expected failure" else ""
+    declared = result.text if result.outcome == "xfailed" else ""
     found: Record = {"outcome": result.outcome, "seen": verdict.seen, "reason": declared}
     if verdict.example is not None:
         found["did"] = [f"{label}: {text}" for label, text in verdict.example.story() if text]
@@ -145,7 +145,7 @@ def summary(row: Record) -> tuple[str, str, str, str]:
     compared: dict[str, Any] = row["drift"] or {}
     same = f"{compared['histories'] - compared['refused']} equal" if compared else "none"
     words = f"{compared['differing']} differ" if compared.get("differing") else same
-    return str(counts["passed"]), str(counts["expected failure"]), "\n".join(broken), words
+    return str(counts["passed"]), str(counts["xfailed"]), "\n".join(broken), words
 
 
 if __name__ == "__main__":

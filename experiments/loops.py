@@ -28,7 +28,7 @@ from experiments.frameworks import FRAMEWORKS, Framework, tiny
 
 REPEATS = False  # it measures time, and what it judges depends on what is installed
 DEVICES = ("cpu",)
-SAID = {"passed": "holds", "failed": "broken", "not applicable": "not asked"}
+SAID = {"passed": "holds", "failed": "broken", "skipped": "not asked"}
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from figures.results import Result
 DATA = ("atlas",)
 LOOKS = {  # outcome -> colour, sign, word
     "passed": ("#B9D3E6", "", "keeps it"),
-    "expected failure": ("#F3E3A8", "~", "does otherwise, by choice"),
+    "xfailed": ("#F3E3A8", "~", "does otherwise, by choice"),
     "failed": ("#E8935A", "×", "breaks it"),
-    "not applicable": ("#FFFFFF", "–", "not asked"),
+    "skipped": ("#FFFFFF", "–", "not asked"),
     "not run": ("#FFFFFF", "", "not run"),
 }
 ROW = 0.132  # inches
 GAP = 0.6  # of a row or column, between groups
 SAME = "equals its dialect"
 OURS = "ampsim"
-CHOSEN = ("passed", "expected failure")
+CHOSEN = ("passed", "xfailed")
 
 
 def plot(run: Result) -> Figure:
@@ -94,9 +94,7 @@ def kept_by_all(checks: Sequence[str], peers: Sequence[Mapping[str, Any]]) -> li
         check: {outcome for peer in peers for outcome in outcomes([check], peer)[:1]}
         for check in checks
     }
-    return [
-        check for check, seen in found.items() if seen <= {"passed", "not applicable", "not run"}
-    ]
+    return [check for check, seen in found.items() if seen <= {"passed", "skipped", "not run"}]
 
 
 def outcomes(checks: Sequence[str], peer: Mapping[str, Any]) -> list[str]:
@@ -159,7 +157,7 @@ def draw_names(
 def outcome_of_drift(peer: Mapping[str, Any]) -> str:
     """Return the outcome of the comparison with a dialect, as that of a check."""
     if not peer["drift"]:
-        return "not applicable"
+        return "skipped"
     return "failed" if peer["drift"]["differing"] else "passed"
 
 
@@ -184,7 +182,7 @@ def markdown(run: Result) -> str:
         words = [f"[{peer['arm']}]({peer['source']})", peer["version"], judged(peer)]
         words += [
             str(counts["passed"]),
-            str(counts["expected failure"]),
+            str(counts["xfailed"]),
             "; ".join(broken),
             drift_in_words(peer),
         ]

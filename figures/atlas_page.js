@@ -2,8 +2,8 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const checks = Object.keys(data.checks), peers = data.peers;
 const LOOKS = {
-  passed: ["", "keeps it"], "expected failure": ["~", "does otherwise, by choice"], failed: ["×", "breaks it"],
-  "not applicable": ["", "not asked"], "not run": ["", "not run"],
+  passed: ["", "keeps it"], "xfailed": ["~", "does otherwise, by choice"], failed: ["×", "breaks it"],
+  "skipped": ["", "not asked"], "not run": ["", "not run"],
 };
 const $ = (id) => document.getElementById(id);
 const words = (check) => check.replaceAll("_", " ");
@@ -99,7 +99,7 @@ function begin() {
   $("check").append(option("", "all"), ...checks.map((check) => option(check, words(check))));
   const all = peers.flatMap((peer) => Object.values(peer.checks)), count = (outcome) => all.filter((each) => each.outcome === outcome).length;
   const classes = new Set(peers.map((peer) => peer.class)).size, live = peers.filter((peer) => peer.live).length;
-  $("said").textContent = `${checks.length} checks asked of ${classes} classes of scalers, in ${peers.length} ways to drive them, ${live} of them live. Of the cells, ${count("passed")} keep a check, ${count("expected failure")} do otherwise by choice, ${count("failed")} break one.`;
+  $("said").textContent = `${checks.length} checks asked of ${classes} classes of scalers, in ${peers.length} ways to drive them, ${live} of them live. Of the cells, ${count("passed")} keep a check, ${count("xfailed")} do otherwise by choice, ${count("failed")} break one.`;
   $("key").replaceChildren(...Object.entries(LOOKS).map(([outcome, [sign, word]]) => make("span", {}, make("i", { className: look(outcome) }, sign || "\u00a0"), word)));
   for (const id of ["peer", "check", "broken"]) $(id).addEventListener("change", draw);
   $("pick").addEventListener("submit", (event) => event.preventDefault());

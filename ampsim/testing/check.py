@@ -13,9 +13,7 @@ from ampsim.testing.alarm import CannotJudgeError
 CHECKS_VERSION = (
     "2026.12"  # of the set of checks: one that is new in it warns, and fails from the next one on
 )
-Outcome = Literal[
-    "passed", "failed", "refused", "not applicable", "expected failure", "unexpected pass"
-]
+Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 Each = TypeVar("Each", bound="Check")
 
 
@@ -31,7 +29,7 @@ class Check:
         issue: address of a public report of what broke this check.
         level: by which a report is sorted.
         group: the heading that it stands under in a report; its first word stands in a table.
-        needs: names of features that a target may declare to be without, so that the check is not asked.
+        needs: names of features that a target may declare to be without, so that the check is skipped.
         draws: strategies, by the function's parameters.
         derives: by parameter, a function of the target's `Traits` and of what is drawn: what is known beforehand, as
             the scales that the reference machine uses; printed as a value.
@@ -67,14 +65,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of one check, asked of one target.
+    """The outcome of one check on one target.
 
     Attributes:
-        check: the one that was asked.
-        target: the scaler's, the loop's or the peer's name.
-        outcome: refused: the target cannot be judged; not applicable: it is declared or known to have nothing that the
-            check speaks of; expected failure, unexpected pass: as pytest has xfailed and xpassed.
-        text: the failure's message, the reason for an expectation, or why the check was not asked.
+        check: the one that ran.
+        target: name of the scaler or the loop.
+        outcome: in pytest's words. error: the check could not run; skipped: the target declares or is
+            known to lack what the check needs; xfailed, xpassed: a failure was expected.
+        text: the failure's message, the reason for an expectation, or why the check was skipped.
         is_overdue: whether it was ended by an alarm; that is never expected.
     """
 
@@ -87,7 +85,7 @@ class Result:
     @property
     def is_finding(self) -> bool:
         """Whether someone should look: a failure, unless its check is new, or an expected failure that passes."""
-        return self.outcome == "unexpected pass" or (
+        return self.outcome == "xpassed" or (
             self.outcome == "failed" and self.check.since != CHECKS_VERSION
         )
 
@@ -161,19 +159,19 @@ def settled(
     """Return the outcome of a check and its text, by how it broke, if it did, and why that was expected, if it was."""
     if failure is None:
         unexpected = (
-            f"{check.name} holds, but was expected to be broken: {reason}; take it off the list"
+            f"{check.name} passed, but was expected to fail: {reason}; remove the expectation"
         )
-        return ("passed", "") if reason is None else ("unexpected pass", unexpected)
+        return ("passed", "") if reason is None else ("xpassed", unexpected)
     if reason is None:
         return "failed", str(failure)
     if isinstance(failure, AssertionError) and not isinstance(failure, failure_of(reason)):
         return "failed", f"{failure}\n  expected {reason}: another kind of failure"
-    return "expected failure", reason
+    return "xfailed", reason
 
 
 def findings(results: Sequence[Result]) -> list[Result]:
     """Return what someone should look at; of a target that was given up, what did not end is no finding."""
-    given_up = {each.target for each in results if each.outcome == "refused" and each.is_overdue}
+    given_up = {each.target for each in results if each.outcome == "error" and each.is_overdue}
     return [
         each
         for each in results
@@ -211,7 +209,7 @@ def _perhaps(result: Result, results: Sequence[Result]) -> str:
         if (each.target, each.outcome) == (result.target, "failed")
     ]
     return f", unless it holds because of {', '.join(others)}" * (
-        result.outcome == "unexpected pass" and bool(others)
+        result.outcome == "xpassed" and bool(others)
     )
 
 
@@ -237,7 +235,7 @@ def without_findings(results: Iterable[Result]) -> list[Result]:
             warnings.warn(
                 f"new in {CHECKS_VERSION}, to fail in the next version: {each.text}", stacklevel=3
             )
-    refused = [result.text for result in results if result.outcome == "refused"]
+    refused = [result.text for result in results if result.outcome == "error"]
     if texts := [text for _, text in by_cause(findings(results))]:
         raise AssertionError("\n\n".join([*texts, *refused]))
     if refused:

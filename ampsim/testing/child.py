@@ -77,7 +77,7 @@ def judge_apart(
             ended = False
             while left and not ended:
                 outcome, text, ended, late = _next_answer(process, answers, limit)
-                if outcome == "refused" and ended and not late:
+                if outcome == "error" and ended and not late:
                     raise ValueError(text)
                 check = left.pop(0)
                 blamed = text.startswith(check.name) or outcome != "failed"
@@ -86,9 +86,9 @@ def judge_apart(
                 )
                 overdue += [result.text.partition("\n")[0]] * late
                 if len(overdue) > 1:
-                    result = replace(result, outcome="refused", text=str(given_up(name, overdue)))
+                    result = replace(result, outcome="error", text=str(given_up(name, overdue)))
                 yield result
-                if late and result.outcome == "refused":
+                if late and result.outcome == "error":
                     return
 
 
@@ -144,8 +144,8 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
                 if result.is_overdue:
                     return  # and is ended: a lock may be held for ever
         except ValueError as error:
-            mouth.send(Answer("refused", str(error), is_last=True))
+            mouth.send(Answer("error", str(error), is_last=True))
             return
         except Exception as error:  # of the judge's own, which is no finding
             text = f"{left.pop(0)} was not judged: ampsim failed, {type(error).__name__}: {error}; please report it"
-            mouth.send(Answer("refused", text))
+            mouth.send(Answer("error", text))

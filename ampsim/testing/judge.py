@@ -34,9 +34,9 @@ def judged(
         with alarm(limit):
             ask()
     except NotApplicableError as error:
-        return Result(check, target, "not applicable", str(error))
+        return Result(check, target, "skipped", str(error))
     except CannotJudgeError as error:
-        return Result(check, target, "refused", str(error), is_overdue=True)
+        return Result(check, target, "error", str(error), is_overdue=True)
     except OverdueError as error:
         return Result(
             check,

@@ -101,9 +101,9 @@ def _asked(check: str, batches: Sequence[Any]) -> Callable[[Make], None]:
     def ask(make: Make) -> None:
         __tracebackhide__ = True
         for result in loops.judge_loop(make, batches, [check]):
-            if result.outcome == "not applicable":
+            if result.outcome == "skipped":
                 pytest.skip(result.text)
-            if result.outcome == "refused":
+            if result.outcome == "error":
                 raise LoopError(result.text)
             if result.is_finding:
                 raise (AssertionError if result.is_overdue else BrokenError)(

@@ -12,21 +12,21 @@ from ampsim.testing.check import Check, Outcome, Result, by_cause, findings
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
     "passed": ("✓", "green", "passed"),
     "failed": ("✗", "bold red", "failed"),
-    "refused": ("?", "bold red", "refused"),
-    "expected failure": ("✗ expected", "yellow", "failed as expected"),
-    "unexpected pass": ("✓ unexpected", "bold red", "passed unexpectedly"),
-    "not applicable": ("–", "dim", "not asked"),
+    "error": ("?", "bold red", "error"),
+    "xfailed": ("x", "yellow", "xfailed"),
+    "xpassed": ("X", "bold red", "xpassed"),
+    "skipped": ("–", "dim", "skipped"),
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
 _JUNIT: dict[
     Outcome, tuple[str, str]
 ] = {  # outcome -> JUnit's element and its type; one that passed has none
-    "failed": ("failure", "broken check"),
-    "unexpected pass": ("failure", "unexpected pass"),
-    "refused": ("error", "refused"),
-    "expected failure": ("skipped", "pytest.xfail"),
-    "not applicable": ("skipped", "not applicable"),
+    "failed": ("failure", "failed check"),
+    "xpassed": ("failure", "xpassed"),
+    "error": ("error", "error"),
+    "xfailed": ("skipped", "pytest.xfail"),
+    "skipped": ("skipped", "skipped"),
 }
 
 
@@ -46,7 +46,7 @@ class Report:
     @property
     def refused(self) -> list[Result]:
         """What could not be judged."""
-        return [result for result in self.results if result.outcome == "refused"]
+        return [result for result in self.results if result.outcome == "error"]
 
     def at_length(self) -> list[tuple[Result, str]]:
         """Return what is told at length, with its text: findings, those of one cause as one, and what was refused."""
@@ -72,13 +72,13 @@ class Report:
         return lines
 
     def unasked(self) -> list[str]:
-        """Say why checks were not asked of loops, one sentence each; what a scaler is without, it has said itself."""
+        """Return why checks of loops were skipped, one sentence each."""
         results = [
             each
             for each in self.results
-            if each.outcome == "not applicable" and each.check.group == "loop"
+            if each.outcome == "skipped" and each.check.group == "loop"
         ]
-        return [f"{each.target}: {each.check.name} is not asked: {each.text}" for each in results]
+        return [f"{each.target}: {each.check.name} skipped: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
         """Write a table, then every finding."""

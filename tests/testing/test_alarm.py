@@ -164,7 +164,7 @@ def test_second_hang_ends_the_judging(kind):
     ]
     assert [(each.outcome, each.is_overdue) for each in results] == [
         ("failed", True),
-        ("refused", True),
+        ("error", True),
     ]
     with pytest.raises(
         CannotJudgeError, match=r" cannot be judged: skipped_step_changes_nothing: did not end"

@@ -199,7 +199,7 @@ def test_subclass_may_do_better_than_torch(monkeypatch):
         "passed"
     ]
     monkeypatch.setitem(known.TORCH, "finite_step_is_taken", "a link")
-    for scaler, outcome in ((torch.amp.GradScaler, "unexpected pass"), (HasAFloor, "passed")):
+    for scaler, outcome in ((torch.amp.GradScaler, "xpassed"), (HasAFloor, "passed")):
         [mended] = judge.judge(
             scaler, judge.chosen(names=["finite_step_is_taken"]), expected=known.TORCH
         )

@@ -23,10 +23,10 @@ RESULTS = [
     Result(
         BUDGET,
         "ours",
-        "unexpected pass",
-        "skips_stay_within_budget holds, but was expected to be broken",
+        "xpassed",
+        "skips_stay_within_budget passed, but was expected to fail",
     ),
-    Result(NORMAL, "ours", "expected failure", "no floor"),
+    Result(NORMAL, "ours", "xfailed", "no floor"),
 ]
 REPORT = Report(RESULTS)
 
@@ -36,8 +36,8 @@ def test_rows_are_checks_and_columns_scalers():
     assert [
         (check.name, [result.outcome for result in results]) for check, results in REPORT.rows()
     ] == [
-        ("skips_stay_within_budget", ["passed", "unexpected pass"]),
-        ("scale_is_never_subnormal", ["failed", "expected failure"]),
+        ("skips_stay_within_budget", ["passed", "xpassed"]),
+        ("scale_is_never_subnormal", ["failed", "xfailed"]),
     ]
 
 
@@ -79,8 +79,8 @@ def test_json_has_a_record_per_result():
 
 
 def test_xml_counts_as_junit_does():
-    refused = Result(BUDGET, "hung", "refused", "late \x1b[31m<&>")
-    report = Report([*RESULTS, refused, Result(NORMAL, "hung", "not applicable", "no floor")])
+    refused = Result(BUDGET, "hung", "error", "late \x1b[31m<&>")
+    report = Report([*RESULTS, refused, Result(NORMAL, "hung", "skipped", "no floor")])
     suites = {suite.get("name"): suite for suite in ET.fromstring(report.to_xml())}  # noqa: S314  our own
     for name, counts in {"theirs": "2100", "ours": "2101", "hung": "2011"}.items():
         assert (
@@ -97,12 +97,12 @@ def test_xml_counts_as_junit_does():
 
 
 def test_loops_say_why_laws_were_not_asked():
-    of_loop = Result(replace(NORMAL, group="loop"), "mine", "not applicable", "no split=")
-    report = Report([*RESULTS, of_loop, Result(BUDGET, "third", "not applicable", "no floor")])
+    of_loop = Result(replace(NORMAL, group="loop"), "mine", "skipped", "no split=")
+    report = Report([*RESULTS, of_loop, Result(BUDGET, "third", "skipped", "no floor")])
     text = report.to_markdown()
-    assert "mine: scale_is_never_subnormal is not asked: no split=" in text
-    assert "third: 1 not asked" in text
-    assert "skips_stay_within_budget is not asked" not in text
+    assert "mine: scale_is_never_subnormal skipped: no split=" in text
+    assert "third: 1 skipped" in text
+    assert "skips_stay_within_budget skipped" not in text
 
 
 def test_nothing_and_every_outcome_can_be_written():
@@ -149,21 +149,21 @@ def test_what_was_given_up_is_no_finding():
     late = Result(
         BUDGET, "theirs", "failed", "skips_stay_within_budget: did not end", is_overdue=True
     )
-    given_up = Result(NORMAL, "theirs", "refused", "theirs cannot be judged", is_overdue=True)
+    given_up = Result(NORMAL, "theirs", "error", "theirs cannot be judged", is_overdue=True)
     other = Result(NORMAL, "theirs", "failed", "scale_is_never_subnormal: fell")
     assert Report([late]).findings == [late]
     assert Report([late, given_up]).findings == []
-    assert Report([late, Result(NORMAL, "theirs", "refused", "it raised")]).findings == [late]
+    assert Report([late, Result(NORMAL, "theirs", "error", "it raised")]).findings == [late]
     assert Report([late, replace(given_up, target="ours")]).findings == [late]
     with pytest.raises(AssertionError, match=f"^{other.text}\n\n{given_up.text}$"):
         without_findings([other, given_up])
 
 
 def test_a_hang_is_a_finding_beside_an_error():
-    error = Result(NORMAL, "theirs", "refused", "ValueError")
+    error = Result(NORMAL, "theirs", "error", "ValueError")
     hang = Result(BUDGET, "theirs", "failed", "no end", is_overdue=True)
     assert findings([error, hang]) == [hang]
-    given_up = Result(NORMAL, "theirs", "refused", "given up", is_overdue=True)
+    given_up = Result(NORMAL, "theirs", "error", "given up", is_overdue=True)
     assert findings([given_up, hang]) == []
 
 

@@ -169,7 +169,7 @@ class _Asking:
         name, documented = self.check.name, {} if self.check.name in ENDS else self.peer.deviations
         result = judged(self.check, self.peer.name, self.ask, documented.get(name))
         if result.outcome == "failed" and name in CHOICE:
-            result = replace(result, outcome="expected failure", text=CHOICE[name])
+            result = replace(result, outcome="xfailed", text=CHOICE[name])
         if self.example is None:
             return Verdict(result, seen=result.text)
         return Verdict(result, self.example, self.seen)

@@ -64,7 +64,7 @@ def write(name: str, target: str) -> tuple[str, bool]:
         raise ValueError(f"{target} is a loop of {kind}: short tests are written of torch's")
     try:
         (result,) = judge_loop(make, given, [name])
-        if result.outcome == "refused":
+        if result.outcome == "error":
             raise LoopError(result.text)
         if result.outcome != "failed":
             why = (

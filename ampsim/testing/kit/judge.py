@@ -54,14 +54,10 @@ def judge(
             (expected or {}).get(each.name),
         )
         result = judged(each, subject.name, ask, reason)
-        if (
-            result.outcome == "unexpected pass"
-            and reason == TORCH.get(each.name)
-            and subject.inherits
-        ):
+        if result.outcome == "xpassed" and reason == TORCH.get(each.name) and subject.inherits:
             result = Result(each, subject.name, "passed", "")  # it may do better than torch's own
         yield result
-        if result.outcome == "refused":
+        if result.outcome == "error":
             return
 
 

@@ -90,8 +90,8 @@ def check_loop(
 
 
 def unasked(results: Iterable[Result]) -> list[str]:
-    """Say which checks were not asked, each with what would let it be, or could not be judged."""
-    words = {"not applicable": "is not asked", "refused": "cannot be judged"}
+    """Return which checks were skipped, with what would enable each, or could not run."""
+    words = {"skipped": "skipped", "error": "error"}
     return [
         f"{each.check.name} {words[each.outcome]}: {each.text}"
         for each in results
@@ -139,7 +139,7 @@ def judge_loop(
             yield Result(
                 check,
                 name,
-                "not applicable",
+                "skipped",
                 "the scaler was never used: make(scaler) is to use its scaler",
             )
             continue
@@ -154,7 +154,7 @@ def judge_loop(
         except LoopError as error:
             refusals = [] if refusals is None else refusals
             refusals.append(error)
-            yield Result(check, name, "refused", str(error))
+            yield Result(check, name, "error", str(error))
 
 
 def begin_judging(
