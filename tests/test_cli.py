@@ -147,7 +147,7 @@ def test_check_passes_ours() -> None:
 
 
 def test_known_failures_may_be_expected(tmp_path: Path) -> None:
-    assert check(TORCH, "--level", "5", "--expect", "ampsim.testing.known:TORCH")[0] == 0
+    assert check(TORCH, "--level", "5", "--expect", "ampsim.testing.known_failures:TORCH")[0] == 0
     file = tmp_path / "expected.json"
     file.write_text(json.dumps({"invalid_state_dict_changes_nothing": "known"}))
     assert check(TORCH, "--level", "4", "--expect", str(file))[0] == 0
@@ -214,7 +214,7 @@ def test_check_finds_a_module_of_the_folder(
         ([TORCH, "--trait", "min_scal=1"], "min_scale"),
         ([TORCH, "--trait", "skips=some"], "number"),
         ([TORCH, "--trait", "delay=0.5"], "whole number"),
-        ([TORCH, "--without", "state_dicts"], "state_dict"),
+        ([TORCH, "--unsupported", "state_dicts"], "state_dict"),
         ([TORCH, "--examples", "9" * 20], "examples"),
         ([TORCH, "--schedule", "1:1"], "one TARGET"),
         ([TORCH, "--check", "state_dict_is_atomic", "--schedule", "1-1"], "STEP:CHOICE"),
@@ -232,10 +232,10 @@ def test_check_refuses_wrong_use(arguments: list[str], shown: str) -> None:
 def test_check_takes_traits_and_names() -> None:
     chosen = [OURS, "--check", "scale_is_never_subnormal", "--check", "skips_stay_within_budget"]
     assert check(*chosen)[0] == 0
-    code, text = check(*chosen, "--trait", "min_scale=1", "--without", "state_dict")
+    code, text = check(*chosen, "--trait", "min_scale=1", "--unsupported", "state_dict")
     assert code == 0, text
     assert "2 passed of 2" in text
-    code, text = check(OURS, "--check", "state_dict_continues_run", "--without", "state_dict")
+    code, text = check(OURS, "--check", "state_dict_continues_run", "--unsupported", "state_dict")
     assert code == 0
     assert "1 skipped of 1" in text
 
@@ -288,7 +288,7 @@ def test_brackets_in_a_name_are_shown(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_check_loop_knows_the_names_of_checks() -> None:
-    code, text = run("check-loop", "no_such_module:make", "--xfail", "it_lears")
+    code, text = run("check-loop", "no_such_module:make", "--xfail", "step_changes_parametrs")
     assert code == 2
     assert "step_changes_parameters" in text
 

@@ -32,7 +32,7 @@ def modules_after(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import ampsim", "import ampsim.testing as t; t.conductor.run"]
+    "statement", ["import ampsim", "import ampsim.testing as t; t.scheduler.run"]
 )
 def test_importing_ampsim_loads_only_the_standard_library_and_numpy(statement: str) -> None:
     assert not modules_after(statement) & set(HEAVY)

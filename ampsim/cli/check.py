@@ -67,7 +67,7 @@ def check_scalers(
     level: options.Levels = None,
     examples: options.Examples = 60,
     trait: options.Traits = None,
-    without: options.Without = None,
+    unsupported: options.Unsupported = None,
     schedule: options.Schedule = None,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
@@ -77,7 +77,7 @@ def check_scalers(
     A line `choice` says what to declare where a finding is meant; declared, it is no finding.
     A check in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
     A check may take 60 seconds of CPU time, or one per example.
-    For torch's scaler and what inherits from it: --expect ampsim.testing.known:TORCH
+    For torch's scaler and what inherits from it: --expect ampsim.testing.known_failures:TORCH
 
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
@@ -86,7 +86,7 @@ def check_scalers(
     from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
     from ampsim.testing.kit.subject import find
 
-    declared = declared_traits(trait or (), without or ())
+    declared = declared_traits(trait or (), unsupported or ())
     limit = longest(examples) if time_limit is None else time_limit
     if schedule is not None:
         raise typer.Exit(_replay(targets, check or [], schedule, declared))
@@ -181,7 +181,7 @@ def check_ranks(
     gradients: Annotated[
         str, typer.Option(help="sharded, or of torch's own DDP or FSDP2.", metavar="KIND")
     ] = "sharded",
-    without: options.Without = None,
+    unsupported: options.Unsupported = None,
 ) -> "Report":
     """Judge scalers that agree over a process group by the checks: one verdict, one scale, one count of steps.
 
@@ -198,7 +198,7 @@ def check_ranks(
         replace(result, target=name)
         for name, make in makes.items()
         for result in judge_ranks(
-            make, ranks, kind, without=without or (), checks=check, expected=expected
+            make, ranks, kind, unsupported=unsupported or (), checks=check, expected=expected
         )
     )
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.options import MOST, Examples, File, Traits, Without, declared_traits
+from ampsim.cli.options import MOST, Examples, File, Traits, Unsupported, declared_traits
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import replacing
 
@@ -29,7 +29,7 @@ def emit_test(
     file: File = None,
     examples: Examples = 60,
     trait: Traits = None,
-    without: Without = None,
+    unsupported: Unsupported = None,
     time_limit: Annotated[
         float,
         typer.Option(
@@ -49,7 +49,7 @@ def emit_test(
     try:
         from ampsim.testing.emit.run_emitted import emit
 
-        declared = declared_traits(trait or (), without or ())
+        declared = declared_traits(trait or (), unsupported or ())
         source = emit(target, check, limit=time_limit, examples=examples, **declared)
         if file is None:
             out.print(source, end="")

@@ -37,7 +37,7 @@ Traits = Annotated[
         metavar="NAME=VALUE",
     ),
 ]
-Without = Annotated[
+Unsupported = Annotated[
     list[str] | None,
     typer.Option(
         help="What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all.",
@@ -97,8 +97,8 @@ def _shared(
 SHARED = tuple(inspect.signature(_shared).parameters.values())
 
 
-def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, Any]:
-    """Return what `--trait` and `--without` declare, as arguments of `Traits`."""
+def declared_traits(traits: Sequence[str], unsupported: Sequence[str]) -> dict[str, Any]:
+    """Return what `--trait` and `--unsupported` declare, as arguments of `Traits`."""
     from ampsim.testing.kit.subject import NO_OPTION, Traits
 
     given = settings(
@@ -109,6 +109,6 @@ def declared_traits(traits: Sequence[str], without: Sequence[str]) -> dict[str, 
         raise ValueError(
             f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject"
         )
-    declared = {**given, "without": frozenset(without)}
+    declared = {**given, "unsupported": frozenset(unsupported)}
     Traits(**declared).follows(Rule())  # refuses what is wrong
     return declared

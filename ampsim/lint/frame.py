@@ -46,8 +46,8 @@ def is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
 class Value:
     """The meaning of a name: another name, the words of what it was assigned, the scaler by which it is scaled.
 
-    `computed` is what is no setting; `made` is the class of this file that it is an instance of; `known` is whether it
-    is true, where that is written.
+    `computed` is what is no setting; `made` is the class of this file that it is an instance of;
+    `known` is whether it is true, where that is written.
     """
 
     name: str

@@ -4,11 +4,12 @@ Nothing here is loaded by ``import ampsim``, and each name below loads its own m
 
 * `check_scaler` asks every check of a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
   pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
-  `FromFlag` adapts a scaler that leaves gradients to others, and `known` lists what torch's scaler fails.
+  `FoundInfAdapter` adapts a scaler that leaves gradients to others, and `known_failures` lists
+  what torch's scaler fails.
 * `check_loop` holds a training loop, given as a `Loop`, to checks that need no reference run, and
   `parametrize_with_laws` makes a pytest test of each.
 * `check_ranks` holds the scalers of several ranks to one verdict and one scale.
-* `conductor` runs threads one at a time in an order that the test chooses, and finds the order that fails.
+* `scheduler` runs threads one at a time in an order that the test chooses, and finds the order that fails.
 """
 
 import importlib
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from ampsim.core.extras import missing
 
 if TYPE_CHECKING:
-    from ampsim.testing.kit.from_flag import FromFlag as FromFlag
+    from ampsim.testing.kit.found_inf_adapter import FoundInfAdapter as FoundInfAdapter
     from ampsim.testing.kit.judge import check_scaler as check_scaler
     from ampsim.testing.kit.judge import check_threads as check_threads
     from ampsim.testing.kit.subject import Subject as Subject
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
 
 _HOMES = {  # public name -> the module that holds it, or that it is
-    "FromFlag": "ampsim.testing.kit.from_flag",
+    "FoundInfAdapter": "ampsim.testing.kit.found_inf_adapter",
     "Loop": "ampsim.testing.loop.loop",
     "LoopError": "ampsim.testing.loop.loop",
     "Subject": "ampsim.testing.kit.subject",
@@ -39,9 +40,9 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "check_ranks": "ampsim.testing.ranks.judge",
     "check_scaler": "ampsim.testing.kit.judge",
     "check_threads": "ampsim.testing.kit.judge",
-    "conductor": "ampsim.testing.conductor",
+    "scheduler": "ampsim.testing.scheduler",
     "kit": "ampsim.testing.kit",
-    "known": "ampsim.testing.known",
+    "known_failures": "ampsim.testing.known_failures",
     "parametrize_with_checks": "ampsim.testing.parametrize",
     "parametrize_with_laws": "ampsim.testing.parametrize",
 }

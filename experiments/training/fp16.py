@@ -35,8 +35,9 @@ def prepare(seed: int) -> torch.Generator:
 def use_onednn(*, on: bool) -> None:
     """Choose whether oneDNN computes on the CPU, until the next `prepare`.
 
-    Without it a small convolution in native fp16 takes a third of the time on a processor with AVX512-FP16, and gives
-    the same bits as on one that has no fp16 arithmetic. A matrix product takes up to four times as long.
+    Without it a small convolution in native fp16 takes a third of the time on a processor with
+    AVX512-FP16, and gives the same bits as on one that has no fp16 arithmetic. A matrix product
+    takes up to four times as long.
     """
     torch.backends.mkldnn.set_flags(on)  # type: ignore[no-untyped-call]
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from ampsim.core import dialects
 from ampsim.peers.checks.judging import CHECKS, ENDS
-from ampsim.testing import known
+from ampsim.testing import known_failures
 from ampsim.testing.kit.checks import CHECKS as KIT
 from paper.field import Behaviour, overflows_until, survey
 from paper.numbers.atlas import CONSTANTS
@@ -43,7 +43,7 @@ def other_factors() -> int:
 
 def failed_at(level: int) -> int:
     """Return how many checks of a level of the kit torch's scaler fails."""
-    return sum(KIT[name].level == level for name in known.TORCH)
+    return sum(KIT[name].level == level for name in known_failures.TORCH)
 
 
 def failed_away() -> set[str]:
@@ -51,7 +51,7 @@ def failed_away() -> set[str]:
 
     They are away from the ends of float32, and do not ask for our interface.
     """
-    return {*known.TORCH} - ENDS - OWN_INTERFACE
+    return {*known_failures.TORCH} - ENDS - OWN_INTERFACE
 
 
 def failed_names() -> str:
@@ -76,18 +76,18 @@ NUMBERS: dict[str, Number | Formula] = {
     "traces.repeated": traces(lambda run: sum(row["repeated"] for row in run.records), ",d"),
     "traces.updates": traces(lambda run: sum(row["updates"] for row in run.records), ",d"),
     "kit.checks": Formula(lambda: len(KIT), "d"),
-    "kit.torch": Formula(lambda: len(known.TORCH), "d"),
+    "kit.torch": Formula(lambda: len(known_failures.TORCH), "d"),
     "kit.torch.level1": Formula(lambda: failed_at(1), "words"),
     "kit.torch.level2": Formula(lambda: failed_at(2), "words"),
     "kit.torch.level3": Formula(lambda: failed_at(3), "words"),
     "kit.torch.level4": Formula(lambda: failed_at(4), "words"),
     "kit.torch.level5": Formula(lambda: failed_at(5), "words"),
-    "kit.torch.own": Formula(lambda: len(OWN_INTERFACE & known.TORCH.keys()), "words"),
+    "kit.torch.own": Formula(lambda: len(OWN_INTERFACE & known_failures.TORCH.keys()), "words"),
     "kit.torch.away": Formula(lambda: len(failed_away()), "words"),
-    "kit.torch.unasked": Formula(lambda: len(known.TORCH.keys() - CHECKS.keys()), "words"),
+    "kit.torch.unasked": Formula(lambda: len(known_failures.TORCH.keys() - CHECKS.keys()), "words"),
     "kit.torch.unasked.away": Formula(lambda: len(failed_away() - CHECKS.keys()), "words"),
-    "kit.torch.beside": Formula(lambda: len(known.TORCH.keys() - ENDS), "words"),
+    "kit.torch.beside": Formula(lambda: len(known_failures.TORCH.keys() - ENDS), "words"),
     "kit.torch.named": Formula(failed_names, "text"),
-    "kit.torch.range": Formula(lambda: len(known.TORCH.keys() & ENDS), "words"),
+    "kit.torch.range": Formula(lambda: len(known_failures.TORCH.keys() & ENDS), "words"),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
 }

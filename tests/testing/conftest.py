@@ -8,13 +8,13 @@ from types import ModuleType
 
 import pytest
 
-from ampsim.testing import conductor
+from ampsim.testing import scheduler
 
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     before = threading.enumerate()
-    with conductor.one_core():
+    with scheduler.one_core():
         yield
     assert threading.enumerate() == before
 

@@ -1,4 +1,4 @@
-"""What tests share: the real thing beside `conductor.sync`, and small programs."""
+"""What tests share: the real thing beside `scheduler.sync`, and small programs."""
 
 import queue
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from ampsim.testing.conductor import Conductor, explore
+from ampsim.testing.scheduler import Scheduler, explore
 
 REAL: Any = SimpleNamespace(**{**vars(threading), **vars(queue)})
 
@@ -19,18 +19,18 @@ def outcome_of(call: Callable[[], Any]) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def outcomes(program: Callable[[Conductor], Any], **options: Any) -> set[Any]:
+def outcomes(program: Callable[[Scheduler], Any], **options: Any) -> set[Any]:
     """Return everything that a program returns under some schedule."""
     seen: set[Any] = set()
     explore(program, check=lambda done: seen.add(done.value), **options)
     return seen
 
 
-def nothing_special(c: Conductor) -> None:
+def nothing_special(c: Scheduler) -> None:
     c.spawn("worker", c.point, "here")
 
 
-def together(c: Conductor, *bodies: Callable[[], object]) -> None:
+def together(c: Scheduler, *bodies: Callable[[], object]) -> None:
     """Run a task per body, named a, b and so on, to their ends."""
     for thread in [c.spawn(name, body) for name, body in zip("abc", bodies, strict=False)]:
         thread.join()

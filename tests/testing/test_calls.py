@@ -1,4 +1,4 @@
-"""One thread calls `conductor.sync` and the real thing in any order: same results, refusals and texts."""
+"""One thread calls `scheduler.sync` and the real thing in any order: same results, refusals and texts."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim.testing.conductor import run
+from ampsim.testing.scheduler import run
 from tests.examples import examples
 from tests.testing.programs import REAL, outcome_of
 

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import Traits, check_scaler, known  # noqa: E402
+from ampsim.testing import Traits, check_scaler, known_failures  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
@@ -149,20 +149,20 @@ class TakesNoScale(Stranger):
         (late, "overflow_backs_off_once", "Traits(delay=1)"),
         (AllOrNone, "skip_is_per_optimizer", "Traits(skips='all')"),
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
-        (KnowsNoFactors, "scale_is_exact_float32", "Traits(without={'factors'})"),
-        (SavesNoConstants, "state_dict_continues_run", "Traits(without={'saved_constants'})"),
-        (SavesNothing, "state_dict_continues_run", "Traits(without={'state_dict'})"),
-        (TakesNoScale, "new_scale_keeps_growth_tracker", "Traits(without={'override'})"),
-        (TellsNoSkip, "last_step_reports_skip", "without={'skip_report'}"),
+        (KnowsNoFactors, "scale_is_exact_float32", "Traits(unsupported={'factors'})"),
+        (SavesNoConstants, "state_dict_continues_run", "Traits(unsupported={'saved_constants'})"),
+        (SavesNothing, "state_dict_continues_run", "Traits(unsupported={'state_dict'})"),
+        (TakesNoScale, "new_scale_keeps_growth_tracker", "Traits(unsupported={'override'})"),
+        (TellsNoSkip, "last_step_reports_skip", "unsupported={'skip_report'}"),
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
-        (NoSetters, "setters_take_effect", "without={'setters'}"),
-        (TakesAgain, "unscale_twice_raises", "without={'refusals'}"),
+        (NoSetters, "setters_take_effect", "unsupported={'setters'}"),
+        (TakesAgain, "unscale_twice_raises", "unsupported={'refusals'}"),
         (
             UnscalesByTheScaleOfTheMoment,
             "update_between_steps_keeps_gradients_correct",
-            "without={'refusals'}",
+            "unsupported={'refusals'}",
         ),
     ],
 )
@@ -195,12 +195,12 @@ class HasAFloor(torch.amp.GradScaler):
 def test_subclass_may_do_better_than_torch(monkeypatch):
     [check] = judge.chosen(names=["scale_recovers_after_overflows"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
-    assert [each.outcome for each in judge.judge(floored, [check], expected=known.TORCH)] == [
-        "passed"
-    ]
-    monkeypatch.setitem(known.TORCH, "finite_step_is_taken", "a link")
+    assert [
+        each.outcome for each in judge.judge(floored, [check], expected=known_failures.TORCH)
+    ] == ["passed"]
+    monkeypatch.setitem(known_failures.TORCH, "finite_step_is_taken", "a link")
     for scaler, outcome in ((torch.amp.GradScaler, "xpassed"), (HasAFloor, "passed")):
         [mended] = judge.judge(
-            scaler, judge.chosen(names=["finite_step_is_taken"]), expected=known.TORCH
+            scaler, judge.chosen(names=["finite_step_is_taken"]), expected=known_failures.TORCH
         )
         assert mended.outcome == outcome

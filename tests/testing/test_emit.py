@@ -239,7 +239,7 @@ def test_loop_test_tells_wrong_from_right(name, loops):
             "skips_stay_within_budget holds for torch.amp:GradScaler",
         ),
         (["skip_budge", "torch.amp:GradScaler"], "'skips_stay_within_budget'"),
-        (["state_dict_is_atomic", "torch.amp:GradScaler"], "needs the conductor"),
+        (["state_dict_is_atomic", "torch.amp:GradScaler"], "needs the scheduler"),
         (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
         (["skips_stay_within_budget", "math:pi"], "is a float"),
         (["step_changes_parameters", "math:pow"], "'batches'"),

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from ampsim.testing.conductor import (
-    Conductor,
+from ampsim.testing.scheduler import (
     DeadlockError,
     LivelockError,
     Program,
+    Scheduler,
     attempt,
     explore,
     run,
@@ -17,10 +17,10 @@ from ampsim.testing.conductor import (
 from tests.testing.programs import nothing_special
 
 
-def polling(pause: Callable[[Conductor], None]) -> Program:
+def polling(pause: Callable[[Scheduler], None]) -> Program:
     """One task sets what another looks at again and again."""
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         event = c.sync.Event()
         c.spawn("setter", event.set)
         while not event.is_set():
@@ -30,7 +30,7 @@ def polling(pause: Callable[[Conductor], None]) -> Program:
 
 
 def test_an_exception_in_a_task_is_raised_with_its_name_and_the_schedule() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         def fail() -> None:
             c.point("here")
             raise KeyError("lost")
@@ -47,7 +47,7 @@ def test_an_exception_in_a_task_is_raised_with_its_name_and_the_schedule() -> No
 
 
 def test_a_deadlock_of_the_main_task() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         c.spawn("worker", c.sync.Event().wait)
         c.sync.Queue().get()
 
@@ -74,7 +74,7 @@ def test_a_loop_that_sleeps_lets_the_others_go_on() -> None:
 def test_daemons_are_not_waited_for() -> None:
     unwound = []
 
-    def program(c: Conductor) -> str:
+    def program(c: Scheduler) -> str:
         jobs = c.sync.Queue()
 
         def serve() -> None:
@@ -94,7 +94,7 @@ def test_daemons_are_not_waited_for() -> None:
 
 
 def test_tasks_that_swallow_everything_still_end() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         def stubborn() -> None:
             for _ in range(3):
                 with contextlib.suppress(BaseException):
@@ -111,6 +111,6 @@ def test_tasks_that_swallow_everything_still_end() -> None:
 def test_runs_do_not_nest_and_primitives_need_a_run() -> None:
     with pytest.raises(RuntimeError, match="one run at a time"):
         run(lambda c: run(nothing_special))
-    with pytest.raises(RuntimeError, match=r"inside the program given to conductor\.run"):
-        Conductor.sync.Lock()
+    with pytest.raises(RuntimeError, match=r"inside the program given to scheduler\.run"):
+        Scheduler.sync.Lock()
     run(nothing_special)  # the refusals left nothing behind

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, DeadlockError, Run, attempt, explore, run
+from ampsim.testing.scheduler import DeadlockError, Run, Scheduler, attempt, explore, run
 
 
-def guarded(c: Conductor) -> list[str]:
+def guarded(c: Scheduler) -> list[str]:
     """Two workers enter a critical section; each tells when it leaves."""
     lock, log = c.sync.Lock(), []
 
@@ -41,7 +41,7 @@ def test_a_crash_may_free_its_locks() -> None:
 
 
 def test_a_task_that_waits_can_crash_too() -> None:
-    def program(c: Conductor) -> list[int]:
+    def program(c: Scheduler) -> list[int]:
         queue, got = c.sync.Queue(), []
         c.spawn("loser", lambda: got.append(queue.get()))
         c.spawn("winner", lambda: got.append(queue.get() + 10))
@@ -81,7 +81,7 @@ def test_an_interrupt_at_any_step_leaves_the_lock_free() -> None:
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock"])
 def test_an_interrupted_wait_holds_its_lock_again(kind: str) -> None:
-    def program(c: Conductor) -> list[str]:
+    def program(c: Scheduler) -> list[str]:
         condition, log = c.sync.Condition(getattr(c.sync, kind)()), []
 
         def wait() -> None:
@@ -109,7 +109,7 @@ def test_an_interrupted_wait_holds_its_lock_again(kind: str) -> None:
 
 
 def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         try:
             c.point("here")
         except KeyboardInterrupt as error:
@@ -124,7 +124,7 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
 
 
 def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         def fail(text: str) -> None:
             raise ValueError(text)
 
@@ -144,7 +144,7 @@ def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
 
 
 def test_what_a_task_raises_when_the_run_has_ended_is_no_error() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         def wait() -> None:
             try:
                 c.sync.Event().wait()

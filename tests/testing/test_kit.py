@@ -12,12 +12,12 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim import dialects, init, update  # noqa: E402
 from ampsim.core.machine import Rule  # noqa: E402
 from ampsim.testing import (  # noqa: E402
-    FromFlag,
+    FoundInfAdapter,
     Subject,
     Traits,
     check_scaler,
     check_threads,
-    known,
+    known_failures,
     parametrize_with_checks,
 )
 from ampsim.testing.check import CHECKS_VERSION, RaisedError, without_findings  # noqa: E402
@@ -39,7 +39,9 @@ def constants(rule: Rule) -> tuple[float, ...]:
 # ------------------------------------------------------------------------------------------------ real scalers
 
 
-@parametrize_with_checks([Subject(TORCH, Traits(drop_in=True))], expected_failures=known.TORCH)
+@parametrize_with_checks(
+    [Subject(TORCH, Traits(drop_in=True))], expected_failures=known_failures.TORCH
+)
 def test_torch_fails_what_is_known(scaler, check):
     check(scaler, examples=FEW)
 
@@ -74,7 +76,7 @@ def test_exact_torch_fails_as_torch():
 # ------------------------------------------------------------------------------------------------------ traits
 
 
-def megatrons(rule: Rule) -> FromFlag:
+def megatrons(rule: Rule) -> FoundInfAdapter:
     """A backoff takes two overflows, and none leads below 1."""
     theirs = dialects.get(
         "megatron.core.DynamicGradScaler", init=rule.init_scale, interval=rule.growth_interval
@@ -87,18 +89,23 @@ def megatrons(rule: Rule) -> FromFlag:
     def update_scale(found_inf: bool) -> None:
         state[0] = update(theirs, state[0], found_inf)
 
-    return FromFlag(lambda: state[0].scale, update_scale)
+    return FoundInfAdapter(lambda: state[0].scale, update_scale)
 
 
 def test_declared_policy_passes():
-    declared = Traits(min_scale=1.0, hysteresis=2, without=FromFlag.without)
+    declared = Traits(min_scale=1.0, hysteresis=2, unsupported=FoundInfAdapter.unsupported)
     growth = dict.fromkeys(
         ["scale_is_never_infinite", "scale_recovers_after_overflows"],
         "a growth past 2^127 is inf, for ever",
     )
     check_scaler(megatrons, traits=declared, levels=[0, 5], examples=FEW, expected_failures=growth)
     with pytest.raises(AssertionError, match=r"^overflow_backs_off_once: .*expected"):
-        check_scaler(megatrons, traits=Traits(without=FromFlag.without), levels=[0], examples=FEW)
+        check_scaler(
+            megatrons,
+            traits=Traits(unsupported=FoundInfAdapter.unsupported),
+            levels=[0],
+            examples=FEW,
+        )
 
 
 class AllOrNone(TORCH):
@@ -168,9 +175,11 @@ class Fixed:
 def fixed(name, late=0):
     def make(rule):
         machine = Fixed(rule, late)
-        return FromFlag(lambda: machine.scale, machine.update)
+        return FoundInfAdapter(lambda: machine.scale, machine.update)
 
-    CHECKS[name](as_subject(make, Traits(max_scale=2.0**126, without={"factors"})), examples=FEW)
+    CHECKS[name](
+        as_subject(make, Traits(max_scale=2.0**126, unsupported={"factors"})), examples=FEW
+    )
 
 
 def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
@@ -188,9 +197,9 @@ def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
 
 def test_a_feature_that_does_not_exist_is_refused():
     with pytest.raises(
-        ValueError, match=r"without='state_dicts': no such feature; did you mean 'state_dict'"
+        ValueError, match=r"unsupported='state_dicts': no such feature; did you mean 'state_dict'"
     ):
-        Traits(without={"state_dicts"})
+        Traits(unsupported={"state_dicts"})
 
 
 # ------------------------------------------------------------------------------------------- what a failure says
@@ -273,14 +282,16 @@ def test_all_findings_are_in_one_error():
     with pytest.raises(AssertionError) as failure:
         check_scaler(TORCH, levels=[5], examples=FEW)
     named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
-    assert named == [check.name for check in judge.chosen([5]) if check.name in known.TORCH]
+    assert named == [
+        check.name for check in judge.chosen([5]) if check.name in known_failures.TORCH
+    ]
 
 
 # ---------------------------------------------------------------------------------------- expected failures
 
 
 def test_expected_failures_are_strict_xfails_and_declarations_skips():
-    target = Subject(TORCH, Traits(without={"pickle"}), "mine")
+    target = Subject(TORCH, Traits(unsupported={"pickle"}), "mine")
     decorator = parametrize_with_checks(
         [target], expected_failures=lambda subject: {"skips_stay_within_budget": subject.name}
     )
@@ -294,7 +305,7 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
 
 def test_threads_are_asked_alone_and_with_what_is_expected(few_schedules):
     torn = "state_dict_is_atomic"
-    expected, names = {torn: known.TORCH[torn]}, [each.name for each in judge.chosen([3])]
+    expected, names = {torn: known_failures.TORCH[torn]}, [each.name for each in judge.chosen([3])]
     results = check_threads(TORCH, examples=1, expected_failures=expected)
     assert [each.check.name for each in results] == names
     assert {each.check.name for each in results if each.outcome == "xfailed"} == {torn}
@@ -313,11 +324,11 @@ def test_a_level_that_does_not_exist_is_refused(level):
 
 
 def test_declarations_are_added_to_those_of_a_subject(peer):
-    peer.Scaler = Subject(TORCH, Traits(without={"pickle"}, delay=1), "mine")
-    found = find("peer:Scaler", min_scale=1.0, without=frozenset({"setters"}))
-    assert found.traits == Traits(delay=1, min_scale=1.0, without={"pickle", "setters"})
+    peer.Scaler = Subject(TORCH, Traits(unsupported={"pickle"}, delay=1), "mine")
+    found = find("peer:Scaler", min_scale=1.0, unsupported=frozenset({"setters"}))
+    assert found.traits == Traits(delay=1, min_scale=1.0, unsupported={"pickle", "setters"})
     assert found.name == "peer:Scaler"
-    options = "--trait min_scale=1.0 --trait delay=1 --without pickle --without setters"
+    options = "--trait min_scale=1.0 --trait delay=1 --unsupported pickle --unsupported setters"
     assert found.traits.as_options() == options.split()
     again = as_subject(peer.Scaler, Traits(skips="all"))
     assert (again.name, again.traits) == ("mine", Traits(skips="all"))
@@ -353,7 +364,7 @@ def test_no_law_is_asked_where_asserts_are_left_out():
 
 PYTEST_FILE = """
 import torch
-from ampsim.testing import parametrize_with_checks, parametrize_with_laws
+from ampsim.testing import parametrize_with_checks, parametrize_with_laws, known_failures
 from tests.testing.loops import batches, sgd
 
 @parametrize_with_checks([torch.amp.GradScaler], levels=[5], expected_failures={"scale_is_never_subnormal": "no floor"})

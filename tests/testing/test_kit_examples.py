@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import strategies as st
 
-from ampsim.testing import FromFlag, Subject, examples
+from ampsim.testing import FoundInfAdapter, Subject, examples
 from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.judge import judge
 
@@ -52,7 +52,7 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
 
     def make(rule):
         made.append(rule)
-        return FromFlag(lambda: rule.init_scale, lambda found_inf: None)
+        return FoundInfAdapter(lambda: rule.init_scale, lambda found_inf: None)
 
     subject = Subject(make)
     checks = [
@@ -75,7 +75,7 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
 
 def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold():
     torch = pytest.importorskip("torch")
-    scaler = FromFlag(lambda: 2.0**-130, lambda found_inf: None)
+    scaler = FoundInfAdapter(lambda: 2.0**-130, lambda found_inf: None)
     param = torch.nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([param], lr=1.0)
     scaler.scale(torch.ones(()))
@@ -87,7 +87,7 @@ def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold
 def test_flag_adapter_finds_any_overflow_and_forgets_it():
     torch = pytest.importorskip("torch")
     told = []
-    scaler = FromFlag(lambda: 2.0, told.append)
+    scaler = FoundInfAdapter(lambda: 2.0, told.append)
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizers = [torch.optim.SGD([each], lr=1.0) for each in params]
     for bad in (0, 1, None):
@@ -105,7 +105,7 @@ def test_flag_adapter_finds_any_overflow_and_forgets_it():
 def test_flag_adapter_divides_by_what_scaled_the_loss():
     torch = pytest.importorskip("torch")
     scale = [4.0]
-    scaler = FromFlag(lambda: scale[0], lambda found_inf: None)
+    scaler = FoundInfAdapter(lambda: scale[0], lambda found_inf: None)
     assert [float(each) for each in scaler.scale([torch.ones(()), torch.ones(())])] == [4.0, 4.0]
     param = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([param], lr=1.0)

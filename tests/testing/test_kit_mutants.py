@@ -9,7 +9,7 @@ from hypothesis import Phase, settings
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim import State, init, update  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, examples, known  # noqa: E402
+from ampsim.testing import FoundInfAdapter, Subject, Traits, examples, known_failures  # noqa: E402
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
 from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
@@ -31,9 +31,11 @@ def flagged(change, **traits):
         def update_scale(found_inf):
             states.append(change(rule, states[-1], found_inf, update(rule, states[-1], found_inf)))
 
-        return FromFlag(lambda: states[-1].scale, update_scale)
+        return FoundInfAdapter(lambda: states[-1].scale, update_scale)
 
-    subject = Subject(make, Traits(without=FromFlag.without, **traits), change.__name__)
+    subject = Subject(
+        make, Traits(unsupported=FoundInfAdapter.unsupported, **traits), change.__name__
+    )
     return subject
 
 
@@ -314,7 +316,7 @@ class TicketsThatSayNothing(TorchScaler):
 
 
 # check -> the planted bugs that it names, where no stranger's small change is named by it.
-# What torch itself fails is in `known.TORCH`, and test_kit.py sees it fail.
+# What torch itself fails is in `known_failures.TORCH`, and test_kit.py sees it fail.
 KILLS = {
     "overflow_resets_growth_tracker": [KeepsTheStreakOnOverflow],
     "finite_step_counts_once": [GrowsOneLate],
@@ -388,4 +390,4 @@ def test_bug_fails_its_check(name, scaler, monkeypatch):
 
 
 def test_every_check_was_seen_to_fail():
-    assert {*KILLS, *known.TORCH, *WRONG.values()} == set(CHECKS)
+    assert {*KILLS, *known_failures.TORCH, *WRONG.values()} == set(CHECKS)

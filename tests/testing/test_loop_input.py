@@ -161,7 +161,8 @@ def test_few_batches_and_unknown_laws_are_refused():
     with pytest.raises(LoopError, match="2 batches: expected at least 3"):
         check_loop(sgd, batches(2))
     with pytest.raises(
-        ValueError, match="no check 'step_changes_parameter'; did you mean 'step_changes_parameters'"
+        ValueError,
+        match="no check 'step_changes_parameter'; did you mean 'step_changes_parameters'",
     ):
         check_loop(sgd, batches(), ["step_changes_parameter"])
     with pytest.raises(ValueError, match="no check 'step_changes_parameter'"):

@@ -18,7 +18,7 @@ from hypothesis import Phase, settings
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import examples, known  # noqa: E402
+from ampsim.testing import examples, known_failures  # noqa: E402
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
 
@@ -29,7 +29,7 @@ EXAMPLES = (
     check.EXAMPLES if DEEP else 20
 )  # with 10, a scaler that loses its streak in a pickle passes
 ASKED = [
-    each for each in judge.chosen() if each.name not in known.TORCH
+    each for each in judge.chosen() if each.name not in known_failures.TORCH
 ]  # many scalers inherit from torch's
 with lzma.open(Path(__file__).with_name("outsiders.jsonl.xz"), "rt", encoding="utf-8") as lines:
     PROGRAMS = {program["file"]: program for program in map(json.loads, lines)}

@@ -11,11 +11,11 @@ from contextlib import nullcontext
 import pytest
 from hypothesis import Phase, find, settings
 
-from ampsim.testing.conductor import (
-    Conductor,
+from ampsim.testing.scheduler import (
     DeadlockError,
     FailingScheduleError,
     Program,
+    Scheduler,
     attempt,
     explore,
     run,
@@ -27,7 +27,7 @@ from tests.testing.programs import together
 def shared_scale(*, cured: bool) -> Program:
     """The optimizer thread unscales by the scale in force, not by the one the loss was multiplied by."""
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         state = {"scale": 8.0}
         gradients = c.sync.Queue()
         unscaled = []
@@ -50,7 +50,7 @@ def shared_scale(*, cured: bool) -> Program:
 def ring(*, cured: bool) -> Program:
     """A slot of the ring of versions is given back before it was read for the last time."""
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         versions = [-1, -1]
         free, filled = c.sync.Semaphore(2), c.sync.Queue()
         read = []
@@ -79,7 +79,7 @@ def ring(*, cured: bool) -> Program:
 def event_protocol(*, cured: bool) -> Program:
     """The event that says "done" is cleared after the work was launched, so that it may clear the answer."""
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         work, done = c.sync.Queue(), c.sync.Event()
 
         def optimizer() -> None:
@@ -105,7 +105,7 @@ def lazy_init(*, cured: bool) -> Program:
     class Lazy:
         scale: list[int] | None = None
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         c.watch(Lazy, "scale")
         scaler, lock = Lazy(), c.sync.Lock()
         seen = []
@@ -128,7 +128,7 @@ def lost_wake_up(*, cured: bool) -> Program:
     class Box:
         full = False
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         c.watch(Box, "full")
         box, condition = Box(), c.sync.Condition()
 

@@ -12,7 +12,7 @@ if not torch.distributed.is_available():
 from torch import distributed as dist  # noqa: E402
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
-from ampsim.testing import check_ranks, conductor, known  # noqa: E402
+from ampsim.testing import check_ranks, known_failures, scheduler  # noqa: E402
 from ampsim.testing.ranks import checks, judge, processes, threads  # noqa: E402
 from ampsim.testing.ranks.scenario import NONE, Scenario, scenarios  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
@@ -72,7 +72,7 @@ def test_an_order_that_is_not_the_first_one_is_tried():
 def test_a_rank_that_is_late_changes_nothing():
     options = {
         "processes": False,
-        "without": ["optimizers"],
+        "unsupported": ["optimizers"],
         "checks": ["ranks_agree_on_skips"],
     }  # so that no order is tried
     said = broken(PollsWhatTheOthersSay, **options)["ranks_agree_on_skips"]
@@ -100,7 +100,7 @@ def test_right_scaler_passes_among_processes(ranks):
 )
 def test_ours_raises_where_a_rank_parts(parted):
     program = threads.ThreadRun(ours, parted, 2, "sharded")
-    conductor.attempt(program)
+    scheduler.attempt(program)
     if parted.parts.startswith("ends"):
         assert [bool(record.waits) for record in program.records] == [True, False]
     else:
@@ -110,7 +110,7 @@ def test_ours_raises_where_a_rank_parts(parted):
 
 @pytest.mark.parametrize(
     ("make", "known"),
-    [(torchs, known.TORCH_RANKS), (sharded, known.SHARDED_RANKS)],
+    [(torchs, known_failures.TORCH_RANKS), (sharded, known_failures.SHARDED_RANKS)],
     ids=["torch", "sharded"],
 )
 def test_own_gradients_break_torchs_scalers(make, known):
@@ -121,14 +121,14 @@ def test_sharded_grad_scaler_leaves_inf_in_parameters():
     asked = ["parameters_stay_finite", "no_rank_steps_on_overflow"]
     said = broken(sharded, processes=False, checks=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
-    assert [*broken(sharded, processes=False, without={"fused"})] == [
+    assert [*broken(sharded, processes=False, unsupported={"fused"})] == [
         "desynchronized_rank_is_detected"
     ]
 
 
 PARTED = {"no_rank_steps_on_overflow", "ranks_agree_on_skips", "ranks_agree_on_scale"}
 UNDER_TORCHS_WRAPPERS = [
-    (sharded, "DDP", known.SHARDED_DDP),
+    (sharded, "DDP", known_failures.SHARDED_DDP),
     (ours, "FSDP2", {}),
     (LooksAtItsShard, "FSDP2", PARTED),
 ]
@@ -159,7 +159,7 @@ def test_threads_see_what_gloo_does():
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
     for scenario in todo:
         program = threads.ThreadRun(sharded, scenario, 2, "sharded")
-        conductor.attempt(program)
+        scheduler.attempt(program)
         for ours, theirs in zip(program.records, real[scenario], strict=True):
             assert ours.seen == theirs.seen
             assert ours.error == theirs.error
@@ -191,7 +191,7 @@ def test_a_collective_among_threads_is_that_of_torch(call):
     def program(c):
         threads.live_together(c, 3, {}, lambda group: collect(brought[group.rank()], group))
 
-    conductor.run(program)
+    scheduler.run(program)
     assert [has.tolist() for has in brought] == [*expected]
 
 
@@ -206,7 +206,7 @@ def test_who_waits_is_told_for_what_and_for_whom():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_finding_tells_what_was_played(ranks):
-    asked = {"checks": ["parameters_stay_finite"], "without": {"unscale_"}, "processes": False}
+    asked = {"checks": ["parameters_stay_finite"], "unsupported": {"unscale_"}, "processes": False}
     said = broken(SumForMax, ranks=ranks, **asked)["parameters_stay_finite"]
     assert f"{ranks}, each with 1 fused SGD optimizer" in said
     assert "inf on rank 0 and 1" in said
@@ -235,7 +235,7 @@ def test_group_is_given_where_it_has_a_place(scaler, peer):
 def test_expected_failure_is_told_by_its_reason():
     check = "ranks_agree_on_skips"
     asked = {"checks": [check], "processes": False, "expected_failures": {check: "why"}}
-    (result,) = check_ranks(torchs, without=["optimizers", "fused"], **asked)
+    (result,) = check_ranks(torchs, unsupported=["optimizers", "fused"], **asked)
     assert (result.outcome, result.text) == ("xfailed", "why")
 
 
@@ -248,8 +248,11 @@ def test_expected_failure_is_told_by_its_reason():
             {"gradients": "FSDP2", "processes": False},
             "gradients='FSDP2' with processes=False: expected processes",
         ),
-        ({"checks": ["ranks_agree_on_skip"]}, "no check 'ranks_agree_on_skip'; did you mean 'ranks_agree_on_skips'"),
-        ({"without": {"fuse"}}, "without='fuse': no such feature; did you mean 'fused'"),
+        (
+            {"checks": ["ranks_agree_on_skip"]},
+            "no check 'ranks_agree_on_skip'; did you mean 'ranks_agree_on_skips'",
+        ),
+        ({"unsupported": {"fuse"}}, "unsupported='fuse': no such feature; did you mean 'fused'"),
     ],
 )
 def test_wrong_use_is_refused(wrong, said):

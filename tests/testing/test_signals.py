@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, attempt, run
+from ampsim.testing.scheduler import Scheduler, attempt, run
 from tests.testing.programs import nothing_special
 
 in_main_thread = pytest.mark.skipif(
@@ -32,7 +32,7 @@ def test_ctrl_c_ends_the_run_at_a_switch_point() -> None:
     before = signal.getsignal(signal.SIGINT)
     log = []
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         c.spawn("worker", c.sync.Event().wait)
         signal.raise_signal(signal.SIGINT)
         log.append("not yet")
@@ -59,7 +59,7 @@ def test_threads_that_cannot_be_made_end_the_run(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         c.spawn("first", lambda: c.spawn("one too many", c.point, "x").join()).join()
 
     monkeypatch.setattr(threading.Thread, "start", refuse)

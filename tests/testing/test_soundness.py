@@ -1,4 +1,4 @@
-"""The conductor against a model: for random small programs, the outcomes it explores are all there are.
+"""The scheduler against a model: for random small programs, the outcomes it explores are all there are.
 
 The model is an interpreter of programs in which every operation is atomic and any task may go next. It knows
 nothing of threads, switch points or preemptions, and a deadlock is an outcome like any other.
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampsim.testing.conductor import Conductor, attempt
+from ampsim.testing.scheduler import Scheduler, attempt
 
 OPS = (
     "read",
@@ -98,7 +98,7 @@ class Cell:
     value = 0
 
 
-def operations(c: Conductor) -> dict[str, Callable[[int, int], Any]]:
+def operations(c: Scheduler) -> dict[str, Callable[[int, int], Any]]:
     """What the tasks of one run work on, as functions of the task and of how many operations it has done."""
     c.watch(Cell, "value")
     cell, lock, queue, event = Cell(), c.sync.Lock(), c.sync.Queue(), c.sync.Event()
@@ -121,8 +121,8 @@ def operations(c: Conductor) -> dict[str, Callable[[int, int], Any]]:
     }
 
 
-def compiled(source: Source, notes: list[list[Any]]) -> Callable[[Conductor], None]:
-    def program(c: Conductor) -> None:
+def compiled(source: Source, notes: list[list[Any]]) -> Callable[[Scheduler], None]:
+    def program(c: Scheduler) -> None:
         perform = operations(c)
         notes[:] = [[] for _ in source]
 
@@ -138,7 +138,7 @@ def compiled(source: Source, notes: list[list[Any]]) -> Callable[[Conductor], No
     return program
 
 
-def by_the_conductor(source: Source) -> set[Outcome]:
+def by_the_scheduler(source: Source) -> set[Outcome]:
     """Every schedule, however many preemptions it takes."""
     notes: list[list[Any]] = []
     program = compiled(source, notes)
@@ -171,4 +171,4 @@ deep = os.environ.get("AMPSIM_DEEP") == "1"
 @example((("look", "look"), ("put",)))
 @example((("is_set", "is_set"), ("set", "clear")))
 def test_the_outcomes_are_those_of_the_model(source: Source) -> None:
-    assert by_the_conductor(source) == by_the_model(source)
+    assert by_the_scheduler(source) == by_the_model(source)

@@ -10,7 +10,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim.core.machine import Rule, init, update  # noqa: E402
-from ampsim.testing import FromFlag, Subject, Traits, check_scaler, known, parametrize_with_checks  # noqa: E402
+from ampsim.testing import (  # noqa: E402
+    FoundInfAdapter,
+    Subject,
+    Traits,
+    check_scaler,
+    known_failures,
+    parametrize_with_checks,
+)
 from ampsim.testing.check import BrokenError, RaisedError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from tests.testing.strangers import Stranger  # noqa: E402
@@ -149,13 +156,13 @@ def test_a_scale_kept_in_double_is_a_declaration():
         CHECKS["scale_is_exact_float32"](Subject(KeepsDouble, Traits(drop_in=True)))
 
 
-def from_flag(rule):
+def found_inf_adapter(rule):
     inner = Stranger(rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval)
-    return FromFlag(inner.get_scale, inner.advance)
+    return FoundInfAdapter(inner.get_scale, inner.advance)
 
 
 def test_what_an_adapter_lacks_is_read_from_it():
-    results = check_scaler(from_flag, examples=FEW)
+    results = check_scaler(found_inf_adapter, examples=FEW)
     assert {result.outcome for result in results} == {"passed", "skipped"}
     declared = {
         result.text.removeprefix("without ") for result in results if result.outcome == "skipped"
@@ -168,7 +175,7 @@ def test_what_an_adapter_lacks_is_read_from_it():
 
 def machine(rule):
     states = [init(rule)]
-    return FromFlag(
+    return FoundInfAdapter(
         lambda: states[-1].scale, lambda found: states.append(update(rule, states[-1], found))
     )
 
@@ -240,11 +247,11 @@ class OppositeLocks(torch.amp.GradScaler):
 
 def test_a_torn_state_dict_does_not_excuse_a_deadlock():
     check = CHECKS["state_dict_is_atomic"]
-    (result,) = judge.judge(OppositeLocks, [check], expected=known.TORCH)
+    (result,) = judge.judge(OppositeLocks, [check], expected=known_failures.TORCH)
     assert result.outcome == "failed"
     assert result.text.startswith(f"{check.name}: raised DeadlockError")
     (mark,) = (
-        parametrize_with_checks([OppositeLocks], expected_failures=known.TORCH)
+        parametrize_with_checks([OppositeLocks], expected_failures=known_failures.TORCH)
         .args[1][[each.name for each in judge.chosen()].index(check.name)]
         .marks
     )

@@ -1,4 +1,4 @@
-"""Several threads on `conductor.sync`: what real threads do is among what is explored, or all of it."""
+"""Several threads on `scheduler.sync`: what real threads do is among what is explored, or all of it."""
 
 import queue
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ampsim.testing.conductor import Conductor, attempt, run, schedules
+from ampsim.testing.scheduler import Scheduler, attempt, run, schedules
 from tests.examples import examples
 from tests.testing.programs import REAL, outcome_of, outcomes
 
@@ -194,8 +194,8 @@ program_results = {ping_pong: (0, 1, 0, 1), broadcast: ("a", "b"), one_wakes: ("
 
 
 def test_what_is_not_under_control_says_so() -> None:
-    sync = Conductor.sync
-    with pytest.raises(AttributeError, match="Barrier: not under the conductor's control"):
+    sync = Scheduler.sync
+    with pytest.raises(AttributeError, match="Barrier: not under the scheduler's control"):
         _ = sync.Barrier
     with pytest.raises(AttributeError, match="PriorityQueue: not under"):
         _ = sync.PriorityQueue
@@ -208,7 +208,7 @@ def test_what_is_not_under_control_says_so() -> None:
 def test_what_was_held_when_a_run_ended_is_free_afterwards() -> None:
     kept: list[Any] = []
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         kept[:] = locks = [c.sync.Lock(), c.sync.RLock()]
 
         def hold() -> None:

@@ -4,23 +4,23 @@ from collections.abc import Callable
 
 import pytest
 
-from ampsim.testing.conductor import Conductor, FailingScheduleError, explore, run
+from ampsim.testing.scheduler import FailingScheduleError, Scheduler, explore, run
 from tests.testing.programs import outcomes
 
 
-def alive_after_join(c: Conductor) -> bool:
+def alive_after_join(c: Scheduler) -> bool:
     thread = c.spawn("worker", c.point, "long")
     thread.join(timeout=1.0)
     return thread.is_alive()
 
 
-def event_in_time(c: Conductor) -> bool:
+def event_in_time(c: Scheduler) -> bool:
     event = c.sync.Event()
     c.spawn("setter", event.set)
     return event.wait(1.0)
 
 
-def notified_in_time(c: Conductor) -> bool:
+def notified_in_time(c: Scheduler) -> bool:
     condition = c.sync.Condition()
 
     def notify() -> None:
@@ -32,7 +32,7 @@ def notified_in_time(c: Conductor) -> bool:
         return condition.wait(1.0)
 
 
-def item_in_time(c: Conductor) -> bool:
+def item_in_time(c: Scheduler) -> bool:
     q = c.sync.Queue()
     c.spawn("putter", q.put, "item")
     try:
@@ -41,7 +41,7 @@ def item_in_time(c: Conductor) -> bool:
         return False
 
 
-def lock_in_time(c: Conductor) -> bool:
+def lock_in_time(c: Scheduler) -> bool:
     lock, held = c.sync.Lock(), c.sync.Event()
 
     def hold() -> None:
@@ -53,7 +53,7 @@ def lock_in_time(c: Conductor) -> bool:
     return lock.acquire(timeout=1.0)
 
 
-def permit_in_time(c: Conductor) -> bool:
+def permit_in_time(c: Scheduler) -> bool:
     semaphore = c.sync.Semaphore(0)
     c.spawn("poster", semaphore.release)
     return semaphore.acquire(timeout=1.0)
@@ -70,7 +70,7 @@ TIMED = [
 
 
 @pytest.mark.parametrize("program", TIMED)
-def test_a_timeout_fires_or_not(program: Callable[[Conductor], bool]) -> None:
+def test_a_timeout_fires_or_not(program: Callable[[Scheduler], bool]) -> None:
     assert outcomes(program, preemptions=2) == {True, False}
 
 
@@ -86,7 +86,7 @@ def test_a_timeout_that_nobody_can_prevent_fires() -> None:
 
 
 def test_a_notify_after_a_timeout_wakes_the_next() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
 
         def wait(timeout: float | None) -> None:
@@ -107,7 +107,7 @@ def test_a_notify_after_a_timeout_wakes_the_next() -> None:
 
 
 def test_a_notify_is_lost_on_a_wait_that_has_timed_out_and_not_its_lock_back() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
 
         def wait(timeout: float | None) -> None:

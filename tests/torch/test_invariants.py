@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import dialects
 from ampsim.core.replay.fold import replay
-from ampsim.testing import conductor
+from ampsim.testing import scheduler
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch import roundpipe as for_roundpipe
 from tests.torch.helpers import INF, NAN, an_optimizer, bits, run_script
@@ -93,7 +93,7 @@ def test_02_schedule_independence(depth):
     def check(run):
         assert run.value == [8.0, 8.0 if depth else 4.0]
 
-    assert conductor.explore(program, preemptions=2, check=check).exhausted
+    assert scheduler.explore(program, preemptions=2, check=check).exhausted
 
 
 def test_03_depth_0_equals_torch():
@@ -676,14 +676,14 @@ def closed_at_any_time(depth):
 @pytest.mark.parametrize("fault", ["crash", "interrupt"])
 def test_18_no_deadlock_at_any_crash_or_interrupt_point(depth, fault):
     program = closed_at_any_time(depth)
-    points = range(0, len(conductor.attempt(program).trace), 4)
+    points = range(0, len(scheduler.attempt(program).trace), 4)
     for schedule in [{}] + [{at: 1 + at % 2} for at in points]:
-        for step in range(len(conductor.attempt(program, schedule).trace)):
+        for step in range(len(scheduler.attempt(program, schedule).trace)):
             for task in ("client", "executor", "waiter"):
                 faults = {"crash_at": {step: task}, "crash_frees_locks": True}
                 if fault == "interrupt":
                     faults = {"interrupt_at": {step: task}}
-                done = conductor.attempt(program, schedule, **faults)
+                done = scheduler.attempt(program, schedule, **faults)
                 assert done.stuck is None, str(done)
 
 
@@ -705,15 +705,15 @@ def test_18_an_interrupted_iteration_can_be_begun_again():
 
         c.spawn("loop", loop).join()
 
-    steps = len(conductor.run(program).trace)
+    steps = len(scheduler.run(program).trace)
     assert steps > 10
     for step in range(steps):
-        done = conductor.attempt(program, interrupt_at={step: "loop"})
+        done = scheduler.attempt(program, interrupt_at={step: "loop"})
         assert done.failure is None, str(done)
 
 
 def controlled(c, cls):
-    """The class, on the conductor's locks."""
+    """The class, on the scheduler's locks."""
     return type(cls.__name__, (cls,), {"_sync": c.sync})
 
 
@@ -734,11 +734,11 @@ def test_19_the_executor_waits_for_no_client():
         scaler.synchronize()
         thread.close()
 
-    steps = len(conductor.attempt(program).trace)
+    steps = len(scheduler.attempt(program).trace)
     for step in range(steps):
         faults = {"crash_at": {step: "client"}, "crash_frees_locks": True}
         for schedule in ({}, {max(0, step - 1): 1}, {step + 1: 1}):
-            done = conductor.attempt(program, schedule, **faults)
+            done = scheduler.attempt(program, schedule, **faults)
             assert done.failure is None, str(done)
 
 

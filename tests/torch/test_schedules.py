@@ -1,4 +1,4 @@
-"""Every schedule: the register, and the whole scaler with its optimizer thread, under the conductor.
+"""Every schedule: the register, and the whole scaler with its optimizer thread, under the scheduler.
 
 Whatever the schedule, each ticket's scale, what each step did and the newest scale are what `core.pipeline`
 says (confluence); nobody waits for ever; and an interrupt at any point leaves nobody waiting either.
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ampsim.core import pipeline
 from ampsim.core.machine import Rule
-from ampsim.testing import conductor
+from ampsim.testing import scheduler
 from ampsim.torch import ClosedError, GradScaler, OptimizerThread
 from ampsim.torch.step import records
 from ampsim.torch.threads import iterations
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def make(c, outcome, watch=True, **options):
-    """A GradScaler on the conductor's locks; if `watch`, what its threads share without a lock is a switch point."""
+    """A GradScaler on the scheduler's locks; if `watch`, what its threads share without a lock is a switch point."""
     if watch:
         c.watch(Register, "_book", "_closed")
         c.watch(iterations.Iterations, "_requested", "register")
@@ -133,12 +133,12 @@ def every_schedule_ends_in(expected, program, preemptions=1):
     def check(run):
         assert run.value == expected
 
-    assert conductor.explore(program, preemptions=preemptions, check=check).exhausted
+    assert scheduler.explore(program, preemptions=preemptions, check=check).exhausted
 
 
 def explore(name, depth, plan=PLAN, preemptions=1, is_async=None, watch=True):
     outcome = Outcome(depth, plan, is_async)
-    seen = conductor.explore(
+    seen = scheduler.explore(
         PROGRAMS[name](outcome, watch), preemptions=preemptions, check=outcome.check
     )
     assert seen.exhausted
@@ -179,11 +179,11 @@ def test_every_schedule_with_two_preemptions_of_three_iterations(name, depth, ca
     name=st.sampled_from([*PROGRAMS]),
     depth=st.integers(0, 3),
     plan=st.lists(st.booleans(), min_size=1, max_size=4),
-    schedule=conductor.schedules(steps=400),
+    schedule=scheduler.schedules(steps=400),
 )
 def test_confluence_for_drawn_plans_and_schedules(name, depth, plan, schedule):
     outcome = Outcome(depth, plan)
-    outcome.check(conductor.run(PROGRAMS[name](outcome), schedule))
+    outcome.check(scheduler.run(PROGRAMS[name](outcome), schedule))
 
 
 # ------------------------------------------------------------------------------------------- beginning, ending
@@ -236,7 +236,7 @@ def test_every_schedule_of_two_threads_that_step_one_optimizer():
         assert all("called" in text or "another call" in text for text in told), told
         assert len(told) <= 1
 
-    assert conductor.explore(program, preemptions=1, check=check).exhausted
+    assert scheduler.explore(program, preemptions=1, check=check).exhausted
 
 
 @pytest.mark.parametrize("depth", [0, 1])
@@ -291,7 +291,7 @@ def test_every_schedule_of_two_threads_that_update_one_ticket():
         scale, told = run.value
         assert told == [str(scale), "refused"]
 
-    assert conductor.explore(program, preemptions=1, check=check).exhausted
+    assert scheduler.explore(program, preemptions=1, check=check).exhausted
 
 
 def test_every_schedule_of_a_close_wakes_everybody():
@@ -357,7 +357,7 @@ def test_every_schedule_of_a_step_function_that_raises_tells_the_client(depth):
 
     for fails_at in (0, 1):
         program = failing_program(Outcome(depth, [False] * 2), fails_at)
-        assert conductor.explore(program, preemptions=1, check=check).exhausted
+        assert scheduler.explore(program, preemptions=1, check=check).exhausted
 
 
 # --------------------------------------------------------------------------------------------------- interrupts
@@ -397,8 +397,8 @@ def interrupted_program(outcome):
 @pytest.mark.parametrize("task", ["client", "optimizer"])
 def test_an_interrupt_leaves_nobody_waiting(depth, task):
     program = interrupted_program(Outcome(depth, PLAN[:2]))
-    for step in range(len(conductor.run(program).trace)):
-        done = conductor.attempt(program, interrupt_at={step: task})
+    for step in range(len(scheduler.run(program).trace)):
+        done = scheduler.attempt(program, interrupt_at={step: task})
         assert done.failure is None, str(done)
 
 
@@ -439,10 +439,10 @@ def retried_program(depth, updates):
 @pytest.mark.parametrize("depth", [0, 1])
 def test_an_interrupted_call_has_done_all_or_nothing(depth):
     program = retried_program(depth, 2)
-    undisturbed = conductor.run(program)
+    undisturbed = scheduler.run(program)
     finished = 0
     for step in range(len(undisturbed.trace)):
-        done = conductor.attempt(program, interrupt_at={step: "client"})
+        done = scheduler.attempt(program, interrupt_at={step: "client"})
         assert done.failure is None, str(done)
         if done.value is not None:  # else it struck outside of the calls
             assert done.value == undisturbed.value

@@ -23,7 +23,8 @@ OPTIMIZERS = {
     "adamw": lambda params: torch.optim.AdamW(params, 0.01),
     "foreach": lambda params: torch.optim.AdamW(params, 0.01, foreach=True),
     "fused": lambda params: torch.optim.AdamW(params, 0.01, fused=True),
-    # Without momentum: if its first step is skipped, torch's kernel goes on with a momentum that nobody initialized.
+    # Without momentum: if its first step is skipped, torch's kernel goes on with a momentum
+    # that nobody initialized.
     "fused sgd": lambda params: torch.optim.SGD(params, 0.01, fused=True),
 }
 SCALERS = {

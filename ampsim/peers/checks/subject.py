@@ -71,9 +71,9 @@ class Driven:
     """A scaler that a peer has started, with torch's names."""
 
     def __init__(
-        self, peer: Peer, given: Mapping[str, Any], rule: Rule | None, without: frozenset[str]
+        self, peer: Peer, given: Mapping[str, Any], rule: Rule | None, unsupported: frozenset[str]
     ) -> None:
-        self.peer, self.rule, self.without = peer, rule, without
+        self.peer, self.rule, self.unsupported = peer, rule, unsupported
         self.fed: list[bool] = []
         try:
             self._ask("start", **given)
@@ -168,7 +168,7 @@ def subject_of(
         hysteresis_refill=follows.hysteresis_refill if peer.dialect else REFILL,
         gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
         delay=follows.delay if late else 0,
-        without=frozenset(lacks),
+        unsupported=frozenset(lacks),
         fixed=fixed,
         one_factor="factor" in known,
     )

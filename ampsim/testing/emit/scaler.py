@@ -42,7 +42,7 @@ def write(
         raise ValueError(f"{check} is not asked of {target}: it is without {missing}")
     if asked.level == THREADS:
         raise ValueError(
-            f"{check} needs the conductor, which orders threads: no short test says that; see --schedule"
+            f"{check} needs the scheduler, which orders threads: no short test says that; see --schedule"
         )
     subject.try_out()
     example, error = asked.shortest(subject, examples)
@@ -138,7 +138,7 @@ def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
 def _within_bounds(traits: Traits) -> list[str]:
     """Return the lines that bring constants within what the traits declare."""
     lines: list[str] = []
-    if "factors" in traits.without:
+    if "factors" in traits.unsupported:
         lines += ["    constants |= dict(growth_factor=2.0, backoff_factor=0.5)"]
     if traits.powers_of_two:
         lines += [

@@ -1,5 +1,5 @@
 """The kit finds out whether a loss scaler keeps the checks. It leaves the order of threads to
-`ampsim.testing.conductor`.
+`ampsim.testing.scheduler`.
 
 subject
     The scaler under test: a function that makes a fresh one, a name, and the traits that it declares.

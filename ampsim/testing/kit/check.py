@@ -19,7 +19,7 @@ from ampsim.testing.check import BrokenError, Check, RaisedError, described, sta
 from ampsim.testing.judge import NotApplicableError, given_up
 from ampsim.testing.kit.choices import choice
 from ampsim.testing.kit.example import Example, readable
-from ampsim.testing.kit.from_flag import FromFlag
+from ampsim.testing.kit.found_inf_adapter import FoundInfAdapter
 from ampsim.testing.kit.subject import Subject, as_subject
 
 LEVELS = (
@@ -187,7 +187,7 @@ def warm_up() -> None:
     with needing():
         import torch  # noqa: F401  no check can be asked without it
     collects, check = gc.isenabled(), CHECKS["finite_step_is_taken"]
-    still = Subject(lambda rule: FromFlag(lambda: 1.0, lambda found_inf: None))
+    still = Subject(lambda rule: FoundInfAdapter(lambda: 1.0, lambda found_inf: None))
     gc.disable()
     try:
         drawing.run(Example(still, check).judge, tuple(check.draws.items()), (), 1)

@@ -12,7 +12,7 @@ from ampsim.testing.check import Check
 from ampsim.testing.examples import drawn_by
 from ampsim.testing.kit.example import OPTIONAL, Example, readable
 from ampsim.testing.kit.subject import Scaler, Subject
-from ampsim.testing.known import TORCH
+from ampsim.testing.known_failures import TORCH
 
 TOP = 2.0**127  # where growths end that have no ceiling below float32's
 ODD = 1700.0  # no power of two
@@ -28,7 +28,7 @@ SHOWN = {
     "saved_constants": r"^after resuming",
     "skip_report": r"has no last_step",
 }  # in a failure's text
-EXPECTED = "expected_failures=known.TORCH, in the shell --expect ampsim.testing.known:TORCH"
+EXPECTED = "expected_failures=known_failures.TORCH, in the shell --expect ampsim.testing.known_failures:TORCH"
 LACKING = (AttributeError, NotImplementedError, TypeError)
 Changes = Mapping[str, Any]  # of traits
 
@@ -51,7 +51,7 @@ def choice(
     found = {name: value for name, value in found.items() if getattr(subject.traits, name) != value}
     asked = {*check.needs, *OPTIONAL.values(), "saved_constants"}
     if lacks := [each for each in asked if _lacks(subject, each, seen)]:
-        found["without"] = found.get("without", frozenset()) | {*lacks}
+        found["unsupported"] = found.get("unsupported", frozenset()) | {*lacks}
     for each in ({name: value} for name, value in found.items()):
         if _holds(check, subject, each, examples):
             return [("choice", _told(subject, each))]
@@ -104,7 +104,7 @@ def _habits(used: Callable[..., Seen]) -> Iterator[tuple[str, Any]]:
         patience = next(index for index, scale in enumerate(down) if scale < down[0])
         yield from _patience(used, patience, down)
         if used([False], growth_factor=4.0, growth_interval=1).last == 2.0**17:
-            yield "without", frozenset({"factors"})
+            yield "unsupported", frozenset({"factors"})
         yield from _ends(used, patience)
         lower = used([True], backoff_factor=0.7)
         if is_odd and lower.last != lower.scales[-1]:
@@ -160,8 +160,8 @@ def _declared(subject: Subject, changes: Changes) -> Subject:
     """Return the scaler as one that declares these changes of its traits as well, always the same object."""
     key = f"declared {sorted(changes.items())}"
     if key not in subject.lives:
-        without = subject.traits.without | changes.get("without", frozenset())
-        traits = replace(subject.traits, **{**changes, "without": without})
+        unsupported = subject.traits.unsupported | changes.get("unsupported", frozenset())
+        traits = replace(subject.traits, **{**changes, "unsupported": unsupported})
         subject.lives[key] = Subject(subject.make, traits, subject.name, subject.words)
     found: Subject = subject.lives[key]
     return found

@@ -4,7 +4,7 @@ A scaler's intended differences are its `Traits`; the checks that ask for what i
 failure that is known is expected by name, with a reason and a link, and strictly: an expected failure that passes is a
 finding, and so is an exception where a broken check was expected; but what inherits from torch's
 scaler may keep a check of
-`known.TORCH`. A reason that begins with ``raised``, as the failure does, expects the exception.
+`known_failures.TORCH`. A reason that begins with ``raised``, as the failure does, expects the exception.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from ampsim.testing.kit.check import EXAMPLES, LEVELS, ScalerCheck
 from ampsim.testing.kit.check import warm_up as warm_up
 from ampsim.testing.kit.checks import CHECKS
 from ampsim.testing.kit.subject import Subject, Traits, as_subject
-from ampsim.testing.known import TORCH
+from ampsim.testing.known_failures import TORCH
 
 THREADS = LEVELS.index("threads")
 
@@ -115,7 +115,7 @@ def check_threads(
 ) -> list[Result]:
     """Ask the checks of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
 
-    Locks that the scaler's module and its classes take from `threading` are put under the conductor, and each
+    Locks that the scaler's module and its classes take from `threading` are put under the scheduler, and each
     access to an attribute of the scaler is a place where another thread may go on.
     """
     __tracebackhide__ = True

@@ -50,7 +50,7 @@ FEATURES = {
 
 
 TORCHS = ("torch.amp.grad_scaler", "GradScaler")
-NO_OPTION = ("gives_up", "without")  # of Traits: not to be said as ``--trait NAME=VALUE``
+NO_OPTION = ("gives_up", "unsupported")  # of Traits: not to be said as ``--trait NAME=VALUE``
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class Traits:
         delay: updates between computing a scale and using it.
         skips: an overflow skips the optimizer that has it, or every one.
         gives_up: what `update` raises instead of going below the floor.
-        without: of FEATURES.
+        unsupported: of FEATURES.
     """
 
     min_scale: float | None = None
@@ -86,7 +86,7 @@ class Traits:
     delay: int = 0
     skips: Literal["each", "all"] = "each"
     gives_up: tuple[type[Exception], ...] = ()
-    without: frozenset[str] = field(default_factory=frozenset)
+    unsupported: frozenset[str] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
         check_choice("skips", self.skips, ("each", "all"))
@@ -99,9 +99,9 @@ class Traits:
         object.__setattr__(self, "hysteresis_refill", frozenset(refill))
         for each in refill:
             check_choice("hysteresis_refill", each, ("clean", "growth", "backoff"))
-        object.__setattr__(self, "without", frozenset(self.without))
-        for name in sorted(self.without - {*FEATURES}):
-            raise ValueError(f"without={name!r}: no such feature; {nearest(name, FEATURES)}")
+        object.__setattr__(self, "unsupported", frozenset(self.unsupported))
+        for name in sorted(self.unsupported - {*FEATURES}):
+            raise ValueError(f"unsupported={name!r}: no such feature; {nearest(name, FEATURES)}")
 
     @property
     def declares(self) -> dict[str, bool]:
@@ -129,13 +129,15 @@ class Traits:
             for name, value in changed
         ]
         return [word for text in traits for word in ("--trait", text)] + [
-            word for name in sorted(self.without) for word in ("--without", name)
+            word for name in sorted(self.unsupported) for word in ("--unsupported", name)
         ]
 
     def possible(self, rule: Rule) -> Rule:
         """Return `rule` as the scaler can follow it."""
         factors = (
-            (2.0, 0.5) if "factors" in self.without else (rule.growth_factor, rule.backoff_factor)
+            (2.0, 0.5)
+            if "factors" in self.unsupported
+            else (rule.growth_factor, rule.backoff_factor)
         )
         growth, backoff = map(self.fitted, factors)
         return rule.replace(
@@ -211,11 +213,13 @@ class Subject:
 
     @cached_property
     def lacking(self) -> frozenset[str]:
-        """The features that no check may ask for: what is declared, and what the scaler says in its own ``without``."""
+        """The features that no check may ask for: what is declared, and what the scaler says in
+        its own ``unsupported``.
+        """
         made: object = None
         with suppress(Exception):
             made = self.make(self.traits.possible(Rule()))
-        said = getattr(made, "without", None)
+        said = getattr(made, "unsupported", None)
         has = {
             "drop_in": self.traits.drop_in or self.is_torchs,
             "enabled": "enabled" in _parameters(self.make)[0],
@@ -224,7 +228,9 @@ class Subject:
         has |= {"tickets": callable(getattr(made, "begin", None)), **self.traits.declares}
         unasked = {name for name, there in has.items() if not there}
         return (
-            self.traits.without | unasked | (said if isinstance(said, frozenset) else frozenset())
+            self.traits.unsupported
+            | unasked
+            | (said if isinstance(said, frozenset) else frozenset())
         )
 
     @cached_property
@@ -259,7 +265,7 @@ class Subject:
         if missing:
             raise ValueError(
                 f"{self.name}: making it gave {made!r}, without {', '.join(missing)}: "
-                "expected torch's GradScaler methods; FromFlag adapts a scaler that has others"
+                "expected torch's GradScaler methods; FoundInfAdapter adapts a scaler that has others"
             )
 
 
@@ -347,5 +353,7 @@ def _maker(target: Maker) -> Maker:
 def find(target: str, **declared: Any) -> Subject:
     """Return the Subject that ``module:attribute`` names, with these traits declared on top of its own."""
     subject = as_subject(load(target))
-    without = subject.traits.without | declared.pop("without", frozenset())
-    return Subject(subject.make, replace(subject.traits, **declared, without=without), target)
+    unsupported = subject.traits.unsupported | declared.pop("unsupported", frozenset())
+    return Subject(
+        subject.make, replace(subject.traits, **declared, unsupported=unsupported), target
+    )

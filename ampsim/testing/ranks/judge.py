@@ -21,7 +21,7 @@ from typing import Any
 
 from ampsim.core.arguments import as_int
 from ampsim.testing import check as checks_of
-from ampsim.testing import conductor
+from ampsim.testing import scheduler
 from ampsim.testing.check import Check, Result, described, settled, without_findings
 from ampsim.testing.kit.subject import Traits
 from ampsim.testing.load import load
@@ -41,7 +41,7 @@ def check_ranks(
     ranks: int = 2,
     *,
     gradients: Gradients = "sharded",
-    without: Iterable[str] = (),
+    unsupported: Iterable[str] = (),
     checks: Sequence[str] | None = None,
     expected_failures: Mapping[str, str] | None = None,
     processes: bool = True,
@@ -56,7 +56,7 @@ def check_ranks(
         ranks: of the group, at least 2.
         gradients: "sharded": each rank's are its own, as under FSDP; "DDP", "FSDP2": those that torch's wrapper
             itself leaves, DTensors with fully_shard, which needs processes.
-        without: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
+        unsupported: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
             "unscale_" are asked for here.
         checks: names in `ampsim.testing.ranks.checks.CHECKS`; None is all.
         expected_failures: name of a check -> reason, with a link. Strict: one that holds is a finding.
@@ -70,7 +70,7 @@ def check_ranks(
     __tracebackhide__ = True  # for pytest
     return without_findings(
         judge_ranks(
-            make, ranks, gradients, without=without, checks=checks, expected=expected_failures,
+            make, ranks, gradients, unsupported=unsupported, checks=checks, expected=expected_failures,
             processes=processes, wait=wait,
         )
     )  # fmt: skip
@@ -81,7 +81,7 @@ def judge_ranks(
     ranks: int = 2,
     gradients: Gradients = "sharded",
     *,
-    without: Iterable[str] = (),
+    unsupported: Iterable[str] = (),
     checks: Sequence[str] | None = None,
     expected: Mapping[str, str] | None = None,
     processes: bool = True,
@@ -93,9 +93,9 @@ def judge_ranks(
         raise ValueError(
             f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it"
         )
-    asked, expected, lacks = chosen(checks), expected or {}, {*without}
+    asked, expected, lacks = chosen(checks), expected or {}, {*unsupported}
     chosen(expected)
-    Traits(without=frozenset(lacks))  # refuses an unknown name
+    Traits(unsupported=frozenset(lacks))  # refuses an unknown name
     fast = [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
     todo = [each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)]
     failures: dict[str, str] = {}
@@ -149,16 +149,16 @@ def _threads(
     make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients
 ) -> Iterator[tuple[Played, Scenario, str]]:
     played: Played = {}
-    with conductor.one_core():
+    with scheduler.one_core():
         for scenario in todo:
             program = ThreadRun(make, scenario, ranks, gradients)
-            _raise_what_is_ours(conductor.attempt(program, max_steps=STEPS))
+            _raise_what_is_ours(scheduler.attempt(program, max_steps=STEPS))
             played[scenario] = program.records
             yield played, scenario, "threads"
         for scenario in [each for each in todo if each.is_simple]:
             for rank in range(ranks):
                 program = ThreadRun(make, scenario, ranks, gradients)
-                _raise_what_is_ours(conductor.attempt(program, Late(rank), max_steps=STEPS))
+                _raise_what_is_ours(scheduler.attempt(program, Late(rank), max_steps=STEPS))
                 yield {**played, scenario: program.records}, scenario, f"threads, rank {rank} late"
         for scenario in {
             each.kernel: each for each in todo if each.optimizers > 1 and each.unscales
@@ -171,20 +171,20 @@ def _orders(program: ThreadRun) -> list[tuple[Records, Mapping[int, int]]]:
     """Return what was seen under each schedule with few preemptions, up to the first that does not end."""
     seen: list[tuple[Records, Mapping[int, int]]] = []
 
-    def keep(run: conductor.Run) -> None:
+    def keep(run: scheduler.Run) -> None:
         seen.append((program.records, dict(run.schedule)))
 
     try:
-        conductor.explore(program, preemptions=2, limit=LIMIT, check=keep, max_steps=STEPS)
-    except conductor.FailingScheduleError as failure:
+        scheduler.explore(program, preemptions=2, limit=LIMIT, check=keep, max_steps=STEPS)
+    except scheduler.FailingScheduleError as failure:
         _raise_what_is_ours(failure.run)
         keep(failure.run)
     return seen
 
 
-def _raise_what_is_ours(run: conductor.Run) -> None:
+def _raise_what_is_ours(run: scheduler.Run) -> None:
     """Raise what ended a run, unless it is a deadlock: that is seen in the records."""
-    if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
+    if run.failure is not None and not isinstance(run.failure, scheduler.DeadlockError):
         raise run.failure
 
 

@@ -1,9 +1,9 @@
-"""Ranks as threads under the conductor: a small join in place of the collective, in the orders that a schedule chooses.
+"""Ranks as threads under the scheduler: a small join in place of the collective, in the orders that a schedule chooses.
 
 What gloo or NCCL would do a `Meeting` does: the n-th collective of each rank on a group is the same meeting, if it is
 of the same kind, and who is there waits for the others. A result is written when it is waited for, which is as late as
 it may be, so that a scaler that looks before sees what it would see on a slow network. Who waits for somebody who does
-not come is a deadlock, which the conductor finds at once.
+not come is a deadlock, which the scheduler finds at once.
 """
 
 import threading
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from ampsim.testing import conductor
-from ampsim.testing.conductor.locks import Primitive
-from ampsim.testing.conductor.watch import replace
+from ampsim.testing import scheduler
 from ampsim.testing.ranks.gradients import Gradients, World
 from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
+from ampsim.testing.scheduler.instrument import replace
+from ampsim.testing.scheduler.locks import Primitive
 
 PATIENCE = 64  # steps between those in which a late rank goes on
 OPERATIONS: dict[Any, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -46,18 +46,18 @@ class Meeting(Primitive):
 
     def bring(self, rank: int, value: Any) -> None:
         """Come to the collective."""
-        self._scheduler.switch("come to", self)
+        self._task_runner.switch("come to", self)
         self.brought[rank] = value
 
     def is_complete(self) -> bool:
         """Return whether all ranks have come by now."""
-        self._scheduler.switch("look at", self)
+        self._task_runner.switch("look at", self)
         return len(self.brought) == self.size
 
     def wait(self, rank: int) -> list[Any]:
         """Wait for all ranks, and return what they brought."""
         self.waiting.add(rank)
-        self._scheduler.switch("wait", self, lambda: len(self.brought) == self.size)
+        self._task_runner.switch("wait", self, lambda: len(self.brought) == self.size)
         self.waiting.remove(rank)  # unless the run ended here
         return [self.brought[rank] for rank in range(self.size)]
 
@@ -178,7 +178,7 @@ class Group(dist.ProcessGroup):
 
 
 def live_together(
-    c: conductor.Conductor, size: int, meetings: Meetings, live: Callable[[Group], object]
+    c: scheduler.Scheduler, size: int, meetings: Meetings, live: Callable[[Group], object]
 ) -> None:
     """Give every rank a thread to live in, and its group, which is torch.distributed's default one there."""
     here = threading.local()
@@ -192,9 +192,9 @@ def live_together(
         thread.join()
 
 
-def _answer_for_groups(c: conductor.Conductor, mine: Callable[[], Any]) -> None:
+def _answer_for_groups(c: scheduler.Scheduler, mine: Callable[[], Any]) -> None:
     """Let torch.distributed know a `Group` where it asks a table of processes, until the run ends."""
-    scheduler = c._scheduler  # noqa: SLF001
+    task_runner = c._task_runner  # noqa: SLF001
 
     def gather(objects: list[Any], value: Any, group: Any = None) -> None:
         objects[:] = (group or mine()).share("all_gather_object", value)
@@ -205,13 +205,13 @@ def _answer_for_groups(c: conductor.Conductor, mine: Callable[[], Any]) -> None:
     def ranks(group: Any = None) -> list[int]:
         return [*range((group or mine()).size())]
 
-    replace(scheduler, type(dist.group), "WORLD", property(lambda _: mine()))
+    replace(task_runner, type(dist.group), "WORLD", property(lambda _: mine()))
     for name, answer in {
         "all_gather_object": gather,
         "barrier": barrier,
         "get_process_group_ranks": ranks,
     }.items():
-        replace(scheduler, dist, name, answer)
+        replace(task_runner, dist, name, answer)
 
 
 class Late(NamedTuple):
@@ -219,7 +219,7 @@ class Late(NamedTuple):
 
     rank: int
 
-    def begin(self) -> conductor.Chooser:
+    def begin(self) -> scheduler.Chooser:
         """Return what chooses who goes on."""
 
         def choose(step: int, names: Sequence[str]) -> int:
@@ -243,14 +243,14 @@ def waiting(meetings: Meetings) -> dict[int, str]:
 
 
 class ThreadRun:
-    """A scenario with every rank a thread, as a program for the conductor; `records` is what its last run has shown."""
+    """A scenario with every rank a thread, as a program for the scheduler; `records` is what its last run has shown."""
 
     def __init__(self, make: Make, scenario: Scenario, size: int, gradients: Gradients) -> None:
         self._make, self._scenario, self._size, self._gradients = make, scenario, size, gradients
         self._records: list[RankRecord] = []
         self._meetings: Meetings = {}
 
-    def __call__(self, c: conductor.Conductor) -> None:
+    def __call__(self, c: scheduler.Scheduler) -> None:
         self._meetings, self._records = {}, [RankRecord() for _ in range(self._size)]
         live_together(c, self._size, self._meetings, self._live)
 

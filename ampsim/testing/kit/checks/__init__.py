@@ -1,7 +1,7 @@
 """The checks of scalers, a module or two per level. Importing this package registers all of them in `CHECKS`.
 
 Where torch is not installed only the first two are there. A new check goes into the module of its level, or into
-`trajectory` if it needs no tensor; a scaler that is known to break one into `ampsim.testing.known`.
+`trajectory` if it needs no tensor; a scaler that is known to break one into `ampsim.testing.known_failures`.
 """
 
 import importlib.util

@@ -17,7 +17,7 @@ def others(
     traits: Traits, rule: dict[str, Any], *, sets: bool = False, **_: object
 ) -> dict[str, Any]:
     """Return other constants for the scaler that resumes, which the checkpoint overrides: those that it holds."""
-    if "saved_constants" in traits.without:
+    if "saved_constants" in traits.unsupported:
         return {**rule, "init_scale": 512.0} | ({"growth_interval": 4} if sets else {})
     return {"init_scale": 512.0, "growth_factor": 2.5, "backoff_factor": 0.3, "growth_interval": 7}
 

@@ -1,7 +1,7 @@
-"""Level 3: real threads under the conductor, in the orders with the fewest preemptions.
+"""Level 3: real threads under the scheduler, in the orders with the fewest preemptions.
 
 The scaler knows nothing of it: what its module and its classes took from `threading` and `queue` is exchanged
-for the conductor's while a program runs, and each access to an attribute of the scaler is a place where another
+for the scheduler's while a program runs, and each access to an attribute of the scaler is a place where another
 thread may go on. A scaler that blocks on a lock from elsewhere would block the run: it declares to be without
 threads, and is tested by other means.
 """
@@ -16,7 +16,7 @@ from typing import cast
 import torch
 
 from ampsim.core.machine import Rule
-from ampsim.testing import conductor
+from ampsim.testing import scheduler
 from ampsim.testing.kit.check import check
 from ampsim.testing.kit.example import Example
 from ampsim.testing.kit.expected import scales
@@ -30,8 +30,8 @@ SEGMENTS = 4  # of a failing schedule: turns of one thread, the last ones
 ROUNDPIPE = "https://github.com/ITcarrot/RoundPipe/blob/main/docs/API/grad_scaler.en.md"
 
 
-def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
-    """Make a scaler whose locks are the conductor's and whose attributes are switch points."""
+def instrumented(c: scheduler.Scheduler, subject: Subject) -> Scaler:
+    """Make a scaler whose locks are the scheduler's and whose attributes are switch points."""
     for owner in subject.kind.__mro__[:-1]:
         c.patch(cast("ModuleType", owner))  # a class is a namespace too
         c.patch(sys.modules[owner.__module__])
@@ -42,21 +42,21 @@ def instrumented(c: conductor.Conductor, subject: Subject) -> Scaler:
     return scaler
 
 
-def _explore(example: Example, program: Callable[[conductor.Conductor], object]) -> None:
+def _explore(example: Example, program: Callable[[scheduler.Scheduler], object]) -> None:
     example.requested = RULE
-    with conductor.one_core():
+    with scheduler.one_core():
         if example.schedule is not None:
             _report(
-                example, conductor.attempt(program, example.schedule, max_steps=STEPS), shown=STEPS
+                example, scheduler.attempt(program, example.schedule, max_steps=STEPS), shown=STEPS
             )
             return
         try:
-            conductor.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
-        except conductor.FailingScheduleError as failure:
+            scheduler.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
+        except scheduler.FailingScheduleError as failure:
             _report(example, failure.run, shown=SEGMENTS)
 
 
-def _report(example: Example, run: conductor.Run, *, shown: int) -> None:
+def _report(example: Example, run: scheduler.Run, *, shown: int) -> None:
     """Fail with what went wrong in a run and its last turns, if anything did."""
     if run.failure is None:
         return
@@ -85,7 +85,7 @@ def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
 def two_threads_step_two_optimizers(example: Example) -> None:
     """Two optimizers are unscaled and stepped by a thread each, in any order; an overflow skips its own and is seen."""
 
-    def program(c: conductor.Conductor) -> None:
+    def program(c: scheduler.Scheduler) -> None:
         scaler = instrumented(c, example.subject)
         params = [_gradient(overflows) for overflows in PLAN[:2]]
         optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
@@ -110,7 +110,7 @@ def two_threads_step_two_optimizers(example: Example) -> None:
 def queued_gradients_keep_their_scale(example: Example) -> None:
     """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by."""
 
-    def program(c: conductor.Conductor) -> None:
+    def program(c: scheduler.Scheduler) -> None:
         scaler, queue = instrumented(c, example.subject), c.sync.Queue()
         params = [_gradient(overflows) for overflows in PLAN]
 
@@ -139,7 +139,7 @@ def state_dict_is_atomic(example: Example) -> None:
     A scaler may refuse it in mid-iteration.
     """
 
-    def program(c: conductor.Conductor) -> None:
+    def program(c: scheduler.Scheduler) -> None:
         scaler, states, seen = instrumented(c, example.subject), [], []
 
         def save() -> None:

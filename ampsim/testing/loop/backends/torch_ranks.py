@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ampsim.testing import conductor
+from ampsim.testing import scheduler
 from ampsim.testing.ranks.threads import Group, Meetings, live_together, waiting
 
 STEPS = 1_000_000  # of the ranks together, between which one may hand over to another
@@ -11,9 +11,9 @@ STEPS = 1_000_000  # of the ranks together, between which one may hand over to a
 def play(size: int, live: Callable[[Group], object]) -> str:
     """Do what `Run.together` says, in the order of collectives that comes first."""
     meetings: Meetings = {}
-    with conductor.one_core():
-        run = conductor.attempt(lambda c: live_together(c, size, meetings, live), max_steps=STEPS)
-    if run.failure is not None and not isinstance(run.failure, conductor.DeadlockError):
+    with scheduler.one_core():
+        run = scheduler.attempt(lambda c: live_together(c, size, meetings, live), max_steps=STEPS)
+    if run.failure is not None and not isinstance(run.failure, scheduler.DeadlockError):
         raise run.failure
     return "; ".join(
         f"rank {rank} waits in {what}" for rank, what in sorted(waiting(meetings).items())

@@ -74,13 +74,18 @@ class Rounding:
 
 
 def kinds(
-    before: State, left: State, right: State, without: Collection[str] = (), *, apart: bool = False
+    before: State,
+    left: State,
+    right: State,
+    unsupported: Collection[str] = (),
+    *,
+    apart: bool = False,
 ) -> list[list[Difference]]:
     """Return all arrays of two states by their kinds, or each `apart`, but for the data and what is logged."""
     found: dict[object, list[Difference]] = {}
     for name in dict.fromkeys([*left, *right]):
         each = Difference(name, left.get(name), right.get(name), before.get(name))
-        if name.partition(".")[0] not in (LOGGED, "data") and name not in without:
+        if name.partition(".")[0] not in (LOGGED, "data") and name not in unsupported:
             found.setdefault(name if apart else _key(each), []).append(each)
     return [*found.values()]
 

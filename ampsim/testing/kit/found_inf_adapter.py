@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class FromFlag:
+class FoundInfAdapter:
     """torch's methods around a scaler that is only told whether an iteration overflowed.
 
     For scalers that are a state machine and leave the gradients to others: `scale` returns the loss scale, and
@@ -25,12 +25,12 @@ class FromFlag:
     ...         self.state = update(self.rule, self.state, overflow)
     >>> def make(rule):
     ...     mine = Mine(rule)
-    ...     return FromFlag(lambda: mine.state.scale, mine.update_scale)
+    ...     return FoundInfAdapter(lambda: mine.state.scale, mine.update_scale)
     >>> make(Rule(init_scale=4.0)).scale(torch.tensor(2.0))
     tensor(8.)
     """
 
-    without = frozenset(
+    unsupported = frozenset(
         {*FEATURES}
         - {
             "fused",

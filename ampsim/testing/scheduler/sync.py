@@ -1,7 +1,7 @@
 """`threading` and `queue` for code under test: the same names, one task at a time, every operation a choice.
 
 A class that takes its primitives from a namespace is tested by handing it this module; a class that does not
-is tested by `Conductor.patch`. Objects are made inside a run and belong to it. After the run they still
+is tested by `Scheduler.patch`. Objects are made inside a run and belong to it. After the run they still
 answer, but an operation that would have to wait raises `DeadlockError`.
 
 Guarantees:
@@ -10,7 +10,7 @@ Guarantees:
     A timeout may fire at any moment at which its wait could not end otherwise; its length means nothing.
 
 Assumes:
-    Nothing shares these objects with threads that the conductor does not run.
+    Nothing shares these objects with threads that the scheduler does not run.
 """
 
 import queue as _queue
@@ -23,14 +23,14 @@ from threading import TIMEOUT_MAX as TIMEOUT_MAX
 from threading import local as local
 from typing import Any
 
-from ampsim.testing.conductor.locks import Condition as Condition
-from ampsim.testing.conductor.locks import Event as Event
-from ampsim.testing.conductor.locks import Lock as Lock
-from ampsim.testing.conductor.locks import Primitive, patient
-from ampsim.testing.conductor.locks import RLock as RLock
-from ampsim.testing.conductor.locks import Semaphore as Semaphore
-from ampsim.testing.conductor.scheduler import active
-from ampsim.testing.conductor.task import Task
+from ampsim.testing.scheduler.locks import Condition as Condition
+from ampsim.testing.scheduler.locks import Event as Event
+from ampsim.testing.scheduler.locks import Lock as Lock
+from ampsim.testing.scheduler.locks import Primitive, patient
+from ampsim.testing.scheduler.locks import RLock as RLock
+from ampsim.testing.scheduler.locks import Semaphore as Semaphore
+from ampsim.testing.scheduler.task import Task
+from ampsim.testing.scheduler.task_runner import active
 
 _HARMLESS = {
     "ExceptHookArgs",
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
         return getattr(_threading, name)
     if hasattr(_threading, name) or hasattr(_queue, name):
         raise AttributeError(
-            f"{name}: not under the conductor's control, and the real one would block the run"
+            f"{name}: not under the scheduler's control, and the real one would block the run"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -84,7 +84,9 @@ class Queue(Primitive):
     def _wait(self, op: str, ready: Callable[[], bool], block: bool, timeout: float | None) -> None:
         if block and timeout is not None and timeout < 0:
             raise ValueError("'timeout' must be a non-negative number")
-        self._scheduler.switch(op, self, patient(ready, timeout, block), timed=timeout is not None)
+        self._task_runner.switch(
+            op, self, patient(ready, timeout, block), timed=timeout is not None
+        )
 
     def put_nowait(self, item: object) -> None:
         self.put(item, block=False)
@@ -93,16 +95,16 @@ class Queue(Primitive):
         return self.get(block=False)
 
     def task_done(self) -> None:
-        self._scheduler.switch("task_done", self)
+        self._task_runner.switch("task_done", self)
         if self.unfinished_tasks <= 0:
             raise ValueError("task_done() called too many times")
         self.unfinished_tasks -= 1
 
     def join(self) -> None:
-        self._scheduler.switch("join", self, lambda: self.unfinished_tasks == 0)
+        self._task_runner.switch("join", self, lambda: self.unfinished_tasks == 0)
 
     def qsize(self) -> int:
-        self._scheduler.switch("qsize", self)
+        self._task_runner.switch("qsize", self)
         return len(self.queue)
 
     def empty(self) -> bool:
@@ -126,7 +128,7 @@ class Thread(Primitive):
         self.name = self._label
         self._target, self._args, self._kwargs = target, tuple(args), dict(kwargs or {})
         self._task: Task | None = None
-        self.daemon = self._scheduler.running.daemon if daemon is None else daemon
+        self.daemon = self._task_runner.running.daemon if daemon is None else daemon
 
     @property
     def status(self) -> str:
@@ -147,21 +149,21 @@ class Thread(Primitive):
     def start(self) -> None:
         if self._task is not None:
             raise RuntimeError("threads can only be started once")
-        self._task = self._scheduler.add(self.name, self.run, daemon=self.daemon)
+        self._task = self._task_runner.add(self.name, self.run, daemon=self.daemon)
         self._task.handle = self
-        self._scheduler.switch("start", self)
+        self._task_runner.switch("start", self)
 
     def join(self, timeout: float | None = None) -> None:
         task = self._task
         if task is None:
             raise RuntimeError("cannot join thread before it is started")
-        if task is self._scheduler.running and not self._scheduler.closed:
+        if task is self._task_runner.running and not self._task_runner.closed:
             raise RuntimeError("cannot join current thread")
         ready = patient(lambda: task.finished, timeout)
-        self._scheduler.switch("join", self, ready, timed=timeout is not None)
+        self._task_runner.switch("join", self, ready, timed=timeout is not None)
 
     def is_alive(self) -> bool:
-        self._scheduler.switch("is_alive", self)
+        self._task_runner.switch("is_alive", self)
         return self._task is not None and not self._task.finished
 
 

@@ -1,14 +1,14 @@
-"""Locks, conditions, events and semaphores whose waiting is up to the schedule; see `ampsim.testing.conductor.sync`."""
+"""Locks, conditions, events and semaphores whose waiting is up to the schedule; see `ampsim.testing.scheduler.sync`."""
 
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from ampsim.testing.conductor.scheduler import active
+from ampsim.testing.scheduler.task_runner import active
 
 if TYPE_CHECKING:
-    from ampsim.testing.conductor.task import Task
+    from ampsim.testing.scheduler.task import Task
 
 T = TypeVar("T")
 
@@ -24,8 +24,8 @@ class Primitive:
     """An object with what tables and traces show: a label, the same in every run, and a status."""
 
     def __init__(self, name: str | None = None) -> None:
-        self._scheduler = active()
-        self._label = name or self._scheduler.label(type(self).__name__)
+        self._task_runner = active()
+        self._label = name or self._task_runner.label(type(self).__name__)
 
     @property
     def status(self) -> str:
@@ -72,18 +72,18 @@ class _Lockable(_Guard):
                 blocking, timeout
             )  # refuses, in the words of this version of Python
         if blocking and timeout < 0:
-            self._scheduler.switch("acquire", self, self.free)
+            self._task_runner.switch("acquire", self, self.free)
         elif timeout > 0:
-            if not self._scheduler.switch("try", self, self.free, timed=True):
+            if not self._task_runner.switch("try", self, self.free, timed=True):
                 return False
-        elif self._scheduler.switch("try", self) and self.owner is not None:
+        elif self._task_runner.switch("try", self) and self.owner is not None:
             return False
         self.take(1)
         return True
 
     def take(self, depth: int) -> None:
         """Become the owner; the caller knows that it is free."""
-        self.owner, self.depth = self._scheduler.running, depth
+        self.owner, self.depth = self._task_runner.running, depth
         self.owner.holds.append(self)
 
     def drop(self) -> int:
@@ -96,7 +96,7 @@ class _Lockable(_Guard):
 
     def again(self, depth: int) -> None:
         """Become the owner once more after `drop`, waiting if need be."""
-        self._scheduler.switch("acquire", self, self.free)
+        self._task_runner.switch("acquire", self, self.free)
         self.take(depth)
 
 
@@ -104,18 +104,18 @@ class Lock(_Lockable):
     """`threading.Lock`."""
 
     def locked(self) -> bool:
-        self._scheduler.switch("locked", self)
+        self._task_runner.switch("locked", self)
         return self.owner is not None
 
     def owned(self) -> bool:
         return self.owner is not None  # by anyone: a Lock does not know
 
     def release(self) -> None:
-        if self._scheduler.over and not self._scheduler.closed:
+        if self._task_runner.over and not self._task_runner.closed:
             self.drop()  # a task that unwinds leaves `with lock:`, whoever owns the lock by now
             return
         if self.owner is not None:
-            self._scheduler.switch("release", self)
+            self._task_runner.switch("release", self)
         if self.owner is None:
             raise RuntimeError("release unlocked lock")
         self.drop()
@@ -125,7 +125,7 @@ class RLock(_Lockable):
     """`threading.RLock`. Taking it again or letting go an inner hold is no switch point: nobody can tell."""
 
     def owned(self) -> bool:
-        return self.owner is self._scheduler.running
+        return self.owner is self._task_runner.running
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self.owned():
@@ -135,11 +135,11 @@ class RLock(_Lockable):
 
     def release(self) -> None:
         if not self.owned():
-            if self._scheduler.over and not self._scheduler.closed:
+            if self._task_runner.over and not self._task_runner.closed:
                 return
             raise RuntimeError("cannot release un-acquired lock")
-        if self.depth == 1 and not self._scheduler.over:
-            self._scheduler.switch("release", self)
+        if self.depth == 1 and not self._task_runner.over:
+            self._task_runner.switch("release", self)
         self.depth -= 1
         if self.depth == 0:
             self.drop()
@@ -166,7 +166,7 @@ class Condition(_Guard):
     def wait(self, timeout: float | None = None) -> bool:
         if not self._lock.owned():
             raise RuntimeError("cannot wait on un-acquired lock")
-        self._scheduler.switch("let go", self)
+        self._task_runner.switch("let go", self)
         waiter = _Waiter()
         self._waiters.append(waiter)
         depth = self._lock.drop()
@@ -175,7 +175,7 @@ class Condition(_Guard):
             return waiter.notified and self._lock.free()
 
         try:
-            in_time = self._scheduler.switch("wait", self, woken, timed=timeout is not None)
+            in_time = self._task_runner.switch("wait", self, woken, timed=timeout is not None)
         except BaseException:
             self._withdraw(waiter, depth)
             raise
@@ -204,7 +204,7 @@ class Condition(_Guard):
     def notify(self, n: int = 1) -> None:
         if not self._lock.owned():
             raise RuntimeError("cannot notify on un-acquired lock")
-        self._scheduler.switch(
+        self._task_runner.switch(
             "notify", self, stay=True
         )  # waiters need the lock, so nobody sees a difference
         for _ in range(min(n, len(self._waiters))):
@@ -226,20 +226,20 @@ class Event(Primitive):
         return "set" if self._flag else "not set"
 
     def is_set(self) -> bool:
-        self._scheduler.switch("is_set", self)
+        self._task_runner.switch("is_set", self)
         return self._flag
 
     def set(self) -> None:
-        self._scheduler.switch("set", self)
+        self._task_runner.switch("set", self)
         self._flag = True
 
     def clear(self) -> None:
-        self._scheduler.switch("clear", self)
+        self._task_runner.switch("clear", self)
         self._flag = False
 
     def wait(self, timeout: float | None = None) -> bool:
         ready = patient(lambda: self._flag, timeout)
-        self._scheduler.switch("wait", self, ready, timed=timeout is not None)
+        self._task_runner.switch("wait", self, ready, timed=timeout is not None)
         return self._flag
 
 
@@ -260,7 +260,7 @@ class Semaphore(_Guard):
         if not blocking and timeout is not None:
             raise ValueError("can't specify timeout for non-blocking acquire")
         ready = patient(lambda: self._value > 0, timeout, blocking)
-        self._scheduler.switch("acquire", self, ready, timed=timeout is not None)
+        self._task_runner.switch("acquire", self, ready, timed=timeout is not None)
         if self._value == 0:
             return False
         self._value -= 1
@@ -269,5 +269,5 @@ class Semaphore(_Guard):
     def release(self, n: int = 1) -> None:
         if n < 1:
             raise ValueError("n must be one or more")
-        self._scheduler.switch("post", self)
+        self._task_runner.switch("post", self)
         self._value += n

@@ -1,4 +1,4 @@
-"""Switch points in code that knows nothing of the conductor: attributes and module names.
+"""Switch points in code that knows nothing of the scheduler: attributes and module names.
 
 Each of these is taken back when the run ends.
 """
@@ -9,8 +9,8 @@ import threading
 import time
 from types import ModuleType, SimpleNamespace
 
-from ampsim.testing.conductor import sync
-from ampsim.testing.conductor.scheduler import Scheduler
+from ampsim.testing.scheduler import sync
+from ampsim.testing.scheduler.task_runner import TaskRunner
 
 _MISSING = object()
 
@@ -21,8 +21,8 @@ class WatchedAttribute:
     The value stays where it was, in the instance's ``__dict__`` or in the slot or property behind the name.
     """
 
-    def __init__(self, scheduler: Scheduler, owner: type, name: str) -> None:
-        self._scheduler = scheduler
+    def __init__(self, task_runner: TaskRunner, owner: type, name: str) -> None:
+        self._task_runner = task_runner
         self._name = name
         self._label = f"{owner.__name__}.{name}"
         self._behind = inspect.getattr_static(owner, name, _MISSING)
@@ -30,7 +30,7 @@ class WatchedAttribute:
     def __get__(self, instance: object, owner: type | None = None) -> object:
         if instance is None:
             return self if self._behind is _MISSING else self._behind
-        self._scheduler.switch("read", self._label)
+        self._task_runner.switch("read", self._label)
         if hasattr(type(self._behind), "__set__"):
             return self._behind.__get__(instance, owner)
         if self._name in instance.__dict__:
@@ -42,46 +42,46 @@ class WatchedAttribute:
         return self._behind
 
     def __set__(self, instance: object, value: object) -> None:
-        self._scheduler.switch("write", self._label)
+        self._task_runner.switch("write", self._label)
         if hasattr(type(self._behind), "__set__"):
             self._behind.__set__(instance, value)
         else:
             instance.__dict__[self._name] = value
 
     def __delete__(self, instance: object) -> None:
-        self._scheduler.switch("delete", self._label)
+        self._task_runner.switch("delete", self._label)
         if hasattr(type(self._behind), "__delete__"):
             self._behind.__delete__(instance)
         elif instance.__dict__.pop(self._name, _MISSING) is _MISSING:
             raise AttributeError(self._name)
 
 
-def watch_attributes(scheduler: Scheduler, owner: type, names: tuple[str, ...]) -> None:
+def watch_attributes(task_runner: TaskRunner, owner: type, names: tuple[str, ...]) -> None:
     """Put a `WatchedAttribute` before each name until the run ends."""
     if not names:
         raise TypeError(
             f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)"
         )
     for name in names:
-        watched = WatchedAttribute(scheduler, owner, name)
+        watched = WatchedAttribute(task_runner, owner, name)
         if callable(watched._behind):  # noqa: SLF001
             raise TypeError(
                 f"{owner.__name__}.{name} is a method: expected an attribute that holds a value"
             )
-        replace(scheduler, owner, name, watched)
+        replace(task_runner, owner, name, watched)
 
 
-def replace(scheduler: Scheduler, owner: object, name: str, value: object) -> None:
+def replace(task_runner: TaskRunner, owner: object, name: str, value: object) -> None:
     """Set an attribute of a class or module until the run ends."""
     before = vars(owner).get(name, _MISSING)
     if before is _MISSING:
-        scheduler.cleanup.callback(delattr, owner, name)
+        task_runner.cleanup.callback(delattr, owner, name)
     else:
-        scheduler.cleanup.callback(setattr, owner, name, before)
+        task_runner.cleanup.callback(setattr, owner, name, before)
     setattr(owner, name, value)
 
 
-def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
+def patch(task_runner: TaskRunner, module: ModuleType) -> tuple[str, ...]:
     """Give a module this package's `threading`, `queue` and `time.sleep` until the run ends.
 
     Replaced is whatever in the module's namespace *is* one of them, under any name; returns the names.
@@ -91,7 +91,7 @@ def patch(scheduler: Scheduler, module: ModuleType) -> tuple[str, ...]:
     for name, value in [*vars(module).items()]:
         ours = _STAND_INS.get(id(value))
         if ours is not None:
-            replace(scheduler, module, name, ours)
+            replace(task_runner, module, name, ours)
             patched.append(name)
     return tuple(patched)
 

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ampsim.testing.conductor.task import Task
+    from ampsim.testing.scheduler.task import Task
 
 _MACHINERY = (
     threading.__file__,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ampsim.core.extras import needing
-from ampsim.testing.conductor.scheduler import Chooser as Chooser
+from ampsim.testing.scheduler.task_runner import Chooser as Chooser
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -1,4 +1,4 @@
-"""The conductor's promises: what it counts, that it repeats itself, and what it names."""
+"""The scheduler's promises: what it counts, that it repeats itself, and what it names."""
 
 import os
 import re
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from ampsim.testing import conductor
-from ampsim.testing.conductor import (
-    Conductor,
+from ampsim.testing import scheduler
+from ampsim.testing.scheduler import (
     FailingScheduleError,
     Program,
     Run,
+    Scheduler,
     attempt,
     explore,
     run,
@@ -28,7 +28,7 @@ from tests.examples import examples
 def walkers(*lengths: int) -> Program:
     """Tasks a, b ... that pass so many points each, and a main task that only starts them."""
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         def walk(length: int) -> None:
             for i in range(length):
                 c.point(str(i))
@@ -94,7 +94,7 @@ def test_a_limit_ends_the_search_and_says_so() -> None:
 # ---- determinism ------------------------------------------------------------------------------------------
 
 
-def busy(c: Conductor) -> list[str]:
+def busy(c: Scheduler) -> list[str]:
     """Uses most primitives, and a timeout."""
     log: list[str] = []
     queue, lock, event = c.sync.Queue(2), c.sync.RLock(), c.sync.Event()
@@ -144,7 +144,7 @@ def test_what_a_run_says_it_chose_reproduces_it(schedule: dict[int, int]) -> Non
 
 def test_neither_hash_order_nor_addresses_matter() -> None:
     code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import tests.testing.test_conductor as t;"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); import tests.testing.test_scheduler as t;"
         "print(*t.attempt(t.busy, {i: 1 for i in range(0, 60, 7)}).trace, sep='|')"
     )
     env = {**os.environ, "PYTHONHASHSEED": "1"}
@@ -159,7 +159,7 @@ def test_neither_hash_order_nor_addresses_matter() -> None:
 def test_a_program_that_remembers_is_refused() -> None:
     runs = []
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         runs.append(None)
         walkers(*([3, 3] if len(runs) == 1 else [0]))(c)
 
@@ -187,7 +187,7 @@ def test_on_one_core_is_who_is_in_there_alone() -> None:
     try:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
         every = os.sched_getaffinity(0)
-        with pytest.raises(KeyError, match="1 core"), conductor.one_core():
+        with pytest.raises(KeyError, match="1 core"), scheduler.one_core():
             raise KeyError(f"{len(os.sched_getaffinity(0))} core")
         assert os.sched_getaffinity(0) == every
     finally:
@@ -196,7 +196,7 @@ def test_on_one_core_is_who_is_in_there_alone() -> None:
 
 def test_a_schedule_that_breaks_is_blamed() -> None:
     class Broken:
-        def begin(self) -> conductor.Chooser:
+        def begin(self) -> scheduler.Chooser:
             return lambda step, names: 1 // 0
 
     with pytest.raises(ZeroDivisionError) as caught:
@@ -230,7 +230,7 @@ def test_a_missing_extra_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None
 def test_names_are_told_apart_and_daemons_start_daemons() -> None:
     seen: list[bool] = []
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         def start() -> None:
             seen.append(c.sync.Thread(target=c.sync.Event().wait).daemon)
 
@@ -244,7 +244,7 @@ def test_names_are_told_apart_and_daemons_start_daemons() -> None:
 
 
 def test_a_table_tells_who_holds_what_and_where() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         lock = c.sync.Lock()
 
         def hold() -> None:
@@ -258,8 +258,8 @@ def test_a_table_tells_who_holds_what_and_where() -> None:
     lines = str(attempt(program, {1: 1}).stuck).splitlines()
     (main,) = [each for each in lines if each.startswith("main ")]
     (holder,) = [each for each in lines if each.startswith("holder ")]
-    assert re.search(r"test_conductor.py:\d+ in hold +Lock-1$", holder)
-    assert re.search(r"acquire Lock-1 \(held by holder\) +test_conductor.py:\d+ in program", main)
+    assert re.search(r"test_scheduler.py:\d+ in hold +Lock-1$", holder)
+    assert re.search(r"acquire Lock-1 \(held by holder\) +test_scheduler.py:\d+ in program", main)
 
 
 @pytest.mark.parametrize("wrong", [{-1: 1}, {1: -1}])
@@ -269,7 +269,7 @@ def test_a_schedule_of_negative_numbers_is_refused(wrong: dict[int, int]) -> Non
 
 
 def test_exit_of_a_thread_is_no_failure_and_nothing_starts_later() -> None:
-    def program(c: Conductor) -> conductor.sync.Thread:
+    def program(c: Scheduler) -> scheduler.sync.Thread:
         c.spawn("leaves", sys.exit, 3).join()
         return c.sync.Thread(target=print, name="late")
 
@@ -280,7 +280,7 @@ def test_exit_of_a_thread_is_no_failure_and_nothing_starts_later() -> None:
 
 
 def test_either_timeout_may_fire_first() -> None:
-    def program(c: Conductor) -> list[str]:
+    def program(c: Scheduler) -> list[str]:
         order: list[str] = []
         event = c.sync.Event()
 

@@ -1,8 +1,8 @@
 """Run threads one at a time in an order that a test chooses, and find the order that fails.
 
-A program under test is a function of a `Conductor`. It starts threads, real ones, through ``c.sync`` or
-`Conductor.spawn`; the thread that calls `run` is the task "main". A task can lose control only at a *switch
-point*: an operation on a primitive of ``c.sync``, `Conductor.point`, or a watched attribute.
+A program under test is a function of a `Scheduler`. It starts threads, real ones, through ``c.sync`` or
+`Scheduler.spawn`; the thread that calls `run` is the task "main". A task can lose control only at a *switch
+point*: an operation on a primitive of ``c.sync``, `Scheduler.point`, or a watched attribute.
 What stands between two of them is atomic, so **watch what tasks share**.
 
 >>> def program(c):
@@ -22,7 +22,7 @@ What stands between two of them is atomic, so **watch what tasks share**.
 >>> explore(program)  # doctest: +ELLIPSIS
 Traceback (most recent call last):
 ...
-ampsim.testing.conductor.runs.FailingScheduleError: AssertionError in task 'main': a deposit was lost
+ampsim.testing.scheduler.runs.FailingScheduleError: AssertionError in task 'main': a deposit was lost
 replay: run(program, schedule={3: 1})
 ...
 
@@ -53,27 +53,27 @@ from functools import cached_property
 from types import MappingProxyType, ModuleType
 from typing import Any, TypedDict, Unpack
 
-from ampsim.testing.conductor import sync as _sync
-from ampsim.testing.conductor import watch as _watch
-from ampsim.testing.conductor.deadlock import Step, StuckError, replay, story
-from ampsim.testing.conductor.scheduler import Scheduler, activate
-from ampsim.testing.conductor.schedules import Schedule, chooser
+from ampsim.testing.scheduler import instrument as _watch
+from ampsim.testing.scheduler import sync as _sync
+from ampsim.testing.scheduler.deadlock import Step, StuckError, replay, story
+from ampsim.testing.scheduler.schedules import Schedule, chooser
+from ampsim.testing.scheduler.task_runner import TaskRunner, activate
 
-Program = Callable[["Conductor"], object]
+Program = Callable[["Scheduler"], object]
 AnySchedule = Mapping[int, int] | Schedule
 Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
 Faults = Mapping[int, str]  # step -> the name of the task that it meets
 KEEP_RUNNING: Mapping[int, int] = MappingProxyType({})
 
 
-class Conductor:
+class Scheduler:
     """The argument of a program under test: threads, locks and switch points of one run."""
 
     sync: ModuleType = _sync
     """`threading` and `queue` under control: Lock, RLock, Condition, Event, Semaphore, Queue, Thread ..."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, task_runner: TaskRunner) -> None:
+        self._task_runner = task_runner
 
     def spawn(
         self, name: str, fn: Callable[..., object], *args: object, **kwargs: object
@@ -85,11 +85,11 @@ class Conductor:
 
     def point(self, name: str) -> None:
         """Add a switch point by hand."""
-        self._scheduler.switch("point", name)
+        self._task_runner.switch("point", name)
 
     def watch(self, owner: type, *names: str) -> None:
         """Make each access to these attributes of a class's instances a switch point until the run ends."""
-        _watch.watch_attributes(self._scheduler, owner, names)
+        _watch.watch_attributes(self._task_runner, owner, names)
 
     def patch(self, module: ModuleType) -> tuple[str, ...]:
         """Replace `threading`, `queue` and `time.sleep` in an unmodified module until the run ends.
@@ -97,7 +97,7 @@ class Conductor:
         Whatever in the module is one of these modules or of their primitives, under any name; returns the
         names replaced. Locks made when the module was imported stay real.
         """
-        return _watch.patch(self._scheduler, module)
+        return _watch.patch(self._task_runner, module)
 
 
 @dataclass(frozen=True)
@@ -191,13 +191,13 @@ def attempt(
 
     Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main task.
     """
-    scheduler = Scheduler(chooser(schedule), **options)
-    activate(scheduler)
-    value = scheduler.perform(lambda: program(Conductor(scheduler)))
-    if scheduler.signal is not None:
-        raise scheduler.signal
-    return Run(value, scheduler.taken, tuple(scheduler.steps), tuple(scheduler.errors), scheduler.stuck,
-               tuple(scheduler.faults), tuple(scheduler.decisions))  # fmt: skip
+    task_runner = TaskRunner(chooser(schedule), **options)
+    activate(task_runner)
+    value = task_runner.perform(lambda: program(Scheduler(task_runner)))
+    if task_runner.signal is not None:
+        raise task_runner.signal
+    return Run(value, task_runner.taken, tuple(task_runner.steps), tuple(task_runner.errors), task_runner.stuck,
+               tuple(task_runner.faults), tuple(task_runner.decisions))  # fmt: skip
 
 
 def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:

@@ -1,4 +1,4 @@
-"""Unmodified code under the conductor: watched attributes and patched modules."""
+"""Unmodified code under the scheduler: watched attributes and patched modules."""
 
 import queue
 import threading
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ampsim.testing.conductor import (
-    Conductor,
+from ampsim.testing.scheduler import (
     FailingScheduleError,
     Program,
+    Scheduler,
     attempt,
     explore,
     run,
@@ -61,7 +61,7 @@ def add(counter: Any) -> None:
 
 
 def adding(kind: Any, *watched: str) -> Program:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         if watched:
             c.watch(kind, *watched)
         counter = kind()
@@ -92,7 +92,7 @@ def test_unwatched_code_is_atomic() -> None:
 
 
 def test_a_watched_attribute_behaves_as_before() -> None:
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         thing = Plain()  # made before it is watched
         c.watch(Plain, "n", "default", "absent")
         assert (thing.n, thing.default, Plain.default) == (0, 5, 5)
@@ -115,7 +115,7 @@ def test_a_watched_attribute_behaves_as_before() -> None:
 def test_what_was_watched_is_put_back_after_a_failure(kind: type) -> None:
     before = dict(vars(kind))
 
-    def program(c: Conductor) -> None:
+    def program(c: Scheduler) -> None:
         c.watch(kind, "n", "default")
         c.sync.Event().wait()
 
@@ -158,7 +158,7 @@ def test_a_module_is_patched_for_the_run() -> None:
     exec(UNMODIFIED, vars(module))  # noqa: S102  stands for a module of somebody else
     before = dict(vars(module))
 
-    def program(c: Conductor) -> str:
+    def program(c: Scheduler) -> str:
         assert set(c.patch(module)) == {"q", "threading", "time", "Event", "Mutex", "Queue"}
         assert module.Mutex is sync.Lock
         assert module.time.monotonic is time.monotonic

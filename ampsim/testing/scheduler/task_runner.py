@@ -1,4 +1,4 @@
-"""The scheduler below `ampsim.testing.conductor`: real threads, one baton, and every hand-over a decision.
+"""The task_runner below `ampsim.testing.scheduler`: real threads, one baton, and every hand-over a decision.
 
 Theory of operation
 -------------------
@@ -6,7 +6,7 @@ A *task* is a real thread with a lock of its own, its ``baton``, which is kept l
 after somebody released its baton, and the one who did then waits for its own: so one task runs at a time,
 and the order is not up to the operating system.
 
-Before each visible operation a task calls `Scheduler.switch`, which says what the task is about to do and,
+Before each visible operation a task calls `TaskRunner.switch`, which says what the task is about to do and,
 if it may have to wait, a predicate that tells whether it can. That is one **step**. `_decide` lists who can
 go on: the task itself first, then the others in rotation, then those in a timed wait whose timeout may
 fire. The schedule picks one of them; 0 is the first. The operation takes place when the task is picked,
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType, MappingProxyType
 
-from ampsim.testing.conductor.deadlock import (
+from ampsim.testing.scheduler.deadlock import (
     DeadlockError,
     LivelockError,
     Step,
@@ -32,7 +32,7 @@ from ampsim.testing.conductor.deadlock import (
     story,
     table,
 )
-from ampsim.testing.conductor.task import AbandonedError, Task
+from ampsim.testing.scheduler.task import AbandonedError, Task
 
 Chooser = Callable[[int, Sequence[str]], int]
 """From a step and the names of those who can go on to the index of the one who does."""
@@ -41,7 +41,7 @@ Chooser = Callable[[int, Sequence[str]], int]
 NO_FAULTS: Mapping[int, str] = MappingProxyType({})
 
 
-class Scheduler:
+class TaskRunner:
     """One run: who holds the baton, what was decided, and how it ended. It is used once."""
 
     def __init__(self, choose: Chooser, max_steps: int = 10_000, crash_at: Mapping[int, str] = NO_FAULTS,
@@ -304,22 +304,22 @@ class Scheduler:
         self.signal = KeyboardInterrupt()
 
 
-_active: list[Scheduler] = []  # the run in progress: none or one
+_active: list[TaskRunner] = []  # the run in progress: none or one
 
 
-def active() -> Scheduler:
+def active() -> TaskRunner:
     """Return the run in progress."""
     if not _active:
         raise RuntimeError(
-            "no run in progress: make locks and threads inside the program given to conductor.run"
+            "no run in progress: make locks and threads inside the program given to scheduler.run"
         )
     return _active[0]
 
 
-def activate(scheduler: Scheduler) -> None:
+def activate(task_runner: TaskRunner) -> None:
     """Make this the run in progress until it is cleaned up. Runs do not nest."""
     if _active:
         raise RuntimeError("a run is in progress: one run at a time in a process")
-    _active.append(scheduler)
-    scheduler.cleanup.callback(_active.clear)
-    scheduler.listen()
+    _active.append(task_runner)
+    task_runner.cleanup.callback(_active.clear)
+    task_runner.listen()

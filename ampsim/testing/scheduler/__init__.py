@@ -1,0 +1,31 @@
+"""The scheduler runs threads one at a time, in an order that a test chooses. It knows nothing of loss scales."""
+
+from ampsim.testing.scheduler import sync
+from ampsim.testing.scheduler.deadlock import DeadlockError, LivelockError
+from ampsim.testing.scheduler.runs import (
+    FailingScheduleError,
+    Program,
+    Run,
+    Scheduler,
+    attempt,
+    explore,
+    run,
+)
+from ampsim.testing.scheduler.schedules import Chooser, schedules
+from ampsim.testing.scheduler.task import one_core
+
+__all__ = [
+    "Chooser",
+    "DeadlockError",
+    "FailingScheduleError",
+    "LivelockError",
+    "Program",
+    "Run",
+    "Scheduler",
+    "attempt",
+    "explore",
+    "one_core",
+    "run",
+    "schedules",
+    "sync",
+]
