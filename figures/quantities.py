@@ -78,7 +78,7 @@ def real_rate(run: Result, interval: int) -> float:
 def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
     """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
 
-    Each seed has a check of its own ceilings; their skips and variances add up.
+    Each seed has a distribution of its own ceilings; their skips and variances add up.
     """
     return _together(skips_above(run, interval, ceilings, bound=bound))
 
@@ -91,18 +91,18 @@ def real_level_z(run: Result, interval: int) -> float:
 def skips_above(
     run: Result, interval: int, ceilings: str = "", *, bound: bool = False
 ) -> list[tuple[float, float]]:
-    """Return per seed how many more steps were skipped than the check says, and their standard deviation.
+    """Return per seed how many more steps were skipped than the distribution says, and their standard deviation.
 
     The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
     """
     steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
-    checks = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
+    distributions = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
     return [
         (
-            skipped - steps * (limit if bound else t3(check, interval)[0]),
-            _scatter(tuple(check.items()), interval, steps)[0],
+            skipped - steps * (limit if bound else t3(distribution, interval)[0]),
+            _scatter(tuple(distribution.items()), interval, steps)[0],
         )
-        for skipped, check in zip(run.arm(f"G={interval}").column("skipped"), checks, strict=True)
+        for skipped, distribution in zip(run.arm(f"G={interval}").column("skipped"), distributions, strict=True)
     ]
 
 
@@ -111,10 +111,10 @@ def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
     arm, steps = run.arm(f"G={interval}"), real_steps(run)
     return [
         (
-            fmean(own.keys(), own.values()) - t3(check, interval)[1],
-            _scatter(tuple(check.items()), interval, steps)[1],
+            fmean(own.keys(), own.values()) - t3(distribution, interval)[1],
+            _scatter(tuple(distribution.items()), interval, steps)[1],
         )
-        for own, check in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
+        for own, distribution in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
     ]
 
 
@@ -247,12 +247,12 @@ def t3(ceilings: Mapping[int, int], interval: int) -> tuple[float, float]:
 
 def t3_rate(run: Result, interval: int, ceilings: str) -> float:
     """Return T3's skip rate from the ceilings of an arm, the run's own or float32's: the mean over seeds."""
-    return fmean(t3(check, interval)[0] for check in per_seed(run.arm(ceilings), "ceilings"))
+    return fmean(t3(distribution, interval)[0] for distribution in per_seed(run.arm(ceilings), "ceilings"))
 
 
 def t3_level(run: Result, interval: int, ceilings: str) -> float:
     """Return T3's mean log2 scale from the ceilings of an arm: the mean over seeds."""
-    return fmean(t3(check, interval)[1] for check in per_seed(run.arm(ceilings), "ceilings"))
+    return fmean(t3(distribution, interval)[1] for distribution in per_seed(run.arm(ceilings), "ceilings"))
 
 
 def per_seed(arm: ArmRecords, column: str) -> list[dict[int, int]]:

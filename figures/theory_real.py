@@ -41,7 +41,7 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
 def draw_above(
     axes: Axes, run: Result, above: Callable[[Result, int], Sequence[tuple[float, float]]]
 ) -> None:
-    """Draw how far each seed lies above its own check, and all seeds together, in deviations that chance makes."""
+    """Draw how far each seed lies above its own distribution, and all seeds together, in deviations that chance makes."""
     axes.axhspan(-2, 2, color="#EEEEEE", linewidth=0)
     axes.axhline(0, color=_style.VERMILION, label="T3")
     for interval in by_interval(run):

@@ -98,7 +98,7 @@ def check_scales(
         )
     if top is not None and not top > 0:
         raise ValueError(
-            f"max_scale={high!r}: expected a positive number; for no ceiling pass None"
+            f"max_scale={high!r}: expected a positive number; for no bound pass None"
         )
     if floor is not None and top is not None and floor > top:
         raise ValueError(

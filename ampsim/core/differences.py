@@ -39,7 +39,7 @@ _ARITHMETIC = {
 }
 _VALUES: dict[tuple[str, object], str] = {
     ("min_scale", None): "no floor",
-    ("max_scale", None): "no ceiling",
+    ("max_scale", None): "no max_scale",
     ("growth_test", "=="): "equal it",
     ("growth_test", ">="): "reach it",
     ("round_factors", True): "rounded to that",

@@ -137,7 +137,7 @@ def _require_multiplication(rule: Rule, peer: str) -> None:
 
 
 def from_flax(dynamic_scale: Any) -> LossScale:
-    """Return the loss scale that goes on like a flax ``DynamicScale`` under ``jit``, flushes and ceiling included.
+    """Return the loss scale that goes on like a flax ``DynamicScale`` under ``jit``, flushes and upper bound included.
 
     Outside of ``jit`` flax's first update is in double if its scale is still a Python float; it is the same
     unless that float or a factor has more digits than float32.
@@ -149,7 +149,7 @@ def from_flax(dynamic_scale: Any) -> LossScale:
 
 
 def rule_of_flax(dynamic_scale: Any) -> Rule:
-    """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and ceiling included."""
+    """Return the rule that a flax ``DynamicScale`` follows under ``jit``, flushes and upper bound included."""
     interval, low = int(dynamic_scale.growth_interval), dynamic_scale.minimum_scale
     rule = dialects.get(
         "flax.DynamicScale",

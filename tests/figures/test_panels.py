@@ -286,8 +286,8 @@ def test_theory_real_draws_how_far_every_run_lies_from_t3() -> None:
         }
     more, _ = quantities.skips_above(run, 5)[0]
     row = run.arm("G=5").records[0]
-    check = t3(dict(map(tuple, row["ceilings"])), 5)
-    assert more == pytest.approx(row["skipped"] - quantities.real_steps(run) * check[0])
+    predicted = t3(dict(map(tuple, row["ceilings"])), 5)
+    assert more == pytest.approx(row["skipped"] - quantities.real_steps(run) * predicted[0])
 
 
 def test_threads_draws_the_shares() -> None:

@@ -176,14 +176,14 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
 
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
-    checks = [
+    predictions = [
         renewal(row["ceilings"], interval)
         for row in rows("theory_real")
         if row["arm"] == f"G={interval}"
     ]
     row = TABLES["real"]().rows[INTERVALS.index(interval)]
     shown = [row[column].compute() for column in (2, 8)]
-    rate, level = (statistics.fmean(column) for column in zip(*checks, strict=True))
+    rate, level = (statistics.fmean(column) for column in zip(*predictions, strict=True))
     assert shown == pytest.approx([100 * rate, level], rel=1e-9)
 
 

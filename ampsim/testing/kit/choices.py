@@ -14,7 +14,7 @@ from ampsim.testing.kit.example import OPTIONAL, Example, readable
 from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.known_failures import TORCH
 
-TOP = 2.0**127  # where growths end that have no ceiling below float32's
+TOP = 2.0**127  # where growths end that have no max_scale below float32's
 ODD = 1700.0  # no power of two
 CALLS = {
     "setters": "set_",
