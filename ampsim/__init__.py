@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ampsim.core.machine import State as State
     from ampsim.core.machine import init as init
     from ampsim.core.machine import update as update
-    from ampsim.core.replay.ceilings import replay_ceilings as replay_ceilings
     from ampsim.core.replay.fold import replay as replay
+    from ampsim.core.replay.thresholds import replay_thresholds as replay_thresholds
 
 _HOMES = {  # public name -> the module that holds it, or that it is; loaded when the name is first used
     "Rule": "ampsim.core.machine",
@@ -26,7 +26,7 @@ _HOMES = {  # public name -> the module that holds it, or that it is; loaded whe
     "dialects": "ampsim.core.dialects",
     "init": "ampsim.core.machine",
     "replay": "ampsim.core.replay.fold",
-    "replay_ceilings": "ampsim.core.replay.ceilings",
+    "replay_thresholds": "ampsim.core.replay.thresholds",
     "update": "ampsim.core.machine",
 }
 

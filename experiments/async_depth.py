@@ -39,7 +39,7 @@ class Config(runner.Config):
     depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
     control: int = 4  # k of `latest` and of `scale`
     interval: int = 10  # G
-    init_log2: int = 18  # of the scale, near the ceiling
+    init_log2: int = 18  # of the scale, near the threshold
     batch_cpu: int = 4  # windows of text a step
     batch_cuda: int = 8
     lr_cpu: float = 1e-3  # of Adam

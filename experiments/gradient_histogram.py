@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ampsim.core.formats import FP16
-from ampsim.probe import Histogram, Row
+from ampsim.probe import GradientRecord, Histogram
 from ampsim.probe.binades import INF, SMALLEST, ZERO
 from ampsim.records import Record
 from experiments import runner
@@ -81,13 +81,13 @@ def run(
     }
 
 
-def layers(task: Task, rows: Iterable[Row]) -> list[str]:
+def layers(task: Task, rows: Iterable[GradientRecord]) -> list[str]:
     """Return the names of the layers from the input to the loss."""
     names = [name for name, _ in task.model.named_parameters()]
     return list(dict.fromkeys(map(layer, [*names, *(row.name for row in rows)])))
 
 
-def by_layer(task: Task, rows: Sequence[Row]) -> Record:
+def by_layer(task: Task, rows: Sequence[GradientRecord]) -> Record:
     """Return the histograms of each layer, of both kinds."""
 
     def of(kind: str, name: str) -> list[int]:
@@ -109,7 +109,9 @@ def compact(histogram: Histogram) -> list[int]:
     return [zeros, int(filled[0]) + SMALLEST, *map(int, binades[filled[0] : filled[-1] + 1])]
 
 
-def sweep(task: Task, batch: Batch, rows: Sequence[Row], log2_scales: Sequence[int]) -> Record:
+def sweep(
+    task: Task, batch: Batch, rows: Sequence[GradientRecord], log2_scales: Sequence[int]
+) -> Record:
     """Return what fp16 makes of the gradient at each loss scale: rounded once, and computed in it."""
     parameters = list(task.model.parameters())
     truth = flat(parameter.grad for parameter in parameters)

@@ -1,9 +1,9 @@
 """Which loss-scale policy skips least and wastes least of fp16's range, if all meet the same gradients?
 
-A network is trained in fp16 at a scale that stands low, and of each step the *ceiling* is recorded, the largest scale
-that would not have overflowed: 65504 / max|g|. Every policy then meets these ceilings. A skipped step does not change
-the steps after it, so that all policies are asked the same. That a ceiling is one is checked on the way, by backward
-passes at the powers of two below and above it. In the middle of the stream the ceiling falls by 10 bits, once for 10
+A network is trained in fp16 at a scale that stands low, and of each step the *threshold* is recorded, the largest scale
+that would not have overflowed: 65504 / max|g|. Every policy then meets these thresholds. A skipped step does not change
+the steps after it, so that all policies are asked the same. That a threshold is one is checked on the way, by backward
+passes at the powers of two below and above it. In the middle of the stream the threshold falls by 10 bits, once for 10
 steps and once for good. Recovery is the number of steps until the scale is again within half a bit of what it would
 have been. In `rules_trained` some of them train networks of their own.
 
@@ -41,8 +41,8 @@ class Config(runner.Config):
     batch: int = 32  # images per step
     width: int = 64
     lr: float = 0.1  # of SGD
-    check_every: int = 50  # steps between two checks of the ceiling
-    fall: float = 10.0  # bits that the ceiling falls by in the middle
+    check_every: int = 50  # steps between two checks of the threshold
+    fall: float = 10.0  # bits that the threshold falls by in the middle
     fall_steps: int = 10  # steps that the short fall lasts
     shown: int = 600  # steps around the short fall whose scales are kept, the first tenth before it
 
@@ -52,7 +52,7 @@ SMOKE = Config(steps=60, seeds=(0,), warm_up=10, check_every=5, fall_steps=2, sh
 
 @dataclass(frozen=True)
 class Recording:
-    """A training run whose ceilings all policies meet."""
+    """A training run whose thresholds all policies meet."""
 
     data: str
 
@@ -69,20 +69,20 @@ def run(
     config: Config, arm: Recording, seed: int, device: str, tick: Callable[[int], None]
 ) -> Record:
     """Record a run, and let each policy meet it; the columns are explained in `data/README.md`."""
-    ceilings, checked, wrong = record(config, seed, device, tick)
+    thresholds, checked, wrong = record(config, seed, device, tick)
     middle = config.steps // 2
     first = middle - config.shown // 10
     shown = slice(first, first + config.shown)
     return {
-        "ceiling_log2": mean_and_deviation(np.log2(ceilings[config.warm_up :]), three_decimals),
+        "ceiling_log2": mean_and_deviation(np.log2(thresholds[config.warm_up :]), three_decimals),
         "checked": checked,
         "wrong": wrong,
         "fell_at": middle,
         "shown_from": first,
         "shown_ceilings": three_decimals(
-            np.log2(fallen(ceilings, config, config.fall_steps)[shown])
+            np.log2(fallen(thresholds, config, config.fall_steps)[shown])
         ),
-        "policies": {name: meet(rule, ceilings, config) for name, rule in POLICIES.items()},
+        "policies": {name: meet(rule, thresholds, config) for name, rule in POLICIES.items()},
     }
 
 
@@ -92,7 +92,7 @@ def run(
 def record(
     config: Config, seed: int, device: str, tick: Callable[[int], None]
 ) -> tuple[NDArray[np.float64], int, int]:
-    """Return the ceilings, (steps,), how many were checked, and how many of these were wrong."""
+    """Return the thresholds, (steps,), how many were checked, and how many of these were wrong."""
     batches, data = fp16.prepare(seed), digits_data.load(device)
     model = nn.Sequential(
         nn.Linear(digits_data.PIXELS, config.width),
@@ -101,27 +101,27 @@ def record(
     )
     model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr)
-    ceilings, checked, wrong = [], 0, 0
+    thresholds, checked, wrong = [], 0, 0
     for step in range(config.steps):
         rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches).to(device)
         with fp16.autocast(device, fp16=True):
             loss = cross_entropy(model(data.train_x[rows]), data.train_y[rows])
-        ceiling = FP16.max_finite * LOW / largest(model, loss, LOW)
+        threshold = FP16.max_finite * LOW / largest(model, loss, LOW)
         if step % config.check_every == 0:
-            below = 2.0 ** math.floor(math.log2(ceiling))
+            below = 2.0 ** math.floor(math.log2(threshold))
             checked += 1
             wrong += not (
                 math.isfinite(largest(model, loss, below))
                 and math.isinf(largest(model, loss, 2 * below))
             )
             largest(model, loss, LOW)
-        ceilings.append(ceiling)
+        thresholds.append(threshold)
         for p in model.parameters():
             if p.grad is not None:
                 p.grad /= LOW
         optimizer.step()
         tick(step + 1)
-    return np.array(ceilings), checked, wrong
+    return np.array(thresholds), checked, wrong
 
 
 def largest(model: nn.Module, loss: torch.Tensor, scale: float) -> float:
@@ -132,9 +132,9 @@ def largest(model: nn.Module, loss: torch.Tensor, scale: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def fallen(ceilings: NDArray[np.float64], config: Config, steps: int) -> NDArray[np.float64]:
-    """Return the stream with its ceiling lowered from the middle on, for some steps."""
-    lower, middle = ceilings.copy(), len(ceilings) // 2
+def fallen(thresholds: NDArray[np.float64], config: Config, steps: int) -> NDArray[np.float64]:
+    """Return the stream with its threshold lowered from the middle on, for some steps."""
+    lower, middle = thresholds.copy(), len(thresholds) // 2
     lower[middle : middle + steps] /= 2.0**config.fall
     return lower
 
@@ -143,28 +143,28 @@ def fallen(ceilings: NDArray[np.float64], config: Config, steps: int) -> NDArray
 
 
 def follow(
-    rule: Any, state: Any, ceilings: Sequence[float]
+    rule: Any, state: Any, thresholds: Sequence[float]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the scale of each step and whether it overflowed."""
     scales, flags = [], []
-    for ceiling in ceilings:
-        bad = not state.scale <= ceiling
+    for threshold in thresholds:
+        bad = not state.scale <= threshold
         scales.append(state.scale)
         flags.append(bad)
-        seen: Any = Observation(bad, math.inf if bad else FP16.max_finite / ceiling, float(bad))
+        seen: Any = Observation(bad, math.inf if bad else FP16.max_finite / threshold, float(bad))
         state = update(rule, state, seen)
     return np.array(scales), np.array(flags)
 
 
-def meet(rule: Any, ceilings: NDArray[np.float64], config: Config) -> Record:
+def meet(rule: Any, thresholds: NDArray[np.float64], config: Config) -> Record:
     """Return what one policy makes of the stream as it was, of the short fall, and of the long one."""
-    scales, bad = follow(rule, init(rule), ceilings.tolist())
+    scales, bad = follow(rule, init(rule), thresholds.tolist())
     kept = slice(config.warm_up, None)
-    headroom = np.log2(ceilings / scales)[kept][~bad[kept]]
+    headroom = np.log2(thresholds / scales)[kept][~bad[kept]]
     short, short_bad = follow(
-        rule, init(rule), fallen(ceilings, config, config.fall_steps).tolist()
+        rule, init(rule), fallen(thresholds, config, config.fall_steps).tolist()
     )
-    _, long_bad = follow(rule, init(rule), fallen(ceilings, config, config.steps).tolist())
+    _, long_bad = follow(rule, init(rule), fallen(thresholds, config, config.steps).tolist())
     middle = config.steps // 2
     first = middle - config.shown // 10
     return {

@@ -2,13 +2,13 @@
 
 A deep sigmoid network is trained in fp16 under each rule, through `ampsim.torch.GradScaler`, and in float32. All arms
 share ten seeds, and a seed's weights and batches, so that losses are compared in pairs. From a scale just above the
-ceiling: torch's machine with growth intervals G from 5 to 2000; two more that climb as fast as G = 20 does, a / G =
+threshold: torch's machine with growth intervals G from 5 to 2000; two more that climb as fast as G = 20 does, a / G =
 1/20 bit per step, in other steps a up and b down; a scale that comes two steps late; policies that look at the largest
-gradient. And from far below the ceiling and far above it.
+gradient. And from far below the threshold and far above it.
 
-Ceilings are found by trying, every few steps: in this network the gradients of activations may overflow before those of
-the weights do. T7 says that skip rate times unused bits depends on the speed of the climb alone, and T4 what a start
-that is too low costs.
+Thresholds are found by trying, every few steps: in this network the gradients of activations may
+overflow before those of the weights do. T7 says that skip rate times unused bits depends on the
+speed of the climb alone, and T4 what a start that is too low costs.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -28,11 +28,11 @@ from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
 from experiments.training import series, tasks
-from experiments.training.ceilings import ceiling
 from experiments.training.loop import Log, train
 from experiments.training.policies import START, mean_and_deviation
+from experiments.training.thresholds import threshold
 
-HALVINGS = 3  # the ceiling is known to 1/16 bit
+HALVINGS = 3  # the threshold is known to 1/16 bit
 
 
 def machine(
@@ -67,7 +67,7 @@ class Config(runner.Config):
     batch_cuda: int = 256
     lr: float = 1e-2  # of Adam
     eps: float = 1e-15  # of Adam
-    sample_every: int = 20  # steps between two searches for the ceiling, and two counts of zeros
+    sample_every: int = 20  # steps between two searches for the threshold, and two counts of zeros
     block: int = 10  # steps per mean of the loss
     plateau: float = 2.2  # nats; a network that tells nothing apart stands at ln 10 = 2.30
 
@@ -119,23 +119,23 @@ def run(
         "sigmoid", seed, device, config.batch_cpu if device == "cpu" else config.batch_cuda
     )
     optimizer = torch.optim.Adam(task.model.parameters(), lr=config.lr, eps=config.eps, fused=True)
-    in_fp16, log, ceilings, clean = arm.rule in RULES, Log(), [], []
+    in_fp16, log, thresholds, clean = arm.rule in RULES, Log(), [], []
     dtype = torch.float16 if in_fp16 else torch.float32
     for step in train(task, optimizer, arm.scaler(device), config.steps, dtype=dtype):
         log.add(step)
         if step.number % config.sample_every == 0:
             bits = math.log2(step.scale)
-            ceilings.append(ceiling(task, step.batch, bits, HALVINGS) if in_fp16 else math.nan)
+            thresholds.append(threshold(task, step.batch, bits, HALVINGS) if in_fp16 else math.nan)
             if step.number >= config.warm_up and not step.found_inf:
-                clean.append((ceilings[-1] - bits, (step.gradient == 0).float().mean().item()))
+                clean.append((thresholds[-1] - bits, (step.gradient == 0).float().mean().item()))
         tick(step.number + 1)
-    return {**columns(config, log, ceilings, clean), "test_loss": task.test_loss()}
+    return {**columns(config, log, thresholds, clean), "test_loss": task.test_loss()}
 
 
 def columns(
-    config: Config, log: Log, ceilings: Sequence[float], clean: Sequence[tuple[float, float]]
+    config: Config, log: Log, thresholds: Sequence[float], clean: Sequence[tuple[float, float]]
 ) -> Record:
-    """Return the record of a run: all `ceilings` sampled, and (headroom, zeros) of the `clean` steps among them."""
+    """Return the record of a run: all `thresholds` sampled, and (headroom, zeros) of the `clean` steps among them."""
     skipped = set(log.found_inf)
     headroom, zero = np.array(clean).reshape(-1, 2).T
     blocks = [
@@ -150,7 +150,7 @@ def columns(
         / (config.steps - config.warm_up),
         "headroom": mean_and_deviation(headroom) if np.isfinite(headroom).all() else None,
         "zero": mean_and_deviation(zero),
-        "first_ceiling": None if math.isnan(ceilings[0]) else ceilings[0],
+        "first_ceiling": None if math.isnan(thresholds[0]) else thresholds[0],
         "lost_steps": len(list(takewhile(skipped.__contains__, range(config.steps)))),
         "left_plateau": next(below, None),
         "final_loss": series.six_digits([float(np.mean(log.losses[-100:]))])[0],

@@ -5,7 +5,7 @@ In a pipeline of depth k an iteration takes its scale before the k iterations ah
 overflows that one growth causes; *deduplicated*, which lowers the scale at most to half of the one that overflowed;
 *probe*, which sends one step at the doubled scale and waits for its verdict.
 
-First under a ceiling that stands still, against the closed forms of T5 (`ampsim.core.theory.stale`), over whole
+First under a threshold that stands still, against the closed forms of T5 (`ampsim.core.theory.stale`), over whole
 periods. Then where it moves: a network trained in fp16 with SGD in a real pipeline, `ampsim.torch.GradScaler`
 with `depth` k and k + 1 tickets outstanding, so that gradients are k steps late as well.
 
@@ -36,7 +36,7 @@ MAKERS: dict[str, Any] = {
     "deduplicated": Deduplicated,
     "probe": Probe,
 }
-PHASES = (1 / 8, 3 / 8, 5 / 8, 7 / 8)  # bits from a power of two up to the ceiling
+PHASES = (1 / 8, 3 / 8, 5 / 8, 7 / 8)  # bits from a power of two up to the threshold
 DEVICES = ("cpu",)
 
 
@@ -45,7 +45,7 @@ class Config(runner.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
-    interval: int = 20  # G, under a ceiling that stands and in training
+    interval: int = 20  # G, under a threshold that stands and in training
     periods: int = 6  # of the scale, measured there
     warm_up: Annotated[int, runner.BEFORE_THE_END] = (
         100  # steps left out of what is measured in training
@@ -60,7 +60,7 @@ SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, warm_
 
 @dataclass(frozen=True)
 class Arm:
-    """A policy that is trained with; without one, all policies at all depths under a ceiling that stands still."""
+    """A policy that is trained with; without one, all policies at all depths under a threshold that stands still."""
 
     policy: str | None = None  # one of MAKERS
     k: int = 0  # steps that the scale is late
@@ -83,7 +83,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
     return trained(arm.policy, arm.k, seed, config, tick)
 
 
-# ---------------------------------------------------------------------------------- a ceiling that stands still
+# ---------------------------------------------------------------------------------- a threshold that stands still
 
 
 def standing(name: str, k: int, config: Config) -> Record:
@@ -109,13 +109,13 @@ def standing(name: str, k: int, config: Config) -> Record:
     }
 
 
-def whole_periods(rule: Any, ceiling: float, periods: int) -> list[tuple[float, bool]]:
+def whole_periods(rule: Any, threshold: float, periods: int) -> list[tuple[float, bool]]:
     """Scale and overflow of each step, from the start of one burst to that of another, `periods` later."""
     state = init(rule)
     steps: list[tuple[float, bool]] = []
     starts: list[int] = []  # of bursts
     while len(starts) < periods + 2:  # the first period has no burst before it
-        bad = state.scale > ceiling
+        bad = state.scale > threshold
         if bad and not steps[-1][1]:
             starts.append(len(steps))
         steps.append((state.scale, bad))

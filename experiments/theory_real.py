@@ -2,13 +2,13 @@
 
 A small MLP on scikit-learn's digits, in fp16 under autocast, with SGD, weight decay, and our scaler at five growth
 intervals G. The weight decay holds the gradients' size steady; a warm-up is left out. At every step the gradient
-is computed in float32 as well, from the same weights and images: its largest element gives the step's *ceiling*,
+is computed in float32 as well, from the same weights and images: its largest element gives the step's *threshold*,
 the largest power of two at which it still fits into fp16. The ceilings' empirical distribution goes into T3, which
-says how often steps are skipped and where the scale is. What T3 assumes and a run does not give: that ceilings are
+says how often steps are skipped and where the scale is. What T3 assumes and a run does not give: that thresholds are
 independent, and that the scale has no influence on them.
 
-The arm `fp32` trains in float32 and has ceilings only: a prediction of the fp16 runs made without any. A forecast is
-made of the first of these ceilings, and is of the fp16 steps that come after.
+The arm `fp32` trains in float32 and has thresholds only: a prediction of the fp16 runs made without any. A forecast is
+made of the first of these thresholds, and is of the fp16 steps that come after.
 
 Device: cpu, or cuda with `--device cuda`.
 """
@@ -117,19 +117,19 @@ def counted(levels: Sequence[int]) -> list[list[int]]:
     return [[level, count] for level, count in sorted(Counter(levels).items())]
 
 
-def predict(ceilings: Counter[int], growth_interval: int) -> tuple[float, float]:
-    """Return T3's skip rate and mean log2 scale, from counted ceilings."""
-    x, form = theory.of_ceilings(ceilings, growth_interval)
+def predict(thresholds: Counter[int], growth_interval: int) -> tuple[float, float]:
+    """Return T3's skip rate and mean log2 scale, from counted thresholds."""
+    x, form = theory.of_thresholds(thresholds, growth_interval)
     return form.skip_rate, float(x @ form.levels)
 
 
 def pooled(rows: Sequence[Record], column: str) -> Counter[int]:
-    """Return the steps at each level of `ceilings` or `scales`, all seeds together."""
+    """Return the steps at each level of `thresholds` or `scales`, all seeds together."""
     return sum((Counter(dict(row[column])) for row in rows), Counter())
 
 
 def table(rows: Sequence[Record]) -> Table:
-    """Return what was measured and what T3 says, from the runs' own ceilings and from those of the float32 runs.
+    """Return what was measured and what T3 says, from the runs' own thresholds and from those of the float32 runs.
 
     All seeds of an arm are taken together.
     """
@@ -149,7 +149,9 @@ def table(rows: Sequence[Record]) -> Table:
         skipped, unforeseen = (
             sum(row[name] for row in seeds) / steps for name in ("skipped", "unforeseen")
         )
-        forms = [predict(ceilings, interval) for ceilings in (pooled(seeds, "ceilings"), reference)]
+        forms = [
+            predict(thresholds, interval) for thresholds in (pooled(seeds, "ceilings"), reference)
+        ]
         shown.add_row(
             str(interval), f"{skipped:.4f}", *(f"{rate:.4f}" for rate, _ in forms),
             f"{theory.skip_rate(Rule(growth_interval=interval)):.4f}", f"{fmean(scales, scales.values()):.2f}",

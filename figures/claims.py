@@ -520,7 +520,7 @@ NEAR = ("G=5", "G=20", "G=2000", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25", "G=20 
 @claim(
     "rules.loss",
     "rules_trained",
-    "From near the ceiling no rule's loss is told from float32's at 95 %",
+    "From near the threshold no rule's loss is told from float32's at 95 %",
 )
 def rules_loss(run: Result) -> Finding:
     more = {name: q.more_loss(run, name) for name in NEAR}

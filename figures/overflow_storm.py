@@ -137,7 +137,7 @@ def draw_storms(
 
 
 def draw_drift(axes: Axes, run: Result) -> None:
-    """Draw a dot per seed against T8; below the critical rate the ceiling stops the climb."""
+    """Draw a dot per seed against T8; below the critical rate the threshold stops the climb."""
     rule = Rule(growth_interval=run.config["growth_interval"])
     grid = np.linspace(0.02, 2.4, 120)
     critical = theory.critical_bad_rate(rule)

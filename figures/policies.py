@@ -1,4 +1,4 @@
-"""Loss-scale policies on one stream of gradients: a fall of the ceiling, and what each policy costs."""
+"""Loss-scale policies on one stream of gradients: a fall of the threshold, and what each policy costs."""
 
 import math
 
@@ -41,7 +41,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw_fall(axes: Axes, run: Result) -> None:
-    """Draw the ceiling as dots, the scales as lines, around the short fall of one seed."""
+    """Draw the threshold as dots, the scales as lines, around the short fall of one seed."""
     record = run.arm("digits").first
     steps = range(
         record["shown_from"] - record["fell_at"],
@@ -51,10 +51,10 @@ def draw_fall(axes: Axes, run: Result) -> None:
     shown = {name: policy["shown"] for name, policy in record["policies"].items()}
     _policies.draw_traces(axes, steps, shown, TRACES, 1.7)
     fall = f"{run.config['fall']:g} bits lower for {run.config['fall_steps']} steps"
-    axes.text(18, 24.2, f"dots: the ceiling, {fall}", fontsize=7, color=_style.GREY)
+    axes.text(18, 24.2, f"dots: the threshold, {fall}", fontsize=7, color=_style.GREY)
     _style.power_ticks(axes.yaxis, range(10, 25, 4))
     _style.label_panel(axes, "a", "Loss scale")
-    axes.set(xlabel="steps since the ceiling fell", ylim=(8.5, 25.5))
+    axes.set(xlabel="steps since the threshold fell", ylim=(8.5, 25.5))
 
 
 def draw_column(axes: Axes, units: ArmRecords, key: str) -> None:

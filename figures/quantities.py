@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampsim.core.machine import Rule
-from ampsim.core.replay.ceilings import replay_ceilings
-from ampsim.core.theory import of_ceilings, skip_rate
+from ampsim.core.replay.thresholds import replay_thresholds
+from ampsim.core.theory import of_thresholds, skip_rate
 from figures.results import ArmRecords, Result
 
 EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
@@ -75,12 +75,12 @@ def real_rate(run: Result, interval: int) -> float:
     return run.arm(f"G={interval}").mean("skipped") / real_steps(run)
 
 
-def real_z(run: Result, interval: int, ceilings: str = "", *, bound: bool = False) -> float:
+def real_z(run: Result, interval: int, thresholds: str = "", *, bound: bool = False) -> float:
     """Return by how many standard deviations more steps were skipped than T3 says, or with `bound` than T1 allows.
 
-    Each seed has a distribution of its own ceilings; their skips and variances add up.
+    Each seed has a distribution of its own thresholds; their skips and variances add up.
     """
-    return _together(skips_above(run, interval, ceilings, bound=bound))
+    return _together(skips_above(run, interval, thresholds, bound=bound))
 
 
 def real_level_z(run: Result, interval: int) -> float:
@@ -89,20 +89,22 @@ def real_level_z(run: Result, interval: int) -> float:
 
 
 def skips_above(
-    run: Result, interval: int, ceilings: str = "", *, bound: bool = False
+    run: Result, interval: int, thresholds: str = "", *, bound: bool = False
 ) -> list[tuple[float, float]]:
     """Return per seed how many more steps were skipped than the distribution says, and their standard deviation.
 
-    The deviation is that of the machine under independent ceilings of T3's distribution, in runs of this length.
+    The deviation is that of the machine under independent thresholds of T3's distribution, in runs of this length.
     """
     steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
-    distributions = per_seed(run.arm(ceilings or f"G={interval}"), "ceilings")
+    distributions = per_seed(run.arm(thresholds or f"G={interval}"), "ceilings")
     return [
         (
             skipped - steps * (limit if bound else t3(distribution, interval)[0]),
             _scatter(tuple(distribution.items()), interval, steps)[0],
         )
-        for skipped, distribution in zip(run.arm(f"G={interval}").column("skipped"), distributions, strict=True)
+        for skipped, distribution in zip(
+            run.arm(f"G={interval}").column("skipped"), distributions, strict=True
+        )
     ]
 
 
@@ -114,7 +116,9 @@ def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
             fmean(own.keys(), own.values()) - t3(distribution, interval)[1],
             _scatter(tuple(distribution.items()), interval, steps)[1],
         )
-        for own, distribution in zip(per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True)
+        for own, distribution in zip(
+            per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True
+        )
     ]
 
 
@@ -123,7 +127,7 @@ def _together(seeds: Sequence[tuple[float, float]]) -> float:
 
 
 def forecast_error(run: Result, interval: int) -> float:
-    """Return by how much more steps were skipped than T3 predicts from the float32 runs' first ceilings, over that.
+    """Return by how much more steps were skipped than T3 predicts from the float32 runs' first thresholds, over that.
 
     The steps that are counted come after those that the forecast saw.
     """
@@ -135,15 +139,15 @@ def forecast_error(run: Result, interval: int) -> float:
 
 @cache
 def _scatter(
-    ceilings: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200
+    thresholds: tuple[tuple[int, int], ...], interval: int, steps: int, runs: int = 200
 ) -> tuple[float, float]:
     """Return the standard deviations of skipped steps and mean log2 scale of `runs` of `steps`, one after another."""
-    levels, weights = np.array(ceilings, dtype=np.float64).T
+    levels, weights = np.array(thresholds, dtype=np.float64).T
     drawn = np.random.default_rng(0).choice(
         levels, size=(runs + 1) * steps, p=weights / weights.sum()
     )
     rule = Rule(2.0 ** max(levels), growth_interval=interval)
-    played = replay_ceilings(rule, np.exp2(drawn))
+    played = replay_thresholds(rule, np.exp2(drawn))
     skipped = np.bincount(played.skipped // steps, minlength=runs + 1)
     levels = np.log2(played.scales()).reshape(runs + 1, steps).mean(axis=1)
     return float(skipped[1:].std(ddof=1)), float(levels[1:].std(ddof=1))  # the first run settles
@@ -239,29 +243,33 @@ def real_level(run: Result, interval: int) -> float:
     return fmean(levels.keys(), levels.values())
 
 
-def t3(ceilings: Mapping[int, int], interval: int) -> tuple[float, float]:
-    """Return T3's skip rate and mean log2 scale for these ceilings."""
-    x, form = of_ceilings(ceilings, interval)
+def t3(thresholds: Mapping[int, int], interval: int) -> tuple[float, float]:
+    """Return T3's skip rate and mean log2 scale for these thresholds."""
+    x, form = of_thresholds(thresholds, interval)
     return form.skip_rate, float(x @ form.levels)
 
 
-def t3_rate(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's skip rate from the ceilings of an arm, the run's own or float32's: the mean over seeds."""
-    return fmean(t3(distribution, interval)[0] for distribution in per_seed(run.arm(ceilings), "ceilings"))
+def t3_rate(run: Result, interval: int, thresholds: str) -> float:
+    """Return T3's skip rate from the thresholds of an arm, the run's own or float32's: the mean over seeds."""
+    return fmean(
+        t3(distribution, interval)[0] for distribution in per_seed(run.arm(thresholds), "ceilings")
+    )
 
 
-def t3_level(run: Result, interval: int, ceilings: str) -> float:
-    """Return T3's mean log2 scale from the ceilings of an arm: the mean over seeds."""
-    return fmean(t3(distribution, interval)[1] for distribution in per_seed(run.arm(ceilings), "ceilings"))
+def t3_level(run: Result, interval: int, thresholds: str) -> float:
+    """Return T3's mean log2 scale from the thresholds of an arm: the mean over seeds."""
+    return fmean(
+        t3(distribution, interval)[1] for distribution in per_seed(run.arm(thresholds), "ceilings")
+    )
 
 
 def per_seed(arm: ArmRecords, column: str) -> list[dict[int, int]]:
-    """Return the steps at each level of `ceilings` or `scales`, per seed."""
+    """Return the steps at each level of `thresholds` or `scales`, per seed."""
     return [dict(sorted(map(tuple, pairs))) for pairs in arm.column(column)]
 
 
 def counted(arm: ArmRecords, column: str) -> dict[int, int]:
-    """Return the steps at each level of `ceilings` or `scales`, of all seeds together."""
+    """Return the steps at each level of `thresholds` or `scales`, of all seeds together."""
     levels: Counter[int] = Counter()
     for pairs in arm.column(column):
         levels.update(dict(pairs))
@@ -290,7 +298,7 @@ def half_width(sample: NDArray[np.float64]) -> float:
 
 
 def per_policy(run: Result, name: str, column: str) -> list[float]:
-    """Return what a policy did on recorded ceilings, per seed."""
+    """Return what a policy did on recorded thresholds, per seed."""
     return [row["policies"][name][column] for row in run.arm("digits")]
 
 

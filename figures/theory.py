@@ -21,7 +21,7 @@ LEAST = 1e-16  # an error of 0 is drawn here
 NAMES = ("skip rate", "headroom")
 INTERVALS = np.unique(np.geomspace(5, 5000, 60).round().astype(int))
 BACKOFFS = {1: _style.BLUE, 2: _style.GREEN, 4: _style.VERMILION}  # bits -> colour
-MEAN, SIGMA = 16.5, 1.0  # of log2 of the ceilings, as in the simulated cases
+MEAN, SIGMA = 16.5, 1.0  # of log2 of the thresholds, as in the simulated cases
 
 
 def plot(run: Result) -> Figure:
@@ -91,8 +91,8 @@ def draw_errors(axes: Axes, run: Result) -> None:
 
 
 def forms() -> tuple[Any, Any]:
-    """Return T3's skips per growth interval and headroom for random ceilings, (backoffs, intervals) both."""
-    x, p = theory.normal_ceilings(MEAN, SIGMA)
+    """Return T3's skips per growth interval and headroom for random thresholds, (backoffs, intervals) both."""
+    x, p = theory.normal_thresholds(MEAN, SIGMA)
     found = [[theory.stationary(p, int(interval), b) for interval in INTERVALS] for b in BACKOFFS]
     skips = np.array([[form.skip_rate for form in row] for row in found]) * INTERVALS
     return skips, np.array([[MEAN - x @ form.clean for form in row] for row in found])

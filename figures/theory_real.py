@@ -41,7 +41,9 @@ def by_interval(run: Result) -> dict[int, ArmRecords]:
 def draw_above(
     axes: Axes, run: Result, above: Callable[[Result, int], Sequence[tuple[float, float]]]
 ) -> None:
-    """Draw how far each seed lies above its own distribution, and all seeds together, in deviations that chance makes."""
+    """Draw how far each seed lies above its own distribution, and all seeds together, in
+    deviations that chance makes.
+    """
     axes.axhspan(-2, 2, color="#EEEEEE", linewidth=0)
     axes.axhline(0, color=_style.VERMILION, label="T3")
     for interval in by_interval(run):
@@ -76,7 +78,7 @@ def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
 
 
 def draw_distributions(axes: Axes, run: Result) -> None:
-    """Draw the share of steps at each scale: bars measured, ticks T3; behind, the ceilings of the float32 runs."""
+    """Draw the share of steps at each scale: bars measured, ticks T3; behind, the thresholds of the float32 runs."""
     found = by_interval(run)
     axes.bar(
         *share(counted(run.one(dtype="float32"), "ceilings")),
@@ -89,7 +91,7 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         shift = (place - (len(SHOWN) - 1) / 2) * width
         level, height = share(counted(found[interval], "scales"))
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
-        x, form = theory.of_ceilings(counted(found[interval], "ceilings"), interval)
+        x, form = theory.of_thresholds(counted(found[interval], "ceilings"), interval)
         axes.plot(
             x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}"
         )

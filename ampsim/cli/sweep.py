@@ -23,7 +23,7 @@ def sweep_folder(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="A folder of ceilings, one .npy file per run.", show_default=False
+            metavar="DIR", help="A folder of thresholds, one .npy file per run.", show_default=False
         ),
     ],
     dialect: Annotated[
@@ -55,7 +55,7 @@ def sweep_folder(
         rules = [dialects.get(dialect, **chosen) for chosen in grid]
         paths = sorted(folder.glob("*.npy"))
         if not paths:
-            fail(f"{folder}: expected traces of ceilings, *.npy; numpy.save writes them")
+            fail(f"{folder}: expected traces of thresholds, *.npy; numpy.save writes them")
         bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
         done = [sweep_file(rules, path) for path in bar]
         if to is not None:

@@ -97,9 +97,7 @@ def check_scales(
             f"min_scale={low!r}: expected a finite number >= 0; for no floor pass None"
         )
     if top is not None and not top > 0:
-        raise ValueError(
-            f"max_scale={high!r}: expected a positive number; for no bound pass None"
-        )
+        raise ValueError(f"max_scale={high!r}: expected a positive number; for no bound pass None")
     if floor is not None and top is not None and floor > top:
         raise ValueError(
             f"min_scale={low!r} > max_scale={high!r}: expected min_scale <= max_scale; "

@@ -428,7 +428,7 @@ def _openseq2seq(rule: Rule, options: Options) -> Rule:
         )
     steps = next((n for n in (window, interval) if n is not None), rule.growth_interval)
     high = rule.max_scale if rule.max_scale is not None else 2.0**14
-    return rule.replace(init_scale=high, growth_interval=steps)  # starts at its ceiling
+    return rule.replace(init_scale=high, growth_interval=steps)  # starts at its threshold
 
 
 OPENSEQ2SEQ = Dialect(

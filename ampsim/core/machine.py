@@ -1,7 +1,7 @@
 """The dynamic loss scaler as a pure state machine: the reference.
 
 The same transition stands in four other forms, each held equal to this one by tests: event by event
-(`replay.engine`, tests/core/test_ceilings.py), in integers on JAX's arrays (`ampsim.jax.machine`,
+(`replay.engine`, tests/core/test_thresholds.py), in integers on JAX's arrays (`ampsim.jax.machine`,
 tests/jax/test_loss_scale.py), as torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py) and for many runs at
 once in numpy (`experiments.theorems`, tests/experiments/test_theory.py).
 

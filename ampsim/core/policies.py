@@ -257,7 +257,7 @@ class Deduplicated(Growing):
 
     With delay k one scale that was too large makes k + 1 iterations overflow, and a `Rule` backs off at each. Here
     an overflow says only that the scale *it used* was too large: new = min(newest, used * backoff_factor). A clean
-    step counts only at the newest scale. On a stationary ceiling it skips (k+1)/(G+2k+1) of the steps.
+    step counts only at the newest scale. On a stationary threshold it skips (k+1)/(G+2k+1) of the steps.
     With delay 0 this is torch's machine.
     """
 
@@ -567,10 +567,10 @@ class Probe(Growing):
     """A policy that sends a single step at the larger scale and keeps the old one until that step is judged.
 
     After G clean steps one iteration runs at base * growth_factor. If it is clean that becomes the base; if it
-    overflows one step is lost, whatever the delay. On a stationary ceiling: skips 1/(G+1+k) of the steps in bursts
+    overflows one step is lost, whatever the delay. On a stationary threshold: skips 1/(G+1+k) of the steps in bursts
     of one. Clean steps count only while no probe is out; an overflow of another step recalls the probe, whose verdict
     then counts like any step's, and lowers the base to at most used * backoff_factor. With delay 0 on a stationary
-    ceiling this is torch's machine.
+    threshold this is torch's machine.
     """
 
     def start(self, xp: ModuleType) -> ProbeState:

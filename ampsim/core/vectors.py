@@ -180,7 +180,7 @@ FAMILIES: tuple[tuple[str, Mapping[str, float], tuple[str, ...]], ...] = (
     ("bottom", {"init_scale": 2.0**-1060, "growth_interval": 2}, ("1" * 16 + "0000",)),
     ("floor", {"init_scale": 6.0, "growth_interval": 2, "min_scale": 1.0}, ("1111010100110",)),
     (
-        "ceiling",
+        "threshold",
         {"init_scale": 1000.0, "growth_interval": 1, "max_scale": 4096.0, **_THIRDS},
         ("0000110000010",),
     ),

@@ -57,7 +57,7 @@ def sweep(
     rules: Sequence[Rule],
     found_inf: npt.ArrayLike | None = None,
     *,
-    ceilings: npt.ArrayLike | None = None,
+    thresholds: npt.ArrayLike | None = None,
     summary: bool = False,
 ) -> Array | Summary:
     """Return the scales of many rules after each update; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
@@ -68,7 +68,7 @@ def sweep(
     Args:
         rules: of one ``delay`` and one dtype, without quirks.
         found_inf: shape (steps,) for all rules, or (rules, steps); by its truth.
-        ceilings: instead of `found_inf`: the largest scale that does not overflow, of either shape. A step
+        thresholds: instead of `found_inf`: the largest scale that does not overflow, of either shape. A step
             overflows if the scale in force is above it; NaN never does.
         summary: return a `Summary`, which needs no memory for the steps.
 
@@ -80,15 +80,15 @@ def sweep(
     """
     rules = list(rules)
     form, delay = _shared_by_rules(rules)
-    if (found_inf is None) == (ceilings is None):
-        raise ValueError("expected found_inf or ceilings, and not both; pass one of them")
-    if np.asarray(found_inf if ceilings is None else ceilings).dtype.kind in "US":
+    if (found_inf is None) == (thresholds is None):
+        raise ValueError("expected found_inf or thresholds, and not both; pass one of them")
+    if np.asarray(found_inf if thresholds is None else thresholds).dtype.kind in "US":
         raise TypeError(
             "text: expected flags or numbers, one per step; pass [digit == '1' for digit in history]"
         )
     # A found_inf of NaN is an overflow.
     inputs = (
-        _keys(form, np.asarray(ceilings, np.float64))
+        _keys(form, np.asarray(thresholds, np.float64))
         if found_inf is None
         else np.asarray(found_inf) != 0
     )
@@ -105,29 +105,30 @@ def sweep(
 
 def sweep_policies(
     policies: Sequence[Policy],
-    ceilings: npt.ArrayLike,
+    thresholds: npt.ArrayLike,
     *,
     top: float = FP16.max_finite,
     summary: bool = False,
 ) -> Array | PolicySummary:
-    """Return the scales of many policies after each update; row i equals ``replay_ceilings(policies[i], ceilings)``.
+    """Return the scales of many policies after each update; row i equals
+    ``replay_thresholds(policies[i], thresholds)``.
 
     To the last bit, except for `LogMax`, see `ampsim.jax.policy`. Numbers in which the policies differ are data, so
     that a grid is compiled once.
 
     Args:
         policies: of one type, one ``delay``, and equal in all that is no number.
-        ceilings: shape (steps,) for all, or (policies, steps): the largest scale that does not overflow, >= 0.
-        top: largest number of the gradients' format; the largest gradient of a step is ``top / ceiling``.
+        thresholds: shape (steps,) for all, or (policies, steps): the largest scale that does not overflow, >= 0.
+        top: largest number of the gradients' format; the largest gradient of a step is ``top / threshold``.
         summary: return a `PolicySummary`, which needs no memory for the steps.
 
     Returns:
         float32 array of shape (policies, steps), or a `PolicySummary`.
 
     Raises:
-        ValueError, TypeError: policies that do not belong together; ceilings that are NaN, negative or none.
+        ValueError, TypeError: policies that do not belong together; thresholds that are NaN, negative or none.
     """
-    policies, trace = list(policies), np.asarray(ceilings, np.float64)
+    policies, trace = list(policies), np.asarray(thresholds, np.float64)
     numbers = _differing(policies)
     if (
         trace.size == 0
@@ -135,12 +136,12 @@ def sweep_policies(
         or (trace.ndim == 2 and len(trace) != len(policies))
     ):
         raise ValueError(
-            f"ceilings of shape {trace.shape}: expected (steps,) or ({len(policies)}, steps)"
+            f"thresholds of shape {trace.shape}: expected (steps,) or ({len(policies)}, steps)"
         )
     if not (trace >= 0).all():
         where = tuple(np.argwhere(~(trace >= 0))[0].tolist())
         raise ValueError(
-            f"ceilings[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0"
+            f"thresholds[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0"
         )
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         amax = (top / trace).astype(np.float32)
@@ -219,19 +220,19 @@ def _policy(like: Policy, numbers: dict[str, Array]) -> Row:
     return (jax.tree.map(jnp.asarray, policy.init_in(jnp)), jnp.float32(0), jnp.int32(0)), step, end
 
 
-def _keys(form: Format, ceilings: npt.NDArray[np.float64]) -> npt.NDArray[np.signedinteger]:
-    """Return ceilings as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
+def _keys(form: Format, thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.signedinteger]:
+    """Return thresholds as integers in the order of a positive scale's bits: a scale is above c if its bits are above.
 
     Rounded down, since no scale lies between c and the next smaller number of its format.
     """
     signed = np.dtype(f"i{form.width // 8}")
     with np.errstate(over="ignore", under="ignore"):
-        near = ceilings.astype(form.dtype)
-        below = np.where(near > ceilings, np.nextafter(near, form.dtype(-np.inf)), near).astype(
+        near = thresholds.astype(form.dtype)
+        below = np.where(near > thresholds, np.nextafter(near, form.dtype(-np.inf)), near).astype(
             form.dtype
         )
     keys = np.where(below < 0, -1, np.abs(below).view(signed))
-    return np.where(np.isnan(ceilings), np.iinfo(signed).max, keys).astype(signed)
+    return np.where(np.isnan(thresholds), np.iinfo(signed).max, keys).astype(signed)
 
 
 def _above(form: Format, bits: Array, key: Array) -> Array:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ampsim.core.formats import binade
+from ampsim.probe.async_host_copy import Fetched
 from ampsim.probe.counting import counts_of_each, exponent_counts
-from ampsim.probe.fetched import Fetched
 
 Kind = Literal["parameter", "activation"]
 Key = tuple[Kind, str]

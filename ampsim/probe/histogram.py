@@ -16,7 +16,7 @@ from ampsim.probe.binades import BINS, INF, LARGEST, SMALLEST
 from ampsim.probe.counting import exponent_counts
 
 
-class Share(NamedTuple):
+class Bounds(NamedTuple):
     """Bounds of a fraction; equal unless elements lie in the binade that a limit of the format cuts.
 
     Attributes:
@@ -28,7 +28,7 @@ class Share(NamedTuple):
     high: float
 
 
-class Lost(NamedTuple):
+class CastLoss(NamedTuple):
     """Fractions of the nonzero elements, inf and NaN among them, by what a cast makes of them.
 
     Attributes:
@@ -37,9 +37,9 @@ class Lost(NamedTuple):
         overflowed: not finite; inf and NaN included.
     """
 
-    flushed: Share
-    subnormal: Share
-    overflowed: Share
+    flushed: Bounds
+    subnormal: Bounds
+    overflowed: Bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Histogram:
             self.counts + other.counts, math.nan if any(map(math.isnan, either)) else max(either)
         )
 
-    def lost(self, scale: float, fmt: Format) -> Lost:
+    def lost(self, scale: float, fmt: Format) -> CastLoss:
         """Return what rounding ``scale * g`` to `fmt` would lose, for any scale, from this one count.
 
         A binade that a limit does not cut is counted exactly. With a power of two for scale, three binades are
@@ -101,7 +101,7 @@ class Histogram:
         # Ties go to the even neighbour: zero, and the smallest normal.
         half = fmt.smallest_subnormal / 2
         normal = fmt.smallest_normal - half
-        return Lost(
+        return CastLoss(
             self._share(high <= half, low <= half),
             self._share((low > half) & (high <= normal), (high > half) & (low < normal)),
             self._overflowed(low, high, scale, fmt),
@@ -109,26 +109,26 @@ class Histogram:
 
     def _overflowed(
         self, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], scale: float, fmt: Format
-    ) -> Share:
+    ) -> Bounds:
         certain = low >= fmt.overflow_threshold if fmt.has_inf else low > fmt.overflow_threshold
         possible = high > fmt.overflow_threshold
         if math.isfinite(self.largest) and not _overflows(scale * self.largest, fmt):
-            return Share(0.0, 0.0)
+            return Bounds(0.0, 0.0)
         share = self._share(certain, possible, self.not_finite)
-        return Share(max(share.low, 1 / self._nonzero), share.high)
+        return Bounds(max(share.low, 1 / self._nonzero), share.high)
 
     def _share(
         self, certain: npt.NDArray[np.bool_], possible: npt.NDArray[np.bool_], more: int = 0
-    ) -> Share:
+    ) -> Bounds:
         binades = self.counts[1:INF]
         low, high = (int(binades[which].sum()) + more for which in (certain, possible))
-        return Share(low / self._nonzero, high / self._nonzero)
+        return Bounds(low / self._nonzero, high / self._nonzero)
 
     @property
     def _nonzero(self) -> int:
         return max(int(self.counts[1:].sum()), 1)
 
-    def ceiling(self, fmt: Format) -> float:
+    def overflow_threshold(self, fmt: Format) -> float:
         """Return the largest power of two at which no element would overflow in `fmt`: exact, from `largest`.
 
         inf if all are zero; 0.0 if one is inf or NaN.

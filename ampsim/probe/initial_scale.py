@@ -7,9 +7,9 @@ from torch import nn
 
 from ampsim.core.arguments import as_int
 from ampsim.core.formats import FP16, Format
-from ampsim.probe.histogram import Histogram, Lost
+from ampsim.probe.histogram import CastLoss, Histogram
 from ampsim.probe.probe import Probe
-from ampsim.probe.trial import Loss, backward, undone
+from ampsim.probe.undoable_backward import Loss, backward, undone
 
 TRIALS = tuple(2.0**exponent for exponent in (16, 0, -16, -32))
 """Scales that are tried until the gradients are finite; the first nearly always is."""
@@ -20,14 +20,14 @@ class Calibration(NamedTuple):
 
     Attributes:
         init_scale: the scale to begin with, a power of two.
-        ceiling: the largest power of two at which no gradient of this batch overflows.
+        threshold: the largest power of two at which no gradient of this batch overflows.
         lost: what the format loses of the parameters' gradients at `init_scale`, as shares of the nonzero ones.
         passes: backward passes that it took: one to measure and one to confirm, unless more were needed.
     """
 
     init_scale: float
-    ceiling: float
-    lost: Lost
+    threshold: float
+    lost: CastLoss
     passes: int
 
 
@@ -47,26 +47,29 @@ def calibrate(
     Args:
         model: the model, as it is trained.
         loss: computes the loss of one batch, under the autocast of the training loop.
-        headroom: doublings between `init_scale` and the ceiling, which other batches may need.
+        headroom: doublings between `init_scale` and the threshold, which other batches may need.
         fmt: the format of the gradients.
 
     Raises:
-        ValueError: not finite at any scale that was tried: the forward pass overflows, see `bisect`.
+        ValueError: not finite at any scale that was tried: the forward pass overflows, see `find_fp32_modules`.
     """
-    headroom = as_int("headroom", headroom, 0, "0 begins at the ceiling")
+    headroom = as_int("headroom", headroom, 0, "0 begins at the threshold")
     for passes, scale in enumerate(TRIALS, start=1):
         total, inner = _histograms(model, loss, scale)
         if not (total.not_finite or inner.not_finite):
-            ceiling, more = min(total.ceiling(fmt), inner.ceiling(fmt), 2.0**126), 1
+            threshold, more = (
+                min(total.overflow_threshold(fmt), inner.overflow_threshold(fmt), 2.0**126),
+                1,
+            )
             while not _finite(
-                model, loss, ceiling
+                model, loss, threshold
             ):  # what lies between two modules' outputs was larger
-                ceiling, more = ceiling / 2, more + 1
-            init_scale = math.ldexp(ceiling, -headroom)
-            return Calibration(init_scale, ceiling, total.lost(init_scale, fmt), passes + more)
+                threshold, more = threshold / 2, more + 1
+            init_scale = math.ldexp(threshold, -headroom)
+            return Calibration(init_scale, threshold, total.lost(init_scale, fmt), passes + more)
     raise ValueError(
         f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite ones at "
-        "some scale; the forward pass overflows, or the batch has NaN: ampsim.probe.bisect finds the modules"
+        "some scale; the forward pass overflows, or the batch has NaN: ampsim.probe.find_fp32_modules finds the modules"
     )
 
 

@@ -21,7 +21,7 @@ from ampsim.probe.histogram import Histogram, largest_of, moved
 Model = nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
-class Row(NamedTuple):
+class GradientRecord(NamedTuple):
     """One gradient at one step.
 
     Attributes:
@@ -39,14 +39,14 @@ class Row(NamedTuple):
     histogram: Histogram
 
 
-def _rows_of(step: int, counted: Counts) -> Iterator[Row]:
+def _rows_of(step: int, counted: Counts) -> Iterator[GradientRecord]:
     """Yield one row per gradient, in the order of `counted`; waits for it."""
     counts = counted.fetched.wait()[0].numpy()
     exponent = binade(counted.scale) or 0
     histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
     largest = np.ldexp(largest_of(counts).astype(np.float64), -exponent).tolist()
     for (kind, name), histogram, top in zip(counted.keys, histograms, largest, strict=True):
-        yield Row(step, kind, name, counted.scale, Histogram(histogram, top))
+        yield GradientRecord(step, kind, name, counted.scale, Histogram(histogram, top))
 
 
 class Probe:
@@ -139,7 +139,7 @@ class Probe:
         self._finish()
         self._step += 1
 
-    def drain(self, *, wait: bool = True) -> list[Row]:
+    def drain(self, *, wait: bool = True) -> list[GradientRecord]:
         """Return the rows since the last call, step by step; call it between steps.
 
         Args:
@@ -150,7 +150,7 @@ class Probe:
             step for step, counted in self._counted if not wait and not counted.fetched.arrived()
         )
         first_late = min(late, default=math.inf)
-        rows: dict[tuple[int, Kind, str], Row] = {}
+        rows: dict[tuple[int, Kind, str], GradientRecord] = {}
         for row in itertools.chain(
             *(_rows_of(*pair) for pair in self._counted if pair[0] < first_late)
         ):
@@ -184,7 +184,9 @@ class Probe:
             self._batch.add(key, grad)
 
 
-def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]:
+def overflow_thresholds(
+    rows: Iterable[GradientRecord], fmt: Format = FP16
+) -> npt.NDArray[np.float64]:
     """Return for each step the largest power of two at which no gradient in `rows` would overflow: what replay takes.
 
     Exact for the gradients probed; what overflowed inside a module and vanished before its output is not seen. A
@@ -192,14 +194,14 @@ def ceilings(rows: Iterable[Row], fmt: Format = FP16) -> npt.NDArray[np.float64]
     have overflowed cannot be known; a step at scale 0, of which nothing is known, gets 0.
 
     Returns:
-        shape (steps,), one for each step with rows, in order. `ampsim.replay_ceilings` takes them for consecutive
+        shape (steps,), one for each step with rows, in order. `ampsim.replay_thresholds` takes them for consecutive
         steps, as they are if the probe sampled every step; it refuses none at all.
     """
     least: dict[int, float] = {}
     for row in rows:
         unknown = row.histogram.not_finite or not divides(row.scale)
-        ceiling = _below(row.scale) if unknown else row.histogram.ceiling(fmt)
-        least[row.step] = min(least.get(row.step, math.inf), ceiling)
+        threshold = _below(row.scale) if unknown else row.histogram.overflow_threshold(fmt)
+        least[row.step] = min(least.get(row.step, math.inf), threshold)
     return np.array([least[step] for step in sorted(least)], np.float64)
 
 

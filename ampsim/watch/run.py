@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsim.core.arguments import as_int
-from ampsim.probe.fetched import Fetched
+from ampsim.probe.async_host_copy import Fetched
 from ampsim.watch.attach import Found, attach
 from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
 from ampsim.watch.run_header import known, optimizers_of, parameters_of

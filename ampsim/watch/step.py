@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.probe.fetched import Fetched
+from ampsim.probe.async_host_copy import Fetched
 from ampsim.run_file import pack_counts
 from ampsim.watch.measure import Counts, Norms
 

@@ -14,8 +14,8 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from ampsim import Rule, replay_ceilings
-from ampsim.core.replay.ceilings import index_ceilings
+from ampsim import Rule, replay_thresholds
+from ampsim.core.replay.thresholds import index_thresholds
 from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
 from experiments.timing.rounds import in_turn
 
@@ -33,15 +33,15 @@ def measure(steps: int = STEPS, rounds: int = 15, trials: int = 5) -> list[Row]:
 
 
 def trace(name: str, steps: int, rng: np.random.Generator) -> Trace:
-    """Return ceilings whose log2 walks around 17 and returns to where it began."""
+    """Return thresholds whose log2 walks around 17 and returns to where it began."""
     walk = np.cumsum(rng.normal(0, 5 / steps**0.5, steps))
     walk -= np.linspace(0, walk[-1], steps)
     log2 = 17 + walk + rng.normal(0, 0.3 if name == "walk" else 0.1, steps)
     if name == "spikes":
         log2 -= rng.exponential(4, steps) * (rng.random(steps) < 1 / 500)
         log2[rng.random(steps) < 1 / 50_000] = -np.inf
-    ceilings: Trace = np.exp2(log2).astype(np.float32)
-    return ceilings
+    thresholds: Trace = np.exp2(log2).astype(np.float32)
+    return thresholds
 
 
 class Made(NamedTuple):
@@ -53,7 +53,7 @@ class Made(NamedTuple):
 
 
 def fold(
-    ceilings: Trace,
+    thresholds: Trace,
     start: float,
     growth: float,
     backoff: float,
@@ -67,8 +67,8 @@ def fold(
     """
     held: Any = np.float32(start)
     due, skips, changes = interval, 0, 0
-    for step in range(np.uint64(len(ceilings))):  # unsigned: no test for an index from the end
-        overflow = held > ceilings[step]
+    for step in range(np.uint64(len(thresholds))):  # unsigned: no test for an index from the end
+        overflow = held > thresholds[step]
         if overflow or np.int64(step) + 1 == due:
             due = int(np.int64(step)) + 1 + interval
             factor = backoff if overflow else growth
@@ -86,19 +86,19 @@ def fold(
 class Fold:
     """The fold, compiled, with room for its results."""
 
-    def __init__(self, ceilings: Trace) -> None:
-        n = len(ceilings)
-        self.ceilings, self.compiled = ceilings, cast("Any", numba.njit(fold))
+    def __init__(self, thresholds: Trace) -> None:
+        n = len(thresholds)
+        self.thresholds, self.compiled = thresholds, cast("Any", numba.njit(fold))
         self.made = Made(np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n))
 
     def __call__(self, rule: Rule) -> tuple[int, int]:
         factors = (rule.init_scale, rule.growth_factor, rule.backoff_factor)
-        done = self.compiled(self.ceilings, *factors, rule.growth_interval, self.made)
+        done = self.compiled(self.thresholds, *factors, rule.growth_interval, self.made)
         return cast("tuple[int, int]", done)
 
     def require_same(self, rule: Rule) -> None:
         """Raise where the replay has other skips or other scales than the fold."""
-        done, (skips, changes) = replay_ceilings(rule, self.ceilings), self(rule)
+        done, (skips, changes) = replay_thresholds(rule, self.thresholds), self(rule)
         pairs = (
             (done.skipped, self.made.skipped[:skips]),
             (done.scale_changes["step"], self.made.steps[:changes]),
@@ -107,9 +107,9 @@ class Fold:
         require_same(f"replay of {rule}", all(np.array_equal(a, b) for a, b in pairs))
 
 
-def compare(name: str, ceilings: Trace, rounds: int, trials: int) -> list[Row]:
+def compare(name: str, thresholds: Trace, rounds: int, trials: int) -> list[Row]:
     """Return the rows of one trace."""
-    found = [one_trial(ceilings, rounds) for _ in range(trials)]
+    found = [one_trial(thresholds, rounds) for _ in range(trials)]
     times = {way: [trial[way] for trial in found] for way in found[0]}
     replay, indexed = f"{name}, replay", f"{name}, index and replay"
     return [
@@ -119,18 +119,18 @@ def compare(name: str, ceilings: Trace, rounds: int, trials: int) -> list[Row]:
     ]
 
 
-def one_trial(ceilings: Trace, rounds: int) -> dict[str, float]:
+def one_trial(thresholds: Trace, rounds: int) -> dict[str, float]:
     """Return the median of each way, with a fold compiled anew: where it lies changes its time."""
     starts = [2.0 ** (12 + i % 8) for i in range(RULES)]
     rules = [Rule(start, growth_interval=1992 + i) for i, start in enumerate(starts)]
-    index, stepwise = index_ceilings(ceilings), Fold(ceilings)
+    index, stepwise = index_thresholds(thresholds), Fold(thresholds)
     for rule in rules:
         stepwise.require_same(rule)
     ways: dict[str, Callable[[Rule], object]] = {
         "fold": stepwise,
-        "replay": lambda rule: replay_ceilings(rule, index),
-        "indexed": lambda rule: replay_ceilings(rule, ceilings),
-        "floor": lambda rule: ceilings.min(),
+        "replay": lambda rule: replay_thresholds(rule, index),
+        "indexed": lambda rule: replay_thresholds(rule, thresholds),
+        "floor": lambda rule: thresholds.min(),
     }
     found = in_turn([*ways], lambda way: timed(ways[way], rules), rounds, lambda _: None)
     return {way: statistics.median(times) for way, times in found.items()}

@@ -16,8 +16,8 @@ import torch
 import wandb
 from torch.nn.functional import cross_entropy
 
+from ampsim.probe import GradientRecord as Probed
 from ampsim.probe import Probe
-from ampsim.probe import Row as Probed
 from ampsim.watch import watch
 from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
 from experiments.models.gpt import BYTES, GPT, Size

@@ -17,9 +17,9 @@ WIDE = Arithmetic(dtype="float64")  # room for 2000 bits of scale
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 4000  # of a run under random ceilings, after it has settled
+    steps: int = 4000  # of a run under random thresholds, after it has settled
     seeds: tuple[int, ...] = (0,)  # of whatever is random
-    runs: int = 1000  # side by side under random ceilings
+    runs: int = 1000  # side by side under random thresholds
     settling: int = 20  # growth intervals that such runs settle for
     histories: int = 100_000  # that T1 is held against
     elements: int = 4_000_000  # that T9 draws

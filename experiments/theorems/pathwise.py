@@ -46,17 +46,17 @@ def histories(rule: Rule, size: int, updates: int, rng: Generator) -> tuple[Arra
     """Return skips, descent in bits and wasted clean steps of `size` histories of six kinds."""
     batch = Batch(rule, size)
     kind, rate = rng.integers(0, 6, size), rng.random(size) ** 2
-    ceiling, burst = rng.normal(16, 4, size), np.zeros(size, bool)
+    threshold, burst = rng.normal(16, 4, size), np.zeros(size, bool)
     skipped, wasted, clean = np.zeros(size), np.zeros(size), np.zeros(size, np.int64)
     for _ in range(updates):
         luck, x = rng.random(size), np.log2(batch.scale)
         burst ^= luck < 0.1
-        ceiling += np.where(kind == 3, rng.normal(0, 0.5, size), 0.0)
+        threshold += np.where(kind == 3, rng.normal(0, 0.5, size), 0.0)
         found = np.choose(kind, [
             luck < rate,  # independent
             burst,  # in bursts
-            x > ceiling,  # a constant ceiling
-            x > ceiling,  # one that walks
+            x > threshold,  # a constant threshold
+            x > threshold,  # one that walks
             (batch.tracker == rule.growth_interval - 1) & (luck < rate),  # just before a growth: wastes most
             (batch.tracker == 0) & (luck < 1 - rate / 2),  # right after a growth or an overflow: wastes nothing
         ])  # fmt: skip
@@ -71,16 +71,16 @@ def histories(rule: Rule, size: int, updates: int, rng: Generator) -> tuple[Arra
 
 
 def constant(rule: Rule, period: int, phases: int, periods: int = 1) -> tuple[float, float, int]:
-    """Skip rate, mean headroom and longest burst over whole periods, averaged over phases of the ceiling."""
+    """Skip rate, mean headroom and longest burst over whole periods, averaged over phases of the threshold."""
     b = theory.bits(rule)[1]
     warm = (rule.delay + 2) * period
     rates, rooms, bursts = [], [], []
     for phase in (np.arange(phases) + 0.5) * b / phases:
-        ceiling = math.log2(rule.init_scale) + phase
-        found, x = simulate.follow(rule, np.full(warm + periods * period, 2.0**ceiling))
+        threshold = math.log2(rule.init_scale) + phase
+        found, x = simulate.follow(rule, np.full(warm + periods * period, 2.0**threshold))
         found, x = found[warm:], x[warm:]
         rates.append(found.mean())
-        rooms.append(np.mean(ceiling - x[~found]))
+        rooms.append(np.mean(threshold - x[~found]))
         bursts.append(longest_run(found))
     return float(np.mean(rates)), float(np.mean(rooms)), max(bursts)
 
@@ -92,7 +92,7 @@ def longest_run(found: NDArray[np.bool_]) -> int:
 
 
 @case_of
-def ceiling_at_rest(
+def threshold_at_rest(
     config: Config, rng: Generator, growth: float, backoff: float, interval: int, period: int
 ) -> list[Held]:
     """Hold T2 where rho is rational, so that the machine is periodic."""
@@ -172,12 +172,12 @@ def spike(
     height: float,
     steps: int,
 ) -> list[Held]:
-    """Hold T4: a spike, then no ceiling until the scale is back."""
+    """Hold T4: a spike, then no threshold until the scale is back."""
     rule = Rule(2.0**16, growth, backoff, interval, arithmetic=WIDE)
     predicted = theory.recovery(rule, height, steps)
-    ceilings = np.full(predicted.steps + 1, np.inf)
-    ceilings[:steps] = 2.0 ** (16 - height)
-    found, x = simulate.follow(rule, ceilings)
+    thresholds = np.full(predicted.steps + 1, np.inf)
+    thresholds[:steps] = 2.0 ** (16 - height)
+    found, x = simulate.follow(rule, thresholds)
     back = steps + int(np.argmax(x[steps:] >= 16))
     measured = (int(found.sum()), back, float((16 - x[:back]).sum()))
     return [
@@ -197,19 +197,19 @@ def drift(
     """Hold T6: a rate within 2.5 skips of the predicted number, for the two ends."""
     rule = Rule(2.0 ** (-800 if delta > 0 else 800), growth, backoff, interval, arithmetic=WIDE)
     steps = min(40_000, int(1500 / abs(delta)))
-    ceilings = math.log2(rule.init_scale) + 0.3 + np.arange(steps) * float(delta)
-    found, _ = simulate.follow(rule, np.exp2(ceilings))
+    thresholds = math.log2(rule.init_scale) + 0.3 + np.arange(steps) * float(delta)
+    found, _ = simulate.follow(rule, np.exp2(thresholds))
     predicted = theory.drifting_skip_rate(rule, delta)
     return [Held("skip rate", predicted, float(found.mean()), 2.5 / (predicted * steps))]
 
 
 CASES: dict[Arm, Case] = {
     Arm("T1", "100,000 histories"): any_history,
-    Arm("T2", "2, 0.5, G=50"): ceiling_at_rest(2, 0.5, 50, 51),
-    Arm("T2", "2, 0.5, G=2000"): ceiling_at_rest(2, 0.5, 2000, 2001),
-    Arm("T2", "2, 0.25, G=50"): ceiling_at_rest(2, 0.25, 50, 101),
-    Arm("T2", "4, 0.5, G=20"): ceiling_at_rest(4, 0.5, 20, 22),
-    Arm("T2", "8, 0.25, G=10"): ceiling_at_rest(8, 0.25, 10, 23),
+    Arm("T2", "2, 0.5, G=50"): threshold_at_rest(2, 0.5, 50, 51),
+    Arm("T2", "2, 0.5, G=2000"): threshold_at_rest(2, 0.5, 2000, 2001),
+    Arm("T2", "2, 0.25, G=50"): threshold_at_rest(2, 0.25, 50, 101),
+    Arm("T2", "4, 0.5, G=20"): threshold_at_rest(4, 0.5, 20, 22),
+    Arm("T2", "8, 0.25, G=10"): threshold_at_rest(8, 0.25, 10, 23),
     Arm("T2", "1.5, 0.8, G=50"): irrational,
     Arm("T4", "10 bits, 10 steps, G=2000"): spike(2, 0.5, 2000, 10, 10),
     Arm("T4", "10 bits, 40 steps, G=50"): spike(2, 0.5, 50, 10, 40),

@@ -1,4 +1,4 @@
-"""The machine under ceilings: one run with `update` itself, or a batch of runs, one numpy step for all of them.
+"""The machine under thresholds: one run with `update` itself, or a batch of runs, one numpy step for all of them.
 
 The batch does the same operations on the same numbers, so it has the same bits; `tests/experiments/test_theory.py`
 holds it against `update`.
@@ -15,15 +15,15 @@ from ampsim.core.machine import Arithmetic, Rule, init, update
 Array = NDArray[np.float64]
 
 
-def follow(rule: Rule, ceilings: Iterable[float]) -> tuple[NDArray[np.bool_], Array]:
-    """Run the machine where step t overflows if its scale is above ``ceilings[t]``.
+def follow(rule: Rule, thresholds: Iterable[float]) -> tuple[NDArray[np.bool_], Array]:
+    """Run the machine where step t overflows if its scale is above ``thresholds[t]``.
 
     Returns:
         Which steps overflowed, and log2 of the scale in force at each; (steps,) both.
     """
     state, found, scales = init(rule), [], []
-    for ceiling in ceilings:
-        found.append(state.scale > ceiling)
+    for threshold in thresholds:
+        found.append(state.scale > threshold)
         scales.append(state.scale)
         state = update(rule, state, found[-1])
     return np.array(found), np.log2(scales)

@@ -47,11 +47,11 @@ def chain(p: Array, interval: int, backoff: int) -> Array:
 
 
 @case_of
-def normal_ceilings(
+def normal_thresholds(
     config: Config, rng: Generator, interval: int, sigma: float, backoff_bits: int = 1
 ) -> list[Held]:
-    """Hold T3 where log2 of the ceiling is normal(16.5, sigma)."""
-    x, p = theory.normal_ceilings(16.5, sigma)
+    """Hold T3 where log2 of the threshold is normal(16.5, sigma)."""
+    x, p = theory.normal_thresholds(16.5, sigma)
     form = theory.stationary(p, interval, backoff_bits)
     rule = Rule(2.0 ** int(x @ form.levels), 2.0, 2.0**-backoff_bits, interval, arithmetic=WIDE)
 
@@ -96,7 +96,7 @@ def settle(
 @case_of
 def ranks(config: Config, rng: Generator, count: int) -> list[Held]:
     """Hold T3 b: the tracked quantile's shift against the exact mean levels; a limit, so to 0.06 bits."""
-    x, p = theory.normal_ceilings(16.5, 2.0)
+    x, p = theory.normal_thresholds(16.5, 2.0)
     one, many = (theory.stationary(any_of(p, n), 2000).levels @ x for n in (1, count))
     return [Held("bits lost", theory.cost_of_ranks(2.0, 2000, count), float(one - many), 0.02)]
 
@@ -109,7 +109,7 @@ def any_of(p: Array, count: int) -> Array:
 
 @case_of
 def bad_steps(config: Config, rng: Generator, interval: int, rate: float) -> list[Held]:
-    """Hold T8: bad steps under a constant ceiling, below the critical rate."""
+    """Hold T8: bad steps under a constant threshold, below the critical rate."""
 
     def overflows(scale: Array) -> NDArray[np.bool_]:
         return np.asarray((scale > 2.0**16.5) | (rng.random(len(scale)) < rate))
@@ -122,7 +122,7 @@ def bad_steps(config: Config, rng: Generator, interval: int, rate: float) -> lis
 
 @case_of
 def falling(config: Config, rng: Generator, interval: int, rate: float) -> list[Held]:
-    """Hold T8: bad steps above the critical rate, no ceiling in reach."""
+    """Hold T8: bad steps above the critical rate, no threshold in reach."""
     rule = Rule(2.0**900, growth_interval=interval, arithmetic=WIDE)
     batch, steps = Batch(rule, config.runs), config.settling * interval // 2
     for step in range(steps + 10 * config.steps):
@@ -152,9 +152,9 @@ def flushed(config: Config, rng: Generator, sigma: float, lost: float) -> list[H
 def whole_loop(config: Config, rng: Generator) -> list[Held]:
     """Hold T3 and T9 together: the machine scales a log-normal gradient, fp16 says what overflows and what is lost."""
     sigma, elements, interval, runs = 7.0, 256, 20, max(1, config.runs // 10)
-    x, upper = theory.normal_ceilings(
+    x, upper = theory.normal_thresholds(
         math.log2(65520), sigma
-    )  # one element's, as a ceiling for the scale
+    )  # one element's, as a threshold for the scale
     form = theory.stationary(any_of(upper, elements), interval)
     predicted = float(form.clean @ [theory.flushed_share(sigma, 0.0, 16.0 - j) for j in x])
     batch = Batch(Rule(2.0 ** int(x @ form.levels), growth_interval=interval), runs)
@@ -180,9 +180,9 @@ GRID = [
 
 CASES: dict[Arm, Case] = {
     Arm("T3", "six chains"): solved,
-    **{Arm("T3", f"G={g}, sigma=1, b={m}"): normal_ceilings(g, 1.0, m) for g, m in GRID},
-    Arm("T3", "G=50, sigma=0.3, b=1"): normal_ceilings(50, 0.3),
-    Arm("T3", "G=50, sigma=4, b=1"): normal_ceilings(50, 4.0),
+    **{Arm("T3", f"G={g}, sigma=1, b={m}"): normal_thresholds(g, 1.0, m) for g, m in GRID},
+    Arm("T3", "G=50, sigma=0.3, b=1"): normal_thresholds(50, 0.3),
+    Arm("T3", "G=50, sigma=4, b=1"): normal_thresholds(50, 4.0),
     Arm("T3 b", "1024 ranks, sigma=2, G=2000"): ranks(1024),
     Arm("T8", "lambda=1e-3, G=100"): bad_steps(100, 1e-3),
     Arm("T8", "lambda=1e-3, G=400"): bad_steps(400, 1e-3),

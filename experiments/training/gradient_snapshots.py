@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from ampsim.probe import Histogram, Probe, Row
+from ampsim.probe import GradientRecord, Histogram, Probe
 from experiments.models.gpt import GPT
 from experiments.training import tasks
 from experiments.training.loop import FP32
@@ -95,7 +95,7 @@ def snapshots(
         yield point, task, task.draw()
 
 
-def probed(task: Task, batch: Batch) -> list[Row]:
+def probed(task: Task, batch: Batch) -> list[GradientRecord]:
     """Return histograms of the float32 gradient of every parameter and of every module's output, one backward pass.
 
     A GPT's logits are a product with its embedding and no module's output; they have one more row, `OUTPUT`.
@@ -110,7 +110,7 @@ def probed(task: Task, batch: Batch) -> list[Row]:
         probe.step()
         rows = probe.drain()
     if isinstance(task.model, GPT):
-        rows.append(Row(0, "activation", OUTPUT, 1.0, Histogram.of(output.grad)))
+        rows.append(GradientRecord(0, "activation", OUTPUT, 1.0, Histogram.of(output.grad)))
     return rows
 
 

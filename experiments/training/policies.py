@@ -11,7 +11,7 @@ from experiments.training.series import six_digits
 
 START = (
     2.0**20
-)  # within a bit of either network's ceiling, so that no climb is measured; LogMax starts at 1
+)  # within a bit of either network's threshold, so that no climb is measured; LogMax starts at 1
 
 
 def policies(milestones: Sequence[tuple[int, float]]) -> dict[str, Rule | Policy]:

@@ -77,7 +77,7 @@ def level_zs() -> list[float]:
 
 
 def correlations() -> list[float]:
-    """Return the correlation of successive ceilings of each run, on both sets of seeds."""
+    """Return the correlation of successive thresholds of each run, on both sets of seeds."""
     return [row["ceiling_correlation"] for stem in BOTH for row in sources.load(stem).records]
 
 
@@ -103,7 +103,7 @@ def worst_forecast(run: Result) -> float:
 
 
 def unforeseen(run: Result) -> int:
-    """Return in how many steps the ceiling does not say whether the step overflows."""
+    """Return in how many steps the threshold does not say whether the step overflows."""
     return sum(row["unforeseen"] for row in run.records)
 
 

@@ -149,7 +149,7 @@ def test_the_number_of_states_is_the_hand_count(fields, expected) -> None:
 
 
 def test_the_whole_of_torchs_machine() -> None:
-    """No floor, no ceiling: every power of two of float32, and 0, which no growth leaves."""
+    """No floor, no threshold: every power of two of float32, and 0, which no growth leaves."""
     interval = 12
     states = reachable(Rule(growth_interval=interval))
     scales = {s.scale for s in states}

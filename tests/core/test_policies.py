@@ -124,25 +124,26 @@ def test_without_a_delay_deduplicated_backoff_is_the_machine(
     )
 
 
-def run(rule: Any, ceilings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Scales used and which overflowed, closed over the ceilings (the largest scales that do not)."""
+def run(rule: Any, thresholds: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Scales used and which overflowed, closed over the thresholds (the largest scales that do not)."""
     state, used, found = init(rule), [], []
-    for ceiling in ceilings:
+    for threshold in thresholds:
         used.append(state.scale)
-        found.append(state.scale > ceiling)
-        amax = INF if found[-1] else 65504.0 / ceiling
+        found.append(state.scale > threshold)
+        amax = INF if found[-1] else 65504.0 / threshold
         state = update(rule, state, Observation(found[-1], amax, float(found[-1])))
     return np.array(used), np.array(found)
 
 
 @few
 @given(st.floats(2.0**-6, 2.0**6), st.integers(0, 4))
-def test_headroom_never_overflows_under_a_ceiling_that_stands(ceiling: float, k: int) -> None:
+def test_headroom_never_overflows_under_a_ceiling_that_stands(threshold: float, k: int) -> None:
     policy = Headroom(init_scale=2.0**-6, margin=1, interval=2, delay=k)
-    used, found = run(policy, [ceiling] * (30 + k))
+    used, found = run(policy, [threshold] * (30 + k))
     assert not found.any()
     assert (
-        used[-1] == 2.0 ** (math.floor(math.log2(ceiling)) - 1) or math.log2(ceiling).is_integer()
+        used[-1] == 2.0 ** (math.floor(math.log2(threshold)) - 1)
+        or math.log2(threshold).is_integer()
     )
 
 

@@ -220,4 +220,4 @@ def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_a_single_infinity_comes_back(value: float) -> None:
-    assert records.decode(records.encode({"ceiling": value})) == {"ceiling": value}
+    assert records.decode(records.encode({"threshold": value})) == {"threshold": value}

@@ -33,12 +33,12 @@ def plain(interval: int, a: int = 1, b: int = 1, **more) -> Rule:
     return Rule(START, 2.0**a, 2.0**-b, interval, arithmetic=WIDE, **more)
 
 
-def follow(rule: Rule, ceilings: Iterable[float]) -> tuple[list[bool], list[float]]:
-    """Overflows and log2 of the scale in force, where step t overflows above log2 ceiling ``ceilings[t]``."""
+def follow(rule: Rule, thresholds: Iterable[float]) -> tuple[list[bool], list[float]]:
+    """Overflows and log2 of the scale in force, where step t overflows above log2 threshold ``thresholds[t]``."""
     state, found, x = init(rule), [], []
-    for ceiling in ceilings:
+    for threshold in thresholds:
         x.append(math.log2(state.scale))
-        found.append(x[-1] > ceiling)
+        found.append(x[-1] > threshold)
         state = update(rule, state, found[-1])
     return found, x
 
@@ -47,11 +47,11 @@ def final(rule: Rule, found: list[bool]) -> State:
     return [init(rule), *run(rule, found)][-1]
 
 
-def window(rule: Rule, ceiling: float, period: int, warm: int) -> tuple[list[bool], list[float]]:
+def window(rule: Rule, threshold: float, period: int, warm: int) -> tuple[list[bool], list[float]]:
     """Overflows and headroom at clean steps over one period of a periodic run."""
-    found, x = follow(rule, [ceiling] * (warm + period))
+    found, x = follow(rule, [threshold] * (warm + period))
     return found[warm:], [
-        ceiling - level for level, bad in zip(x[warm:], found[warm:], strict=True) if not bad
+        threshold - level for level, bad in zip(x[warm:], found[warm:], strict=True) if not bad
     ]
 
 
@@ -186,7 +186,7 @@ def test_t3_is_the_stationary_distribution_of_the_machine(p, interval, backoff) 
 @pytest.mark.parametrize("interval", [5, 50, 2000])
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 6.0])
 def test_t3_without_bounds_is_the_form_of_the_paper(interval: int, sigma: float) -> None:
-    x, p = theory.normal_ceilings(16.5, sigma)
+    x, p = theory.normal_thresholds(16.5, sigma)
     form = theory.stationary(p, interval)
     up = (1 - p) ** interval
     seen = form.visits > 1e-12
@@ -228,7 +228,7 @@ def test_t3_is_the_marginal_law_of_the_k_in_a_row_design(interval: int) -> None:
 
 @pytest.mark.parametrize("backoff", [1, 2, 5])
 def test_t3_arrivals_lie_about_the_tracked_quantile(backoff: int) -> None:
-    x, p = theory.normal_ceilings(0.0, 40.0)
+    x, p = theory.normal_thresholds(0.0, 40.0)
     form = theory.stationary(p, 50, backoff)
     tracked = -40.0 * NormalDist().inv_cdf(theory.tracked_quantile(50, rho=1 / backoff))
     assert abs(x[form.visits.argmax()] - tracked) <= (1 + backoff) / 2
@@ -259,17 +259,17 @@ def test_ranks_arrive_as_one_rank_with_a_longer_interval_does() -> None:
 @LONG_RUNS
 @given(st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8), intervals)
 def test_observed_ceilings_are_counted_from_where_none_overflowed_to_where_all_did(
-    ceilings, interval
+    thresholds, interval
 ) -> None:
-    x, form = theory.of_ceilings(ceilings, interval)
-    total = sum(ceilings.values())
-    wanted = [sum(n for k, n in ceilings.items() if k < j) / total for j in x]
+    x, form = theory.of_thresholds(thresholds, interval)
+    total = sum(thresholds.values())
+    wanted = [sum(n for k, n in thresholds.items() if k < j) / total for j in x]
     assert form.overflow == pytest.approx(wanted)
     assert (form.overflow[0], form.overflow[-1]) == (0, 1)
 
 
 def test_normal_ceilings_go_from_never_to_always() -> None:
-    x, p = theory.normal_ceilings(3.0, 2.0)
+    x, p = theory.normal_thresholds(3.0, 2.0)
     assert p[0] < 1e-300
     assert p[-1] == 1.0
     assert p[x == 3] == 0.5
@@ -366,7 +366,7 @@ def test_t5_refuses_a_delay_as_long_as_the_interval_and_other_policies() -> None
 
 
 def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
-    """Skips under a ceiling that starts a third of a bit above the scale and moves exactly."""
+    """Skips under a threshold that starts a third of a bit above the scale and moves exactly."""
     state, skips = init(rule), 0
     for t in range(steps):
         level = round(math.log2(state.scale)) - 16
@@ -384,7 +384,7 @@ def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
 def test_t6_upwards_is_exact_but_for_the_ends(interval, a, b, tenths) -> None:
     rule, drift = plain(interval, a, b), Fraction(a, interval) * Fraction(tenths, 9)
     steps = int(min(600, 900 / max(drift, 1)))  # the scale stays below 2^1000
-    slack = (2 * a + b + 1) / b + a / b  # x - ceiling moves by less than 2a + b + 1 in all
+    slack = (2 * a + b + 1) / b + a / b  # x - threshold moves by less than 2a + b + 1 in all
     assert (
         abs(drifting(rule, drift, steps) - theory.drifting_skip_rate(rule, drift) * steps) <= slack
     )

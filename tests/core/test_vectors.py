@@ -101,7 +101,7 @@ WRONG: dict[str, Callable[[Rule], dict[str, Any]]] = {
     "never patient": lambda rule: {"hysteresis": 1},
     "one too patient": lambda rule: {"hysteresis": rule.hysteresis + 1},
     "no floor": lambda rule: {"min_scale": None},
-    "no ceiling": lambda rule: {"max_scale": None},
+    "no threshold": lambda rule: {"max_scale": None},
     "no delay": lambda rule: {"delay": 0},
     "always late": lambda rule: {"delay": rule.delay + 1},
     "no quirks": lambda rule: {"quirks": ()},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule
-from ampsim.core.replay.ceilings import index_ceilings, replay_ceilings
+from ampsim.core.replay.thresholds import index_thresholds, replay_thresholds
 from ampsim.diagnose.playground.build import (
     DATA,
     HERE,
@@ -58,7 +58,7 @@ def random_rule(random: np.random.Generator) -> Rule:
 
 def replayed(rule: Rule, limits: list[float]) -> dict[str, Any]:
     """Return what the reference makes of a run, as the script returns it."""
-    run = replay_ceilings(rule, index_ceilings(limits))
+    run = replay_thresholds(rule, index_thresholds(limits))
     skipped = np.zeros(len(limits), bool)
     skipped[run.skipped] = True
     *scales, final = [run.first, *run.scales().tolist()]
@@ -99,7 +99,7 @@ def test_each_recorded_run_under_its_own_rule_skips_the_recorded_steps() -> None
     for arm in RUNS:
         row = kept[arm]
         own = {name: row["settings"][name] for name in ("init_scale", "growth_interval")}
-        run = replay_ceilings(Rule(**settings(**own)), index_ceilings(thresholds(row)))
+        run = replay_thresholds(Rule(**settings(**own)), index_thresholds(thresholds(row)))
         assert run.skipped.tolist() == row["found_inf"]
         scales = [run.first, *run.scales().tolist()]
         assert all(scales[step] == scale for step, scale in row["scale_changes"])

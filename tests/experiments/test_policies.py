@@ -38,14 +38,14 @@ def test_a_standing_ceiling_costs_what_t5_says(name: str) -> None:
 
 def test_numbers_of_a_policy_are_counted_right() -> None:
     config = policies.Config(steps=40, warm_up=8, fall_steps=2, shown=10)
-    ceilings = np.full(40, 2.0**20.5)
-    row = policies.meet(Rule(2.0**20, growth_interval=4), ceilings, config)
+    thresholds = np.full(40, 2.0**20.5)
+    row = policies.meet(Rule(2.0**20, growth_interval=4), thresholds, config)
     # every fifth step is at 2^21 and skipped, from step 4 on
     assert (row["skips"], row["burst"], row["headroom"]) == (7, 1, [0.5, 0.0])
     assert row["fall_skips"] == 2
     assert row["recovery"] == 8  # two growths of 4 steps
     assert worst_burst(np.array([True, True, False, True])) == 2
     scales, bad = policies.follow(
-        Probe(init_scale=2.0**20, growth_interval=4), init(Probe(init_scale=2.0**20)), ceilings
+        Probe(init_scale=2.0**20, growth_interval=4), init(Probe(init_scale=2.0**20)), thresholds
     )
     assert (len(scales), bad.sum()) == (40, 8)

@@ -29,7 +29,7 @@ def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(name: str) -> None:
 def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
     row = fresh("headroom 3 bits", steps=12, batch_cpu=4)
     scales = runs.scales(row, 12)
-    assert scales[0] == START > scales[-1]  # it came down to three bits below the ceiling
+    assert scales[0] == START > scales[-1]  # it came down to three bits below the threshold
     assert row["found_inf"] == list(range(len(row["found_inf"])))  # only on the way down
     assert row["headroom"][0] > 2
     assert fresh("fp32")["headroom"] is None

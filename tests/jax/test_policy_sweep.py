@@ -8,17 +8,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ampsim import Rule, replay_ceilings
+from ampsim import Rule, replay_thresholds
 from ampsim.core.policies import Deduplicated, FloorSchedule, Headroom, Probe, Ratio
 from ampsim.jax import sweep_policies
 from tests.examples import examples
 
 STEPS = 30
 few = settings(max_examples=examples(ms=50))  # each compiles a grid, or many folds
-ceiling = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(
+threshold = st.sampled_from([0.0, math.inf, 2.0**16, 2.0**16 * (1 - 2.0**-30)]) | st.integers(
     -4, 24
 ).map(lambda e: 2.0**e)
-traces = st.lists(ceiling | st.floats(0.5, 1e7), min_size=STEPS, max_size=STEPS)
+traces = st.lists(threshold | st.floats(0.5, 1e7), min_size=STEPS, max_size=STEPS)
 GRIDS: dict[str, list[Any]] = {
     "deduplicated": [
         Deduplicated(growth_interval=g, backoff_factor=b, delay=1)
@@ -43,7 +43,7 @@ def test_each_row_is_the_fold(name: str, trace: list[float]) -> None:
     for row, policy in zip(
         np.asarray(sweep_policies(GRIDS[name], trace)), GRIDS[name], strict=True
     ):
-        assert row.tolist() == replay_ceilings(policy, trace).scales().tolist()
+        assert row.tolist() == replay_thresholds(policy, trace).scales().tolist()
 
 
 @few
@@ -51,7 +51,7 @@ def test_each_row_is_the_fold(name: str, trace: list[float]) -> None:
 def test_a_summary_is_of_the_rows(trace: list[float]) -> None:
     short = sweep_policies(GRIDS["probe"], trace, summary=True)
     for i, policy in enumerate(GRIDS["probe"]):
-        alone = replay_ceilings(policy, trace)
+        alone = replay_thresholds(policy, trace)
         assert (short.scale[i], short.skipped[i]) == (alone.state.scale, len(alone.skipped))
         assert float(short.mean_log2_scale[i]) == pytest.approx(alone.mean_log2_scale, rel=1e-5)
 
@@ -62,20 +62,20 @@ def test_each_policy_may_have_a_trace_of_its_own() -> None:
     for row, policy, trace in zip(
         np.asarray(sweep_policies(policies, traces)), policies, traces, strict=True
     ):
-        assert row.tolist() == replay_ceilings(policy, trace).scales().tolist()
+        assert row.tolist() == replay_thresholds(policy, trace).scales().tolist()
 
 
 def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
     policies, trace = GRIDS["headroom"], [2.0**20, 2.0**9, 2.0**13] * (STEPS // 3)
     rows = np.asarray(sweep_policies(policies, trace, top=448.0)).tolist()
     assert rows == [
-        replay_ceilings(policy, trace, top=448.0).scales().tolist() for policy in policies
+        replay_thresholds(policy, trace, top=448.0).scales().tolist() for policy in policies
     ]
-    assert rows[0] != replay_ceilings(policies[0], trace).scales().tolist()
+    assert rows[0] != replay_thresholds(policies[0], trace).scales().tolist()
 
 
 @pytest.mark.parametrize(
-    ("policies", "ceilings", "shown"),
+    ("policies", "thresholds", "shown"),
     [
         ([], [1.0], "one or more policies"),
         ([Rule()], [1.0], "one or more policies"),
@@ -86,6 +86,6 @@ def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
         ([Probe()], [-1.0], "-1.0"),
     ],
 )
-def test_what_is_no_sweep(policies: list[Any], ceilings: Any, shown: str) -> None:
+def test_what_is_no_sweep(policies: list[Any], thresholds: Any, shown: str) -> None:
     with pytest.raises((ValueError, TypeError), match=shown):
-        sweep_policies(policies, ceilings)
+        sweep_policies(policies, thresholds)

@@ -31,30 +31,31 @@ def batches(draw: st.DrawFn) -> list[Rule]:
 def test_every_row_is_a_replay_of_flags_or_of_ceilings(batch, seed) -> None:
     rng = np.random.default_rng(seed)
     found = rng.random((BATCH, STEPS)) < 0.3
-    ceilings = 2.0 ** rng.uniform(-10, 20, STEPS)
-    ceilings[rng.random(STEPS) < 0.2] = rng.choice(
+    thresholds = 2.0 ** rng.uniform(-10, 20, STEPS)
+    thresholds[rng.random(STEPS) < 0.2] = rng.choice(
         [0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1]
     )
     scales, capped = (
-        np.asarray(x, np.float64) for x in (sweep(batch, found), sweep(batch, ceilings=ceilings))
+        np.asarray(x, np.float64)
+        for x in (sweep(batch, found), sweep(batch, thresholds=thresholds))
     )
     end = sweep(batch, found, summary=True)
     for i, rule in enumerate(batch):
         assert scales[i].tolist() == replay(rule, found[i]).tolist()
         state = init(rule)
         assert capped[i].tolist() == [
-            (state := update(rule, state, state.scale > c)).scale for c in ceilings
+            (state := update(rule, state, state.scale > c)).scale for c in thresholds
         ]
     assert np.asarray(end.scale, np.float64).tolist() == scales[:, -1].tolist()
     assert end.skipped.tolist() == found.sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize(
-    ("ceiling", "skipped"),
+    ("threshold", "skipped"),
     [(65536.0, 0), (65536.0 - 2.0**-20, 1), (65535.0, 1), (math.nan, 0), (-0.0, 1), (-1.0, 1)],
 )
-def test_a_ceiling_is_compared_as_the_double_it_is(ceiling, skipped) -> None:
-    assert sweep([Rule()], ceilings=[ceiling], summary=True).skipped.tolist() == [skipped]
+def test_a_ceiling_is_compared_as_the_double_it_is(threshold, skipped) -> None:
+    assert sweep([Rule()], thresholds=[threshold], summary=True).skipped.tolist() == [skipped]
 
 
 def test_a_flag_is_taken_by_its_truth() -> None:
@@ -66,8 +67,10 @@ def test_float64_rules() -> None:
         rule = Rule(3.0, 3.0, 1 / 3, 2, arithmetic=Arithmetic(dtype="float64", backoff="divide"))
         found = np.arange(50) % 3 > 0
         expected = replay(rule, found)
-        ceilings = np.array([rule.init_scale, *expected[:-1]]) * np.where(found, 1 - 2.0**-52, 1.0)
-        assert np.asarray(sweep([rule], ceilings=ceilings))[0].tolist() == expected.tolist()
+        thresholds = np.array([rule.init_scale, *expected[:-1]]) * np.where(
+            found, 1 - 2.0**-52, 1.0
+        )
+        assert np.asarray(sweep([rule], thresholds=thresholds))[0].tolist() == expected.tolist()
         for first in (2.0**-126, 2.0**-1021):
             flushes = Rule(first, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
             assert (
@@ -86,8 +89,8 @@ def test_each_tracker_of_a_summary_stands_in_its_place() -> None:
     [
         ([], {"found_inf": [True]}, "expected one or more rules"),
         ([Rule(), Rule(delay=1)], {"found_inf": [True]}, "expected one or more rules"),
-        ([Rule()], {}, "found_inf or ceilings"),
-        ([Rule()], {"found_inf": [True], "ceilings": [1.0]}, "found_inf or ceilings"),
+        ([Rule()], {}, "found_inf or thresholds"),
+        ([Rule()], {"found_inf": [True], "thresholds": [1.0]}, "found_inf or thresholds"),
         ([Rule()], {"found_inf": ["0", "1"]}, "text"),  # each digit is true
         ([Rule()], {"found_inf": [[True], [False]]}, r"shape \(2, 1\)"),
         ([Rule(quirks=(StreakStartsAt(),))], {"found_inf": [True]}, "StreakStartsAt"),

@@ -19,11 +19,11 @@ from ampsim.peers.checks.subject import (
     Driven,
     GaveUpError,
     UnaskableError,
-    ceiling,
     constants,
     fields,
     followed,
     subject_of,
+    threshold,
 )
 from ampsim.peers.peer import Step
 from tests.peers.planted import PLANTED, Right
@@ -196,7 +196,7 @@ def test_a_peer_with_fixed_factors_is_asked_for_no_others() -> None:
 
 def test_a_ceiling_is_declared_or_seen() -> None:
     names = "mxnet.contrib.amp.LossScaler", "mpx.DynamicLossScaling", "torch.amp.GradScaler"
-    assert [ceiling(dialects.get(each)) for each in names] == [2.0**24, 65504.0, None]
+    assert [threshold(dialects.get(each)) for each in names] == [2.0**24, 65504.0, None]
 
 
 class Late(Torch):

@@ -1,4 +1,6 @@
-"""The scale that `calibrate` finds does not overflow, its double would; `bisect` names the modules at fault."""
+"""The scale that `calibrate` finds does not overflow, its double would; `find_fp32_modules` names
+the modules at fault.
+"""
 
 import math
 from functools import partial
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ampsim.core.formats import E4M3
-from ampsim.probe import bisect, calibrate
+from ampsim.probe import calibrate, find_fp32_modules
 from tests.examples import examples
 
 
@@ -40,8 +42,8 @@ def test_the_ceiling_is_where_fp16_overflows(gain, headroom):
     model = Network(2.0**gain)
     torch.manual_seed(0)
     found = calibrate(model, model.loss, headroom=headroom)
-    assert found.init_scale * 2**headroom == found.ceiling
-    for scale, finite in ((found.ceiling, True), (found.ceiling * 4, False)):
+    assert found.init_scale * 2**headroom == found.threshold
+    for scale, finite in ((found.threshold, True), (found.threshold * 4, False)):
         torch.manual_seed(0)
         model.zero_grad()
         (model.loss() * scale).backward()
@@ -49,7 +51,7 @@ def test_the_ceiling_is_where_fp16_overflows(gain, headroom):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("function", [calibrate, bisect])
+@pytest.mark.parametrize("function", [calibrate, find_fp32_modules])
 def test_nothing_is_left_behind(function, fails):
     model = Network()
     grads = [torch.ones_like(param) for param in model.parameters()]
@@ -78,10 +80,10 @@ def test_nothing_is_left_behind(function, fails):
 def test_the_ceiling_of_known_gradients():
     model = nn.Linear(4, 1)
     found = calibrate(model, lambda: 0.0 * model(torch.ones(1, 4)).sum(), headroom=0)
-    assert (found.init_scale, found.ceiling) == (2.0**126, 2.0**126)  # the last with a reciprocal
+    assert (found.init_scale, found.threshold) == (2.0**126, 2.0**126)  # the last with a reciprocal
     found = calibrate(model, lambda: 1e6 * model(torch.ones(1, 4)).sum())
     # float16 rounds from 65520 to inf: 1e6 / 2^4 = 62500 fits
-    assert (found.init_scale, found.ceiling) == (2.0**-5, 2.0**-4)
+    assert (found.init_scale, found.threshold) == (2.0**-5, 2.0**-4)
     x = torch.tensor([[1.0, 1.0, 1.0, 7e-13]])  # 7e-7 / 2^4 is above 2^-25, 7e-7 / 2^5 below
     found = calibrate(model, lambda: 1e6 * model(x).sum())
     assert ([*found.lost], found.passes) == ([(0.2, 0.2), (0.0, 0.0), (0.0, 0.0)], 2)
@@ -90,7 +92,7 @@ def test_the_ceiling_of_known_gradients():
     )
     model = nn.Linear(4, 1, bias=False)
     small = torch.full((1, 4), 1e-3)  # the weights' gradients are 1e3, that of the output 1e6
-    assert calibrate(model, lambda: 1e6 * model(small).sum()).ceiling == 2.0**-4
+    assert calibrate(model, lambda: 1e6 * model(small).sum()).threshold == 2.0**-4
 
 
 def test_the_least_scale_is_tried_too():
@@ -100,7 +102,7 @@ def test_the_least_scale_is_tried_too():
         with autocast():
             return 1e10 * model(torch.ones(1, 4)).float().sum()
 
-    assert calibrate(model, loss).ceiling == 2.0**-18  # at 2^-16 1e10 is inf in float16
+    assert calibrate(model, loss).threshold == 2.0**-18  # at 2^-16 1e10 is inf in float16
 
 
 def test_what_overflows_only_scaled_counts():
@@ -110,13 +112,13 @@ def test_what_overflows_only_scaled_counts():
         with autocast():
             return model(batch).float().mean()
 
-    assert bisect(model, loss) == []
-    assert bisect(model, loss, scale=2.0**20) == [""]
+    assert find_fp32_modules(model, loss) == []
+    assert find_fp32_modules(model, loss, scale=2.0**20) == [""]
 
 
 def test_a_forward_that_overflows_raises():
     model = Network(1e9)
-    for function in (calibrate, bisect):
+    for function in (calibrate, find_fp32_modules):
         with pytest.raises(ValueError, match=r"float32|forward pass overflows"):
             function(model, lambda: model(torch.full((8, 4), 1e30)).square().mean() * math.inf)
 
@@ -149,7 +151,7 @@ def at_fault(model, *inputs):
         with autocast():
             return model(*inputs).float().mean()
 
-    return bisect(model, loss)
+    return find_fp32_modules(model, loss)
 
 
 @given(st.sets(st.integers(0, 11)), st.booleans())
@@ -183,7 +185,7 @@ def test_half_inputs_by_keyword_are_widened(dtype):
         with autocast():
             return model(x=torch.ones(2, 4, dtype=dtype)).float().mean()
 
-    assert bisect(model, loss) == [""]
+    assert find_fp32_modules(model, loss) == [""]
 
 
 def test_a_parent_is_named_for_its_own_forward():

@@ -1,4 +1,4 @@
-"""Shares, ceilings and moved histograms against real casts."""
+"""Shares, thresholds and moved histograms against real casts."""
 
 import math
 
@@ -93,17 +93,17 @@ def test_bounds_are_no_wider_than_a_binade() -> None:
 @example([2.0**-149], E5M2)
 def test_the_ceiling_is_the_last_power_of_two_that_fits(values: list[float], fmt: Format) -> None:
     array = np.array(values, np.float32).astype(np.float64)
-    ceiling = Histogram.of(torch.tensor(values, dtype=torch.float32)).ceiling(fmt)
+    threshold = Histogram.of(torch.tensor(values, dtype=torch.float32)).overflow_threshold(fmt)
     if not array.any():
-        assert ceiling == math.inf
+        assert threshold == math.inf
         return
-    assert np.isfinite(fmt.round(array * ceiling).astype(np.float64)).all()
-    assert not np.isfinite(fmt.round(array * (2 * ceiling)).astype(np.float64)).all()
+    assert np.isfinite(fmt.round(array * threshold).astype(np.float64)).all()
+    assert not np.isfinite(fmt.round(array * (2 * threshold)).astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_no_scale_helps_inf_and_nan(value: float) -> None:
-    assert Histogram.of(torch.tensor([1.0, value])).ceiling(FP16) == 0.0
+    assert Histogram.of(torch.tensor([1.0, value])).overflow_threshold(FP16) == 0.0
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])

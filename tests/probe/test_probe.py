@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ampsim.core.formats import E4M3
 from ampsim.core.machine import Rule
-from ampsim.core.replay.ceilings import replay_ceilings
-from ampsim.probe import Histogram, Probe, Row, ceilings
+from ampsim.core.replay.thresholds import replay_thresholds
+from ampsim.probe import GradientRecord, Histogram, Probe, overflow_thresholds
 from ampsim.torch import GradScaler
 from tests.probe.helpers import same
 
@@ -31,7 +31,9 @@ def loss_of(model: nn.Module, seed: int = 0, *, fp16: bool = True, size: float =
         return size * nn.functional.cross_entropy(model(x), y)
 
 
-def probed(scale: float, *, fp16: bool = True, told: Any = None, **options: Any) -> list[Row]:
+def probed(
+    scale: float, *, fp16: bool = True, told: Any = None, **options: Any
+) -> list[GradientRecord]:
     model = mlp()
     with Probe(model, scale=scale if told is None else told, **options) as probe:
         (loss_of(model, fp16=fp16) * scale).backward()
@@ -39,7 +41,7 @@ def probed(scale: float, *, fp16: bool = True, told: Any = None, **options: Any)
     return probe.drain()
 
 
-def are_gradients(rows: list[Row], model: nn.Module, scale: float = 1.0) -> None:
+def are_gradients(rows: list[GradientRecord], model: nn.Module, scale: float = 1.0) -> None:
     """The rows are the histograms of the model's gradients, divided by the scale."""
     for row in rows:
         grad = model.get_parameter(row.name).grad
@@ -280,14 +282,14 @@ def test_the_ceiling_is_where_the_real_fp16_run_overflows(size: float) -> None:
     scale = 2.0**6 / size
     with Probe(model, scale=scale, activations=True) as probe:
         (loss_of(model, size=size) * scale).backward()
-    (ceiling,) = ceilings(probe.drain())
-    assert not overflows(ceiling / 2, size)
-    assert overflows(ceiling * 4, size)
+    (threshold,) = overflow_thresholds(probe.drain())
+    assert not overflows(threshold / 2, size)
+    assert overflows(threshold * 4, size)
     last = max(k for k in range(-20, 60) if not overflows(2.0**k, size))
-    assert abs(math.log2(ceiling) - last) <= 1
+    assert abs(math.log2(threshold) - last) <= 1
 
 
-def train(scaler: Any, steps: int) -> tuple[list[bool], list[Row]]:
+def train(scaler: Any, steps: int) -> tuple[list[bool], list[GradientRecord]]:
     """A run with a real scaler: which steps it skipped, and what the probe saw."""
     model, skipped = mlp(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -307,16 +309,16 @@ def train(scaler: Any, steps: int) -> tuple[list[bool], list[Row]]:
 def test_replaying_the_ceilings_repeats_the_run(make: Any) -> None:
     rule = {"init_scale": 2.0**26, "growth_interval": 3}
     skipped, rows = train(make("cpu", **rule), 24)
-    trace = ceilings(rows)
+    trace = overflow_thresholds(rows)
     assert trace.shape == (24,)
     assert 0 < sum(skipped) < 24
-    replayed = replay_ceilings(Rule(**rule), trace)
+    replayed = replay_thresholds(Rule(**rule), trace)
     assert replayed.skipped.tolist() == np.flatnonzero(skipped).tolist()
 
 
 def test_a_step_that_overflowed_has_a_bound() -> None:
-    assert ceilings(probed(2.0**30)).tolist() == [2.0**29]
-    assert ceilings(probed(1.5 * 2.0**30)).tolist() == [2.0**30]
+    assert overflow_thresholds(probed(2.0**30)).tolist() == [2.0**29]
+    assert overflow_thresholds(probed(1.5 * 2.0**30)).tolist() == [2.0**30]
 
 
 class Told(NamedTuple):
@@ -328,17 +330,17 @@ class Told(NamedTuple):
         return self.scale
 
 
-@pytest.mark.parametrize(("scale", "ceiling"), [(0.0, 0.0), (math.inf, 2.0**127)])
-def test_scales_that_cannot_be_divided_out(scale: float, ceiling: float) -> None:
+@pytest.mark.parametrize(("scale", "threshold"), [(0.0, 0.0), (math.inf, 2.0**127)])
+def test_scales_that_cannot_be_divided_out(scale: float, threshold: float) -> None:
     rows = probed(scale, told=Told(scale))
     assert {row.scale for row in rows} == {scale}
-    assert ceilings(rows).tolist() == [ceiling]
+    assert overflow_thresholds(rows).tolist() == [threshold]
 
 
-def test_ceilings_take_the_least_of_each_step() -> None:
+def test_thresholds_take_the_least_of_each_step() -> None:
     histograms = {value: Histogram.of(torch.tensor([value])) for value in (0.0, 0.5, 1.0, 4.0)}
     steps = ((4, 1.0), (2, 0.0), (4, 4.0), (4, 0.5))
-    rows = [Row(step, "parameter", "", 1.0, histograms[value]) for step, value in steps]
-    assert ceilings(rows).tolist() == [math.inf, 2.0**13]
-    assert ceilings(rows, E4M3).tolist() == [math.inf, 2.0**6]  # 4 * 2^7 is above 464
-    assert ceilings([]).shape == (0,)
+    rows = [GradientRecord(step, "parameter", "", 1.0, histograms[value]) for step, value in steps]
+    assert overflow_thresholds(rows).tolist() == [math.inf, 2.0**13]
+    assert overflow_thresholds(rows, E4M3).tolist() == [math.inf, 2.0**6]  # 4 * 2^7 is above 464
+    assert overflow_thresholds([]).shape == (0,)

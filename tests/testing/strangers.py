@@ -217,7 +217,7 @@ class HasAFloorOfOne(Stranger):
         return max(super().lowered(scale), 1.0)
 
 
-class HasACeiling(Stranger):
+class HasMaxScale(Stranger):
     def raised(self, scale):
         return min(super().raised(scale), 2.0**16)
 
@@ -606,7 +606,7 @@ WRONG = {  # -> the check that names it
     ShowsWhatIsLoadedLate: "state_dict_continues_run",
     KeepsTheStreak: "growth_waits_for_interval",
     HasAFloorOfOne: "overflow_backs_off_once",
-    HasACeiling: "growth_waits_for_interval",
+    HasMaxScale: "growth_waits_for_interval",
     BacksOffEverySecondTime: "overflow_backs_off_once",
     ComparesByEquality: "growth_continues_after_interval_is_lowered",
     GrowsOnOverflow: "overflow_never_raises_scale",

@@ -13,8 +13,8 @@ from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from tests.testing.strangers import (  # noqa: E402
-    HasACeiling,
     HasAFloorOfOne,
+    HasMaxScale,
     Stranger,
     UnscalesByTheScaleOfTheMoment,
 )
@@ -155,7 +155,7 @@ class TakesNoScale(Stranger):
         (TakesNoScale, "new_scale_keeps_growth_tracker", "Traits(unsupported={'override'})"),
         (TellsNoSkip, "last_step_reports_skip", "unsupported={'skip_report'}"),
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
-        (HasACeiling, "scale_is_exact_float32", "max_scale=65536.0"),
+        (HasMaxScale, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
         (NoSetters, "setters_take_effect", "unsupported={'setters'}"),
         (TakesAgain, "unscale_twice_raises", "unsupported={'refusals'}"),

@@ -43,7 +43,7 @@ DISPUTED = {
     "third/loops/l_moe_unused.py": "an expert that no batch is sent to has no gradient, and looks as one that is lost",
 }
 ANOTHER_RULE = {  # meant to be right, of a rule that is not torch's: whoever checks them declares it
-    "second/scalers/clamped.py": "a floor and a ceiling",
+    "second/scalers/clamped.py": "a floor and a threshold",
     "second/scalers/deepspeed_like.py": "hysteresis, and a scale that is a Python float",
     "second/scalers/exponent.py": "powers of two alone",
     "second/scalers/fraction.py": "an exact scale, of which a state dict keeps what float32 can hold",

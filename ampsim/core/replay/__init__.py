@@ -1,5 +1,5 @@
-"""What a rule would have done over a recorded run: by folding, over ceilings, from event to event, for many rules.
+"""What a rule would have done over a recorded run: by folding, over thresholds, from event to event, for many rules.
 
-`fold` replays overflows, `ceilings` the scales that would not have overflowed, `engine` is the loop below it, and
+`fold` replays overflows, `thresholds` the scales that would not have overflowed, `engine` is the loop below it, and
 `sweep` does many rules. It knows rules and numbers, and not where a trace came from.
 """

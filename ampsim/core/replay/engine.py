@@ -1,7 +1,7 @@
-"""The plain machine from event to event: the loop below `ampsim.core.replay.ceilings`, compiled where numba is.
+"""The plain machine from event to event: the loop below `ampsim.core.replay.thresholds`, compiled where numba is.
 
 Between two events nothing happens but counting, so the next one is known: the growth that is due, a delayed
-scale that comes into force, or the first step whose ceiling lies below the scale. That step is looked up in
+scale that comes into force, or the first step whose threshold lies below the scale. That step is looked up in
 the minima of blocks of steps, so a replay costs events, not steps.
 
 The functions are one source for two engines: Python runs them, or numba compiles them. Only `_first_below` and
@@ -83,7 +83,7 @@ def constants(rule: Rule) -> Constants:
 
 
 def run(
-    ceilings: Array,
+    thresholds: Array,
     minima: Array,
     bits: int,
     c: Constants,
@@ -98,12 +98,12 @@ def run(
     ``carry`` has logged before; a change of the newest scale is appended.
     """
     t, scale, newest, growth_tracker, overflows, skips, logged, applied = carry
-    while t < len(ceilings) and skips < len(skipped) and logged < len(steps):
+    while t < len(thresholds) and skips < len(skipped) and logged < len(steps):
         wait = _until_growth(growth_tracker, c)
-        stop = min(len(ceilings), t + wait)
+        stop = min(len(thresholds), t + wait)
         if applied < logged:
             stop = min(stop, steps[applied] + 1)
-        hit = _next_below(ceilings, minima, bits, scale, t, stop)
+        hit = _next_below(thresholds, minima, bits, scale, t, stop)
         before, clean, t = newest, hit - t, hit
         growth_tracker += clean
         if c.clean_refills and clean > 0:
@@ -159,16 +159,18 @@ def _held(x: float, c: Constants) -> float:
 
 
 def _next_below(
-    ceilings: Array, minima: Array, bits: int, scale: float, start: int, stop: int
+    thresholds: Array, minima: Array, bits: int, scale: float, start: int, stop: int
 ) -> int:
-    """Return the first step of [start, stop) whose ceiling is below the scale, or `stop`; a block has 2**bits steps."""
+    """Return the first step of [start, stop) whose threshold is below the scale, or `stop`; a
+    block has 2**bits steps.
+    """
     block, last = start >> bits, ((stop - 1) >> bits) + 1
     while True:
         block = _first_below(minima, scale, block, last)
         if block == last:
             return stop
         edge = min(stop, (block + 1) << bits)
-        step = _first_below(ceilings, scale, max(start, block << bits), edge)
+        step = _first_below(thresholds, scale, max(start, block << bits), edge)
         if step < edge:
             return step
         block += 1  # its minimum is not within [start, stop)

@@ -1,4 +1,4 @@
-"""Many rules over one trace of ceilings: one row per rule."""
+"""Many rules over one trace of thresholds: one row per rule."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.machine import Machine, S
-from ampsim.core.replay.ceilings import CeilingIndex, index_ceilings, replay_ceilings
+from ampsim.core.replay.thresholds import ThresholdIndex, index_thresholds, replay_thresholds
 
 ROW = np.dtype(
     [("skips", np.int64), ("skip_rate", float), ("mean_log2_scale", float), ("scale", float)]
@@ -17,26 +17,26 @@ ROW = np.dtype(
 
 def sweep(
     rules: Iterable[Machine[S]],
-    ceilings: npt.ArrayLike | CeilingIndex,
+    thresholds: npt.ArrayLike | ThresholdIndex,
 ) -> npt.NDArray[np.void]:
     """Return what each rule does over the same trace, in the order of the rules.
 
     Args:
         rules: of any number; memory grows with rows only.
-        ceilings: see `replay_ceilings`; a trace is indexed once.
+        thresholds: see `replay_thresholds`; a trace is indexed once.
 
     Returns:
         A structured array: ``skips`` (int64), ``skip_rate``, ``mean_log2_scale`` and ``scale``, the one in force
-        in the end; see `CeilingReplay`.
+        in the end; see `ThresholdReplay`.
 
     Raises:
-        What `replay_ceilings` raises, with a note that says for which rule.
+        What `replay_thresholds` raises, with a note that says for which rule.
     """
-    index = ceilings if isinstance(ceilings, CeilingIndex) else index_ceilings(ceilings)
+    index = thresholds if isinstance(thresholds, ThresholdIndex) else index_thresholds(thresholds)
     rows = []
     for number, rule in enumerate(rules):
         try:
-            done = replay_ceilings(rule, index)
+            done = replay_thresholds(rule, index)
         except Exception as error:
             error.add_note(f"raised for rule {number} (counted from 0)")
             raise

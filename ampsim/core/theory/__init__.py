@@ -2,8 +2,8 @@
 
 The state is x = log2 of the scale, in *bits*, and the count of clean steps. A growth adds a = log2(growth_factor),
 a backoff takes b = -log2(backoff_factor); G is the growth interval and rho = a / b. Step t overflows, and is
-skipped, when the scale in force is above that step's *ceiling*. The *skip rate* is skipped steps over steps in the
-long run; the *headroom* is ceiling - x, averaged over clean steps: bits of fp16's range that stay unused.
+skipped, when the scale in force is above that step's *threshold*. The *skip rate* is skipped steps over steps in the
+long run; the *headroom* is threshold - x, averaged over clean steps: bits of fp16's range that stay unused.
 
 Every theorem says what it assumes and whether it is exact or a limit. Bounds of the scale and the rounding of
 factors that are no powers of two are left out, except where a theorem names them. Formulas stand above the lines
@@ -38,8 +38,8 @@ from ampsim.core.theory.stochastic import (
     cost_of_ranks,
     critical_bad_rate,
     flushed_share,
-    normal_ceilings,
-    of_ceilings,
+    normal_thresholds,
+    of_thresholds,
     stationary,
     tracked_quantile,
     widest_spread,
@@ -48,6 +48,6 @@ from ampsim.core.theory.stochastic import (
 __all__ = [
     "FP16_BINADES", "Recovery", "Stale", "Stationary", "bad_step_drift", "bad_step_headroom",
     "bad_step_skip_rate", "best_interval", "bits", "cost_of_ranks", "critical_bad_rate", "drifting_skip_rate",
-    "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate", "normal_ceilings", "of_ceilings",
+    "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate", "normal_thresholds", "of_thresholds",
     "recovery", "skip_rate", "skips", "stale", "stationary", "tracked_quantile", "trade_off", "wasted", "widest_spread",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""T1, T2, T4 to T7, T10: ceilings that are arbitrary, constant, drifting or spiked. Counting, no probability."""
+"""T1, T2, T4 to T7, T10: thresholds that are arbitrary, constant, drifting or spiked. Counting, no probability."""
 
 import math
 from collections.abc import Iterable
@@ -49,13 +49,13 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
     )
 
 
-# ------------------------------------------------------------------------------------- T2, T7: a constant ceiling
+# ------------------------------------------------------------------------------------- T2, T7: a constant threshold
 
 
 def skip_rate(rule: Rule) -> float:
-    """Return T2, the long-run skip rate under a constant ceiling; exact for any factors and any start.
+    """Return T2, the long-run skip rate under a constant threshold; exact for any factors and any start.
 
-    No ceiling that keeps the scale from drifting down costs more (T1).
+    No threshold that keeps the scale from drifting down costs more (T1).
     """
     a, b = bits(rule)
     # (T2.1) r = rho / (G + rho)
@@ -63,7 +63,7 @@ def skip_rate(rule: Rule) -> float:
 
 
 def headroom(rule: Rule) -> float:
-    """Return T2, the mean headroom in bits under a constant ceiling.
+    """Return T2, the mean headroom in bits under a constant threshold.
 
     Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at clean steps takes q values b / q
     apart and stays on them: this is the mean over a uniform phase, a single run is at most b / 2q away from it.
@@ -73,7 +73,7 @@ def headroom(rule: Rule) -> float:
 
 
 def trade_off(rule: Rule) -> float:
-    """Return T7, under a constant ceiling: skip rate times headroom in bits, which tends to v / 2 as v / b -> 0.
+    """Return T7, under a constant threshold: skip rate times headroom in bits, which tends to v / 2 as v / b -> 0.
 
     v = a / G is how fast the scale climbs: at a given v the backoff factor only moves cost between the two.
     """
@@ -101,7 +101,7 @@ class Recovery(NamedTuple):
 
 
 def recovery(rule: Rule, height: float, steps: int) -> Recovery:
-    """Return T4: what it costs that the ceiling falls to `height` bits below the scale for `steps` steps. Exact.
+    """Return T4: what it costs that the threshold falls to `height` bits below the scale for `steps` steps. Exact.
 
     Assumes that it is over when the scale first grows, which ``steps <= G`` ensures.
     """
@@ -122,7 +122,7 @@ def recovery(rule: Rule, height: float, steps: int) -> Recovery:
 
 
 class Stale(NamedTuple):
-    """The cost of a pipeline of depth k under a constant ceiling, a = b = 1.
+    """The cost of a pipeline of depth k under a constant threshold, a = b = 1.
 
     Attributes:
         skip_rate: skips per step.
@@ -136,7 +136,7 @@ class Stale(NamedTuple):
 
 
 def stale(policy: str, growth_interval: int, k: int) -> Stale:
-    """Return T5: what it costs that step t uses the scale after t - k updates. Constant ceiling, a = b = 1, k < G.
+    """Return T5: what it costs that step t uses the scale after t - k updates. Constant threshold, a = b = 1, k < G.
 
     Policies: "cumulative", every overflow backs off the newest scale (RoundPipe; ``Rule(delay=k)``);
     "deduplicated", an overflow lowers the newest scale at most to half of the scale that overflowed; "probe", one
@@ -162,11 +162,11 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
     raise ValueError(f"policy={policy!r}: expected 'cumulative', 'deduplicated' or 'probe'")
 
 
-# ------------------------------------------------------------------------------------------ T6: a drifting ceiling
+# ------------------------------------------------------------------------------------------ T6: a drifting threshold
 
 
 def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
-    """Return T6, the long-run skip rate when the ceiling moves by `drift` bits per step.
+    """Return T6, the long-run skip rate when the threshold moves by `drift` bits per step.
 
     Upwards exact for any factors; above a / G the scale cannot follow, never overflows, and the headroom grows
     without end. Downwards for a = b. Exact if gap = a / |drift| is an integer, which a Fraction can say, or if
@@ -181,7 +181,7 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
         raise ValueError(
             f"drift={drift}: expected at least 0 unless growth_factor * backoff_factor = 1"
         )
-    gap = Fraction(a) / -Fraction(drift)  # steps in which the ceiling falls by one backoff
+    gap = Fraction(a) / -Fraction(drift)  # steps in which the threshold falls by one backoff
     if gap <= 1:
         return 1.0
     # (T6.2) r = |delta| / a (1 + floor(gap / (G + 1))): each fall is a skip, and so is each growth in between
@@ -199,7 +199,7 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
 def hysteresis_skip_rate(rule: Rule) -> float:
     """Return T10, the skip rate when a backoff takes H overflows, refilled at a growth; H / (G + H) if a = b.
 
-    Exact under a constant ceiling if rho >= 1 (if a = b it is the same for the other refills), and T1's bound on
+    Exact under a constant threshold if rho >= 1 (if a = b it is the same for the other refills), and T1's bound on
     the long-run rate of any history. Refilled by a clean step there is no such bound: overflow and clean step in
     turn skip every second step and never back off.
     """

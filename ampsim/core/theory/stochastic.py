@@ -1,4 +1,4 @@
-"""T3, T8, T9: independent random ceilings, steps that are bad at random, log-normal gradients."""
+"""T3, T8, T9: independent random thresholds, steps that are bad at random, log-normal gradients."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ FP16_BINADES = 41.0  # from 2^-25, which fp16 rounds to zero, to 2^16, which ove
 _normal = NormalDist()
 
 
-# -------------------------------------------------------------------------------------------- T3: random ceilings
+# -------------------------------------------------------------------------------------------- T3: random thresholds
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Stationary:
 def stationary(
     overflow: npt.ArrayLike, growth_interval: int, backoff_levels: int = 1
 ) -> Stationary:
-    """Return T3, the scale under independent, identically distributed ceilings. Exact.
+    """Return T3, the scale under independent, identically distributed thresholds. Exact.
 
     Given a level, each visit to it is G independent trials, so the arrivals form a walk that goes up one level
     with probability q and down m otherwise; its flows across any cut between two levels balance.
 
     Args:
-        overflow: (levels,), p_j = P(ceiling < x_0 + j a), not decreasing. The lowest level is ``min_scale``, the
+        overflow: (levels,), p_j = P(threshold < x_0 + j a), not decreasing. The lowest level is ``min_scale``, the
             highest ``max_scale``; with p = 0 below and p = 1 above neither bound is ever felt.
         growth_interval: G.
         backoff_levels: m = b / a, a whole number.
@@ -98,8 +98,9 @@ def stationary(
     return Stationary(p, visits, stay)
 
 
-def normal_ceilings(mean: float, sigma: float) -> tuple[Array, Array]:
-    """Return (x, p): whole log2 scales, and the chance to overflow there if log2 of the ceiling is normal(mean, sigma).
+def normal_thresholds(mean: float, sigma: float) -> tuple[Array, Array]:
+    """Return (x, p): whole log2 scales, and the chance to overflow there if log2 of the threshold
+    is normal(mean, sigma).
 
     Levels reach from where p is the smallest float to where it is 1, so T3's bounds are never felt.
     """
@@ -108,18 +109,18 @@ def normal_ceilings(mean: float, sigma: float) -> tuple[Array, Array]:
     return x, np.array([math.erfc((mean - j) / sigma / math.sqrt(2)) / 2 for j in x])
 
 
-def of_ceilings(ceilings: Mapping[int, int], growth_interval: int) -> tuple[Array, Stationary]:
-    """Return T3 with the empirical distribution of observed ceilings and torch's factors, from powers of two.
+def of_thresholds(thresholds: Mapping[int, int], growth_interval: int) -> tuple[Array, Stationary]:
+    """Return T3 with the empirical distribution of observed thresholds and torch's factors, from powers of two.
 
     Args:
-        ceilings: of each k, how many steps had the ceiling 2^k: the largest scale at which they did not overflow.
+        thresholds: of each k, how many steps had the threshold 2^k: the largest scale at which they did not overflow.
         growth_interval: G.
 
     Returns:
         log2 of the scale at each level, from where none of the steps overflowed to where all did, and T3 there.
     """
-    x = np.arange(min(ceilings), max(ceilings) + 2)
-    counts = np.array([0, *(ceilings.get(int(k), 0) for k in x[:-1])])
+    x = np.arange(min(thresholds), max(thresholds) + 2)
+    counts = np.array([0, *(thresholds.get(int(k), 0) for k in x[:-1])])
     return x.astype(np.float64), stationary(counts.cumsum() / counts.sum(), growth_interval)
 
 
@@ -161,7 +162,9 @@ def critical_bad_rate(rule: Rule) -> float:
 
 
 def bad_step_drift(rule: Rule, rate: float) -> float:
-    """Return T8, the bits per step that a scale far below its ceiling moves; negative above the critical one. Exact."""
+    """Return T8, the bits per step that a scale far below its threshold moves; negative above the
+    critical one. Exact.
+    """
     a, b = bits(rule)
     # (T8.2) lambda (a q - b (1 - q)) / (1 - q)
     up, down = _bad_visit(rule.growth_interval, rate)
@@ -169,7 +172,7 @@ def bad_step_drift(rule: Rule, rate: float) -> float:
 
 
 def bad_step_skip_rate(growth_interval: int, rate: float) -> float:
-    """Return T8, the skip rate under a constant ceiling and bad steps below the critical rate, a = b. Exact."""
+    """Return T8, the skip rate under a constant threshold and bad steps below the critical rate, a = b. Exact."""
     # (T8.3) r = lambda q / (1 - q + lambda (2 q - 1)), which is 1 / (G + 1) at lambda -> 0
     up, down = _bad_visit(growth_interval, rate)
     return rate * up / (down + rate * (up - down))

@@ -130,7 +130,7 @@ def gives_up(rule: Rule | None, found_inf: Sequence[bool]) -> bool:
     return False
 
 
-def ceiling(rule: Rule) -> float | None:
+def threshold(rule: Rule) -> float | None:
     """Return the largest scale that a rule leaves as it is; None if it has none."""
     asked = max(2.0**100, rule.min_scale or 0.0)
     left = next(states(rule.replace(init_scale=rule.max_scale or asked), [False])).scale
@@ -162,7 +162,7 @@ def subject_of(
         min_scale=floor
         if "min_scale" in asked and follows.min_scale is not None
         else follows.min_scale,
-        max_scale=ceiling(follows),
+        max_scale=threshold(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
         hysteresis_refill=follows.hysteresis_refill if peer.dialect else REFILL,

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ampsim.probe.trial import Loss, backward, undone
+from ampsim.probe.undoable_backward import Loss, backward, undone
 
 Names = frozenset[str]
 Finite = Callable[[Names], bool]
 
 
-def bisect(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
+def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
     """Find a smallest set of modules without which in float32 the loss or a gradient of a batch is not finite.
 
     Smallest means that none of them can be left out. Each trial is a forward and a backward pass; parameters,
@@ -34,7 +34,7 @@ def bisect(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
     ...     with torch.autocast("cpu", torch.float16):
     ...         return model(batch).float().mean() / 1e8
     >>> with torch.no_grad(): _ = model[0].weight.copy_(torch.eye(4)), model[2].weight.zero_()
-    >>> bisect(model, loss)
+    >>> find_fp32_modules(model, loss)
     ['1', '2']
 
     Args:

@@ -15,7 +15,7 @@ from experiments.training.tasks import Batch, Task
 LOWEST, HIGHEST = -40, 60  # log2 of the scales that are tried; fp16 spans 40 binades
 
 
-def ceiling(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
+def threshold(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
     """Return log2 of the largest scale at which no gradient of a batch overflows, with the weights as they are.
 
     Backward passes in fp16, one a scale that is tried; they change no gradient that an optimizer sees.
@@ -23,7 +23,7 @@ def ceiling(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
     Args:
         task: what is trained.
         batch: of the step in question.
-        near: log2 of the scale to start from, or an earlier ceiling.
+        near: log2 of the scale to start from, or an earlier threshold.
         halvings: 0 finds the largest power of two, exactly; each more halves what is left of that bit, and the middle
             of the rest is returned: with n of them the error is at most 2^-(n + 1) bits.
 
@@ -43,7 +43,7 @@ def ceiling(task: Task, batch: Batch, near: float, halvings: int = 0) -> float:
 
 
 def search(fits: Callable[[float], bool], start: int, halvings: int) -> float:
-    """Return where `fits`, true up to some number and false above it, ends; see `ceiling`."""
+    """Return where `fits`, true up to some number and false above it, ends; see `threshold`."""
     if fits(start):
         low = next((bits for bits in range(start, HIGHEST) if not fits(bits + 1)), math.inf)
     else:

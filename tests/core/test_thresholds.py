@@ -10,12 +10,12 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from ampsim import Rule, State, init, replay_ceilings, update
+from ampsim import Rule, State, init, replay_thresholds, update
 from ampsim.core.machine import Arithmetic
-from ampsim.core.replay import ceilings as module
 from ampsim.core.replay import engine
-from ampsim.core.replay.ceilings import CeilingReplay, index_ceilings
+from ampsim.core.replay import thresholds as module
 from ampsim.core.replay.sweep import sweep
+from ampsim.core.replay.thresholds import ThresholdReplay, index_thresholds
 from tests.core.helpers import rules
 from tests.examples import examples
 
@@ -33,12 +33,12 @@ def _engine(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def folded(
-    rule: Rule, ceilings: Any, state: State
+    rule: Rule, thresholds: Any, state: State
 ) -> tuple[list[int], list[tuple[int, float]], State]:
     """Skipped steps, scale changes and final state, by the machine's own update."""
     skipped, changes = [], []
-    for step, ceiling in enumerate(ceilings):
-        found_inf, before = state.scale > float(ceiling), repr(state.scale)
+    for step, threshold in enumerate(thresholds):
+        found_inf, before = state.scale > float(threshold), repr(state.scale)
         state = update(rule, state, found_inf)
         if found_inf:
             skipped.append(step)
@@ -47,16 +47,18 @@ def folded(
     return skipped, changes, state
 
 
-def seen(done: CeilingReplay) -> tuple[list[int], list[tuple[int, float]], State]:
+def seen(done: ThresholdReplay) -> tuple[list[int], list[tuple[int, float]], State]:
     assert done.skipped.dtype == np.int64
     assert done.scale_changes.dtype == module.CHANGE
     return done.skipped.tolist(), done.scale_changes.tolist(), done.state
 
 
-def assert_equals_the_fold(rule: Rule, index: module.CeilingIndex, state: State) -> CeilingReplay:
-    done = replay_ceilings(rule, index, method="events", state=state)
+def assert_equals_the_fold(
+    rule: Rule, index: module.ThresholdIndex, state: State
+) -> ThresholdReplay:
+    done = replay_thresholds(rule, index, method="events", state=state)
     assert repr(seen(done)) == repr(
-        folded(rule, index.ceilings, state)
+        folded(rule, index.thresholds, state)
     )  # repr: NaN is NaN, 1.0 is no np.float64
     return done
 
@@ -76,7 +78,7 @@ def starts(draw: st.DrawFn, rule: Rule) -> State:
     )
 
 
-CEILING_OF = {  # the step's ceiling, given the scale in force
+CEILING_OF = {  # the step's threshold, given the scale in force
     "equal": lambda scale: scale,
     "just below": lambda scale: math.nextafter(scale, 0.0),
     "float32 below": lambda scale: float(np.nextafter(np.float32(min(scale, 3e38)), np.float32(0))),
@@ -92,19 +94,19 @@ CEILING_OF = {  # the step's ceiling, given the scale in force
 
 @st.composite
 def traces(draw: st.DrawFn, rule: Rule, state: State) -> np.ndarray:
-    """Ceilings at, just above and just below whatever scale is then in force, in stretches of one kind."""
+    """Thresholds at, just above and just below whatever scale is then in force, in stretches of one kind."""
     stretches = draw(
         st.lists(
             st.tuples(st.sampled_from([*CEILING_OF]), st.integers(1, 12)), min_size=1, max_size=10
         )
     )
-    dtype, ceilings = draw(st.sampled_from([np.float32, np.float64])), []
+    dtype, thresholds = draw(st.sampled_from([np.float32, np.float64])), []
     for kind in itertools.chain.from_iterable([kind] * many for kind, many in stretches):
-        ceiling = CEILING_OF[kind](state.scale)
+        threshold = CEILING_OF[kind](state.scale)
         with np.errstate(over="ignore", under="ignore"):
-            ceilings.append(dtype(0.0 if math.isnan(ceiling) else ceiling))
-        state = update(rule, state, state.scale > float(ceilings[-1]))
-    return np.array(ceilings, dtype)
+            thresholds.append(dtype(0.0 if math.isnan(threshold) else threshold))
+        state = update(rule, state, state.scale > float(thresholds[-1]))
+    return np.array(thresholds, dtype)
 
 
 @st.composite
@@ -114,8 +116,8 @@ def cases(draw: st.DrawFn) -> tuple[Rule, State, np.ndarray]:
     return rule, state, draw(traces(rule, state))
 
 
-def ones(*ceilings: float) -> np.ndarray:
-    return np.array(ceilings, np.float32)
+def ones(*thresholds: float) -> np.ndarray:
+    return np.array(thresholds, np.float32)
 
 
 FEW = settings(max_examples=examples(ms=8))
@@ -142,9 +144,11 @@ def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int,
         patch.setattr(
             module, "_ROOM", room
         )  # events a call of the loop: it is resumed at any event
-        done = assert_equals_the_fold(rule, index_ceilings(trace, block=block), state)
+        done = assert_equals_the_fold(rule, index_thresholds(trace, block=block), state)
     event(f"skips {min(3, len(done.skipped))}, changes {min(3, len(done.scale_changes))}")
-    assert repr(seen(done)) == repr(seen(replay_ceilings(rule, trace, method="fold", state=state)))
+    assert repr(seen(done)) == repr(
+        seen(replay_thresholds(rule, trace, method="fold", state=state))
+    )
     assert len(done.scales()) == done.n == len(trace)
 
 
@@ -153,13 +157,13 @@ def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int,
 def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut: float) -> None:
     rule, state, trace = case
     middle = 1 + int(cut * (len(trace) - 1))
-    first = replay_ceilings(rule, trace[:middle], state=state)
+    first = replay_thresholds(rule, trace[:middle], state=state)
     skipped, changes, last = seen(first)
     if middle < len(trace):
-        more, later, last = seen(replay_ceilings(rule, trace[middle:], state=first.state))
+        more, later, last = seen(replay_thresholds(rule, trace[middle:], state=first.state))
         skipped += [middle + step for step in more]
         changes += [(middle + step, scale) for step, scale in later]
-    assert repr((skipped, changes, last)) == repr(seen(replay_ceilings(rule, trace, state=state)))
+    assert repr((skipped, changes, last)) == repr(seen(replay_thresholds(rule, trace, state=state)))
 
 
 @FEW
@@ -169,7 +173,7 @@ def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut:
 def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))
     rows = sweep(iter(family), trace)
-    singles = [replay_ceilings(rule, trace) for rule in family]
+    singles = [replay_thresholds(rule, trace) for rule in family]
     expected = [
         (len(one.skipped), one.skip_rate, one.mean_log2_scale, one.state.scale) for one in singles
     ]
@@ -186,6 +190,6 @@ def test_a_long_walk_equals_the_fold() -> None:
     rule = Rule(
         growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3
     )
-    done = assert_equals_the_fold(rule, index_ceilings(long_walk()), init(rule))
+    done = assert_equals_the_fold(rule, index_thresholds(long_walk()), init(rule))
     assert done.mean_log2_scale == pytest.approx(np.log2(done.scales()).mean(), rel=1e-12)
     assert done.skip_rate == len(done.skipped) / 60_000 > 1e-4

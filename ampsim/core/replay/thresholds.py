@@ -1,8 +1,8 @@
 """What would another rule have done? A run's overflows at every scale, and any rule replayed over them.
 
 The gradients of a step do not depend on the loss scale, only whether they fit in fp16 does. So one number per
-step is enough to replay any rule over a run: the step's **ceiling**, the largest scale at which it would not
-have overflowed. ``found_inf = scale > ceiling``; inf never overflows, 0 always does (a NaN batch).
+step is enough to replay any rule over a run: the step's **threshold**, the largest scale at which it would not
+have overflowed. ``found_inf = scale > threshold``; inf never overflows, 0 always does (a NaN batch).
 """
 
 import itertools
@@ -30,19 +30,19 @@ _ROOM = 4096  # events per call of the loop
 
 
 @dataclass(frozen=True, eq=False)
-class CeilingIndex:
-    """A trace of ceilings, checked, with the minimum of each block of steps; serves any number of rules."""
+class ThresholdIndex:
+    """A trace of thresholds, checked, with the minimum of each block of steps; serves any number of rules."""
 
-    ceilings: Floats  # (n,); the trace itself, no copy
+    thresholds: Floats  # (n,); the trace itself, no copy
     minima: Floats  # (ceil(n / block),)
     block: int  # steps, a power of two
 
     def __len__(self) -> int:
-        return len(self.ceilings)
+        return len(self.thresholds)
 
 
 @dataclass(frozen=True, eq=False)
-class CeilingReplay(Generic[S]):
+class ThresholdReplay(Generic[S]):
     """A rule's run over a trace of n steps.
 
     Attributes:
@@ -86,11 +86,11 @@ class CeilingReplay(Generic[S]):
         return np.diff(edges), np.concatenate(([self.first], self.scale_changes["scale"]))
 
 
-def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
+def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> ThresholdIndex:
     """Check a trace and take the minimum of each block of steps, in one pass.
 
     Args:
-        ceilings: one number >= 0 per step, inf allowed, shape (n,). An array of float32 or float64 is taken as it
+        thresholds: one number >= 0 per step, inf allowed, shape (n,). An array of float32 or float64 is taken as it
             is, a memory map too, which may be larger than memory.
         block: steps, a power of two.
 
@@ -99,7 +99,7 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
     """
     if (size := as_int("block", block, 1, "the default is 64")) & (size - 1):
         raise ValueError(f"block={block!r}: expected a power of two; the default is 64")
-    values = _floats(ceilings)
+    values = _floats(thresholds)
     integers = np.dtype(f"i{values.itemsize}")
     minima = np.empty(-(-len(values) // size), values.dtype)
     highest = int(np.array(np.inf, values.dtype).view(integers))
@@ -113,38 +113,38 @@ def index_ceilings(ceilings: npt.ArrayLike, *, block: int = 64) -> CeilingIndex:
         if least < 0 or most > highest:
             for step in np.flatnonzero(~(chunk >= 0))[:1]:
                 raise ValueError(
-                    f"ceilings[{start + step}]={float(chunk[step])!r}: expected a number >= 0, inf if the step never "
+                    f"thresholds[{start + step}]={float(chunk[step])!r}: expected a number >= 0, inf if the step never "
                     "overflows; pass 0.0 if it overflows at every scale"
                 )
         _give_back(values)
-    return CeilingIndex(values, minima, size)
+    return ThresholdIndex(values, minima, size)
 
 
-def replay_ceilings(
+def replay_thresholds(
     rule: Machine[S],
-    ceilings: npt.ArrayLike | CeilingIndex,
+    thresholds: npt.ArrayLike | ThresholdIndex,
     *,
     method: Literal["auto", "events", "fold"] = "auto",
     state: S | None = None,
     top: float = FP16.max_finite,
-) -> CeilingReplay[S]:
-    """Return what `rule` does over a trace: equal to folding ``update(rule, state, state.scale > ceiling)``.
+) -> ThresholdReplay[S]:
+    """Return what `rule` does over a trace: equal to folding ``update(rule, state, state.scale > threshold)``.
 
     Args:
         rule: a `Rule`, or any policy.
-        ceilings: what `index_ceilings` takes, or what it returned.
+        thresholds: what `index_thresholds` takes, or what it returned.
         method: "events" jumps from event to event, for rules without quirks; time and memory grow with skips
             and growths, not with steps. "fold" takes any policy step by step. "auto" chooses.
         state: where to start, for a run that goes on; by default ``init(rule)``.
         top: largest number of the gradients' format: a policy that is no `Rule` is told the largest gradient
-            of each step, ``top / ceiling``.
+            of each step, ``top / threshold``.
 
     Raises:
-        ValueError: see `index_ceilings`; or a rule that "events" cannot do; or `state` of another delay.
+        ValueError: see `index_thresholds`; or a rule that "events" cannot do; or `state` of another delay.
         Exception: whatever the rule's framework raises, with a note that says at which update.
     """
     check_choice("method", method, ("auto", "events", "fold"))
-    index = ceilings if isinstance(ceilings, CeilingIndex) else index_ceilings(ceilings)
+    index = thresholds if isinstance(thresholds, ThresholdIndex) else index_thresholds(thresholds)
     start = init(rule) if state is None else state
     obstacle = _obstacle(rule, start)
     if method == "events" and obstacle:
@@ -153,27 +153,27 @@ def replay_ceilings(
         return _fold(rule, index, start, top)
     # Without an obstacle the rule is a Rule.
     done = run_events(cast("Rule", rule), index, cast("State", start), engine.fastest())
-    return cast("CeilingReplay[S]", done)
+    return cast("ThresholdReplay[S]", done)
 
 
-def _floats(ceilings: npt.ArrayLike) -> Floats:
-    if isinstance(ceilings, TEXT):
-        kind = type(ceilings).__name__
+def _floats(thresholds: npt.ArrayLike) -> Floats:
+    if isinstance(thresholds, TEXT):
+        kind = type(thresholds).__name__
         raise TypeError(
-            f"ceilings={ceilings!r} is a {kind}: expected one number per step; to replay overflows call replay"
+            f"thresholds={thresholds!r} is a {kind}: expected one number per step; to replay overflows call replay"
         )
-    values = np.asarray(ceilings)
-    if not isinstance(ceilings, np.ndarray) and values.dtype.kind in "iu":
+    values = np.asarray(thresholds)
+    if not isinstance(thresholds, np.ndarray) and values.dtype.kind in "iu":
         values = values.astype(np.float64)  # a list of whole numbers
     if values.ndim != 1:
         raise ValueError(
-            f"ceilings of shape {values.shape}: expected one number per step; pass ceilings.ravel()"
+            f"thresholds of shape {values.shape}: expected one number per step; pass thresholds.ravel()"
         )
     if not len(values):
-        raise ValueError("ceilings of 0 steps: expected at least one; there is nothing to replay")
+        raise ValueError("thresholds of 0 steps: expected at least one; there is nothing to replay")
     if values.dtype not in (np.float32, np.float64):  # native byte order
         raise TypeError(
-            f"ceilings of {values.dtype}: expected float32 or float64; pass ceilings.astype('float64')"
+            f"thresholds of {values.dtype}: expected float32 or float64; pass thresholds.astype('float64')"
         )
     return np.ascontiguousarray(values)
 
@@ -213,8 +213,10 @@ def _obstacle(rule: object, state: Carried) -> str | None:
     return None
 
 
-def run_events(rule: Rule, index: CeilingIndex, state: State, loop: Engine) -> CeilingReplay[State]:
-    """Do as `replay_ceilings` for a rule without quirks."""
+def run_events(
+    rule: Rule, index: ThresholdIndex, state: State, loop: Engine
+) -> ThresholdReplay[State]:
+    """Do as `replay_thresholds` for a rule without quirks."""
     c, bits = engine.constants(rule), index.block.bit_length() - 1
     waiting = _waiting(state, c.delay)
     trackers = int(state.growth_tracker), int(state.overflow_tracker)
@@ -225,17 +227,17 @@ def run_events(rule: Rule, index: CeilingIndex, state: State, loop: Engine) -> C
         log[: len(waiting)] = waiting
         carry = carry._replace(skips=0, logged=len(waiting), applied=0)
         carry = loop.run(
-            index.ceilings, index.minima, bits, c, carry, room, log["step"], log["scale"]
+            index.thresholds, index.minima, bits, c, carry, room, log["step"], log["scale"]
         )
         skipped.append(room[: carry.skips])
         changes.append(log[: carry.applied])
         waiting = log[carry.applied : carry.logged]
-        _give_back(index.ceilings)
+        _give_back(index.thresholds)
     pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
     after = State(
         float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory
     )
-    return CeilingReplay(
+    return ThresholdReplay(
         len(index), state.scale, np.concatenate(skipped), np.concatenate(changes), after
     )
 
@@ -258,16 +260,16 @@ def _pending(
     return tuple(known[np.searchsorted(waiting["step"], steps, side="right")].tolist())
 
 
-def _fold(rule: Machine[S], index: CeilingIndex, state: S, top: float) -> CeilingReplay[S]:
+def _fold(rule: Machine[S], index: ThresholdIndex, state: S, top: float) -> ThresholdReplay[S]:
     skipped: list[int] = []
     changes: list[tuple[int, float]] = []
     first, kind = state.scale, cast("type", type(rule))
-    for step, ceiling in enumerate(map(float, index.ceilings)):
-        before, found_inf = state.scale, state.scale > ceiling
+    for step, threshold in enumerate(map(float, index.thresholds)):
+        before, found_inf = state.scale, state.scale > threshold
         if found_inf:
             skipped.append(step)
         try:
-            amax = top / ceiling if ceiling else math.inf
+            amax = top / threshold if threshold else math.inf
             state = update(
                 rule,
                 state,
@@ -278,6 +280,6 @@ def _fold(rule: Machine[S], index: CeilingIndex, state: S, top: float) -> Ceilin
             raise
         if engine.differ(before, state.scale):
             changes.append((step, state.scale))
-    return CeilingReplay(
+    return ThresholdReplay(
         len(index), first, np.array(skipped, np.int64), np.array(changes, CHANGE), state
     )

@@ -1,4 +1,4 @@
-"""The search for a ceiling finds it, and sees what parameters' gradients do not show."""
+"""The search for a threshold finds it, and sees what parameters' gradients do not show."""
 
 import math
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from experiments.training import fp16, tasks
-from experiments.training.ceilings import HIGHEST, LOWEST, ceiling, search
+from experiments.training.thresholds import HIGHEST, LOWEST, search, threshold
 
 
 @given(
@@ -49,8 +49,8 @@ def test_the_ceiling_of_a_known_gradient_is_the_largest_scale_that_fits() -> Non
     batch = torch.tensor([[3.0]]), torch.tensor([[1.0]])  # the gradient is 3
     task = make_task(model, batch)
     for near in (-math.inf, 0.0, 30.0, math.inf):
-        assert ceiling(task, batch, near) == math.floor(math.log2(65520 / 3))
-    assert ceiling(task, batch, 10.0, 4) == pytest.approx(math.log2(65520 / 3), abs=2**-5)
+        assert threshold(task, batch, near) == math.floor(math.log2(65520 / 3))
+    assert threshold(task, batch, 10.0, 4) == pytest.approx(math.log2(65520 / 3), abs=2**-5)
     assert model.weight.grad is None
 
 
@@ -65,4 +65,4 @@ def test_the_ceiling_sees_an_activations_gradient_overflow_where_no_parameters_d
     largest = max(g.abs().max().item() for g in torch.autograd.grad(
         task.criterion(model(batch[0]), batch[1]), list(model.parameters())))  # fmt: skip
     assert largest == 4.0  # 2^8 at the first one's output, times 2^-6
-    assert ceiling(task, batch, 16.0) == 7  # 2^8 * 2^7 < 65520 < 2^8 * 2^8
+    assert threshold(task, batch, 16.0) == 7  # 2^8 * 2^7 < 65520 < 2^8 * 2^8

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ampsim import Rule, State, dialects, replay, replay_ceilings
+from ampsim import Rule, State, dialects, replay, replay_thresholds
 from ampsim.core.policies import Headroom
 from ampsim.core.quirks import RaiseBelow
-from ampsim.core.replay.ceilings import index_ceilings
+from ampsim.core.replay.thresholds import index_thresholds
 
 INF, NAN = math.inf, math.nan
 TRACE = np.exp2(np.random.default_rng(1).normal(16, 2, 3000)).astype(np.float32)
@@ -20,9 +20,9 @@ TRACE = np.exp2(np.random.default_rng(1).normal(16, 2, 3000)).astype(np.float32)
 @pytest.mark.parametrize(
     ("trace", "error", "shown"),
     [
-        ([1.0, 2.0, NAN], ValueError, "ceilings[2]=nan"),
-        (np.full(9, -1.5, np.float32), ValueError, "ceilings[0]=-1.5"),
-        ([INF, -INF], ValueError, "ceilings[1]=-inf"),
+        ([1.0, 2.0, NAN], ValueError, "thresholds[2]=nan"),
+        (np.full(9, -1.5, np.float32), ValueError, "thresholds[0]=-1.5"),
+        ([INF, -INF], ValueError, "thresholds[1]=-inf"),
         ([], ValueError, "0 steps"),
         (np.ones((2, 3)), ValueError, "shape (2, 3)"),
         ("0001000", TypeError, "'0001000'"),
@@ -34,7 +34,7 @@ TRACE = np.exp2(np.random.default_rng(1).normal(16, 2, 3000)).astype(np.float32)
 )
 def test_what_is_no_trace(trace: Any, error: type[Exception], shown: str) -> None:
     with pytest.raises(error, match=re.escape(shown)):
-        replay_ceilings(Rule(), trace)
+        replay_thresholds(Rule(), trace)
 
 
 @pytest.mark.parametrize("bad", [NAN, -NAN, -1.0, -INF, -(2.0**-149)])
@@ -42,8 +42,8 @@ def test_what_is_no_trace(trace: Any, error: type[Exception], shown: str) -> Non
 def test_a_bad_number_is_found(step: int, bad: float) -> None:
     trace = np.full(1001, INF, np.float32)
     trace[-1] = trace[step] = bad
-    with pytest.raises(ValueError, match=rf"ceilings\[{step}\]={bad!r}"):
-        index_ceilings(trace)
+    with pytest.raises(ValueError, match=rf"thresholds\[{step}\]={bad!r}"):
+        index_thresholds(trace)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_a_bad_number_is_found(step: int, bad: float) -> None:
 )
 def test_what_events_cannot_do_is_folded(rule: Any, state: Any) -> None:
     with pytest.raises(ValueError, match="method='events'"):
-        replay_ceilings(rule, TRACE, method="events", state=state)
-    auto = replay_ceilings(rule, TRACE, state=state)
-    fold = replay_ceilings(rule, TRACE, method="fold", state=state)
+        replay_thresholds(rule, TRACE, method="events", state=state)
+    auto = replay_thresholds(rule, TRACE, state=state)
+    fold = replay_thresholds(rule, TRACE, method="fold", state=state)
     assert auto.state == fold.state
     assert auto.scale_changes.tolist() == fold.scale_changes.tolist()
 
@@ -74,7 +74,7 @@ PATIENT, QUIRKY, LATE = (
 @pytest.mark.parametrize("name", [PATIENT, QUIRKY, LATE, "jmp.DynamicLossScale"])
 def test_a_dialect_replays_as_its_flags(name: str) -> None:
     rule = dialects.get(name, interval=20)
-    done = replay_ceilings(rule, TRACE)
+    done = replay_thresholds(rule, TRACE)
     flags = np.zeros(len(TRACE), bool)
     flags[done.skipped] = True
     assert done.scales().tolist() == replay(rule, flags).tolist()
@@ -85,25 +85,25 @@ def test_a_dialect_replays_as_its_flags(name: str) -> None:
 def test_giving_up_has_its_step() -> None:
     rule = Rule(1.0, quirks=(RaiseBelow(0.25),))
     with pytest.raises(FloatingPointError) as raised:
-        replay_ceilings(rule, [INF, 0.0, 0.0, 0.0, 0.0])
+        replay_thresholds(rule, [INF, 0.0, 0.0, 0.0, 0.0])
     assert "update 2 of 5" in raised.value.__notes__[0]
 
 
 def test_any_array_gives_the_same() -> None:
     rule = Rule(growth_interval=20)
-    expected = replay_ceilings(rule, TRACE).scale_changes.tolist()
+    expected = replay_thresholds(rule, TRACE).scale_changes.tolist()
     locked = TRACE.copy()
     locked.flags.writeable = False
-    for trace in (TRACE.tolist(), np.repeat(TRACE, 2)[::2], locked, index_ceilings(TRACE)):
-        assert replay_ceilings(rule, trace).scale_changes.tolist() == expected
+    for trace in (TRACE.tolist(), np.repeat(TRACE, 2)[::2], locked, index_thresholds(TRACE)):
+        assert replay_thresholds(rule, trace).scale_changes.tolist() == expected
 
 
 def test_a_changed_map_is_not_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "ampsim.core.replay.ceilings._KEPT", 0
+        "ampsim.core.replay.thresholds._KEPT", 0
     )  # bytes of a map that stay in memory
-    TRACE.tofile(tmp_path / "ceilings.f32")
-    mapped = np.memmap(tmp_path / "ceilings.f32", np.float32, "c")
+    TRACE.tofile(tmp_path / "thresholds.f32")
+    mapped = np.memmap(tmp_path / "thresholds.f32", np.float32, "c")
     mapped[7] = 0.0
-    assert 7 in replay_ceilings(Rule(1.0), mapped[:2000]).skipped
+    assert 7 in replay_thresholds(Rule(1.0), mapped[:2000]).skipped
     assert mapped[7] == 0.0
