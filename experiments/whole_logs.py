@@ -180,7 +180,7 @@ def others(rule: Rule) -> dict[str, Rule]:
     found |= {f"G={g}": rule.replace(growth_interval=g) for g in intervals}
     if rule.hysteresis > 1:
         found |= {
-            f"refill: {at}": rule.replace(hysteresis_refill=frozenset({at}))
+            f"refill: {at}": rule.replace(hysteresis_reset=frozenset({at}))
             for at in ("clean", "backoff")
         }
     plain = tuple(quirk for quirk in rule.quirks if not isinstance(quirk, StreakStartsAt))

@@ -40,7 +40,7 @@ def _behaviour(name: str) -> Behaviour:
     is_patient = "hysteresis" in dialect.parameters.values() or "hysteresis" in dialect.options
     return Behaviour(
         grows_at=_first_growth(name),
-        refill=" or ".join(sorted(rule.hysteresis_refill)) if is_patient else "",
+        refill=" or ".join(sorted(rule.hysteresis_reset)) if is_patient else "",
         delay=rule.delay,
         top=_top(rule),
         bottom=_bottom(rule),

@@ -78,7 +78,7 @@ def rules(draw: st.DrawFn) -> Rule:
         min_scale=draw(bounds),
         max_scale=draw(bounds.map(lambda high: high and high * 2.0**120)),
         hysteresis=draw(st.integers(1, 3)),
-        hysteresis_refill=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
+        hysteresis_reset=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
         delay=draw(st.integers(0, 3)),
         growth_test=draw(st.sampled_from(["==", ">="])),
         arithmetic=Arithmetic(

@@ -132,8 +132,8 @@ def _check_numbers(**values: object) -> None:
         as_float(name, value)
 
 
-def check_pieces(quirks: object, refill: object) -> None:
-    """Refuse quirks and refills that are none."""
+def check_pieces(quirks: object, reset: object) -> None:
+    """Refuse quirks and resets that are none."""
     if not isinstance(quirks, (tuple, list)) or not all(
         callable(getattr(quirk, "update", None)) for quirk in quirks
     ):
@@ -141,11 +141,11 @@ def check_pieces(quirks: object, refill: object) -> None:
             f"quirks={quirks!r}: expected a tuple of ampsim.core.quirks; for none pass ()"
         )
     known = {"clean", "growth", "backoff"}
-    if not isinstance(refill, (set, frozenset, list, tuple)) or not all(
-        item in known for item in map(str, refill)
+    if not isinstance(reset, (set, frozenset, list, tuple)) or not all(
+        item in known for item in map(str, reset)
     ):
         raise ValueError(
-            f"hysteresis_refill={refill!r}: expected a set of 'clean', 'growth', 'backoff'; "
+            f"hysteresis_reset={reset!r}: expected a set of 'clean', 'growth', 'backoff'; "
             "Megatron's is frozenset({'growth'})"
         )
 

@@ -126,10 +126,10 @@ COMPOSER = Dialect(
     Rule(),
     _GROWTH_BACKOFF,
 )
-NEMO = Dialect(  # hysteresis is really consecutive: a clean step refills it
+NEMO = Dialect(  # hysteresis is really consecutive: a clean step resets it
     "nemo.GradScaler",
     "nemo_toolkit 2.7.3 nemo/collections/common/parts/nlp_overrides.py; apex csrc/update_scale_hysteresis.cu",
-    Rule(hysteresis_refill=frozenset({"clean"})),
+    Rule(hysteresis_reset=frozenset({"clean"})),
     {**_GROWTH_BACKOFF, "hysteresis": "hysteresis"},
 )
 _ROUNDPIPE = "RoundPipe e813c67 roundpipe/grad_scaler.py:164-221"
@@ -181,9 +181,9 @@ COLOSSALAI = Dialect(
 
 def _deepspeed(rule: Rule, options: Options) -> Rule:
     _fixed_factor(rule, options)
-    refill = "clean" if options["consecutive_hysteresis"] else "growth"
+    reset = "clean" if options["consecutive_hysteresis"] else "growth"
     quirks = (*rule.quirks, *([RaiseAtMin()] if options["raise_error_at_min_scale"] else []))
-    return rule.replace(hysteresis_refill=frozenset({refill}), quirks=quirks)
+    return rule.replace(hysteresis_reset=frozenset({reset}), quirks=quirks)
 
 
 _DEEPSPEED_RULE = Rule(
@@ -412,7 +412,7 @@ TF_CONTRIB = Dialect(
         backoff_factor=0.8,
         min_scale=1.0,
         hysteresis=2,
-        hysteresis_refill=frozenset({"growth", "backoff"}),
+        hysteresis_reset=frozenset({"growth", "backoff"}),
         growth_test=">=",
         arithmetic=F32,
     ),
@@ -450,13 +450,13 @@ OPENSEQ2SEQ = Dialect(
 PADDLE = Dialect(
     "paddle.amp.GradScaler[dygraph]",
     "paddlepaddle 3.3.1 paddle/amp/grad_scaler.py:111-185,458-481",
-    Rule(hysteresis_refill=frozenset({"clean", "backoff"}), arithmetic=F32_UNGUARDED),
+    Rule(hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32_UNGUARDED),
     {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
 )
 PADDLE_STATIC = Dialect(  # the kernel has a floor and a guard that the dygraph class lacks
     "paddle.static.update_loss_scaling[cpu kernel]",
     "paddlepaddle 3.3.1 paddle/phi/kernels/impl/amp_kernel_impl.h:42-",
-    Rule(min_scale=1.0, hysteresis_refill=frozenset({"clean", "backoff"}), arithmetic=F32),
+    Rule(min_scale=1.0, hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32),
     {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
 )
 MINDSPORE_AMP = Dialect(

@@ -26,7 +26,7 @@ _RULE = {
     "min_scale": "a backoff ends at",
     "max_scale": "a growth ends at",
     "hysteresis": "overflows that a backoff takes",
-    "hysteresis_refill": "they are counted anew after",
+    "hysteresis_reset": "they are counted anew after",
     "delay": "updates until a scale is in force",
     "growth_test": "the count of clean steps must",
 }
@@ -69,7 +69,7 @@ def in_words(a: Rule, b: Rule) -> Iterator[tuple[str, str, str]]:
     for x, y, fields in ((a, b, _RULE), (a.arithmetic, b.arithmetic, _ARITHMETIC)):
         for name, told in fields.items():
             mine, other = getattr(x, name), getattr(y, name)
-            if mine != other and (patient or name != "hysteresis_refill"):
+            if mine != other and (patient or name != "hysteresis_reset"):
                 yield told, _words(name, mine), _words(name, other)
     for quirk in dict.fromkeys((*a.quirks, *b.quirks)):
         if (quirk in a.quirks) != (quirk in b.quirks):

@@ -173,7 +173,7 @@ class Rule:
         min_scale: a backoff ends here, even one that began below.
         max_scale: a growth ends here, even one that began above.
         hysteresis: overflows that a backoff takes.
-        hysteresis_refill: after which of these the next backoff takes `hysteresis` overflows again.
+        hysteresis_reset: after which of these the next backoff takes `hysteresis` overflows again.
         delay: updates between computing a scale and using it.
         growth_test: how the tracker is compared with the interval; they differ once it is past.
         arithmetic: the format that holds the scale, and how a product is rounded.
@@ -188,7 +188,7 @@ class Rule:
     min_scale: float | None = None
     max_scale: float | None = None
     hysteresis: int = 1
-    hysteresis_refill: frozenset[Literal["clean", "growth", "backoff"]] = frozenset({"growth"})
+    hysteresis_reset: frozenset[Literal["clean", "growth", "backoff"]] = frozenset({"growth"})
     delay: int = 0
     growth_test: Literal["==", ">="] = "=="
     arithmetic: Arithmetic = field(default_factory=Arithmetic)
@@ -197,7 +197,7 @@ class Rule:
     def __post_init__(self) -> None:
         self.check()
         # Whatever collection was passed, a rule is hashable.
-        object.__setattr__(self, "hysteresis_refill", frozenset(self.hysteresis_refill))
+        object.__setattr__(self, "hysteresis_reset", frozenset(self.hysteresis_reset))
         object.__setattr__(self, "quirks", tuple(self.quirks))
 
     def check(self) -> None:
@@ -210,7 +210,7 @@ class Rule:
         as_int("hysteresis", self.hysteresis, 1, "to back off at every overflow pass hysteresis=1")
         as_int("delay", self.delay, 0, "to use each scale at once pass delay=0")
         check_choice("growth_test", self.growth_test, ("==", ">="))
-        check_pieces(self.quirks, self.hysteresis_refill)
+        check_pieces(self.quirks, self.hysteresis_reset)
 
     def replace(self, **changes: object) -> Self:
         """Return this rule with some fields changed; it is checked again."""
@@ -265,14 +265,14 @@ def advance(rule: Rule, state: State, found_inf: bool) -> State:
             overflow_tracker += 1
         else:
             scale = rule.arithmetic.back_off(scale, rule)
-            overflow_tracker = 0 if "backoff" in rule.hysteresis_refill else overflow_tracker
+            overflow_tracker = 0 if "backoff" in rule.hysteresis_reset else overflow_tracker
     else:
-        overflow_tracker = 0 if "clean" in rule.hysteresis_refill else overflow_tracker
+        overflow_tracker = 0 if "clean" in rule.hysteresis_reset else overflow_tracker
         growth_tracker += 1
         if _COMPARE[rule.growth_test](growth_tracker, rule.growth_interval):
             scale = rule.arithmetic.grow(scale, rule)
             growth_tracker = 0
-            overflow_tracker = 0 if "growth" in rule.hysteresis_refill else overflow_tracker
+            overflow_tracker = 0 if "growth" in rule.hysteresis_reset else overflow_tracker
     return State(scale, growth_tracker, overflow_tracker, state.pending, state.memory)
 
 

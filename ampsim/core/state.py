@@ -36,7 +36,7 @@ class State:
     Attributes:
         scale: in force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``.
         growth_tracker: clean steps since the last overflow or growth; an overflow and a growth reset it to 0.
-        overflow_tracker: overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_refill`` resets
+        overflow_tracker: overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_reset`` resets
             it.
         pending: scales already computed and not yet in force, oldest first; at most ``delay`` of them.
         memory: what the rule's quirks remember, sorted by name; empty for a rule without quirks.

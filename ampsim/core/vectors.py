@@ -139,8 +139,8 @@ def _scale(entry: object) -> float:
 def as_data(rule: Rule) -> Data:
     """Return a rule as JSON can hold it: field -> number, text, list, or an object of these; quirks by name."""
     quirks = [{"name": type(quirk).__name__, **_fields(quirk)} for quirk in rule.quirks]
-    refill, arithmetic = sorted(rule.hysteresis_refill), _fields(rule.arithmetic)
-    return _fields(rule) | {"hysteresis_refill": refill, "arithmetic": arithmetic, "quirks": quirks}
+    reset, arithmetic = sorted(rule.hysteresis_reset), _fields(rule.arithmetic)
+    return _fields(rule) | {"hysteresis_reset": reset, "arithmetic": arithmetic, "quirks": quirks}
 
 
 def _fields(value: object) -> Data:

@@ -61,7 +61,7 @@ class LossScale:
     Attributes:
         loss_scale: (), float32 (float64 if the rule's arithmetic is): in force, what the next loss is multiplied by.
         growth_tracker: (), int32: clean steps since the last overflow or growth; both reset it to 0.
-        overflow_tracker: (), int32: overflows let pass without a backoff; the rule's ``hysteresis_refill`` resets it to
+        overflow_tracker: (), int32: overflows let pass without a backoff; the rule's ``hysteresis_reset`` resets it to
             0. None if ``hysteresis`` is 1.
         pending: (delay,), as `loss_scale`: computed and not yet in force, oldest first; the last `waiting` of them, the
             places before hold the scale in force. None if ``delay`` is 0.

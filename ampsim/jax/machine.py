@@ -30,9 +30,9 @@ class Constants(NamedTuple):
     high: Array  # (), word: bits of max_scale, those of inf for none
     growth_interval: Array  # (), int32
     hysteresis: Array  # (), int32
-    refill_clean: Array  # (), bool; these three: which events refill the hysteresis
-    refill_growth: Array
-    refill_backoff: Array
+    reset_clean: Array  # (), bool; these three: which events reset the hysteresis
+    reset_growth: Array
+    reset_backoff: Array
     at_least: Array  # (), bool: the growth test is >=, not ==
     keeps_finite: Array  # (), bool
     flush_subnormals: Array  # (), bool
@@ -92,9 +92,9 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
         "high": _bound(rule, form, rule.max_scale, math.inf),
         "growth_interval": np.int32(rule.growth_interval),
         "hysteresis": np.int32(rule.hysteresis),
-        "refill_clean": np.bool_("clean" in rule.hysteresis_refill),
-        "refill_growth": np.bool_("growth" in rule.hysteresis_refill),
-        "refill_backoff": np.bool_("backoff" in rule.hysteresis_refill),
+        "reset_clean": np.bool_("clean" in rule.hysteresis_reset),
+        "reset_growth": np.bool_("growth" in rule.hysteresis_reset),
+        "reset_backoff": np.bool_("backoff" in rule.hysteresis_reset),
         "at_least": np.bool_(rule.growth_test == ">="),
         "keeps_finite": np.bool_(rule.arithmetic.keeps_finite),
         "flush_subnormals": np.bool_(rule.arithmetic.flush_subnormals),
@@ -166,10 +166,10 @@ def advance(
     new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
     new = jnp.where(old > form.word(form.infinity), old, new)  # NaN, if one was loaded, stays
 
-    refilled = (
-        (~found_inf & c.refill_clean) | (grows & c.refill_growth) | (backs_off & c.refill_backoff)
+    reset = (
+        (~found_inf & c.reset_clean) | (grows & c.reset_growth) | (backs_off & c.reset_backoff)
     )
-    overflows = jnp.where(refilled, 0, jnp.where(patient, overflows + 1, overflows))
+    overflows = jnp.where(reset, 0, jnp.where(patient, overflows + 1, overflows))
     return new, (jnp.where(grows, 0, growth_tracker), overflows)
 
 

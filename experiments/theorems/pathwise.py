@@ -150,7 +150,7 @@ def patient(
 ) -> list[Held]:
     """Hold T10."""
     rule = Rule(
-        2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill})
+        2.0**16, 2.0, 0.5, interval, hysteresis=hysteresis, hysteresis_reset=frozenset({refill})
     )
     rate, _, burst = constant(rule, period=interval + hysteresis, phases=1)
     return [

@@ -39,7 +39,7 @@ def rules(draw: st.DrawFn, dtypes: tuple[str, ...] = ("float32",)) -> Rule:
         min_scale=low,
         max_scale=high,
         hysteresis=draw(st.integers(1, 3)),
-        hysteresis_refill=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
+        hysteresis_reset=draw(st.frozensets(st.sampled_from(["clean", "growth", "backoff"]))),
         delay=draw(st.sampled_from([0, 1, 3])),
         growth_test=draw(st.sampled_from(["==", ">="])),
         arithmetic=Arithmetic(

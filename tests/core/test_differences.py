@@ -86,9 +86,9 @@ def test_the_words_name_what_differs() -> None:
 @pytest.mark.parametrize(
     ("changes", "sides"),
     [
-        ({"hysteresis_refill": {"clean"}}, []),  # without patience there is nothing to refill
+        ({"hysteresis_reset": {"clean"}}, []),  # without patience there is nothing to reset
         (
-            {"hysteresis": 2, "hysteresis_refill": {"clean"}},
+            {"hysteresis": 2, "hysteresis_reset": {"clean"}},
             [("1", "2"), ("a growth", "a clean step")],
         ),
         ({"arithmetic": Arithmetic(flush_subnormals=True)}, [("is kept", "becomes 0")]),

@@ -115,7 +115,7 @@ def reachable(rule: Rule, limit: int = 20_000) -> set[State]:
     return seen
 
 
-def refill(*names: str) -> frozenset[str]:
+def reset(*names: str) -> frozenset[str]:
     return frozenset(names)
 
 
@@ -131,10 +131,10 @@ COUNTS = {
     # H - 1 let pass, and left by a growth: the lower counts do not occur there.
     "hysteresis": ({"hysteresis": 3}, (L - 1) * 3 * 4 + 4),
     # Forgotten at a backoff too: everything with everything.
-    "backoff": ({"hysteresis": 3, "hysteresis_refill": refill("growth", "backoff")}, L * 3 * 4),
+    "backoff": ({"hysteresis": 3, "hysteresis_reset": reset("growth", "backoff")}, L * 3 * 4),
     # Forgotten at a clean step: one counter is always 0, W + H - 1 pairs; (0, 0) at the floor would take
     # a growth that ends there.
-    "clean": ({"hysteresis": 3, "hysteresis_refill": refill("clean")}, L * (4 + 2) - 1),
+    "clean": ({"hysteresis": 3, "hysteresis_reset": reset("clean")}, L * (4 + 2) - 1),
     # One update behind: after a plain clean step the scale in force is the newest, L (W-1); after a growth
     # (s, s+1) or (top, top), after an overflow (s, s-1) or (floor, floor): 2 L; and the empty queue of init.
     "delay": ({"delay": 1}, L * (4 - 1) + 2 * L + 1),
@@ -215,7 +215,7 @@ def swarm(rule: Rule, length: int) -> list[tuple[np.ndarray, np.ndarray, np.ndar
         streak = np.where(up, 0, streak)
         passed = np.where(bad & ~down, passed + 1, passed)
         for name, happened in (("clean", ~bad), ("growth", up), ("backoff", down)):
-            if name in rule.hysteresis_refill:
+            if name in rule.hysteresis_reset:
                 passed = np.where(happened, 0, passed)
         computed.append(scale)
         past = max(0, n - rule.delay)
@@ -264,7 +264,7 @@ def test_every_history_of_every_small_rule(arithmetic, bounds, length) -> None:
     kind, growth, backoff = ARITHMETICS[arithmetic]
     start, low, high = RANGES[bounds]
     patience = [(1, frozenset({"growth"})), *product((2, 3), REFILLS)]
-    for delay, (interval, (hysteresis, refilled)) in enumerate(product((1, 2, 3), patience)):
+    for delay, (interval, (hysteresis, reset)) in enumerate(product((1, 2, 3), patience)):
         rule = Rule(
             start,
             growth,
@@ -273,7 +273,7 @@ def test_every_history_of_every_small_rule(arithmetic, bounds, length) -> None:
             min_scale=low,
             max_scale=high,
             hysteresis=hysteresis,
-            hysteresis_refill=refilled,
+            hysteresis_reset=reset,
             delay=delay % 3,  # 17 kinds of patience, 3 delays: every pair occurs
             arithmetic=kind,
         )

@@ -31,7 +31,7 @@ OUT_OF_RANGE = {
     "min_scale": [-1.0, INF, NAN, 1e300],
     "max_scale": [0.0, NAN, 1e-60],
     "growth_test": [">"],
-    "hysteresis_refill": [{"good"}, "clean", 5, [["clean"]]],
+    "hysteresis_reset": [{"good"}, "clean", 5, [["clean"]]],
 }
 OF_WRONG_TYPE = {
     "init_scale": [True, "65536", None],
@@ -93,7 +93,7 @@ def test_a_permissive_rule_runs() -> None:
         {"init_scale": 2.0**127},
         {"init_scale": 2.0**-149},
         {"init_scale": 1e39, "arithmetic": Arithmetic(dtype="float64")},
-        {"hysteresis_refill": {"clean"}, "quirks": []},
+        {"hysteresis_reset": {"clean"}, "quirks": []},
         {"arithmetic": DIVIDING, "growth_factor": 4.0, "backoff_factor": 0.25},
         {"init_scale": 65536, "growth_factor": 2, "backoff_factor": Fraction(1, 2)},
         {"init_scale": np.float32(1024), "growth_interval": np.int64(3)},

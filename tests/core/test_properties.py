@@ -37,7 +37,7 @@ def torchs(rule: Rule) -> Rule:
     plain = {
         "delay": 0,
         "growth_test": "==",
-        "hysteresis_refill": {"growth"},
+        "hysteresis_reset": {"growth"},
         "arithmetic": Arithmetic(),
     }
     return rule.replace(init_scale=start, min_scale=low, max_scale=high, **plain)

@@ -540,12 +540,12 @@ def test_t9_the_widest_spread_flushes_just_that_share(score, share, lost, binade
 # ----------------------------------------------------------------------------------------------------------- T10
 
 
-refills = st.sampled_from(["clean", "growth", "backoff"])
+resets = st.sampled_from(["clean", "growth", "backoff"])
 
 
-@given(intervals, st.integers(1, 5), refills)
-def test_t10_is_exact_under_a_constant_ceiling(interval, hysteresis, refill) -> None:
-    rule = plain(interval, hysteresis=hysteresis, hysteresis_refill=frozenset({refill}))
+@given(intervals, st.integers(1, 5), resets)
+def test_t10_is_exact_under_a_constant_ceiling(interval, hysteresis, reset) -> None:
+    rule = plain(interval, hysteresis=hysteresis, hysteresis_reset=frozenset({reset}))
     period = interval + hysteresis
     found, _ = window(rule, 16.5, period, warm=3 * period)
     assert sum(found) / period == pytest.approx(theory.hysteresis_skip_rate(rule), rel=1e-12)
@@ -568,31 +568,31 @@ bounded = st.sets(st.sampled_from(["growth", "backoff"])).map(frozenset)
 @example(2, 1, 1, [True] * 30, 3, frozenset({"growth"}))
 @example(1, 1, 1, [True, False, True, True] * 9, 2, frozenset({"growth", "backoff"}))
 def test_t10_bounds_any_history_that_does_not_descend(
-    interval, a, b, found, hysteresis, refill
+    interval, a, b, found, hysteresis, reset
 ) -> None:
-    rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_refill=refill)
+    rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_reset=reset)
     descent = 16 - math.log2(final(rule, found).scale)
-    # The same count as T1's, with H - 1 free overflows at the start and after each refill.
+    # The same count as T1's, with H - 1 free overflows at the start and after each reset.
     rate = theory.hysteresis_bound(rule)
-    each = hysteresis if "backoff" in refill else 1
+    each = hysteresis if "backoff" in reset else 1
     lost = interval * rate / (1 - rate)
     bound = (lost * len(found) + interval * (each * descent / b + hysteresis - 1)) / (
         interval + lost
     )
     assert sum(found) <= bound + 1e-9
-    if refill == {"growth"}:
+    if reset == {"growth"}:
         assert rate == pytest.approx(theory.hysteresis_skip_rate(rule))
 
 
 @given(intervals, st.integers(1, 4), bounded)
-def test_t10_is_attained_by_an_adversary(interval, hysteresis, refill) -> None:
-    rule = plain(interval, hysteresis=hysteresis, hysteresis_refill=refill)
-    lowers = hysteresis if "backoff" in refill else 1  # overflows of which the last backs off
+def test_t10_is_attained_by_an_adversary(interval, hysteresis, reset) -> None:
+    rule = plain(interval, hysteresis=hysteresis, hysteresis_reset=reset)
+    lowers = hysteresis if "backoff" in reset else 1  # overflows of which the last backs off
     free = (
-        hysteresis - 1 if "growth" in refill else 0
-    )  # overflows that the refill at a growth forgives
+        hysteresis - 1 if "growth" in reset else 0
+    )  # overflows that the reset at a growth forgives
     cycle = [*[True] * (lowers + free), *[False] * interval]
-    start = [True] * (hysteresis - 1) if refill <= {"growth"} else []
+    start = [True] * (hysteresis - 1) if reset <= {"growth"} else []
     begin, end = (final(rule, [*start, *cycle * many]).scale for many in (2, 12))
     assert (begin, sum(cycle) / len(cycle)) == (
         end,
@@ -601,11 +601,11 @@ def test_t10_is_attained_by_an_adversary(interval, hysteresis, refill) -> None:
 
 
 def test_t10_has_no_bound_if_a_clean_step_refills() -> None:
-    impatient = plain(50, hysteresis_refill=frozenset({"clean"}))
+    impatient = plain(50, hysteresis_reset=frozenset({"clean"}))
     assert theory.hysteresis_bound(impatient) == pytest.approx(
         theory.hysteresis_skip_rate(impatient)
     )
-    rule = plain(50, hysteresis=2, hysteresis_refill=frozenset({"clean"}))
+    rule = plain(50, hysteresis=2, hysteresis_reset=frozenset({"clean"}))
     with pytest.raises(ValueError, match="there is no bound"):
         theory.hysteresis_bound(rule)
     found = [True, False] * 500

@@ -105,9 +105,9 @@ WRONG: dict[str, Callable[[Rule], dict[str, Any]]] = {
     "no delay": lambda rule: {"delay": 0},
     "always late": lambda rule: {"delay": rule.delay + 1},
     "no quirks": lambda rule: {"quirks": ()},
-    "refill when clean": lambda rule: {"hysteresis_refill": rule.hysteresis_refill | {"clean"}},
-    "no refill at growth": lambda rule: {"hysteresis_refill": rule.hysteresis_refill - {"growth"}},
-    "refill at backoff": lambda rule: {"hysteresis_refill": rule.hysteresis_refill | {"backoff"}},
+    "reset when clean": lambda rule: {"hysteresis_reset": rule.hysteresis_reset | {"clean"}},
+    "no reset at growth": lambda rule: {"hysteresis_reset": rule.hysteresis_reset - {"growth"}},
+    "reset at backoff": lambda rule: {"hysteresis_reset": rule.hysteresis_reset | {"backoff"}},
 }
 OF_ARITHMETIC = {
     "round_factors": [False, True],

@@ -29,7 +29,7 @@ class Right(Peer):
         "https://example.org/machine",
     )
     constants = MappingProxyType(dict(zip(CONSTANTS, CONSTANTS, strict=True)))
-    rule = Rule(min_scale=1.0, hysteresis_refill=REFILL)
+    rule = Rule(min_scale=1.0, hysteresis_reset=REFILL)
 
     def start(self, **constants: Any) -> None:
         if constants.get("growth_factor", 2.0) <= 1 or constants.get("backoff_factor", 0.5) >= 1:
@@ -177,7 +177,7 @@ class LiftsToOne(Right):
 
 
 class AddsUp(Right):
-    rule = Right.rule.replace(hysteresis_refill=frozenset({"growth"}))  # Megatron
+    rule = Right.rule.replace(hysteresis_reset=frozenset({"growth"}))  # Megatron
 
 
 class GrowsLate(Right):

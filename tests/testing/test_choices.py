@@ -144,8 +144,8 @@ class TakesNoScale(Stranger):
     ("scaler", "check", "declared"),
     [
         (Patient, "overflow_backs_off_once", "Traits(hysteresis=2)"),
-        (Patient, "scale_is_exact_float32", "hysteresis=2, hysteresis_refill={'backoff'}"),
-        (PatientInARow, "scale_is_exact_float32", "hysteresis_refill={'backoff', 'clean'}"),
+        (Patient, "scale_is_exact_float32", "hysteresis=2, hysteresis_reset={'backoff'}"),
+        (PatientInARow, "scale_is_exact_float32", "hysteresis_reset={'backoff', 'clean'}"),
         (late, "overflow_backs_off_once", "Traits(delay=1)"),
         (AllOrNone, "skip_is_per_optimizer", "Traits(skips='all')"),
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),

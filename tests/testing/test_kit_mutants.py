@@ -64,7 +64,7 @@ def goes_past_its_floor_once(rule, before, flag, after):
 
 
 def adds_up_overflows_that_are_apart(rule, before, flag, after):
-    return update(rule.replace(hysteresis_refill=frozenset({"growth"})), before, flag)
+    return update(rule.replace(hysteresis_reset=frozenset({"growth"})), before, flag)
 
 
 # ------------------------------------------------------------------------------- bugs of torch's own, one change each
@@ -356,7 +356,7 @@ KILLS = {
         Subject(GivesUpInAnotherWay, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,)))
     ],
     "separated_overflows_do_not_accumulate": [
-        flagged(adds_up_overflows_that_are_apart, hysteresis=2, hysteresis_refill="clean")
+        flagged(adds_up_overflows_that_are_apart, hysteresis=2, hysteresis_reset="clean")
     ],
     "scale_falls_to_min_scale": [flagged(goes_past_its_floor_once, min_scale=1.0)],
     "finite_gradients_never_skip": [FiniteBySum],

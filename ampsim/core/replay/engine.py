@@ -38,9 +38,9 @@ class Constants(NamedTuple):
     interval: int
     at_least: bool  # growth_test is ">="
     hysteresis: int
-    clean_refills: bool
-    growth_refills: bool
-    backoff_refills: bool
+    clean_resets: bool
+    growth_resets: bool
+    backoff_resets: bool
     delay: int
 
 
@@ -60,7 +60,7 @@ class Carry(NamedTuple):
 @lru_cache
 def constants(rule: Rule) -> Constants:
     """Return what `run` needs to know of a rule."""
-    held, refill = rule.arithmetic, rule.hysteresis_refill
+    held, reset = rule.arithmetic, rule.hysteresis_reset
     factor = held.round if held.round_factors else float
     backoff = factor(rule.backoff_factor if held.backoff == "multiply" else rule.growth_factor)
     return Constants(
@@ -75,9 +75,9 @@ def constants(rule: Rule) -> Constants:
         interval=min(int(rule.growth_interval), NEVER),
         at_least=rule.growth_test == ">=",
         hysteresis=min(int(rule.hysteresis), NEVER),
-        clean_refills="clean" in refill,
-        growth_refills="growth" in refill,
-        backoff_refills="backoff" in refill,
+        clean_resets="clean" in reset,
+        growth_resets="growth" in reset,
+        backoff_resets="backoff" in reset,
         delay=min(int(rule.delay), NEVER),
     )
 
@@ -106,7 +106,7 @@ def run(
         hit = _next_below(thresholds, minima, bits, scale, t, stop)
         before, clean, t = newest, hit - t, hit
         growth_tracker += clean
-        if c.clean_refills and clean > 0:
+        if c.clean_resets and clean > 0:
             overflows = 0
         if hit < stop:
             newest, overflows = _back_off(newest, overflows, c)
@@ -141,7 +141,7 @@ def _back_off(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
     if overflows + 1 < c.hysteresis:
         return scale, overflows + 1
     lowered = _held(scale / c.backoff if c.divides else scale * c.backoff, c)
-    return (c.low if c.low > lowered else lowered), (0 if c.backoff_refills else overflows)
+    return (c.low if c.low > lowered else lowered), (0 if c.backoff_resets else overflows)
 
 
 def _grow(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
@@ -149,7 +149,7 @@ def _grow(scale: float, overflows: int, c: Constants) -> tuple[float, int]:
     grown = _held(scale * c.growth, c)
     grown = c.high if c.high < grown else grown
     refused = c.keeps_finite and not math.isfinite(grown)
-    return (scale if refused else grown), (0 if c.growth_refills else overflows)
+    return (scale if refused else grown), (0 if c.growth_resets else overflows)
 
 
 def _held(x: float, c: Constants) -> float:

@@ -197,9 +197,9 @@ def drifting_skip_rate(rule: Rule, drift: Fraction | float) -> float:
 
 
 def hysteresis_skip_rate(rule: Rule) -> float:
-    """Return T10, the skip rate when a backoff takes H overflows, refilled at a growth; H / (G + H) if a = b.
+    """Return T10, the skip rate when a backoff takes H overflows, reset at a growth; H / (G + H) if a = b.
 
-    Exact under a constant threshold if rho >= 1 (if a = b it is the same for the other refills), and T1's bound on
+    Exact under a constant threshold if rho >= 1 (if a = b it is the same for the other resets), and T1's bound on
     the long-run rate of any history. Refilled by a clean step there is no such bound: overflow and clean step in
     turn skip every second step and never back off.
     """
@@ -210,21 +210,21 @@ def hysteresis_skip_rate(rule: Rule) -> float:
 
 
 def hysteresis_bound(rule: Rule) -> float:
-    """Return T10, the largest long-run skip rate of any history whose scale does not drift down, for rule's refill.
+    """Return T10, the largest long-run skip rate of any history whose scale does not drift down, for rule's reset.
 
-    Equal to `hysteresis_skip_rate` for a refill at a growth; attained by an adversary for the others.
+    Equal to `hysteresis_skip_rate` for a reset at a growth; attained by an adversary for the others.
 
     Raises:
-        ValueError: a clean step refills the patience, so that there is no bound.
+        ValueError: a clean step resets the patience, so that there is no bound.
     """
-    refill, patience = rule.hysteresis_refill, rule.hysteresis
-    if "clean" in refill and patience > 1:
+    reset, patience = rule.hysteresis_reset, rule.hysteresis
+    if "clean" in reset and patience > 1:
         raise ValueError(
-            f"hysteresis_refill={sorted(refill)}: expected no 'clean'; with it there is no bound (T10)"
+            f"hysteresis_reset={sorted(reset)}: expected no 'clean'; with it there is no bound (T10)"
         )
     a, b = bits(rule)
-    # (T10.2) r = l / (G + l),  l = rho (H if a backoff refills else 1) + (H - 1 if a growth refills else 0)
-    lost = a / b * (patience if "backoff" in refill else 1) + (
-        patience - 1 if "growth" in refill else 0
+    # (T10.2) r = l / (G + l),  l = rho (H if a backoff resets else 1) + (H - 1 if a growth resets else 0)
+    lost = a / b * (patience if "backoff" in reset else 1) + (
+        patience - 1 if "growth" in reset else 0
     )
     return lost / (rule.growth_interval + lost)

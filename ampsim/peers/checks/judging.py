@@ -178,7 +178,7 @@ class _Asking:
         """Raise BrokenError or RaisedError where the check is broken, NotApplicableError where it says nothing."""
         check = self.check
         patience = (
-            2 if check.level == 4 or "refill" in check.needs else 1
+            2 if check.level == 4 or "reset" in check.needs else 1
         )  # a count that has to be saved
         floor = None if "gives_up" in check.needs else FLOOR
         subject = self.subjects(patience=patience, floor=floor, late=check.name in AT_ANY_DELAY)

@@ -165,7 +165,7 @@ def subject_of(
         max_scale=threshold(follows),
         scale_dtype=follows.arithmetic.dtype,
         hysteresis=follows.hysteresis,
-        hysteresis_refill=follows.hysteresis_refill if peer.dialect else REFILL,
+        hysteresis_reset=follows.hysteresis_reset if peer.dialect else REFILL,
         gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
         delay=follows.delay if late else 0,
         unsupported=frozenset(lacks),

@@ -121,7 +121,7 @@ def _patience(
     elif patience > 1:
         few = [True] * (patience - 1)
         clean, grown = (used([*few, *[False] * n, True], growth_interval=2).scales for n in (1, 2))
-        refill = (
+        reset = (
             {"clean"}
             if clean[-1] == clean[-2]
             else {"growth"}
@@ -130,7 +130,7 @@ def _patience(
         )
         yield "hysteresis", patience
         again = {"backoff"} if down[patience] == down[patience + 1] else set[str]()
-        yield "hysteresis_refill", frozenset(refill | again)
+        yield "hysteresis_reset", frozenset(reset | again)
 
 
 def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]:
@@ -185,7 +185,7 @@ def _told(subject: Subject, changes: Changes) -> str:
     written = ", ".join(f"{name}={_written(value)}" for name, value in changes.items())
     options = " ".join(_declared(subject, changes).traits.as_options())
     text = f"if this is meant, declare it, and it is no finding: Traits({written})"
-    in_python_alone = "gives_up" in changes or len(changes.get("hysteresis_refill", "1")) != 1
+    in_python_alone = "gives_up" in changes or len(changes.get("hysteresis_reset", "1")) != 1
     return readable(text if in_python_alone else f"{text}, in the shell {options}")
 
 

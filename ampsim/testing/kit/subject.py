@@ -34,7 +34,7 @@ FEATURES = {
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
-    "refill": "clean steps that begin the count of a backoff's overflows anew: `Traits.hysteresis_refill`",
+    "reset": "clean steps that begin the count of a backoff's overflows anew: `Traits.hysteresis_reset`",
     "refusals": "misuse raises, at once and where it is made, and the scaler lives on",
     "saved_constants": "a state dict that holds the constants, and not the run's state alone",
     "setters": "get_growth_factor() and set_growth_factor(), and so for backoff_factor and growth_interval",
@@ -65,7 +65,7 @@ class Traits:
         scale_dtype: in which the scale is kept from update to update.
         drop_in: errors have torch's types and texts, and gradients torch's bits: asked to the letter.
         hysteresis: overflows that a backoff takes.
-        hysteresis_refill: after which of "clean", "growth" and "backoff" the next backoff takes as many again; one of
+        hysteresis_reset: after which of "clean", "growth" and "backoff" the next backoff takes as many again; one of
             them or several.
         powers_of_two: it knows no other scales, and no other factors.
         static: the scale stays as it is.
@@ -80,7 +80,7 @@ class Traits:
     scale_dtype: Literal["float32", "float64"] = "float32"
     drop_in: bool = False
     hysteresis: int = 1
-    hysteresis_refill: str | frozenset[str] = frozenset({"growth"})
+    hysteresis_reset: str | frozenset[str] = frozenset({"growth"})
     powers_of_two: bool = False
     static: bool = False
     delay: int = 0
@@ -91,14 +91,14 @@ class Traits:
     def __post_init__(self) -> None:
         check_choice("skips", self.skips, ("each", "all"))
         check_choice("scale_dtype", self.scale_dtype, ("float32", "float64"))
-        refill = (
-            {self.hysteresis_refill}
-            if isinstance(self.hysteresis_refill, str)
-            else self.hysteresis_refill
+        reset = (
+            {self.hysteresis_reset}
+            if isinstance(self.hysteresis_reset, str)
+            else self.hysteresis_reset
         )
-        object.__setattr__(self, "hysteresis_refill", frozenset(refill))
-        for each in refill:
-            check_choice("hysteresis_refill", each, ("clean", "growth", "backoff"))
+        object.__setattr__(self, "hysteresis_reset", frozenset(reset))
+        for each in reset:
+            check_choice("hysteresis_reset", each, ("clean", "growth", "backoff"))
         object.__setattr__(self, "unsupported", frozenset(self.unsupported))
         for name in sorted(self.unsupported - {*FEATURES}):
             raise ValueError(f"unsupported={name!r}: no such feature; {nearest(name, FEATURES)}")
@@ -109,7 +109,7 @@ class Traits:
         return {
             "gives_up": bool(self.gives_up),
             "min_scale": self.min_scale is not None,
-            "refill": self.hysteresis > 1 and "clean" in self.hysteresis_refill,
+            "reset": self.hysteresis > 1 and "clean" in self.hysteresis_reset,
         }
 
     def as_options(self) -> list[str]:
@@ -164,7 +164,7 @@ class Traits:
         still = {"growth_factor": 1.0, "backoff_factor": 1.0} if self.static else {}
         return self.possible(rule).replace(
             **still,
-            hysteresis_refill=self.hysteresis_refill,
+            hysteresis_reset=self.hysteresis_reset,
             min_scale=self.min_scale,
             max_scale=self.max_scale,
             hysteresis=self.hysteresis,

@@ -18,8 +18,8 @@ static double real(const char *name, double otherwise) { /* "0x1.8p+1", or null 
   return *text == '"' ? strtod(text + 1, NULL) : otherwise;
 }
 static int is(const char *name, const char *value) { return !strncmp(at(name), value, strlen(value)); }
-static int refills(const char *event) {
-  const char *list = at("hysteresis_refill"), *found = strstr(list, event);
+static int resets(const char *event) {
+  const char *list = at("hysteresis_reset"), *found = strstr(list, event);
   return found && found < strchr(list, ']');
 }
 
@@ -50,16 +50,16 @@ static void answer(void) {
         if (is("backoff", "\"multiply\"")) scale = result(scale * down);
         else scale = is("backoff", "\"divide\"") ? result(scale / up) : result(scale * rounded(1 / up));
         if (at("min_scale")[0] != 'n' && scale < low) scale = low;
-        if (refills("\"backoff\"")) overflows = 0;
+        if (resets("\"backoff\"")) overflows = 0;
       }
     } else {
-      if (refills("\"clean\"")) overflows = 0;
+      if (resets("\"clean\"")) overflows = 0;
       if (++clean == interval || (late && clean > interval)) {
         double grown = result(scale * up);
         if (grown > high) grown = high;
         if (isfinite(grown) || !keeps) scale = grown;
         clean = 0;
-        if (refills("\"growth\"")) overflows = 0;
+        if (resets("\"growth\"")) overflows = 0;
       }
     }
     *++newest = scale; /* comes into force when `delay` others wait behind the one before */

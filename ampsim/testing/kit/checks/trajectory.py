@@ -138,7 +138,7 @@ def minimum_scale_error_repeats(make, iterate):
     )
 
 
-@check(0, since=CHECKS_VERSION, needs="refill", clean=st.integers(1, 3))
+@check(0, since=CHECKS_VERSION, needs="reset", clean=st.integers(1, 3))
 def separated_overflows_do_not_accumulate(make, run, hysteresis, clean):
     """Where a backoff takes several overflows and a clean step begins their count anew, those apart never back off."""
     few = [True] * (hysteresis - 1)
