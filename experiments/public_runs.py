@@ -27,6 +27,7 @@ from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import replay
 from ampsim.core.theory import pathwise, stochastic
+from ampsim.core.trace import today
 from ampsim.diagnose.explain import findings, least_skips
 from ampsim.diagnose.readers.text import read_text
 from ampsim.records import Record
@@ -69,7 +70,10 @@ def inputs() -> dict[str, str]:
 
 def rule_of(log: Mapping[str, Any]) -> Rule:
     """Return the rule that the run's settings name, from the scale that its first line prints."""
-    return dialects.get(log["dialect"], **{"init": log["scale"][0], **log["parameters"]})
+    return dialects.get(
+        log["dialect"],
+        **{"init_scale": log["scale"][0], **today(log["dialect"], log["parameters"])},
+    )
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:

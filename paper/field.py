@@ -49,7 +49,7 @@ def _behaviour(name: str) -> Behaviour:
 
 def _first_growth(name: str) -> int:
     known = {*dialects.ALL[name].parameters, *dialects.ALL[name].options}
-    wanted = {"init": 1024.0, "interval": 3}
+    wanted = {"init_scale": 1024.0, "growth_interval": 3}
     rule = dialects.get(name, **{key: value for key, value in wanted.items() if key in known})
     *_, low = _scales(rule, [True] * rule.hysteresis)
     after = list(_scales(rule, [True] * rule.hysteresis + [False] * 9))[rule.hysteresis :]

@@ -53,14 +53,14 @@ def test_dialects_lists_all() -> None:
 
 def test_replay_prints_each_update() -> None:
     code, text = run(
-        "replay", "torch.amp.GradScaler", "0010", "-s", "interval=2", "-s", "init=2**3"
+        "replay", "torch.amp.GradScaler", "0010", "-s", "growth_interval=2", "-s", "init_scale=2**3"
     )
     assert code == 0
     assert text.split() == ["clean", "8.0", "clean", "16.0", "overflow", "8.0", "clean", "8.0"]
 
 
 def test_replay_shows_a_scaler_giving_up() -> None:
-    settings = ["-s", "init=2", "-s", "delayed_shift=1"]
+    settings = ["-s", "init_scale=2", "-s", "delayed_shift=1"]
     code, text = run("replay", "deepspeed.DynamicLossScaler", "111", *settings)
     assert code == 0
     assert "raises" in text
@@ -72,10 +72,10 @@ def test_replay_shows_a_scaler_giving_up() -> None:
         (["torch.amp.GradScale", "0"], "torch.amp.GradScaler"),
         (["torch.amp.GradScaler", "012"], "012"),
         (["torch.amp.GradScaler", ""], "digits"),
-        (["torch.amp.GradScaler", "0", "-s", "interval"], "NAME=VALUE"),
-        (["torch.amp.GradScaler", "0", "-s", "interval=x"], "interval=x"),
-        (["torch.amp.GradScaler", "0", "-s", "init=2**4", "-s", "init=1"], "16.0"),
-        (["torch.amp.GradScaler", "0", "-s", "interval=0"], "growth_interval=0"),
+        (["torch.amp.GradScaler", "0", "-s", "growth_interval"], "NAME=VALUE"),
+        (["torch.amp.GradScaler", "0", "-s", "growth_interval=x"], "growth_interval=x"),
+        (["torch.amp.GradScaler", "0", "-s", "init_scale=2**4", "-s", "init_scale=1"], "16.0"),
+        (["torch.amp.GradScaler", "0", "-s", "growth_interval=0"], "growth_interval=0"),
         (["torch.amp.GradScaler", "0", "-s", "steps=3"], "steps"),
     ],
 )
@@ -89,7 +89,7 @@ def test_replay_refuses_wrong_use(arguments: list[str], shown: str) -> None:
 def test_sweep_plays_every_combination(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.full(10, 2.0**9))
     np.save(tmp_path / "b.npy", np.full(30, 2.0**11, np.float32))
-    grid = ["-s", "init=2**10,2**11", "-s", "interval=5,100"]
+    grid = ["-s", "init_scale=2**10,2**11", "-s", "growth_interval=5,100"]
     table = tmp_path / "rows.csv"
     name = "torch.amp.GradScaler"
     code, text = run("sweep", str(tmp_path), name, *grid, "--out", str(table))
@@ -112,8 +112,8 @@ def test_sweep_plays_every_combination(tmp_path: Path) -> None:
     [
         (["."], "*.npy"),
         (["no/such"], "no/such"),
-        ([".", "-s", "interval=1,x"], "interval=x"),
-        ([".", "-s", "interval=0"], "growth_interval=0"),
+        ([".", "-s", "growth_interval=1,x"], "growth_interval=x"),
+        ([".", "-s", "growth_interval=0"], "growth_interval=0"),
         (["bad"], "a.npy"),
     ],
 )

@@ -15,7 +15,7 @@ from ampsim.core.differences import Search, in_words, shortest_separation
 from ampsim.core.machine import Rule, init
 from ampsim.core.replay.fold import states
 
-ALIKE = {"init": 1024.0, "interval": 2}
+ALIKE = {"init_scale": 1024.0, "growth_interval": 2}
 """Two dialects are searched with these, so that they differ soon and in more than their defaults."""
 SHOWN = 8
 
@@ -40,7 +40,7 @@ def list_dialects(
     """List the loss scalers that the reference machine speaks: name, parameters with their defaults, source.
 
     With --diff A B: what differs in their rules, and the shortest history after which they part.
-    Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s interval=3
+    Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s growth_interval=3
     """
     if diff is not None:
         _compare(*diff, parameters or (), longest)

@@ -24,12 +24,14 @@ def replay_history(
     ],
     parameters: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", help="name=value, e.g. -s interval=2", metavar="NAME=VALUE"),
+        typer.Option(
+            "--set", "-s", help="name=value, e.g. -s growth_interval=2", metavar="NAME=VALUE"
+        ),
     ] = None,
 ) -> None:
     """Print the scale after each update of HISTORY.
 
-    Example: ampsim replay torch.amp.GradScaler 00100 -s interval=2
+    Example: ampsim replay torch.amp.GradScaler 00100 -s growth_interval=2
     """
     if not history or set(history) - {"0", "1"}:
         fail(f"history {history!r}: expected digits 0 (clean) and 1 (overflow), e.g. 0001000")

@@ -37,7 +37,7 @@ def sweep_folder(
         typer.Option(
             "--set",
             "-s",
-            help="One or more values, e.g. -s interval=100,2000",
+            help="One or more values, e.g. -s growth_interval=100,2000",
             metavar="NAME=VALUE,...",
         ),
     ] = None,
@@ -48,7 +48,7 @@ def sweep_folder(
 ) -> None:
     """Replay the runs in DIR under DIALECT, with every combination of values.
 
-    Example: ampsim sweep traces torch.amp.GradScaler -s interval=100,2000 -s init=2**10,2**16
+    Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000 -s init_scale=2**10,2**16
     """
     try:
         grid = _grid(parameters or ())

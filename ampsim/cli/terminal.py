@@ -55,7 +55,7 @@ def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str,
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
-            raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. interval=2")
+            raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. growth_interval=2")
         if name in found:
             raise ValueError(
                 f"{option} {text!r}: {name} is {found[name]!r} already; expected each name once"

@@ -102,8 +102,8 @@ def _fixed_factor(rule: Rule, options: Options) -> Rule:
 
 # ---------------------------------------------------------------------------------------------- torch and kin
 
-_INIT = {"init": "init_scale", "interval": "growth_interval"}
-_GROWTH_BACKOFF = {**_INIT, "growth": "growth_factor", "backoff": "backoff_factor"}
+_INIT = {"init_scale": "init_scale", "growth_interval": "growth_interval"}
+_GROWTH_BACKOFF = {**_INIT, "growth_factor": "growth_factor", "backoff_factor": "backoff_factor"}
 _FACTOR = {**_INIT, "factor": "factor"}
 
 TORCH = Dialect(
@@ -144,7 +144,7 @@ def _megatron(rule: Rule, options: Options) -> Rule:
     low = rule.min_scale
     if low is None or not 0 < low <= rule.init_scale:
         raise ValueError(
-            f"min_scale={low!r}: expected 0 < min_scale <= init={rule.init_scale!r}; lower it"
+            f"min_scale={low!r}: expected 0 < min_scale <= init_scale={rule.init_scale!r}; lower it"
         )
     return rule
 
@@ -274,7 +274,7 @@ def _fairscale(rule: Rule, options: Options) -> Rule:
         not low <= rule.init_scale <= high
     ):  # its every change is held to both bounds, the plain machine's to one
         raise ValueError(
-            f"init={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move init or the bounds"
+            f"init_scale={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move it or the bounds"
         )
     return rule
 
@@ -421,10 +421,10 @@ TF_CONTRIB = Dialect(
 
 
 def _openseq2seq(rule: Rule, options: Options) -> Rule:
-    window, interval = options["step_window"], options["interval"]
+    window, interval = options["step_window"], options["growth_interval"]
     if interval is not None and window is not None and interval != window:
         raise ValueError(
-            f"interval={interval!r} and step_window={window!r} name one number: pass one of them"
+            f"growth_interval={interval!r} and step_window={window!r} name one number: pass one of them"
         )
     steps = next((n for n in (window, interval) if n is not None), rule.growth_interval)
     high = rule.max_scale if rule.max_scale is not None else 2.0**14
@@ -441,7 +441,7 @@ OPENSEQ2SEQ = Dialect(
         arithmetic=dataclasses.replace(F32, backoff="reciprocal"),
     ),
     {"scale_min": "min_scale", "scale_max": "max_scale", "step_factor": "factor"},
-    {"step_window": None, "interval": None, "resource_variables": False},
+    {"step_window": None, "growth_interval": None, "resource_variables": False},
     _openseq2seq,
 )
 
@@ -540,7 +540,7 @@ GUIDED_DIFFUSION = Dialect(
     "guided_diffusion.MixedPrecisionTrainer",
     "openai/guided-diffusion 22e0df8 guided_diffusion/fp16_util.py:158-220",
     Rule(2.0**20, growth_interval=1, arithmetic=F32_UNGUARDED),
-    {"init": "init_scale"},
+    {"init_scale": "init_scale"},
     {"growth": 1e-3},
     _guided_diffusion,
 )
@@ -563,7 +563,7 @@ def get(name: str, **parameters: object) -> Rule:
         KeyError: no such dialect; the message offers the nearest names.
         TypeError, ValueError: see `Dialect.__call__`.
 
-    >>> get("torch.amp.GradScaler", interval=200).growth_interval
+    >>> get("torch.amp.GradScaler", growth_interval=200).growth_interval
     200
     """
     if name not in ALL:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from ampsim.core.machine import Rule
 
 FLOAT32_ULP = 2.0**-23  # spacing of float32 above 1: one rounding moves a product by less than this
+_SUBNORMAL = 2.0**-149  # spacing of float32 below its smallest normal number
 _TOP = 2.0**128 * (1 - 2.0**-25)  # from here on a number rounds to inf in float32
 
 
@@ -101,7 +102,7 @@ def growth_waits_for_interval(u: Update) -> str | None:
         and not grew
         and u.rule.growth_factor > 1.0 + 2 * FLOAT32_ULP
         and not _at_top(u)
-        and u.scale > 0
+        and u.scale * (u.rule.growth_factor - 1.0) >= _SUBNORMAL  # else it may round to nothing
     ):
         return f"did not grow after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
     return None

@@ -19,6 +19,21 @@ from ampsim.core.files import DamagedFileError, write_atomically
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import first_divergence, states
 
+# Runs are recorded once and not rewritten: how parameters were called then -> how dialects call them.
+RECORDED = {
+    "init": "init_scale",
+    "growth": "growth_factor",
+    "backoff": "backoff_factor",
+    "interval": "growth_interval",
+}
+
+
+def today(system: str, params: Mapping[str, object]) -> dict[str, object]:
+    """Return recorded parameters of a dialect under the names that it has today."""
+    dialect = dialects.ALL.get(system)
+    own = {*dialect.parameters, *dialect.options} if dialect else set()
+    return {name if name in own else RECORDED.get(name, name): params[name] for name in params}
+
 
 @dataclass(frozen=True)
 class Raised:
@@ -63,7 +78,7 @@ class Trace:
 
     def rule(self) -> Rule:
         """Return the rule this trace should follow."""
-        return dialects.get(self.system, **self.params)
+        return dialects.get(self.system, **today(self.system, self.params))
 
     def mismatch(self) -> str | None:
         """Return None if the reference machine does the same to the last bit, else what differs first.

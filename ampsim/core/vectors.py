@@ -194,7 +194,7 @@ FAMILIES: tuple[tuple[str, Mapping[str, float], tuple[str, ...]], ...] = (
 # What a dialect takes as an option of its own, in the words of `Rule`.
 OPTIONS = {
     "hysteresis": "hysteresis",
-    "interval": "growth_interval",
+    "growth_interval": "growth_interval",
     "min_loss_scale": "min_scale",
     "max_loss_scale": "max_scale",
 }

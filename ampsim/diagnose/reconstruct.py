@@ -64,8 +64,8 @@ def _prints(steps: list[int], before: np.ndarray, left: np.ndarray, interval: in
     held = bool((before == left).any())  # a hysteresis
     rule = dialects.get(
         DIALECT,
-        init=float(before[0]),
-        interval=interval,
+        init_scale=float(before[0]),
+        growth_interval=interval,
         raise_error_at_min_scale=False,
         delayed_shift=1 + held,
     )

@@ -153,8 +153,8 @@ def rule_of_flax(dynamic_scale: Any) -> Rule:
     interval, low = int(dynamic_scale.growth_interval), dynamic_scale.minimum_scale
     rule = dialects.get(
         "flax.DynamicScale",
-        growth=float(dynamic_scale.growth_factor),
-        backoff=float(dynamic_scale.backoff_factor),
+        growth_factor=float(dynamic_scale.growth_factor),
+        backoff_factor=float(dynamic_scale.backoff_factor),
     )
     return rule.replace(growth_interval=interval + 1, min_scale=None if low is None else float(low))
 
@@ -223,9 +223,9 @@ def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
     """Return the loss scale that goes on like a ``jmp.DynamicLossScale`` used within or outside of ``jit``."""
     rule = dialects.get(
         "jmp.DynamicLossScale",
-        init=_float32_scale("loss_scale", loss_scale.loss_scale),
+        init_scale=_float32_scale("loss_scale", loss_scale.loss_scale),
         factor=float(loss_scale.factor),
-        interval=int(loss_scale.period),
+        growth_interval=int(loss_scale.period),
         min_loss_scale=float(np.asarray(loss_scale.min_loss_scale)),
         jit=jit,
     )

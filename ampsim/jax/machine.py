@@ -166,9 +166,7 @@ def advance(
     new = jnp.where(backs_off, jnp.maximum(bits, c.low), jnp.where(grows, grown, old))
     new = jnp.where(old > form.word(form.infinity), old, new)  # NaN, if one was loaded, stays
 
-    reset = (
-        (~found_inf & c.reset_clean) | (grows & c.reset_growth) | (backs_off & c.reset_backoff)
-    )
+    reset = (~found_inf & c.reset_clean) | (grows & c.reset_growth) | (backs_off & c.reset_backoff)
     overflows = jnp.where(reset, 0, jnp.where(patient, overflows + 1, overflows))
     return new, (jnp.where(grows, 0, growth_tracker), overflows)
 

@@ -20,7 +20,11 @@ def test_every_dialect_has_a_source_and_makes_a_rule() -> None:
 def test_torch_defaults_are_the_rules_defaults() -> None:
     assert dialects.get("torch.amp.GradScaler") == Rule()
     given = dialects.get(
-        "torch.amp.GradScaler", init=65536.0, growth=2.0, backoff=0.5, interval=2000
+        "torch.amp.GradScaler",
+        init_scale=65536.0,
+        growth_factor=2.0,
+        backoff_factor=0.5,
+        growth_interval=2000,
     )
     assert given == Rule()
 
@@ -43,15 +47,25 @@ def test_an_unknown_dialect(name, shown) -> None:
         ("jmp.DynamicLossScale", {"factor": math.nan}, ValueError, "factor=nan"),
         (
             "megatron.core.DynamicGradScaler",
-            {"init": 1.0, "min_scale": 2.0},
+            {"init_scale": 1.0, "min_scale": 2.0},
             ValueError,
             "min_scale=2.0",
         ),
-        ("fairscale.LayerwiseGradientScaler", {"init": 1.0, **BOUNDS}, ValueError, "init=1.0"),
-        ("fairscale.LayerwiseGradientScaler", {"init": 16.0, **BOUNDS}, ValueError, "init=16.0"),
+        (
+            "fairscale.LayerwiseGradientScaler",
+            {"init_scale": 1.0, **BOUNDS},
+            ValueError,
+            "init_scale=1.0",
+        ),
+        (
+            "fairscale.LayerwiseGradientScaler",
+            {"init_scale": 16.0, **BOUNDS},
+            ValueError,
+            "init_scale=16.0",
+        ),
         (
             "openseq2seq.BackoffScaler",
-            {"interval": 2, "step_window": 3},
+            {"growth_interval": 2, "step_window": 3},
             ValueError,
             "step_window=3",
         ),
@@ -65,7 +79,9 @@ def test_refused_as_the_framework_does(name, parameters, error, shown) -> None:
 
 
 def test_fairscale_stays_in_its_bounds() -> None:
-    rule = dialects.get("fairscale.LayerwiseGradientScaler", init=8.0, interval=1, **BOUNDS)
+    rule = dialects.get(
+        "fairscale.LayerwiseGradientScaler", init_scale=8.0, growth_interval=1, **BOUNDS
+    )
     assert replay(rule, [0, 1, 1, 1]).tolist() == [8.0, 4.0, 2.0, 2.0]
 
 
@@ -74,21 +90,21 @@ def test_fairscale_stays_in_its_bounds() -> None:
     [
         (
             "deepspeed.DynamicLossScaler",
-            {"init": 2.0, "delayed_shift": 1},
+            {"init_scale": 2.0, "delayed_shift": 1},
             [1, 1],
             Exception,
             "already at minimum",
         ),
         (
             "deepspeed.DynamicLossScaler",
-            {"init": 1.0, "delayed_shift": 2},
+            {"init_scale": 1.0, "delayed_shift": 2},
             [1, 1],
             Exception,
             "already at minimum",
         ),
         (
             "fairseq.DynamicLossScaler",
-            {"init": 4.0, "min_loss_scale": 1.0},
+            {"init_scale": 4.0, "min_loss_scale": 1.0},
             [1, 1],
             FloatingPointError,
             r"\(1\.0\)",
@@ -115,7 +131,12 @@ def test_scalers_that_give_up(
 @pytest.mark.parametrize(
     ("name", "parameters", "history", "expected"),
     [
-        ("mpx.DynamicLossScaling", {"init": 2.0, "min_loss_scaling": None}, [1, 1], [1.0, 0.5]),
+        (
+            "mpx.DynamicLossScaling",
+            {"init_scale": 2.0, "min_loss_scaling": None},
+            [1, 1],
+            [1.0, 0.5],
+        ),
         (
             "openseq2seq.BackoffScaler",
             {"step_window": 2, "scale_max": 8.0},
@@ -130,7 +151,7 @@ def test_an_option_changes_the_run(name, parameters, history, expected) -> None:
 
 def test_jmp_within_jit_forgets_its_minimum() -> None:
     # Its pytree leaves min_loss_scale out, so a compiled step has the default of 1.
-    options = {"init": 16.0, "min_loss_scale": 4.0}
+    options = {"init_scale": 16.0, "min_loss_scale": 4.0}
     outside = dialects.get("jmp.DynamicLossScale", **options)
     inside = dialects.get("jmp.DynamicLossScale", jit=True, **options)
     assert replay(outside, [True] * 6).tolist()[-1] == 4.0
@@ -139,7 +160,7 @@ def test_jmp_within_jit_forgets_its_minimum() -> None:
 
 def test_fairseq_tolerates_before_it_gives_up() -> None:
     # A tolerated overflow keeps the scale, so it does not reach the minimum.
-    tolerant = dialects.get("fairseq.DynamicLossScaler", init=2.0**-13, tolerance=0.6)
+    tolerant = dialects.get("fairseq.DynamicLossScaler", init_scale=2.0**-13, tolerance=0.6)
     assert replay(tolerant, [False, True]).tolist() == [2.0**-13, 2.0**-13]
     with pytest.raises(FloatingPointError):
-        replay(dialects.get("fairseq.DynamicLossScaler", init=2.0**-13), [False, True])
+        replay(dialects.get("fairseq.DynamicLossScaler", init_scale=2.0**-13), [False, True])

@@ -29,7 +29,7 @@ def seen(rule: Rule, history: tuple[bool, ...]) -> list[object]:
 
 
 def alike(name: str) -> Rule:
-    wanted = {"init": 64.0, "interval": 2, "hysteresis": 2, "scale_max": 64.0}
+    wanted = {"init_scale": 64.0, "growth_interval": 2, "hysteresis": 2, "scale_max": 64.0}
     dialect = dialects.ALL[name]
     return dialects.get(
         name,
@@ -119,7 +119,7 @@ def test_the_command_shows_where_they_part() -> None:
         "deepspeed.DynamicLossScaler",
         "deepspeed.FP16_Optimizer",
         "-s",
-        "init=2",
+        "init_scale=2",
         "-s",
         "delayed_shift=1",
     )

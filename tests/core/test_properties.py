@@ -56,6 +56,7 @@ def observe(
 @settings(max_examples=examples(ms=5))
 @given(rules().map(torchs), histories)
 @example(Rule(init_scale=2.0**127, growth_interval=1), [False])
+@example(Rule(2.0**-149, growth_factor=1.1, growth_interval=1, min_scale=0.0), [False])
 @example(Rule(1.5 * 2.0**127, 1.0 + 2.0**-52, 1.0 - 2.0**-53, 1), [False, True])
 @example(
     Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False]

@@ -28,7 +28,9 @@ def test_deepspeed_grows_first_after_one_more_then_every_interval() -> None:
     rule = Rule(2.0, growth_interval=3, quirks=(StreakStartsAt(-1),))
     assert growths(rule, 13) == [4, 7, 10, 13]
     assert growths(rule.replace(quirks=()), 13) == [3, 6, 9, 12]
-    assert growths(dialects.get("deepspeed.FP16_Optimizer", init=2.0, interval=3), 13) == [
+    assert growths(
+        dialects.get("deepspeed.FP16_Optimizer", init_scale=2.0, growth_interval=3), 13
+    ) == [
         4,
         7,
         10,
@@ -38,9 +40,22 @@ def test_deepspeed_grows_first_after_one_more_then_every_interval() -> None:
 
 def test_flax_grows_late_every_time() -> None:
     # It compares before it counts: interval 3 grows at 4, 8, 12; interval 1 at every second update.
-    assert growths(dialects.get("flax.DynamicScale", init=2.0, interval=3), 12) == [4, 8, 12]
-    assert growths(dialects.get("flax.DynamicScale", init=2.0, interval=1), 6) == [2, 4, 6]
-    assert growths(dialects.get("jmp.DynamicLossScale", init=2.0, interval=3), 12) == [3, 6, 9, 12]
+    assert growths(dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=3), 12) == [
+        4,
+        8,
+        12,
+    ]
+    assert growths(dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=1), 6) == [
+        2,
+        4,
+        6,
+    ]
+    assert growths(dialects.get("jmp.DynamicLossScale", init_scale=2.0, growth_interval=3), 12) == [
+        3,
+        6,
+        9,
+        12,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +84,13 @@ def test_bmtrain_holds_at_its_minimum() -> None:
 
 def test_flax_outside_jit_begins_in_double() -> None:
     start, backoff, f = 12345.6789, 0.7, np.float32
-    eager = dialects.get("flax.DynamicScale", init=start, backoff=backoff, jit=False)
+    eager = dialects.get("flax.DynamicScale", init_scale=start, backoff_factor=backoff, jit=False)
     first, second = scales(eager, "11")
     assert first == float(f(start * backoff)) != float(f(start) * f(backoff))
     assert second == float(f(first) * f(backoff))
-    smallest = dialects.get("flax.DynamicScale", init=2.0**-126, minimum_scale=None, jit=False)
+    smallest = dialects.get(
+        "flax.DynamicScale", init_scale=2.0**-126, minimum_scale=None, jit=False
+    )
     assert scales(smallest, "1") == [0.0]  # flushed, as XLA does
 
 
@@ -88,22 +105,24 @@ def test_a_scale_set_by_hand_counts(name, parameters) -> None:
     )  # not half of the first scale
 
 
-MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init=1024.0, hysteresis=2)
-COLOSSALAI = dialects.get("colossalai.DynamicGradScaler", init=1024.0, hysteresis=2)
-DEEPSPEED = dialects.get("deepspeed.DynamicLossScaler", init=1024.0, delayed_shift=2)
+MEGATRON = dialects.get("megatron.core.DynamicGradScaler", init_scale=1024.0, hysteresis=2)
+COLOSSALAI = dialects.get("colossalai.DynamicGradScaler", init_scale=1024.0, hysteresis=2)
+DEEPSPEED = dialects.get("deepspeed.DynamicLossScaler", init_scale=1024.0, delayed_shift=2)
 DEEPSPEED_CONSECUTIVE = dialects.get(
-    "deepspeed.DynamicLossScaler", init=1024.0, delayed_shift=2, consecutive_hysteresis=True
+    "deepspeed.DynamicLossScaler", init_scale=1024.0, delayed_shift=2, consecutive_hysteresis=True
 )
-NEMO = dialects.get("nemo.GradScaler", init=1024.0, hysteresis=2)
-PADDLE = dialects.get("paddle.amp.GradScaler[dygraph]", init=1024.0, decr_every_n_nan_or_inf=2)
+NEMO = dialects.get("nemo.GradScaler", init_scale=1024.0, hysteresis=2)
+PADDLE = dialects.get(
+    "paddle.amp.GradScaler[dygraph]", init_scale=1024.0, decr_every_n_nan_or_inf=2
+)
 PADDLE_STATIC = dialects.get(
-    "paddle.static.update_loss_scaling[cpu kernel]", init=1024.0, decr_every_n_nan_or_inf=2
+    "paddle.static.update_loss_scaling[cpu kernel]", init_scale=1024.0, decr_every_n_nan_or_inf=2
 )
 TF_CONTRIB = dialects.get(
     "tf.contrib.ExponentialUpdateLossScaleManager",
-    init=1024.0,
+    init_scale=1024.0,
     decr_every_n_nan_or_inf=2,
-    backoff=0.5,
+    backoff_factor=0.5,
 )
 
 
@@ -151,7 +170,7 @@ def test_what_two_means(rule, gapped, in_a_row, then) -> None:
     ],
 )
 def test_growing_at_the_top(name, top) -> None:
-    rule = dialects.get(name, init=2.0**127, interval=1)
+    rule = dialects.get(name, init_scale=2.0**127, growth_interval=1)
     assert scales(rule, "0000")[-1] == top
     if math.isinf(top):
         assert scales(rule, "00" + "1" * 20)[-1] == math.inf  # inf * 0.5 is inf, for ever
@@ -172,7 +191,7 @@ def test_growing_at_the_top(name, top) -> None:
     ids=["torch", "paddle", "keras-torch", "keras-jax", "flax-without-minimum", "flax"],
 )
 def test_backing_off_at_the_bottom(name, parameters, bottom) -> None:
-    rule = dialects.get(name, init=2.0**-126, **parameters)
+    rule = dialects.get(name, init_scale=2.0**-126, **parameters)
     assert scales(rule, "1" * 24)[21:] == bottom
 
 

@@ -73,7 +73,7 @@ PATIENT, QUIRKY, LATE = (
 
 @pytest.mark.parametrize("name", [PATIENT, QUIRKY, LATE, "jmp.DynamicLossScale"])
 def test_a_dialect_replays_as_its_flags(name: str) -> None:
-    rule = dialects.get(name, interval=20)
+    rule = dialects.get(name, growth_interval=20)
     done = replay_thresholds(rule, TRACE)
     flags = np.zeros(len(TRACE), bool)
     flags[done.skipped] = True

@@ -30,16 +30,19 @@ SICK = frozenset(ENDINGS) - {"healthy", "searching"}
 RULES: dict[str, Callable[[float, int], Rule]] = {
     "torch": lambda scale, interval: Rule(scale, growth_interval=interval),
     "deepspeed": lambda scale, interval: dialects.get(
-        "deepspeed.DynamicLossScaler", init=scale, interval=interval, raise_error_at_min_scale=False
+        "deepspeed.DynamicLossScaler",
+        init_scale=scale,
+        growth_interval=interval,
+        raise_error_at_min_scale=False,
     ),
     "fused": lambda scale, interval: dialects.get(
-        "deepspeed.FP16_Optimizer", init=scale, interval=interval
+        "deepspeed.FP16_Optimizer", init_scale=scale, growth_interval=interval
     ),
     "megatron": lambda scale, interval: dialects.get(
-        "megatron.core.DynamicGradScaler", init=scale, interval=interval
+        "megatron.core.DynamicGradScaler", init_scale=scale, growth_interval=interval
     ),
     "apex": lambda scale, interval: dialects.get(
-        "apex.amp.LossScaler", init=scale, interval=interval
+        "apex.amp.LossScaler", init_scale=scale, growth_interval=interval
     ),
 }
 

@@ -281,8 +281,8 @@ def test_hidden_growths_are_counted(interval: int, level: int, every: int, begin
     """DeepSpeed prints no growth: what is said of growths holds for the run."""
     rule = dialects.get(
         "deepspeed.DynamicLossScaler",
-        init=2.0**begin,
-        interval=interval,
+        init_scale=2.0**begin,
+        growth_interval=interval,
         raise_error_at_min_scale=False,
     )
     state, steps = init(rule), []

@@ -13,7 +13,10 @@ def test_overflows_between_two_lines_lie_between_the_least_and_the_most(
     data, interval, hysteresis
 ) -> None:
     rule = dialects.get(
-        "megatron.core.DynamicGradScaler", interval=interval, hysteresis=hysteresis, init=2.0**60
+        "megatron.core.DynamicGradScaler",
+        growth_interval=interval,
+        hysteresis=hysteresis,
+        init_scale=2.0**60,
     )
     history = data.draw(st.lists(st.booleans(), min_size=2, max_size=80))
     first = data.draw(st.integers(1, len(history) - 1))

@@ -158,7 +158,7 @@ class Torch(Right):
     """The reference machine by torch's rule, which it says that it is."""
 
     dialect = "torch.amp.GradScaler"
-    constants = MappingProxyType({"init_scale": "init", "growth_interval": "interval"})
+    constants = MappingProxyType({"init_scale": "init_scale", "growth_interval": "growth_interval"})
 
     def start(self, **constants: Any) -> None:
         self.following = Rule(**constants)
@@ -171,7 +171,11 @@ class ForgetsItsMinimum(Torch):
     dialect = "jmp.DynamicLossScale"
     options = MappingProxyType({"jit": True})
     constants = MappingProxyType(
-        {"init_scale": "init", "growth_interval": "interval", "min_scale": "min_loss_scale"}
+        {
+            "init_scale": "init_scale",
+            "growth_interval": "growth_interval",
+            "min_scale": "min_loss_scale",
+        }
     )
 
     def start(self, **constants: Any) -> None:
@@ -228,7 +232,7 @@ class GivesUp(Right):
     """The reference machine by DeepSpeed's rule, which gives up at its minimum."""
 
     dialect = "deepspeed.DynamicLossScaler"
-    constants = MappingProxyType({"init_scale": "init", "growth_interval": "interval"})
+    constants = MappingProxyType({"init_scale": "init_scale", "growth_interval": "growth_interval"})
 
     def start(self, **constants: Any) -> None:
         given = {self.constants[name]: value for name, value in constants.items()}

@@ -79,7 +79,9 @@ def test_exact_torch_fails_as_torch():
 def megatrons(rule: Rule) -> FoundInfAdapter:
     """A backoff takes two overflows, and none leads below 1."""
     theirs = dialects.get(
-        "megatron.core.DynamicGradScaler", init=rule.init_scale, interval=rule.growth_interval
+        "megatron.core.DynamicGradScaler",
+        init_scale=rule.init_scale,
+        growth_interval=rule.growth_interval,
     )
     theirs = theirs.replace(
         min_scale=1.0, growth_factor=rule.growth_factor, backoff_factor=rule.backoff_factor

@@ -135,7 +135,11 @@ def test_03_depth_0_equals_torch():
 def test_04_depth_1_equals_roundpipe():
     # the dialect equals what RoundPipe itself did, to the last bit; test_roundpipe runs RoundPipe
     rule = dialects.get(
-        "roundpipe.GradScaler[async]", init=1000.0, growth=3.0, backoff=0.4, interval=3
+        "roundpipe.GradScaler[async]",
+        init_scale=1000.0,
+        growth_factor=3.0,
+        backoff_factor=0.4,
+        growth_interval=3,
     )
     found_inf = [
         False,

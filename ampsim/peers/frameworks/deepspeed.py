@@ -10,7 +10,11 @@ from ampsim.peers.peer import Peer, Step, held_by_float16
 
 _FP16 = "https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/fp16"
 _NAMES = {"growth_interval": "scale_window", "hysteresis": "delayed_shift"}
-_CONSTANTS = {"init_scale": "init", "growth_interval": "interval", "min_scale": "min_scale"}
+_CONSTANTS = {
+    "init_scale": "init_scale",
+    "growth_interval": "growth_interval",
+    "min_scale": "min_scale",
+}
 
 
 def _one_rank() -> None:

@@ -16,10 +16,10 @@ class Flax(Peer):
     source = "https://github.com/google/flax/blob/v0.12.8/flax/training/dynamic_scale.py#L36"
     dialect = "flax.DynamicScale"
     constants = {
-        "scale": "init",
-        "growth_factor": "growth",
-        "backoff_factor": "backoff",
-        "growth_interval": "interval",
+        "scale": "init_scale",
+        "growth_factor": "growth_factor",
+        "backoff_factor": "backoff_factor",
+        "growth_interval": "growth_interval",
         "minimum_scale": "minimum_scale",
     }
 

@@ -18,7 +18,7 @@ class Jaxamp(JaxLike):
         "src/jaxamp/_dynamic_scaler.py#L27"
     )
     dialect = "jaxamp.DynamicScalerState"
-    constants = {"scaler": "init", "patience": "interval", "adjust_factor": "factor"}
+    constants = {"scaler": "init_scale", "patience": "growth_interval", "adjust_factor": "factor"}
     deviations = {
         "growth_waits_for_interval": "It waits for the patience of clean iterations and grows in the next, as the "
         "comment at its field says: https://github.com/acutkosky/jaxamp/blob/"

@@ -14,8 +14,8 @@ class Jmp(JaxLike):
     source = "https://github.com/google-deepmind/jmp/blob/v0.0.4/jmp/_src/loss_scale.py#L79"
     dialect = "jmp.DynamicLossScale"
     constants = {
-        "loss_scale": "init",
-        "period": "interval",
+        "loss_scale": "init_scale",
+        "period": "growth_interval",
         "factor": "factor",
         "min_loss_scale": "min_loss_scale",
     }

@@ -15,7 +15,7 @@ class KerasJax(Peer):
     target = "keras.optimizers.LossScaleOptimizer"
     source = "https://github.com/keras-team/keras/blob/v3.15.1/keras/src/optimizers/loss_scale_optimizer.py#L16"
     dialect = "keras.LossScaleOptimizer[jax]"
-    constants = {"initial_scale": "init", "dynamic_growth_steps": "interval"}
+    constants = {"initial_scale": "init_scale", "dynamic_growth_steps": "growth_interval"}
 
     def start(self, **constants: Any) -> None:
         os.environ["KERAS_BACKEND"] = "jax"

@@ -28,8 +28,8 @@ class Mpx(JaxLike):
     source = f"{_SOURCE}#L66"
     dialect = "mpx.DynamicLossScaling"
     constants = {
-        "loss_scaling": "init",
-        "period": "interval",
+        "loss_scaling": "init_scale",
+        "period": "growth_interval",
         "factor": "factor",
         "min_loss_scaling": "min_loss_scaling",
     }

@@ -6,10 +6,10 @@ from typing import Any
 from ampsim.peers.peer import Peer, Step
 
 TORCH_CONSTANTS = {
-    "init_scale": "init",
-    "growth_factor": "growth",
-    "backoff_factor": "backoff",
-    "growth_interval": "interval",
+    "init_scale": "init_scale",
+    "growth_factor": "growth_factor",
+    "backoff_factor": "backoff_factor",
+    "growth_interval": "growth_interval",
 }
 
 
