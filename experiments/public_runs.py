@@ -25,9 +25,9 @@ from rich.table import Table
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
+from ampsim.core.recorded_runs import today
 from ampsim.core.replay.fold import replay
 from ampsim.core.theory import pathwise, stochastic
-from ampsim.core.trace import today
 from ampsim.diagnose.explain import findings, least_skips
 from ampsim.diagnose.readers.text import read_text
 from ampsim.records import Record

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ampsim import records
-from ampsim.core import trace
+from ampsim.core import recorded_runs
 from ampsim.records import Record
 
 Value = TypeVar("Value")
@@ -250,10 +250,10 @@ def traces(folder: Path = TRACES) -> Result:
             "updates": len(t.found_inf),
             "repeated": t.mismatch() is None,
         }
-        for t in trace.read(folder / "recorded.jsonl.gz")
+        for t in recorded_runs.read(folder / "recorded.jsonl.gz")
     )
     origin: Record = {
-        "script": "tests/core/test_trace.py",
+        "script": "tests/core/test_recorded_runs.py",
         "device": {"name": "any"},
         "seeds": [],
         "commit": None,

@@ -66,7 +66,7 @@ FLOORS = {
     "ampsim/testing/parametrize.py": {"pytest", "ampsim.testing"},
     "ampsim/testing/loop": {
         "numpy",
-        "ampsim.core.arguments",
+        "ampsim.core.validation",
         "ampsim.diagnose.formats",
         "ampsim.testing.alarm",
         "ampsim.testing.judge",

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from ampsim import Rule
 from ampsim.cli import app
 from ampsim.cli.program import Program
-from ampsim.core import vectors
+from ampsim.core import conformance_vectors as vectors
+from ampsim.core.conformance_vectors import Vector, answer
 from ampsim.core.machine import Arithmetic
-from ampsim.core.vectors import Vector, answer
 from tests.examples import examples
 
 SCALER = Path(__file__).parent / "core" / "foreign" / "scaler.c"

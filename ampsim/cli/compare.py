@@ -10,10 +10,10 @@ from rich.table import Table
 
 from ampsim.cli.terminal import fail, out, print_table, settings
 from ampsim.core import dialects
-from ampsim.core.arguments import nearest
 from ampsim.core.differences import Search, in_words, shortest_separation
 from ampsim.core.machine import Rule, init
 from ampsim.core.replay.fold import states
+from ampsim.core.validation import nearest
 
 ALIKE = {"init_scale": 1024.0, "growth_interval": 2}
 """Two dialects are searched with these, so that they differ soon and in more than their defaults."""

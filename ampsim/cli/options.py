@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from ampsim.cli.terminal import settings
-from ampsim.core.arguments import nearest
 from ampsim.core.machine import Rule
+from ampsim.core.validation import nearest
 
 MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
 

@@ -13,9 +13,10 @@ from rich.table import Table
 from ampsim import __version__
 from ampsim.cli.program import Program, ProgramError
 from ampsim.cli.terminal import err, fail, out, print_table
-from ampsim.core import dialects, vectors
+from ampsim.core import conformance_vectors as vectors
+from ampsim.core import dialects
+from ampsim.core.conformance_vectors import Outcome, Vector
 from ampsim.core.files import write_atomically
-from ampsim.core.vectors import Outcome, Vector
 
 app = typer.Typer(
     help="Vectors of loss scalers: export them, judge a program in any language by them.",

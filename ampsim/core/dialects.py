@@ -1,7 +1,7 @@
 """Every framework's loss scaler as data: a `Rule`, its parameters' names, and where that was read.
 
 A `Dialect` is a framework's default rule together with the names its users know the numbers by.
-``get("megatron.core.DynamicGradScaler", init=2.0**32, hysteresis=2)`` returns the `Rule`. What the rules do
+``get("megatron.core.DynamicGradScaler", init_scale=2.0**32, hysteresis=2)`` returns the `Rule`. What the rules do
 is checked bit for bit against trajectories recorded from the frameworks themselves;
 nothing here was fitted to them: each line was read from the source named beside it.
 """
@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ampsim.core.arguments import as_float, nearest
 from ampsim.core.formats import FP16, FP32
 from ampsim.core.machine import Arithmetic, Rule
 from ampsim.core.quirks import (
@@ -26,6 +25,7 @@ from ampsim.core.quirks import (
     StreakStartsAt,
     Tolerance,
 )
+from ampsim.core.validation import as_float, nearest
 
 # The arithmetics of the field. Only torch multiplies by a factor that is still a double.
 F32 = Arithmetic(round_factors=True)

@@ -43,7 +43,10 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Literal, Protocol, Self
 
-from ampsim.core.arguments import (
+from ampsim.core.state import Carried as Carried
+from ampsim.core.state import S as S
+from ampsim.core.state import State as State
+from ampsim.core.validation import (
     as_int,
     check_arithmetic,
     check_choice,
@@ -51,9 +54,6 @@ from ampsim.core.arguments import (
     check_pieces,
     check_scales,
 )
-from ampsim.core.state import Carried as Carried
-from ampsim.core.state import S as S
-from ampsim.core.state import State as State
 
 Advance = Callable[["Rule", State, bool], State]
 

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-from ampsim.core.arguments import as_int, flags
 from ampsim.core.machine import Machine, Rule, S, init, override, update
+from ampsim.core.validation import as_int, flags
 
 
 class WouldBlockError(RuntimeError):

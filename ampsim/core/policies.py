@@ -34,9 +34,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ampsim.core.arguments import as_float, as_int, check_factors
 from ampsim.core.formats import FP16
 from ampsim.core.machine import round_to_float32
+from ampsim.core.validation import as_float, as_int, check_factors
 
 RELOAD = "load what state_dict() returned"
 Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers are arrays

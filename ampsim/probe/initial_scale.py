@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from ampsim.core.arguments import as_int
 from ampsim.core.formats import FP16, Format
+from ampsim.core.validation import as_int
 from ampsim.probe.histogram import CastLoss, Histogram
 from ampsim.probe.probe import Probe
 from ampsim.probe.undoable_backward import Loss, backward, undone

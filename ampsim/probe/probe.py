@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from ampsim.core.arguments import as_float, as_int
 from ampsim.core.formats import FP16, Format, binade
+from ampsim.core.validation import as_float, as_int
 from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides
 from ampsim.probe.binades import BINS
 from ampsim.probe.counting import DTYPES

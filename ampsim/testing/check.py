@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from ampsim.core.arguments import nearest
+from ampsim.core.validation import nearest
 from ampsim.testing.alarm import CannotJudgeError
 
 CHECKS_VERSION = (

@@ -3,7 +3,7 @@
 import importlib
 import traceback
 
-from ampsim.core.arguments import nearest
+from ampsim.core.validation import nearest
 
 
 def load(target: str) -> object:

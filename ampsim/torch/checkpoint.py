@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule, State
 from ampsim.core.policies import Policy, PolicyState, flatten, unflatten
 from ampsim.core.torch_model import refusals
 from ampsim.core.torch_model.protocol import FIELDS
+from ampsim.core.validation import as_int
 from ampsim.torch import config
 
 Dict = dict[str, Any]  # numbers, lists of numbers and strings; plain pickle and JSON take it

@@ -9,11 +9,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch.cuda.amp.common import amp_definitely_not_available
 
-from ampsim.core.arguments import as_int, check_choice
 from ampsim.core.formats import FP32
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies import Policy
 from ampsim.core.torch_model import refusals
+from ampsim.core.validation import as_int, check_choice
 from ampsim.torch.state.device import DeviceVersion, StaticVersion
 from ampsim.torch.state.host import HostVersion
 from ampsim.torch.state.policy import PolicyVersion

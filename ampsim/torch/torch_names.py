@@ -31,9 +31,9 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler as TorchScaler
 from torch.optim import Optimizer
 
-from ampsim.core.arguments import as_int
 from ampsim.core.machine import Rule
 from ampsim.core.policies import Policy
+from ampsim.core.validation import as_int
 from ampsim.torch import checkpoint, config
 from ampsim.torch.attributes import Name, NotMade, constant
 from ampsim.torch.shown import OptimizerStates, ShownTensor

@@ -12,7 +12,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ampsim.core.arguments import as_int
+from ampsim.core.validation import as_int
 from ampsim.probe.async_host_copy import Fetched
 from ampsim.watch.attach import Found, attach
 from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from ampsim.core.arguments import as_int
+from ampsim.core.validation import as_int
 from ampsim.watch.sinks import Sink, sink
 from ampsim.watch.standstill import Standstill
 from ampsim.watch.step import Record, Step

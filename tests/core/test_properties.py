@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ampsim import Rule, State, init, update
 from ampsim.core.machine import Arithmetic, round_to_float32
 from ampsim.core.properties import HISTORY_PROPERTIES, History, broken
-from ampsim.core.trace import read
+from ampsim.core.recorded_runs import read
 from tests.core.helpers import rules
 from tests.core.helpers import scales as scales_of
 from tests.examples import examples

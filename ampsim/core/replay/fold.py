@@ -6,8 +6,8 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.arguments import flags
 from ampsim.core.machine import Machine, S, init, update
+from ampsim.core.validation import flags
 
 
 def states(

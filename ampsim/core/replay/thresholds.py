@@ -15,12 +15,12 @@ from typing import Generic, Literal, cast
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.core.arguments import TEXT, as_int, check_choice
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Arithmetic, Carried, Machine, Rule, S, State, init, update
 from ampsim.core.policies import Observation
 from ampsim.core.replay import engine
 from ampsim.core.replay.engine import Engine
+from ampsim.core.validation import TEXT, as_int, check_choice
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 CHANGE = np.dtype([("step", np.int64), ("scale", np.float64)])

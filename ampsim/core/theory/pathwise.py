@@ -6,8 +6,8 @@ from fractions import Fraction
 from itertools import groupby
 from typing import NamedTuple
 
-from ampsim.core.arguments import flags
 from ampsim.core.machine import Rule
+from ampsim.core.validation import flags
 
 
 def bits(rule: Rule) -> tuple[float, float]:

@@ -10,7 +10,7 @@ scaler may keep a check of
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ampsim.core.arguments import as_int
+from ampsim.core.validation import as_int
 from ampsim.testing import check
 from ampsim.testing.check import Result, without_findings
 from ampsim.testing.judge import judged

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from ampsim.core.arguments import check_choice, nearest
 from ampsim.core.machine import Arithmetic, Rule
+from ampsim.core.validation import check_choice, nearest
 from ampsim.testing.load import load
 from ampsim.testing.source import Words
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from ampsim.core.arguments import check_choice
+from ampsim.core.validation import check_choice
 
 INF = float("inf")
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

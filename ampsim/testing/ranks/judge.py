@@ -19,7 +19,7 @@ import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ampsim.core.arguments import as_int
+from ampsim.core.validation import as_int
 from ampsim.testing import check as checks_of
 from ampsim.testing import scheduler
 from ampsim.testing.check import Check, Result, described, settled, without_findings

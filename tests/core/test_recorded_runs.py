@@ -10,7 +10,7 @@ import pytest
 
 from ampsim import dialects
 from ampsim.core.files import DamagedFileError
-from ampsim.core.trace import Raised, Trace, read, write
+from ampsim.core.recorded_runs import Raised, Trace, read, write
 
 RECORDED = Path(__file__).parent.parent / "traces" / "recorded.jsonl.gz"
 TRACES = list(read(RECORDED))

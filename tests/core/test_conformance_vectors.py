@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from ampsim import dialects
-from ampsim.core import vectors
+from ampsim.core import conformance_vectors as vectors
+from ampsim.core.conformance_vectors import (
+    Vector,
+    answer,
+    as_data,
+    as_file,
+    as_hex,
+    first_difference,
+)
 from ampsim.core.machine import Quirk, Rule
-from ampsim.core.vectors import Vector, answer, as_data, as_file, as_hex, first_difference
 
 
 def test_the_set_is_small() -> None:

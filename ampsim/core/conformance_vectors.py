@@ -1,7 +1,8 @@
 """Vectors: what a loss scaler does under given settings, as lines that a program in any language can be judged by.
 
 A vector is a `Rule` as plain data, a history of overflows, and the outcome of each update. The set is made from the
-dialects, by the machine; `vectors.md` is the page for those who read the file, and says what its lines mean.
+dialects, by the machine; `conformance_vectors.md` is the page for those who read the file, and
+says what its lines mean.
 """
 
 import dataclasses
