@@ -139,7 +139,7 @@ class Pipe:
 
     def iterate(self) -> None:
         """Compute, and hand over to the optimizer's thread."""
-        ticket = self._scaler.begin()
+        ticket = self._scaler.begin_iteration()
         scaled = self._model.forward_backward(
             self.task.draw(), None, lambda loss, _: self._scaler.scale(loss, ticket)
         )

@@ -146,7 +146,7 @@ class Pipeline:
 
     def forward(self, x: Tensor, y: Tensor) -> float:
         """Begin one iteration, up to its gradients; returns the true loss."""
-        ticket = self.scaler.begin()
+        ticket = self.scaler.begin_iteration()
         with fp16.autocast("cpu", fp16=True):
             loss = cross_entropy(self.model(x), y)
         self.optimizer.zero_grad()

@@ -71,7 +71,7 @@ def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
     return Pipeline(rule, depth, (init(rule),))
 
 
-def begin(pipe: Pipeline[S]) -> Pipeline[S]:
+def begin_iteration(pipe: Pipeline[S]) -> Pipeline[S]:
     """Begin one more ticket, number ``len(pipe.carried)``; WouldBlockError if its version does not exist yet."""
     if pipe.next_version > pipe.applied:
         raise WouldBlockError(
@@ -111,7 +111,9 @@ def check_turn(ticket: int, applied: int, begun: int) -> None:
             f"ticket {ticket} was updated already: expected ticket {applied}; update a ticket once"
         )
     if ticket >= begun:
-        raise RuntimeError(f"ticket {ticket} has not begun: call begin() and use what it returns")
+        raise RuntimeError(
+            f"ticket {ticket} has not begun: call begin_iteration() and use what it returns"
+        )
     if ticket > applied:
         raise RuntimeError(
             f"ticket {ticket} is not next: updates are applied in ticket order; update ticket {applied} first"
@@ -129,7 +131,7 @@ def trajectory(
 
     ``len(found_inf) + 1`` scales. Any other order of events gives the same: see the theory of operation.
     """
-    pipe, modes = begin(start(rule, depth)), list(is_async or [True] * len(found_inf))
+    pipe, modes = begin_iteration(start(rule, depth)), list(is_async or [True] * len(found_inf))
     for ticket, flag in enumerate(flags("found_inf", found_inf)):
-        pipe = begin(finish(pipe, ticket, flag, synchronous=not modes[ticket]))
+        pipe = begin_iteration(finish(pipe, ticket, flag, synchronous=not modes[ticket]))
     return [pipe.scale(ticket) for ticket in range(len(pipe.carried))]

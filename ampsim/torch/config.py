@@ -50,7 +50,7 @@ class Options:
     """The settings of a scaler beside its device, its rule and its threads: checked, and never changed."""
 
     depth: int
-    at_min_scale: AtMinScale
+    on_min_scale: AtMinScale
     exact_torch: bool
     allow_fp16: bool
     capturable: bool
@@ -58,19 +58,19 @@ class Options:
     def __post_init__(self) -> None:
         depth = as_int("depth", self.depth, 0, "to run synchronously as torch does pass depth=0")
         object.__setattr__(self, "depth", depth)  # an int, whatever was passed
-        check_choice("at_min_scale", self.at_min_scale, get_args(AtMinScale))
-        if self.exact_torch and self.at_min_scale != "clamp":
+        check_choice("on_min_scale", self.on_min_scale, get_args(AtMinScale))
+        if self.exact_torch and self.on_min_scale != "clamp":
             raise ValueError(
-                f"at_min_scale={self.at_min_scale!r} with exact_torch=True: expected one of the two; torch does neither"
+                f"on_min_scale={self.on_min_scale!r} with exact_torch=True: expected one of the two; torch does neither"
             )
 
     def check_capturable(self, launch: object) -> None:
         """Refuse what no graph can do: it replays one iteration, on one stream, and cannot wait for the host."""
-        at_floor = None if self.at_min_scale == "clamp" else self.at_min_scale
+        at_floor = None if self.on_min_scale == "clamp" else self.on_min_scale
         for name, value, cure in (
             ("depth", self.depth, "depth=0"),
             ("launch", launch, "launch=None: one stream must order the iteration"),
-            ("at_min_scale", at_floor, '"clamp", which does not read the scale'),
+            ("on_min_scale", at_floor, '"clamp", which does not read the scale'),
         ):
             if self.capturable and value:
                 raise ValueError(f"capturable=True with {name}={value!r}: expected {cure}")
@@ -88,7 +88,7 @@ def common_to_ranks(options: Options, rule: Rule | Policy) -> dict[str, object]:
             "amax, as one all-reduce tells the largest of all ranks and no sum; pass another policy"
         )
     return {
-        name: getattr(options, name) for name in ("depth", "exact_torch", "at_min_scale")
+        name: getattr(options, name) for name in ("depth", "exact_torch", "on_min_scale")
     } | named(rule)
 
 
@@ -266,10 +266,10 @@ def check_max_norm(max_norm: Any) -> float | torch.Tensor:
 
 
 def check_floor(
-    at_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]
+    on_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]
 ) -> None:
     """Answer an overflow at ``min_scale`` as chosen: by nothing, a warning, or FloatingPointError."""
-    if at_min_scale == "clamp":
+    if on_min_scale == "clamp":
         return
     scale = version.read().scale
     if scale > bounds_of(rule)[0] or not any(flag.item() for flag in found_inf):
@@ -278,6 +278,6 @@ def check_floor(
         f"overflow at scale {scale!r}, which is min_scale: the scale cannot go lower, so the loss or the forward "
         "pass itself overflows; lower the learning rate, clip gradients, or pass a lower min_scale"
     )
-    if at_min_scale == "raise":
+    if on_min_scale == "raise":
         raise FloatingPointError(text)
     warnings.warn(text, RuntimeWarning, stacklevel=2)

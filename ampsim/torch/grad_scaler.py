@@ -105,7 +105,7 @@ class GradScaler(TorchNames):
         enabled: if False every method passes through.
         depth: k; iteration i uses the scale after max(0, i - k) updates. 0 is torch, 1 is RoundPipe.
         min_scale, max_scale: bounds of the scale.
-        at_min_scale: what an overflow at ``min_scale`` does: "clamp" stays there, "warn" says so, "raise" raises
+        on_min_scale: what an overflow at ``min_scale`` does: "clamp" stays there, "warn" says so, "raise" raises
             FloatingPointError (those two wait for the device at each update).
         exact_torch: do exactly what torch does, also where it goes wrong; see Differences.
         policy: a policy of `ampsim.core.policies` with ``delay`` equal to `depth`, in place of constants and bounds,
@@ -139,7 +139,7 @@ class GradScaler(TorchNames):
         depth: int = 0,
         min_scale: float | None = None,
         max_scale: float | None = None,
-        at_min_scale: config.AtMinScale = "clamp",
+        on_min_scale: config.AtMinScale = "clamp",
         exact_torch: bool = False,
         policy: Policy | None = None,
         launch: Launch | None = None,
@@ -154,7 +154,7 @@ class GradScaler(TorchNames):
         if not exact_torch:
             config.check_device(device)
         self._device, self._enabled = str(device), config.usable(str(device), enabled)
-        self._options = config.Options(depth, at_min_scale, exact_torch, allow_fp16, capturable)
+        self._options = config.Options(depth, on_min_scale, exact_torch, allow_fp16, capturable)
         if self._enabled:
             self._options.check_capturable(launch)
             numbers = (
@@ -167,7 +167,8 @@ class GradScaler(TorchNames):
             )
             if policy is None:
                 self._rule: Any = config.make_rule(*numbers, exact_torch=exact_torch)
-                # The scale is rounded to float32 when `scale` or `begin` makes the first version, as in torch.
+                # The scale is rounded to float32 when `scale` or `begin_iteration` makes the first
+                # version, as in torch.
                 self._first: checkpoint.States = (State(init_scale),)
             else:
                 self._rule = config.check_policy(policy, numbers, self._options)
@@ -211,7 +212,7 @@ class GradScaler(TorchNames):
             self._lazy_init_scale_growth_tracker(device)
         return self._iterations.register or self._start(device)
 
-    def begin(self, timeout: float | None = None) -> ScaleTicket:
+    def begin_iteration(self, timeout: float | None = None) -> ScaleTicket:
         """Return the next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
 
         Waits until its scale is known, that is until at most `depth` tickets are outstanding; TimeoutError
@@ -454,7 +455,7 @@ class GradScaler(TorchNames):
                 version = self._by_hand or version
                 if by_hand is not None:
                     return by_hand(version)
-                config.check_floor(self._options.at_min_scale, rule, version, outcome.flags)
+                config.check_floor(self._options.on_min_scale, rule, version, outcome.flags)
                 return version.next(rule, outcome)
 
             register.apply(ticket, advance, is_async=is_async)

@@ -135,7 +135,7 @@ def update_before_backward(device: str) -> object:
     other, (param, optimizer), scales = trainee(device)[1], trainee(device), []
     for _ in range(3):
         iterate(torchs, other, 1.0)
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         scales.append(ticket.value.scale_on(torch.device(device)))
         param.grad = torch.ones_like(param)
         scaler.step(optimizer, ticket=ticket)

@@ -40,7 +40,7 @@ class Tickets(Naive):
         self.scaler = GradScaler("cpu", init_scale, growth_interval=growth_interval, depth=depth)
 
     def begin(self) -> Iteration:
-        return {"ticket": self.scaler.begin()}
+        return {"ticket": self.scaler.begin_iteration()}
 
     def close(self) -> None:
         self.scaler.close()

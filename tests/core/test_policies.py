@@ -357,8 +357,8 @@ def test_ratio_halves_after_any_overflow() -> None:
 
 
 def test_a_synchronous_scale_is_the_policys_too() -> None:
-    pipe = pipeline.begin(pipeline.start(Deduplicated(delay=1), 1))
+    pipe = pipeline.begin_iteration(pipeline.start(Deduplicated(delay=1), 1))
     pipe = pipeline.finish(pipe, 0, found_inf=False, new_scale=8.0, synchronous=True)
-    pipe = pipeline.finish(pipeline.begin(pipe), 1, found_inf=True)
-    pipe = pipeline.finish(pipeline.begin(pipe), 2, found_inf=False)
+    pipe = pipeline.finish(pipeline.begin_iteration(pipe), 1, found_inf=True)
+    pipe = pipeline.finish(pipeline.begin_iteration(pipe), 2, found_inf=False)
     assert [version.scale for version in pipe.versions[1:]] == [8.0, 8.0, 4.0]

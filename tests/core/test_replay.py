@@ -56,9 +56,9 @@ def test_another_delay_than_the_depth(rule: Any, depth: int) -> None:
 
 
 def test_tickets_come_in_their_turn() -> None:
-    pipe = pipeline.begin(pipeline.begin(pipeline.start(Rule(), 1)))
+    pipe = pipeline.begin_iteration(pipeline.begin_iteration(pipeline.start(Rule(), 1)))
     with pytest.raises(pipeline.WouldBlockError):
-        pipeline.begin(pipe)
+        pipeline.begin_iteration(pipe)
     done = pipeline.finish(pipe, 0, found_inf=True)
     for before, ticket in (
         (pipeline.start(Rule(), 1), 0),

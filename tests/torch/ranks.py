@@ -81,7 +81,7 @@ class Play:
         waiting, begun = [], 0
         for i, found in enumerate(self.found):
             while begun < len(self.found) and len(waiting) < 1 + self.depth * self.late[i]:
-                waiting.append(scaler.begin())
+                waiting.append(scaler.begin_iteration())
                 begun += 1
             ticket = waiting.pop(0)
             assert scaler.scale(torch.ones(()), ticket).item() == scales[i], (i, scales)
@@ -219,7 +219,7 @@ def refusals():
         ("growth_interval", (5, 7)),
         ("enabled", (True, False)),
         ("exact_torch", (False, True)),
-        ("at_min_scale", ("clamp", "raise")),
+        ("on_min_scale", ("clamp", "raise")),
     ):
         text = refusal(lambda o=option, v=values: GradScaler("cpu", group="world", **{o: v[RANK]}))
         assert f"{option}={values[0]!r} on rank 0, {option}={values[1]!r} on rank 1" in text, text

@@ -115,11 +115,11 @@ def test_no_scale_is_beyond_float32(max_scale):
         scaler.update(INF)
 
 
-# ----------------------------------------------------------------------------------- at_min_scale
+# ----------------------------------------------------------------------------------- on_min_scale
 
 
 def test_raise_raises_at_the_floor():
-    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, at_min_scale="raise")
+    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, on_min_scale="raise")
     one_step(scaler, INF)
     with pytest.raises(FloatingPointError, match=r"2\.0"):
         one_step(scaler, 1.0, INF, 1.0)
@@ -130,7 +130,7 @@ def test_raise_raises_at_the_floor():
 
 
 def test_warn_warns_at_the_floor_each_time():
-    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, at_min_scale="warn")
+    scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, on_min_scale="warn")
     one_step(scaler, INF)
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match="overflow at scale 2.0"):
@@ -140,7 +140,7 @@ def test_warn_warns_at_the_floor_each_time():
 
 @pytest.mark.parametrize(("choice", "overflows"), [("clamp", 5), ("raise", 2), ("warn", 2)])
 def test_nothing_is_said_above_the_floor(choice, overflows):
-    scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, at_min_scale=choice)
+    scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, on_min_scale=choice)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(overflows):
@@ -152,8 +152,8 @@ def test_nothing_is_said_above_the_floor(choice, overflows):
 @pytest.mark.parametrize(
     ("options", "error", "value"),
     [
-        ({"at_min_scale": "stay"}, ValueError, "'stay'"),
-        ({"at_min_scale": "warn", "exact_torch": True}, ValueError, "'warn'"),
+        ({"on_min_scale": "stay"}, ValueError, "'stay'"),
+        ({"on_min_scale": "warn", "exact_torch": True}, ValueError, "'warn'"),
         ({"depth": -1}, ValueError, "depth=-1"),
         ({"depth": 1.0}, TypeError, r"depth=1\.0"),
         ({"depth": 1, "capturable": True}, ValueError, "depth=1"),

@@ -489,10 +489,10 @@ def test_what_reads_the_scale_after_update_says_so() -> None:
             "capturable=True with launch=<built-in function print>: expected launch=None",
         ),
         (
-            {"at_min_scale": "raise"},
-            "capturable=True with at_min_scale='raise': expected \"clamp\"",
+            {"on_min_scale": "raise"},
+            "capturable=True with on_min_scale='raise': expected \"clamp\"",
         ),
-        ({"at_min_scale": "warn"}, "capturable=True with at_min_scale='warn': expected"),
+        ({"on_min_scale": "warn"}, "capturable=True with on_min_scale='warn': expected"),
     ],
 )
 def test_what_no_graph_can_do_is_refused(options, text) -> None:

@@ -359,7 +359,7 @@ def test_disabled_passes_through_as_torch_does():
 def test_disabled_with_tickets_waits_for_nothing():
     scaler, (param, optimizer) = GradScaler("cpu", enabled=False, depth=2), an_optimizer()
     for _ in range(5):
-        ticket = scaler.begin(timeout=0)
+        ticket = scaler.begin_iteration(timeout=0)
         loss = scaler.scale(param.sum(), ticket=ticket)
         assert scaler.loss_value(loss, ticket=ticket) == loss
         scaler.step(optimizer, ticket=ticket)

@@ -277,7 +277,7 @@ class Loop:
         return norm
 
     def iterate(self, one):
-        ticket = self.scaler.begin()
+        ticket = self.scaler.begin_iteration()
         self.released(ticket.value.scale_on(self.master.device))
         if one.elsewhere:  # what a job returns is freed on its stream: whoever takes it copies it
             grad = self.worker.launch(lambda: self.gradient(one, ticket)).result().clone()

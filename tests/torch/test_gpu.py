@@ -129,7 +129,7 @@ def train_with_tickets(device, depth, thread):
     x, scales = parameter(device, seed=1).detach(), []
     for i in range(40):
         weight = torch.ones(SIZE, device=device, requires_grad=True)
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         scales.append(scaler.scale(torch.ones((), device=device), ticket))
         scaler.scale((weight * x * (INF if i % 5 == 2 else 1.0)).sum(), ticket).backward()
 

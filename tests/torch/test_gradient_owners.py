@@ -51,8 +51,8 @@ class Divides(GradScaler):
 
 def test_an_overridden_unscale_is_told_the_ticket():
     scaler, (param, optimizer) = Divides("cpu", init_scale=4.0, depth=1), an_optimizer(0.0, lr=1.0)
-    scaler.begin()
-    second = scaler.begin()
+    scaler.begin_iteration()
+    second = scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=second).backward()
     scaler.step(optimizer, ticket=second)
     assert param.item() == -1.0
@@ -60,10 +60,10 @@ def test_an_overridden_unscale_is_told_the_ticket():
 
 def test_the_loss_is_by_the_tickets_scale():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.update(2.0, ticket=first)
     scaler.update(8.0, ticket=second)
-    last = scaler.begin()
+    last = scaler.begin_iteration()
     assert scaler.scale(ONE, ticket=last) == 2.0
     assert scaler.loss_value(ONE, ticket=first) == 0.25
     assert scaler.loss_value(ONE) == 0.5
@@ -80,7 +80,7 @@ def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
         [torch.nn.Parameter(torch.ones(1)) for _ in range(2)],
     )
     optimizer = torch.optim.SGD([a, b])
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.scale(b.sum(), ticket=first).backward()
     with pytest.raises(RuntimeError, match="gradients of ticket 0 would be unscaled by ticket 1"):
         scaler.step(optimizer, ticket=second)
@@ -91,7 +91,7 @@ def test_a_backward_pass_within_another_takes_no_gradients_from_it():
         GradScaler("cpu", depth=1),
         [torch.nn.Parameter(torch.ones(1)) for _ in range(2)],
     )
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.scale(a.sum() + b.sum(), ticket=first)  # whose parameters are watched
     inner = a * 2
     inner.register_hook(

@@ -56,7 +56,7 @@ def test_01_exact_unscale(depth):
     generator = torch.Generator().manual_seed(0)
     tickets, waiting = [], []
     for i in range(24):
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         weights = torch.randn(257, generator=generator) * 2.0 ** (i % 5 - 12)
         param, optimizer = an_optimizer(*[0.0] * 257)
         scaler.scale((param * weights).sum(), ticket=ticket).backward()
@@ -85,7 +85,7 @@ def test_02_schedule_independence(depth):
 
         c.spawn("optimizer", optimizer)
         for _ in range(2):
-            ticket = scaler.begin()
+            ticket = scaler.begin_iteration()
             seen.append(scaler.scale(torch.ones(()), ticket).item())
             tickets.put(ticket)
         return seen
@@ -168,7 +168,7 @@ def test_05_version_lag_monotone(depth):
     for applied, is_async in enumerate([True, True, False, True, True, False, False, True, True]):
         while True:  # as far ahead as it may
             try:
-                tickets.append(scaler.begin(timeout=0))
+                tickets.append(scaler.begin_iteration(timeout=0))
             except TimeoutError:
                 break
             scales.append(scaler.scale(torch.ones(()), tickets[-1]).item())
@@ -182,18 +182,18 @@ def test_05_version_lag_monotone(depth):
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_06_at_most_depth_plus_1_tickets_outstanding(depth):
     scaler = GradScaler("cpu", depth=depth)
-    tickets = [scaler.begin() for _ in range(depth + 1)]
+    tickets = [scaler.begin_iteration() for _ in range(depth + 1)]
     with pytest.raises(
         TimeoutError, match=f"tickets {', '.join(map(str, range(depth + 1)))} await update"
     ):
-        scaler.begin(timeout=0)
+        scaler.begin_iteration(timeout=0)
     scaler.update(2.0, ticket=tickets[0])
-    assert scaler.begin(timeout=0).index == depth + 1
+    assert scaler.begin_iteration(timeout=0).index == depth + 1
 
 
 def test_07_updates_once_and_in_order():
     scaler = GradScaler("cpu", depth=2)
-    first, second, third = (scaler.begin() for _ in range(3))
+    first, second, third = (scaler.begin_iteration() for _ in range(3))
     for wrong in (second, third):
         with pytest.raises(RuntimeError, match="update ticket 0 first"):
             scaler.update(2.0, ticket=wrong)
@@ -208,7 +208,7 @@ def test_07_updates_once_and_in_order():
 def test_07_updates_once_and_in_order_on_another_thread(thread):
     release = threading.Event()
     scaler = GradScaler("cpu", depth=2, launch=thread.launch)
-    first, second, _ = (scaler.begin() for _ in range(3))
+    first, second, _ = (scaler.begin_iteration() for _ in range(3))
     thread.launch(release.wait)  # what is sent stays on its way
     with pytest.raises(RuntimeError, match="ticket 1 is not next"):
         scaler.update(2.0, ticket=second)
@@ -231,7 +231,7 @@ def test_08_a_published_scale_is_never_written(depth, exact_torch):
     param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
     used = []
     for i in range(20):
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         scale = ticket.value.scale_on(torch.device("cpu"))
         used.append((scale, scale.item()))
         scaler.scale(param.sum(), ticket=ticket).backward()
@@ -249,7 +249,7 @@ def test_08_a_published_scale_is_never_written(depth, exact_torch):
 def test_09_no_autograd_version_error(exact_torch):
     scaler = GradScaler("cpu", init_scale=4.0, depth=1, exact_torch=exact_torch)
     param, optimizer = an_optimizer()
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     loss = scaler.scale(param.sum(), ticket=second)  # saves the scale for backward
     param.grad = torch.ones(2)
     scaler.step(optimizer, ticket=first)
@@ -261,7 +261,7 @@ def test_09_no_autograd_version_error(exact_torch):
 
 def test_10_found_inf_stays_with_its_ticket():
     scaler = GradScaler("cpu", init_scale=16.0, growth_interval=1, depth=2)
-    tickets = [scaler.begin() for _ in range(3)]
+    tickets = [scaler.begin_iteration() for _ in range(3)]
     for ticket, bad in zip(reversed(tickets), (1.0, INF, 1.0), strict=True):  # steps in any order
         param, optimizer = an_optimizer()
         param.grad = torch.tensor([1.0, bad])
@@ -411,7 +411,7 @@ def test_14_setters_fifo_with_updates(thread):
 def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
     scaler = GradScaler("cpu", depth=1)
     param, optimizer = an_optimizer(**options)
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=first).backward()
     scaler.scale(param.sum() / 2, ticket=first).backward()  # microbatches of one ticket are fine
     with pytest.raises(RuntimeError, match="gradients of tickets 0 and 1 were added into one"):
@@ -428,7 +428,7 @@ def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
 def test_15_gradients_of_two_tickets_in_one_backward_raise():
     scaler = GradScaler("cpu", depth=1)
     param, _ = an_optimizer()
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     both = scaler.scale(param.sum(), ticket=first) + scaler.scale(param.sum(), ticket=second)
     with pytest.raises(RuntimeError, match="gradients of tickets"):
         both.backward()
@@ -437,7 +437,7 @@ def test_15_gradients_of_two_tickets_in_one_backward_raise():
 def test_15_gradients_that_were_rewritten_since_are_nobodys():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     param, optimizer = an_optimizer(0.0, 0.0)
-    first, second = scaler.begin(), scaler.begin()
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=first).backward()
     param.grad.fill_(4.0)  # the second's, by other means than a backward pass
     scaler.step(optimizer, ticket=second)
@@ -450,13 +450,13 @@ def test_15_a_parameter_that_took_anothers_place_is_watched():
     optimizer = torch.optim.SGD(params[:2])
     for second in params[1:]:
         optimizer.param_groups[0]["params"][1] = second
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         scaler.scale(params[0].sum(), ticket=ticket).backward()
         scaler.step(optimizer, ticket=ticket)
         scaler.update(ticket=ticket)
-    scaler.scale(params[2].sum(), ticket=scaler.begin()).backward()
+    scaler.scale(params[2].sum(), ticket=scaler.begin_iteration()).backward()
     with pytest.raises(RuntimeError, match="gradients of tickets 2 and 3 were added into one"):
-        scaler.scale(params[2].sum(), ticket=scaler.begin()).backward()
+        scaler.scale(params[2].sum(), ticket=scaler.begin_iteration()).backward()
 
 
 def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
@@ -465,7 +465,7 @@ def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
     model, _ = an_optimizer()
     master, optimizer = an_optimizer()
     for _ in range(3):
-        first, second = scaler.begin(), scaler.begin()
+        first, second = scaler.begin_iteration(), scaler.begin_iteration()
         scaler.scale(model.sum(), ticket=first).backward()
         grad, model.grad = model.grad, None
         master.grad = grad.double().float()  # another tensor, without a tag
@@ -480,7 +480,7 @@ def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
 
 def test_15_gradients_that_were_stepped_are_nobodys():
     scaler, (param, optimizer) = GradScaler("cpu", depth=1), an_optimizer(0.0, lr=1.0)
-    for ticket in (scaler.begin(), scaler.begin()):
+    for ticket in (scaler.begin_iteration(), scaler.begin_iteration()):
         optimizer.zero_grad(set_to_none=False)
         scaler.scale(param.sum(), ticket=ticket).backward()
         scaler.step(optimizer, ticket=ticket)
@@ -490,9 +490,9 @@ def test_15_gradients_that_were_stepped_are_nobodys():
 def test_15_a_copied_gradient_is_nobodys():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     param, optimizer = an_optimizer(1.0)
-    scaler.scale(param.sum(), scaler.begin()).backward()
+    scaler.scale(param.sum(), scaler.begin_iteration()).backward()
     param.grad = copy.deepcopy(param.grad)
-    scaler.step(optimizer, ticket=scaler.begin())
+    scaler.step(optimizer, ticket=scaler.begin_iteration())
     assert param.item() == 0.5
 
 
@@ -524,15 +524,15 @@ def state(*values):
 
 def test_16_misuse_changes_nothing():
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1)
-    foreign = GradScaler("cpu", depth=1).begin()
+    foreign = GradScaler("cpu", depth=1).begin_iteration()
     param, optimizer = an_optimizer(0.0, 0.0)
     without = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    first = scaler.begin()
+    first = scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=first).backward()
     scaler.unscale_(optimizer, ticket=first)
     with pytest.raises(AssertionError, match="No inf checks"):
         scaler.step(without, ticket=first)
-    second = scaler.begin()
+    second = scaler.begin_iteration()
     refused = [
         lambda: scaler.unscale_(optimizer, ticket=first),
         lambda: scaler.unscale_(optimizer, ticket=foreign),
@@ -554,7 +554,7 @@ def test_16_misuse_changes_nothing():
         lambda: scaler.update(torch.ones(2), ticket=first),
         lambda: scaler.update(torch.ones((), requires_grad=True), ticket=first),
         lambda: scaler.update(torch.ones((), device="meta"), ticket=first),
-        lambda: scaler.begin(timeout=0),
+        lambda: scaler.begin_iteration(timeout=0),
         lambda: scaler.state_dict(),
         lambda: scaler.load_state_dict({}),
         lambda: scaler.load_state_dict({"scale": 8.0}),
@@ -608,7 +608,7 @@ def test_17_exceptions_delivered(thread):
     scaler.update()  # behind the step that will fail: never run
     release.set()
     with pytest.raises(ClosedError) as caught:
-        scaler.begin(timeout=60)  # waits for a version that nobody makes
+        scaler.begin_iteration(timeout=60)  # waits for a version that nobody makes
     causes = [caught.value, caught.value.__cause__, caught.value.__cause__.__cause__]
     assert [type(cause) for cause in causes] == [ClosedError, RuntimeError, FileNotFoundError]
     with pytest.raises(
@@ -650,12 +650,12 @@ def closed_at_any_time(depth):
 
     def program(c):
         scaler = controlled(c, GradScaler)("cpu", depth=depth)
-        scaler.update(2.0, ticket=scaler.begin())
+        scaler.update(2.0, ticket=scaler.begin_iteration())
         tickets = c.sync.Queue()
 
         def client():
             for _ in range(2):
-                tickets.put(scaler.begin())
+                tickets.put(scaler.begin_iteration())
 
         def executor():
             for _ in range(2):
@@ -664,7 +664,7 @@ def closed_at_any_time(depth):
         def waiter():
             with suppress(ClosedError):
                 for _ in range(depth + 2):
-                    scaler.begin()
+                    scaler.begin_iteration()
 
         for task in (client, executor, waiter):
             c.spawn(task.__name__, task)
@@ -783,12 +783,12 @@ for _ in range(2):
 
 def test_20_close_is_idempotent_and_wakes_who_waits():
     scaler, optimizer = GradScaler("cpu"), torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
-    ticket = scaler.begin()
+    ticket = scaler.begin_iteration()
     woken = []
 
     def waiter():
         try:
-            scaler.begin()
+            scaler.begin_iteration()
         except ClosedError as error:
             woken.append(error)
 
@@ -807,7 +807,7 @@ def test_20_close_is_idempotent_and_wakes_who_waits():
         with pytest.raises(ClosedError):
             call(torch.tensor(1.0) if call == scaler.scale else optimizer, ticket=ticket)
     with pytest.raises(ClosedError):
-        scaler.begin()
+        scaler.begin_iteration()
     assert scaler.get_scale() == 2.0**16
     unused = GradScaler("cpu")
     unused.close()
@@ -838,7 +838,7 @@ pid = os.fork()
 if pid == 0:
     try:
         refused = []
-        for call in (lambda: remote.scale(torch.tensor(1.0)), lambda: remote.step(optimizer), remote.begin,
+        for call in (lambda: remote.scale(torch.tensor(1.0)), lambda: remote.step(optimizer), remote.begin_iteration,
                      lambda: remote.update(), remote.close, lambda: thread.launch(print), thread.synchronize,
                      thread.close, running.result, waiting.result, remote.get_scale,
                      lambda: unused.scale(torch.tensor(1.0)), lambda: unused.step(optimizer)):
@@ -875,7 +875,7 @@ def train(scaler, param, optimizer, iterations, depth):
     """Iterations whose overflows depend on parameters and scale; the optimizer lags as far as it may."""
     waiting = []
     for i in iterations:
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         loss = (param * param * (i + 1)).sum() * 0.25
         (grad,) = torch.autograd.grad(scaler.scale(loss, ticket=ticket), param)
         if ticket.value.read().scale > 1e4 or i % 11 == 7:
@@ -923,7 +923,7 @@ def test_22_loading_into_a_scaler_at_work_on_its_thread_begins_anew(thread):
 
 def test_22_a_loop_that_passed_tickets_may_go_on_without_after_loading():
     scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer()
-    ticket = scaler.begin()
+    ticket = scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=ticket).backward()
     with pytest.raises(RuntimeError, match="scale without a ticket in a loop that passes tickets"):
         scaler.scale(param.sum())
@@ -934,7 +934,7 @@ def test_22_a_loop_that_passed_tickets_may_go_on_without_after_loading():
 
 def test_22_resume_into_another_depth_keeps_what_it_can():
     deep = GradScaler("cpu", depth=3)
-    tickets = [deep.begin() for _ in range(4)]
+    tickets = [deep.begin_iteration() for _ in range(4)]
     for i, ticket in enumerate(tickets):
         deep.update(2.0**i, ticket=ticket)
     saved = deep.state_dict()
@@ -944,18 +944,18 @@ def test_22_resume_into_another_depth_keeps_what_it_can():
         scaler.load_state_dict(saved)
         seen = []
         for _ in carried:
-            ticket = scaler.begin(timeout=0)
+            ticket = scaler.begin_iteration(timeout=0)
             seen.append(ticket.value.read().scale)
             scaler.update(1024.0, ticket=ticket)
         assert seen == carried
 
 
-@pytest.mark.parametrize("at_min_scale", ["warn", "clamp"])
+@pytest.mark.parametrize("on_min_scale", ["warn", "clamp"])
 @pytest.mark.parametrize(("low", "high"), [(None, None), (2.0, 64.0), (0.3, 0.7), (1.1, 3e38)])
-def test_23_scale_within_bounds_reciprocal_finite(low, high, at_min_scale):
+def test_23_scale_within_bounds_reciprocal_finite(low, high, on_min_scale):
     first = 0.5 if high == 0.7 else 16.0
     scaler = GradScaler(
-        "cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, at_min_scale=at_min_scale
+        "cpu", first, 1e9, 1e-9, 1, min_scale=low, max_scale=high, on_min_scale=on_min_scale
     )
     param, optimizer = an_optimizer()
     bottom, top = (

@@ -46,7 +46,7 @@ def expected(depth, plan, rule=RULE):
     pipe = pipeline.start(rule, depth)
     for ticket, it in enumerate(plan):
         while len(pipe.carried) <= ticket:
-            pipe = pipeline.begin(pipe)
+            pipe = pipeline.begin_iteration(pipe)
         pipe = dataclasses.replace(pipe, rule=changed(pipe.rule, it))
         options = {"new_scale": it.new_scale, "synchronous": not it.is_async}
         pipe = pipeline.finish(pipe, ticket, it.overflows, **options)
@@ -139,7 +139,7 @@ def test_steps_from_the_caller_run_on_the_thread(thread):
 
 def test_an_update_on_the_thread_needs_its_ticket(thread):
     scaler = GradScaler("cpu", init_scale=4.0, depth=1, launch=thread.launch)
-    ticket = scaler.begin()
+    ticket = scaler.begin_iteration()
     thread.launch(scaler.update, 8.0, False, ticket=ticket).result()  # it does not wait for itself
     assert scaler.get_scale() == 8.0
     implicit = GradScaler("cpu", depth=1, launch=thread.launch)

@@ -57,7 +57,7 @@ class Loop:
         self.seen: list[Observation] = []
 
     def begin(self, values: tuple[float, float]) -> None:
-        ticket = self.scaler.begin()
+        ticket = self.scaler.begin_iteration()
         scale = self.scaler.scale(torch.ones(()), ticket=ticket).item()
         self.scales.append(scale)
         self.waiting.append((ticket, torch.tensor(values) * scale))
@@ -175,7 +175,7 @@ def test_an_awaited_update_recalls_a_probe(is_async: bool, scale: float) -> None
     weight = nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     scaler = GradScaler("cpu", depth=1, policy=Probe(init_scale=4.0, growth_interval=1, delay=1))
-    ticket = scaler.begin()
+    ticket = scaler.begin_iteration()
     weight.grad = torch.ones(2)
     scaler.step(optimizer, ticket=ticket)
     scaler.update(ticket=ticket, is_async=is_async)

@@ -34,7 +34,7 @@ class Outcome:
         pipe = pipeline.start(RULE, depth)
         for ticket, overflows in enumerate(plan):
             while len(pipe.carried) <= ticket:
-                pipe = pipeline.begin(pipe)
+                pipe = pipeline.begin_iteration(pipe)
             pipe = pipeline.finish(pipe, ticket, overflows, synchronous=not self.is_async[ticket])
         self.scales = [pipe.scale(ticket) for ticket in range(len(plan))]
         self.params = [[0.0, 0.0] if overflows else [-1.0, -2.0] for overflows in plan]
@@ -111,7 +111,7 @@ def ticket_program(outcome, watch=True):
 
         worker = c.spawn("optimizer", optimizer)
         for _ in outcome.plan:
-            ticket = scaler.begin()
+            ticket = scaler.begin_iteration()
             param = torch.nn.Parameter(torch.zeros(2))
             loss = scaler.scale((param * WEIGHTS).sum() + 1.0, ticket=ticket)
             scales.append(loss.item())
@@ -248,7 +248,7 @@ def test_every_schedule_of_a_call_that_comes_while_its_ticket_is_closed(late, de
         scaler = make(c, Outcome(depth, []))
         param = torch.nn.Parameter(torch.zeros(2))
         optimizer = torch.optim.SGD([param], lr=1.0)
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         scaler.scale((param * WEIGHTS).sum(), ticket=ticket).backward()
         scaler.step(optimizer, ticket=ticket)
         told = []
@@ -273,7 +273,7 @@ def test_every_schedule_of_a_call_that_comes_while_its_ticket_is_closed(late, de
 def test_every_schedule_of_two_threads_that_update_one_ticket():
     def program(c):
         scaler = make(c, Outcome(1, []))
-        ticket = scaler.begin()
+        ticket = scaler.begin_iteration()
         told = []
 
         def updates(new_scale):
@@ -297,7 +297,7 @@ def test_every_schedule_of_two_threads_that_update_one_ticket():
 def test_every_schedule_of_a_close_wakes_everybody():
     def program(c):
         scaler = make(c, Outcome(0, []))
-        scaler.begin()
+        scaler.begin_iteration()
         told = []
 
         def waits(call):
@@ -306,7 +306,7 @@ def test_every_schedule_of_a_close_wakes_everybody():
             except ClosedError:
                 told.append("closed")
 
-        calls = (scaler.begin, partial(scaler.begin, timeout=3600.0))
+        calls = (scaler.begin_iteration, partial(scaler.begin_iteration, timeout=3600.0))
         threads = [c.spawn(f"waiter {number}", waits, call) for number, call in enumerate(calls)]
         scaler.close()
         for thread in threads:

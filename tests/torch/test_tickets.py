@@ -36,10 +36,10 @@ class Pair:
     def begin(self):
         if self.model.next_version > self.model.applied:
             with pytest.raises(TimeoutError):
-                self.scaler.begin(timeout=0)
+                self.scaler.begin_iteration(timeout=0)
             return
-        self.model = pipeline.begin(self.model)
-        ticket = self.scaler.begin(timeout=0)
+        self.model = pipeline.begin_iteration(self.model)
+        ticket = self.scaler.begin_iteration(timeout=0)
         assert ticket.index == len(self.model.carried) - 1
         self.tickets[ticket.index] = ticket
 
@@ -104,7 +104,7 @@ def test_any_calls_agree_with_the_model(depth, plan):
 
 def test_a_ticket_from_elsewhere_raises():
     scaler, other = GradScaler("cpu", depth=1), GradScaler("cpu", depth=1)
-    own, foreign = scaler.begin(), other.begin()
+    own, foreign = scaler.begin_iteration(), other.begin_iteration()
     with pytest.raises(RuntimeError, match="ticket 0"):
         scaler.update(2.0, ticket=foreign)
     scaler.load_state_dict(GradScaler("cpu", depth=1).state_dict())
@@ -115,9 +115,9 @@ def test_a_ticket_from_elsewhere_raises():
 
 def test_load_state_dict_wakes_a_waiting_thread():
     scaler = GradScaler("cpu")
-    scaler.begin()
+    scaler.begin_iteration()
     begun = []
-    waiting = threading.Thread(target=lambda: begun.append(scaler.begin()))
+    waiting = threading.Thread(target=lambda: begun.append(scaler.begin_iteration()))
     waiting.start()
     scaler.load_state_dict({**GradScaler("cpu").state_dict(), "scale": 8.0})
     waiting.join(60)

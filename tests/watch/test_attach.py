@@ -101,7 +101,7 @@ def test_steps_on_a_thread_are_recorded(path, depth):
         )
         with watch({"w": master}, optimizer, scaler, to=path, every=0) as run:
             for number, bad in enumerate(flags):
-                weight, ticket = torch.ones(1, requires_grad=True), scaler.begin()
+                weight, ticket = torch.ones(1, requires_grad=True), scaler.begin_iteration()
                 (
                     scaler.scale(weight, ticket) * (math.inf if bad else number + 1.0)
                 ).sum().backward()

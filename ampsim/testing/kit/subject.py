@@ -225,7 +225,7 @@ class Subject:
             "enabled": "enabled" in _parameters(self.make)[0],
             "growth": not self.traits.static,
         }
-        has |= {"tickets": callable(getattr(made, "begin", None)), **self.traits.declares}
+        has |= {"tickets": callable(getattr(made, "begin_iteration", None)), **self.traits.declares}
         unasked = {name for name, there in has.items() if not there}
         return (
             self.traits.unsupported

@@ -87,7 +87,7 @@ class Iterations(Generic[V]):
         register = self.register
         if register is None or ticket not in register.outstanding():
             raise RuntimeError(
-                f"{name} with ticket {ticket.index}: expected one that this scaler's begin() returned and "
+                f"{name} with ticket {ticket.index}: expected one that this scaler's begin_iteration() returned and "
                 "update() has not had; begin another"
             )
         register.check_open()
@@ -101,8 +101,8 @@ class Iterations(Generic[V]):
         """Refuse a call without a ticket in a loop that passes them: it would mean another's, or wait for ever."""
         if self.by_ticket:
             raise RuntimeError(
-                f"{name} without a ticket in a loop that passes tickets: expected ticket=, what begin() returned "
-                "for this iteration"
+                f"{name} without a ticket in a loop that passes tickets: "
+                "expected ticket=, what begin_iteration() returned for this iteration"
             )
 
     def seen_here(self, register: Register[V]) -> V:

@@ -122,7 +122,7 @@ def queued_gradients_keep_their_scale(example: Example) -> None:
 
         thread = c.spawn("optimizer", optimizer)
         for param in params:
-            options = {"ticket": scaler.begin()}
+            options = {"ticket": scaler.begin_iteration()}
             scaler.scale((3 * param).sum(), **options).backward()
             queue.put(options)
         thread.join()
