@@ -5,10 +5,10 @@ Theory of operation
 ::
 
     {"run": {...}, "format": 1}                                   where it comes from: versions, device, settings
-    {"step": 0, "scale": 65536.0, "skipped": false, "norm": 0.31}
-    {"step": 1, "scale": 65536.0, "skipped": true, "bad": {"fc.weight": "inf"}}
+    {"step": 0, "loss_scale": 65536.0, "skipped": false, "grad_norm": 0.31}
+    {"step": 1, "loss_scale": 65536.0, "skipped": true, "nonfinite": {"fc.weight": "inf"}}
     {"run": {...}, "format": 1}                                   the program was started again and goes on
-    {"step": 2, "scale": 32768.0, "skipped": false, "norm": 0.29}
+    {"step": 2, "loss_scale": 32768.0, "skipped": false, "grad_norm": 0.29}
 
 Each line is handed to the operating system in one call before `RunFile.append` returns: a process that is killed
 loses nothing that was appended. A kill, or a full disk, can tear the last line only; readers leave it out and the
@@ -214,12 +214,14 @@ def _are_counts_by_name(value: object) -> bool:
 
 _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
     "step": (_is_step, "a whole number of at least 0"),
-    **dict.fromkeys(("scale", "norm", "loss"), (_is_number, "a number that a float can hold")),
+    **dict.fromkeys(
+        ("loss_scale", "grad_norm", "loss"), (_is_number, "a number that a float can hold")
+    ),
     "skipped": (lambda value: isinstance(value, bool), "true or false"),
     "optimizers": (_is_list_of_skips, "true, false or null for each"),
-    "bad": (_is_text_by_name, "text by parameter"),
-    "by_parameter": (_are_counts_by_name, "packed counts by parameter"),
-    "alarm": (lambda value: isinstance(value, str), "text"),
+    "nonfinite": (_is_text_by_name, "text by parameter"),
+    "exponent_histograms": (_are_counts_by_name, "packed counts by parameter"),
+    "warning": (lambda value: isinstance(value, str), "text"),
 }
 """What each key of a record holds, if it has it and it is not null."""
 

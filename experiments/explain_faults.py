@@ -179,7 +179,7 @@ def train(
     scaler = GradScaler("cpu", 2.0**14, growth_interval=arm.interval, min_scale=arm.floor)
     height = 2.0 ** float(torch.empty(()).uniform_(5, 8, generator=generator))
     steps: list[Step] = []
-    with watch(model, optimizer, scaler, to=path, every=20, still=0) as watched:
+    with watch(model, optimizer, scaler, to=path, sample_every=20, stall_steps=0) as watched:
         for number in range(config.steps):
             x = torch.randn(BATCH, WIDTH, generator=generator)
             factor = plant(model, arm.kind, number - begin, height)

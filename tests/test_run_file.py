@@ -20,16 +20,16 @@ from tests.test_cli import run
 RECORD = st.fixed_dictionaries(
     {"step": st.integers(0, 10**9)},
     optional={
-        "scale": st.floats(allow_nan=False),
-        "norm": st.floats(allow_nan=False),
-        "bad": st.dictionaries(st.text(), st.sampled_from(["has inf", "has nan"])),
+        "loss_scale": st.floats(allow_nan=False),
+        "grad_norm": st.floats(allow_nan=False),
+        "nonfinite": st.dictionaries(st.text(), st.sampled_from(["has inf", "has nan"])),
     },
 )
 
 
 @settings(max_examples=examples(ms=3))
 @given(st.lists(RECORD, max_size=4), st.integers(0, 400))
-@example([{"step": 0, "norm": math.inf}], 0)
+@example([{"step": 0, "grad_norm": math.inf}], 0)
 def test_a_cut_file_keeps_whole_lines(tmp_path_factory, kept, cut):
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     with RunFile(path, {"seed": 1}) as file:
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 9, limits[1]))
         try:
             with pytest.raises(OSError, match="too large"):
-                file.append({"step": 0, "norm": 1.0})
+                file.append({"step": 0, "grad_norm": 1.0})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert path.read_bytes() == before
@@ -124,14 +124,14 @@ def test_a_refused_record_leaves_nothing(tmp_path):
 
 DAMAGED = [
     '{"step": ',
-    f'{{"step":0,"norm":{10**400}}}',
+    f'{{"step":0,"grad_norm":{10**400}}}',
     f'{{"step":{2**53}}}',
     '{"step":0,"skipped":1}',
     '{"step":0,"optimizers":[true,1]}',
     '{"step":0,"loss":true}',
-    '{"step":0,"bad":{"w":1}}',
-    '{"step":0,"by_parameter":{"w":[1]}}',
-    '{"step":0,"alarm":3}',
+    '{"step":0,"nonfinite":{"w":1}}',
+    '{"step":0,"exponent_histograms":{"w":[1]}}',
+    '{"step":0,"warning":3}',
 ]
 
 
@@ -146,15 +146,26 @@ ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from([10**400, 1.5, "x"]),
     lambda inner: st.lists(inner) | st.dictionaries(st.just("w"), inner),
 )
-KEYS = ["step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter"]
+KEYS = [
+    "step",
+    "loss_scale",
+    "skipped",
+    "optimizers",
+    "grad_norm",
+    "nonfinite",
+    "exponent_histograms",
+]
 
 
 @settings(max_examples=examples(ms=5))
 @given(st.sampled_from(KEYS), ANY)
-@example("by_parameter", {"w": {"zeros": 0, "inf": 0, "nan": 0, "counts": [[1], 2], "lowest": "x"}})
+@example(
+    "exponent_histograms",
+    {"w": {"zeros": 0, "inf": 0, "nan": 0, "counts": [[1], 2], "lowest": "x"}},
+)
 def test_any_record_is_read_or_refused(tmp_path_factory, key, value):
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
-    record = {"step": 3, "scale": 8.0, "skipped": True, key: value}
+    record = {"step": 3, "loss_scale": 8.0, "skipped": True, key: value}
     path.write_text(f'{{"run":{{}},"format":1}}\n{json.dumps(record)}\n')
     with suppress(ValueError):
         explain(read_history(path))
@@ -167,7 +178,7 @@ def test_no_name_steers_the_terminal(tmp_path_factory, code):
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     with RunFile(path, {}) as file:
         bad = {f"w{code}[2J": "has inf"}
-        file.append({"step": 0, "skipped": True, "alarm": f"a{code}]0;b", "bad": bad})
+        file.append({"step": 0, "skipped": True, "warning": f"a{code}]0;b", "nonfinite": bad})
     shown = run("explain", str(path))[1]
     assert "]0;b" in shown
     assert code not in shown

@@ -22,7 +22,17 @@ from ampsim.watch.step import Record, Step
 from ampsim.watch.writer import OnSkip, Writer
 
 RESERVED = frozenset(
-    {"step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"}
+    {
+        "step",
+        "loss_scale",
+        "skipped",
+        "optimizers",
+        "grad_norm",
+        "nonfinite",
+        "exponent_histograms",
+        "warning",
+        "run",
+    }
 )
 
 
@@ -32,9 +42,9 @@ def watch(
     scaler: Any = None,
     *,
     to: Any,
-    every: int = 100,
-    names: str = "*",
-    still: int = 100,
+    sample_every: int = 100,
+    sample_pattern: str = "*",
+    stall_steps: int = 100,
     on_skip: OnSkip | None = None,
     first_step: int | None = None,
 ) -> "Run":
@@ -42,7 +52,8 @@ def watch(
 
     From now on each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the
     last optimizer does. A step reads each gradient once more for its norm, and waits for no device: what lies there
-    is written when it has arrived. Those that wait are `watch` itself (for `still`), `Run.skipped`, `Run.flush` and
+    is written when it has arrived. Those that wait are `watch` itself (for `stall_steps`),
+    `Run.skipped`, `Run.flush` and
     `Run.close`, and sparse gradients. What goes wrong in watching is a warning and does not end the run.
 
     Norms are of complete gradients before a clip; without a scaler, of those that the optimizer is given. Of sharded
@@ -58,7 +69,7 @@ def watch(
     ...     scaler.scale(loss).backward()
     ...     scaler.step(optimizer)
     ...     scaler.update()
-    >>> [(each["step"], each["scale"], each["skipped"], round(each["norm"], 3)) for each in records(path)]
+    >>> [(each["step"], each["loss_scale"], each["skipped"], round(each["grad_norm"], 3)) for each in records(path)]
     [(0, 8.0, False, 1.732)]
 
     Args:
@@ -66,9 +77,9 @@ def watch(
         optimizer: one, several in a sequence, or a wrapper that has it as ``optimizer``, as accelerate's.
         scaler: `ampsim.torch.GradScaler`, `torch.amp.GradScaler` or its child, or None. Not a `capturable` one.
         to: a path, a Weights & Biases run, a TensorBoard SummaryWriter, or a list of them; see `sinks.sink`.
-        every: steps from one sample of the exponents to the next; 0 for none.
-        names: a pattern such as ``"*attn*"``: the parameters whose exponents are sampled.
-        still: after how many steps in which no parameter has moved there is an alarm; 0 for none.
+        sample_every: steps from one sample of the exponents to the next; 0 for none.
+        sample_pattern: a pattern such as ``"*attn*"``: the parameters whose exponents are sampled.
+        stall_steps: after how many steps in which no parameter has moved there is an alarm; 0 for none.
         on_skip: called with the record of each skipped step once it is known: in the step's `update` on the CPU,
             some steps later on CUDA; what it raises comes out there. Code that must not run after a skip, such as a
             schedule's, asks `Run.skipped`.
@@ -81,17 +92,25 @@ def watch(
     Raises:
         TypeError, ValueError: an argument of another kind, or a scaler that is watched already; nothing is attached.
     """
-    every, still = (
-        as_int("every", every, 0, "0 takes no samples"),
-        as_int("still", still, 0, "0 for no alarm"),
+    sample_every, stall_steps = (
+        as_int("sample_every", sample_every, 0, "0 takes no samples"),
+        as_int("stall_steps", stall_steps, 0, "0 for no alarm"),
     )
     optimizers = optimizers_of(optimizer)
     named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
-    standstill = Standstill(optimizers) if still else None
+    standstill = Standstill(optimizers) if stall_steps else None
     writer = Writer(to, known(optimizers, scaler, named), first_step, standstill, on_skip)
     names_of = {param: name for name, param in named.items()}
     try:
-        run = Run(optimizers, names_of, scaler, writer, every=every, pattern=names, still=still)
+        run = Run(
+            optimizers,
+            names_of,
+            scaler,
+            writer,
+            sample_every=sample_every,
+            pattern=sample_pattern,
+            stall_steps=stall_steps,
+        )
     except BaseException:
         writer.close()
         raise
@@ -110,12 +129,12 @@ class Run:
         scaler: Any,
         writer: Writer,
         *,
-        every: int,
+        sample_every: int,
         pattern: str,
-        still: int,
+        stall_steps: int,
     ) -> None:
         self._optimizers, self._names, self._writer = optimizers, names, writer
-        self._every, self._pattern, self._still = every, pattern, still
+        self._every, self._pattern, self._still = sample_every, pattern, stall_steps
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
@@ -217,7 +236,7 @@ class Run:
     # ------------------------------------------------------------------------------- for what is watched
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Read gradients that are complete and still scaled."""
+        """Read gradients that are complete and stall_steps scaled."""
         if self._is_forked():
             error = RuntimeError("expected watch() in the process that trains")
             self._writer.warn(error, "nothing of this fork is recorded")

@@ -79,7 +79,7 @@ class _Wandb:
         values: dict[str, object] = {
             f"ampsim/{name}": value for name, value in _scalars(record).items()
         }
-        for name, packed in record.get("by_parameter", {}).items():
+        for name, packed in record.get("exponent_histograms", {}).items():
             counts = unpack_counts(packed)
             bins = np.arange(
                 SMALLEST - 1, LARGEST + 2
@@ -104,7 +104,7 @@ class _TensorBoard:
                 self._writer.add_text(f"ampsim/{name}", value, step)
             else:
                 self._writer.add_scalar(f"ampsim/{name}", value, step)
-        for name, packed in record.get("by_parameter", {}).items():
+        for name, packed in record.get("exponent_histograms", {}).items():
             self._add_histogram(f"ampsim/exponents/{name}", unpack_counts(packed), step)
 
     def _add_histogram(self, name: str, counts: Any, step: int) -> None:
@@ -127,15 +127,17 @@ def _scalars(record: Record) -> dict[str, float | str]:
     """Return what a tracker draws as a curve, and text; log2 of the scale too, as trackers draw linearly."""
     found: dict[str, float | str] = {}
     for name, value in record.items():
-        if name not in {"step", "bad", "optimizers", "by_parameter"} and isinstance(
+        if name not in {"step", "nonfinite", "optimizers", "exponent_histograms"} and isinstance(
             value, int | float | str
         ):
             found[name] = float(value) if not isinstance(value, str) else value
     for number, skipped in enumerate(record.get("optimizers", ())):
         if skipped is not None:
             found[f"skipped/{number}"] = float(skipped)
-    if record.get("bad"):
-        found["bad"] = ", ".join(f"{name} {what}" for name, what in record["bad"].items())
-    if record.get("scale", 0) > 0:
-        found["log2_scale"] = float(np.log2(record["scale"]))
+    if record.get("nonfinite"):
+        found["nonfinite"] = ", ".join(
+            f"{name} {what}" for name, what in record["nonfinite"].items()
+        )
+    if record.get("loss_scale", 0) > 0:
+        found["log2_scale"] = float(np.log2(record["loss_scale"]))
     return found

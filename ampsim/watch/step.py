@@ -59,7 +59,7 @@ class Step:
         record = _record(pairs, skipped if any(self.flags) else [])
         for names, rows in counts:
             packed = {name: pack_counts(row) for name, row in zip(names, rows, strict=True)}
-            record.setdefault("by_parameter", {}).update(packed)
+            record.setdefault("exponent_histograms", {}).update(packed)
         return record | logged, moved
 
     def logged_late(self) -> Record:
@@ -75,7 +75,7 @@ def _record(
 ) -> Record:
     record: Record = {}
     if pairs:
-        record["scale"] = pairs[0][2]
+        record["loss_scale"] = pairs[0][2]
     if skipped:
         record["skipped"] = any(skipped)
     if len(skipped) > 1:
@@ -87,9 +87,9 @@ def _record(
             for name, norm in zip(names, each, strict=True)
         ]
         true = {name: norm / scale if scale else math.nan for name, norm, scale in scaled}
-        record["norm"] = math.hypot(*true.values())
+        record["grad_norm"] = math.hypot(*true.values())
         if bad := {name: _what(norm) for name, norm in true.items() if not math.isfinite(norm)}:
-            record["bad"] = bad
+            record["nonfinite"] = bad
     return record
 
 

@@ -101,7 +101,7 @@ class Writer:
             and bits
             and (alarm := self._standstill.alarm(bits, self._written, self._skips))
         ):
-            record["alarm"] = alarm
+            record["warning"] = alarm
             warnings.warn(f"step {record['step']}: {alarm}", RuntimeWarning, stacklevel=2)
         self._put()
         self._held = step, record

@@ -12,7 +12,7 @@ def main(file: str = "run.jsonl", lr: float = 0.5, steps: int = 400) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, 1.0, total_iters=steps)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=100)
-    with watch(model, optimizer, scaler, to=file, every=8, names="*.weight") as run:
+    with watch(model, optimizer, scaler, to=file, sample_every=8, sample_pattern="*.weight") as run:
         for _ in range(steps):
             batch = torch.randn(64, 32)
             optimizer.zero_grad()

@@ -52,7 +52,7 @@ class Trial:
         model, optimizer = self.models["watch"], self.optimizers["watch"]
         with ExitStack() as opened:
             opened.enter_context(self.probe)
-            opened.enter_context(watch(model, optimizer, to=self.file, every=1))
+            opened.enter_context(watch(model, optimizer, to=self.file, sample_every=1))
             yield
 
     def once(self, arm: str) -> float:

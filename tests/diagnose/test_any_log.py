@@ -28,7 +28,14 @@ NUMBERS = st.floats(width=32) | st.floats() | st.sampled_from([65536.0, 2.0**32,
 WORDS = """step iteration epoch loss scale loss_scale grad_norm skipped num_updates
 log2_scale log_history deepspeed
 : = , | { } [ ] " ' 1/9 log_dist] [00:01<00:02, [deepspeed] {"run":"""
-LINES = ['{"run": {}, "format": 1}\n', '{"step": [], "norm": "x"}\n', "\n", "\r", "\x1b[1m", "\0"]
+LINES = [
+    '{"run": {}, "format": 1}\n',
+    '{"step": [], "grad_norm": "x"}\n',
+    "\n",
+    "\r",
+    "\x1b[1m",
+    "\0",
+]
 WHOLE = ["\n".join(log["log"]) for log in LOGS if len(log["log"]) < 6]
 WRITTEN = st.sampled_from(WORDS.split() + LINES) | st.sampled_from(WHOLE)
 TOKENS = WRITTEN | NUMBERS.map(str) | st.integers().map(str) | st.text(max_size=5)
@@ -39,7 +46,7 @@ NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv", "a
 
 @settings(max_examples=examples(ms=5))
 @given(TEXTS, NAMES)
-@example('{"run": {}, "format": 1}\n{"step": [], "norm": "x"}\n', "run.jsonl")
+@example('{"run": {}, "format": 1}\n{"step": [], "grad_norm": "x"}\n', "run.jsonl")
 @example("step " + "9" * 400 + " loss: 1", "train.log")
 @example('{"run": 1, "loss": 2}', "log.jsonl")
 @example('{"run": 65536.0 -', "train.log")

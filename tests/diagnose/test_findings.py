@@ -48,9 +48,9 @@ def trained(
     norm = np.where(skipped, INF, random.lognormal(0.0, 0.1, steps)).tolist()
     loss = (np.linspace(4, 2, steps) + random.normal(0, 0.05, steps)).tolist()
     columns = {
-        "scale": [rule.init_scale, *after[:-1]],
+        "loss_scale": [rule.init_scale, *after[:-1]],
         "skipped": skipped,
-        "norm": norm,
+        "grad_norm": norm,
         "loss": loss,
     }
     return columns | changed
@@ -89,8 +89,8 @@ def test_a_healthy_run_is_healthy(tmp_path: Path, skips: Any) -> None:
     lines = []
     for step in range(0, 400, 10):
         count = sum(columns["skipped"][max(0, step - 9) : step + 1])
-        shown = {name: columns[name][step] for name in ("scale", "norm", "loss")}
-        line = "loss_scale: {scale}, grad_norm: {norm}, loss: {loss}".format(**shown)
+        shown = {name: columns[name][step] for name in ("loss_scale", "grad_norm", "loss")}
+        line = "loss_scale: {loss_scale}, grad_norm: {grad_norm}, loss: {loss}".format(**shown)
         lines.append(f"step: {step}, {line}, skipped: {count}")
     assert wrong(logged(*lines)) == []
 
@@ -102,33 +102,33 @@ SICK: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a collapse": (trained(range(300, 400), SLOW), ["collapse"]),
     "the floor": (trained(range(100, 400), FLOOR), ["floor reached"]),
     "three skips to the floor": (trained([100, 101, 102], SLOW.replace(min_scale=2.0**15)), []),
-    "each step skipped": ({"scale": [8.0] * 9, "skipped": [True] * 9}, ["no step seen"]),
-    "two skipped steps": ({"scale": [8.0] * 2, "skipped": [True] * 2}, []),
+    "each step skipped": ({"loss_scale": [8.0] * 9, "skipped": [True] * 9}, ["no step seen"]),
+    "two skipped steps": ({"loss_scale": [8.0] * 2, "skipped": [True] * 2}, []),
     "a scale of 0": (
-        {"scale": [0.0] * 4, "skipped": [False] * 4, "norm": [NAN] * 4},
+        {"loss_scale": [0.0] * 4, "skipped": [False] * 4, "grad_norm": [NAN] * 4},
         ["scale 0"],
     ),
     "a norm with the scale in it": (
-        {"scale": LEAPS.tolist(), "norm": (LEAPS / 2**8).tolist()},
+        {"loss_scale": LEAPS.tolist(), "grad_norm": (LEAPS / 2**8).tolist()},
         ["scaled norm"],
     ),
-    "a clip of scaled gradients": (trained([], SLOW, norm=[1e-5] * 400), ["scaled clip"]),
-    "a few equal norms": (trained([], SLOW, 12, norm=[1e-5] * 12), []),
-    "a clip of true gradients": (trained([], SLOW, norm=[1.0] * 400), []),
+    "a clip of scaled gradients": (trained([], SLOW, grad_norm=[1e-5] * 400), ["scaled clip"]),
+    "a few equal norms": (trained([], SLOW, 12, grad_norm=[1e-5] * 12), []),
+    "a clip of true gradients": (trained([], SLOW, grad_norm=[1.0] * 400), []),
     "growth without an end": (
-        trained([], Rule(growth_interval=2), 100, norm=[0.0] * 100),
+        trained([], Rule(growth_interval=2), 100, grad_norm=[0.0] * 100),
         ["endless growth"],
     ),
     "growth beside norms": (trained([], Rule(growth_interval=2), 100), []),
     "one loss": (
-        {"scale": [8.0] * 6, "skipped": [False] * 6, "loss": [1.0, 1.0, INF, 1.0, 1.0, 1.0]},
+        {"loss_scale": [8.0] * 6, "skipped": [False] * 6, "loss": [1.0, 1.0, INF, 1.0, 1.0, 1.0]},
         [],
     ),
     "one norm": (
         {
-            "scale": [8.0] * 6,
+            "loss_scale": [8.0] * 6,
             "skipped": [False, True] + [False] * 4,
-            "norm": [1.0, INF] + [1.0] * 4,
+            "grad_norm": [1.0, INF] + [1.0] * 4,
         },
         [],
     ),
@@ -158,7 +158,7 @@ def test_a_first_search_is_no_burst(tmp_path: Path) -> None:
 
 def test_one_skip_per_growth_is_probing(tmp_path: Path) -> None:
     scales = [2.0 ** (16 + (step % 51 == 50)) for step in range(1020)]
-    assert "probing" in kinds(recorded(tmp_path, scale=scales, skipped=[s > 2**16 for s in scales]))
+    assert "probing" in kinds(recorded(tmp_path, loss_scale=scales, skipped=[s > 2**16 for s in scales]))
 
 
 def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
@@ -168,20 +168,20 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     samples = [None] * 201
     samples[::100] = [{"head": pack_counts(alive), "block.0": pack_counts(dead)}] * 3
     samples[100] = dict.fromkeys(samples[0], pack_counts(dead))  # one of three
-    said = recorded(tmp_path, **columns, by_parameter=samples)
+    said = recorded(tmp_path, **columns, exponent_histograms=samples)
     assert wrong(said) == ["dead layer"]
     assert "block.0" in said.wrong[0].what
     assert "head" not in said.wrong[0].what
 
 
 def test_a_step_told_twice_counts_once(tmp_path: Path) -> None:
-    said = recorded(tmp_path, scale=[8.0] * 9, skipped=[True] * 9, norm=[INF] * 9)
+    said = recorded(tmp_path, loss_scale=[8.0] * 9, skipped=[True] * 9, grad_norm=[INF] * 9)
     assert numbers(said, "no step seen")["bad"] == (9, None)
 
 
 def test_a_low_scale_bounds_the_gradients(tmp_path: Path) -> None:
-    columns = {"scale": [2.0**-10] * 40, "skipped": [step % 9 == 8 for step in range(40)]}
-    low = numbers(recorded(tmp_path, **columns, norm=[1.0] * 40), "low scale")
+    columns = {"loss_scale": [2.0**-10] * 40, "skipped": [step % 9 == 8 for step in range(40)]}
+    low = numbers(recorded(tmp_path, **columns, grad_norm=[1.0] * 40), "low scale")
     assert float(low["most"]) == pytest.approx(65504 * 2**10, rel=1e-3)
 
 
@@ -207,9 +207,9 @@ def test_shares_are_of_many_steps(tmp_path: Path, steps: int, said: bool) -> Non
 def test_a_gap_may_hide_skips(tmp_path: Path) -> None:
     with RunFile(tmp_path / "run.jsonl", {}) as file:
         for step in (0, 1, 2, 3):
-            file.append({"step": step, "scale": 8.0, "skipped": step == 1})
+            file.append({"step": step, "loss_scale": 8.0, "skipped": step == 1})
         assert numbers(explain(read_history(file.path)), "skips")["skips"] == (1, 1)
-        file.append({"step": 5, "scale": 8.0, "skipped": False})
+        file.append({"step": 5, "loss_scale": 8.0, "skipped": False})
     assert numbers(explain(read_history(file.path)), "skips")["skips"] == (1, None)
 
 
@@ -220,7 +220,7 @@ def test_a_risen_loss_has_medians(tmp_path: Path) -> None:
 
 
 def test_scales_have_ends_and_extremes(tmp_path: Path) -> None:
-    said = recorded(tmp_path, scale=[4.0, 4.0, 16.0, 8.0, 1.0, 2.0], norm=[1.0] * 6)
+    said = recorded(tmp_path, loss_scale=[4.0, 4.0, 16.0, 8.0, 1.0, 2.0], grad_norm=[1.0] * 6)
     found = numbers(said, "scale")
     assert [found[name][0] for name in ("from", "to", "low", "high")] == [4, 2, 1, 16]
 
@@ -228,7 +228,7 @@ def test_scales_have_ends_and_extremes(tmp_path: Path) -> None:
 def test_restarts_and_alarms_have_steps(tmp_path: Path) -> None:
     told = [None] * 9
     told[5] = "no parameter has moved"
-    alarm = recorded(tmp_path, scale=[8.0] * 9, alarm=told)
+    alarm = recorded(tmp_path, loss_scale=[8.0] * 9, warning=told)
     assert [each.first for each in alarm.statements if each.kind == "alarm"] == [5]
 
     again = logged(*(f"step: {step}, loss: 2.{step}" for step in (0, 5, 6, 1, 4)))
@@ -241,14 +241,17 @@ def test_a_restart_forgets_old_events(tmp_path: Path) -> None:
         alarmed = "alarm" in kinds(explain(read))
         return [*read.bad], [sample.step for sample in read.samples], alarmed
 
-    event = {"bad": {"w": "has inf"}, "by_parameter": {"w": pack_counts(np.ones(280, np.int64))}}
+    event = {
+        "nonfinite": {"w": "has inf"},
+        "exponent_histograms": {"w": pack_counts(np.ones(280, np.int64))},
+    }
     with RunFile(tmp_path / "run.jsonl", {}) as file:
         for step in (0, 1, 2):
-            more = event | {"alarm": "still"} if step == 2 else event if step == 0 else {}
-            file.append({"step": step, "scale": 8.0, **more})
+            more = event | {"warning": "still"} if step == 2 else event if step == 0 else {}
+            file.append({"step": step, "loss_scale": 8.0, **more})
         assert kept() == ([0, 2], [0, 2], True)
         for step in (1, 2):
-            file.append({"step": step, "scale": 8.0})
+            file.append({"step": step, "loss_scale": 8.0})
     assert kept() == ([0], [0], False)
 
 
@@ -324,7 +327,13 @@ def test_a_long_log_loses_no_skip(steps: list[tuple[bool, float]], entries: int)
 @pytest.mark.parametrize("scale", [5e-324, 1e308, INF, 0.0])
 def test_absurd_numbers_are_explained(tmp_path: Path, scale: float) -> None:
     for step in range(4):
-        record = {"step": step, "scale": scale, "skipped": True, "norm": -INF, "loss": NAN}
+        record = {
+            "step": step,
+            "loss_scale": scale,
+            "skipped": True,
+            "grad_norm": -INF,
+            "loss": NAN,
+        }
         with RunFile(tmp_path / "run.jsonl", {}) as file:
             file.append(record)
     said = explain(read_history(tmp_path / "run.jsonl"))

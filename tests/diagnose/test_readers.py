@@ -28,8 +28,12 @@ def read(folder: Path, data: str | bytes, name: str = "train.log") -> History:
 def test_a_recorded_run_comes_back(tmp_path: Path) -> None:
     with RunFile(tmp_path / "run.jsonl", {"growth_interval": 2000}) as file:
         bad = {"w": "has inf"}
-        file.append({"step": 0, "scale": 8.0, "skipped": True, "norm": math.inf, "bad": bad})
-        file.append({"step": 1, "scale": 4.0, "skipped": False, "norm": 1.0, "alarm": "stands"})
+        file.append(
+            {"step": 0, "loss_scale": 8.0, "skipped": True, "grad_norm": math.inf, "nonfinite": bad}
+        )
+        file.append(
+            {"step": 1, "loss_scale": 4.0, "skipped": False, "grad_norm": 1.0, "warning": "stands"}
+        )
     history = read_history(tmp_path / "run.jsonl")
     assert history.every_step
     assert history.settings == {"growth_interval": 2000}
@@ -41,7 +45,7 @@ def test_a_recorded_run_comes_back(tmp_path: Path) -> None:
 def test_a_restarted_run_keeps_its_lines(tmp_path: Path) -> None:
     for _ in range(3):
         with RunFile(tmp_path / "run.jsonl", {}) as file:
-            file.append({"step": file.next_step, "scale": 8.0})
+            file.append({"step": file.next_step, "loss_scale": 8.0})
     assert read_history(tmp_path / "run.jsonl").line.tolist() == [2, 4, 6]
 
 
@@ -76,7 +80,9 @@ def test_a_refusal_shows_readable_lines(tmp_path: Path) -> None:
     assert found == (10, 2.3, 65536, 1.2)
 
 
-@pytest.mark.parametrize("record", ['{"step": [], "norm": "x"}', '{"norm": 1.0}', '{"step": -1}'])
+@pytest.mark.parametrize(
+    "record", ['{"step": [], "grad_norm": "x"}', '{"grad_norm": 1.0}', '{"step": -1}']
+)
 def test_records_need_a_step(tmp_path: Path, record: str) -> None:
     with pytest.raises(DamagedFileError, match=r"line 2: .*step"):
         read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')

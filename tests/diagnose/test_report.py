@@ -199,12 +199,12 @@ def recorded(tmp_path: Path) -> Path:
         for step in range(40):
             record: dict[str, Any] = {
                 "step": step,
-                "scale": 1024.0,
+                "loss_scale": 1024.0,
                 "skipped": step == 7,
-                "norm": 1.0,
+                "grad_norm": 1.0,
             }
             if step % 10 == 0:
-                record["by_parameter"] = {"w": pack_counts(counts_of(np.ones(4)))}
+                record["exponent_histograms"] = {"w": pack_counts(counts_of(np.ones(4)))}
             file.append(record)
     with path.open("a") as file:
         file.write('{"step": 40, "sca')

@@ -52,7 +52,7 @@ def train(to, overflows, still=0):
         torch.amp.GradScaler("cpu", growth_interval=8),
     )
     with (
-        watch({"w": param}, optimizer, scaler, to=to, every=10, still=still) as run,
+        watch({"w": param}, optimizer, scaler, to=to, sample_every=10, stall_steps=still) as run,
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # the alarm

@@ -61,14 +61,14 @@ def test_gradients_of_a_closure_are_read(path, optimizer, keyword):
             ).item() >= 0
             first = calls[0]
     assert [record["step"] for record in records(path)] == [0, 1]
-    assert list(records(path))[-1]["norm"] == pytest.approx(first)
+    assert list(records(path))[-1]["grad_norm"] == pytest.approx(first)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_optimizers_may_step_at_different_rates(path, kind):
     (a, slow), (b, fast) = one(), one()
     scaler = kind("cpu", init_scale=8.0)
-    with watch({"a": a, "b": b}, [slow, fast], scaler, to=path, every=0):
+    with watch({"a": a, "b": b}, [slow, fast], scaler, to=path, sample_every=0):
         for number in range(4):
             if number % 2:
                 iterate(scaler, slow, a, math.inf, update=False)
@@ -76,19 +76,19 @@ def test_optimizers_may_step_at_different_rates(path, kind):
     found = list(records(path))
     assert [record["optimizers"] for record in found] == [[None, False], [True, False]] * 2
     assert [record["skipped"] for record in found] == [False, True] * 2
-    assert found[1]["bad"] == {"a": "has inf"}
+    assert found[1]["nonfinite"] == {"a": "has inf"}
 
 
 def test_no_optimizer_step_is_lost(path):
     (a, first), (b, second), (c, last) = one(), one(), one()
-    with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, every=0):
+    with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, sample_every=0):
         for number in range(5):
             a.grad = b.grad = c.grad = torch.tensor([3.0])
             first.step()
             second.step()
             if number == 1:
                 last.step()
-    assert [round(record["norm"] ** 2) for record in records(path)] == [18, 27, 18, 18, 18]
+    assert [round(record["grad_norm"] ** 2) for record in records(path)] == [18, 27, 18, 18, 18]
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
@@ -99,7 +99,7 @@ def test_steps_on_a_thread_are_recorded(path, depth):
         scaler = ampsim.torch.GradScaler(
             "cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch
         )
-        with watch({"w": master}, optimizer, scaler, to=path, every=0) as run:
+        with watch({"w": master}, optimizer, scaler, to=path, sample_every=0) as run:
             for number, bad in enumerate(flags):
                 weight, ticket = torch.ones(1, requires_grad=True), scaler.begin_iteration()
                 (
@@ -120,10 +120,10 @@ def test_steps_on_a_thread_are_recorded(path, depth):
         == list(range(len(flags)))
     )
     assert [record["skipped"] for record in found] == flags
-    assert [record["scale"] for record in found] == trajectory(
+    assert [record["loss_scale"] for record in found] == trajectory(
         Rule(8.0, growth_interval=2), depth, flags
     )[: len(flags)]
-    assert [record["norm"] for record in found] == [
+    assert [record["grad_norm"] for record in found] == [
         math.inf if bad else i + 1.0 for i, bad in enumerate(flags)
     ]
 
@@ -149,7 +149,7 @@ def test_a_compiled_loop_is_recorded(path):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    with watch(model, optimizer, scaler, to=path, still=1):
+    with watch(model, optimizer, scaler, to=path, stall_steps=1):
 
         @torch.compile(backend="eager")
         def step(x):
@@ -160,7 +160,7 @@ def test_a_compiled_loop_is_recorded(path):
 
         for _ in range(3):
             step(torch.ones(1, 2))
-    assert [(each["scale"], each["norm"]) for each in records(path)] == [
+    assert [(each["loss_scale"], each["grad_norm"]) for each in records(path)] == [
         (8.0, pytest.approx(math.sqrt(3)))
     ] * 3
 
@@ -170,15 +170,15 @@ def test_a_scale_left_to_the_step_is_divided_out(path):
     param, other = one()[0], one()[0]
     optimizer = torch.optim.SGD([param, other], 1e-3, fused=True)
     optimizer.grad_scale = torch.tensor(4.0)
-    with watch({"w": param}, optimizer, to=path, every=1):
+    with watch({"w": param}, optimizer, to=path, sample_every=1):
         param.grad, other.grad = torch.tensor([12.0]), torch.tensor([math.inf])
         optimizer.step()
         param.grad, other.grad = torch.tensor([12.0]), None
         optimizer.step()
     first, second = records(path)
-    assert (first["scale"], first["bad"]) == (4.0, {"parameter 1": "has inf"})
-    assert (second["scale"], second["norm"]) == (4.0, 3.0)
-    assert first["by_parameter"]["w"]["lowest"] == 1  # of 3
+    assert (first["loss_scale"], first["nonfinite"]) == (4.0, {"parameter 1": "has inf"})
+    assert (second["loss_scale"], second["grad_norm"]) == (4.0, 3.0)
+    assert first["exponent_histograms"]["w"]["lowest"] == 1  # of 3
 
 
 def test_a_wrapped_optimizer_is_found(path):
@@ -225,7 +225,7 @@ def test_set_and_loaded_scales_are_seen(path, kind):
         iterate(scaler, optimizer, param)
         scaler.load_state_dict(kind("cpu", init_scale=4.0).state_dict())
         iterate(scaler, optimizer, param)
-    assert [(record["scale"], record.get("loss")) for record in records(path)] == [
+    assert [(record["loss_scale"], record.get("loss")) for record in records(path)] == [
         (8.0, None),
         (2.0, 2.0),
         (4.0, None),
@@ -239,12 +239,12 @@ def test_set_and_loaded_scales_are_seen(path, kind):
 def test_every_dtype_has_a_norm(path, kind, dtype):
     param, optimizer = one(1.0, dtype=dtype)
     scaler = kind("cpu", init_scale=8.0, enabled=dtype == torch.float32)
-    with watch({"w": param}, optimizer, scaler, to=path, every=1, still=1):
+    with watch({"w": param}, optimizer, scaler, to=path, sample_every=1, stall_steps=1):
         iterate(scaler, optimizer, param)
     [record] = records(path)
-    assert record["norm"] == 3.0
-    assert "alarm" not in record
-    assert ("by_parameter" in record) == (dtype != torch.float64)
+    assert record["grad_norm"] == 3.0
+    assert "warning" not in record
+    assert ("exponent_histograms" in record) == (dtype != torch.float64)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -253,14 +253,14 @@ def test_sparse_and_missing_gradients(path, kind):
     model.register_parameter("empty", nn.Parameter(torch.zeros(0)))
     model["unused"].bias.requires_grad_(False)
     optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), kind("cpu")
-    with watch(model, optimizer, scaler, to=path, every=1):
+    with watch(model, optimizer, scaler, to=path, sample_every=1):
         scaler.scale(model["table"](torch.tensor([1, 1, 5])).sum() + model.empty.sum()).backward()
         scaler.step(optimizer)
         scaler.update()
     [record] = records(path)
-    assert record["norm"] == pytest.approx(math.sqrt(2**2 + 2**2 + 1 + 1))
-    assert record["by_parameter"].keys() == {"table.weight"}
-    assert record["by_parameter"]["table.weight"]["counts"] == [2, 2]
+    assert record["grad_norm"] == pytest.approx(math.sqrt(2**2 + 2**2 + 1 + 1))
+    assert record["exponent_histograms"].keys() == {"table.weight"}
+    assert record["exponent_histograms"]["table.weight"]["counts"] == [2, 2]
 
 
 def test_subclasses_are_read_before_clipping(path):
@@ -274,7 +274,7 @@ def test_subclasses_are_read_before_clipping(path):
     with watch({"w": param}, optimizer, scaler := Clipping("cpu"), to=path):
         iterate(scaler, optimizer, param)
     assert param.grad.item() == pytest.approx(0.5)
-    assert next(records(path))["norm"] == 3.0
+    assert next(records(path))["grad_norm"] == 3.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -289,7 +289,7 @@ def test_update_raises_the_error_of_on_skip(path, kind):
             with pytest.raises(KeyError, match=str(number)):
                 iterate(scaler, optimizer, param, math.inf)
         scaler.update(2.0)  # no optimizer has stepped since
-    assert [record["scale"] for record in records(path)] == [8.0, 4.0]
+    assert [record["loss_scale"] for record in records(path)] == [8.0, 4.0]
     assert scaler.get_scale() == 2.0
 
 
@@ -384,18 +384,18 @@ def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
         model = distribute_module(model, mesh)
         x = torch.distributed.tensor.distribute_tensor(torch.ones(1, 2), mesh, [Replicate()])
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    with watch(model, optimizer, scaler, to=path, every=1, still=1):
+    with watch(model, optimizer, scaler, to=path, sample_every=1, stall_steps=1):
         optimizer.zero_grad()
         scaler.scale(model(x).sum()).backward()
         scaler.step(optimizer)
         scaler.update()
     [record] = records(path)
-    assert (record["scale"], record["skipped"], record["norm"]) == (
+    assert (record["loss_scale"], record["skipped"], record["grad_norm"]) == (
         8.0,
         False,
         pytest.approx(math.sqrt(3)),
     )
-    assert len(record["by_parameter"]) == 2
+    assert len(record["exponent_histograms"]) == 2
 
 
 def test_gradients_unscaled_before_watching_are_left(path):
@@ -408,7 +408,7 @@ def test_gradients_unscaled_before_watching_are_left(path):
             scaler.step(optimizer)
         scaler.update()
         iterate(scaler, optimizer, param)
-    assert [record["norm"] for record in records(path)] == [3.0]
+    assert [record["grad_norm"] for record in records(path)] == [3.0]
 
 
 def test_scale_zero_has_no_norm(path):
@@ -418,8 +418,12 @@ def test_scale_zero_has_no_norm(path):
     ):
         iterate(scaler, optimizer, param)
     [record] = records(path)
-    assert (record["scale"], record["skipped"], record["bad"]) == (0.0, False, {"w": "has nan"})
-    assert math.isnan(record["norm"])
+    assert (record["loss_scale"], record["skipped"], record["nonfinite"]) == (
+        0.0,
+        False,
+        {"w": "has nan"},
+    )
+    assert math.isnan(record["grad_norm"])
     assert param.isnan().all()
 
 

@@ -65,7 +65,7 @@ def test_tensorboard_has_every_step():
 
     events = EventAccumulator(str(run("TensorBoard")["folder"] / "events")).Reload()
     for name, values in {
-        "scale": [1024.0, 1024.0, 512.0],
+        "loss_scale": [1024.0, 1024.0, 512.0],
         "skipped": [0.0, 1.0, 0.0],
         "log2_scale": [10, 10, 9],
     }.items():

@@ -55,7 +55,7 @@ def test_no_step_waits_for_the_device(cuda):
     written = Records()
     param = torch.nn.Parameter(torch.empty(4, 3, device="cuda"))
     optimizer = torch.optim.SGD([param], 0.1)
-    run = watch({"w": param}, optimizer, to=written, every=1, still=0)
+    run = watch({"w": param}, optimizer, to=written, sample_every=1, stall_steps=0)
     run._still = 1  # watch() itself would wait for the sums that the alarm begins with
     flag = torch.empty((), device="cuda")
     for number in range(3):
@@ -64,7 +64,7 @@ def test_no_step_waits_for_the_device(cuda):
         run.gradients(number, optimizer, torch.empty((), device="cuda"))
         run.closing(number)
         run.closed(number, [(optimizer, [flag])])
-    assert cuda.sent == 3 * len(["norms", "scale", "counts", "flag", "fingerprint", "loss"])
+    assert cuda.sent == 3 * len(["norms", "loss_scale", "counts", "flag", "fingerprint", "loss"])
     assert (written, len(run._writer._waiting)) == ([], 3)
     with pytest.raises(AssertionError, match="waited for"):
         run.flush()

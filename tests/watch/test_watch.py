@@ -95,7 +95,7 @@ def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, cl
     # torch's fused SGD takes uninitialized memory for its momentum after a skipped first step: difference 6.
     assume(not (scaler == "torch" and optimizer == "fused sgd" and steps[0]))
     path = tmp_path_factory.mktemp("watch") / "run.jsonl"
-    watched = train(optimizer, scaler, steps, clip, parts, to=path, every=1)
+    watched = train(optimizer, scaler, steps, clip, parts, to=path, sample_every=1)
     plain = train(optimizer, scaler, steps, clip, parts)
     for a, b in zip(watched[0].state_dict().values(), plain[0].state_dict().values(), strict=True):
         assert a.equal(b), "watching changes nothing"
@@ -105,18 +105,20 @@ def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, cl
     assert [record["step"] for record in found] == list(range(len(steps)))
     scales = replay(Rule(2.0**10, growth_interval=2), [bool(bad) for bad in steps]).tolist()
     delay = {"depth 1": 1, "depth 3": 3}.get(scaler, 0)
-    assert [record["scale"] for record in found] == ([2.0**10] * (delay + 1) + scales)[: len(steps)]
+    assert [record["loss_scale"] for record in found] == ([2.0**10] * (delay + 1) + scales)[
+        : len(steps)
+    ]
     for record, bad, true in zip(found, steps, watched[3], strict=True):
         assert record["skipped"] == bool(bad)
-        assert ("bad" in record) == bool(bad)
+        assert ("nonfinite" in record) == bool(bad)
         assert "optimizers" not in record, "there is one"
         if bad:
-            assert record["bad"] == {"0.weight": "has nan" if math.isnan(bad) else "has inf"}
+            assert record["nonfinite"] == {"0.weight": "has nan" if math.isnan(bad) else "has inf"}
             continue
         norm = math.hypot(*(grad.double().norm().item() for grad in true))
-        assert record["norm"] == pytest.approx(norm, rel=1e-5)
+        assert record["grad_norm"] == pytest.approx(norm, rel=1e-5)
         for name, grad in zip(names, true, strict=True):
-            counts = unpack_counts(record["by_parameter"][name])
+            counts = unpack_counts(record["exponent_histograms"][name])
             assert counts.sum() == grad.numel()
             binades = np.floor(np.log2(grad.abs().numpy().ravel())) + 149 + 1
             # One ulp between two ways to sum may move an element over a binade's edge.
@@ -129,8 +131,8 @@ def test_without_a_scaler_nothing_is_skipped(tmp_path, optimizer, scaler):
     train(optimizer, scaler, [0.0, 0.0], False, 1, to=tmp_path / "run.jsonl")
     for record in records(tmp_path / "run.jsonl"):
         assert "skipped" not in record
-        assert record["scale"] == 1.0
-        assert 0 < record["norm"] < math.inf
+        assert record["loss_scale"] == 1.0
+        assert 0 < record["grad_norm"] < math.inf
         assert record["loss"] > 0
 
 
@@ -140,7 +142,7 @@ def test_skips_are_told_per_optimizer(tmp_path, watched):
     model = nn.ModuleDict({"one": one, "two": two})
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
     scaler = torch.amp.GradScaler("cpu")
-    with watch(model, optimizers[:watched], scaler, to=tmp_path / "run.jsonl", every=1):
+    with watch(model, optimizers[:watched], scaler, to=tmp_path / "run.jsonl", sample_every=1):
         scaler.scale(one(torch.ones(1, 3)).sum() + two(torch.ones(1, 3)).sum()).backward()
         two[0].bias.grad[0] = math.inf
         for optimizer in optimizers:
@@ -148,14 +150,25 @@ def test_skips_are_told_per_optimizer(tmp_path, watched):
         scaler.update()
     [record] = records(tmp_path / "run.jsonl")
     assert record["optimizers"] == [False, True]
-    assert record["by_parameter"].keys() == dict(model.named_parameters()).keys()
-    assert record["bad"] == {"two.0.bias": "has inf"}
-    assert record["norm"] == math.inf
+    assert record["exponent_histograms"].keys() == dict(model.named_parameters()).keys()
+    assert record["nonfinite"] == {"two.0.bias": "has inf"}
+    assert record["grad_norm"] == math.inf
 
 
 def test_every_and_names_choose_samples(tmp_path):
-    train("sgd", "torch", [0.0] * 5, False, 1, to=tmp_path / "run.jsonl", every=2, names="2.*")
-    sampled = [record.get("by_parameter", {}).keys() for record in records(tmp_path / "run.jsonl")]
+    train(
+        "sgd",
+        "torch",
+        [0.0] * 5,
+        False,
+        1,
+        to=tmp_path / "run.jsonl",
+        sample_every=2,
+        sample_pattern="2.*",
+    )
+    sampled = [
+        record.get("exponent_histograms", {}).keys() for record in records(tmp_path / "run.jsonl")
+    ]
     assert sampled == [
         {"2.weight", "2.bias"},
         set(),
@@ -172,8 +185,8 @@ def test_a_standstill_is_told(tmp_path, kind, moves, told):
     with pytest.warns(
         RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"
     ):
-        train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", still=3)
-    alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "alarm" in record]
+        train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", stall_steps=3)
+    alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "warning" in record]
     assert alarms == [told]
 
 
@@ -225,8 +238,8 @@ def test_a_watched_scaler_copies_as_plain(tmp_path):
         ({"scaler": ampsim.torch.GradScaler("cpu", capturable=True)}, ValueError, "capturable"),
         ({"optimizer": []}, ValueError, "no optimizer"),
         ({"optimizer": "sgd"}, TypeError, "expected an optimizer"),
-        ({"every": -1}, ValueError, "every=-1"),
-        ({"still": True}, TypeError, "still=True"),
+        ({"sample_every": -1}, ValueError, "sample_every=-1"),
+        ({"stall_steps": True}, TypeError, "stall_steps=True"),
         ({"first_step": -1}, ValueError, "first_step=-1"),
     ],
 )
@@ -249,7 +262,9 @@ def test_the_norm_of_extreme_gradients(tmp_path, size):
     with watch({"w": param}, optimizer, to=tmp_path / "run.jsonl"):
         param.grad = torch.full((64,), size)
         optimizer.step()
-    assert next(records(tmp_path / "run.jsonl"))["norm"] == pytest.approx(8 * size, rel=1e-6, abs=0)
+    assert next(records(tmp_path / "run.jsonl"))["grad_norm"] == pytest.approx(
+        8 * size, rel=1e-6, abs=0
+    )
 
 
 def start(path, grads, **options):
@@ -266,8 +281,8 @@ def test_restarts_continue_the_steps(tmp_path):
     start(path, [1.0, 2.0])
     start(path, [])
     with pytest.warns(RuntimeWarning, match="step 3: no parameter has moved in 2 steps"):
-        start([new, path], [0.0, 0.0], still=2)
-    assert [(record["step"], record["norm"]) for record in records(path)] == [
+        start([new, path], [0.0, 0.0], stall_steps=2)
+    assert [(record["step"], record["grad_norm"]) for record in records(path)] == [
         (0, 1),
         (1, 2),
         (2, 0),
@@ -375,18 +390,31 @@ def test_one_moving_parameter_is_no_standstill(tmp_path, moving):
     params.append(nn.Parameter(torch.ones(1)))
     optimizer = torch.optim.SGD(params, 1.0)
     with watch(
-        {f"{n}": p for n, p in enumerate(params)}, optimizer, to=tmp_path / "run.jsonl", still=2
+        {f"{n}": p for n, p in enumerate(params)},
+        optimizer,
+        to=tmp_path / "run.jsonl",
+        stall_steps=2,
     ):
         for _ in range(4):
             for number, param in enumerate(params):
                 param.grad = torch.full_like(param, float(number == moving))
             optimizer.step()
-    assert not [record for record in records(tmp_path / "run.jsonl") if "alarm" in record]
+    assert not [record for record in records(tmp_path / "run.jsonl") if "warning" in record]
 
 
 @pytest.mark.parametrize(
     "name",
-    ["step", "scale", "skipped", "optimizers", "norm", "bad", "by_parameter", "alarm", "run"],
+    [
+        "step",
+        "loss_scale",
+        "skipped",
+        "optimizers",
+        "grad_norm",
+        "nonfinite",
+        "exponent_histograms",
+        "warning",
+        "run",
+    ],
 )
 def test_a_records_own_name_is_refused(tmp_path, name):
     model = make()
@@ -447,17 +475,17 @@ def test_trackers_get_numbers_and_histograms():
     tracker = Tracker()
     counts = np.zeros(280, np.int64)
     counts[[0, 148, 150, 153]] = 4, 1, 2, 1  # 4 zeros, and elements of 2^-2, 2^0, and 2^3
-    record = {"step": 3, "scale": 0.5, "skipped": True, "loss": 2}
-    record |= {"optimizers": [True, None, False], "bad": {"w": "has inf"}}
-    sink(tracker, {}).append(record | {"by_parameter": {"w": pack_counts(counts)}})
+    record = {"step": 3, "loss_scale": 0.5, "skipped": True, "loss": 2}
+    record |= {"optimizers": [True, None, False], "nonfinite": {"w": "has inf"}}
+    sink(tracker, {}).append(record | {"exponent_histograms": {"w": pack_counts(counts)}})
     assert tracker.values == {
-        "ampsim/scale": 0.5,
+        "ampsim/loss_scale": 0.5,
         "ampsim/log2_scale": -1.0,
         "ampsim/skipped": 1.0,
         "ampsim/skipped/0": 1.0,
         "ampsim/skipped/2": 0.0,
         "ampsim/loss": 2.0,
-        "ampsim/bad": "w has inf",
+        "ampsim/nonfinite": "w has inf",
     }
     [(name, low, high, count, total, squares, limits, shown, step)] = tracker.histograms
     assert (name, step) == ("ampsim/exponents/w", 3)
@@ -470,8 +498,11 @@ def test_a_tracker_is_flushed_at_the_end():
     tracker = Tracker()
     to = sink(tracker, {})
     empty = pack_counts(np.zeros(280, np.int64))
-    to.append({"step": 0, "scale": 0.0, "by_parameter": {"w": empty}})
-    assert (tracker.values, tracker.histograms) == ({"ampsim/scale": 0.0}, [])  # 0 has no logarithm
+    to.append({"step": 0, "loss_scale": 0.0, "exponent_histograms": {"w": empty}})
+    assert (tracker.values, tracker.histograms) == (
+        {"ampsim/loss_scale": 0.0},
+        [],
+    )  # 0 has no logarithm
     to.close()
     assert tracker.flushed
 

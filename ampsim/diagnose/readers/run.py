@@ -8,6 +8,8 @@ from ampsim.run_file import numbered, read_run, unpack_counts
 
 SAMPLES = 512  # samples of the exponents that are kept; of more, every second is left out, so that memory has a bound
 
+COLUMNS = {"scale": "loss_scale", "skipped": "skipped", "norm": "grad_norm", "loss": "loss"}
+
 
 def read_own(path: Path) -> History:
     """Return the history of a watched run.
@@ -23,17 +25,16 @@ def read_own(path: Path) -> History:
     every = 1
     for number, (line, record) in enumerate(numbered(path)):
         step = record["step"]
-        values = {
-            name: as_number(record.get(name)) for name in ("scale", "skipped", "norm", "loss")
-        }
+        values = {column: as_number(record.get(name)) for column, name in COLUMNS.items()}
         builder.add(float(step), {**values, "line": line})
-        if record.get("bad") and len(builder.bad) < EVENTS:
-            builder.bad[step] = record["bad"]
-        if record.get("alarm") and len(builder.alarms) < EVENTS:
-            builder.alarms.append((step, record["alarm"]))
-        if record.get("by_parameter") and number % every == 0:
+        if record.get("nonfinite") and len(builder.bad) < EVENTS:
+            builder.bad[step] = record["nonfinite"]
+        if record.get("warning") and len(builder.alarms) < EVENTS:
+            builder.alarms.append((step, record["warning"]))
+        if record.get("exponent_histograms") and number % every == 0:
             counts = {
-                name: unpack_counts(packed) for name, packed in record["by_parameter"].items()
+                name: unpack_counts(packed)
+                for name, packed in record["exponent_histograms"].items()
             }
             builder.samples.append(Sample(step, counts))
             if len(builder.samples) == SAMPLES:
