@@ -23,7 +23,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-@pytest.mark.parametrize("command", [[], ["traces"], ["traces", "judge"], ["replay"], ["check"]])
+@pytest.mark.parametrize("command", [[], ["traces"], ["traces", "verify"], ["replay"], ["check"]])
 def test_help_everywhere(command: list[str]) -> None:
     code, text = run(*command, "--help")
     assert code == 0

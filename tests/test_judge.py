@@ -31,7 +31,7 @@ COUNT = len(ASKED)
 
 
 def judge(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["traces", "judge", *arguments])
+    result = CliRunner().invoke(app, ["traces", "verify", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 

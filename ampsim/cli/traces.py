@@ -59,8 +59,8 @@ class Verdict:
     """The first update that is wrong."""
 
 
-@app.command("judge")
-def judge_program(
+@app.command("verify")
+def verify_program(
     command: Annotated[
         list[str],
         typer.Argument(metavar="CMD", help="The program and its arguments.", show_default=False),
@@ -78,7 +78,7 @@ def judge_program(
     """Judge a program that reads a line of settings and flags and writes a line of scales, again and again.
 
     `ampsim traces export` writes the page that says what the lines hold. Exit status 1: there are findings.
-    Example: ampsim traces judge -- node scaler.js
+    Example: ampsim traces verify -- node scaler.js
     """
     try:
         asked = _chosen(vectors.make(), only or ())
@@ -90,7 +90,7 @@ def judge_program(
         with Program(command, limit) as program:
             try:
                 for vector in track(
-                    asked, "judging", console=err, transient=True, disable=not err.is_terminal
+                    asked, "verifying", console=err, transient=True, disable=not err.is_terminal
                 ):
                     verdicts.append(_judge(vector, program.ask(vector.question())))  # noqa: PERF401 - it may raise
                 program.end()

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -140,10 +141,12 @@ def make(
     at = np.arange(len(run.step))[np.atleast_1d(np.asarray(rows, np.int64))]
     lines = sorted({int(line) for line in run.line[at] if line > 0})
     lines = lines if len(lines) <= LINES else [*lines[: LINES // 2], *lines[-LINES // 2 :]]
-    given = {
-        name: value if isinstance(value, tuple | str) else (value, value)
-        for name, value in numbers.items()
-    }
+    given: dict[str, Any] = {}
+    for name, value in numbers.items():
+        if isinstance(value, str):
+            given[name] = value.replace("`", "'")  # a name in the log is no code of the page
+        else:
+            given[name] = value if isinstance(value, tuple) else (value, value)
     told = np.append(at, at.min() - 1) if since else at
     one = (
         told.min() >= 0

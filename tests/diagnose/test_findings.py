@@ -158,7 +158,9 @@ def test_a_first_search_is_no_burst(tmp_path: Path) -> None:
 
 def test_one_skip_per_growth_is_probing(tmp_path: Path) -> None:
     scales = [2.0 ** (16 + (step % 51 == 50)) for step in range(1020)]
-    assert "probing" in kinds(recorded(tmp_path, loss_scale=scales, skipped=[s > 2**16 for s in scales]))
+    assert "probing" in kinds(
+        recorded(tmp_path, loss_scale=scales, skipped=[s > 2**16 for s in scales])
+    )
 
 
 def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:

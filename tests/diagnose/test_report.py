@@ -90,6 +90,7 @@ def test_data_comes_back_without_markup(text: str) -> None:
 @example(HOSTILE[1])
 @example(HOSTILE[2])
 @example(HOSTILE[-1])
+@example("`0`")
 def test_no_name_becomes_markup(name: str) -> None:
     page = report(history(3, [0], name=name))
     plain = report(history(3, [0], name="x"))

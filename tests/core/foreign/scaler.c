@@ -1,4 +1,4 @@
-/* A loss scaler in C for `ampsim traces judge`: the plain machine. It answers null to rules with quirks.
+/* A loss scaler in C for `ampsim traces verify`: the plain machine. It answers null to rules with quirks.
    A line is JSON, but names are unique in it, so that looking for them is enough. */
 #include <math.h>
 #include <stdio.h>
