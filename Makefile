@@ -12,7 +12,7 @@
 #   make data           every CPU experiment, in place of the committed data
 #   make figures        the figures, of the data; make figures-check fails where a committed one is another
 #   make paper          the paper, of the data; make paper-check fails where the committed one is another
-#   make peers          judge other projects' scalers (ampsim.peers) into build/here; they are installed into .venv
+#   make frameworks          judge other projects' scalers (ampsim.frameworks) into build/here; they are installed into .venv
 #   make docs           the site, in build/site: docs/, README.md, docstrings, figures; it needs no network to be read
 #   make wheel          the wheel and the source distribution, in build/dist, and what checkers say of them
 #   make versions       the quick tests on every version of Python, torch and JAX of .ci/noxfile.py that can be had
@@ -30,7 +30,7 @@ EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu quick deep peers docs wheel versions clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu quick deep frameworks docs wheel versions clean
 .DEFAULT_GOAL := help
 
 help:
@@ -81,7 +81,7 @@ paper-check: $(STAMP)
 	$(PY) -m paper --check
 
 # Bytecode is kept even where the environment says not to: each process would compile the sources anew.
-test: $(VENV)/.peers
+test: $(VENV)/.frameworks
 	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q $(TESTS)
 
 QUICK = tests/core tests/lint tests/test_floors.py tests/test_import.py tests/test_docs.py tests/test_cli.py
@@ -98,12 +98,12 @@ check: lint
 	$(PY) -m pytest -q tests/test_*.py tests/figures/test_lint.py
 
 # Other projects' scalers, which a part of the tests runs against. Tests alone wait for them.
-$(VENV)/.peers: $(STAMP)
+$(VENV)/.frameworks: $(STAMP)
 	@echo "installing the other projects that tests compare with (half a minute)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[peers]'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[frameworks]'
 	@touch $@
 
-$(VENV)/.trackers: $(VENV)/.peers
+$(VENV)/.trackers: $(VENV)/.frameworks
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
 	@touch $@
 
@@ -122,9 +122,9 @@ deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 
 # Scalers of packages that plain pip does not install beside these keep their committed record.
-peers: $(VENV)/.peers
+frameworks: $(VENV)/.frameworks
 	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt deepspeed
-	$(PY) -m experiments atlas --reproduce
+	$(PY) -m experiments conformance --reproduce
 
 $(VENV)/.docs: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -1,4 +1,5 @@
-"""What the site shows from outside of docs/: README as its first page, guides of packages, figures, atlas, playground.
+"""What the site shows from outside of docs/: README as its first page, guides of packages,
+figures, conformance, playground.
 
 Links are written as they stand in the repository, where they work as well. Here they are turned to where a file stands
 in the site; what is in the repository alone, as source code, is named and not linked.
@@ -25,7 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files of the repository that the site shows, where they stand in the repository."""
     for pattern in SHOWN:
         for path in sorted(ROOT.glob(pattern)):
-            if path.name != "atlas_page.html":
+            if path.name != "conformance_page.html":
                 name = (
                     "index.md" if path == ROOT / "README.md" else path.relative_to(ROOT).as_posix()
                 )

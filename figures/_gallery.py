@@ -19,7 +19,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "How it goes wrong": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
-        "loops", "atlas", "device_claims", "explain_faults", "public_runs", "whole_logs",
+        "loops", "conformance", "device_claims", "explain_faults", "public_runs", "whole_logs",
         "census",
     ),
     "On more than one thread": ("threads", "staleness", "async_depth"),

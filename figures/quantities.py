@@ -22,7 +22,7 @@ STUDENT = dict(
     zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True)
 )
 # by sample: the 97.5 % quantile of Student's t
-BROKEN = ("failed",)  # of the atlas's outcomes
+BROKEN = ("failed",)  # of the conformance table's outcomes
 
 
 def apart(run: Result, arms: Sequence[str], reference: str, column: str = "test_loss") -> float:
@@ -153,13 +153,13 @@ def _scatter(
     return float(skipped[1:].std(ddof=1)), float(levels[1:].std(ddof=1))  # the first run settles
 
 
-def failed_checks(peer: Mapping[str, Any]) -> set[str]:
-    """Return the checks that a scaler of the atlas breaks."""
-    return {check for check, found in peer["checks"].items() if found["outcome"] in BROKEN}
+def failed_checks(framework: Mapping[str, Any]) -> set[str]:
+    """Return the checks that a scaler of the conformance table breaks."""
+    return {check for check, found in framework["checks"].items() if found["outcome"] in BROKEN}
 
 
 def ends(run: Result) -> set[str]:
-    """Return the atlas's checks about the ends of float32."""
+    """Return the conformance table's checks about the ends of float32."""
     return set(run.arm("checks").first["ends"])
 
 

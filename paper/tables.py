@@ -29,7 +29,7 @@ from figures.results import DATA, Result
 from figures.verdicts import judge_folder
 from paper import sources
 from paper.field import survey
-from paper.numbers import NUMBERS, artefact, atlas, loops, processors, theory
+from paper.numbers import NUMBERS, artefact, conformance, loops, processors, theory
 from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
@@ -98,7 +98,7 @@ def judged() -> Table:
     passes = "threads.torch.2000.1"
     add("machine", what, NUMBERS[f"{passes}.checked"], NUMBERS[f"{passes}.wrong"])
     what = "installed scaler classes, not at the ends"
-    add("checks", what, NUMBERS["atlas.classes"], NUMBERS["atlas.classes.away"])
+    add("checks", what, NUMBERS["conformance.classes"], NUMBERS["conformance.classes.away"])
     what = "loops of frameworks with a scaler"
     add("checks", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
     what = "two ranks, torch's sharded scaler, FSDP1"
@@ -150,30 +150,34 @@ def beyond_two(deviations: Callable[[Result, int], float]) -> tuple[Formula, For
 
 
 def broken() -> Table:
-    """Return the checks that scalers break away from the ends of float32, by their names in the atlas."""
+    """Return the checks that scalers break away from the ends of float32, by their names in the conformance table."""
 
     def cells(check: str) -> tuple[Cell, ...]:
         whose = Number(
-            "atlas", lambda run: WHOSE[atlas.promises(run)[check].partition(":")[0]], "text"
+            "conformance",
+            lambda run: WHOSE[conformance.promises(run)[check].partition(":")[0]],
+            "text",
         )
         return (
             check.replace("_", " "),
             whose,
-            Number("atlas", lambda run: breakers(run)[check], "text"),
+            Number("conformance", lambda run: breakers(run)[check], "text"),
         )
 
-    rows = map(cells, breakers(sources.load("atlas")))
+    rows = map(cells, breakers(sources.load("conformance")))
     return Table(("check", "whose", "broken by"), tuple(rows), "lll")
 
 
 def breakers(run: Result) -> dict[str, str]:
     """Return by check the scalers that break it away from the ends; a star: through a stub."""
     found: dict[str, list[str]] = {}
-    for row in atlas.installed(run):
-        for check in atlas.away(run, row):
+    for row in conformance.installed(run):
+        for check in conformance.away(run, row):
             found.setdefault(check, []).append(row["arm"] + "*" * bool(row["patched"]))
     return {
-        check: ", ".join(sorted(found[check])) for check in atlas.promises(run) if check in found
+        check: ", ".join(sorted(found[check]))
+        for check in conformance.promises(run)
+        if check in found
     }
 
 

@@ -69,13 +69,15 @@ def _deep(item: pytest.Item) -> str | None:
 
 
 def _peer(item: pytest.Item) -> str | None:
-    """`@pytest.mark.peer("flax", "jax")` names the modules it imports, ``how=`` what installs them."""
-    marker = item.get_closest_marker("peer")
+    """`@pytest.mark.framework("flax", "jax")` names the modules it imports, ``how=`` what installs them."""
+    marker = item.get_closest_marker("framework")
     missing = (
         [name for name in marker.args if importlib.util.find_spec(name) is None] if marker else []
     )
     how = (
-        marker.kwargs.get("how", "pip install -c constraints.txt 'ampsim[peers]'") if marker else ""
+        marker.kwargs.get("how", "pip install -c constraints.txt 'ampsim[frameworks]'")
+        if marker
+        else ""
     )
     return f"needs {', '.join(missing)}: {how}" if missing else None
 

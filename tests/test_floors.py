@@ -43,10 +43,15 @@ FLOORS = {
         "ampsim.torch.threads.register",
     },
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
-    "ampsim/peers": {"ampsim", "ampsim.peers"},
-    "ampsim/peers/checks": {"hypothesis", "ampsim.core", "ampsim.peers", "ampsim.testing"},
-    "ampsim/peers/frameworks": {  # its own project's package each, inside of its methods
-        *("numpy", "torch", "ampsim", "ampsim.jax", "ampsim.peers"),
+    "ampsim/frameworks": {"ampsim", "ampsim.frameworks"},
+    "ampsim/frameworks/checks": {
+        "hypothesis",
+        "ampsim.core",
+        "ampsim.frameworks",
+        "ampsim.testing",
+    },
+    "ampsim/frameworks/adapters": {  # its own project's package each, inside of its methods
+        *("numpy", "torch", "ampsim", "ampsim.jax", "ampsim.frameworks"),
         *(
             "accelerate",
             "deepspeed",
@@ -142,11 +147,11 @@ FLOORS = {
     "experiments/bench/watching.py": {"ampsim", "experiments", "torch", "wandb"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
     "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
-    "figures/atlas_page.py": {"ampsim.diagnose.page", "figures"},
+    "figures/conformance_page.py": {"ampsim.diagnose.page", "figures"},
     "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "figures"},
     "paper": {
         "ampsim.core",
-        "ampsim.peers.checks.judging",
+        "ampsim.frameworks.checks.judging",
         "ampsim.records",
         "ampsim.testing.kit.checks",
         "ampsim.testing.known_failures",

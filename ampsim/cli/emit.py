@@ -37,7 +37,7 @@ def emit_test(
         ),
     ] = 300.0,
 ) -> None:
-    """Write a failure of CHECK by TARGET as a pytest file that imports the peer alone, to paste into an issue.
+    """Write a failure of CHECK by TARGET as a pytest file that imports the framework alone, to paste into an issue.
 
     It is run once, where ampsim cannot be imported, and written only if it fails there.
     A check that holds, or has no short test, is one sentence and exit status 2.

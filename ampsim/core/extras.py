@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 BROUGHT_BY = {  # the name to import -> the extra of ampsim that installs it
-    "flax": "peers",
+    "flax": "frameworks",
     "hypothesis": "testing",
     "jax": "jax",
-    "jmp": "peers",
+    "jmp": "frameworks",
     "matplotlib": "figures",
     "numba": "replay",
     "optax": "jax",

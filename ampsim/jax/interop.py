@@ -21,15 +21,17 @@ from ampsim.jax.loss_scale import LossScale
 CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
-def _refuse(name: str, value: object, expected: object, peer: str, cure: str) -> ValueError:
-    return ValueError(f"{name}={value!r}: expected {expected}, {peer} holds nothing else; {cure}")
+def _refuse(name: str, value: object, expected: object, framework: str, cure: str) -> ValueError:
+    return ValueError(
+        f"{name}={value!r}: expected {expected}, {framework} holds nothing else; {cure}"
+    )
 
 
-def _require(rule: Rule, peer: str, **expected: object) -> None:
+def _require(rule: Rule, framework: str, **expected: object) -> None:
     for name, only in expected.items():
         if (value := getattr(rule, name)) != only:
             raise _refuse(
-                name, value, repr(only), peer, f"convert a loss scale with {name}={only!r}"
+                name, value, repr(only), framework, f"convert a loss scale with {name}={only!r}"
             )
 
 
@@ -114,24 +116,24 @@ def to_flax(loss_scale: LossScale) -> Any:
     )
 
 
-def _require_multiplication(rule: Rule, peer: str) -> None:
+def _require_multiplication(rule: Rule, framework: str) -> None:
     """Refuse what is not the float32 product of the scale and a float32 factor."""
     arithmetic = rule.arithmetic
     if arithmetic.dtype != "float32":
-        raise _refuse("dtype", arithmetic.dtype, "'float32'", peer, "use a float32 scale")
+        raise _refuse("dtype", arithmetic.dtype, "'float32'", framework, "use a float32 scale")
     if arithmetic.backoff != "multiply" and binade(rule.growth_factor) is None:
         raise _refuse(
             "backoff",
             arithmetic.backoff,
             "'multiply'",
-            peer,
+            framework,
             "use a growth_factor that is a power of two",
         )
     for name in ("growth_factor", "backoff_factor"):
         value = getattr(rule, name)
         if not arithmetic.round_factors and round_to_float32(value) != value:
             raise ValueError(
-                f"{name}={value!r} is no float32 number: expected one, {peer} rounds it before it multiplies; "
+                f"{name}={value!r} is no float32 number: expected one, {framework} rounds it before it multiplies; "
                 f"convert a loss scale with {name}={round_to_float32(value)!r}"
             )
 

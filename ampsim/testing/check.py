@@ -1,4 +1,4 @@
-"""A check, what asking it came to, and the words for that: the same for scalers, loops, ranks and peers."""
+"""A check, what asking it came to, and the words for that: the same for scalers, loops, ranks and frameworks."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""What asking one check comes to, of whatever is asked: a scaler, a loop, or a peer."""
+"""What asking one check comes to, of whatever is asked: a scaler, a loop, or a framework."""
 
 from collections.abc import Callable, Sequence
 

@@ -25,7 +25,7 @@ from ampsim import records
 FOLDER = Path(__file__).parent.parent
 DATA = FOLDER / "data"
 HERE = FOLDER.parent / "build" / "here"  # what a reproduction makes on this machine
-CURE = "pip install -c constraints.txt 'ampsim[experiments,peers,trackers]'"
+CURE = "pip install -c constraints.txt 'ampsim[experiments,frameworks,trackers]'"
 T = TypeVar("T")
 
 

@@ -7,7 +7,7 @@ the text marks with ``#holds("name")``. Means are over seeds.
 
 from paper.numbers import (
     artefact,
-    atlas,
+    conformance,
     depth,
     gradients,
     loops,
@@ -22,7 +22,7 @@ from paper.values import Formula, Number
 
 PARTS = (
     scalers,
-    atlas,
+    conformance,
     loops,
     ranks,
     runs,

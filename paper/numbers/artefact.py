@@ -12,7 +12,7 @@ EXPERIMENTS = (
     ("theory_real", "@sec-real", "kernels"),
     ("threads", "@sec-async", "verdict"),
     ("staleness", "@sec-depth", "exact; kernels"),
-    ("atlas", "@sec-atlas", "exact"),
+    ("conformance", "@sec-conformance", "exact"),
     ("exponent_heatmap", "@sec-training", "kernels"),
     ("sigmoid_underflow", "@sec-training", "kernels"),
     ("gpt_fp16", "@sec-training", "kernels"),

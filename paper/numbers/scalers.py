@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from functools import partial
 
 from ampsim.core import dialects
-from ampsim.peers.checks.judging import CHECKS, ENDS
+from ampsim.frameworks.checks.judging import CHECKS, ENDS
 from ampsim.testing import known_failures
 from ampsim.testing.kit.checks import CHECKS as KIT
 from paper.field import Behaviour, overflows_until, survey
-from paper.numbers.atlas import CONSTANTS
+from paper.numbers.conformance import CONSTANTS
 from paper.values import Formula, Number
 
 traces = partial(Number, "traces")
@@ -47,7 +47,7 @@ def failed_at(level: int) -> int:
 
 
 def failed_away() -> set[str]:
-    """Return the checks that torch's scaler fails by the rule of the atlas.
+    """Return the checks that torch's scaler fails by the rule of the conformance table.
 
     They are away from the ends of float32, and do not ask for our interface.
     """

@@ -85,7 +85,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.peer("tensorboard", how=HOW)
+@pytest.mark.framework("tensorboard", how=HOW)
 def test_tensorboard_says_what_the_run_file_says(tmp_path, writer, name):
     overflows, still, least = RUNS[name]
     train([tmp_path / "run.jsonl", writer], overflows, still)
@@ -95,7 +95,7 @@ def test_tensorboard_says_what_the_run_file_says(tmp_path, writer, name):
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.peer("wandb", how=HOW)
+@pytest.mark.framework("wandb", how=HOW)
 def test_wandb_says_what_the_run_file_says(tmp_path, tracker, name):
     overflows, still, least = RUNS[name]
     train([tmp_path / "run.jsonl", tracker], overflows, still)
@@ -105,7 +105,7 @@ def test_wandb_says_what_the_run_file_says(tmp_path, tracker, name):
     assert same(file.parent, tmp_path / "run.jsonl") >= least
 
 
-@pytest.mark.peer("wandb", how=HOW)
+@pytest.mark.framework("wandb", how=HOW)
 def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, tracker):
     steps = 200
     for number in range(steps):
@@ -124,7 +124,7 @@ def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, track
         assert loss == [number / 2 for number in range(len(loss))]
 
 
-@pytest.mark.peer("wandb", how=HOW)
+@pytest.mark.framework("wandb", how=HOW)
 def test_a_record_that_wandb_cannot_decode_is_told_in_words(tmp_path):
     record = b"\xff" * 9
     (tmp_path / "run.wandb").write_bytes(
@@ -134,7 +134,7 @@ def test_a_record_that_wandb_cannot_decode_is_told_in_words(tmp_path):
         read_history(tmp_path / "run.wandb")
 
 
-@pytest.mark.peer("tensorboard", how=HOW)
+@pytest.mark.framework("tensorboard", how=HOW)
 def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_path, writer):
     for number in (1, 0, 2, 3):  # as two writers may leave them
         writer.add_scalar("train/loss", 2.0 - number / 4, 10 * number)
@@ -180,7 +180,7 @@ def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
     ]
 
 
-@pytest.mark.peer("tensorboard", how=HOW)
+@pytest.mark.framework("tensorboard", how=HOW)
 def test_events_without_a_number_of_a_run_are_a_sentence(tmp_path, writer):
     writer.add_scalar("accuracy", 0.5, 0)
     writer.close()

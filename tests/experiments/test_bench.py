@@ -49,7 +49,7 @@ def test_a_fold_of_another_rule_is_refused(factor: str, monkeypatch: pytest.Monk
         replay.measure(steps=20_000, rounds=1, trials=1)
 
 
-@pytest.mark.peer
+@pytest.mark.framework
 def test_jax_step(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = needing("jax_step", "jax", "flax", "jmp", "optax")
     assert len(bench.measure(("1x8",), rounds=2, trials=1)) == 4
@@ -89,7 +89,7 @@ def test_commands() -> None:
     ],
 )
 def test_a_goal_is_met_by_the_middle_trial(figure: str, goal: float, met: bool) -> None:
-    row = Row("work", "peer", "us", [1.0, 4.0, 1.0], [2.0, 1.0, 2.0], figure, goal)
+    row = Row("work", "framework", "us", [1.0, 4.0, 1.0], [2.0, 1.0, 2.0], figure, goal)
     assert row.is_met() is met
     assert row.cells()[-1] == ("yes" if met else "no")
 
@@ -97,7 +97,7 @@ def test_a_goal_is_met_by_the_middle_trial(figure: str, goal: float, met: bool) 
 def test_rows_are_written_with_their_origin(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["bench"])
-    report.run("step", lambda: [Row("work", "peer", "us", [1.0], [2.0])])
+    report.run("step", lambda: [Row("work", "framework", "us", [1.0], [2.0])])
     origin, rows = records.read(tmp_path / "step.jsonl")
     assert origin["versions"]["torch"] == torch.__version__
     assert np.array_equal(rows[0]["theirs"], [2.0])

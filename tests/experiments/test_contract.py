@@ -19,7 +19,7 @@ from tests.experiments.runs import assert_replayed
 
 # A smoke run of these costs seconds: they start processes, or compile. `make deep` runs all.
 DEEP = {
-    "atlas",
+    "conformance",
     "ranks_cells", "ranks_training",
 }  # fmt: skip
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.

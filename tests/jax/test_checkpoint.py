@@ -18,7 +18,7 @@ from tests.core.helpers import rules
 from tests.examples import examples
 from tests.jax.helpers import bits, reference
 
-pytestmark = pytest.mark.peer("flax")
+pytestmark = pytest.mark.framework("flax")
 FULL = LossScale.from_state(Rule(1000.0, delay=2, hysteresis=3), State(1000.0, 5, 2, (250.0,)))
 
 
@@ -73,7 +73,7 @@ def states() -> dict[str, tuple[object, object]]:
     }
 
 
-@pytest.mark.peer("flax", "optax")
+@pytest.mark.framework("flax", "optax")
 @pytest.mark.parametrize("name", ["LossScale", "PolicyScale", "SkipState", "DynamicScale"])
 def test_every_state_comes_back_bit_by_bit(flax, name) -> None:
     value, fresh = states()[name]

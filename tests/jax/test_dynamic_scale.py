@@ -35,7 +35,7 @@ def compiled(cls: type) -> Any:
     return jax.jit(lambda scale, xs: jax.lax.scan(body, scale, xs)[1])
 
 
-@pytest.mark.peer("flax")
+@pytest.mark.framework("flax")
 @settings(max_examples=examples(ms=20))
 @given(
     st.sampled_from([(0, 1.0), (1, None), (3, 2.0**-126)]),  # each is compiled
@@ -88,7 +88,7 @@ def test_every_argument_is_passed_on() -> None:
     assert asked == [{"has_aux": True}]
 
 
-@pytest.mark.peer("flax")
+@pytest.mark.framework("flax")
 def test_defaults_and_results_are_flaxs() -> None:
     flax = importlib.import_module(FLAX)
     ours, theirs = dynamic_scale.DynamicScale(), flax.DynamicScale()

@@ -29,7 +29,7 @@ P = {"w": jnp.array([1.0, 2.0])}
 X = jnp.array([3.0, 4.0], jnp.float16)
 
 
-@pytest.mark.peer("flax")
+@pytest.mark.framework("flax")
 @pytest.mark.parametrize("scale", [1024.0, 3000.0])
 @pytest.mark.parametrize("poison", [1.0, math.inf, math.nan, 60000.0])
 def test_value_and_grad_agrees_with_flax(scale, poison) -> None:
@@ -167,7 +167,7 @@ def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:
     assert np.isfinite(p["w"]).all()
 
 
-@pytest.mark.peer("optax")
+@pytest.mark.framework("optax")
 @pytest.mark.parametrize("limit", [0, 2])
 def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
     import optax
@@ -176,7 +176,7 @@ def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
         optax.adam(0.1), LossScale.create(enabled=False).rule, max_consecutive_errors=limit
     )
     theirs = optax.apply_if_finite(optax.adam(0.1), limit)
-    step, peer = jax.jit(ours.update), jax.jit(theirs.update)
+    step, framework = jax.jit(ours.update), jax.jit(theirs.update)
     state, wanted = ours.init(P), theirs.init(P)
     for x in [
         1.0,
@@ -193,7 +193,7 @@ def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
     ]:
         grads = {"w": jnp.array([x, 1.0])}
         updates, state = step(grads, state, P)
-        expected, wanted = peer(grads, wanted, P)
+        expected, wanted = framework(grads, wanted, P)
         assert bits(updates) == bits(expected)
         assert bits(state.inner) == bits(wanted.inner_state)
         counts = state.notfinite_count, state.finite, state.total_notfinite

@@ -19,7 +19,7 @@ from tests.jax.helpers import reference
 
 STEPS = 16
 histories = st.lists(st.booleans(), max_size=STEPS)
-few = settings(max_examples=examples(ms=20))  # real peers are slow
+few = settings(max_examples=examples(ms=20))  # real frameworks are slow
 F32 = Arithmetic(round_factors=True)
 
 
@@ -122,10 +122,10 @@ def flax_scan(dynamic_scale, history):
 
 
 def assert_goes_on(
-    scan_of_peer, peer, rule: Rule, state: State, history: list[bool], largest: float
+    framework_scan, framework, rule: Rule, state: State, history: list[bool], largest: float
 ) -> None:
-    """The peer's scale and count after every update, while the scale is in the promised range."""
-    scales, counts = map(np.asarray, scan_of_peer(peer, padded(history)))
+    """The framework's scale and count after every update, while the scale is in the promised range."""
+    scales, counts = map(np.asarray, framework_scan(framework, padded(history)))
     ours = LossScale.from_state(rule, state)
     for t, expected in enumerate(reference(rule, history, state)):
         if not 2.0**-126 <= expected.scale <= largest:
@@ -135,7 +135,7 @@ def assert_goes_on(
         assert (float(scales[t]), int(counts[t])) == (expected.scale, expected.growth_tracker)
 
 
-@pytest.mark.peer("flax")
+@pytest.mark.framework("flax")
 @few
 @given(st.sampled_from(FLAX_RULES), st.integers(-125, 126), st.integers(0, 4), histories)
 @example(FLAX_RULES[0], 10, 0, [False, False, True, False])
@@ -144,11 +144,11 @@ def assert_goes_on(
 @example(FLAX_RULES[-1], 10, 0, [False, True, True, False])
 def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
     state = State(1.25 * 2.0**exponent, tracker)
-    peer = interop.to_flax(LossScale.from_state(rule, state))
-    assert_goes_on(flax_scan, peer, rule, state, history, 2.0**127 / rule.growth_factor)
+    framework = interop.to_flax(LossScale.from_state(rule, state))
+    assert_goes_on(flax_scan, framework, rule, state, history, 2.0**127 / rule.growth_factor)
 
 
-@pytest.mark.peer("flax")
+@pytest.mark.framework("flax")
 @few
 @given(st.sampled_from([0, 1, 3]), st.sampled_from([2.0, 1.1]), st.sampled_from([None, 2.0**-126, 1.0]),
        st.integers(-126, 127), st.integers(0, 4), histories)  # fmt: skip
@@ -159,15 +159,15 @@ def test_we_go_on_after_from_flax_at_both_ends_too(
 ) -> None:
     from flax.training.dynamic_scale import DynamicScale
 
-    peer = DynamicScale(
+    framework = DynamicScale(
         growth_factor=growth,
         growth_interval=interval,
         fin_steps=steps,
         scale=2.0**exponent,
         minimum_scale=low,
     )
-    ours = interop.from_flax(peer)
-    scales, counts = map(np.asarray, flax_scan(peer, padded(history)))
+    ours = interop.from_flax(framework)
+    scales, counts = map(np.asarray, flax_scan(framework, padded(history)))
     for t, found in enumerate(history):
         ours = ours.update(found)
         if (
@@ -178,14 +178,16 @@ def test_we_go_on_after_from_flax_at_both_ends_too(
         assert (ours.state.scale, ours.state.growth_tracker) == (float(scales[t]), int(counts[t]))
 
 
-@pytest.mark.peer("flax")
+@pytest.mark.framework("flax")
 @pytest.mark.parametrize("low", [None, 0.0, 2.0**-126])
 def test_flax_there_and_back_is_the_same(low) -> None:
     from flax.training.dynamic_scale import DynamicScale
 
     factors = {"growth_factor": 4.0, "backoff_factor": 0.25}
-    peer = DynamicScale(**factors, growth_interval=7, fin_steps=3, scale=2.0**10, minimum_scale=low)
-    assert interop.to_flax(interop.from_flax(peer)) == peer
+    framework = DynamicScale(
+        **factors, growth_interval=7, fin_steps=3, scale=2.0**10, minimum_scale=low
+    )
+    assert interop.to_flax(interop.from_flax(framework)) == framework
 
 
 DIVIDE, RECIPROCAL = (
@@ -220,23 +222,23 @@ JMP_RULES = [  # within jit, outside of it, or both
 
 
 @jax.jit
-def jmp_scan(peer, history):
+def jmp_scan(framework, history):
     def body(scale, found):
         after = scale.adjust(~found)
         return after, (after.loss_scale, after.counter)
 
-    return jax.lax.scan(body, peer, history)[1]
+    return jax.lax.scan(body, framework, history)[1]
 
 
-def jmp_eager(peer, history):
+def jmp_eager(framework, history):
     out = []
     for found in history:
-        peer = peer.adjust(jnp.array(not found))
-        out.append((peer.loss_scale, peer.counter))
+        framework = framework.adjust(jnp.array(not found))
+        out.append((framework.loss_scale, framework.counter))
     return tuple(zip(*out, strict=True))
 
 
-@pytest.mark.peer("jmp")
+@pytest.mark.framework("jmp")
 @pytest.mark.parametrize("jit", [True, False])
 @few
 @given(data=st.data(), exponent=st.one_of(st.just(0), st.integers(0, 126)), history=histories)
@@ -244,15 +246,15 @@ def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
     rule = data.draw(st.sampled_from([rule for rule, where in JMP_RULES if jit in where]))
     assume(jit or len(history) <= 4)  # eager jmp takes milliseconds an update
     state = State(1.25 * 2.0**exponent, data.draw(st.integers(0, rule.growth_interval - 1)))
-    peer = interop.to_jmp(LossScale.from_state(rule, state), jit=jit)
-    run = jmp_scan if jit else lambda peer, flags: jmp_eager(peer, flags[:4])
-    assert_goes_on(run, peer, rule, state, history, math.inf)
-    back = interop.from_jmp(peer, jit=jit)
+    framework = interop.to_jmp(LossScale.from_state(rule, state), jit=jit)
+    run = jmp_scan if jit else lambda framework, flags: jmp_eager(framework, flags[:4])
+    assert_goes_on(run, framework, rule, state, history, math.inf)
+    back = interop.from_jmp(framework, jit=jit)
     assert back.state == state
     assert reference(back.rule, history, state) == reference(rule, history, state)
 
 
-@pytest.mark.peer("jmp")
+@pytest.mark.framework("jmp")
 def test_a_factor_that_is_no_int_reaches_jmp() -> None:
     rule = Rule(growth_factor=1.5, backoff_factor=1 / 1.5, min_scale=1.0, arithmetic=RECIPROCAL)
     assert interop.from_jmp(interop.to_jmp(LossScale.create(rule))).rule.growth_factor == 1.5
@@ -261,7 +263,7 @@ def test_a_factor_that_is_no_int_reaches_jmp() -> None:
 THIRDS = {"growth_factor": 3.0, "backoff_factor": 1 / 3}
 TORCH = interop.to_torch_state_dict
 FLAX, JMP = (
-    functools.partial(pytest.param, to, marks=pytest.mark.peer(name))
+    functools.partial(pytest.param, to, marks=pytest.mark.framework(name))
     for to, name in ((interop.to_flax, "flax"), (interop.to_jmp, "jmp"))
 )
 
@@ -297,7 +299,7 @@ def test_what_a_peer_cannot_hold(to, rule, text) -> None:
         to(LossScale.create(rule))
 
 
-@pytest.mark.peer("flax", "jmp")
+@pytest.mark.framework("flax", "jmp")
 def test_no_floor_and_a_half_scale_are_refused() -> None:
     from flax.training.dynamic_scale import DynamicScale
 
@@ -307,7 +309,7 @@ def test_no_floor_and_a_half_scale_are_refused() -> None:
         interop.from_flax(DynamicScale(scale=jnp.float16(8.0)))
 
 
-@pytest.mark.peer("jmp")
+@pytest.mark.framework("jmp")
 @pytest.mark.parametrize("count", [3, 5, -1])
 def test_a_count_that_jmp_never_has_is_refused(count) -> None:
     with pytest.raises(

@@ -16,7 +16,7 @@ DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")
 @pytest.mark.parametrize(
     "library",
     [
-        pytest.param(name, marks=[*DEEP.get(name, []), pytest.mark.peer(*IMPORTS[name])])
+        pytest.param(name, marks=[*DEEP.get(name, []), pytest.mark.framework(*IMPORTS[name])])
         for name in IMPORTS
     ],
 )
@@ -28,4 +28,4 @@ def test_the_loop_runs_and_skips_the_batch_that_overflows(library) -> None:
 
 def test_every_loop_has_its_imports() -> None:
     assert LOOPS.keys() == IMPORTS.keys()
-    assert "pip install -c constraints.txt -e '.[peers]'" in HEAD
+    assert "pip install -c constraints.txt -e '.[frameworks]'" in HEAD

@@ -20,10 +20,10 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module `peer`, whose `Scaler` is exchanged."""
-    module = ModuleType("peer")
-    monkeypatch.setitem(sys.modules, "peer", module)
+def framework(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module `framework`, whose `Scaler` is exchanged."""
+    module = ModuleType("framework")
+    monkeypatch.setitem(sys.modules, "framework", module)
     return module
 
 

@@ -58,12 +58,12 @@ def outcome(source):
         ("no_nonfinite_step_below_scale_one", TORCH),
     ],
 )
-def test_scaler_test_tells_wrong_from_right(check, wrong, peer):
-    peer.Scaler = wrong
-    source, raises = write(check, "peer:Scaler")
+def test_scaler_test_tells_wrong_from_right(check, wrong, framework):
+    framework.Scaler = wrong
+    source, raises = write(check, "framework:Scaler")
     got = outcome(source)
     assert got == "failed" or (raises and got.startswith("raised ")), source
-    peer.Scaler = GradScaler if wrong is TORCH else strangers.Stranger
+    framework.Scaler = GradScaler if wrong is TORCH else strangers.Stranger
     assert outcome(source) == "passed", source
 
 
@@ -83,11 +83,11 @@ def other_defaults(base):
 
 @pytest.mark.parametrize("shape", [by_rule, other_defaults])
 @pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
-def test_maker_of_any_shape_is_called(shape, declared, peer):
-    peer.Scaler = shape(strangers.OverrideRestartsTheStreak)
-    source, _ = write("new_scale_keeps_growth_tracker", "peer:Scaler", **declared)
+def test_maker_of_any_shape_is_called(shape, declared, framework):
+    framework.Scaler = shape(strangers.OverrideRestartsTheStreak)
+    source, _ = write("new_scale_keeps_growth_tracker", "framework:Scaler", **declared)
     assert outcome(source) == "failed", source
-    peer.Scaler = shape(strangers.Stranger)
+    framework.Scaler = shape(strangers.Stranger)
     assert outcome(source) == "passed", source
 
 
@@ -97,12 +97,12 @@ class Spins(TORCH):
             pass
 
 
-def test_endless_scaler_and_subject_are_refused(peer, monkeypatch):
+def test_endless_scaler_and_subject_are_refused(framework, monkeypatch):
     monkeypatch.setattr("ampsim.testing.kit.check.time_limit", lambda _: 0.1)
     for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
-        peer.Scaler = scaler
+        framework.Scaler = scaler
         with pytest.raises(ValueError, match=said):
-            write("finite_step_is_taken", "peer:Scaler")
+            write("finite_step_is_taken", "framework:Scaler")
 
 
 def test_numbers_are_read_back():

@@ -325,14 +325,14 @@ def test_a_level_that_does_not_exist_is_refused(level):
         judge.chosen([level])
 
 
-def test_declarations_are_added_to_those_of_a_subject(peer):
-    peer.Scaler = Subject(TORCH, Traits(unsupported={"pickle"}, delay=1), "mine")
-    found = find("peer:Scaler", min_scale=1.0, unsupported=frozenset({"setters"}))
+def test_declarations_are_added_to_those_of_a_subject(framework):
+    framework.Scaler = Subject(TORCH, Traits(unsupported={"pickle"}, delay=1), "mine")
+    found = find("framework:Scaler", min_scale=1.0, unsupported=frozenset({"setters"}))
     assert found.traits == Traits(delay=1, min_scale=1.0, unsupported={"pickle", "setters"})
-    assert found.name == "peer:Scaler"
+    assert found.name == "framework:Scaler"
     options = "--trait min_scale=1.0 --trait delay=1 --unsupported pickle --unsupported setters"
     assert found.traits.as_options() == options.split()
-    again = as_subject(peer.Scaler, Traits(skips="all"))
+    again = as_subject(framework.Scaler, Traits(skips="all"))
     assert (again.name, again.traits) == ("mine", Traits(skips="all"))
 
 

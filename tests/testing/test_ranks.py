@@ -225,11 +225,11 @@ def test_finding_tells_what_was_played(ranks):
         lambda group: (1024.0, 2, group),
     ],
 )  # fmt: skip
-def test_group_is_given_where_it_has_a_place(scaler, peer):
-    peer.Scaler = scaler
-    assert judge.find("peer:Scaler")("all") == (1024.0, 2, "all")
-    peer.Scaler = lambda device, init_scale, growth_interval: (init_scale, growth_interval)
-    assert judge.find("peer:Scaler")("all") == (1024.0, 2)
+def test_group_is_given_where_it_has_a_place(scaler, framework):
+    framework.Scaler = scaler
+    assert judge.find("framework:Scaler")("all") == (1024.0, 2, "all")
+    framework.Scaler = lambda device, init_scale, growth_interval: (init_scale, growth_interval)
+    assert judge.find("framework:Scaler")("all") == (1024.0, 2)
 
 
 def test_expected_failure_is_told_by_its_reason():

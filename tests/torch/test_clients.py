@@ -31,7 +31,7 @@ def client(*modules, deep=True, **variants):
 
     def register(loop):
         for name, options in (variants or {"": {}}).items():
-            marks = [pytest.mark.peer(*modules, how=HOW), *[pytest.mark.deep] * deep]
+            marks = [pytest.mark.framework(*modules, how=HOW), *[pytest.mark.deep] * deep]
             LOOPS.append(
                 pytest.param(loop, options, marks=marks, id=f"{loop.__name__} {name}".strip())
             )

@@ -373,7 +373,7 @@ print(*mine[-1])
 
 
 @gpu
-@pytest.mark.peer("roundpipe", "beartype", "cpuinfo", "tqdm")  # pip install roundpipe==0.1.1
+@pytest.mark.framework("roundpipe", "beartype", "cpuinfo", "tqdm")  # pip install roundpipe==0.1.1
 def test_roundpipe_trains_the_same_with_our_scaler():
     # In a process of its own: RoundPipe's optimizer thread ends the process on any error.
     scales = [float(scale) for scale in run_script(ROUNDPIPE).stdout.splitlines()[-1].split()]

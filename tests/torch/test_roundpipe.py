@@ -11,7 +11,7 @@ import pytest
 
 from tests.torch.helpers import run_script
 
-pytestmark = pytest.mark.peer(
+pytestmark = pytest.mark.framework(
     "roundpipe"
 )  # pip install --no-deps roundpipe==0.1.1 typing_extensions
 

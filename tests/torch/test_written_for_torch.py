@@ -315,7 +315,7 @@ def test_an_override_that_nobody_calls_is_refused(name):
 
 
 def test_most_steps_only_collect_gradients(agree):
-    # As in training among peers: their update forgets the states and leaves the scale alone.
+    # As in training among frameworks: their update forgets the states and leaves the scale alone.
     def update(self):
         if self.due:
             return super(type(self), self).update()

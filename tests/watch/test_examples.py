@@ -26,7 +26,7 @@ def run(name):
     [
         "torch",
         *(
-            pytest.param(name, marks=pytest.mark.peer(name.lower(), how=HOW))
+            pytest.param(name, marks=pytest.mark.framework(name.lower(), how=HOW))
             for name in ("accelerate", "Lightning")
         ),
     ],
@@ -36,7 +36,7 @@ def test_the_example_records_what_it_says(name):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.peer("wandb", how=HOW)
+@pytest.mark.framework("wandb", how=HOW)
 def test_weights_and_biases_has_every_step(monkeypatch, tmp_path):
     import wandb
 
@@ -59,7 +59,7 @@ def test_weights_and_biases_has_every_step(monkeypatch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.peer("tensorboard", how=HOW)
+@pytest.mark.framework("tensorboard", how=HOW)
 def test_tensorboard_has_every_step():
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -80,7 +80,7 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
 
     Args:
         source: of a file with one test.
-        raises: whether the failure is an exception of the peer's own, and not of an assertion.
+        raises: whether the failure is an exception of the framework's own, and not of an assertion.
         limit: seconds; 0 is no limit.
     """
     try:

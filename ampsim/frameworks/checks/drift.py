@@ -1,0 +1,149 @@
+"""Whether the dialect that we ship still equals the package. Random histories of both, compared to the last bit.
+
+Each history is one setting of the constants and flags in runs; its gradients are zeros, and an infinity where a flag is
+true, so that what an adapter makes of a gradient's size does not matter here: that is for the checks.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampsim.core.machine import Rule
+from ampsim.core.machine import init as first_state
+from ampsim.core.replay.fold import states
+from ampsim.frameworks.adapter import Adapter
+from ampsim.frameworks.checks.subject import FACTORS, UnaskableError, constants, fields, followed
+
+HISTORIES = 2000
+PER_SETTING = (
+    50  # histories: where a setting is compiled, that costs more than all of its histories
+)
+GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
+    "init_scale": (2.0**16, 2.0**10, 1700.0, 3.0, 2.0**125),
+    "growth_factor": (2.0, 4.0, 1.5, 3.0),
+    "backoff_factor": (0.5, 0.25, 0.7),
+    "growth_interval": (1, 2, 3),
+    "hysteresis": (1, 2, 3),
+    "min_scale": (1.0, 0.25),
+}
+
+
+class RefusedError(Exception):
+    """The adapter or its dialect takes no such constants."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A comparison of an adapter with its dialect.
+
+    Attributes:
+        dialect: the one compared with.
+        histories: that were run.
+        iterations: in them.
+        refused: histories that the adapter or the dialect took no such constants for.
+        differing: histories in which a scale differs in any bit, or one gives up and the other does not.
+        first: the shortest of those, in words; "" if none differs.
+    """
+
+    dialect: str
+    histories: int
+    iterations: int
+    refused: int
+    differing: int
+    first: str
+
+
+def drift(adapter: Adapter, *, histories: int = HISTORIES, seed: int = 0) -> Drift:
+    """Compare an adapter with its dialect on random histories, always the same."""
+    if adapter.dialect is None:
+        raise ValueError(f"{adapter.name} has no dialect to compare with")
+    draw, differing = random.Random(seed), []  # noqa: S311  no secret
+    iterations = refused = 0
+    for number in range(histories):
+        if number % PER_SETTING == 0:
+            setting = taken_setting(adapter, draw)
+        flags = drawn_flags(draw)
+        try:
+            used, followed = run(adapter, setting, flags)
+        except (UnaskableError, RefusedError):
+            refused += 1
+            continue
+        iterations += len(flags)
+        if used != followed:
+            differing.append((len(flags), setting, flags, used, followed))
+    first = ""
+    if differing:
+        _, setting, flags, used, followed = min(differing, key=lambda each: each[0])
+        shown = "".join("x" if flag else "." for flag in flags)
+        first = f"{setting} {shown}: the package {_shown(used)}, the dialect {_shown(followed)}"
+    return Drift(adapter.dialect, histories, iterations, refused, len(differing), first)
+
+
+def taken_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
+    """Return a setting that the adapter and its dialect take; after many in vain, one that they do not."""
+    for _ in range(50):
+        setting = drawn_setting(adapter, draw)
+        try:
+            run(adapter, setting, ())
+        except (UnaskableError, RefusedError):
+            continue
+        break
+    return setting
+
+
+def drawn_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
+    """Return fields of `Rule` that the adapter can be started with."""
+    known = fields(adapter)
+    has_one = "factor" in known
+    setting = {field: draw.choice(values) for field, values in GRID.items()}
+    setting = {
+        each: value
+        for each, value in setting.items()
+        if each in known or (has_one and each in FACTORS)
+    }
+    if has_one:
+        setting["backoff_factor"] = 1 / setting["growth_factor"]
+    return setting
+
+
+def drawn_flags(draw: random.Random) -> list[bool]:
+    """Return flags in runs of equal ones: uniform ones hardly ever grow."""
+    flags: list[bool] = []
+    for _ in range(draw.randint(1, 6)):
+        flags += [draw.random() < 0.4] * draw.randint(1, 3)
+    return flags
+
+
+def run(
+    adapter: Adapter, setting: Mapping[str, Any], flags: Sequence[bool]
+) -> tuple[list[Any], list[Any]]:
+    """Return the scales that an adapter used, then its last, and those of its dialect; None where one gave up."""
+    given = constants(adapter, setting)
+    if (rule := followed(adapter, given)) is None:
+        raise RefusedError("the dialect takes no such constants")
+    try:
+        adapter.start(**given)
+    except Exception as error:
+        raise RefusedError(str(error)) from error
+    used: list[Any] = []
+    try:
+        used.extend(adapter.step((0.0, float("inf") if flag else 0.0)).used for flag in flags)
+        used.append(adapter.get_scale())
+    except Exception:
+        used.append(None)
+    return used, expected(rule, flags)
+
+
+def expected(rule: Rule, flags: Sequence[bool]) -> list[Any]:
+    """Return the scale before each update and after the last; None for the update at which the rule gives up."""
+    scales: list[Any] = [first_state(rule).scale]
+    try:
+        scales.extend(state.scale for state in states(rule, flags))
+    except Exception:
+        scales[-1] = None
+    return scales
+
+
+def _shown(scales: Sequence[Any]) -> str:
+    return " ".join("gave up" if each is None else f"{each:.9g}" for each in scales)

@@ -1,0 +1,219 @@
+"""Which of the kit's checks an adapter is asked, whose promise each is, and what came of it.
+
+One rule for all, ours too: what a package documents that it does otherwise is an expected failure, with the address;
+but at the ends of float32, where the checks say what a run survives, it is a failure, documented or not. Whether
+nonsense is refused is left to each package: one that takes it does so by choice.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial, wraps
+from typing import Any
+
+from ampsim.frameworks.adapter import Adapter
+from ampsim.frameworks.checks.subject import (
+    FLOOR,
+    HAS,
+    GaveUpError,
+    RefusedError,
+    UnaskableError,
+    subject_of,
+)
+from ampsim.testing.check import BrokenError, RaisedError, Result
+from ampsim.testing.judge import NotApplicableError, judged
+from ampsim.testing.kit.check import ScalerCheck
+from ampsim.testing.kit.checks import CHECKS as KIT
+from ampsim.testing.kit.example import TRAITS, Example
+from ampsim.testing.kit.subject import Subject
+
+EXAMPLES = 12
+CALLS_DRAWN = {"state_dict_continues_run"}  # which are drawn where a scaler has them
+OF_TENSORS = {
+    "torch",
+    "scale",
+    "step",
+    "unscale_",
+    "update",
+}  # what a check that reads these names asks of torch's alone
+UNASKED = {  # checks that an adapter could be asked, and is not: why
+    "overflow_resets_growth_tracker": "an adapter shows no count of clean steps; growth_waits_for_interval sees it",
+    "finite_step_counts_once": "an adapter shows no count of clean steps; growth_waits_for_interval sees it",
+    "scale_is_exact_float32": "torch's kernel to the last bit; `drift` compares each adapter with its own dialect",
+    "state_dict_is_snapshot": "what an adapter saves is taken through JSON, and is a copy whatever it was",
+    "invalid_state_dict_changes_nothing": "of torch's keys",
+}
+CHOICE = dict.fromkeys(  # checks that anybody may break by choice
+    (
+        "neutral_factors_raise",
+        "invalid_arguments_raise",
+    ),
+    "it checks no such constants; nonsense that is passed is taken",
+)
+ENDS = frozenset(  # checks about the ends of float32, which the sum or norm of finite gradients passes too
+    (
+        "scale_is_never_infinite",
+        "scale_is_never_subnormal",
+        "scale_recovers_after_overflows",
+        "no_nonfinite_step_below_scale_one",
+        "no_nonfinite_step_at_subnormal_scale",
+        "finite_gradients_never_skip",
+    )
+)
+TORCH = {  # check -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow it
+    "overflow_backs_off_once": "backoff_factor: by which the scale is multiplied if gradients are inf or NaN",
+    "neutral_factors_raise": "an assertion of the constructor",
+    "overflow_never_raises_scale": "update(): if a step was skipped the scale is multiplied to reduce it",
+    "growth_waits_for_interval": "growth_interval: consecutive iterations that must occur for the scale to grow",
+    "growth_multiplies_by_factor": "growth_factor: by which the scale is multiplied then",
+    "get_scale_matches_scale": "get_scale(): the current scale; scale(): multiplies by it",
+    "micro_batches_count_as_one_step": "examples, gradient accumulation: the scale stays constant within a batch",
+    "state_dict_continues_run": "state_dict(): the scale, the constants and the number of unskipped steps",
+    "resume_before_first_use_is_exact": "state_dict(): the scale, the constants and the number of unskipped steps",
+    "no_step_on_nonfinite_gradients": "step(): skipped if gradients are inf or NaN, to avoid corrupting the params",
+    "no_nonfinite_step_below_scale_one": "step(): uses the unscaled gradients, skipped if those are inf or NaN",
+    "no_nonfinite_step_at_subnormal_scale": "step(): uses the unscaled gradients, skipped if those are inf",
+    "unscale_uses_scale_of_loss": "step(): invokes the optimizer using the unscaled gradients",
+    "finite_gradients_never_skip": "step(): if no inf or NaN is found, invokes the optimizer",
+}
+LOUD = frozenset(
+    name for name in KIT if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
+)  # kept by a step that raises
+AT_ANY_DELAY = {"skips_stay_within_budget"}  # T1 is of the newest scale
+OWN = {  # check -> what the package itself promises by a parameter
+    "scale_stays_within_bounds": "its parameter of the smallest or the largest scale, or its documentation of one",
+    "scale_falls_to_min_scale": "its parameter of the smallest scale, or its documentation of one",
+}
+
+
+def asked(check: ScalerCheck) -> bool:
+    """Return whether a check of the kit can be asked of an adapter: by its words, and with no tensor of torch."""
+    words = {
+        "make",
+        "construct",
+        "observe",
+        "repeats",
+        *TRAITS,
+        "loss_scale",
+        "iterate",
+        "applied",
+        "run",
+        "falls",
+    }
+    reads = set() if check.name in CALLS_DRAWN else {*check.function.__code__.co_names}
+    return (
+        {*check.words} <= words
+        and {*check.needs} <= HAS
+        and not OF_TENSORS & reads
+        and check.name not in UNASKED
+    )
+
+
+CHECKS = {name: check for name, check in KIT.items() if asked(check)}
+"""The checks of the kit that adapters are asked, by name."""
+
+
+def promise(check: str) -> str:
+    """Return whose promise a check is, and in what words."""
+    if check in TORCH:
+        return f"torch: {TORCH[check]}"
+    return f"the package: {OWN[check]}" if check in OWN else "ours"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a check on an adapter.
+
+    Attributes:
+        result: the kit's.
+        example: the shortest that broke it; None if none did.
+        seen: what that showed, without its story.
+    """
+
+    result: Result
+    example: Example | None = None
+    seen: str = ""
+
+
+def judge(adapter: Adapter, check: ScalerCheck, *, examples: int = EXAMPLES) -> Verdict:
+    """Ask a check of an adapter, on histories that hypothesis draws, always the same, and shrinks.
+
+    Args:
+        adapter: one that is asked.
+        check: one of `CHECKS`.
+        examples: histories, at most.
+    """
+    return next(judge_all(adapter, [check], examples=examples))
+
+
+def judge_all(
+    adapter: Adapter, checks: Iterable[ScalerCheck], *, examples: int = EXAMPLES
+) -> Iterator[Verdict]:
+    """Ask checks of an adapter one after the other; those of histories share the runs that they look at."""
+    subjects = cache(partial(subject_of, adapter))
+    for check in checks:
+        yield _Asking(adapter, check, examples, subjects).verdict()
+
+
+class _Asking:
+    """A check that is asked of an adapter: whether any example could be judged, and the shortest that broke it."""
+
+    def __init__(
+        self, adapter: Adapter, check: ScalerCheck, examples: int, subjects: Callable[..., Subject]
+    ) -> None:
+        self.adapter, self.check, self.examples, self.subjects = adapter, check, examples, subjects
+        self.example: Example | None = None
+        self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
+
+    def verdict(self) -> Verdict:
+        """Ask, and return what came of it."""
+        name, documented = (
+            self.check.name,
+            {} if self.check.name in ENDS else self.adapter.deviations,
+        )
+        result = judged(self.check, self.adapter.name, self.ask, documented.get(name))
+        if result.outcome == "failed" and name in CHOICE:
+            result = replace(result, outcome="xfailed", text=CHOICE[name])
+        if self.example is None:
+            return Verdict(result, seen=result.text)
+        return Verdict(result, self.example, self.seen)
+
+    def ask(self) -> None:
+        """Raise BrokenError or RaisedError where the check is broken, NotApplicableError where it says nothing."""
+        check = self.check
+        patience = (
+            2 if check.level == 4 or "reset" in check.needs else 1
+        )  # a count that has to be saved
+        floor = None if "gives_up" in check.needs else FLOOR
+        subject = self.subjects(patience=patience, floor=floor, late=check.name in AT_ANY_DELAY)
+        if missing := check.lacks(subject):
+            raise NotApplicableError(f"it is without {missing}")
+        example, error = replace(check, function=self._judged()).shortest(
+            subject, self.examples, limit=0
+        )
+        if example is not None:
+            ours = isinstance(error, BrokenError)
+            self.example = example
+            self.seen = str(error) if ours else f"raised {type(error).__name__}: {error}"
+            raise (BrokenError if ours else RaisedError)(check.message(example, error))
+        if not self.has_judged:
+            raise NotApplicableError(self.why_not)
+
+    def _judged(self) -> Any:
+        """Return the check's function, which says nothing where the adapter cannot be asked."""
+
+        @wraps(self.check.function)
+        def function(**given: Any) -> None:
+            try:
+                self.check.function(**given)
+            except UnaskableError as error:
+                self.why_not = str(error)
+                return
+            except Exception as error:
+                if isinstance(error, GaveUpError | RefusedError):
+                    self.why_not = str(error)
+                    return
+                if isinstance(error, AssertionError) or self.check.name not in LOUD:
+                    raise
+            self.has_judged = True
+
+        return function

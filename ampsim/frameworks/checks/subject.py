@@ -1,0 +1,241 @@
+"""An adapter as a scaler that the kit's checks can drive: torch's constants in its own words, and its dialect's rule.
+
+What an adapter has fixed, or bounds, it follows; a floor and a patience that it takes are asked
+for. Where it gives up as its dialect does, the example ends.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ampsim.core import dialects
+from ampsim.core.machine import Rule
+from ampsim.core.replay.fold import states
+from ampsim.frameworks.adapter import Adapter, Step
+from ampsim.testing.kit.example import TORCH
+from ampsim.testing.kit.subject import CONSTANTS, FEATURES, Subject, Traits
+from ampsim.testing.source import Words
+
+FACTORS = ("growth_factor", "backoff_factor")
+FLOOR = 0.25  # asked of an adapter that takes one; where it ends the run, a run may be short
+REFILL = frozenset({"clean", "backoff"})  # of an adapter without a dialect
+HAS = {
+    "factors",
+    "gradients",
+    "growth",
+    "refusals",
+    "steps",
+    "state_dict",
+    *Traits().declares,
+}  # of FEATURES, what an adapter may have
+WORDS = Words(Path(__file__).with_name("words.py"), *TORCH)
+
+
+class UnaskableError(BaseException):
+    """The example ends without a verdict; no check catches it."""
+
+
+class RefusedError(Exception):
+    """The adapter takes no such constants."""
+
+
+class GaveUpError(Exception):
+    """The adapter raised where its dialect does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterTraits(Traits):
+    """The differences of an adapter, by its dialect.
+
+    Attributes:
+        fixed: factors that `start` does not take, with their values.
+        one_factor: growth and backoff have one factor, and its inverse.
+    """
+
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    one_factor: bool = False
+
+    def possible(self, rule: Rule) -> Rule:
+        rule = super().possible(rule).replace(**self.fixed)
+        if self.one_factor:
+            factor = max(rule.growth_factor, 1 / rule.backoff_factor)
+            rule = rule.replace(growth_factor=factor, backoff_factor=1 / factor)
+        return rule
+
+
+class Driven:
+    """A scaler that an adapter has started, with torch's names."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        given: Mapping[str, Any],
+        rule: Rule | None,
+        unsupported: frozenset[str],
+    ) -> None:
+        self.adapter, self.rule, self.unsupported = adapter, rule, unsupported
+        self.fed: list[bool] = []
+        try:
+            self._ask("start", **given)
+        except Exception as error:
+            raise named(type(error).__name__, RefusedError)(str(error)) from error
+
+    def get_scale(self) -> float:
+        return float(self._ask("get_scale"))
+
+    def scale_loss(self, loss: float) -> float:
+        return float(self._ask("scale_loss", loss))
+
+    def step(self, scaled: Sequence[float]) -> Step:
+        self.fed.append(not all(map(math.isfinite, scaled)))
+        try:
+            return self._ask("step", scaled)  # type: ignore[no-any-return]
+        except Exception as error:
+            if gives_up(self.rule, self.fed):
+                raise named(type(error).__name__, GaveUpError)(str(error)) from error
+            raise
+
+    def state_dict(self) -> Any:
+        return json.loads(
+            json.dumps(self._ask("state_dict"))
+        )  # a checkpoint is no view of what runs on
+
+    def load_state_dict(self, state: object) -> None:
+        self._ask("load_state_dict", state)
+
+    def _ask(self, call: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self.adapter, call)(*args, **kwargs)
+        except NotImplementedError as error:
+            raise UnaskableError(str(error)) from None
+        except AssertionError as error:  # the package's own, which breaks no check
+            raise named("AssertionError", Exception)(str(error)) from error
+
+
+@cache
+def named(name: str, kind: type[Exception]) -> type[Exception]:
+    """Return a kind of exception of this name."""
+    return type(name, (kind,), {})
+
+
+def gives_up(rule: Rule | None, found_inf: Sequence[bool]) -> bool:
+    """Return whether a rule raises on a history."""
+    if rule is None:
+        return False
+    try:
+        for _ in states(rule, found_inf):
+            pass
+    except Exception:
+        return True
+    return False
+
+
+def threshold(rule: Rule) -> float | None:
+    """Return the largest scale that a rule leaves as it is; None if it has none."""
+    asked = max(2.0**100, rule.min_scale or 0.0)
+    left = next(states(rule.replace(init_scale=rule.max_scale or asked), [False])).scale
+    return rule.max_scale or (left if left < asked else None)
+
+
+def subject_of(
+    adapter: Adapter, *, patience: int = 1, floor: float | None = FLOOR, late: bool = False
+) -> Subject:
+    """Return an adapter as the kit's checks ask it.
+
+    Args:
+        adapter: one that is asked.
+        patience: overflows that a backoff takes, where the adapter can be told.
+        floor: the smallest scale, where it can be told; None leaves it to the adapter.
+        late: whether a delay of its dialect is taken out of what is observed.
+    """
+    known, options = fields(adapter), {"min_scale": floor, "hysteresis": patience}
+    asked = {name: value for name, value in options.items() if name in known and value is not None}
+    rule = followed(adapter, constants(adapter, asked))
+    follows = rule or Rule()
+    fixed = {
+        each: getattr(follows, each)
+        for each in FACTORS
+        if each not in (*known, *_of_one_factor(known))
+    }
+    lacks = {*FEATURES} - HAS | _lacking(adapter) | ({"factors"} if fixed else set())
+    traits = AdapterTraits(
+        min_scale=floor
+        if "min_scale" in asked and follows.min_scale is not None
+        else follows.min_scale,
+        max_scale=threshold(follows),
+        scale_dtype=follows.arithmetic.dtype,
+        hysteresis=follows.hysteresis,
+        hysteresis_reset=follows.hysteresis_reset if adapter.dialect else REFILL,
+        gives_up=(GaveUpError,) * gives_up(rule, [True] * 300),
+        delay=follows.delay if late else 0,
+        unsupported=frozenset(lacks),
+        fixed=fixed,
+        one_factor="factor" in known,
+    )
+
+    def make(rule: Rule) -> Driven:
+        given = constants(adapter, {**{name: getattr(rule, name) for name in CONSTANTS}, **asked})
+        return Driven(adapter, given, followed(adapter, given), frozenset(lacks))
+
+    return Subject(make, traits, adapter.name, WORDS)
+
+
+def fields(adapter: Adapter) -> Mapping[str, str]:
+    """Return field of `Rule`, or 'factor' for both factors -> what the adapter's `start` calls it."""
+    if not adapter.dialect:
+        return {field: name for name, field in adapter.constants.items()}
+    known = dialects.ALL[adapter.dialect].parameters
+    return {known[theirs]: name for name, theirs in adapter.constants.items() if theirs in known}
+
+
+def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `start` is given for these fields of `Rule`; UnaskableError where the adapter has one fixed."""
+    known, given = fields(adapter), {}
+    for each, value in wanted.items():
+        if each in known:
+            given[known[each]] = value
+        elif each in _of_one_factor(known):
+            if each == "growth_factor" or wanted.get("growth_factor", 2.0) == 2.0:
+                given[known["factor"]] = (
+                    value if each == "growth_factor" else 1 / value if value else math.inf
+                )
+        elif getattr(followed(adapter, {}) or Rule(), each) != value:
+            raise UnaskableError(f"{each} is fixed")
+    return given
+
+
+def followed(adapter: Adapter, given: Mapping[str, Any]) -> Rule | None:
+    """Return the rule that the dialect, or where there is none torch's, makes of what `start` is given.
+
+    None if it takes no such constants.
+    """
+    asked = {adapter.constants[key]: value for key, value in given.items()}
+    try:
+        return (
+            dialects.get(adapter.dialect, **{**adapter.options, **asked})
+            if adapter.dialect
+            else Rule(**asked)
+        )
+    except (TypeError, ValueError):
+        return None
+
+
+def _of_one_factor(known: Mapping[str, str]) -> tuple[str, ...]:
+    return FACTORS if "factor" in known else ()
+
+
+def _lacking(adapter: Adapter) -> set[str]:
+    """Return the features that an adapter is seen to lack in one clean iteration."""
+    adapter.start()
+    step = adapter.step((1.0, 1.0))
+    seen = {"gradients": bool(step.unscaled), "steps": step.stepped is not None}
+    lacks = {name for name, has in seen.items() if not has}
+    try:
+        adapter.state_dict()
+    except NotImplementedError:
+        lacks.add("state_dict")
+    return lacks

@@ -1,0 +1,155 @@
+"""Which checks does each framework's own scaler keep, and does it still do what its dialect says?
+
+Each adapter of `ampsim.frameworks` runs as it is, and is asked the kit's checks, on histories that
+hypothesis draws, always the same ones, and shrinks. Every adapter is compared with its dialect on
+random histories. An adapter whose package is not installed keeps its committed record. So does each
+other scaler of the committed data: it was driven once, and is recorded with the version, the date
+and the commit of then. Device: cpu.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from rich.table import Table
+
+from ampsim import frameworks, records
+from ampsim.frameworks.adapter import Adapter, is_pinned
+from ampsim.frameworks.checks import CHECKS, Verdict
+from ampsim.frameworks.checks.drift import HISTORIES, drift
+from ampsim.frameworks.checks.judging import ENDS, EXAMPLES, judge_all, promise
+from ampsim.frameworks.checks.reports import reported
+from ampsim.records import Record
+from experiments import runner
+
+REQUIRES = ("hypothesis",)
+DEVICES = ("cpu",)
+ABOUT = ("requirement", "target", "source", "dialect", "patched")
+ADDED = ("arm", "seed", "settings")  # to a record, by the runner
+
+
+def committed() -> dict[str, Record]:
+    """Return the committed record of each scaler, live or not, without what the runner adds."""
+    path = runner.DATA / "cpu" / "conformance.jsonl"
+    rows = records.read(path)[1] if path.exists() else ()
+    return {
+        row["arm"]: {key: value for key, value in row.items() if key not in ADDED}
+        for row in rows
+        if row["arm"] != "checks"
+    }
+
+
+NAMES = (*frameworks.REGISTRY, *(name for name in committed() if name not in frameworks.REGISTRY))
+
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = EXAMPLES  # examples per check
+    seeds: tuple[int, ...] = (0,)  # the examples do not depend on it
+    histories: int = HISTORIES  # per comparison with a dialect
+    adapters: Annotated[tuple[str, ...], runner.one_of(("all", *NAMES))] = ("all",)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A scaler by its name; None is the list of checks."""
+
+    adapter: str | None
+
+
+SMOKE = Config(steps=2, histories=10, adapters=("torch",))
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    return {
+        "checks": Arm(None),
+        **{name: Arm(name) for name in (NAMES if config.adapters == ("all",) else config.adapters)},
+    }
+
+
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Judge one adapter, or return what was recorded; the columns are explained in `data/README.md`."""
+    if arm.adapter is None:
+        promises = {name: promise(name) for name in CHECKS}
+        return {
+            "sentences": {name: check.statement for name, check in CHECKS.items()},
+            "promises": promises,
+            "ends": sorted(ENDS),
+        }
+    before = committed().get(arm.adapter)
+    if before and arm.adapter not in frameworks.REGISTRY:
+        return before
+    adapter = frameworks.load(arm.adapter)()
+    try:
+        found = judged(adapter, config, tick)
+    except ModuleNotFoundError:
+        if before is None:
+            raise
+        return before
+    found["date"] = before and before["date"]
+    if before != records.decode(records.encode(found)):
+        found["date"] = str(datetime.now(UTC).date())
+    return found
+
+
+def judged(adapter: Adapter, config: Config, tick: Callable[[int], None]) -> Record:
+    """Return what each check and the dialect say of an adapter; raise ModuleNotFoundError where its
+    package is missing.
+    """
+    version = adapter.version()
+    adapter.start()
+    checks = {}
+    for number, verdict in enumerate(judge_all(adapter, CHECKS.values(), examples=config.steps), 1):
+        checks[verdict.result.check.name] = cell(adapter, verdict)
+        tick(number * config.steps // len(CHECKS))
+    about = {
+        "class": adapter.same_class or adapter.name,
+        **{name: getattr(adapter, name) for name in ABOUT},
+        "live": True,
+    }
+    compared = asdict(drift(adapter, histories=config.histories)) if adapter.dialect else None
+    return {
+        **about,
+        "version": version,
+        "pinned": is_pinned(adapter, version),
+        "checks": checks,
+        "drift": compared,
+    }
+
+
+def cell(adapter: Adapter, verdict: Verdict) -> Record:
+    """Return what one check says of an adapter, with the shortest history that breaks it."""
+    result = verdict.result
+    declared = result.text if result.outcome == "xfailed" else ""
+    found: Record = {"outcome": result.outcome, "seen": verdict.seen, "reason": declared}
+    if verdict.example is not None:
+        found["did"] = [f"{label}: {text}" for label, text in verdict.example.story() if text]
+    if result.outcome == "failed":
+        found["reports"] = reported(adapter, result.check.name)
+    return found
+
+
+def table(rows: Sequence[Record]) -> Table:
+    """Return how many checks each scaler keeps, which it breaks, and whether it equals its dialect."""
+    shown = Table("scaler", "version", "judged", "keeps", "by choice", "breaks", "dialect")
+    for row in rows:
+        if "sentences" not in row:
+            how = "live" if row["live"] else "recorded"
+            shown.add_row(row["arm"], row["version"], f"{how}, {row['date']}", *summary(row))
+    return shown
+
+
+def summary(row: Record) -> tuple[str, str, str, str]:
+    """Return the counts of checks kept and deviated from, the names of those broken, and the drift, in words."""
+    counts = Counter(found["outcome"] for found in row["checks"].values())
+    broken = [check for check, found in row["checks"].items() if found["outcome"] == "failed"]
+    compared: dict[str, Any] = row["drift"] or {}
+    same = f"{compared['histories'] - compared['refused']} equal" if compared else "none"
+    words = f"{compared['differing']} differ" if compared.get("differing") else same
+    return str(counts["passed"]), str(counts["xfailed"]), "\n".join(broken), words
+
+
+if __name__ == "__main__":
+    raise SystemExit(runner.main("conformance"))
