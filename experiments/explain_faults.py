@@ -32,12 +32,12 @@ HEALTHY = "healthy"
 WIDTH = 32
 BATCH = 32  # examples per step
 KINDS = {
-    "scaled norm": "scaled clip",
-    "tiny scale": "collapse",
-    "skipped to the end": "collapse",
-    "no step seen": "collapse",
-    "norm not finite": "collapse",
-    "loss rose": "data spike",
+    "scaled-norm": "scaled-clip",
+    "tiny-scale": "collapse",
+    "skipped-to-the-end": "collapse",
+    "no-step-seen": "collapse",
+    "norm-not-finite": "collapse",
+    "loss-rose": "data spike",
     "burst": "data spike",
 }  # statement -> the fault that it tells
 FORMS = (
@@ -68,10 +68,10 @@ ARMS = {
         Fault("collapse"),
         Fault("data spike", interval=8),
         Fault("interval too long", interval=2000),
-        Fault("floor reached", interval=40, floor=2.0**8),
-        Fault("scaled clip"),
-        Fault("dead layer"),
-        Fault("forward overflow"),
+        Fault("floor-reached", interval=40, floor=2.0**8),
+        Fault("scaled-clip"),
+        Fault("dead-layer"),
+        Fault("loss-not-finite"),
     )
 }
 
@@ -138,7 +138,7 @@ def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int]
     """Train with a fault, keep its log, and have it explained; the columns are explained in `data/README.md`."""
     generator = fp16.prepare(seed)
     form = (
-        FORMS[seed % len(FORMS)] if arm.kind != "dead layer" else "watch"
+        FORMS[seed % len(FORMS)] if arm.kind != "dead-layer" else "watch"
     )  # a console shows no layers
     begin = int(torch.randint(config.steps * 2 // 5, config.steps // 2, (), generator=generator))
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int]
     ]
     return {
         "form": form,
-        "begin": begin if arm.kind not in (HEALTHY, "scaled clip", "dead layer") else 0,
+        "begin": begin if arm.kind not in (HEALTHY, "scaled-clip", "dead-layer") else 0,
         "verdict": explanation.verdict,
         "found": kinds,
         "named": kinds[0] if kinds else HEALTHY,
@@ -172,7 +172,7 @@ def train(
 ) -> None:  # fmt: skip
     """Train, and leave a watched run's file or a program's log."""
     model, teacher = (
-        Net(dead=arm.kind == "dead layer"),
+        Net(dead=arm.kind == "dead-layer"),
         torch.randn(WIDTH, 1, generator=generator) / math.sqrt(WIDTH),
     )
     optimizer = torch.optim.SGD(model.parameters(), config.lr)
@@ -193,7 +193,7 @@ def train(
                     scaler,
                     loss,
                     config.max_norm,
-                    scaled=arm.kind == "scaled clip",
+                    scaled=arm.kind == "scaled-clip",
                 )
             )
             tick(number + 1)
@@ -210,9 +210,9 @@ def plant(model: Net, kind: str, since: int, height: float) -> float:
             model.gradient = height * 2.0 ** min(
                 1.5 * since, 110
             )  # it grows faster than a scale can fall
-        if kind == "floor reached":
+        if kind == "floor-reached":
             model.gradient = height * 2.0**20
-        if kind == "forward overflow":
+        if kind == "loss-not-finite":
             model.activation = height * 2.0**16
     return 1.0
 

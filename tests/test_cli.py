@@ -268,7 +268,7 @@ def test_json_keeps_the_status_and_writes_the_page(tmp_path: Path) -> None:
     log.write_text("".join(f"step: {n}, loss: nan, scale: {2.0**-n}\n" for n in range(60)))
     code, text = run("explain", str(log), "--json", "--html", str(page))
     assert code == 1
-    assert json.loads(text)["verdict"] == "wrong"
+    assert json.loads(text)["verdict"] == "problem"
     assert page.read_text().startswith("<!doctype html>")
 
 

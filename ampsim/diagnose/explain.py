@@ -10,6 +10,11 @@ from ampsim.diagnose.history import History
 from ampsim.diagnose.remarks import facts, remarks, share
 from ampsim.diagnose.statements import Statement
 
+VERDICTS = {  # here -> for programs
+    "healthy": "no problem found",
+    "wrong": "problem",
+    "cannot tell": "too little to tell",
+}
 STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}  # verdict -> exit status
 
 
@@ -32,9 +37,9 @@ class Explanation:
         said = [each.to_json() for each in self.statements]
         return {
             "version": TABLE["version"],
-            "verdict": self.verdict,
-            "why": self.why,
-            "statements": said,
+            "verdict": VERDICTS[self.verdict],
+            "summary": self.why,
+            "findings": said,
         }
 
 
@@ -48,7 +53,7 @@ def explain(history: History) -> Explanation:
             *(each for other in others for each in remarks(other)),
         ]
         if any((run.status == 1).any() for run in runs):  # what one rank shows is so of all
-            statements = [each for each in statements if each.kind != "no step seen"]
+            statements = [each for each in statements if each.kind != "no-step-seen"]
         covered = {
             kind for each in statements for kind in TABLE["statement"][each.kind].get("covers", ())
         }
@@ -87,15 +92,15 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     late = slice(-max(2, len(good) // 3), None)
     kinds = {each.kind for each in statements}
     doubts = {
-        "no fp16": "no fp16" in says and not len(values),
+        "no-fp16": "no-fp16" in says and not len(values),
         "searching": "searching" in kinds,
-        "zero": bool({"last losses 0", "loss 0 throughout"} & kinds),
+        "zero": bool({"last-losses-0", "loss-0-throughout"} & kinds),
         "ending": ends or np.isinf(norms[-1:]).any(),
-        "lost": "last losses" in kinds,
-        "whole": "whole run" in says,
-        "left out": "left out" in says,
+        "lost": "last-losses" in kinds,
+        "whole": "whole-run" in says,
+        "left-out": "left-out" in says,
         "rises": run.rises,
-        "needless": "needless scale" in kinds,
+        "needless": "needless-scale" in kinds,
         "nothing": not shown,
         "cut": run.settings.get("cut"),
         "often": many and (not steps or skips >= 3),
@@ -124,7 +129,7 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
         )
     if norms > JUDGED.often * len(run.step):
         finite = "medians" if run.format.get("norm") == "median" else "norms"
-        return "some norms" if np.isinf(run.norm).any() else finite
+        return "some-norms" if np.isinf(run.norm).any() else finite
     if (run.moves > 0).any():
         return "grew"
     return "updates" if run.format.get("updates") else "rate"

@@ -30,7 +30,7 @@ def norm(run: Evidence) -> Iterator[Statement]:
         )  # in few digits it may seem to stand
         told = {"loss": f"{known[0]:.7g}"} if stands else {}
         yield make(
-            run, "loss stands" if stands else "norm 0", rows[-zeros:], count=(zeros, None), **told
+            run, "loss-stands" if stands else "norm-0", rows[-zeros:], count=(zeros, None), **told
         )
     if not bad.any() or run.settings.get("cut"):
         return
@@ -46,14 +46,14 @@ def norm(run: Evidence) -> Iterator[Statement]:
     later = bad & ~begins
     finite = np.isfinite(run.loss).any() and not np.isinf(run.loss[rows[bad][0] :]).any()
     if begins.all():
-        yield make(run, "first norms", rows, count=(len(rows), None))
+        yield make(run, "first-norms", rows, count=(len(rows), None))
         return
     many = JUDGED.long if run.guarded and not bad[-1] else 3
     wrong = at_end(later) >= 3 or (later.sum() >= many and later[~begins].mean() > 0.25)
     kind = (
-        ("mean norms" if run.averaged[rows[bad]].all() else "norm not finite")
+        ("mean-norms" if run.averaged[rows[bad]].all() else "norm-not-finite")
         if wrong
-        else "some norms"
+        else "some-norms"
     )
     if wrong or (finite and not bad[-1] and "ampsim" not in run.program):
         yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
@@ -81,11 +81,11 @@ def scaled_norm(run: Evidence) -> Iterator[Statement]:
     typical = float(np.median(norms))
     if slope > 0.8 and moves >= 4 and typical > 100:
         yield make(
-            run, "scaled norm", ENDS, moves=moves, true=float(f"{np.median(norms / scales):.3g}")
+            run, "scaled-norm", ENDS, moves=moves, true=float(f"{np.median(norms / scales):.3g}")
         )
     elif len(norms) >= 20 and high < 1.02 * low and typical < 1e-2:
         true, typical = float(f"{low:.3g}"), float(f"{typical:.3g}")
-        yield make(run, "scaled clip", ENDS, true=true, typical=typical)
+        yield make(run, "scaled-clip", ENDS, true=true, typical=typical)
 
 
 def _slope(scales: Floats, norms: Floats) -> tuple[float, int]:
@@ -120,7 +120,7 @@ def dead_layers(run: Evidence) -> Iterator[Statement]:
         names = ", ".join(dead[:4]) + (
             f" and {counted(len(dead) - 4, 'other')}" if len(dead) > 4 else ""
         )
-        yield make(run, "dead layer", ENDS, count=str(len(dead)), of=str(len(share)), names=names)
+        yield make(run, "dead-layer", ENDS, count=str(len(dead)), of=str(len(share)), names=names)
 
 
 def _flushed(counts: npt.NDArray[np.int64], scale: float) -> float:
@@ -142,16 +142,16 @@ def loss(run: Evidence) -> Iterator[Statement]:
     before = losses[-zeros - 1] if 0 < zeros < len(rows) else 0.0
     beside = (losses == 0) & np.isinf(run.norm[rows]) & (not real)
     if beside.any() and _lasting(beside, guarded=run.guarded):
-        yield make(run, "loss 0 beside the norm", rows[beside], count=(int(beside.sum()), None))
+        yield make(run, "loss-0-beside-the-norm", rows[beside], count=(int(beside.sum()), None))
     if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
-        yield make(run, "no gradient", rows, count=(len(rows), None))
+        yield make(run, "no-gradient", rows, count=(len(rows), None))
     if zeros == len(rows) >= 3 or (
         len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()
     ):
-        yield make(run, "loss 0 throughout", rows, count=(len(rows), None))
+        yield make(run, "loss-0-throughout", rows, count=(len(rows), None))
     if before >= JUDGED.doubted:
         shown = bad.any() or before >= JUDGED.far or (zeros >= 3 and before >= JUDGED.shown)
-        kind = "loss 0" if shown else "last losses 0"
+        kind = "loss-0" if shown else "last-losses-0"
         yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")
     if not bad.any():
         return
@@ -160,7 +160,7 @@ def loss(run: Evidence) -> Iterator[Statement]:
         run.format.get("loss") == "mean"
     ):  # who scores later has taken steps, and one batch is enough for a mean
         lasting &= bool(bad[-1]) and run.says.get("scores", [0])[-1] < run.line[rows[bad][0]]
-    kind = "forward overflow" if lasting else "last losses" if bad[-1] else "some losses"
+    kind = "loss-not-finite" if lasting else "last-losses" if bad[-1] else "some-losses"
     yield make(run, kind, rows[bad], count=(int(bad.sum()), None))
 
 
@@ -196,7 +196,7 @@ def rose(run: Evidence) -> Iterator[Statement]:
     if fell or min(at, seen[at]) >= 5 or lowest[at] > JUDGED.leap * highest[at]:
         before, after = np.median(losses[max(0, at - JUDGED.before) : at]), np.median(losses[at:])
         yield make(
-            run, "loss rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"}
+            run, "loss-rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"}
         )
 
 
@@ -207,7 +207,7 @@ def rate(run: Evidence) -> Iterator[Statement]:
     rows = np.flatnonzero(~np.isnan(run.rate))
     rates, steps = run.rate[rows], run.step[rows]
     if len(rows) >= 3 and (rates == 0).all():
-        yield make(run, "rate stands still", rows, count=(len(rows), None))
+        yield make(run, "rate-stands-still", rows, count=(len(rows), None))
     gaps, rises = np.diff(steps), np.diff(rates)
     if len(rises) < 4 or not run.numbered[rows].all() or (gaps <= 0).any():
         return
@@ -227,4 +227,4 @@ def rate(run: Evidence) -> Iterator[Statement]:
         return
     low = int(whole.sum() + math.floor(begin + 0.05))
     if low:
-        yield make(run, "rate counts", rows[: full[-1] + 2], since=True, skips=(low, None))
+        yield make(run, "rate-counts", rows[: full[-1] + 2], since=True, skips=(low, None))

@@ -73,7 +73,7 @@ class Told:
     samples: list[Sample] = field(default_factory=list)
     alarms: list[tuple[int, str]] = field(default_factory=list)
     says: dict[str, list[int]] = field(default_factory=dict)
-    """What sentences say, such as "guard off" -> the lines that say it."""
+    """What sentences say, such as "guard-off" -> the lines that say it."""
     unit: str = (
         "step"  # what steps number: "step", "epoch", or "line" where nothing in the log does
     )

@@ -53,7 +53,7 @@ def facts(run: Evidence) -> Iterator[Statement]:
             }
             yield make(run, "scales", at, **extremes)
     if len(values) and run.means:
-        yield make(run, "means" if run.settings.get("means") else "no powers", rows)
+        yield make(run, "means" if run.settings.get("means") else "no-powers", rows)
     low, high = run.skips
     if low or high == 0:
         yield make(
@@ -113,11 +113,11 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     elif never and not len(inside) and of_a_search(run, rows, bad):
         return  # where no scale is printed, its search shows no way either
     elif never:
-        yield make(run, "no step seen", rows, since=True, bad=(bad, None))
+        yield make(run, "no-step-seen", rows, since=True, bad=(bad, None))
     elif stood >= JUDGED.stuck and final > 0:
-        yield make(run, "floor reached", rows, since=True, to=final, bad=(bad, None))
+        yield make(run, "floor-reached", rows, since=True, to=final, bad=(bad, None))
     elif fallen < JUDGED.descent and bad >= JUDGED.long:
-        yield make(run, "skipped to the end", rows, since=True, bad=(bad, None))
+        yield make(run, "skipped-to-the-end", rows, since=True, bad=(bad, None))
 
 
 def _collapse(run: Evidence) -> Iterator[Statement]:
@@ -179,15 +179,15 @@ def _scale(run: Evidence) -> Iterator[Statement]:
         norms = run.norm[rows[zero[0]] + 1 :]  # at a true 0 none is left
         small = not run.own and (run.digit > 0 or ((norms > 0) & np.isfinite(norms)).any())
         before = {"from": float(values[max(zero[0] - 1, 0)])}
-        yield make(run, "scale near 0" if small else "scale 0", rows[zero], **before)
+        yield make(run, "scale-near-0" if small else "scale-0", rows[zero], **before)
     elif 0 < last <= JUDGED.tiny:
-        yield make(run, "tiny scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
+        yield make(run, "tiny-scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
     up = np.flatnonzero(run.moves > 0)
     if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
         first = int(np.argmax((values >= JUDGED.endless) & (run.part[rows] == run.part[rows[-1]])))
         norms = run.norm[rows[first] :]  # those of float16 are less there, even of 2^40 elements
         other = bool((np.isfinite(norms) & (norms > 2.0**36 / JUDGED.endless)).any())
-        yield make(run, "needless scale" if other else "endless growth", rows[[first, -1]], to=last)
+        yield make(run, "needless-scale" if other else "endless-growth", rows[[first, -1]], to=last)
 
 
 def _low(run: Evidence) -> Iterator[Statement]:
@@ -204,7 +204,7 @@ def _low(run: Evidence) -> Iterator[Statement]:
         least, told = float(scales[low].min()), run.sentence[at[low]].all()
         once = len(low) == 1 and len(run.status) - 1 > at[low[0]]
         kind = (
-            "low scale before" if rose or (told and (once or run.goes_on(at[low]))) else "low scale"
+            "low-scale-before" if rose or (told and (once or run.goes_on(at[low]))) else "low-scale"
         )
         yield make(run, kind, at[low], to=least, most=f"{65504 / least:.4g}")
 
@@ -288,7 +288,7 @@ def _often(run: Evidence) -> Iterator[Statement]:
     if often or (part > JUDGED.some and (run.moves > 0).any()):
         digits = 1 - math.floor(math.log10(100 * part))
         percent = f"at least {math.floor(100 * part * 10**digits) / 10**digits:.2g}"  # two, and not rounded up
-        often_as = "skips too often" if (run.moves > 0).any() else "skips and no rise"
+        often_as = "skips-too-often" if (run.moves > 0).any() else "skips-and-no-rise"
         kind = often_as if often else "probing"
         yield make(
             run, kind, rows, since=True, skips=(skips, None), steps=f"{steps:.15g}", percent=percent
@@ -323,7 +323,7 @@ def _said(run: Evidence) -> Iterator[Statement]:
         if (
             kind == "scores"
             or (kind == "told" and run.skips[0])
-            or (kind == "no fp16" and len(run.points[0]))
+            or (kind == "no-fp16" and len(run.points[0]))
         ):
             continue
         numbers: dict[str, Any] = {"count": (len(lines), None)}
@@ -334,9 +334,9 @@ def _said(run: Evidence) -> Iterator[Statement]:
             numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
             kind = "warning" if error.get("warning") else kind
         elif kind == "unguarded" and run.rises:
-            kind = "guard off"
+            kind = "guard-off"
         elif kind == "evaluation" and _ends_badly(run):
-            kind = "evaluation and training"
+            kind = "evaluation-and-training"
         yield Statement(
             kind, float(lines[0]), float(lines[-1]), numbers, tuple(lines[:LINES]), "line"
         )
@@ -348,7 +348,7 @@ def _said(run: Evidence) -> Iterator[Statement]:
 def _ends_badly(run: Evidence) -> bool:
     loss, norm = (column[~np.isnan(column)][-1:] for column in (run.loss, run.norm))
     return bool(
-        np.isinf(norm).any() or np.isinf(loss).any() or (loss == 0).any() or "whole run" in run.says
+        np.isinf(norm).any() or np.isinf(loss).any() or (loss == 0).any() or "whole-run" in run.says
     )
 
 

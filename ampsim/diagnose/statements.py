@@ -23,6 +23,9 @@ _HOLE = re.compile(r"\{(\w+)(?::([\w ]+))?\}")
 Bound = tuple[float, float | None]
 
 
+SEVERITY = {"wrong": "problem", "note": "warning", "fact": "info"}  # in the table -> for programs
+
+
 @dataclass(frozen=True)
 class Statement:
     """One thing that the log bears."""
@@ -75,13 +78,13 @@ class Statement:
         }
         first, last = (value if math.isfinite(value) else None for value in (self.first, self.last))
         given = {
-            "kind": self.kind,
-            "verdict": self.verdict,
+            "id": self.kind,
+            "severity": SEVERITY[self.verdict],
             "first": first,
             "last": last,
             "unit": self.unit,
         }
-        return {**given, "numbers": numbers, "lines": list(self.lines), "words": self.what}
+        return {**given, "values": numbers, "lines": list(self.lines), "message": self.what}
 
     def _filled(self, part: str) -> str:
         def fill(found: re.Match[str]) -> str:

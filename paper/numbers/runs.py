@@ -122,5 +122,5 @@ NUMBERS: dict[str, Number] = {
     "explain.missed": explain(lambda run: missed(faults(run)), "words"),
     "explain.missed.share": explain(lambda run: missed(faults(run)) / len(faults(run)), "%0"),
     "explain.missed.interval": explain(lambda run: missed(run.arm("interval too long")), "words"),
-    "explain.missed.clip": explain(lambda run: missed(run.arm("scaled clip")), "words"),
+    "explain.missed.clip": explain(lambda run: missed(run.arm("scaled-clip")), "words"),
 }

@@ -21,8 +21,8 @@ ENDINGS = (
     "searching",
     "never started",
     "collapsed",
-    "forward overflow",
-    "scale 0",
+    "loss-not-finite",
+    "scale-0",
     "static",
     "thrash",
 )
@@ -91,12 +91,12 @@ def drawn(ending: str, dialect: str, count: int, begin: int, seed: int) -> Drawn
     state, steps, loss = init(rule), [], 4.0
     static = float(2.0 ** random.integers(4, 16)) if ending == "static" else None
     for number in range(count):
-        scale = static or (0.0 if ending == "scale 0" and number >= begin else state.scale)
+        scale = static or (0.0 if ending == "scale-0" and number >= begin else state.scale)
         bad = number >= begin and ending in (
             "never started",
             "collapsed",
-            "forward overflow",
-            "scale 0",
+            "loss-not-finite",
+            "scale-0",
             "static",
         )
         over = (
@@ -104,21 +104,21 @@ def drawn(ending: str, dialect: str, count: int, begin: int, seed: int) -> Drawn
             or scale > level * (1 if ending == "thrash" else 4)
             or (ending == "healthy" and random.random() < 0.003)
         )
-        falls = ending == "scale 0" and number == begin - 1
+        falls = ending == "scale-0" and number == begin - 1
         over = over or falls
-        skipped = over and not (ending == "scale 0" and bad)
+        skipped = over and not (ending == "scale-0" and bad)
         loss -= 0.0 if over else 2.0 / count
         shown = (
             math.nan
-            if bad and ending == "forward overflow"
+            if bad and ending == "loss-not-finite"
             else loss + float(random.normal(0, 0.01))
         )
         norm = math.nan if bad else math.inf if over else float(random.lognormal())
         state = update(rule, state, bool(over))
         after = static or (
-            0.0 if ending == "scale 0" and number >= begin - 1 and begin else state.scale
+            0.0 if ending == "scale-0" and number >= begin - 1 and begin else state.scale
         )
-        after = 0.0 if ending == "scale 0" and number >= begin - 1 else after
+        after = 0.0 if ending == "scale-0" and number >= begin - 1 else after
         steps.append(Step(scale, after, bool(skipped), norm, shown))
     return Drawn(ending, tuple(steps), begin)
 

@@ -44,12 +44,12 @@ def test_only_a_terminal_has_a_picture(log: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_data_names_the_lines(log: Path) -> None:
     said = json.loads(run("--json", log)[1])
-    assert said["verdict"] == "wrong"
-    (collapse,) = [each for each in said["statements"] if each["kind"] == "collapse"]
+    assert said["verdict"] == "problem"
+    (collapse,) = [each for each in said["findings"] if each["id"] == "collapse"]
     assert collapse["lines"] == list(range(1, 21))
     assert (collapse["first"], collapse["last"]) == (0, 190)
-    assert collapse["numbers"]["from"] == [4.0, 4.0]
-    assert collapse["numbers"]["to"] == [2.0**-17, 2.0**-17]
+    assert collapse["values"]["from"] == [4.0, 4.0]
+    assert collapse["values"]["to"] == [2.0**-17, 2.0**-17]
     assert "[lines 1, 2, 3," in run("--why", log)[1]
 
 
@@ -100,6 +100,6 @@ def test_pasted_lines_are_a_log(tmp_path: Path) -> None:
     for text in (line, f"{line} {'and so on ' * 50}"):
         code, said = run(text, "--html", tmp_path / "page.html")
         assert code == 1
-        assert "SCALE 0" in said
+        assert "SCALE-0" in said
     run("-", "--html", tmp_path / "pipe.html", given=line)
     assert (tmp_path / "pipe.html").read_text().count("<title>") == 1

@@ -100,24 +100,24 @@ FLOOR = Rule(growth_interval=2000, min_scale=256.0)
 LEAPS = np.tile([2.0**16, 2.0**16, 2.0**17, 2.0**17], 6)
 SICK: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a collapse": (trained(range(300, 400), SLOW), ["collapse"]),
-    "the floor": (trained(range(100, 400), FLOOR), ["floor reached"]),
+    "the floor": (trained(range(100, 400), FLOOR), ["floor-reached"]),
     "three skips to the floor": (trained([100, 101, 102], SLOW.replace(min_scale=2.0**15)), []),
-    "each step skipped": ({"loss_scale": [8.0] * 9, "skipped": [True] * 9}, ["no step seen"]),
+    "each step skipped": ({"loss_scale": [8.0] * 9, "skipped": [True] * 9}, ["no-step-seen"]),
     "two skipped steps": ({"loss_scale": [8.0] * 2, "skipped": [True] * 2}, []),
     "a scale of 0": (
         {"loss_scale": [0.0] * 4, "skipped": [False] * 4, "grad_norm": [NAN] * 4},
-        ["scale 0"],
+        ["scale-0"],
     ),
     "a norm with the scale in it": (
         {"loss_scale": LEAPS.tolist(), "grad_norm": (LEAPS / 2**8).tolist()},
-        ["scaled norm"],
+        ["scaled-norm"],
     ),
-    "a clip of scaled gradients": (trained([], SLOW, grad_norm=[1e-5] * 400), ["scaled clip"]),
+    "a clip of scaled gradients": (trained([], SLOW, grad_norm=[1e-5] * 400), ["scaled-clip"]),
     "a few equal norms": (trained([], SLOW, 12, grad_norm=[1e-5] * 12), []),
     "a clip of true gradients": (trained([], SLOW, grad_norm=[1.0] * 400), []),
     "growth without an end": (
         trained([], Rule(growth_interval=2), 100, grad_norm=[0.0] * 100),
-        ["endless growth"],
+        ["endless-growth"],
     ),
     "growth beside norms": (trained([], Rule(growth_interval=2), 100), []),
     "one loss": (
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_found(tmp_path: Path, name: str) -> None:
 def test_a_lost_loss_is_found(tmp_path: Path) -> None:
     columns = trained(range(300, 400))
     said = recorded(tmp_path, **columns | {"loss": columns["loss"][:300] + [NAN] * 100})
-    assert said.wrong[0].kind == "forward overflow"
+    assert said.wrong[0].kind == "loss-not-finite"
     assert (said.wrong[0].first, said.wrong[0].last) == (300, 399)
 
 
@@ -171,19 +171,19 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     samples[::100] = [{"head": pack_counts(alive), "block.0": pack_counts(dead)}] * 3
     samples[100] = dict.fromkeys(samples[0], pack_counts(dead))  # one of three
     said = recorded(tmp_path, **columns, exponent_histograms=samples)
-    assert wrong(said) == ["dead layer"]
+    assert wrong(said) == ["dead-layer"]
     assert "block.0" in said.wrong[0].what
     assert "head" not in said.wrong[0].what
 
 
 def test_a_step_told_twice_counts_once(tmp_path: Path) -> None:
     said = recorded(tmp_path, loss_scale=[8.0] * 9, skipped=[True] * 9, grad_norm=[INF] * 9)
-    assert numbers(said, "no step seen")["bad"] == (9, None)
+    assert numbers(said, "no-step-seen")["bad"] == (9, None)
 
 
 def test_a_low_scale_bounds_the_gradients(tmp_path: Path) -> None:
     columns = {"loss_scale": [2.0**-10] * 40, "skipped": [step % 9 == 8 for step in range(40)]}
-    low = numbers(recorded(tmp_path, **columns, grad_norm=[1.0] * 40), "low scale")
+    low = numbers(recorded(tmp_path, **columns, grad_norm=[1.0] * 40), "low-scale")
     assert float(low["most"]) == pytest.approx(65504 * 2**10, rel=1e-3)
 
 
@@ -217,7 +217,7 @@ def test_a_gap_may_hide_skips(tmp_path: Path) -> None:
 
 def test_a_risen_loss_has_medians(tmp_path: Path) -> None:
     losses = [1.9] * 30 + [2.0] * 20 + [9.0] * 6
-    rose = numbers(recorded(tmp_path, loss=losses), "loss rose")
+    rose = numbers(recorded(tmp_path, loss=losses), "loss-rose")
     assert (rose["from"], rose["to"]) == ("2", "9")
 
 

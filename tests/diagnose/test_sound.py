@@ -42,7 +42,7 @@ def false(log: Log, each: Statement) -> str:
     values = {step.scale for step in meant} | {step.after for step in meant}
     numbers = {name: value for name, value in each.numbers.items() if isinstance(value, tuple)}
     for name in (
-        {"from", "to", "low", "high"} & numbers.keys() if "low scale" not in each.kind else ()
+        {"from", "to", "low", "high"} & numbers.keys() if "low-scale" not in each.kind else ()
     ):
         value = numbers[name][0]
         between = min(values) * (1 - NEAR) <= value <= max(values) * (1 + NEAR)
@@ -54,7 +54,7 @@ def false(log: Log, each: Statement) -> str:
             return f"{name} {value} is no scale of the run"
     if "skips" in numbers:
         low, _ = numbers["skips"]
-        since = 0 if log.form in ("DeepSpeed", "fused") or each.kind == "rate counts" else log.first
+        since = 0 if log.form in ("DeepSpeed", "fused") or each.kind == "rate-counts" else log.first
         if low > log.run.skips(since, log.last):
             return f"at least {low} skips, and there were {log.run.skips(log.first, log.last)}"
     if each.unit == "step" and log.form not in (
@@ -98,7 +98,7 @@ def _most(log, each):
 
 
 def _low(log, each, about):
-    if log.run.ending == "scale 0":  # where an overflow does not halve the scale
+    if log.run.ending == "scale-0":  # where an overflow does not halve the scale
         return ""
     return (
         ""
@@ -129,23 +129,23 @@ SKIPPED = _of_lines(lambda step: step.skipped)
 SKIPPED_OR_LOST = _of_lines(lambda step: step.skipped or not math.isfinite(step.norm))
 ZERO = _of_lines(lambda step: min(step.scale, step.after) < 0.005)  # it is printed as 0
 CHECKS = {
-    "forward overflow": LOST_LOSS,
-    "some losses": LOST_LOSS,
+    "loss-not-finite": LOST_LOSS,
+    "some-losses": LOST_LOSS,
     "evaluation": LOST_LOSS,
-    "evaluation and training": LOST_LOSS,
-    "loss 0": LOST_LOSS,
-    "loss 0 throughout": LOST_LOSS,
-    "last losses 0": LOST_LOSS,
-    "norm not finite": LOST_NORM,
-    "mean norms": LOST_NORM,
-    "some norms": LOST_NORM,
-    "scale 0": ZERO,
-    "floor reached": SKIPPED_OR_LOST,
-    "skipped to the end": SKIPPED_OR_LOST,
-    "no step seen": SKIPPED_OR_LOST,
+    "evaluation-and-training": LOST_LOSS,
+    "loss-0": LOST_LOSS,
+    "loss-0-throughout": LOST_LOSS,
+    "last-losses-0": LOST_LOSS,
+    "norm-not-finite": LOST_NORM,
+    "mean-norms": LOST_NORM,
+    "some-norms": LOST_NORM,
+    "scale-0": ZERO,
+    "floor-reached": SKIPPED_OR_LOST,
+    "skipped-to-the-end": SKIPPED_OR_LOST,
+    "no-step-seen": SKIPPED_OR_LOST,
     "searching": SKIPPED,
-    "low scale": _low,
-    "low scale before": _low,
+    "low-scale": _low,
+    "low-scale-before": _low,
     "reconstructed": _grown,
     "means": lambda log, each, about: "" if log.form in AVERAGED else "they are values",
     "restarted": lambda log, each, about: "" if log.stop else "it went on",
@@ -197,7 +197,7 @@ def lies(log: Log, explanation: Explanation | None) -> list[str]:
 )
 @example(Log("never started", "gan", count=20, begin=0, seed=3, every=1))
 @example(Log("searching", "fairseq", count=20, begin=0, seed=0, every=10, torn=True, twice=True))
-@example(Log("scale 0", "fairseq", count=20, begin=1, seed=0, every=10, torn=True, twice=True))
+@example(Log("scale-0", "fairseq", count=20, begin=1, seed=0, every=10, torn=True, twice=True))
 @example(Log("searching", "Megatron", count=80, begin=0, seed=108, every=10, thin=7))
 @given(logs())
 def test_every_statement_is_true(log: Log) -> None:
@@ -206,7 +206,7 @@ def test_every_statement_is_true(log: Log) -> None:
 
 def shows(log: Log) -> bool:
     """Return whether the log shows what is wrong: some print neither scale nor norm."""
-    return log.run.ending != "scale 0" or log.form not in ("DeepSpeed", "fused")
+    return log.run.ending != "scale-0" or log.form not in ("DeepSpeed", "fused")
 
 
 def acquitted(log: Log) -> bool:
@@ -274,7 +274,7 @@ def turns_green(log: Log, *changes: str) -> bool:
 
 def test_uncounted_overflows_end_a_log() -> None:
     assert not turns_green(
-        Log("forward overflow", "fused", count=213, begin=38, seed=213, every=1), "every fifth line"
+        Log("loss-not-finite", "fused", count=213, begin=38, seed=213, every=1), "every fifth line"
     )
 
 
@@ -291,7 +291,7 @@ def sample(number: int, ending: str) -> list[Log]:
     return found
 
 
-LEAST = {"searching": 0.2, "thrash": 0.05, "static": 0.25, "scale 0": 0.3, "healthy": 0.35}
+LEAST = {"searching": 0.2, "thrash": 0.05, "static": 0.25, "scale-0": 0.3, "healthy": 0.35}
 """Ending -> the share of logs whose verdict must be that of their run; a half for the others."""
 
 

@@ -32,7 +32,7 @@ def test_a_spike_passes_and_an_overflow_of_the_forward_pass_stays():
         16.0,
         1.0,
     ]
-    explain_faults.plant(model, "forward overflow", 0, 4.0)
+    explain_faults.plant(model, "loss-not-finite", 0, 4.0)
     x = explain_faults.torch.ones(2, explain_faults.WIDTH)
     with fp16.autocast("cpu", fp16=True):
         assert not model(x).isfinite().all()

@@ -65,7 +65,7 @@ class TextReader:
             main.says["error"], main.settings["error"] = [self.error[0]], self.error[1]
         if any("fp16" in each.says for each in builders):  # of several engines one has it
             for says in (each.says for each in builders):
-                says.pop("no fp16", None)
+                says.pop("no-fp16", None)
                 says.pop("fp16", None)
         if main.says and not main.rows:
             main.add(line=next(iter(main.says.values()))[0])
@@ -251,16 +251,16 @@ class TextReader:
         if not math.isfinite(entry.get("evaluated", 0.0)):
             builder.say("evaluation", self.number)
         if "norm" in entry and ("(inf)" in text or "(nan)" in text) and _MEAN.search(text):
-            builder.say("mean beside", self.number)
+            builder.say("mean-beside", self.number)
         if not 0 < entry.get("whole", 1.0) < math.inf:
-            builder.say("whole run", self.number)
+            builder.say("whole-run", self.number)
         bare = {
             "step",
             "scale",
             "nans",
         } <= entry.keys() and "loss" not in entry  # a whole line of Megatron's
         if bare and builder.loss == "loss" and not entry["nans"] and entry.get("skipped") == 0:
-            builder.say("left out", self.number)
+            builder.say("left-out", self.number)
 
     def _skips(self, stream: Stream, entry: Entry, form: Form, steps: float) -> None:
         """Take a count for a total where it has shown to be one, or for a number of no known meaning."""
