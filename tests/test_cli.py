@@ -59,7 +59,7 @@ def test_replay_prints_each_update() -> None:
     assert text.split() == ["clean", "8.0", "clean", "16.0", "overflow", "8.0", "clean", "8.0"]
 
 
-def test_replay_shows_a_scaler_giving_up() -> None:
+def test_replay_shows_minimum_scale_error() -> None:
     settings = ["-s", "init_scale=2", "-s", "delayed_shift=1"]
     code, text = run("replay", "deepspeed.DynamicLossScaler", "111", *settings)
     assert code == 0
@@ -79,14 +79,14 @@ def test_replay_shows_a_scaler_giving_up() -> None:
         (["torch.amp.GradScaler", "0", "-s", "steps=3"], "steps"),
     ],
 )
-def test_replay_refuses_wrong_use(arguments: list[str], shown: str) -> None:
+def test_replay_rejects_invalid_arguments(arguments: list[str], shown: str) -> None:
     code, text = run("replay", *arguments)
     assert code == 2
     assert shown in text
     assert "Traceback" not in text
 
 
-def test_sweep_plays_every_combination(tmp_path: Path) -> None:
+def test_sweep_runs_every_combination(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.full(10, 2.0**9))
     np.save(tmp_path / "b.npy", np.full(30, 2.0**11, np.float32))
     grid = ["-s", "init_scale=2**10,2**11", "-s", "growth_interval=5,100"]
@@ -117,7 +117,7 @@ def test_sweep_plays_every_combination(tmp_path: Path) -> None:
         (["bad"], "a.npy"),
     ],
 )
-def test_sweep_refuses_wrong_use(arguments: list[str], shown: str, tmp_path: Path) -> None:
+def test_sweep_rejects_invalid_arguments(arguments: list[str], shown: str, tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.npy").write_text("1,2")
     code, text = run("sweep", str(tmp_path / arguments[0]), "torch.amp.GradScaler", *arguments[1:])
@@ -134,7 +134,7 @@ def check(*arguments: str) -> tuple[int, str]:
     return run("check", "--examples", "10", "--time-limit", "0", *arguments)
 
 
-def test_check_reports_what_torch_breaks() -> None:
+def test_check_reports_torch_failures() -> None:
     code, text = check(TORCH, "--level", "5")
     assert code == 1
     assert "scale_is_never_subnormal" in text
@@ -142,7 +142,7 @@ def test_check_reports_what_torch_breaks() -> None:
     assert "9 passed, 5 failed" in text
 
 
-def test_check_passes_ours() -> None:
+def test_check_passes_ampsim_scaler() -> None:
     assert check(OURS, "-l", "4", "-l", "5")[0] == 0
 
 
@@ -154,7 +154,7 @@ def test_known_failures_may_be_expected(tmp_path: Path) -> None:
     assert check(TORCH, "--level", "4", "--xfail", "invalid_state_dict_changes_nothing")[0] == 0
 
 
-def test_expected_failures_of_a_file_and_by_name_add_up(tmp_path: Path) -> None:
+def test_expect_and_xfail_combine(tmp_path: Path) -> None:
     checks = ["--check", "last_step_reports_skip", "--check", "invalid_state_dict_changes_nothing"]
     file = tmp_path / "expected.json"
     file.write_text(json.dumps({"invalid_state_dict_changes_nothing": "known"}))
@@ -164,7 +164,7 @@ def test_expected_failures_of_a_file_and_by_name_add_up(tmp_path: Path) -> None:
     assert check(TORCH, *checks, *both)[0] == 0
 
 
-def test_an_unexpected_pass_is_a_finding() -> None:
+def test_xpassed_check_is_a_finding() -> None:
     code, text = check(TORCH, "--level", "0", "--xfail", "skips_stay_within_budget")
     assert code == 1
     assert "skips_stay_within_budget" in text
@@ -187,9 +187,7 @@ def test_scalers_stand_side_by_side() -> None:
     assert row.split("|")[3:-1] == [" ✗ ", " ✓ "]
 
 
-def test_check_finds_a_module_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_imports_from_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = "from torch.amp import GradScaler\n\ndef make(rule):\n    return None\n"
     (tmp_path / "my_scaler.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -222,7 +220,7 @@ def test_check_finds_a_module_of_the_folder(
         ([TORCH, "--level", "4", "--out", "no/such/folder.md"], "no/such/folder.md"),
     ],
 )
-def test_check_refuses_wrong_use(arguments: list[str], shown: str) -> None:
+def test_check_rejects_invalid_arguments(arguments: list[str], shown: str) -> None:
     code, text = check(*arguments)
     assert code == 2
     assert shown in text
@@ -263,7 +261,7 @@ def test_a_log_too_short_to_tell(tmp_path: Path) -> None:
     assert run("explain", str(log))[0] == 3
 
 
-def test_json_keeps_the_status_and_writes_the_page(tmp_path: Path) -> None:
+def test_json_output_also_writes_page(tmp_path: Path) -> None:
     log, page = tmp_path / "train.log", tmp_path / "page.html"
     log.write_text("".join(f"step: {n}, loss: nan, scale: {2.0**-n}\n" for n in range(60)))
     code, text = run("explain", str(log), "--json", "--html", str(page))
@@ -272,7 +270,7 @@ def test_json_keeps_the_status_and_writes_the_page(tmp_path: Path) -> None:
     assert page.read_text().startswith("<!doctype html>")
 
 
-def test_a_missing_log_is_wrong_use() -> None:
+def test_missing_log_exits_with_2() -> None:
     words = "no log " * 30
     code, text = run("explain", words)
     assert code == 2
@@ -287,13 +285,15 @@ def test_brackets_in_a_name_are_shown(tmp_path: Path, monkeypatch: pytest.Monkey
     assert text.startswith(name)
 
 
-def test_check_loop_knows_the_names_of_checks() -> None:
+def test_check_loop_suggests_check_names() -> None:
     code, text = run("check-loop", "no_such_module:make", "--xfail", "step_changes_parametrs")
     assert code == 2
     assert "step_changes_parameters" in text
 
 
-def test_emit_test_needs_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_emit_test_requires_existing_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = "def test_it(): ...\n"
     monkeypatch.setattr("ampsim.testing.emit.run_emitted.emit", lambda *_, **__: source)
     command = "emit-test", "step_changes_parameters", "mine:make"

@@ -25,13 +25,13 @@ def shell(command: str, **environment: str) -> tuple[int, str, str]:
 
 @posix
 @pytest.mark.parametrize("command", ["dialects", "lint --rules"])
-def test_a_reader_that_has_gone_is_no_failure(command: str) -> None:
+def test_closed_pipe_is_no_failure(command: str) -> None:
     assert shell(f"{AMPSIM} {command} | true") == (0, "", "")
 
 
 @FULL
 @pytest.mark.parametrize("command", ["dialects", "lint --rules"])
-def test_a_full_disk_is_a_sentence(command: str) -> None:
+def test_full_disk_prints_an_error(command: str) -> None:
     code, _, said = shell(f"{AMPSIM} {command} > /dev/full")
     assert code == 2
     assert "No space left on device" in said
@@ -43,7 +43,7 @@ def test_a_closed_output_is_no_failure() -> None:
     assert shell(f"{AMPSIM} replay torch.amp.GradScaler 0010 >&-")[0] == 0
 
 
-def test_what_an_encoding_lacks_is_an_escape_code() -> None:
+def test_unencodable_characters_are_escaped() -> None:
     code, _, said = shell(f"{AMPSIM} replay ünbekannt 01", PYTHONIOENCODING="ascii")
     assert code == 2
     assert "'\\xfcnbekannt'" in said

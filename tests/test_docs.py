@@ -52,7 +52,7 @@ def test_examples_are_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell")
 @pytest.mark.parametrize("page", WITH_RUNS)
-def test_what_a_command_prints_is_what_is_shown(page: str, tmp_path: Path) -> None:
+def test_shown_output_matches_commands(page: str, tmp_path: Path) -> None:
     for example in (DOCS / "examples").iterdir():
         shutil.copy(example, tmp_path)
     command = tmp_path / "bin" / "ampsim"
@@ -77,7 +77,7 @@ def test_what_a_command_prints_is_what_is_shown(page: str, tmp_path: Path) -> No
         )
 
 
-def test_the_first_screen_is_shown_by_commands_that_are_run() -> None:
+def test_readme_shows_lint_and_explain() -> None:
     assert [typed for typed, _ in runs("README.md")] == [
         "ampsim lint train.py",
         "ampsim explain train.log",

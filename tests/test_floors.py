@@ -213,7 +213,7 @@ def trees() -> dict[str, ast.Module]:
     return {path: ast.parse((ROOT / path).read_text()) for path in MODULES}
 
 
-def test_imports_point_down() -> None:
+def test_imports_follow_layers() -> None:
     names = ((path, name) for path, tree in trees().items() for name in sorted(imported(tree)))
     wrong = [
         f"{path} may not import {name}"
@@ -223,7 +223,7 @@ def test_imports_point_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_gradients_know_no_locks() -> None:
+def test_gradients_import_no_locks() -> None:
     for path in (ROOT / "ampsim/torch/gradients").glob("*.py"):
         assert not imported(ast.parse(path.read_text())) & {
             "threading",
@@ -232,7 +232,7 @@ def test_gradients_know_no_locks() -> None:
         }, path.name
 
 
-def test_a_planted_import_is_seen() -> None:
+def test_nested_import_is_detected() -> None:
     planted = ast.parse(
         "def f():\n    from torch.optim import SGD\n    import matplotlib.pyplot as plt"
     )
@@ -289,7 +289,7 @@ PLANTED_CIRCLES = {
 
 
 @pytest.mark.parametrize("planted", PLANTED_CIRCLES.values(), ids=PLANTED_CIRCLES)
-def test_a_planted_circle_is_seen(planted: dict[str, str]) -> None:
+def test_import_cycle_is_detected(planted: dict[str, str]) -> None:
     files = {path: ast.parse(source) for path, source in planted.items()}
     outside = {"b.py": ast.parse("import a.x, a.y")}
     assert circles({**files, **outside}) == {frozenset(planted)}
@@ -297,7 +297,7 @@ def test_a_planted_circle_is_seen(planted: dict[str, str]) -> None:
     assert not circles({**files, **outside})
 
 
-def test_the_top_level_is_what_a_newcomer_expects() -> None:
+def test_top_level_has_expected_entries() -> None:
     kept = {
         "pyproject.toml",
         "README.md",

@@ -34,7 +34,7 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement", ["import ampsim", "import ampsim.testing as t; t.scheduler.run"]
 )
-def test_importing_ampsim_loads_only_the_standard_library_and_numpy(statement: str) -> None:
+def test_import_loads_no_heavy_packages(statement: str) -> None:
     assert not modules_after(statement) & set(HEAVY)
 
 
@@ -45,7 +45,7 @@ def test_lint_loads_the_standard_library_only(arguments: list[str]) -> None:
     assert not modules_after(run) & {*HEAVY, "numpy"}
 
 
-def test_the_check_can_fail() -> None:
+def test_loaded_modules_are_detected() -> None:
     assert "typer" in modules_after("import ampsim.cli")
 
 
@@ -57,7 +57,7 @@ PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglo
 @pytest.mark.parametrize(
     "path", [path for path in PACKAGES if path not in ("ampsim/cli/__init__.py", *LAZY)]
 )
-def test_a_package_lists_the_names_that_it_takes_in(path: str) -> None:
+def test_package_all_lists_imported_names(path: str) -> None:
     tree = ast.parse((ROOT / path).read_text())
     nodes = [
         each for node in tree.body for each in (node.body if isinstance(node, ast.With) else [node])
@@ -95,7 +95,7 @@ def test_the_help_loads_no_command() -> None:
     }
 
 
-def test_an_extra_brings_what_it_is_named_for() -> None:
+def test_extra_includes_its_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -115,16 +115,14 @@ def test_an_extra_brings_what_it_is_named_for() -> None:
         ("ampsim.testing", "hypothesis", "testing"),
     ],
 )
-def test_a_package_that_is_missing_is_told_with_the_line_to_type(
-    module: str, absent: str, extra: str
-) -> None:
+def test_missing_package_shows_install_command(module: str, absent: str, extra: str) -> None:
     code = f"import sys; sys.modules[{absent!r}] = None\nfrom {module} import *"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith(f"; pip install -c constraints.txt -e '.[{extra}]'")
 
 
-def test_a_command_of_the_checkout_says_what_it_needs_in_one_line() -> None:
+def test_missing_package_is_one_line_error() -> None:
     code = "import sys, runpy; sys.modules['tyro'] = None; runpy.run_module('experiments', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 2

@@ -56,7 +56,7 @@ def in_c(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @needs_cc
-def test_the_machine_in_c_is_right_where_it_answers(in_c: str) -> None:
+def test_c_state_machine_is_correct(in_c: str) -> None:
     code, text = judge("--", in_c)
     assert code == 0, text
     plain = sum(not vector.config["quirks"] for vector in vectors.make())
@@ -111,14 +111,16 @@ def running(in_c: str) -> Iterator[Program]:
     rule=Rule(2.0**-1021, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True)),
     history=[(True, False)] * 2,
 )
-def test_any_rule(running: Program, rule: Rule, history: list[tuple[bool, bool]]) -> None:
+def test_c_answers_match_any_rule(
+    running: Program, rule: Rule, history: list[tuple[bool, bool]]
+) -> None:
     found_inf, synchronous = zip(*history, strict=True)
     vector = Vector.of(rule, found_inf, synchronous)
     assert answer(running.ask(vector.question()), len(history)) == vector.outcome
 
 
 @needs_cc
-def test_a_wrong_program_is_shown_with_the_history_around(tmp_path: Path) -> None:
+def test_wrong_scale_shows_surrounding_sequence(tmp_path: Path) -> None:
     wrong = tmp_path / "scaler.c"
     wrong.write_text(
         SCALER.read_text().replace("if (++clean", "overflows = 0;\n      if (++clean", 1)
@@ -162,7 +164,7 @@ def test_a_bad_program_fails(program: str, shown: list[str]) -> None:
     assert "Traceback" not in text
 
 
-def test_a_program_that_never_stops_leaves_no_thread() -> None:
+def test_endless_program_leaves_no_thread() -> None:
     with Program(python("input()\nwhile 1: print('null')")[1:], 60.0) as program:
         assert program.ask("{}") == "null\n"
     assert not any(thread.is_alive() for thread in program._threads)
@@ -193,7 +195,7 @@ def test_children_of_a_program_end_too(tmp_path: Path) -> None:
         ([], "Missing argument"),
     ],
 )
-def test_wrong_use_is_refused(arguments: list[str], shown: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: list[str], shown: str) -> None:
     code, text = judge(*arguments)
     assert code == 2
     assert shown in text
@@ -212,7 +214,7 @@ def test_an_export_has_its_page(tmp_path: Path) -> None:
     assert file.with_suffix(".md").exists()
 
 
-def test_an_export_that_cannot_be_written_is_refused() -> None:
+def test_unwritable_export_exits_with_2() -> None:
     result = CliRunner().invoke(app, ["traces", "export", "/dev/null/v.jsonl"])
     assert result.exit_code == 2
     assert "/dev/null" in result.output

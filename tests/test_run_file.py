@@ -52,7 +52,7 @@ def test_a_cut_file_keeps_whole_lines(tmp_path_factory, kept, cut):
     "text",
     ["loss 3.2\n", "[" * 10**5, '{"run":1,"format":1}\n', '{"run":{},"format":9}\n'],
 )
-def test_another_file_is_refused(tmp_path, text):
+def test_other_file_raises(tmp_path, text):
     path = tmp_path / "train.log"
     path.write_text(text)
     with pytest.raises(ValueError, match="expected the file of a watched run"):
@@ -82,14 +82,14 @@ def test_a_full_disk_leaves_nothing(tmp_path):
 @settings(max_examples=examples(ms=3))
 @given(st.dictionaries(st.integers(0, BINS - 1), st.integers(1, 2**40)))
 @example({0: 1, BINS - 1: 3})
-def test_a_histogram_comes_back(counts):
+def test_histogram_round_trips(counts):
     histogram = np.zeros(BINS, np.int64)
     histogram[list(counts)] = list(counts.values())
     assert np.array_equal(unpack_counts(pack_counts(histogram)), histogram)
 
 
 @pytest.mark.parametrize(("lowest", "counts"), [(-150, [1]), (127, [1, 1]), ("x", [1])])
-def test_counts_beyond_float32_are_refused(lowest, counts):
+def test_counts_beyond_float32_raise(lowest, counts):
     ends = {"zeros": 0, "inf": 0, "nan": 0}
     assert unpack_counts(ends | {"lowest": 127, "counts": [5]})[277] == 5
     with pytest.raises(ValueError, match=f"{lowest}"):
@@ -113,7 +113,7 @@ def test_only_a_writer_locks_the_file(tmp_path):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_refused_record_leaves_nothing(tmp_path):
+def test_invalid_record_writes_nothing(tmp_path):
     path = tmp_path / "new" / "folder" / "run.jsonl"
     with RunFile(path, {}) as file:
         with pytest.raises(TypeError):
@@ -136,7 +136,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("line", DAMAGED)
-def test_a_damaged_line_is_named(tmp_path, line):
+def test_damaged_line_is_reported(tmp_path, line):
     (tmp_path / "run.jsonl").write_text(f'{{"run":{{}},"format":1}}\n{line}\n{{"step":1}}\n')
     with pytest.raises(DamagedFileError, match="line 2"):
         list(records(tmp_path / "run.jsonl"))
@@ -163,7 +163,7 @@ KEYS = [
     "exponent_histograms",
     {"w": {"zeros": 0, "inf": 0, "nan": 0, "counts": [[1], 2], "lowest": "x"}},
 )
-def test_any_record_is_read_or_refused(tmp_path_factory, key, value):
+def test_any_record_is_read_or_raises(tmp_path_factory, key, value):
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     record = {"step": 3, "loss_scale": 8.0, "skipped": True, key: value}
     path.write_text(f'{{"run":{{}},"format":1}}\n{json.dumps(record)}\n')
@@ -173,7 +173,7 @@ def test_any_record_is_read_or_refused(tmp_path_factory, key, value):
 
 @given(st.characters(categories=["Cc"]))
 @example("\x9b")
-def test_no_name_steers_the_terminal(tmp_path_factory, code):
+def test_names_send_no_control_characters(tmp_path_factory, code):
     assume(code not in "\t\n")
     path = tmp_path_factory.mktemp("run") / "run.jsonl"
     with RunFile(path, {}) as file:

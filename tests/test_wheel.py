@@ -134,16 +134,14 @@ def run(
     return done.returncode, done.stdout + done.stderr
 
 
-def test_each_command_of_the_help_is_tried(bare: Path, folder: Path) -> None:
+def test_help_commands_are_all_tested(bare: Path, folder: Path) -> None:
     code, text = run(sys.executable, folder, "--help", path=bare)
     assert code == 0
     assert set(re.findall(r"^│ ([a-z][a-z-]+)  ", text, re.MULTILINE)) == {*BARE}
 
 
 @pytest.mark.parametrize("command", BARE)
-def test_a_command_works_without_an_extra_or_says_which_to_install(
-    bare: Path, folder: Path, command: str
-) -> None:
+def test_command_runs_or_names_its_extra(bare: Path, folder: Path, command: str) -> None:
     arguments, status, said = BARE[command]
     code, text = run(sys.executable, folder, command, *arguments, path=bare)
     assert "Traceback" not in text
@@ -168,7 +166,7 @@ def test_the_wheel_has_the_package_alone(wheel: Path) -> None:
     assert set(done.stdout.split()) <= {*names}
 
 
-def test_the_publishing_address_makes_every_link_absolute(tmp_path: Path) -> None:
+def test_published_links_are_absolute(tmp_path: Path) -> None:
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, tmp_path)
     address = "https://git.example/OWNER/ampsim"

@@ -20,7 +20,7 @@ from ampsim.core.conformance_vectors import (
 from ampsim.core.machine import Quirk, Rule
 
 
-def test_the_set_is_small() -> None:
+def test_vectors_are_small_and_reproducible() -> None:
     data = as_file(vectors.make(), "0")
     assert json.loads(data.partition(b"\n")[0])["lines"] == len(vectors.make())
     assert data == as_file(vectors.make(), "0")
@@ -43,7 +43,7 @@ def test_numbers_are_hexadecimal_and_short(x: float, text: str) -> None:
     assert answer(json.dumps([text]), 1) == (x,)
 
 
-def test_the_rule_is_in_the_line() -> None:
+def test_question_contains_rule() -> None:
     for vector in vectors.make()[::9]:
         asked = json.loads(vector.question())
         assert asked["config"] == as_data(dialects.get(vector.dialect, **vector.params))
@@ -60,7 +60,7 @@ def test_the_rule_is_in_the_line() -> None:
         ("null", None),
     ],
 )
-def test_an_answer_is_read(line: str, outcome: object) -> None:
+def test_answer_is_parsed(line: str, outcome: object) -> None:
     assert answer(line, 3) == outcome
 
 
@@ -82,7 +82,7 @@ def test_an_answer_is_read(line: str, outcome: object) -> None:
         "[" * 100_000,
     ],
 )
-def test_another_form_is_refused(line: str) -> None:
+def test_invalid_answer_raises(line: str) -> None:
     with pytest.raises(ValueError, match="expected a"):
         answer(line, 3)
 
@@ -98,7 +98,9 @@ def test_another_form_is_refused(line: str) -> None:
         ((float("nan"),), (float("nan"),), None),
     ],
 )
-def test_one_bit_is_a_difference(a: vectors.Outcome, b: vectors.Outcome, step: int | None) -> None:
+def test_one_bit_makes_a_difference(
+    a: vectors.Outcome, b: vectors.Outcome, step: int | None
+) -> None:
     assert first_difference(a, b) == first_difference(b, a) == step
 
 
@@ -139,19 +141,19 @@ def fields(rule: Rule) -> dict[str, Any]:
     return {each.name: getattr(rule, each.name) for each in dataclasses.fields(rule)}
 
 
-def test_the_machine_itself_passes() -> None:
+def test_state_machine_passes() -> None:
     assert not fails(lambda rule: {})
 
 
 @pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
-def test_a_wrong_rule_fails(change: Callable[[Rule], dict[str, Any]]) -> None:
+def test_changed_rule_fails(change: Callable[[Rule], dict[str, Any]]) -> None:
     assert fails(change)
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [(name, each) for name in OF_ARITHMETIC for each in OF_ARITHMETIC[name]]
 )
-def test_a_wrong_arithmetic_fails(field: str, value: Any) -> None:
+def test_changed_arithmetic_fails(field: str, value: Any) -> None:
     assert fails(
         lambda rule: {"arithmetic": dataclasses.replace(rule.arithmetic, **{field: value})}
     )
@@ -161,7 +163,7 @@ QUIRKS = {type(quirk) for name in dialects.names() for quirk in dialects.get(nam
 
 
 @pytest.mark.parametrize("kind", sorted(QUIRKS, key=str))
-def test_a_lost_quirk_fails(kind: type[Quirk]) -> None:
+def test_removed_quirk_fails(kind: type[Quirk]) -> None:
     assert fails(
         lambda rule: {
             "quirks": tuple(quirk for quirk in rule.quirks if not isinstance(quirk, kind))

@@ -11,13 +11,13 @@ from ampsim.core.replay.fold import states
 BOUNDS = {"min_scale": 2.0, "max_scale": 8.0}
 
 
-def test_every_dialect_has_a_source_and_makes_a_rule() -> None:
+def test_dialects_have_sources_and_rules() -> None:
     for name in dialects.names():
         assert dialects.ALL[name].source
         assert isinstance(dialects.get(name), Rule)
 
 
-def test_torch_defaults_are_the_rules_defaults() -> None:
+def test_torch_defaults_match_rule_defaults() -> None:
     assert dialects.get("torch.amp.GradScaler") == Rule()
     given = dialects.get(
         "torch.amp.GradScaler",
@@ -33,7 +33,7 @@ def test_torch_defaults_are_the_rules_defaults() -> None:
     ("name", "shown"),
     [("flax.DynamicScal", "flax.DynamicScale"), ("flax", "flax.DynamicScale"), (3, "3")],
 )
-def test_an_unknown_dialect(name, shown) -> None:
+def test_unknown_dialect_raises(name, shown) -> None:
     with pytest.raises(dialects.UnknownDialectError, match=re.escape(shown)):
         dialects.get(name)
 
@@ -73,12 +73,12 @@ def test_an_unknown_dialect(name, shown) -> None:
         ("colossalai.DynamicGradScaler", {"hysteresis": False}, TypeError, "hysteresis=False"),
     ],
 )
-def test_refused_as_the_framework_does(name, parameters, error, shown) -> None:
+def test_invalid_parameters_raise_as_framework(name, parameters, error, shown) -> None:
     with pytest.raises(error, match=re.escape(shown)):
         dialects.get(name, **parameters)
 
 
-def test_fairscale_stays_in_its_bounds() -> None:
+def test_fairscale_scale_stays_within_bounds() -> None:
     rule = dialects.get(
         "fairscale.LayerwiseGradientScaler", init_scale=8.0, growth_interval=1, **BOUNDS
     )
@@ -118,7 +118,7 @@ def test_fairscale_stays_in_its_bounds() -> None:
         ),
     ],
 )
-def test_scalers_that_give_up(
+def test_minimum_scale_errors_match_frameworks(
     name: str, parameters: dict[str, float], history: list[int], error: type[Exception], text: str
 ) -> None:
     rule = dialects.get(name, **parameters)
@@ -145,11 +145,11 @@ def test_scalers_that_give_up(
         ),
     ],
 )
-def test_an_option_changes_the_run(name, parameters, history, expected) -> None:
+def test_dialect_options_change_scales(name, parameters, history, expected) -> None:
     assert replay(dialects.get(name, **parameters), history).tolist() == expected
 
 
-def test_jmp_within_jit_forgets_its_minimum() -> None:
+def test_jmp_under_jit_ignores_minimum() -> None:
     # Its pytree leaves min_loss_scale out, so a compiled step has the default of 1.
     options = {"init_scale": 16.0, "min_loss_scale": 4.0}
     outside = dialects.get("jmp.DynamicLossScale", **options)
@@ -158,7 +158,7 @@ def test_jmp_within_jit_forgets_its_minimum() -> None:
     assert replay(inside, [True] * 6).tolist()[-1] == 1.0
 
 
-def test_fairseq_tolerates_before_it_gives_up() -> None:
+def test_fairseq_tolerance_delays_minimum_error() -> None:
     # A tolerated overflow keeps the scale, so it does not reach the minimum.
     tolerant = dialects.get("fairseq.DynamicLossScaler", init_scale=2.0**-13, tolerance=0.6)
     assert replay(tolerant, [False, True]).tolist() == [2.0**-13, 2.0**-13]

@@ -39,7 +39,7 @@ def alike(name: str) -> Rule:
 
 @settings(max_examples=examples(ms=10))
 @given(st.sampled_from(dialects.names()), st.sampled_from(dialects.names()))
-def test_a_shortest_history_separates_and_none_is_shorter(a: str, b: str) -> None:
+def test_shortest_separation_matches_exhaustive_search(a: str, b: str) -> None:
     x, y = alike(a), alike(b)
     search = shortest_separation(x, y, SHORT)
     assert shortest_separation(y, x, SHORT) == search
@@ -54,20 +54,20 @@ def test_a_shortest_history_separates_and_none_is_shorter(a: str, b: str) -> Non
     assert search.length == (len(first) if first is not None else 0 if x == y else SHORT)
 
 
-def test_a_search_ends_where_no_state_is_new() -> None:
+def test_search_ends_when_states_exhausted() -> None:
     small = Rule(4.0, growth_interval=1, min_scale=1.0, max_scale=4.0)
     search = shortest_separation(small, small.replace(growth_test=">="))
     assert search == Search(None, 3, exhausted=True)  # 4, 2, 1, and no more
     assert shortest_separation(small, small) == Search(None, 0, exhausted=True)
 
 
-def test_a_search_ends_with_enough_states() -> None:
+def test_search_ends_at_state_limit() -> None:
     search = shortest_separation(Rule(), Rule(growth_interval=3000), longest=20, most=30)
     assert (search.history, search.exhausted) == (None, False)
     assert search.length < 20
 
 
-def test_giving_up_is_a_difference() -> None:
+def test_minimum_scale_error_separates_rules() -> None:
     rule = Rule(4.0)
     raising = rule.replace(quirks=(RaiseBelow(1.0),))
     assert shortest_separation(rule, raising).history == (True, True)
@@ -75,7 +75,7 @@ def test_giving_up_is_a_difference() -> None:
     assert shortest_separation(raising, both, 40).history is None
 
 
-def test_the_words_name_what_differs() -> None:
+def test_description_lists_differing_settings() -> None:
     torch = dialects.get("torch.amp.GradScaler")
     rows = list(in_words(torch, dialects.get("megatron.core.DynamicGradScaler")))
     values = [row[1:] for row in rows]
@@ -96,7 +96,7 @@ def test_the_words_name_what_differs() -> None:
         ({"quirks": (StreakStartsAt(-1),)}, [("no", "yes")]),
     ],
 )
-def test_each_side_is_told_its_own(changes, sides) -> None:
+def test_description_is_symmetric(changes, sides) -> None:
     rule = Rule(**changes)
     assert [row[1:] for row in in_words(Rule(), rule)] == sides
     assert [row[1:] for row in in_words(rule, Rule())] == [side[::-1] for side in sides]
@@ -108,7 +108,7 @@ def diff(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_command_shows_where_they_part() -> None:
+def test_command_shows_first_difference() -> None:
     code, text = diff("torch.amp.GradScaler", "flax.DynamicScale")
     assert code == 0
     assert [line.split() for line in text.splitlines()[-2:]] == [
@@ -133,7 +133,7 @@ def test_the_command_shows_where_they_part() -> None:
         (["torch.amp.GradScaler", "nemo.GradScaler", "-s", "hysteresys=2"], "'hysteresis'"),
     ],
 )
-def test_wrong_use_of_the_command(arguments: list[str], shown: str) -> None:
+def test_invalid_command_arguments_exit_2(arguments: list[str], shown: str) -> None:
     code, text = diff(*arguments)
     assert code == 2
     assert shown in text

@@ -39,7 +39,7 @@ def test_every_pair_is_enumerated(chain) -> None:
         assert not np.isfinite(FP16.scaled_round(lost, SCALES)).any()
 
 
-def test_a_pair_is_exact_if_and_only_if_its_product_is_on_the_grid(chain) -> None:
+def test_exact_pairs_match_integer_grid(chain) -> None:
     """The same verdicts in integers: g = n 2^-24 has at most 11 bits, and fp16 is a grid of 2^-24."""
     _, scaled, exact = chain
     n = (FINITE.astype(np.float64) * 2.0**24).astype(np.int64)[:, None]
@@ -59,7 +59,7 @@ def test_overflow_begins_at_65520(chain) -> None:
     assert np.count_nonzero(overflows) == 300 * 2048 == 614_400
 
 
-def test_flushed_up_to_half_the_smallest_subnormal(chain) -> None:
+def test_underflow_up_to_half_smallest_subnormal(chain) -> None:
     product_, scaled, _ = chain
     flushed = (scaled == 0) & (product_ != 0)
     assert (flushed == ((product_ != 0) & (np.abs(product_) <= 2.0**-25))).all()
@@ -85,7 +85,7 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all(nan | (a.view(np.int64) == b.view(np.int64))))
 
 
-def test_scaled_round_is_torchs_chain_for_every_fp16_value_at_every_scale() -> None:
+def test_scaled_round_matches_torch_for_fp16() -> None:
     torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
     g = FINITE.astype(np.float32)
     for scale in [*SCALES.tolist(), 1000.0]:  # products of so few bits are exact in float32
@@ -142,13 +142,13 @@ COUNTS = {
 
 
 @pytest.mark.parametrize(("fields", "expected"), COUNTS.values(), ids=COUNTS)
-def test_the_number_of_states_is_the_hand_count(fields, expected) -> None:
+def test_state_count_matches_hand_count(fields, expected) -> None:
     states = reachable(Rule(8.0, growth_interval=4, min_scale=1.0, max_scale=64.0, **fields))
     assert len(states) == expected
     assert {s.scale for s in states} == {s.newest for s in states} == {2.0**e for e in range(L)}
 
 
-def test_the_whole_of_torchs_machine() -> None:
+def test_reachable_states_of_torch_rule() -> None:
     """No floor, no threshold: every power of two of float32, and 0, which no growth leaves."""
     interval = 12
     states = reachable(Rule(growth_interval=interval))
@@ -260,7 +260,7 @@ REFILLS = [
 @pytest.mark.parametrize("bounds", RANGES)
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 @pytest.mark.parametrize("length", [7, pytest.param(9, marks=pytest.mark.deep)])
-def test_every_history_of_every_small_rule(arithmetic, bounds, length) -> None:
+def test_small_rules_match_vectorized_model(arithmetic, bounds, length) -> None:
     kind, growth, backoff = ARITHMETICS[arithmetic]
     start, low, high = RANGES[bounds]
     patience = [(1, frozenset({"growth"})), *product((2, 3), REFILLS)]
@@ -284,7 +284,7 @@ def test_every_history_of_every_small_rule(arithmetic, bounds, length) -> None:
 @pytest.mark.parametrize(
     "start", [65536.0, 1.5 * 2.0**125, 3 * 2.0**-149], ids=["usual", "top", "bottom"]
 )
-def test_every_history_of_11_updates_in_torchs_own_kernel(start, growth, backoff) -> None:
+def test_11_updates_match_torch_kernel(start, growth, backoff) -> None:
     torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
     rule, length = Rule(start, growth, backoff, 2), 11
     flags = [torch.zeros(1), torch.ones(1)]

@@ -13,7 +13,7 @@ def names(folder: Path) -> list[str]:
     return [each.name for each in folder.iterdir()]
 
 
-def test_a_file_is_replaced_when_all_is_written(tmp_path: Path) -> None:
+def test_file_is_replaced_after_write(tmp_path: Path) -> None:
     path = tmp_path / "report.md"
     path.write_text("old")
     with replacing(path) as file:
@@ -24,7 +24,7 @@ def test_a_file_is_replaced_when_all_is_written(tmp_path: Path) -> None:
     assert names(tmp_path) == ["report.md"]
 
 
-def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path) -> None:
     path = tmp_path / "report.md"
     path.write_text("old")
     with pytest.raises(ZeroDivisionError), replacing(path) as file:
@@ -33,7 +33,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     assert names(tmp_path) == ["report.md"]
 
 
-def test_an_append_is_whole_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, left = os.write, [b"al", b"l", b"no"]
 
     def part(handle: int, data: bytes) -> int:
@@ -48,7 +48,7 @@ def test_an_append_is_whole_or_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert path.read_bytes() == b"all"
 
 
-def test_an_error_names_the_path_that_was_given(tmp_path: Path) -> None:
+def test_error_names_given_path(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "folder.md"):
         with pytest.raises(OSError, match=str(path)) as error, replacing(path):
             raise AssertionError("not entered")
@@ -57,7 +57,7 @@ def test_an_error_names_the_path_that_was_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs devices")
-def test_a_device_is_written_to_and_stays_a_device() -> None:
+def test_write_keeps_device_file() -> None:
     reader, device = os.openpty()
     path = Path(os.ttyname(device))
     write_atomically(path, b"new")
@@ -67,7 +67,7 @@ def test_a_device_is_written_to_and_stays_a_device() -> None:
     os.close(reader)
 
 
-def test_a_file_has_one_writer_and_one_that_died_is_none(tmp_path: Path) -> None:
+def test_second_writer_raises_unless_lock_stale(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "x.jsonl"
     with sole_writer(path):
         (lock,) = path.parent.iterdir()

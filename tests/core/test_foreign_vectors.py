@@ -99,7 +99,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "parameters", "history", "expected"), CASES)
-def test_a_dialect_gives_what_its_projects_test_expects(
+def test_dialect_matches_framework_test_vectors(
     name: str, parameters: dict[str, object], history: str, expected: list[float | None]
 ) -> None:
     scales = replay(

@@ -100,7 +100,7 @@ def counterexample(*claim_denied: Any) -> Callable[[Any], np.float32]:
 # --------------------------------------------------------------------------------------------- the reciprocal
 
 
-def test_torchs_reciprocal_of_a_power_of_two_is_exact() -> None:
+def test_torch_reciprocal_of_power_is_exact() -> None:
     # f32(1 / f64(S)) == f32(1 / S), and S times it is 1, for S = 2^-126 .. 2^126
     scale, is_power = power_of_two("k", -126, 126)
     single = z3.fpDiv(NEAREST, ONE, scale)
@@ -108,12 +108,12 @@ def test_torchs_reciprocal_of_a_power_of_two_is_exact() -> None:
     proved(is_power, z3.Or(single != double, times(single, scale) != ONE))
 
 
-def test_the_reciprocal_is_the_power_of_two_with_the_opposite_exponent() -> None:
+def test_power_of_two_reciprocal_negates_exponent() -> None:
     scale, inverse, is_power = reciprocal_of_power("k", -126, 126)
     proved(is_power, z3.fpDiv(NEAREST, ONE, scale) != inverse)
 
 
-def test_refuted_that_a_reciprocal_never_overflows() -> None:
+def test_reciprocal_can_overflow() -> None:
     scale = z3.FP("s", SINGLE)
     denied = (z3.fpGT(scale, number(0.0)), finite(scale), z3.fpIsInf(z3.fpDiv(NEAREST, ONE, scale)))
     found = counterexample(*denied)(scale)
@@ -136,17 +136,17 @@ def scaling(low: int, high: int) -> tuple[Any, Any, list[Any]]:
     return gradient, scaled, [is_power, finite(gradient), finite(scaled), lost]
 
 
-def test_unscaling_is_exact_above_the_smallest_normal() -> None:
+def test_unscale_is_exact_above_smallest_normal() -> None:
     _, scaled, denied = scaling(-14, 24)
     proved(*denied, above(scaled, SMALLEST_NORMAL))
 
 
-def test_unscaling_is_exact_for_every_gradient_at_scales_of_at_least_one() -> None:
+def test_unscale_is_exact_from_scale_one() -> None:
     _, _, denied = scaling(0, 24)
     proved(*denied)
 
 
-def test_refuted_that_a_scaled_gradient_that_is_normal_is_exact() -> None:
+def test_normal_scaled_gradient_can_be_inexact() -> None:
     # S g may have been rounded *up* to the smallest normal.
     gradient, scaled, denied = scaling(-14, 24)
     normal = z3.fpGEQ(z3.fpAbs(scaled), SMALLEST_NORMAL)
@@ -161,7 +161,7 @@ def scaling_factor() -> Any:
     return power_of_two("k", -14, 24)[0]
 
 
-def test_the_fp16_chain_is_exact_above_the_smallest_normal() -> None:
+def test_fp16_chain_is_exact_for_normals() -> None:
     # As `test_exhaustive` counts it: the guard is on the rounded value.
     gradient = z3.FP("g", HALF)
     scale, inverse, is_power = reciprocal_of_power("k", -14, 24)
@@ -176,7 +176,7 @@ def test_the_fp16_chain_is_exact_above_the_smallest_normal() -> None:
     )
 
 
-def test_refuted_that_a_finite_gradient_stays_finite_when_unscaled() -> None:
+def test_finite_gradient_can_overflow_in_unscale() -> None:
     # At scales below 1 the reciprocal exceeds 1; the non-finite check came before.
     gradient = z3.FP("g", SINGLE)
     _, inverse, is_power = reciprocal_of_power("k", -14, -1)
@@ -203,7 +203,7 @@ def sound(scale: Any) -> Any:
 
 
 @pytest.mark.parametrize("direction", ["growth", "backoff"])
-def test_any_factors_keep_a_scale_finite_and_not_negative(direction) -> None:
+def test_factors_keep_scale_finite_and_nonnegative(direction) -> None:
     """Factors of float32 precision; `test_machine` samples full doubles."""
     scale, narrow = z3.FP("s", SINGLE), z3.FP("f", SINGLE)
     factor = cast(narrow, DOUBLE)
@@ -214,7 +214,7 @@ def test_any_factors_keep_a_scale_finite_and_not_negative(direction) -> None:
         proved(sound(scale), backs, z3.Not(sound(product(scale, factor))))
 
 
-def test_refuted_that_a_halved_scale_is_never_zero() -> None:
+def test_halved_scale_can_be_zero() -> None:
     scale = z3.FP("s", SINGLE)
     down = product(scale, number(0.5, DOUBLE))
     denied = (z3.fpGT(scale, number(0.0)), finite(scale), z3.fpIsZero(down))

@@ -52,7 +52,7 @@ REFUSED += [
 
 
 @pytest.mark.parametrize(("error", "field", "value"), REFUSED)
-def test_refused_with_its_value(error, field, value) -> None:
+def test_invalid_field_raises_with_value(error, field, value) -> None:
     with pytest.raises(error, match=re.escape(f"{field}={value!r}")) as caught:
         Rule(**{field: value})
     assert type(caught.value) is error
@@ -68,19 +68,19 @@ def test_refused_with_its_value(error, field, value) -> None:
         ({"init_scale": 10**400}, "init_scale"),
     ],
 )
-def test_fields_that_do_not_fit(fields, shown) -> None:
+def test_inconsistent_fields_raise(fields, shown) -> None:
     with pytest.raises(ValueError, match=shown):
         Rule().replace(**fields)
 
 
-def test_unchecked_knows_its_fields() -> None:
+def test_unchecked_rule_rejects_unknown_fields() -> None:
     assert Rule.unchecked() == Rule()
     assert hash(Rule.unchecked(delay=1)) == hash(Rule(delay=1))
     with pytest.raises(TypeError, match="shrink"):
         Rule.unchecked(shrink=0.5)
 
 
-def test_a_permissive_rule_runs() -> None:
+def test_unchecked_rule_runs() -> None:
     # torch accepts growth_interval=0 and never grows
     assert scales(Rule.unchecked(init_scale=8.0, growth_interval=0), "0001") == [8.0, 8.0, 8.0, 4.0]
 
@@ -100,13 +100,13 @@ def test_a_permissive_rule_runs() -> None:
     ],
     ids=str,
 )
-def test_edge_values_are_taken_and_run(fields) -> None:
+def test_edge_values_are_accepted(fields) -> None:
     rule = Rule(**fields)
     assert hash(rule) == hash(rule.replace())
     assert all(isinstance(state.scale, float) for state in run(rule, "0101" * 3))
 
 
-def test_the_defaults_are_torchs() -> None:
+def test_rule_defaults_match_torch() -> None:
     rule = Rule()
     assert (rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval) == (
         65536.0,
@@ -123,7 +123,7 @@ def test_the_defaults_are_torchs() -> None:
     )
 
 
-def test_a_history_by_hand() -> None:
+def test_overflow_sequence_matches_hand_calculation() -> None:
     rule = Rule(1024.0, growth_interval=3)
     states = run(rule, "0000010001")
     assert [state.scale for state in states] == [
@@ -155,14 +155,14 @@ OVERFLOWS = [
 CLEAN = [False, 0, -0.0, np.bool_(0), np.float32(0), np.array([0.0])]
 
 
-def test_a_flag_is_taken_by_its_truth() -> None:
+def test_flag_is_read_by_truth_value() -> None:
     for flag in OVERFLOWS:
         assert update(Rule(8.0), State(8.0, 5), flag) == State(4.0, 0)
     for flag in CLEAN:
         assert update(Rule(8.0), State(8.0, 5), flag) == State(8.0, 6)
 
 
-def test_what_is_no_rule() -> None:
+def test_non_rule_raises() -> None:
     for call in (
         init,
         lambda no: update(no, State(1.0), 0),
@@ -189,20 +189,20 @@ def test_the_last_quirk_is_outermost() -> None:
 
 
 @pytest.mark.parametrize(("test", "grows"), [("==", False), (">=", True)])
-def test_growth_tests_differ_past_the_interval(test, grows) -> None:
+def test_growth_tests_differ_past_interval(test, grows) -> None:
     # Five clean steps, then an interval of 3: torch never grows again.
     rule = Rule(1024.0, growth_interval=3, growth_test=test)
     after = update(rule, State(1024.0, 5), False)
     assert after == (State(2048.0, 0) if grows else State(1024.0, 6))
 
 
-def test_bounds_are_held_in_the_scales_format() -> None:
+def test_bounds_are_rounded_to_scale_format() -> None:
     rule = Rule(8.0, growth_interval=1, min_scale=0.1, max_scale=1000 / 3)
     assert update(rule, State(0.125), True).scale == float(np.float32(0.1)) != 0.1
     assert update(rule, State(256.0), False).scale == float(np.float32(1000 / 3))
 
 
-def test_subnormal_is_what_the_format_of_the_scale_says() -> None:
+def test_subnormal_flush_uses_scale_format() -> None:
     double = Rule(2.0**-126, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
     assert scales(double, "1") == [2.0**-127]
     assert scales(double.replace(init_scale=2.0**-1021), "11") == [2.0**-1022, 0.0]
@@ -210,7 +210,7 @@ def test_subnormal_is_what_the_format_of_the_scale_says() -> None:
 
 @settings(max_examples=examples(ms=3))
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=30), st.integers(0, 3))
-def test_mixed_updates_follow_a_plain_queue(steps, delay) -> None:
+def test_mixed_updates_match_queue_model(steps, delay) -> None:
     """A choice per update, as RoundPipe's `is_async` is, against a list from which the oldest is taken."""
     rule = Rule(1024.0, growth_interval=2, delay=delay)
     state, plain, queue = init(rule), init(rule.replace(delay=0)), [1024.0]
@@ -224,7 +224,7 @@ def test_mixed_updates_follow_a_plain_queue(steps, delay) -> None:
         assert (state.newest, state.growth_tracker) == (plain.scale, plain.growth_tracker)
 
 
-def test_one_overflow_is_paid_twice_when_late() -> None:
+def test_delay_adds_a_skip() -> None:
     # Overflow iff S > 1000, from 65536: torch skips 7 and ends at 512, RoundPipe and MXNet 8 and 256.
     for delay, skips, final in [(0, 7, 512.0), (1, 8, 256.0)]:
         rule, seen = Rule(delay=delay), 0
@@ -236,7 +236,7 @@ def test_one_overflow_is_paid_twice_when_late() -> None:
         assert (seen, state.scale) == (skips, final)
 
 
-def test_override_sets_the_scale_and_keeps_the_trackers() -> None:
+def test_override_sets_scale_keeps_trackers() -> None:
     rule = Rule(1024.0, growth_interval=3, hysteresis=3)
     state = run(rule, "100")[-1]
     assert override(rule, state, 8) == State(8.0, 2, 1)
@@ -246,7 +246,7 @@ def test_override_sets_the_scale_and_keeps_the_trackers() -> None:
     assert override(rule, state, 0.1).scale == float(np.float32(0.1))
 
 
-def test_override_waits_its_turn_under_a_delay() -> None:
+def test_override_is_delayed() -> None:
     rule = Rule(65536.0, delay=1)
     state = override(rule, init(rule), 8.0)
     assert (state.scale, state.newest) == (65536.0, 8.0)
@@ -264,7 +264,7 @@ doubles = st.floats(allow_nan=False)
 @example(2.0**-150 * (1 + 2**-52))
 @example((2 - 2.0**-24) * 2.0**127)  # the tie between the largest float32 and inf
 @example(float(np.nextafter((2 - 2.0**-24) * 2.0**127, 0)))
-def test_round_to_float32_is_numpys(x) -> None:
+def test_round_to_float32_matches_numpy(x) -> None:
     with np.errstate(over="ignore", under="ignore"):
         expected = np.float64(x).astype(np.float32)
     assert np.float32(round_to_float32(x)).view(np.int32) == expected.view(np.int32)
@@ -282,7 +282,7 @@ def float32_pairs(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("operation", [np.multiply, np.divide])
-def test_double_arithmetic_rounded_once_is_float32_arithmetic(operation) -> None:
+def test_rounded_double_arithmetic_equals_float32(operation) -> None:
     """What lets one double path serve every float32 scaler. Not decided by z3 within 60 s: sampled."""
     x, y = float32_pairs(1_000_000)
     with np.errstate(all="ignore"):
@@ -311,7 +311,7 @@ def leaves(part):
 @settings(max_examples=examples(ms=2))
 @given(st.lists(st.lists(PARTS, max_size=4), max_size=12), st.randoms(use_true_random=False))
 @example([[[True], [True]]], None)  # two overflows are one
-def test_the_machine_commutes_with_splitting_found_inf(history, random):
+def test_split_found_inf_gives_same_state(history, random):
     rule = Rule(init_scale=64.0, growth_interval=2, hysteresis=2)
     whole = split = init(rule)
     for parts in history:

@@ -19,12 +19,12 @@ def run(stdout: int, **environment: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_ascii_gets_an_escape_code() -> None:
+def test_ascii_output_escapes_characters() -> None:
     done = run(subprocess.PIPE, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stdout, done.stderr) == (3, "\\u2713\n", "")
 
 
-def test_a_stopped_command_has_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_command_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped() -> int:
         raise KeyboardInterrupt
 
@@ -32,13 +32,13 @@ def test_a_stopped_command_has_its_status(monkeypatch: pytest.MonkeyPatch) -> No
     assert run_command("it", stopped) == 130
 
 
-def test_a_closed_output_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closed_stdout_is_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert run_command("it", lambda: print("lost") or 3) == 3
     sys.stdout.close()
 
 
-def test_a_closed_reader_is_no_error() -> None:
+def test_closed_pipe_is_not_an_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = run(writer)
@@ -47,7 +47,7 @@ def test_a_closed_reader_is_no_error() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")  # noqa: PTH110
-def test_a_full_disk_is_named() -> None:
+def test_full_disk_is_reported() -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     done = run(full)
     os.close(full)

@@ -78,9 +78,7 @@ histories = st.lists(seens, max_size=40)
 @example(LogMax(beta1=0.0), [Observation(found_inf=True, amax=INF)] * 3)
 @example(Probe(min_scale=2.0**15), [Observation(found_inf=True)] * 3)
 @example(Probe(max_scale=2.0**17, growth_interval=1), [Observation(found_inf=False)] * 6)
-def test_the_state_stays_finite_and_the_scale_in_its_bounds(
-    policy: Policy, history: list[Observation]
-) -> None:
+def test_state_is_finite_and_scale_bounded(policy: Policy, history: list[Observation]) -> None:
     for state in states(policy, history):
         assert all(map(math.isfinite, flatten(state)))
         assert all(
@@ -94,9 +92,7 @@ def test_the_state_stays_finite_and_the_scale_in_its_bounds(
 
 @few
 @given(policies(), histories, st.data())
-def test_a_resumed_run_is_the_unbroken_one(
-    policy: Policy, history: list[Observation], data: st.DataObject
-) -> None:
+def test_resume_is_exact(policy: Policy, history: list[Observation], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(history)))
     after = [init(policy), *states(policy, history)]
     state = unflatten(policy, flatten(pickle.loads(pickle.dumps(after[cut]))))  # noqa: S301 - our own bytes
@@ -111,7 +107,7 @@ def test_a_resumed_run_is_the_unbroken_one(
 
 @few
 @given(histories, DELAYS, st.integers(1, 3))
-def test_without_a_delay_deduplicated_backoff_is_the_machine(
+def test_deduplicated_without_delay_equals_rule(
     history: list[Observation], delay: int, interval: int
 ) -> None:
     rule = Rule(init_scale=4.0, growth_interval=interval, min_scale=0.5, max_scale=16.0)
@@ -137,7 +133,7 @@ def run(rule: Any, thresholds: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @few
 @given(st.floats(2.0**-6, 2.0**6), st.integers(0, 4))
-def test_headroom_never_overflows_under_a_ceiling_that_stands(threshold: float, k: int) -> None:
+def test_headroom_never_overflows_at_constant_threshold(threshold: float, k: int) -> None:
     policy = Headroom(init_scale=2.0**-6, margin=1, interval=2, delay=k)
     used, found = run(policy, [threshold] * (30 + k))
     assert not found.any()
@@ -152,14 +148,14 @@ def test_headroom_never_overflows_under_a_ceiling_that_stands(threshold: float, 
 @example(amax=65504 / 2**14, margin=0)
 @example(amax=float(np.float32(1.9999389)), margin=2)
 @example(amax=2.0**-100, margin=12)
-def test_headroom_takes_the_largest_power_of_two_that_fits(amax: float, margin: int) -> None:
+def test_headroom_uses_largest_fitting_power(amax: float, margin: int) -> None:
     policy = Headroom(init_scale=2.0**126, margin=margin)
     scale = update(policy, init(policy), Observation(found_inf=False, amax=amax)).scale
     limit = 65504.0 / 2.0**margin
     assert scale * amax <= limit < 2 * scale * amax or scale == policy.max_scale
 
 
-def test_headroom_rises_one_factor_an_interval_by_the_largest_of_the_interval() -> None:
+def test_headroom_grows_by_interval_maximum() -> None:
     policy = Headroom(init_scale=1.0, margin=0, interval=3)
     amaxes = [1.0, 40000.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     history = [Observation(found_inf=False, amax=a) for a in amaxes]
@@ -168,7 +164,7 @@ def test_headroom_rises_one_factor_an_interval_by_the_largest_of_the_interval() 
     assert replay(policy, [history[0]] * 10).tolist() == [1, 1, 2, 2, 2, 4, 4, 4, 8, 8]
 
 
-def test_a_probe_is_one_step_and_a_good_one_becomes_the_base() -> None:
+def test_successful_probe_becomes_base() -> None:
     policy = Probe(init_scale=4.0, growth_interval=2, delay=2)
     newest = [state.newest for state in states(policy, [False] * 12)]
     assert newest == [4, 8, 4, 4, 8, 8, 16, 8, 8, 16, 16, 32]
@@ -180,7 +176,7 @@ def test_a_probe_is_one_step_and_a_good_one_becomes_the_base() -> None:
     assert [state.newest for state in recalled] == [4, 8, 2, 2, 4, 2]
 
 
-def test_deduplicated_backoff_lowers_by_the_scale_that_was_used() -> None:
+def test_deduplicated_backoff_uses_applied_scale() -> None:
     policy = Deduplicated(init_scale=16.0, growth_interval=99, delay=2)
     assert [s.newest for s in states(policy, [True] * 6)] == [8, 8, 8, 4, 4, 4]
     # A clean step at an older scale says nothing of the newest.
@@ -189,7 +185,7 @@ def test_deduplicated_backoff_lowers_by_the_scale_that_was_used() -> None:
     assert [s.newest for s in states(Rule(16.0, delay=2), [True] * 6)] == [8, 4, 2, 1, 0.5, 0.25]
 
 
-def test_headroom_halves_what_was_used() -> None:
+def test_headroom_backoff_uses_applied_scale() -> None:
     lost = Observation(found_inf=True, amax=INF)
     late = Headroom(init_scale=16.0, delay=2)
     assert [state.newest for state in states(late, [lost] * 6)] == [8, 8, 8, 4, 4, 4]
@@ -200,13 +196,13 @@ def test_headroom_halves_what_was_used() -> None:
         )
 
 
-def test_a_probe_starts_from_the_scale_set_by_hand() -> None:
+def test_probe_starts_from_overridden_scale() -> None:
     policy = Probe(init_scale=4.0, delay=1)
     state = override(policy, init(policy), 1.0)
     assert update(policy, state, True).newest == 1.0  # 4, which overflowed, is above it
 
 
-def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below() -> None:
+def test_ratio_follows_saturation_threshold() -> None:
     policy = Ratio(init_scale=4.0, growth_interval=2)
     shares = [2e-5, 1e-6, 0.0, 1e-6, 1e-6, 1.0]
     assert replay(policy, [Observation(False, saturated=s) for s in shares]).tolist() == [
@@ -223,7 +219,7 @@ def test_ratio_halves_above_the_threshold_and_doubles_after_the_interval_below()
     ] == pytest.approx(2, rel=1e-4)
 
 
-def test_a_floor_rises_at_its_milestone_and_holds() -> None:
+def test_min_scale_rises_at_milestones() -> None:
     policy = FloorSchedule(init_scale=1.0, growth_interval=99, milestones=MILESTONES)
     assert replay(policy, [True] * 8).tolist() == [0.5, 0.25, 2, 2, 2, 2, 1024, 1024]
     above = FloorSchedule(init_scale=4096.0, growth_interval=99, milestones=MILESTONES)
@@ -249,14 +245,14 @@ def log_max(policy: LogMax, amaxes: list[float]) -> float:
 
 @few
 @given(st.lists(st.floats(2.0**-8, 2.0**8, width=32), min_size=1, max_size=60), st.booleans())
-def test_log_max_is_its_formula(amaxes: list[float], faithful: bool) -> None:
+def test_log_max_matches_formula(amaxes: list[float], faithful: bool) -> None:
     policy = LogMax(beta1=0.9, beta2=0.95, faithful=faithful)
     scale = replay(policy, [Observation(found_inf=False, amax=a) for a in amaxes])[-1]
     # sigma^2 is a difference of float32 numbers near x^2, up to 64: 64 * 60 steps * 2^-24 before the square root
     assert math.log2(scale) == pytest.approx(math.log2(log_max(policy, amaxes)), abs=0.25)
 
 
-def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> None:
+def test_faithful_log_max_stays_at_one() -> None:
     clean, overflow = Observation(found_inf=False, amax=1.0), Observation(found_inf=True, amax=INF)
     history = [clean] * 100 + [overflow] + [clean] * 11_900
     theirs, ours = (replay(LogMax(faithful=flag), history) for flag in (True, False))
@@ -266,7 +262,7 @@ def test_openseq2seqs_one_overflow_pins_the_scale_and_ours_moves_by_a_bit() -> N
     assert ours[-1] == pytest.approx(2.0**16, rel=0.01)
 
 
-def test_a_synchronous_update_recalls_a_probe() -> None:
+def test_synchronous_update_cancels_probe() -> None:
     policy = Probe(init_scale=4.0, growth_interval=2, delay=1)
     state = update(policy, update(policy, init(policy), False), False, synchronous=True)
     assert (state.scale, *state.pending, *state.memory) == (4, 4, 4, 0, 0)
@@ -276,7 +272,7 @@ def test_a_synchronous_update_recalls_a_probe() -> None:
     ("policy", "missing"),
     [(Headroom(), "amax=None"), (LogMax(), "amax=None"), (Ratio(), "saturated=None")],
 )
-def test_a_needed_number_is_named(policy: Policy, missing: str) -> None:
+def test_missing_observation_is_named(policy: Policy, missing: str) -> None:
     with pytest.raises(ValueError, match=missing):
         update(policy, init(policy), True)
 
@@ -308,7 +304,7 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("policy", "field", "values"), FIELDS)
-def test_a_refused_field_is_named(policy: type[Policy], field: str, values: list[Any]) -> None:
+def test_invalid_field_is_named(policy: type[Policy], field: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises((ValueError, TypeError), match=re.escape(f"{field}={value!r}")):
             policy(**{field: value})
@@ -328,7 +324,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("policy", "at", "number", "shown"), DAMAGED)
-def test_a_damaged_state_is_not_loaded(policy: Policy, at: int, number: Any, shown: str) -> None:
+def test_damaged_state_raises(policy: Policy, at: int, number: Any, shown: str) -> None:
     numbers: list[Any] = flatten(init(policy))
     with pytest.raises(ValueError, match=f"{len(numbers) - 1} numbers"):
         unflatten(policy, numbers[:-1])
@@ -339,7 +335,7 @@ def test_a_damaged_state_is_not_loaded(policy: Policy, at: int, number: Any, sho
 
 @few
 @given(policies(), histories, st.lists(st.booleans(), min_size=40, max_size=40))
-def test_a_pipeline_of_that_depth_gives_every_ticket_the_scale_that_replay_has(
+def test_pipeline_scales_equal_replay(
     policy: Policy, history: list[Observation], modes: list[bool]
 ) -> None:
     for is_async in ([True] * len(history), modes[: len(history)]):
@@ -356,7 +352,7 @@ def test_ratio_halves_after_any_overflow() -> None:
     assert update(policy, state, Observation(found_inf=False, saturated=0.0)).scale == 4.0
 
 
-def test_a_synchronous_scale_is_the_policys_too() -> None:
+def test_synchronous_scale_reaches_policy() -> None:
     pipe = pipeline.begin_iteration(pipeline.start(Deduplicated(delay=1), 1))
     pipe = pipeline.finish(pipe, 0, found_inf=False, new_scale=8.0, synchronous=True)
     pipe = pipeline.finish(pipeline.begin_iteration(pipe), 1, found_inf=True)

@@ -61,11 +61,11 @@ def observe(
 @example(
     Rule(init_scale=3.0, min_scale=2.0, growth_factor=1.5, growth_interval=1), [True, True, False]
 )
-def test_the_machine_obeys_every_law(rule: Rule, flags: list[bool]) -> None:
+def test_state_machine_passes_checks(rule: Rule, flags: list[bool]) -> None:
     assert observe(rule, flags, update) == {}
 
 
-def test_torchs_recorded_runs_obey_every_law() -> None:
+def test_recorded_torch_runs_pass_checks() -> None:
     seen = 0
     for trace in read(TRACES / "recorded.jsonl.gz"):
         if trace.system in ("torch.amp.GradScaler", "composer.ClosureGradScaler"):
@@ -177,13 +177,13 @@ def ignores_the_bounds(rule: Rule, state: State, found_inf: bool) -> State:
         ),
     ],
 )
-def test_each_law_names_a_mutant(
+def test_each_check_detects_its_mutant(
     machine: Callable[[Rule, State, bool], State], rule: Rule, flags: list[int], check: str
 ) -> None:
     assert check in observe(rule, [bool(flag) for flag in flags], machine)
 
 
-def test_the_first_place_is_told() -> None:
+def test_first_violation_is_reported() -> None:
     seen = observe(Rule(), [False, True, True], mutant(never_backs_off))["overflow_backs_off_once"]
     assert seen.startswith("update 1: ")
 

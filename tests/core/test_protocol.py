@@ -32,7 +32,7 @@ def refused(result, before, refusal):
     assert after == before
 
 
-def test_the_scale_is_made_by_the_first_scale_and_rounded_then():
+def test_first_scale_call_creates_rounded_scale():
     p = protocol.create(Rule(init_scale=0.1))
     assert state_dict.get_scale(p) == 0.1
     p, outcome = protocol.scale(p, np.array(2.0, np.float32))
@@ -41,7 +41,7 @@ def test_the_scale_is_made_by_the_first_scale_and_rounded_then():
     assert outcome.value == np.float32(0.2)
 
 
-def test_a_clean_iteration_unscales_steps_and_counts():
+def test_finite_iteration_unscales_steps_and_counts():
     p, outcome = protocol.step(begun(), Optimizer("a", CLEAN), returns="loss")
     assert (outcome.value, outcome.called, outcome.stepped) == ("loss", True, True)
     assert values(outcome.optimizer) == [[1.0, 2.0], None]
@@ -50,14 +50,14 @@ def test_a_clean_iteration_unscales_steps_and_counts():
     assert (p.state.scale, p.state.growth_tracker, p.records) == (4.0, 1, ())
 
 
-def test_an_overflow_is_skipped_backs_off_and_is_unscaled_all_the_same():
+def test_overflow_unscales_skips_and_backs_off():
     p, outcome = protocol.step(begun(), Optimizer("a", OVERFLOW), returns="loss")
     assert (outcome.value, outcome.called, outcome.stepped) == (None, False, False)
     assert values(outcome.optimizer) == [[1.0, math.inf], None]
     assert protocol.update(p)[0].state.scale == 2.0
 
 
-def test_a_skip_is_per_optimizer_and_the_backoff_is_global():
+def test_skip_is_per_optimizer_backoff_global():
     p, first = protocol.step(begun(), Optimizer("a", OVERFLOW))
     p, second = protocol.step(p, Optimizer("b", CLEAN))
     p, third = protocol.step(p, Optimizer("c", OVERFLOW))
@@ -65,7 +65,7 @@ def test_a_skip_is_per_optimizer_and_the_backoff_is_global():
     assert protocol.update(p)[0].state.scale == 2.0
 
 
-def test_a_fused_step_divides_in_its_kernel_and_is_called_even_when_it_skips():
+def test_fused_step_unscales_in_kernel():
     p, outcome = protocol.step(begun(), Optimizer("a", CLEAN, fused=True))
     assert outcome.kernel == (4.0, 0.0)
     assert values(outcome.optimizer) == [[1.0, 2.0], None]
@@ -84,7 +84,7 @@ def test_a_fused_step_divides_in_its_kernel_and_is_called_even_when_it_skips():
         ((-1.0, 1.0), False),
     ],
 )
-def test_found_inf_is_summed_over_optimizers_in_float32(found, overflows):
+def test_found_inf_is_summed_in_float32(found, overflows):
     p = begun()
     for key, value in zip("ab", found, strict=True):
         p = p.note(key, found_inf=round_to_float32(value))
@@ -92,7 +92,7 @@ def test_found_inf_is_summed_over_optimizers_in_float32(found, overflows):
 
 
 @pytest.mark.parametrize("event", ["unscale_", "step", "update"])
-def test_only_scale_makes_the_scale(event):
+def test_calls_before_scale_raise(event):
     p = Protocol()
     arguments = () if event == "update" else (Optimizer("a", CLEAN),)
     after, outcome = getattr(protocol, event)(p, *arguments)
@@ -108,18 +108,18 @@ def test_only_scale_makes_the_scale(event):
         ("step", "step", refusals.STEPPED_TWICE),
     ],
 )
-def test_each_event_happens_once_an_iteration(first, second, refusal):
+def test_each_event_happens_once_per_iteration(first, second, refusal):
     p, _ = getattr(protocol, first)(begun(), Optimizer("a", CLEAN))
     refused(getattr(protocol, second)(p, Optimizer("a", CLEAN)), p, refusal)
     assert getattr(protocol, second)(p, Optimizer("b", CLEAN))[1].refusal is None
 
 
-def test_a_closure_keyword_is_refused_and_changes_nothing():
+def test_closure_keyword_raises_and_changes_nothing():
     p = begun()
     refused(protocol.step(p, Optimizer("a", CLEAN), closure=True), p, refusals.CLOSURE)
 
 
-def test_a_step_without_gradients_is_refused_and_stays_unscaled():
+def test_step_without_gradients_raises():
     p, outcome = protocol.step(begun(), Optimizer("a", (None,)))
     assert outcome.refusal == refusals.NOTHING_CHECKED
     assert p.record("a") == protocol.Record(Stage.UNSCALED, None)
@@ -138,7 +138,7 @@ def test_a_step_without_gradients_is_refused_and_stays_unscaled():
         Tensor(8.0, (1, 1)),
     ],
 )
-def test_a_refused_new_scale_changes_nothing(new_scale):
+def test_invalid_new_scale_changes_nothing(new_scale):
     p, _ = protocol.unscale_(begun(), Optimizer("a", CLEAN))
     after, outcome = protocol.update(p, new_scale)
     assert outcome.refusal is not None
@@ -153,13 +153,13 @@ def test_a_state_dict_round_trip(target):
     assert state_dict.state_dict(loaded) == {**source, "_growth_tracker": 3}
 
 
-def test_a_state_dict_that_is_refused():
+def test_invalid_state_dict_changes_nothing():
     p = begun()
     refused(state_dict.load_state_dict(p, {}), p, refusals.EMPTY_STATE_DICT)
     refused(state_dict.load_state_dict(p, {"scale": 1e39}), p, refusals.overflow(1e39))
 
 
-def test_a_disabled_scaler_passes_everything_through():
+def test_disabled_scaler_changes_nothing():
     p = protocol.create(Rule(), enabled=False)
     optimizer = Optimizer("a", OVERFLOW)
     assert protocol.scale(p, "anything")[1].value == "anything"

@@ -24,7 +24,7 @@ def growths(rule: Rule, updates: int) -> list[int]:
     return [n for n in range(1, updates + 1) if trace[n] > trace[n - 1]]
 
 
-def test_deepspeed_grows_first_after_one_more_then_every_interval() -> None:
+def test_deepspeed_first_growth_is_late() -> None:
     rule = Rule(2.0, growth_interval=3, quirks=(StreakStartsAt(-1),))
     assert growths(rule, 13) == [4, 7, 10, 13]
     assert growths(rule.replace(quirks=()), 13) == [3, 6, 9, 12]
@@ -38,7 +38,7 @@ def test_deepspeed_grows_first_after_one_more_then_every_interval() -> None:
     ]
 
 
-def test_flax_grows_late_every_time() -> None:
+def test_flax_growth_is_late() -> None:
     # It compares before it counts: interval 3 grows at 4, 8, 12; interval 1 at every second update.
     assert growths(dialects.get("flax.DynamicScale", init_scale=2.0, growth_interval=3), 12) == [
         4,
@@ -70,19 +70,17 @@ def test_flax_grows_late_every_time() -> None:
         ("101", "112"),  # not consecutive, and yet: 1 of 1, then 1 of 2
     ],
 )
-def test_fairseq_backs_off_when_overflows_reach_a_fraction_of_the_updates(
-    history, halvings
-) -> None:
+def test_fairseq_backs_off_at_overflow_fraction(history, halvings) -> None:
     rule = Rule(2.0**15, growth_interval=100, quirks=(Tolerance(0.5),))
     assert scales(rule, history) == [2.0 ** (15 - int(n)) for n in halvings]
 
 
-def test_bmtrain_holds_at_its_minimum() -> None:
+def test_bmtrain_holds_scale_at_minimum() -> None:
     rule = Rule(8.0, growth_interval=3, quirks=(HoldAtBounds(8.0, 64.0),))
     assert scales(rule, "0010") == [8.0, 8.0, 8.0, 16.0]  # the overflow keeps even the streak
 
 
-def test_flax_outside_jit_begins_in_double() -> None:
+def test_flax_outside_jit_starts_in_double() -> None:
     start, backoff, f = 12345.6789, 0.7, np.float32
     eager = dialects.get("flax.DynamicScale", init_scale=start, backoff_factor=backoff, jit=False)
     first, second = scales(eager, "11")
@@ -98,7 +96,7 @@ def test_flax_outside_jit_begins_in_double() -> None:
     ("name", "parameters"),
     [("guided_diffusion.MixedPrecisionTrainer", {}), ("flax.DynamicScale", {"jit": False})],
 )
-def test_a_scale_set_by_hand_counts(name, parameters) -> None:
+def test_override_sets_base_of_backoff(name, parameters) -> None:
     rule = dialects.get(name, **parameters)
     assert (
         update(rule, override(rule, init(rule), 8.0), True).scale == 4.0
@@ -149,7 +147,7 @@ TF_CONTRIB = dialects.get(
         "contrib",
     ],
 )
-def test_what_two_means(rule, gapped, in_a_row, then) -> None:
+def test_hysteresis_of_two_per_framework(rule, gapped, in_a_row, then) -> None:
     for history, backoffs in [("101", gapped), ("111", in_a_row), ("1010101", then)]:
         assert scales(rule, history) == [2.0 ** (10 - int(n)) for n in backoffs]
 
@@ -169,7 +167,7 @@ def test_what_two_means(rule, gapped, in_a_row, then) -> None:
         ("flax.DynamicScale", FP32.max_finite),
     ],
 )
-def test_growing_at_the_top(name, top) -> None:
+def test_growth_at_float32_maximum(name, top) -> None:
     rule = dialects.get(name, init_scale=2.0**127, growth_interval=1)
     assert scales(rule, "0000")[-1] == top
     if math.isinf(top):
@@ -190,13 +188,13 @@ def test_growing_at_the_top(name, top) -> None:
     ],
     ids=["torch", "paddle", "keras-torch", "keras-jax", "flax-without-minimum", "flax"],
 )
-def test_backing_off_at_the_bottom(name, parameters, bottom) -> None:
+def test_backoff_at_smallest_scale(name, parameters, bottom) -> None:
     rule = dialects.get(name, init_scale=2.0**-126, **parameters)
     assert scales(rule, "1" * 24)[21:] == bottom
 
 
 @given(st.sampled_from(dialects.names()), st.text("0001", max_size=40), st.integers(0, 40))
-def test_resume_is_invisible_whatever_the_quirks(name, history, cut) -> None:
+def test_resume_is_exact_with_quirks(name, history, cut) -> None:
     rule = pickle.loads(pickle.dumps(dialects.get(name)))  # noqa: S301 - our own bytes
     assert rule in {dialects.get(name)}
     state = init(rule)

@@ -20,7 +20,7 @@ TRACE = Trace(
 
 
 @pytest.mark.parametrize("system", dialects.names())
-def test_the_machine_repeats(system: str) -> None:
+def test_state_machine_matches_recorded_traces(system: str) -> None:
     traces = [trace for trace in TRACES if trace.system == system]
     assert traces
     differing = [f"{dict(trace.params)}: {m}" for trace in traces if (m := trace.mismatch())]
@@ -28,7 +28,7 @@ def test_the_machine_repeats(system: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+def test_round_trip_is_byte_identical(tmp_path: Path, suffix: str) -> None:
     raised = [trace for trace in TRACES if trace.raised]
     late = [trace for trace in TRACES if trace.is_async]
     traces = raised[:20] + late[:20]
@@ -54,7 +54,7 @@ def test_round_trip_in_the_same_bytes(tmp_path: Path, suffix: str) -> None:
         ({"scale": (4.0, 8.0 * (1 + 2**-52), 4.0)}, 1),
     ],
 )
-def test_a_single_wrong_bit_is_a_mismatch(change: dict[str, object], update: int) -> None:
+def test_single_wrong_bit_is_mismatch(change: dict[str, object], update: int) -> None:
     assert TRACE.mismatch() is None
     wrong = dataclasses.replace(TRACE, **change)
     assert wrong.mismatch().startswith(f"update {update}: ")
@@ -62,7 +62,7 @@ def test_a_single_wrong_bit_is_a_mismatch(change: dict[str, object], update: int
     assert empty.mismatch() is not None
 
 
-def test_no_field_is_lost() -> None:
+def test_record_round_trip_keeps_fields() -> None:
     raised, late = Raised(1, "Exception", "x"), (True, None)
     whole = Trace(
         "roundpipe.GradScaler[mixed]",
@@ -108,14 +108,14 @@ RECORD = TRACE.to_record()
         (json.dumps({**RECORD, "raised": {"step": 1}}), ""),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path: Path, line: str, shown: str) -> None:
+def test_damaged_line_is_reported(tmp_path: Path, line: str, shown: str) -> None:
     file = tmp_path / "t.jsonl"
     file.write_bytes((json.dumps(RECORD) + "\n" + line + "\n").encode(errors="surrogateescape"))
     with pytest.raises(DamagedFileError, match=f"line 2: .*{shown}"):
         list(read(file))
 
 
-def test_a_file_cut_anywhere_is_refused_or_shorter(tmp_path: Path) -> None:
+def test_truncated_file_raises(tmp_path: Path) -> None:
     whole = tmp_path / "t.jsonl.gz"
     write(whole, [TRACE] * 3)
     data = whole.read_bytes()
@@ -125,7 +125,7 @@ def test_a_file_cut_anywhere_is_refused_or_shorter(tmp_path: Path) -> None:
             list(read(whole))
 
 
-def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
+def test_corrupted_byte_raises(tmp_path: Path) -> None:
     file = tmp_path / "t.jsonl.gz"
     data = bytearray(gzip.compress(json.dumps(RECORD).encode()))
     data[len(data) // 2] ^= 0xFF

@@ -37,7 +37,7 @@ def fast_disk() -> Iterator[None]:
 
 @settings(max_examples=examples(ms=8))
 @given(VALUES)
-def test_a_line_gives_back_what_was_written(value: Any) -> None:
+def test_line_round_trip(value: Any) -> None:
     line = records.encode(value)
     assert "\n" not in line
     assert repr(records.decode(line)) == repr(value)
@@ -46,7 +46,7 @@ def test_a_line_gives_back_what_was_written(value: Any) -> None:
 
 @settings(max_examples=examples(ms=5))
 @given(OBJECTS, st.lists(OBJECTS, max_size=3))
-def test_a_file_gives_back_what_was_written(
+def test_file_round_trip(
     tmp_path_factory: pytest.TempPathFactory, provenance: dict[str, Any], rows: list[dict[str, Any]]
 ) -> None:
     path = tmp_path_factory.mktemp("records") / "x.jsonl"
@@ -56,7 +56,7 @@ def test_a_file_gives_back_what_was_written(
     assert [p.name for p in path.parent.iterdir()] == ["x.jsonl"]
 
 
-def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
+def test_numpy_values_become_plain_json() -> None:
     value = {
         "a": np.array([1.5, np.inf, np.nan]),
         "b": np.float32(0.1),
@@ -70,14 +70,14 @@ def test_arrays_numpy_scalars_and_tuples_become_lists_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("text", ["inf", "-inf", "nan"])
-def test_text_that_would_come_back_as_a_float_is_refused(text: str) -> None:
+def test_text_that_reads_as_float_raises(text: str) -> None:
     with pytest.raises(
         ValueError, match=f"text '{text}': expected text that does not read as a number"
     ):
         records.encode({"arm": text})
 
 
-def test_a_key_that_is_no_text_is_refused() -> None:
+def test_non_string_key_raises() -> None:
     with pytest.raises(TypeError, match="key 1 of type int"):
         records.encode({"a": [{1: 2}]})
 
@@ -88,9 +88,7 @@ def test_only_strict_json_is_read(line: str) -> None:
         records.decode(line)
 
 
-def test_the_content_is_on_the_disk_before_the_name_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_is_synced_before_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
     rename = Path.replace
     monkeypatch.setattr(os, "fsync", lambda handle: events.append("fsync"))
@@ -103,7 +101,7 @@ def test_the_content_is_on_the_disk_before_the_name_changes(
     assert events[3:] == ["fsync"]
 
 
-def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(
+def test_truncated_file_raises_with_line(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "x.jsonl"
@@ -117,7 +115,7 @@ def test_a_finished_file_cut_at_any_byte_is_refused_with_its_name_and_a_line(
         assert caught.value.line <= 1 + len(ROWS) + 1
 
 
-def test_a_finished_file_with_a_record_too_many_is_refused(tmp_path: Path) -> None:
+def test_extra_record_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     records.write(path, PROVENANCE, ROWS)
     path.write_bytes(path.read_bytes() + b'{"of":"another run"}\n')
@@ -130,7 +128,7 @@ def test_a_finished_file_with_a_record_too_many_is_refused(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "line", [b"{not json}", b"\xff\xfe", b"[1, 2]", b"", b'{"loss":NaN}', b"[" * 100_000]
 )
-def test_damage_names_its_line(tmp_path: Path, line: bytes) -> None:
+def test_damaged_line_is_reported(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "x.jsonl"
     records.write(path, PROVENANCE, ROWS)
     lines = path.read_bytes().split(b"\n")
@@ -168,7 +166,7 @@ def full_journal(path: Path) -> bytes:
     return journal.part.read_bytes()
 
 
-def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> None:
+def test_truncated_journal_resumes_to_same_data(tmp_path: Path) -> None:
     unbroken = tmp_path / "folder" / "unbroken.jsonl"
     run_with_journal(unbroken)
     path = tmp_path / "x.jsonl"
@@ -184,7 +182,7 @@ def test_a_journal_cut_at_every_byte_ends_with_the_same_data(tmp_path: Path) -> 
         assert computed == len(ROWS) - kept, f"{length} bytes"
 
 
-def test_a_torn_line_is_gone(tmp_path: Path) -> None:
+def test_incomplete_last_line_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     whole, part = full_journal(path), records.Journal(path, IDENTITY).part
     part.write_bytes(whole[:-5])
@@ -194,7 +192,7 @@ def test_a_torn_line_is_gone(tmp_path: Path) -> None:
     assert [*journal.done] == ["0", "1", "later"]
 
 
-def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path: Path) -> None:
+def test_journal_of_other_settings_is_reported(tmp_path: Path) -> None:
     path, other = tmp_path / "[x].jsonl", {"config": {"lr": 0.2, "steps": 3}, "threads": 1}
     whole, first = full_journal(path), records.Journal(path, IDENTITY)
     second = records.Journal(path, other)
@@ -209,7 +207,7 @@ def test_a_journal_of_other_settings_is_kept_and_says_where_it_differs(tmp_path:
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
+def test_damaged_journal_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     lines, part = full_journal(path).split(b"\n"), records.Journal(path, IDENTITY).part
     for bad in (b"{oops", b"{}", b'{"unit": ["a"], "value": {}}', b'{"unit": "a", "value": 3}'):
@@ -219,5 +217,5 @@ def test_damage_inside_a_journal_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
-def test_a_single_infinity_comes_back(value: float) -> None:
+def test_infinity_round_trip(value: float) -> None:
     assert records.decode(records.encode({"threshold": value})) == {"threshold": value}

@@ -13,7 +13,7 @@ from ampsim.core.replay.fold import first_divergence, states
 from ampsim.core.theory.pathwise import wasted
 
 
-def test_replay_is_the_fold() -> None:
+def test_replay_equals_fold() -> None:
     rule, history = Rule(init_scale=8.0, growth_interval=2), [0, 0, 1, 0, 1, 1, 0, 0]
     state, expected = init(rule), []
     for flag in history:
@@ -24,13 +24,13 @@ def test_replay_is_the_fold() -> None:
     assert scales.tolist() == expected == [s.scale for s in states(rule, history)]
 
 
-def test_an_update_may_be_synchronous_under_a_delay() -> None:
+def test_synchronous_update_with_delay() -> None:
     rule = Rule(init_scale=8.0, delay=1)
     assert replay(rule, [1, 1, 1]).tolist() == [8, 4, 2]
     assert replay(rule, [1, 1, 1], is_async=[True, False, None]).tolist() == [8, 2, 2]
 
 
-def test_histories_of_different_lengths_are_refused() -> None:
+def test_unequal_lengths_raise() -> None:
     with pytest.raises(ValueError, match="1 flags for 2 updates"):
         replay(Rule(), [0, 1], is_async=[True])
 
@@ -38,7 +38,7 @@ def test_histories_of_different_lengths_are_refused() -> None:
 @pytest.mark.parametrize(
     "history", ["01", ["0", "1"], np.array(["0", "1"]), b"01", [b"0", b"1"]], ids=str
 )
-def test_a_written_history_is_refused(history: Any) -> None:
+def test_string_sequence_raises(history: Any) -> None:
     for call in (
         lambda: replay(Rule(), history),  # in which each digit is true
         lambda: replay(Rule(), [0, 0], is_async=history),
@@ -50,12 +50,12 @@ def test_a_written_history_is_refused(history: Any) -> None:
 
 
 @pytest.mark.parametrize(("rule", "depth"), [(Rule(delay=1), 1), (Probe(delay=1), 0), (Probe(), 1)])
-def test_another_delay_than_the_depth(rule: Any, depth: int) -> None:
+def test_delay_must_equal_depth(rule: Any, depth: int) -> None:
     with pytest.raises(ValueError, match=f"delay={rule.delay}"):
         pipeline.start(rule, depth)
 
 
-def test_tickets_come_in_their_turn() -> None:
+def test_out_of_order_tickets_raise() -> None:
     pipe = pipeline.begin_iteration(pipeline.begin_iteration(pipeline.start(Rule(), 1)))
     with pytest.raises(pipeline.WouldBlockError):
         pipeline.begin_iteration(pipe)

@@ -61,9 +61,7 @@ def window(rule: Rule, threshold: float, period: int, warm: int) -> tuple[list[b
 @settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, flags, st.integers(0, 4))
 @example(1, 1, 1, [True], 0)
-def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(
-    interval, a, b, found, delay
-) -> None:
+def test_t1_is_exact_with_wasted_steps(interval, a, b, found, delay) -> None:
     rule = plain(interval, a, b, delay=delay)
     descent = 16 - math.log2(final(rule, found).newest)
     wasted = theory.wasted(found, interval)
@@ -73,7 +71,7 @@ def test_t1_is_an_identity_with_the_wasted_steps_and_a_bound_without(
 
 @settings(max_examples=examples(ms=3))
 @given(intervals, flags, st.integers(16, 20))
-def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
+def test_t1_bounds_skips_at_max_scale(interval, found, top) -> None:
     rule = plain(interval, max_scale=2.0**top)
     descent = 16 - math.log2(final(rule, found).scale)
     assert sum(found) <= theory.skips(rule, len(found), descent) + 1e-9
@@ -81,7 +79,7 @@ def test_t1_bounds_a_scale_that_may_not_grow_on(interval, found, top) -> None:
 
 @settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, flags)
-def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
+def test_t1_matches_skip_budget_check(interval, a, b, found) -> None:
     rule = plain(interval, a, b)
     trace = [START, *scales(rule, found)]
     assert properties.skips_stay_within_budget(properties.History(rule, found, trace)) is None
@@ -96,7 +94,7 @@ def test_t1_is_the_budget_of_the_law(interval, a, b, found) -> None:
 
 @settings(max_examples=examples(ms=3))
 @given(st.integers(1, 9), flags)
-def test_wasted_steps_are_those_that_the_machine_forgets(interval, found) -> None:
+def test_wasted_steps_match_state_machine(interval, found) -> None:
     rule, state, wasted = plain(interval), State(START), 0
     for flag in found:
         wasted += state.growth_tracker if flag else 0
@@ -104,7 +102,7 @@ def test_wasted_steps_are_those_that_the_machine_forgets(interval, found) -> Non
     assert theory.wasted(found, interval) == wasted + state.growth_tracker
 
 
-def test_a_scale_that_never_backs_off_has_no_rate() -> None:
+def test_skip_rate_without_backoff_raises() -> None:
     with pytest.raises(ValueError, match=r"backoff_factor=1.0: expected below 1"):
         theory.skip_rate(Rule.unchecked(backoff_factor=1.0))
 
@@ -113,7 +111,7 @@ def test_a_scale_that_never_backs_off_has_no_rate() -> None:
 
 
 @given(intervals, powers, powers)
-def test_t2_and_t7_are_exact_over_whole_periods_and_all_phases(interval, a, b) -> None:
+def test_t2_and_t7_are_exact(interval, a, b) -> None:
     rule, common = plain(interval, a, b), math.gcd(a, b)
     period = (b * interval + a) // common
     phases = [(i + 0.5) * common / 4 for i in range(4 * b // common)]
@@ -136,7 +134,7 @@ def test_t2_with_irrational_rho() -> None:
     assert sum(room) / len(room) == pytest.approx(theory.headroom(rule), rel=0.01)
 
 
-def test_torchs_defaults() -> None:
+def test_torch_default_rates() -> None:
     assert theory.skip_rate(Rule()) == 1 / 2001
     assert theory.headroom(Rule()) == 0.5
     assert theory.trade_off(Rule()) == pytest.approx(0.5 / 2001)
@@ -170,7 +168,7 @@ def solved(p: list[float], interval: int, backoff: int) -> np.ndarray:
 @example([0.0, 0.5], 2, 1)
 @example([0.0, 0.0, 0.2, 1.0, 1.0], 3, 2)
 @example([0.3], 2, 1)
-def test_t3_is_the_stationary_distribution_of_the_machine(p, interval, backoff) -> None:
+def test_t3_matches_stationary_distribution(p, interval, backoff) -> None:
     form = theory.stationary(p, interval, backoff)
     shares = np.stack([form.at(count) for count in range(interval)], axis=1)
     exact = solved(p, interval, backoff)
@@ -185,7 +183,7 @@ def test_t3_is_the_stationary_distribution_of_the_machine(p, interval, backoff) 
 
 @pytest.mark.parametrize("interval", [5, 50, 2000])
 @pytest.mark.parametrize("sigma", [0.1, 1.0, 6.0])
-def test_t3_without_bounds_is_the_form_of_the_paper(interval: int, sigma: float) -> None:
+def test_t3_without_bounds_matches_paper(interval: int, sigma: float) -> None:
     x, p = theory.normal_thresholds(16.5, sigma)
     form = theory.stationary(p, interval)
     up = (1 - p) ** interval
@@ -199,7 +197,7 @@ def test_t3_without_bounds_is_the_form_of_the_paper(interval: int, sigma: float)
     assert abs(x[form.visits.argmax()] - tracked) <= 1
 
 
-def test_t3_tracks_the_quantiles_that_staircases_are_known_for() -> None:
+def test_t3_matches_published_staircase_quantiles() -> None:
     # Levitt 1971, Table I: 1, 2, 3 and 4 down, 1 up; Kaernbach 1991: steps up and down as 1 to 3.
     assert [round(theory.tracked_quantile(down), 3) for down in (1, 2, 3, 4)] == [
         0.5,
@@ -215,7 +213,7 @@ def test_t3_tracks_the_quantiles_that_staircases_are_known_for() -> None:
 
 
 @pytest.mark.parametrize("interval", [2, 5, 50])
-def test_t3_is_the_marginal_law_of_the_k_in_a_row_design(interval: int) -> None:
+def test_t3_matches_k_in_a_row(interval: int) -> None:
     # Oron and Hoff 2009: of one level, up with F (1 - F)^k / (1 - (1 - F)^k), down with F, up and down exchanged.
     p = np.array([0.0, 0.01, 0.05, 0.2, 0.6, 0.9, 1.0])
     with np.errstate(invalid="ignore"):
@@ -227,26 +225,26 @@ def test_t3_is_the_marginal_law_of_the_k_in_a_row_design(interval: int) -> None:
 
 
 @pytest.mark.parametrize("backoff", [1, 2, 5])
-def test_t3_arrivals_lie_about_the_tracked_quantile(backoff: int) -> None:
+def test_t3_arrivals_peak_near_tracked_quantile(backoff: int) -> None:
     x, p = theory.normal_thresholds(0.0, 40.0)
     form = theory.stationary(p, 50, backoff)
     tracked = -40.0 * NormalDist().inv_cdf(theory.tracked_quantile(50, rho=1 / backoff))
     assert abs(x[form.visits.argmax()] - tracked) <= (1 + backoff) / 2
 
 
-def test_t3_without_a_floor_may_have_no_law() -> None:
+def test_t3_above_critical_reaches_lowest_level() -> None:
     # The same chance at every level below the top: above the critical rate arrivals pile up at the lowest level.
     form = theory.stationary([0.01] * 300 + [1.0], 100)
     assert form.visits.argmax() == 0
 
 
-def test_t3_ceilings_that_do_not_move_are_t2() -> None:
+def test_t3_with_constant_threshold_is_t2() -> None:
     form = theory.stationary([0, 0, 0, 1], 50)
     assert form.skip_rate == pytest.approx(1 / 51, rel=1e-14)
     assert form.visits == pytest.approx([0, 0, 0.5, 0.5])
 
 
-def test_ranks_arrive_as_one_rank_with_a_longer_interval_does() -> None:
+def test_ranks_equal_longer_interval() -> None:
     p = np.array([1e-6, 1e-3, 0.02, 0.3, 1.0])
     many = theory.stationary([*(-np.expm1(8 * np.log1p(-p[:-1]))), 1.0], 50)
     assert many.visits == pytest.approx(theory.stationary(p, 400).visits, rel=1e-9)
@@ -258,9 +256,7 @@ def test_ranks_arrive_as_one_rank_with_a_longer_interval_does() -> None:
 
 @LONG_RUNS
 @given(st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8), intervals)
-def test_observed_ceilings_are_counted_from_where_none_overflowed_to_where_all_did(
-    thresholds, interval
-) -> None:
+def test_observed_thresholds_give_overflow_probabilities(thresholds, interval) -> None:
     x, form = theory.of_thresholds(thresholds, interval)
     total = sum(thresholds.values())
     wanted = [sum(n for k, n in thresholds.items() if k < j) / total for j in x]
@@ -268,7 +264,7 @@ def test_observed_ceilings_are_counted_from_where_none_overflowed_to_where_all_d
     assert (form.overflow[0], form.overflow[-1]) == (0, 1)
 
 
-def test_normal_ceilings_go_from_never_to_always() -> None:
+def test_normal_thresholds_span_zero_to_one() -> None:
     x, p = theory.normal_thresholds(3.0, 2.0)
     assert p[0] < 1e-300
     assert p[-1] == 1.0
@@ -277,7 +273,7 @@ def test_normal_ceilings_go_from_never_to_always() -> None:
 
 
 @pytest.mark.parametrize("bad", [[0.5, 0.4], [-0.1], [1.1], [], [[0.1]]])
-def test_what_is_no_ladder_of_probabilities_is_refused(bad) -> None:
+def test_invalid_probabilities_raise(bad) -> None:
     with pytest.raises(ValueError, match="expected probabilities that do not decrease"):
         theory.stationary(bad, 5)
 
@@ -288,7 +284,7 @@ def test_what_is_no_ladder_of_probabilities_is_refused(bad) -> None:
 @given(intervals, powers, powers, st.integers(1, 40).map(lambda n: n / 4), st.integers(0, 20))
 @example(5, 1, 1, 3.0, 8)  # the spike ends with the first growth
 @example(5, 1, 1, 3.0, 9)
-def test_t4_counts_what_the_machine_does(interval, a, b, height, steps) -> None:
+def test_t4_matches_state_machine(interval, a, b, height, steps) -> None:
     rule = plain(interval, a, b)
     if steps > min(steps, math.ceil(height / b)) + interval:
         with pytest.raises(ValueError, match=f"steps={steps}: expected at most"):
@@ -316,7 +312,7 @@ def longest(found: list[bool]) -> int:
 
 @settings(max_examples=examples(ms=3))
 @given(late)
-def test_t5_cumulative_is_the_machine_with_a_delay(case) -> None:
+def test_t5_cumulative_matches_delayed_state_machine(case) -> None:
     interval, k = case
     rule, period = plain(interval, delay=k), (k + 1) * (interval + 1) + k
     wanted = theory.stale("cumulative", interval, k)
@@ -331,7 +327,7 @@ def test_t5_cumulative_is_the_machine_with_a_delay(case) -> None:
 
 @settings(max_examples=examples(ms=3))
 @given(late)
-def test_t5_deduplicated_and_probe(case) -> None:
+def test_t5_deduplicated_and_probe_are_exact(case) -> None:
     interval, k = case
     for policy, period in ((Deduplicated, interval + 2 * k + 1), (Probe, interval + 1 + k)):
         wanted = theory.stale(policy.__name__.lower(), interval, k)
@@ -346,7 +342,7 @@ def test_t5_deduplicated_and_probe(case) -> None:
         assert {*room} == {wanted.headroom}
 
 
-def test_t5_tends_to_half_a_bit_more_for_each_step_of_delay() -> None:
+def test_t5_headroom_grows_with_delay() -> None:
     assert theory.stale("cumulative", 10**6, 4).headroom == pytest.approx(2.5, abs=1e-5)
     assert (
         theory.stale("cumulative", 50, 0)
@@ -355,7 +351,7 @@ def test_t5_tends_to_half_a_bit_more_for_each_step_of_delay() -> None:
     )
 
 
-def test_t5_refuses_a_delay_as_long_as_the_interval_and_other_policies() -> None:
+def test_t5_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="k=5: expected 0 to 4"):
         theory.stale("cumulative", 5, 5)
     with pytest.raises(ValueError, match="policy='eager': expected 'cumulative'"):
@@ -381,7 +377,7 @@ def drifting(rule: Rule, drift: Fraction, steps: int) -> int:
 @LONG_RUNS
 @given(intervals, powers, powers, st.integers(0, 9))
 @example(1, 3, 1, 6)
-def test_t6_upwards_is_exact_but_for_the_ends(interval, a, b, tenths) -> None:
+def test_t6_upward_drift_matches_state_machine(interval, a, b, tenths) -> None:
     rule, drift = plain(interval, a, b), Fraction(a, interval) * Fraction(tenths, 9)
     steps = int(min(600, 900 / max(drift, 1)))  # the scale stays below 2^1000
     slack = (2 * a + b + 1) / b + a / b  # x - threshold moves by less than 2a + b + 1 in all
@@ -390,7 +386,7 @@ def test_t6_upwards_is_exact_but_for_the_ends(interval, a, b, tenths) -> None:
     )
 
 
-def test_t6_a_ceiling_that_outruns_the_scale_is_never_met() -> None:
+def test_t6_fast_threshold_has_no_skips() -> None:
     assert theory.drifting_skip_rate(plain(10), Fraction(1, 9)) == 0
     assert drifting(plain(10), Fraction(1, 9), 2000) == 0
 
@@ -405,7 +401,7 @@ gaps = st.fractions(1, 40, max_denominator=7)
 @example(3, Fraction(1))
 @example(3, Fraction(1, 2))
 @example(50, Fraction(102))
-def test_t6_downwards(interval, gap) -> None:
+def test_t6_downward_drift_matches_state_machine(interval, gap) -> None:
     rule, falls = plain(interval), 60
     steps = int(gap * falls)
     seen, wanted = (
@@ -422,7 +418,7 @@ def test_t6_downwards(interval, gap) -> None:
     )  # T1
 
 
-def test_t6_at_resonance_stays_within_t1_which_the_floor_alone_would_break() -> None:
+def test_t6_at_resonance_stays_within_t1() -> None:
     rule, gap = plain(50), Fraction(102)
     rate = theory.drifting_skip_rate(rule, -1 / gap)
     bound = theory.skips(rule, 10_200, 100) / 10_200
@@ -430,7 +426,7 @@ def test_t6_at_resonance_stays_within_t1_which_the_floor_alone_would_break() -> 
     assert drifting(rule, -1 / gap, 10_200) / 10_200 == pytest.approx(rate, abs=2e-4)
 
 
-def test_t6_refuses_unequal_factors_downwards() -> None:
+def test_t6_unequal_factors_downward_raise() -> None:
     with pytest.raises(ValueError, match="expected at least 0 unless"):
         theory.drifting_skip_rate(plain(5, 1, 2), -0.1)
 
@@ -440,7 +436,7 @@ def test_t6_refuses_unequal_factors_downwards() -> None:
 
 @LONG_RUNS
 @given(st.integers(1, 60), st.floats(0.01, 0.95))
-def test_t8_below_the_critical_rate_is_t3(interval, share) -> None:
+def test_t8_below_critical_rate_is_t3(interval, share) -> None:
     rate = share * theory.critical_bad_rate(plain(interval))
     form = theory.stationary([rate] * 400 + [1.0], interval)
     under = form.levels[:-1] / form.levels[:-1].sum()
@@ -452,7 +448,7 @@ def test_t8_below_the_critical_rate_is_t3(interval, share) -> None:
 
 @settings(max_examples=examples(ms=3))
 @given(st.integers(1, 3000), powers, powers)
-def test_t8_at_the_critical_rate_the_scale_stands_and_above_it_falls(interval, a, b) -> None:
+def test_t8_drift_changes_sign_at_critical(interval, a, b) -> None:
     rule = plain(interval, a, b)
     rate = theory.critical_bad_rate(rule)
     assert theory.bad_step_drift(rule, rate) == pytest.approx(0, abs=1e-9)
@@ -466,9 +462,7 @@ def test_t8_at_the_critical_rate_the_scale_stands_and_above_it_falls(interval, a
 
 @settings(max_examples=examples(ms=3))
 @given(intervals, powers, powers, st.lists(st.booleans(), min_size=1, max_size=60))
-def test_t8_more_bad_steps_than_t1_allows_lower_the_scale_however_they_cluster(
-    interval, a, b, found
-) -> None:
+def test_t8_excess_overflows_lower_scale(interval, a, b, found) -> None:
     rule = plain(interval, a, b)
     share = sum(found) / len(found)
     assume(share > theory.skip_rate(rule))
@@ -479,7 +473,7 @@ def test_t8_more_bad_steps_than_t1_allows_lower_the_scale_however_they_cluster(
 @pytest.mark.parametrize(
     ("a", "b", "rate"), [(1, 1, 0.05), (1, 1, 0.01), (1, 2, 0.04), (3, 1, 0.2)]
 )
-def test_t8_the_drift_is_the_machines_to_six_per_cent(a: int, b: int, rate: float) -> None:
+def test_t8_drift_matches_simulation(a: int, b: int, rate: float) -> None:
     luck, rule = random.Random(1), plain(20, a, b)  # noqa: S311 - a simulation
     moved, runs = 0.0, 60
     for _ in range(runs):
@@ -491,9 +485,7 @@ def test_t8_the_drift_is_the_machines_to_six_per_cent(a: int, b: int, rate: floa
 
 
 @pytest.mark.parametrize(("price", "rate"), [(0.1, 1e-3), (0.5, 1e-2), (0.01, 1e-4)])
-def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one(
-    price: float, rate: float
-) -> None:
+def test_t8_best_interval_is_local_minimum(price: float, rate: float) -> None:
     def cost(g: int) -> float:
         rule = plain(g)
         if rate >= theory.critical_bad_rate(rule):
@@ -513,7 +505,7 @@ def test_t8_the_best_interval_beats_its_neighbours_and_is_below_the_critical_one
 
 
 @pytest.mark.parametrize(("sigma", "lost"), [(5.0, 5.0), (8.0, 0.0), (12.0, 2.0)])
-def test_t9_is_what_rounding_to_fp16_makes_zero(sigma: float, lost: float) -> None:
+def test_t9_matches_fp16_underflow(sigma: float, lost: float) -> None:
     count, score = 20_000, 4.75
     normal = NormalDist(16 - lost - sigma * score, sigma)
     log2 = np.array(
@@ -524,7 +516,7 @@ def test_t9_is_what_rounding_to_fp16_makes_zero(sigma: float, lost: float) -> No
     assert abs(zero - theory.flushed_share(sigma, score, lost) * count) <= 1
 
 
-def test_t9_the_budget_is_fp16s() -> None:
+def test_t9_range_matches_fp16() -> None:
     half = np.array([2.0**-25, 2.0**-25 * 1.001, 65519.0, 65520.0])
     with np.errstate(over="ignore"):
         assert half.astype(np.float16).tolist() == [0.0, 2.0**-24, 65504.0, math.inf]
@@ -532,7 +524,7 @@ def test_t9_the_budget_is_fp16s() -> None:
 
 
 @given(st.floats(1, 6), st.floats(1e-9, 0.4), st.floats(0, 10), st.floats(15, 60))
-def test_t9_the_widest_spread_flushes_just_that_share(score, share, lost, binades) -> None:
+def test_t9_widest_spread_flushes_given_share(score, share, lost, binades) -> None:
     sigma = theory.widest_spread(score, share, lost, binades)
     assert theory.flushed_share(sigma, score, lost, binades) == pytest.approx(share, rel=1e-6)
 
@@ -544,7 +536,7 @@ resets = st.sampled_from(["clean", "growth", "backoff"])
 
 
 @given(intervals, st.integers(1, 5), resets)
-def test_t10_is_exact_under_a_constant_ceiling(interval, hysteresis, reset) -> None:
+def test_t10_is_exact_at_constant_threshold(interval, hysteresis, reset) -> None:
     rule = plain(interval, hysteresis=hysteresis, hysteresis_reset=frozenset({reset}))
     period = interval + hysteresis
     found, _ = window(rule, 16.5, period, warm=3 * period)
@@ -553,7 +545,7 @@ def test_t10_is_exact_under_a_constant_ceiling(interval, hysteresis, reset) -> N
 
 
 @given(intervals, st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
-def test_t10_with_growths_of_several_backoffs(interval, hysteresis, b, times) -> None:
+def test_t10_with_growth_of_several_backoffs(interval, hysteresis, b, times) -> None:
     rule = plain(interval, times * b, b, hysteresis=hysteresis)
     period = interval + times + hysteresis - 1
     found, _ = window(rule, 16.1, period, warm=3 * period)
@@ -567,9 +559,7 @@ bounded = st.sets(st.sampled_from(["growth", "backoff"])).map(frozenset)
 @given(intervals, powers, powers, flags, st.integers(1, 4), bounded)
 @example(2, 1, 1, [True] * 30, 3, frozenset({"growth"}))
 @example(1, 1, 1, [True, False, True, True] * 9, 2, frozenset({"growth", "backoff"}))
-def test_t10_bounds_any_history_that_does_not_descend(
-    interval, a, b, found, hysteresis, reset
-) -> None:
+def test_t10_bounds_generated_sequences(interval, a, b, found, hysteresis, reset) -> None:
     rule = plain(interval, a, b, hysteresis=hysteresis, hysteresis_reset=reset)
     descent = 16 - math.log2(final(rule, found).scale)
     # The same count as T1's, with H - 1 free overflows at the start and after each reset.
@@ -585,7 +575,7 @@ def test_t10_bounds_any_history_that_does_not_descend(
 
 
 @given(intervals, st.integers(1, 4), bounded)
-def test_t10_is_attained_by_an_adversary(interval, hysteresis, reset) -> None:
+def test_t10_bound_is_attained(interval, hysteresis, reset) -> None:
     rule = plain(interval, hysteresis=hysteresis, hysteresis_reset=reset)
     lowers = hysteresis if "backoff" in reset else 1  # overflows of which the last backs off
     free = (
@@ -600,7 +590,7 @@ def test_t10_is_attained_by_an_adversary(interval, hysteresis, reset) -> None:
     )
 
 
-def test_t10_has_no_bound_if_a_clean_step_refills() -> None:
+def test_t10_unbounded_if_finite_step_resets() -> None:
     impatient = plain(50, hysteresis_reset=frozenset({"clean"}))
     assert theory.hysteresis_bound(impatient) == pytest.approx(
         theory.hysteresis_skip_rate(impatient)

@@ -138,7 +138,9 @@ START = State(1.0)
 @example(
     case=(Rule(0.7, arithmetic=Arithmetic(dtype="float64")), State(0.7), ones(0.7)), block=1, room=1
 )  # rounded down
-def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int, room: int) -> None:
+def test_event_replay_equals_fold(
+    case: tuple[Rule, State, np.ndarray], block: int, room: int
+) -> None:
     rule, state, trace = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -154,7 +156,7 @@ def test_events_equal_the_fold(case: tuple[Rule, State, np.ndarray], block: int,
 
 @FEW
 @given(case=cases(), cut=st.floats(0, 1))
-def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut: float) -> None:
+def test_replay_resumes_from_state(case: tuple[Rule, State, np.ndarray], cut: float) -> None:
     rule, state, trace = case
     middle = 1 + int(cut * (len(trace) - 1))
     first = replay_thresholds(rule, trace[:middle], state=state)
@@ -170,7 +172,7 @@ def test_a_run_goes_on_from_its_state(case: tuple[Rule, State, np.ndarray], cut:
 @given(
     family=st.lists(rules(dtypes=("float32", "float64")), min_size=1, max_size=3), data=st.data()
 )
-def test_a_sweep_equals_its_single_replays(family: list[Rule], data: st.DataObject) -> None:
+def test_sweep_equals_single_replays(family: list[Rule], data: st.DataObject) -> None:
     trace = data.draw(traces(family[0], init(family[0])))
     rows = sweep(iter(family), trace)
     singles = [replay_thresholds(rule, trace) for rule in family]
@@ -186,7 +188,7 @@ def long_walk() -> np.ndarray:
     return np.exp2(walk).astype(np.float32)
 
 
-def test_a_long_walk_equals_the_fold() -> None:
+def test_long_trace_replay_equals_fold() -> None:
     rule = Rule(
         growth_interval=50, growth_factor=2.0**0.25, backoff_factor=0.8, hysteresis=2, delay=3
     )

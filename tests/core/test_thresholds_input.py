@@ -32,14 +32,14 @@ TRACE = np.exp2(np.random.default_rng(1).normal(16, 2, 3000)).astype(np.float32)
         ([True], TypeError, "bool"),
     ],
 )
-def test_what_is_no_trace(trace: Any, error: type[Exception], shown: str) -> None:
+def test_invalid_trace_raises(trace: Any, error: type[Exception], shown: str) -> None:
     with pytest.raises(error, match=re.escape(shown)):
         replay_thresholds(Rule(), trace)
 
 
 @pytest.mark.parametrize("bad", [NAN, -NAN, -1.0, -INF, -(2.0**-149)])
 @pytest.mark.parametrize("step", [0, 63, 64, 999, 1000])
-def test_a_bad_number_is_found(step: int, bad: float) -> None:
+def test_invalid_threshold_raises_with_step(step: int, bad: float) -> None:
     trace = np.full(1001, INF, np.float32)
     trace[-1] = trace[step] = bad
     with pytest.raises(ValueError, match=rf"thresholds\[{step}\]={bad!r}"):
@@ -55,7 +55,7 @@ def test_a_bad_number_is_found(step: int, bad: float) -> None:
         (Rule(delay=1), State(1.0, pending=(2.0, 4.0))),
     ],
 )
-def test_what_events_cannot_do_is_folded(rule: Any, state: Any) -> None:
+def test_unsupported_event_replay_uses_fold(rule: Any, state: Any) -> None:
     with pytest.raises(ValueError, match="method='events'"):
         replay_thresholds(rule, TRACE, method="events", state=state)
     auto = replay_thresholds(rule, TRACE, state=state)
@@ -72,7 +72,7 @@ PATIENT, QUIRKY, LATE = (
 
 
 @pytest.mark.parametrize("name", [PATIENT, QUIRKY, LATE, "jmp.DynamicLossScale"])
-def test_a_dialect_replays_as_its_flags(name: str) -> None:
+def test_dialect_replay_matches_its_skips(name: str) -> None:
     rule = dialects.get(name, growth_interval=20)
     done = replay_thresholds(rule, TRACE)
     flags = np.zeros(len(TRACE), bool)
@@ -82,14 +82,14 @@ def test_a_dialect_replays_as_its_flags(name: str) -> None:
     assert ((before > TRACE) == flags).all()
 
 
-def test_giving_up_has_its_step() -> None:
+def test_minimum_scale_error_names_step() -> None:
     rule = Rule(1.0, quirks=(RaiseBelow(0.25),))
     with pytest.raises(FloatingPointError) as raised:
         replay_thresholds(rule, [INF, 0.0, 0.0, 0.0, 0.0])
     assert "update 2 of 5" in raised.value.__notes__[0]
 
 
-def test_any_array_gives_the_same() -> None:
+def test_replay_accepts_any_array_layout() -> None:
     rule = Rule(growth_interval=20)
     expected = replay_thresholds(rule, TRACE).scale_changes.tolist()
     locked = TRACE.copy()
@@ -98,7 +98,7 @@ def test_any_array_gives_the_same() -> None:
         assert replay_thresholds(rule, trace).scale_changes.tolist() == expected
 
 
-def test_a_changed_map_is_not_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modified_memory_map_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "ampsim.core.replay.thresholds._KEPT", 0
     )  # bytes of a map that stay in memory

@@ -53,7 +53,7 @@ NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv", "a
 @example('{"cells": [{"outputs": [{"text": 7}, 1]}]}', "a.ipynb")
 @example('{"loss": 1, "ampsim/bad": "w has inf"}', "log.jsonl")
 @example('loss,scale\n1,"2\0\n', "metrics.csv")
-def test_any_text_is_explained_or_refused(tmp_path_factory: Any, text: str, name: str) -> None:
+def test_arbitrary_text_is_explained_or_raises(tmp_path_factory: Any, text: str, name: str) -> None:
     path: Path = tmp_path_factory.mktemp("log") / name
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     try:
@@ -81,7 +81,7 @@ SINGULAR = re.compile(rf"(?<![\d.,-])1 ((?!between)[a-z]+ )?({PLURALS})\b")
 @example(
     [(0, 0.0, 0.0, None, None), (0, 65.0, 0.0, None, None), (0, 1.0, 0.0, None, None)], True, []
 )
-def test_any_history_is_explained(entries: list[Any], in_order: bool, counts: list[Any]) -> None:
+def test_any_run_is_explained(entries: list[Any], in_order: bool, counts: list[Any]) -> None:
     builder = HistoryBuilder("-", "test")
     for number, (step, scale, skipped, norm, loss) in enumerate(entries):
         at = number if in_order else step

@@ -33,7 +33,7 @@ def test_a_pipe_is_explained() -> None:
     assert run("-", given=LOG)[0] == 1
 
 
-def test_only_a_terminal_has_a_picture(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chart_appears_only_on_terminal(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search("[\x1b█×]", run(log)[1])
     screen = Console(file=io.StringIO(), force_terminal=True, width=60, soft_wrap=True)
     monkeypatch.setattr(command, "out", screen)
@@ -42,7 +42,7 @@ def test_only_a_terminal_has_a_picture(log: Path, monkeypatch: pytest.MonkeyPatc
     assert "█" in screen.file.getvalue()
 
 
-def test_data_names_the_lines(log: Path) -> None:
+def test_json_contains_line_numbers(log: Path) -> None:
     said = json.loads(run("--json", log)[1])
     assert said["verdict"] == "problem"
     (collapse,) = [each for each in said["findings"] if each["id"] == "collapse"]
@@ -95,7 +95,7 @@ def test_a_known_error_is_named(text: str, name: str | None) -> None:
     assert said.startswith(name or "ampsim: ")
 
 
-def test_pasted_lines_are_a_log(tmp_path: Path) -> None:
+def test_pasted_lines_are_read_as_log(tmp_path: Path) -> None:
     line = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.0"
     for text in (line, f"{line} {'and so on ' * 50}"):
         code, said = run(text, "--html", tmp_path / "page.html")

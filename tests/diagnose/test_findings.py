@@ -79,7 +79,7 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("skips", HEALTHY.values(), ids=list(HEALTHY))
-def test_a_healthy_run_is_healthy(tmp_path: Path, skips: Any) -> None:
+def test_healthy_run_has_no_problems(tmp_path: Path, skips: Any) -> None:
     columns = trained(skips)
     said = recorded(tmp_path, **columns)
     assert (said.verdict, wrong(said)) == ("healthy", [])
@@ -136,19 +136,19 @@ SICK: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", SICK)
-def test_what_is_wrong_is_found(tmp_path: Path, name: str) -> None:
+def test_unhealthy_run_reports_its_problems(tmp_path: Path, name: str) -> None:
     columns, expected = SICK[name]
     assert wrong(recorded(tmp_path, **columns)) == expected
 
 
-def test_a_lost_loss_is_found(tmp_path: Path) -> None:
+def test_nan_losses_report_forward_overflow(tmp_path: Path) -> None:
     columns = trained(range(300, 400))
     said = recorded(tmp_path, **columns | {"loss": columns["loss"][:300] + [NAN] * 100})
     assert said.wrong[0].kind == "loss-not-finite"
     assert (said.wrong[0].first, said.wrong[0].last) == (300, 399)
 
 
-def test_a_first_search_is_no_burst(tmp_path: Path) -> None:
+def test_initial_scale_search_is_no_burst(tmp_path: Path) -> None:
     search = recorded(tmp_path, **trained(range(9)))
     (tmp_path / "run.jsonl").unlink()
     bursts = recorded(tmp_path, **trained([100, 101, 102, 300, 301, 302], Rule(growth_interval=20)))
@@ -176,7 +176,7 @@ def test_a_layer_without_gradients_is_named(tmp_path: Path) -> None:
     assert "head" not in said.wrong[0].what
 
 
-def test_a_step_told_twice_counts_once(tmp_path: Path) -> None:
+def test_step_with_two_signals_counts_once(tmp_path: Path) -> None:
     said = recorded(tmp_path, loss_scale=[8.0] * 9, skipped=[True] * 9, grad_norm=[INF] * 9)
     assert numbers(said, "no-step-seen")["bad"] == (9, None)
 
@@ -196,7 +196,7 @@ def test_the_deepest_bursts_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "said"), [(401, True), (90, False)])
-def test_shares_are_of_many_steps(tmp_path: Path, steps: int, said: bool) -> None:
+def test_percentages_need_many_steps(tmp_path: Path, steps: int, said: bool) -> None:
     columns = trained(range(8, steps, 7), Rule(growth_interval=5), steps)
     found = recorded(tmp_path, **columns)
     shares = [each.numbers for each in found.statements if "percent" in each.numbers]
@@ -215,7 +215,7 @@ def test_a_gap_may_hide_skips(tmp_path: Path) -> None:
     assert numbers(explain(read_history(file.path)), "skips")["skips"] == (1, None)
 
 
-def test_a_risen_loss_has_medians(tmp_path: Path) -> None:
+def test_loss_increase_reports_medians(tmp_path: Path) -> None:
     losses = [1.9] * 30 + [2.0] * 20 + [9.0] * 6
     rose = numbers(recorded(tmp_path, loss=losses), "loss-rose")
     assert (rose["from"], rose["to"]) == ("2", "9")
@@ -227,7 +227,7 @@ def test_scales_have_ends_and_extremes(tmp_path: Path) -> None:
     assert [found[name][0] for name in ("from", "to", "low", "high")] == [4, 2, 1, 16]
 
 
-def test_restarts_and_alarms_have_steps(tmp_path: Path) -> None:
+def test_restarts_and_warnings_have_steps(tmp_path: Path) -> None:
     told = [None] * 9
     told[5] = "no parameter has moved"
     alarm = recorded(tmp_path, loss_scale=[8.0] * 9, warning=told)
@@ -237,7 +237,7 @@ def test_restarts_and_alarms_have_steps(tmp_path: Path) -> None:
     assert [each.lines for each in again.statements if each.kind == "restarted"] == [(3, 4)]
 
 
-def test_a_restart_forgets_old_events(tmp_path: Path) -> None:
+def test_restart_discards_old_events(tmp_path: Path) -> None:
     def kept() -> tuple[Any, ...]:
         read = read_history(tmp_path / "run.jsonl")
         alarmed = "alarm" in kinds(explain(read))
@@ -258,7 +258,7 @@ def test_a_restart_forgets_old_events(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sick", [0, 1])
-def test_one_sick_rank_is_enough(sick: int) -> None:
+def test_one_unhealthy_rank_is_a_problem(sick: int) -> None:
     def line(rank: int, step: int, loss: float) -> str:
         return f"{rank}: step: {step}, loss: {loss}, loss_scale: 1024.0, grad_norm: {1 + step}"
 
@@ -268,7 +268,7 @@ def test_one_sick_rank_is_enough(sick: int) -> None:
     assert logged(*lost).verdict == "wrong"
 
 
-def test_short_runs_leave_a_doubt(tmp_path: Path) -> None:
+def test_short_run_may_be_undecided(tmp_path: Path) -> None:
     two = recorded(tmp_path, **trained(range(9, 48, 24), steps=48))
     (tmp_path / "run.jsonl").unlink()
     three = recorded(tmp_path, **trained(range(9, 48, 16), steps=48))
@@ -312,7 +312,7 @@ def test_hidden_growths_are_counted(interval: int, level: int, every: int, begin
     st.sampled_from([2, 4, 8]),
 )
 @example([(True, 1.0), (False, 2.0), (True, 3.0)], 2)
-def test_a_long_log_loses_no_skip(steps: list[tuple[bool, float]], entries: int) -> None:
+def test_merging_rows_keeps_every_skip(steps: list[tuple[bool, float]], entries: int) -> None:
     """Neighbours become one row where there are more than memory is for: their skips are added."""
     lines = []
     for at, (bad, norm) in enumerate(steps):

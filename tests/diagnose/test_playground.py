@@ -66,7 +66,7 @@ def replayed(rule: Rule, limits: list[float]) -> dict[str, Any]:
 
 
 @needs_node
-def test_the_script_replays_torchs_rules_as_the_reference_does() -> None:
+def test_script_replay_matches_reference() -> None:
     random = np.random.default_rng(0)
     rules = [random_rule(random) for _ in range(300)]
     runs = [(rule.init_scale * 2.0 ** random.normal(0, 9, 60)).tolist() for rule in rules]
@@ -81,7 +81,7 @@ def test_the_script_replays_torchs_rules_as_the_reference_does() -> None:
 
 
 @needs_node
-def test_the_share_of_zeros_is_that_of_fp16() -> None:
+def test_zero_share_matches_float16() -> None:
     values = 2.0 ** np.random.default_rng(0).uniform(-40, -20, 10_000)
     exponents = np.floor(np.log2(values)).astype(int)
     counts = [-40, *np.bincount(exponents + 40).tolist()]
@@ -93,7 +93,7 @@ def test_the_share_of_zeros_is_that_of_fp16() -> None:
     assert sum(0 < share < 1 for share in lost) > 0
 
 
-def test_each_recorded_run_under_its_own_rule_skips_the_recorded_steps() -> None:
+def test_recorded_runs_replay_recorded_skips() -> None:
     _, rows = read(DATA)
     kept = {row["arm"]: row for row in rows if row["counts"]}
     for arm in RUNS:

@@ -41,7 +41,7 @@ def disagreements(log: Log, verdict: str, skips: list[tuple[int, int | None]]) -
     return found
 
 
-def test_no_public_log_is_misjudged(tmp_path: Path, extracts: list[Log]) -> None:
+def test_public_logs_contradict_no_label(tmp_path: Path, extracts: list[Log]) -> None:
     names = {log["sha256"]: log["file"] for log in MANIFEST}
     wrong, recognised = list[str](), list[bool]()
     for log in extracts:

@@ -25,7 +25,7 @@ def read(folder: Path, data: str | bytes, name: str = "train.log") -> History:
     return read_history(path)
 
 
-def test_a_recorded_run_comes_back(tmp_path: Path) -> None:
+def test_recorded_run_round_trips(tmp_path: Path) -> None:
     with RunFile(tmp_path / "run.jsonl", {"growth_interval": 2000}) as file:
         bad = {"w": "has inf"}
         file.append(
@@ -61,18 +61,18 @@ def test_a_restarted_run_keeps_its_lines(tmp_path: Path) -> None:
         "1,2.5,65536\n2,2.4,65536\n",
     ],
 )
-def test_files_without_runs_are_refused(tmp_path: Path, data: str) -> None:
+def test_files_without_runs_raise(tmp_path: Path, data: str) -> None:
     with pytest.raises(NothingReadError, match=r"train\.log"):
         read(tmp_path, data)
 
 
-def test_folders_without_runs_are_refused(tmp_path: Path) -> None:
+def test_folders_without_runs_raise(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     with pytest.raises(NothingReadError, match="tfevents"):
         read_history(tmp_path)
 
 
-def test_a_refusal_shows_readable_lines(tmp_path: Path) -> None:
+def test_error_shows_readable_example_line(tmp_path: Path) -> None:
     with pytest.raises(NothingReadError) as refused:
         read(tmp_path, "hello\n")
     history = read(tmp_path, str(refused.value).split("'")[1])
@@ -88,7 +88,7 @@ def test_records_need_a_step(tmp_path: Path, record: str) -> None:
         read(tmp_path, f'{{"run": {{}}, "format": 1}}\n{record}\n{{"step": 1}}\n')
 
 
-def test_damaged_bytes_lose_nothing_else(tmp_path: Path) -> None:
+def test_lines_around_damaged_bytes_are_read(tmp_path: Path) -> None:
     damaged = b"step 1 loss: 2.0 scale: 8\n\xff\xfe\x00 loss\nstep 2 loss: 1.0 scale: 4\nstep 3 lo"
     assert read(tmp_path, damaged).scale.tolist() == [8.0, 4.0]
 
@@ -113,7 +113,7 @@ def test_any_encoding_is_read(tmp_path: Path, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "followed by noise"])
-def test_torn_archives_are_read(tmp_path: Path, damage: str) -> None:
+def test_archives_with_damaged_end_are_read(tmp_path: Path, damage: str) -> None:
     packed = gzip.compress(LOG.encode())
     data = packed[:-8] if damage == "torn" else packed + packed[:10] + b"\xff"
     history = read(tmp_path, data)
@@ -121,7 +121,7 @@ def test_torn_archives_are_read(tmp_path: Path, damage: str) -> None:
     assert "torn" in history.notes[0]
 
 
-def test_damaged_or_endless_archives_are_refused(tmp_path: Path) -> None:
+def test_corrupt_or_deeply_nested_archives_raise(tmp_path: Path) -> None:
     flipped = bytearray(gzip.compress(LOG.encode()))
     flipped[15] ^= 255
     many = functools.reduce(lambda data, _: gzip.compress(data, 1), range(1200), LOG.encode())

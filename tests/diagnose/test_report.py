@@ -77,7 +77,7 @@ def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "")
 @example(HOSTILE[1])
 @example(HOSTILE[2])
 @example("</script/><img src=x>")
-def test_data_comes_back_without_markup(text: str) -> None:
+def test_embedded_data_contains_no_markup(text: str) -> None:
     page = Page(assemble("t", [], {text: [text]}, ""))
     assert page.data == {text: [text]}
     assert not set("<>&") & set(page.json)
@@ -109,13 +109,13 @@ def test_pages_load_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_json_cannot_hold_is_refused(value: float) -> None:
+def test_nonfinite_page_data_raises(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         assemble("t", [], [value], "")
 
 
 @pytest.mark.parametrize("script", ["'</SCRIPT>'", "<!-- x"])
-def test_scripts_that_end_early_are_refused(script: str) -> None:
+def test_scripts_with_html_markup_raise(script: str) -> None:
     with pytest.raises(ValueError, match="expected neither"):
         assemble("t", [script], {}, "")
 
@@ -128,7 +128,7 @@ def test_pages_have_verdict_and_step() -> None:
     assert ("button", {"class": "go", "data-step": "300"}) in sick.tags
 
 
-def test_pages_draw_the_later_start() -> None:
+def test_page_shows_rows_after_restart() -> None:
     """Of a run that went back to step 1 the steps that came again are drawn."""
     builder = HistoryBuilder("-", "test")
     for row, step in enumerate([0, 1, 2, 1, 2]):
@@ -141,7 +141,7 @@ def test_pages_draw_the_later_start() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_arrays_come_back(dtype: str) -> None:
+def test_packed_arrays_round_trip(dtype: str) -> None:
     import base64
 
     values = np.array([0.1, np.inf, np.nan, 65536.0, 1e300])
@@ -159,7 +159,7 @@ def test_counted_skips_have_a_range() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.0**-5, 1.0, 65536.0])
-def test_lost_share_is_float16s(scale: float) -> None:
+def test_underflow_share_matches_float16(scale: float) -> None:
     random = np.random.default_rng(0)
     binades = np.exp2(random.integers(-60, 10, 5000).astype(float))
     values = binades * random.uniform(1.01, 1.99, 5000)
@@ -180,7 +180,7 @@ def test_many_layers_leave_out_samples() -> None:
 
 @pytest.mark.parametrize("scale", [65536.0, 0.0, math.nan, math.inf])
 @pytest.mark.parametrize("skips", [(), (0,)])
-def test_a_poor_run_has_a_page(scale: float, skips: tuple[int, ...]) -> None:
+def test_one_step_run_has_a_page(scale: float, skips: tuple[int, ...]) -> None:
     assert Page(report(history(1, skips, scale))).data["step"] == packed(np.array([0.0]), "float64")
 
 
@@ -212,7 +212,7 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def test_both_commands_write_one_page(recorded: Path, tmp_path: Path) -> None:
+def test_both_commands_write_same_page(recorded: Path, tmp_path: Path) -> None:
     assert run("report", recorded)[0] == 0
     page = (tmp_path / "run.html").read_text()
     assert "1 step" in Page(page).text

@@ -200,7 +200,7 @@ def lies(log: Log, explanation: Explanation | None) -> list[str]:
 @example(Log("scale-0", "fairseq", count=20, begin=1, seed=0, every=10, torn=True, twice=True))
 @example(Log("searching", "Megatron", count=80, begin=0, seed=108, every=10, thin=7))
 @given(logs())
-def test_every_statement_is_true(log: Log) -> None:
+def test_every_finding_is_true(log: Log) -> None:
     assert not lies(log, explained(log.text))
 
 
@@ -223,7 +223,7 @@ def acquitted(log: Log) -> bool:
 @example(Log("collapsed", "DeepSpeed", count=63, begin=15, seed=0, every=2, thin=3, width=120))
 @example(Log("collapsed", "videomae", count=116, begin=58, seed=116, every=2, thin=3, hole=5))
 @given(logs(sorted(SICK - {"thrash"})))
-def test_no_part_of_sickness_is_healthy(log: Log) -> None:
+def test_partial_unhealthy_log_is_never_healthy(log: Log) -> None:
     assert not acquitted(log), f"{log.form}, {log.run.ending}"
 
 
@@ -254,7 +254,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @settings(max_examples=examples(ms=30))
 @given(data=st.data())
-def test_no_change_makes_sickness_healthy(change: str, data: st.DataObject) -> None:
+def test_changed_unhealthy_log_is_never_healthy(change: str, data: st.DataObject) -> None:
     """A run that is sick to its end, and whose log shows it, is called healthy in no other form of the log."""
     assert not turns_green(data.draw(logs(sorted(SICK - {"thrash"}), whole=True)), change)
 
@@ -272,7 +272,7 @@ def turns_green(log: Log, *changes: str) -> bool:
     return any(each is not None and each.verdict == "healthy" for each in changed)
 
 
-def test_uncounted_overflows_end_a_log() -> None:
+def test_thinned_forward_overflow_is_never_healthy() -> None:
     assert not turns_green(
         Log("loss-not-finite", "fused", count=213, begin=38, seed=213, every=1), "every fifth line"
     )
@@ -296,7 +296,7 @@ LEAST = {"searching": 0.2, "thrash": 0.05, "static": 0.25, "scale-0": 0.3, "heal
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_most_are_recognised(ending: str) -> None:
+def test_most_runs_are_recognized(ending: str) -> None:
     right, verdicts = "wrong" if ending in SICK else "healthy", []
     for log in sample(60, ending):
         explanation = explained(log.text)

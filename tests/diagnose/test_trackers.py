@@ -86,7 +86,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.framework("tensorboard", how=HOW)
-def test_tensorboard_says_what_the_run_file_says(tmp_path, writer, name):
+def test_tensorboard_matches_run_file(tmp_path, writer, name):
     overflows, still, least = RUNS[name]
     train([tmp_path / "run.jsonl", writer], overflows, still)
     assert same(tmp_path / "events", tmp_path / "run.jsonl") >= least
@@ -96,7 +96,7 @@ def test_tensorboard_says_what_the_run_file_says(tmp_path, writer, name):
 
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.framework("wandb", how=HOW)
-def test_wandb_says_what_the_run_file_says(tmp_path, tracker, name):
+def test_wandb_matches_run_file(tmp_path, tracker, name):
     overflows, still, least = RUNS[name]
     train([tmp_path / "run.jsonl", tracker], overflows, still)
     finish(tracker)
@@ -106,7 +106,7 @@ def test_wandb_says_what_the_run_file_says(tmp_path, tracker, name):
 
 
 @pytest.mark.framework("wandb", how=HOW)
-def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, tracker):
+def test_truncated_wandb_file_is_read(tmp_path, tracker):
     steps = 200
     for number in range(steps):
         tracker.log(
@@ -125,7 +125,7 @@ def test_a_wandb_file_of_many_blocks_is_read_to_where_it_is_torn(tmp_path, track
 
 
 @pytest.mark.framework("wandb", how=HOW)
-def test_a_record_that_wandb_cannot_decode_is_told_in_words(tmp_path):
+def test_undecodable_wandb_record_raises(tmp_path):
     record = b"\xff" * 9
     (tmp_path / "run.wandb").write_bytes(
         b":W&B\0\0\0" + struct.pack("<IHB", 0, len(record), 1) + record
@@ -135,7 +135,7 @@ def test_a_record_that_wandb_cannot_decode_is_told_in_words(tmp_path):
 
 
 @pytest.mark.framework("tensorboard", how=HOW)
-def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_path, writer):
+def test_only_scalar_events_are_read(tmp_path, writer):
     for number in (1, 0, 2, 3):  # as two writers may leave them
         writer.add_scalar("train/loss", 2.0 - number / 4, 10 * number)
         writer.add_scalar("amp/loss_scale", 1024.0, 10 * number)
@@ -148,7 +148,7 @@ def test_events_of_the_users_own_names_are_read_and_other_things_are_not(tmp_pat
     assert history.scale.tolist() == [1024.0] * 4
 
 
-def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
+def test_logged_step_overrides_tracker_step():
     rows = [
         {"train/global_step": 50 * number, "train/loss": 2.0, "loss_scale": 8.0}
         for number in range(3)
@@ -181,7 +181,7 @@ def test_a_step_that_was_logged_goes_before_the_trackers_own_count():
 
 
 @pytest.mark.framework("tensorboard", how=HOW)
-def test_events_without_a_number_of_a_run_are_a_sentence(tmp_path, writer):
+def test_events_without_run_values_raise(tmp_path, writer):
     writer.add_scalar("accuracy", 0.5, 0)
     writer.close()
     with pytest.raises(NothingReadError, match="events"):

@@ -47,12 +47,12 @@ def in_the_last_unit(action: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "run", run)
 
 
-def test_the_most_valuable_are_experiments_for_a_device() -> None:
+def test_first_experiments_support_cuda() -> None:
     assert set(gpu.FIRST) <= set(stems())
     assert all("cuda" in Experiment(stem).devices for stem in gpu.FIRST)
 
 
-def test_what_fits_runs_once(slot: Slot) -> None:
+def test_part_that_fits_runs_once(slot: Slot) -> None:
     assert outcomes(slot) == {"tests": "ran", "tiny": "ran", "slow": "left out"}
     assert len(records.read(slot.data / "tiny.jsonl")[1]) == 4
     assert outcomes(slot)["tiny"] == "done before"
@@ -65,7 +65,7 @@ def test_an_interrupted_part_is_resumed(slot: Slot, monkeypatch: pytest.MonkeyPa
     assert outcomes(slot)["tiny"] == "resumed"
 
 
-def test_a_slow_part_goes_on_at_the_end(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_part_resumes_at_end(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "PATIENCE", 0.0)
     monkeypatch.setattr(gpu, "LEAST", 2.0)
     once = iter([signal.pause])
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_named(slot: Slot, capsys: pytest.CaptureFixture[str])
         assert "data/b999/tiny.jsonl" in archive.getnames()
 
 
-def test_an_archive_is_at_most_16_mib(tmp_path: Path) -> None:
+def test_archives_are_at_most_16_mib(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.jsonl" for number in range(4)]
     for path, mebibytes in zip(files, (9, 9, 6, 17), strict=True):
         path.write_bytes(os.urandom(mebibytes << 20))
@@ -106,12 +106,12 @@ def test_an_archive_is_at_most_16_mib(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 16 << 20 for path in written)
 
 
-def test_it_needs_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerator_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "accelerator", lambda: None)
     assert gpu.main([]) == 2
 
 
-def test_it_starts_without_the_packages_of_the_command_line() -> None:
+def test_starts_without_command_line_packages() -> None:
     blocked = "import sys; sys.modules |= dict.fromkeys(('rich', 'tyro', 'typer', 'matplotlib'))"
     code = f"{blocked}\nfrom experiments.__main__ import main\nmain(['gpu', '--help'])"
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603 - our own

@@ -47,7 +47,7 @@ def trained(pipe: Pipe) -> Pipe:
     return pipe
 
 
-def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
+def test_depth_0_equals_plain_loop(pipes: Any) -> None:
     pipe, task = trained(pipes(Delay(0, 0))), make_task()
     optimizer = torch.optim.Adam(
         task.model.parameters(), lr=SMALL.lr_cpu, eps=SMALL.eps, fused=True
@@ -62,7 +62,7 @@ def test_depth_0_is_the_plain_loop_to_the_last_bit(pipes: Any) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_first_iterations_have_the_first_weights_and_no_others(k: int, pipes: Any) -> None:
+def test_first_iterations_use_initial_weights(k: int, pipes: Any) -> None:
     pipe, task = trained(pipes(Delay(k, k))), make_task()
     with torch.no_grad(), fp16.autocast("cpu", fp16=True):
         still = [task.loss().item() for _ in range(SMALL.steps)]
@@ -72,7 +72,7 @@ def test_the_first_iterations_have_the_first_weights_and_no_others(k: int, pipes
 
 
 @pytest.mark.parametrize("delay", [Delay(0, 0), Delay(2, 2), Delay(2, 2, latest=True), Delay(3, 0)])
-def test_the_scales_are_the_models_given_the_same_overflows(delay: Delay, pipes: Any) -> None:
+def test_scales_match_pipeline_model(delay: Delay, pipes: Any) -> None:
     pipe = trained(pipes(delay))
     rule = Rule(2.0**SMALL.init_log2, growth_interval=SMALL.interval)
     assert pipe.scales == pipeline.trajectory(rule, delay.scale, pipe.found_inf)[: SMALL.steps]
@@ -80,7 +80,7 @@ def test_the_scales_are_the_models_given_the_same_overflows(delay: Delay, pipes:
     assert 4 < sum(pipe.found_inf) < SMALL.steps
 
 
-def test_the_latest_schedule_is_late_and_gives_the_same_bits(pipes: Any) -> None:
+def test_latest_schedule_gives_same_bits(pipes: Any) -> None:
     late, behind = pipes(Delay(3, 3, latest=True)), []
     for _ in range(SMALL.steps):
         late.iterate()
@@ -91,7 +91,7 @@ def test_the_latest_schedule_is_late_and_gives_the_same_bits(pipes: Any) -> None
     assert late.digest() != trained(pipes(Delay(2, 2))).digest()
 
 
-def test_a_scale_that_is_late_leaves_the_weights_where_they_are(pipes: Any) -> None:
+def test_losses_agree_until_overflows_differ(pipes: Any) -> None:
     late, plain = trained(pipes(Delay(3, 0))), trained(pipes(Delay(0, 0)))
     assert late.scales != plain.scales
     first = next(i for i in range(SMALL.steps) if late.found_inf[i] != plain.found_inf[i])

@@ -26,7 +26,7 @@ def test_step() -> None:
     assert [row.against for row in rows] == ["torch", "floor", "torch"]
 
 
-def test_a_step_of_another_norm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_norm_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = GradScaler.unscale_and_clip_
     monkeypatch.setattr(GradScaler, "unscale_and_clip_", lambda *args: 1.01 * whole(*args))
     with pytest.raises(RuntimeError, match="norms of 3x100"):
@@ -38,7 +38,7 @@ def test_replay() -> None:
 
 
 @pytest.mark.parametrize("factor", ["growth_factor", "backoff_factor"])
-def test_a_fold_of_another_rule_is_refused(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_replay_rule_raises(factor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Other(replay.Fold):
         def __call__(self, rule: replay.Rule) -> tuple[int, int]:
             other = {factor: getattr(rule, factor) ** 2}
@@ -88,7 +88,7 @@ def test_commands() -> None:
         (TIME, 0.9, False),
     ],
 )
-def test_a_goal_is_met_by_the_middle_trial(figure: str, goal: float, met: bool) -> None:
+def test_goal_uses_median_trial(figure: str, goal: float, met: bool) -> None:
     row = Row("work", "framework", "us", [1.0, 4.0, 1.0], [2.0, 1.0, 2.0], figure, goal)
     assert row.is_met() is met
     assert row.cells()[-1] == ("yes" if met else "no")

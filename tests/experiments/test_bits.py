@@ -30,7 +30,7 @@ def test_own_kernels_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_product_is_added_up_in_turn(dtype: torch.dtype) -> None:
+def test_matmul_sums_in_sequential_order(dtype: torch.dtype) -> None:
     pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(300, 32, generator=generator).to(dtype).t()
@@ -84,7 +84,7 @@ print(sum(torch.equal(a, b) for a, b in zip(torchs, ours, strict=True)), len(our
 
 
 @pytest.mark.deep  # numba compiles for ten seconds
-def test_products_and_convolutions_equal_torchs() -> None:
+def test_products_and_convolutions_match_torch() -> None:
     pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
     own = (*bits.SETTINGS, "AMPSIM_KERNELS")
     environment = {name: value for name, value in os.environ.items() if name not in own}

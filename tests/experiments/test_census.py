@@ -22,7 +22,7 @@ def train(model, loader, optimizer, scaler, scheduler, ema):
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=[path.stem for path in REPORTS])
-def test_a_report_has_a_test_that_fails(path: Path) -> None:
+def test_report_reproducer_fails(path: Path) -> None:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -34,7 +34,7 @@ def test_a_report_has_a_test_that_fails(path: Path) -> None:
     assert path.with_suffix(".md").exists()
 
 
-def test_a_loop_is_read_with_what_it_has_and_breaks() -> None:
+def test_loop_features_and_findings_are_read() -> None:
     (loop,) = census.loops_in(LOOP)
     assert (loop["line"], loop["has"], loop["codes"]) == (
         2,
@@ -49,7 +49,9 @@ def test_a_loop_is_read_with_what_it_has_and_breaks() -> None:
     assert moved["digest"] == loop["digest"] != gated["digest"]
 
 
-def test_files_of_a_folder_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_files_are_verified_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "some+one").mkdir()
     (tmp_path / "some+one" / "train.py").write_text(LOOP)
     row = {

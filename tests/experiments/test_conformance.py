@@ -29,7 +29,7 @@ def test_a_recorded_scaler_keeps_its_record(name: str) -> None:
     assert row["dialect"] in dialects.ALL
 
 
-def test_a_peer_without_its_package_keeps_its_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_keeps_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(adapter: object) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
@@ -37,5 +37,5 @@ def test_a_peer_without_its_package_keeps_its_record(monkeypatch: pytest.MonkeyP
     assert run("torch").items() <= DATA["torch"].items()
 
 
-def test_live_scalers_are_those_that_are_driven() -> None:
+def test_registry_matches_conformance_table() -> None:
     assert frameworks.REGISTRY.keys() == DATA.keys() - RECORDED

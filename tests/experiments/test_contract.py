@@ -41,7 +41,7 @@ def require(experiment: Experiment) -> None:
 
 
 @every(EXPERIMENTS)
-def test_its_settings_and_arms_are_good(experiment: Experiment) -> None:
+def test_settings_and_arms_are_valid(experiment: Experiment) -> None:
     require(experiment)
     for config in (experiment.module.Config(), experiment.module.SMOKE):
         settings.check(config)
@@ -54,7 +54,7 @@ def test_its_settings_and_arms_are_good(experiment: Experiment) -> None:
 
 
 @every(EXPERIMENTS)
-def test_its_smoke_run_repeats(
+def test_smoke_run_is_reproducible(
     experiment: Experiment,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -99,7 +99,7 @@ def assert_of_units(rows: Sequence[Record], units: Sequence[Unit]) -> None:
 
 
 @every(EXPERIMENTS)
-def test_its_data_is_of_todays_settings(experiment: Experiment) -> None:
+def test_data_matches_current_settings(experiment: Experiment) -> None:
     require(experiment)
     assert ("cpu" in experiment.devices) == (experiment in HERE)
     if experiment in HERE:
@@ -137,7 +137,7 @@ def assert_of_the_machine(rows: Sequence[Record], steps: int) -> None:
 
 
 @every(HERE)
-def test_the_machine_gives_its_recorded_scales(experiment: Experiment) -> None:
+def test_reference_replays_recorded_scales(experiment: Experiment) -> None:
     found = load(experiment.stem)
     assert_of_the_machine(found.records, found.config["steps"])
 

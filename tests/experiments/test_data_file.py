@@ -42,9 +42,7 @@ ORIGIN = {
         ({"source_sha256": "t"}, False),
     ],
 )
-def test_a_file_stays_while_it_is_true(
-    change: dict[str, object], keeps: bool, tmp_path: Path
-) -> None:
+def test_file_is_kept_while_valid(change: dict[str, object], keeps: bool, tmp_path: Path) -> None:
     records.write(tmp_path / "x.jsonl", ORIGIN, [{"a": 1.0}, {"a": 2.0}])
     before = earlier.earlier(tmp_path / "x.jsonl", {"steps": 1}, {})
     assert before is not None

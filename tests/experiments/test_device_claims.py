@@ -20,13 +20,13 @@ def looked(arm: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("arm", SCALERS)
-def test_a_claim_about_scalers_holds_here(arm: str) -> None:
+def test_scaler_claim_holds_on_cpu(arm: str) -> None:
     record = looked(arm)
     assert record["holds"], device_claims.differences(record["expected_from_cpu"], record["seen"])
 
 
 @pytest.mark.parametrize("arm", numbers.CLAIMS)
-def test_a_claim_about_numbers_is_answered_here(arm: str) -> None:
+def test_number_claim_has_expected_keys(arm: str) -> None:
     record = looked(arm)  # another CPU may round and flush otherwise
     assert record["seen"].keys() == record["expected_from_cpu"].keys()
 
@@ -37,9 +37,7 @@ ABOUT_TORCH = [
 
 
 @pytest.mark.parametrize("arm", ABOUT_TORCH)
-def test_a_claim_about_torch_does_not_hold_of_ours(
-    arm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_claim_fails_for_ampsim(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scalers, "theirs", GradScaler)
     monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
     assert not looked(arm)["holds"]
@@ -52,9 +50,7 @@ ABOUT_OURS = [
 
 
 @pytest.mark.parametrize("arm", ABOUT_OURS)
-def test_a_claim_about_ours_does_not_hold_of_torchs(
-    arm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ampsim_claim_fails_for_torch(arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Theirs(torch.amp.GradScaler):
         """Torch's, with what a claim asks of ours beside torch's methods."""
 
@@ -76,7 +72,7 @@ def test_a_claim_about_ours_does_not_hold_of_torchs(
     assert not looked(arm)["holds"]
 
 
-def test_flushed_subnormals_are_seen() -> None:
+def test_flushed_subnormals_are_detected() -> None:
     flush = torch.set_flush_denormal(True)
     try:
         if not flush:
@@ -86,7 +82,7 @@ def test_flushed_subnormals_are_seen() -> None:
         torch.set_flush_denormal(False)
 
 
-def test_an_error_is_a_result_and_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_is_recorded_as_result(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = _claims.Claim("None.", 1, lambda device: 1 / 0)
     monkeypatch.setitem(device_claims.CLAIMS, "none", claim)
     record = looked("none")

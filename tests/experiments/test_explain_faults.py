@@ -11,7 +11,7 @@ from experiments.training import fp16, printed_logs
 
 
 @pytest.mark.parametrize("program", printed_logs.PROGRAMS)
-def test_a_printed_log_is_read_as_its_program_prints_it(program, tmp_path):
+def test_printed_log_is_recognized(program, tmp_path):
     steps = [
         printed_logs.Step(8.0, 4.0 if i == 14 else 8.0, i == 14, math.inf if i == 14 else 1.5, 2.0)
         for i in range(30)
@@ -24,7 +24,7 @@ def test_a_printed_log_is_read_as_its_program_prints_it(program, tmp_path):
     assert history.loss[-1] == 2.0
 
 
-def test_a_spike_passes_and_an_overflow_of_the_forward_pass_stays():
+def test_spike_ends_and_forward_overflow_stays():
     model = explain_faults.Net(dead=False)
     assert [explain_faults.plant(model, "data spike", since, 4.0) for since in (-1, 0, 9, 10)] == [
         1.0,

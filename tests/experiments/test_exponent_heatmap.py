@@ -37,7 +37,7 @@ def fresh(arm: str, steps: int, seed: int = 0, seeds: tuple[int, ...] = (0,)) ->
 
 @settings(max_examples=examples(ms=2))
 @given(st.lists(ELEMENTS, min_size=1))
-def test_counts_are_those_of_the_binades_and_begin_and_end_with_one_that_is_not_empty(
+def test_counts_match_nonempty_binades(
     values: list[float],
 ) -> None:
     counts = nonempty(Histogram.of(torch.tensor(values)))
@@ -62,7 +62,7 @@ def truth_of_first_step(arm: str) -> Tensor:
 
 
 @pytest.mark.parametrize("arm", list(CASES))
-def test_the_truth_is_the_float32_gradient_of_the_same_weights_and_batch(arm: str) -> None:
+def test_reference_is_float32_gradient(arm: str) -> None:
     row = fresh(arm, steps=1)
     truth = truth_of_first_step(arm)
     assert row["counts"][0] == nonempty(Histogram.of(truth))
@@ -71,7 +71,7 @@ def test_the_truth_is_the_float32_gradient_of_the_same_weights_and_batch(arm: st
 
 @pytest.mark.usefixtures("every_step")
 @pytest.mark.parametrize("arm", ["sigmoid dynamic", "residual dynamic"])
-def test_looking_disturbs_nothing(arm: str) -> None:
+def test_sampling_leaves_training_unchanged(arm: str) -> None:
     row, case = fresh(arm, steps=6), CASES[arm]
     task = tasks.make(case.task, 0, "cpu", case.batch)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=case.lr, eps=case.eps, fused=True)

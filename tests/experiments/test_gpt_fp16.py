@@ -22,7 +22,7 @@ def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------------- the text
 
 
-def test_the_text_and_its_split_are_constant() -> None:
+def test_text_and_split_are_constant() -> None:
     text = text_data.load("cpu")
     joined = bytes(torch.cat(text).tolist())
     assert len(joined) == 2**18
@@ -33,7 +33,7 @@ def test_the_text_and_its_split_are_constant() -> None:
     assert gzip.decompress(text_data.FILE.read_bytes()) == joined
 
 
-def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
+def test_targets_are_the_next_bytes() -> None:
     tokens = torch.arange(40)
     x, y = text_data.windows(tokens, torch.tensor([0, 29]), 10)
     assert x.tolist() == [list(range(10)), list(range(29, 39))]
@@ -52,7 +52,7 @@ def test_a_window_says_the_next_byte_and_stays_in_its_part() -> None:
 # --------------------------------------------------------------------------------------------------- the arms
 
 
-def test_float32_does_not_see_the_size_of_the_global_batch_and_bf16_is_not_fp16() -> None:
+def test_float32_loss_ignores_global_batch() -> None:
     mean_loss, shared, bf16, fp16 = (
         fresh(arm)["loss"] for arm in ("fp32", "global fp32", "bf16", "unscaled")
     )
@@ -64,7 +64,7 @@ def test_float32_does_not_see_the_size_of_the_global_batch_and_bf16_is_not_fp16(
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def test_a_global_batch_flushes_the_unscaled_gradient_and_not_the_scaled_one() -> None:
+def test_loss_scale_reduces_global_batch_underflow() -> None:
     unscaled, dynamic, rounded = (
         fresh(arm)["zero"] for arm in ("global unscaled", "global dynamic", "global fp32")
     )

@@ -37,7 +37,7 @@ def counted(entry: list[int]) -> int:
 
 
 @pytest.mark.parametrize("arm", gradient_snapshots.ARMS)
-def test_every_element_of_every_parameter_is_counted_once(arm: str) -> None:
+def test_every_gradient_element_is_counted_once(arm: str) -> None:
     row = fresh(arm)
     task = tasks.make(gradient_snapshots.CASES["cpu"][arm].task, 0, "cpu", 1)
     assert (
@@ -52,7 +52,7 @@ def test_every_element_of_every_parameter_is_counted_once(arm: str) -> None:
     assert all(map(counted, row["activations"][0]))  # no layer without
 
 
-def test_the_histograms_are_of_the_float32_gradient() -> None:
+def test_histograms_use_float32_gradients() -> None:
     task, (x, y) = small("gpt")
     rows = {(row.kind, row.name): row.histogram for row in probed(task, (x, y))}
     names, parameters = zip(*task.model.named_parameters(), strict=True)
@@ -67,14 +67,14 @@ def test_the_histograms_are_of_the_float32_gradient() -> None:
     assert all((again[key].counts == rows[key].counts).all() for key in rows)
 
 
-def test_a_histogram_is_written_from_its_lowest_binade_to_its_highest() -> None:
+def test_compact_histogram_starts_at_lowest_binade() -> None:
     values = torch.tensor([0.0, -0.0, 2.0**-30, -3.0, 2.5, 1.5 * 2.0**-30])
     zeros, lowest, *counts = gradient_histogram.compact(Histogram.of(values))
     assert (zeros, lowest, counts) == (2, -30, [2, *[0] * 30, 2])
     assert gradient_histogram.compact(Histogram.of(torch.zeros(3))) == [3]
 
 
-def test_snapshots_are_points_of_one_training_run() -> None:
+def test_snapshots_share_one_training_run() -> None:
     by_hand = tasks.make("sigmoid", 3, "cpu", 128)
     optimizer = torch.optim.Adam(by_hand.model.parameters(), lr=1e-2, eps=1e-15, fused=True)
     done = 0
@@ -93,7 +93,7 @@ def test_snapshots_are_points_of_one_training_run() -> None:
 # ------------------------------------------------------------------------------------------------------ curves
 
 
-def test_lost_elements_are_counted_among_those_that_were_there() -> None:
+def test_cast_loss_shares_exclude_zeros() -> None:
     truth = torch.tensor([0.0, 1.0, 2.0, -2.0])
     assert compare(truth, torch.tensor([1.0, 0.0, 8.0, -8.0]), 4.0)[:2] == (1 / 3, 0.0)
     assert compare(truth, torch.tensor([INF, 1.0, INF, math.nan]), 4.0) == (0.0, 2 / 3, INF)
@@ -109,7 +109,7 @@ def test_lost_elements_are_counted_among_those_that_were_there() -> None:
     k=st.integers(-30, 30),
 )
 @settings(deadline=None)
-def test_rounding_loses_what_the_histogram_says(mean: int, sigma: float, seed: int, k: int) -> None:
+def test_histogram_bounds_rounding_losses(mean: int, sigma: float, seed: int, k: int) -> None:
     size = torch.exp2(
         mean + sigma * torch.randn(400, generator=torch.Generator().manual_seed(seed))
     )
@@ -120,7 +120,7 @@ def test_rounding_loses_what_the_histogram_says(mean: int, sigma: float, seed: i
 
 
 @pytest.mark.parametrize("name", ["gpt", "resnet"])
-def test_the_backward_passes_are_those_of_a_run_in_fp16(name: str) -> None:
+def test_backward_passes_match_fp16_run(name: str) -> None:
     task, (x, y) = small(name)
     scales = [2.0**-14, 1.0, 2.0**10]
     for scale, gradient in zip(scales, backward_passes(task, (x, y), scales), strict=True):

@@ -54,7 +54,7 @@ def test_gpt2_small_has_124_million_parameters() -> None:
 
 
 @pytest.mark.parametrize("size", [TINY, Size(256, 32, 2, 4, 64), Size(7, 3, 1, 1, 8)])
-def test_a_gpts_parameters_are_12_w_squared_a_layer_and_what_the_formula_says(size: Size) -> None:
+def test_gpt_parameter_count_matches_formula(size: Size) -> None:
     w = size.width
     layer = 12 * w * w + 13 * w  # four matrices with biases, two norms
     assert (
@@ -63,11 +63,11 @@ def test_a_gpts_parameters_are_12_w_squared_a_layer_and_what_the_formula_says(si
 
 
 @pytest.mark.parametrize("count", [1, 5, 12])
-def test_a_gpt_gives_a_logit_for_each_token_and_word(count: int) -> None:
+def test_gpt_gives_logits_per_token(count: int) -> None:
     assert gpt()(tokens(count)).shape == (3, count, TINY.vocabulary)
 
 
-def test_a_gpt_does_not_see_what_comes_later() -> None:
+def test_gpt_is_causal() -> None:
     model, x = gpt(), tokens()
     changed = x.clone()
     changed[:, 7] = (x[:, 7] + 1) % TINY.vocabulary
@@ -98,16 +98,14 @@ def test_a_gradient_reaches_every_parameter(kind: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize(("pixels", "count"), [(8, 42_874), (32, 175_066)])  # added up by hand
-def test_a_resnets_shapes(pixels: int, count: int) -> None:
+def test_resnet_shapes(pixels: int, count: int) -> None:
     model, x = image_model(pixels)
     assert model(x).shape == (4, 10)
     assert model.blocks(model.enter(x)).shape[2:] == ((4, 4) if pixels == 8 else (8, 8))
     assert parameters(model) == count
 
 
-def test_an_image_in_a_resnet_does_not_depend_on_the_others_and_the_forward_pass_writes_nothing() -> (
-    None
-):
+def test_resnet_images_are_independent() -> None:
     model, x = image_model(8)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     together = model(x)
@@ -117,7 +115,7 @@ def test_an_image_in_a_resnet_does_not_depend_on_the_others_and_the_forward_pass
     assert not list(model.buffers())
 
 
-def test_vit_small_has_22_million_parameters_and_a_vits_are_what_the_formula_says() -> None:
+def test_vit_parameter_count_matches_formula() -> None:
     with torch.device("meta"):
         assert parameters(ViT(vit.VIT_SMALL)) == pytest.approx(21.4e6, rel=1e-2)
     for size in (TINY_VIT, vit.Size(pixels=16, patch=2, layers=1, heads=1, width=8)):
@@ -129,14 +127,14 @@ def test_vit_small_has_22_million_parameters_and_a_vits_are_what_the_formula_say
         assert parameters(ViT(size)) == size.layers * layer + rest
 
 
-def test_every_patch_of_a_vits_output_sees_every_patch_of_its_input() -> None:
+def test_vit_patches_attend_to_all_patches() -> None:
     model, x = vision()
     assert model(x).shape == x.shape
     for down, across in ((0, 0), (1, 2), (2, 1)):
         assert moved(model, x, down, across).all()
 
 
-def test_without_its_blocks_a_vit_gives_each_patch_back_where_it_stood() -> None:
+def test_vit_without_blocks_keeps_patches() -> None:
     model, x = vision()
     for block in model.blocks:
         nn.init.zeros_(block.mix.weight), nn.init.zeros_(block.narrow.weight)
@@ -144,7 +142,7 @@ def test_without_its_blocks_a_vit_gives_each_patch_back_where_it_stood() -> None
         assert moved(model, x, down, across).nonzero().tolist() == [[down, across]]
 
 
-def test_the_same_seed_gives_the_same_model_and_another_seed_another() -> None:
+def test_seed_determines_model() -> None:
     a, b, c = (gpt(seed=seed)(tokens()) for seed in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.allclose(a, c)

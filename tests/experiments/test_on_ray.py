@@ -58,6 +58,6 @@ def test_a_killed_workers_unit_runs_again(checkout: Path) -> None:
     assert on_ray == rows(checkout)
 
 
-def test_an_unknown_place_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_place_is_rejected(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main("tiny", ["--on", "slurm"]) == 2
     assert "on=slurm" in capsys.readouterr().err

@@ -24,14 +24,14 @@ def sigmoid(config: overflow_storm.Config) -> tasks.Task:
 # ------------------------------------------------------------------------------------------------------ storms
 
 
-def test_bad_steps_of_a_lower_rate_are_bad_at_a_higher_one_too() -> None:
+def test_higher_rate_includes_lower_rate_steps() -> None:
     rare, often = (overflow_storm.bad_steps(4000, rate, seed=3) for rate in (0.05, 0.2))
     assert all(b for a, b in zip(rare, often, strict=True) if a)
     assert 100 < sum(rare) < 300 < 650 < sum(often) < 950
     assert overflow_storm.bad_steps(4000, 0.05, seed=4) != rare
 
 
-def test_only_bad_batches_are_touched_and_the_images_stay_as_they_are() -> None:
+def test_only_bad_batches_are_changed() -> None:
     config = overflow_storm.SMOKE
     plain = sigmoid(config)
     expected = [plain.draw() for _ in range(3)]
@@ -48,7 +48,7 @@ def test_only_bad_batches_are_touched_and_the_images_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("log2", [-20, 0, 16])
-def test_a_bad_batch_overflows_at_every_scale_and_in_fp16_only(log2: int) -> None:
+def test_bad_batch_overflows_at_any_scale(log2: int) -> None:
     task = sigmoid(CONFIG)
     x, y = overflow_storm.corrupted(task, [True]).draw()
     for fp16 in (True, False):

@@ -32,7 +32,7 @@ def test_all_ways_give_the_same_step(size: str) -> None:
         torch.testing.assert_close(our_moves, moves, rtol=1e-4, atol=1e-9)
 
 
-def test_the_summary_is_of_medians_above_the_backward_pass() -> None:
+def test_summary_uses_medians_above_backward() -> None:
     times = {
         "backward": [1.0, 1.0, 1.0],
         "bare": [2.0, 2.0, 9.0],

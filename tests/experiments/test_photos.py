@@ -12,7 +12,7 @@ PHOTOS = photos_data.load("cpu")
 CODED = torch.arange(2 * 3 * 9 * 11).reshape(2, 3, 9, 11)  # every value tells where it stands
 
 
-def test_train_and_test_are_parts_of_the_same_photos_without_a_common_column() -> None:
+def test_photo_split_has_expected_shapes() -> None:
     assert PHOTOS.train.shape == (2, 3, 142, 160)
     assert PHOTOS.test.shape == (2, 3, 142, 53)
     for part in PHOTOS:
@@ -25,14 +25,14 @@ def test_train_and_test_are_parts_of_the_same_photos_without_a_common_column() -
 
 @given(place=st.integers(0, 2 * 7 * 9 - 1))
 @settings(deadline=None)
-def test_a_crop_is_the_square_at_its_place(place: int) -> None:
+def test_crop_matches_its_place(place: int) -> None:
     assert photos_data.count(CODED, 3) == 2 * 7 * 9
     photo, down, across = place // 63, place // 9 % 7, place % 9
     (crop,) = photos_data.crops(CODED, torch.tensor([place]), 3)
     assert torch.equal(crop, CODED[photo, :, down : down + 3, across : across + 3])
 
 
-def test_every_place_can_be_drawn_and_the_seed_decides() -> None:
+def test_seeded_crops_cover_every_place() -> None:
     def corners(seed: int) -> Tensor:
         return photos_data.draw(CODED, 2000, 3, torch.Generator().manual_seed(seed))[:, 0, 0, 0]
 
@@ -42,7 +42,7 @@ def test_every_place_can_be_drawn_and_the_seed_decides() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7])
-def test_spaced_crops_go_from_the_first_place_to_the_last(batch: int) -> None:
+def test_spaced_crops_include_both_ends(batch: int) -> None:
     crops = photos_data.spaced(CODED, batch, 3)
     assert crops.shape == (batch, 3, 3, 3)
     assert torch.equal(crops[0], CODED[0, :, :3, :3])

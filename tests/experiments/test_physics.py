@@ -50,7 +50,7 @@ def test_a_skipped_step_moves_nothing(arm: str) -> None:
     assert bool(row["found_inf"]) == (arm == "fp16 lr=0.05")
 
 
-def test_counts_are_of_what_fp16_holds() -> None:
+def test_counts_match_fp16_classes() -> None:
     nan, inf, tiny = math.nan, math.inf, 2.0**-25
     layers = [
         [0.0, -0.0, tiny, 1.01 * tiny, -(2.0**-24)],
@@ -61,7 +61,7 @@ def test_counts_are_of_what_fp16_holds() -> None:
     assert (zero, subnormal, overflow) == ([3, 0], [2, 0], [0, 3])
 
 
-def test_scaled_gradients_in_grad_are_the_fp16_numbers_of_the_backward_pass() -> None:
+def test_stored_gradients_are_fp16_values() -> None:
     fp16.prepare(0)
     data, model = digits_data.load("cpu"), SigmoidMLP(64, 32, 8, 10)
     with fp16.autocast("cpu", fp16=True):
@@ -72,7 +72,7 @@ def test_scaled_gradients_in_grad_are_the_fp16_numbers_of_the_backward_pass() ->
     assert torch.equal(gradient, gradient.half().float())
 
 
-def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_path: Path) -> None:
+def test_split_does_not_depend_on_seed(tmp_path: Path) -> None:
     fp16.prepare(1)
     first = digits_data.load("cpu")
     fp16.prepare(2)
@@ -82,7 +82,7 @@ def test_the_split_is_the_same_for_every_seed_and_has_the_recorded_source(tmp_pa
 
 
 @pytest.mark.deep  # scikit-learn is imported for a second, and the file does not change
-def test_the_file_is_scikit_learns() -> None:
+def test_digits_match_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     data, theirs = digits_data.load("cpu"), load_digits()
@@ -93,6 +93,6 @@ def test_the_file_is_scikit_learns() -> None:
     assert torch.equal(torch.cat([data.train_y, data.test_y]), torch.tensor(theirs.target)[order])
 
 
-def test_long_series_are_stored_as_their_changes() -> None:
+def test_series_are_stored_as_changes() -> None:
     assert series.changes([2.0, 2.0, 1.0, 1.0, 4.0]) == [[0, 2.0], [2, 1.0], [4, 4.0]]
     assert series.six_digits([1 / 3, math.inf, 123456789.0]) == [0.333333, math.inf, 123457000.0]

@@ -11,7 +11,7 @@ from experiments.training.policies import worst_burst
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
 @pytest.mark.parametrize("k", [0, 2])
-def test_the_pipelines_scales_are_replays_of_its_own_overflows(name: str, k: int) -> None:
+def test_pipeline_scales_replay_its_overflows(name: str, k: int) -> None:
     config = staleness.Config(steps=60, interval=3, warm_up=1)
     row = staleness.trained(name, k, 0, config, lambda step: None)
     found = [step in row["found_inf"] for step in range(60)]
@@ -22,21 +22,21 @@ def test_the_pipelines_scales_are_replays_of_its_own_overflows(name: str, k: int
     assert row["scale_changes"] == changes
 
 
-def test_whole_periods_hold_as_many_bursts_as_asked_for() -> None:
+def test_whole_periods_hold_requested_bursts() -> None:
     for k in (0, 3):
         steps = staleness.whole_periods(Rule(2.0**20, growth_interval=5, delay=k), 2.0**20.5, 4)
         assert sum(bad for _, bad in steps) == 4 * (k + 1)
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
-def test_a_standing_ceiling_costs_what_t5_says(name: str) -> None:
+def test_constant_threshold_cost_matches_t5(name: str) -> None:
     for k in (0, 2):
         row = staleness.standing(name, k, staleness.Config(interval=5, periods=4))
         for key, value in row["predicted"].items():
             assert row[key] == pytest.approx(value, rel=1e-12)
 
 
-def test_numbers_of_a_policy_are_counted_right() -> None:
+def test_policy_columns_are_counted() -> None:
     config = policies.Config(steps=40, warm_up=8, fall_steps=2, shown=10)
     thresholds = np.full(40, 2.0**20.5)
     row = policies.meet(Rule(2.0**20, growth_interval=4), thresholds, config)

@@ -9,9 +9,7 @@ from experiments import public_runs
 
 
 @given(st.data(), st.integers(2, 9), st.integers(1, 3))
-def test_overflows_between_two_lines_lie_between_the_least_and_the_most(
-    data, interval, hysteresis
-) -> None:
+def test_overflow_bounds_contain_true_count(data, interval, hysteresis) -> None:
     rule = dialects.get(
         "megatron.core.DynamicGradScaler",
         growth_interval=interval,

@@ -37,9 +37,7 @@ def rank(**changes: object) -> dict[str, object]:
         ({"raised": "step", "finite": False}, True, "raised infinite"),
     ],
 )
-def test_an_outcome_is_named_by_its_worst_rank(
-    second: dict[str, object], overflow: bool, outcome: str
-) -> None:
+def test_outcome_is_of_worst_rank(second: dict[str, object], overflow: bool, outcome: str) -> None:
     assert q.rank_outcome([rank(), rank(**second)], overflow=overflow) == outcome
 
 
@@ -56,7 +54,7 @@ os._exit(0)
 
 
 @pytest.mark.deep
-def test_ten_lines_repeat_drawn_cells(tmp_path: Path) -> None:
+def test_scripts_reproduce_sampled_cells(tmp_path: Path) -> None:
     cells = [LOST, *DRAWN]
     paths = [tmp_path / f"{n}.py" for n in range(len(cells))]
     for path, cell in zip(paths, cells, strict=True):

@@ -15,7 +15,7 @@ def fresh(arm: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
     return runs.fresh(resnet_fp16, arm, seed, SHORT, **changes)
 
 
-def test_the_global_batch_is_one_of_a_million_images() -> None:
+def test_loss_scale_reduces_global_batch_underflow() -> None:
     shared, whole = fresh("global fp32", steps=4), fresh("fp32", steps=4)
     assert shared["loss"] == pytest.approx(whole["loss"], rel=1e-4)  # Adam does not see a factor
     unscaled, dynamic = fresh("global unscaled", steps=4), fresh("global dynamic", steps=4)

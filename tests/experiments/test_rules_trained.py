@@ -20,13 +20,13 @@ def fresh(arm: str, **changes: int) -> Record:
 
 
 @pytest.mark.parametrize("name", ["G=5", "G=5 a=0.25 b=0.25", "G=20 k=2"])
-def test_a_fresh_runs_scales_are_a_replay_of_its_overflows(name: str) -> None:
+def test_fresh_run_scales_replay_its_overflows(name: str) -> None:
     row = fresh(name, steps=30, batch_cpu=8)
     assert row["found_inf"]
     runs.assert_replayed(row, MACHINES[name], 30)
 
 
-def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
+def test_headroom_policy_follows_largest_gradient() -> None:
     row = fresh("headroom 3 bits", steps=12, batch_cpu=4)
     scales = runs.scales(row, 12)
     assert scales[0] == START > scales[-1]  # it came down to three bits below the threshold
@@ -35,7 +35,7 @@ def test_a_policy_that_sees_the_largest_gradient_sets_its_scale_by_it() -> None:
     assert fresh("fp32")["headroom"] is None
 
 
-def test_columns_are_counted_after_the_warm_up() -> None:
+def test_columns_exclude_warm_up() -> None:
     config = Config(steps=6, warm_up=2, block=2, plateau=2.2)
     log = Log(
         losses=[3.0, 3.0, 3.0, 1.0, 2.0, 2.0],

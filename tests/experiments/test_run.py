@@ -78,7 +78,7 @@ def broken_by(error: Callable[[], BaseException], arm: int, seed: int) -> Callab
     return run
 
 
-def test_a_record_names_what_made_it(path: Path) -> None:
+def test_data_file_records_provenance(path: Path) -> None:
     assert run(path) == 0
     origin, rows = records.read(path)
     assert rows[1] == {"arm": "power 1", "seed": 1, "settings": {"power": 1}, "loss": [1.1] * 3}
@@ -101,7 +101,7 @@ def test_a_record_names_what_made_it(path: Path) -> None:
     assert {"python", "torch", "numpy"} <= origin["versions"].keys()
 
 
-def test_a_killed_run_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_run_resumes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unbroken, script = path.with_name("unbroken.jsonl"), path.with_name("_killed.py")
     script.write_text(KILLED)
     run(unbroken)
@@ -119,7 +119,7 @@ def test_a_killed_run_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not list(path.parent.glob("*.part"))
 
 
-def test_ctrl_c_keeps_what_is_done(
+def test_interrupt_keeps_finished_units(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_what_is_done(
     assert "resumed, 1 of 4" in capsys.readouterr().out
 
 
-def test_finished_data_is_reused_while_true(
+def test_finished_data_is_reused_while_valid(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reused(*more: str) -> bool:
@@ -157,7 +157,7 @@ def test_damaged_data_is_not_overwritten(path: Path, capsys: pytest.CaptureFixtu
     assert path.read_text() == "{}\n"
 
 
-def test_a_failed_unit_fails_alone(
+def test_failed_unit_keeps_other_results(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with monkeypatch.context() as patch:
@@ -177,7 +177,7 @@ def test_a_failed_unit_fails_alone(
     assert timeless(path) == timeless(path.with_name("unbroken.jsonl"))
 
 
-def test_a_nan_loss_is_a_record_like_any_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_loss_is_recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Experiment("tiny").module, "run", lambda *_: {"loss": [math.nan]})
     assert run(path) == 0
     rows = timeless(path)[1]
@@ -193,7 +193,7 @@ def test_a_nan_loss_is_a_record_like_any_other(path: Path, monkeypatch: pytest.M
         (["--device", "cuda"], "device=cuda: expected cpu"),
     ],
 )
-def test_wrong_use_is_refused(
+def test_invalid_arguments_are_rejected(
     argv: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert runner.main("tiny", argv) == 2
@@ -210,7 +210,7 @@ def test_an_out_must_be_a_file(out: str, folder: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("room", "kept"), [(2, 3), (4, 4)]
 )  # of a third unit only the confirmation is missing
-def test_a_full_disk_keeps_what_was_finished(
+def test_full_disk_keeps_finished_units(
     room: int,
     kept: int,
     path: Path,
@@ -231,14 +231,14 @@ def test_a_full_disk_keeps_what_was_finished(
     assert f"resumed, {kept} of 4" in capsys.readouterr().out
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_device_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(runner.UsageError, match="device=cuda: expected a CUDA device"):
         device.require("cuda")
 
 
 @pytest.mark.parametrize("argv", [["--widht", "3"], ["--jobs", "0"], ["--device", "tpu"]])
-def test_an_unknown_field_or_bad_value_exits_with_2(
+def test_invalid_option_exits_with_2(
     argv: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
@@ -293,7 +293,7 @@ SMOKE = Config()
         ("--shape 2x", "shape=2x: expected a text like 2x32"),
     ],
 )
-def test_a_bad_setting_is_refused(
+def test_invalid_setting_is_rejected(
     argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.write(folder, "many")
@@ -311,7 +311,7 @@ def test_a_missing_package_is_named(folder: Path, capsys: pytest.CaptureFixture[
     assert "no_such_package" in capsys.readouterr().err
 
 
-def test_an_unknown_experiment_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_experiment_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert experiments_main(["scale_crush"]) == 2
     error = capsys.readouterr().err
     assert "'scale_crush'" in error
@@ -362,7 +362,7 @@ def tables(*argv: str) -> str:
     return out.getvalue()
 
 
-def test_all_stops_at_the_first_that_fails(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_stops_at_first_failure(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (three / "data" / "cpu").mkdir(parents=True)
     (three / "data" / "cpu" / "clock.jsonl").write_text("{}\n")
     assert everything_in_this_process([]) == 1
@@ -385,14 +385,14 @@ def test_all_stops_at_the_first_that_fails(three: Path, capsys: pytest.CaptureFi
         (settings.SEED, (0, 2**32 - 1), (-1, 2**32)),
     ],
 )
-def test_a_setting_may_be_what_its_words_say_to_the_ends(condition, good, bad) -> None:
+def test_setting_conditions_include_their_bounds(condition, good, bad) -> None:
     config = SimpleNamespace(steps=3)
     assert [condition.holds(value, config) for value in (*good, *bad)] == [True] * len(good) + [
         False
     ] * len(bad)
 
 
-def test_a_clock_has_torchs_own_kernels(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_experiment_uses_torch_kernels(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMPSIM_KERNELS", "common")
     kernels = {}
     for stem in ("tiny", "clock"):
@@ -419,7 +419,7 @@ class Fatal:
         return os._exit, (9,)
 
 
-def test_a_dead_worker_fails_its_unit_alone() -> None:
+def test_worker_exit_fails_only_its_unit() -> None:
     good = job()
     jobs = [
         good._replace(stem="no_such_experiment"),
@@ -438,7 +438,7 @@ def test_a_dead_worker_fails_its_unit_alone() -> None:
     assert reasons[1:] == ["its process ended with exit code 9"] * 2
 
 
-def test_the_source_of_an_experiment_is_what_it_imports() -> None:
+def test_experiment_source_includes_its_imports() -> None:
     folder = ROOT / "experiments"
     found = {
         path.relative_to(folder).as_posix() for path in provenance.sources(folder / "theory.py")
@@ -485,7 +485,7 @@ def run(config, *, seed=None):
 '''
 
 
-def test_words_do_not_make_data_stale_and_numbers_do(folder: Path) -> None:
+def test_source_digest_ignores_only_prose(folder: Path) -> None:
     def digest(*changes: tuple[str, str]) -> str:
         text = PROSE
         for old, new in changes:

@@ -36,7 +36,7 @@ def gradients(k: int, batch: int = 8) -> tuple[tasks.Task, tasks.Batch, torch.Te
 # ----------------------------------------------------------------------------------------------- what is recorded
 
 
-def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
+def test_backward_passes_match_arm_gradients() -> None:
     task, batch, _ = gradients(0)
     before = fp16.flat_gradient(task.model)
     logs = (-14, -4, 0, 10, 24)
@@ -53,22 +53,20 @@ def test_the_gradients_asked_for_are_those_an_arm_would_have() -> None:
     st.integers(0, 8),
     st.integers(-20, 20),
 )
-def test_a_gradient_that_is_only_scaled_has_lost_nothing_but_its_zeros(
-    values: list[float], zeros: int, k: int
-) -> None:
+def test_pure_scaling_has_no_error(values: list[float], zeros: int, k: int) -> None:
     truth = torch.tensor([*values, *[0.0] * zeros])
     share, error = static_sweep.lost(truth * 2.0**k, truth, 2.0**k)
     assert (share, error) == (pytest.approx(zeros / len(truth)), 0)
 
 
-def test_what_is_lost_is_the_length_of_the_difference_and_not_finite_is_infinite() -> None:
+def test_error_is_relative_norm_or_infinite() -> None:
     truth = torch.tensor([3.0, 4.0])
     assert static_sweep.lost(torch.tensor([0.0, 8.0]), truth, 2.0) == (0.5, pytest.approx(3 / 5))
     for bad in (math.inf, math.nan):
         assert static_sweep.lost(torch.tensor([bad, 4.0]), truth, 1.0) == (0.0, math.inf)
 
 
-def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
+def test_sweep_leaves_training_unchanged() -> None:
     asked, alone = fresh("fp32"), fresh("fp32", static_log2=(3,))
     assert (asked["loss"], asked["test_loss"]) == (alone["loss"], alone["test_loss"])
     assert len(asked["largest"]) == SHORT.steps
@@ -78,7 +76,7 @@ def test_asking_changes_no_training_and_only_float32_is_asked() -> None:
     )
 
 
-def test_rounding_once_is_asked_of_the_true_gradient() -> None:
+def test_rounding_uses_float32_gradient() -> None:
     task = tasks.make("resnet", 0, "cpu", 8)
     (step,) = FP32.train(task, torch.optim.SGD(task.model.parameters(), lr=0.0), 1)
     asked = static_sweep.Asked((-18, 20))
@@ -93,7 +91,7 @@ def test_rounding_once_is_asked_of_the_true_gradient() -> None:
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def test_a_fresh_backward_pass_loses_at_either_end() -> None:
+def test_backward_error_grows_at_both_ends() -> None:
     zero, error = (fresh("fp32", steps=1)[name][0] for name in ("backward_zero", "backward_error"))
     assert zero[0] > 0.9 > 0.1 > zero[1]
     assert error[1] > 0.1 > 0.03 > error[2]

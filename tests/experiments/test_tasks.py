@@ -28,7 +28,7 @@ def scaled_gradient(task: tasks.Task) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_and_batches_are_the_seeds(name: str) -> None:
+def test_seed_determines_weights_and_batches(name: str) -> None:
     first, again, other = (tasks.make(name, seed, "cpu", 3) for seed in (0, 0, 1))
     assert all(
         torch.equal(a, b)
@@ -42,7 +42,7 @@ def test_weights_and_batches_are_the_seeds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_task_has_a_finite_loss_that_falls(name: str) -> None:
+def test_task_loss_is_finite_and_falls(name: str) -> None:
     task = tasks.make(name, 0, "cpu", 8)
     x, y = task.draw()
     assert (len(x), len(y)) == (8, 8)
@@ -60,7 +60,7 @@ def test_a_task_has_a_finite_loss_that_falls(name: str) -> None:
     assert task.test_loss() != before
 
 
-def test_a_turned_crop_turned_back_is_the_crop() -> None:
+def test_rotated_crop_rotates_back() -> None:
     x, quarters = tasks.make("resnet32", 0, "cpu", 4).test
     plain = photos_data.spaced(TEST, len(x), 32)
     for crop, turned, k in zip(plain, x, quarters.tolist(), strict=True):
@@ -70,7 +70,7 @@ def test_a_turned_crop_turned_back_is_the_crop() -> None:
     assert set(drawn.tolist()) == {0, 1, 2, 3}
 
 
-def test_vit_hides_half_of_the_patches_and_asks_for_all() -> None:
+def test_vit_input_hides_half_the_patches() -> None:
     shown, whole = tasks.make("vit", 0, "cpu", 4).test
     assert shown.shape == whole.shape == (128, 3, 32, 32)
     assert torch.equal(whole, 4 * (photos_data.spaced(TEST, 128, 32) - 0.5))
@@ -82,7 +82,7 @@ def test_vit_hides_half_of_the_patches_and_asks_for_all() -> None:
     assert 0.3 < whole.std() < 3
 
 
-def test_vits_loss_is_a_sum_and_overflows_fp16_where_a_mean_does_not() -> None:
+def test_vit_sum_loss_overflows_fp16() -> None:
     task = tasks.make("vit", 0, "cpu", 16)
     a, b = torch.randn(2, 4, 3, 32, 32)
     assert task.criterion(a, b).item() == pytest.approx((a - b).square().sum().item(), rel=1e-5)
@@ -93,7 +93,7 @@ def test_vits_loss_is_a_sum_and_overflows_fp16_where_a_mean_does_not() -> None:
 
 
 @pytest.mark.parametrize("name", PHOTO_TASKS)
-def test_it_trains_in_fp16_once_the_scale_has_come_down(name: str) -> None:
+def test_photo_tasks_train_in_fp16(name: str) -> None:
     task = tasks.make(name, 0, "cpu", 2)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-3, fused=True)
     steps = list(

@@ -41,7 +41,7 @@ def bits(x: float) -> bytes:
         lambda size: st.lists(st.tuples(*[st.booleans()] * size), min_size=1)
     ),
 )
-def test_the_batch_is_the_machine_bit_for_bit(rule: Rule, flags: list[tuple[bool, ...]]) -> None:
+def test_batch_matches_reference_bit_for_bit(rule: Rule, flags: list[tuple[bool, ...]]) -> None:
     size = len(flags[0])
     batch, states = Batch(rule, size), [init(rule)] * size
     for found in flags:
@@ -61,7 +61,7 @@ def test_the_batch_is_the_machine_bit_for_bit(rule: Rule, flags: list[tuple[bool
         (Rule(3.0, min_scale=2.0), True, 2.0),
     ],
 )
-def test_the_batch_at_the_ends_of_the_format(rule: Rule, found: bool, scale: float) -> None:
+def test_batch_matches_reference_at_limits(rule: Rule, found: bool, scale: float) -> None:
     batch = Batch(rule, 1)
     batch.update(np.array([found]))
     assert batch.scale[0] == update(rule, init(rule), found).scale == scale
@@ -76,18 +76,18 @@ def test_the_batch_at_the_ends_of_the_format(rule: Rule, found: bool, scale: flo
         Rule(arithmetic=Arithmetic(flush_subnormals=True)),
     ],
 )
-def test_the_batch_refuses_what_it_does_not_do(rule: Rule) -> None:
+def test_unsupported_batch_rule_raises(rule: Rule) -> None:
     with pytest.raises(ValueError, match="expected torch's arithmetic"):
         Batch(rule, 3)
 
 
-def test_a_run_under_ceilings_is_the_machines() -> None:
+def test_threshold_run_matches_expected_scales() -> None:
     found, x = simulate.follow(Rule(8.0, growth_interval=2), [4.0, 4.0, 4.0, 8.0, 8.0])
     assert found.tolist() == [True, False, False, False, False]
     assert x.tolist() == [3, 2, 2, 3, 3]
 
 
-def test_histories_are_of_six_kinds_and_their_waste_is_what_theory_counts() -> None:
+def test_simulated_waste_matches_theory() -> None:
     rule, seen = Rule(2.0**16, growth_interval=3, arithmetic=Arithmetic(dtype="float64")), []
 
     class Spy(Batch):
@@ -117,7 +117,7 @@ def test_exact_theorems_hold_on_fresh_runs() -> None:
                 assert held.error <= held.tolerance, (arm.name, held)
 
 
-def test_drawn_theorems_held_within_their_tolerance() -> None:
+def test_recorded_errors_stay_within_tolerance() -> None:
     rows = results.load("theory").records
     assert {row["theorem"].split()[0] for row in rows} == {f"T{n}" for n in range(1, 11)}
     for row in rows:
@@ -125,7 +125,7 @@ def test_drawn_theorems_held_within_their_tolerance() -> None:
             assert held["error"] <= held["tolerance"] <= 0.2, (row["arm"], held)
 
 
-def test_the_chain_adds_up_and_stands() -> None:
+def test_chain_shares_sum_to_one() -> None:
     p = np.array([0.1, 0.5, 1.0])
     shares = stochastic.chain(p, 2, 1)
     assert shares.sum() == pytest.approx(1)
@@ -135,7 +135,7 @@ def test_the_chain_adds_up_and_stands() -> None:
 # ------------------------------------------------------------------------------------------------------ a real run
 
 
-def test_a_unit_counts_what_its_steps_say() -> None:
+def test_record_counts_match_steps() -> None:
     log = [
         (2.0**16, 1.0, False, 0.5),
         (2.0**15, 1.0, True, 0.5),

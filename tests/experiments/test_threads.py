@@ -30,7 +30,7 @@ class Planted(two_threads.Tickets):
             p.grad.div_(divisor)
 
 
-def test_planted_errors_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seeded_faults_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(two_threads.MAKERS, "planted", Planted)
     clean, planted = unit("ampsim"), unit("planted")
     assert planted == clean | {"wrong": 2, "divided_twice": 1}
@@ -45,7 +45,7 @@ class Failing(two_threads.Tickets):
         return super().finish(optimizer, iteration)
 
 
-def test_an_error_on_either_thread_is_counted_and_hangs_nothing(
+def test_thread_errors_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(two_threads.MAKERS, "failing", Failing)
@@ -67,6 +67,6 @@ def test_a_lost_update_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert unit("forgetful", interval=1)["lost_updates"] == 1
 
 
-def test_ours_gives_the_same_record_whatever_the_schedule() -> None:
+def test_ampsim_record_ignores_schedule() -> None:
     first, *others = [unit("ampsim", 2) for _ in range(3)]
     assert all(other == first for other in others)

@@ -18,9 +18,7 @@ from experiments.training.thresholds import HIGHEST, LOWEST, search, threshold
     halvings=st.integers(0, 6),
 )
 @example(true=3.0, start=3, halvings=2)
-def test_the_search_ends_where_it_should_wherever_it_starts(
-    true: float, start: int, halvings: int
-) -> None:
+def test_search_finds_threshold_from_any_start(true: float, start: int, halvings: int) -> None:
     found = search(lambda bits: bits <= true, start, halvings)
     if halvings:
         assert abs(found - true) <= 2.0 ** -(halvings + 1)
@@ -29,12 +27,12 @@ def test_the_search_ends_where_it_should_wherever_it_starts(
 
 
 @pytest.mark.parametrize("halvings", [0, 3])
-def test_no_ceiling_and_no_scale_that_fits_are_told_apart(halvings: int) -> None:
+def test_missing_thresholds_are_infinite(halvings: int) -> None:
     assert search(lambda bits: True, 16, halvings) == math.inf
     assert search(lambda bits: False, 16, halvings) == -math.inf
 
 
-def test_a_search_tries_no_more_than_lies_between_and_the_halvings() -> None:
+def test_search_tries_only_needed_scales() -> None:
     tried: list[float] = []
     search(lambda bits: bool(tried.append(bits)) or bits <= 18.3, 16, 3)  # type: ignore[func-returns-value]
     assert tried == [16, 17, 18, 19, 18.5, 18.25, 18.375]
@@ -44,7 +42,7 @@ def make_task(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tasks.Task:
     return tasks.Task(model, lambda: batch, lambda out, y: (out * y).float().sum(), batch)
 
 
-def test_the_ceiling_of_a_known_gradient_is_the_largest_scale_that_fits() -> None:
+def test_threshold_matches_known_gradient() -> None:
     model = nn.Linear(1, 1, bias=False)
     batch = torch.tensor([[3.0]]), torch.tensor([[1.0]])  # the gradient is 3
     task = make_task(model, batch)
@@ -54,7 +52,7 @@ def test_the_ceiling_of_a_known_gradient_is_the_largest_scale_that_fits() -> Non
     assert model.weight.grad is None
 
 
-def test_the_ceiling_sees_an_activations_gradient_overflow_where_no_parameters_does() -> None:
+def test_threshold_includes_activation_gradients() -> None:
     fp16.prepare(0)
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     with torch.no_grad():

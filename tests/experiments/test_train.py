@@ -60,7 +60,7 @@ def run(arm: Arm, steps: int, factor: float = 1.0) -> tuple[list[Step], Tensor]:
 
 @pytest.mark.parametrize("name", ARMS)
 @pytest.mark.parametrize("loss", ["mean", "share"])
-def test_an_arm_makes_the_scaler_that_it_says(name: str, loss: Any) -> None:
+def test_arm_makes_its_scaler(name: str, loss: Any) -> None:
     made, dtype, fixed, first, interval = ARMS[name]
     arm = dataclasses.replace(made, loss=loss)
     scaler = arm.scaler("cpu")
@@ -74,14 +74,14 @@ def test_an_arm_makes_the_scaler_that_it_says(name: str, loss: Any) -> None:
     ("arm", "factor"),
     [("unscaled", 1.0), ("sum", 256.0), ("global fp32", 2.0**-14), ("global dynamic", 2.0**-14)],
 )
-def test_the_loss_is_a_mean_a_sum_or_a_share_of_the_global_batch(arm: str, factor: float) -> None:
+def test_loss_factor_matches_reduction(arm: str, factor: float) -> None:
     assert loop.usual_arms(16, (), ())[arm].factor(256, 2**22) == factor
 
 
 # --------------------------------------------------------------------------------------------------- the loop
 
 
-def test_in_float32_the_loop_is_the_plain_one_to_the_last_bit() -> None:
+def test_float32_loop_equals_plain_loop() -> None:
     _, parameters = run(FP32, 7)
     plain = task()
     optimizer = adam(plain)
@@ -93,7 +93,7 @@ def test_in_float32_the_loop_is_the_plain_one_to_the_last_bit() -> None:
     assert torch.equal(parameters, fp16.flat_parameters(plain.model))
 
 
-def test_in_fp16_the_loop_is_torchs_own_with_torchs_scaler_to_the_last_bit() -> None:
+def test_fp16_loop_equals_torch_loop() -> None:
     made, plain = task(), task()
     ours = train(made, adam(made), GradScaler("cpu", init_scale=2.0**20, growth_interval=3), 20)
     optimizer, scaler = (
@@ -113,7 +113,7 @@ def test_in_fp16_the_loop_is_torchs_own_with_torchs_scaler_to_the_last_bit() -> 
     assert torch.equal(fp16.flat_parameters(made.model), fp16.flat_parameters(plain.model))
 
 
-def test_the_reference_machine_replays_the_dynamic_arms() -> None:
+def test_reference_replays_dynamic_arms() -> None:
     steps, _ = run(dynamic(init_log2=32), 60)
     found = [step.found_inf for step in steps]
     assert any(found)
@@ -122,14 +122,14 @@ def test_the_reference_machine_replays_the_dynamic_arms() -> None:
     assert [step.scale for step in steps] == [2.0**32, *replay(rule, found).tolist()[:-1]]
 
 
-def test_a_fixed_scale_that_is_too_high_never_moves_and_never_steps() -> None:
+def test_high_static_scale_skips_every_step() -> None:
     steps, parameters = run(static(40), 5)
     assert all(step.found_inf and step.scale == 2.0**40 for step in steps)
     assert torch.equal(parameters, fp16.flat_parameters(task().model))
 
 
 @given(st.integers(-30, 16))
-def test_a_share_of_the_loss_is_a_loss_scale(k: int) -> None:
+def test_loss_factor_acts_as_loss_scale(k: int) -> None:
     (scaled,), (shared,) = run(static(k), 1)[0], run(UNSCALED, 1, factor=2.0**k)[0]
     assert torch.equal(scaled.gradient, shared.gradient)
     assert (scaled.loss, shared.scale) == (
@@ -139,13 +139,13 @@ def test_a_share_of_the_loss_is_a_loss_scale(k: int) -> None:
 
 
 @given(st.integers(4, 12))
-def test_where_nothing_is_lost_another_power_of_two_gives_the_same_weights_to_the_last_bit(
+def test_power_of_two_scales_are_equivalent(
     k: int,
 ) -> None:
     assert torch.equal(run(static(k), 3)[1], run(static(8), 3)[1])
 
 
-def test_a_loss_that_is_nan_is_skipped_and_the_run_goes_on() -> None:
+def test_nan_loss_is_skipped() -> None:
     made = dataclasses.replace(task(), criterion=lambda out, y: mse_loss(out, y) * math.nan)
     before = fp16.flat_parameters(made.model)
     steps = list(dynamic().train(made, adam(made), 4))
@@ -159,9 +159,7 @@ def test_a_loss_that_is_nan_is_skipped_and_the_run_goes_on() -> None:
 
 @settings(max_examples=examples(ms=1.5))
 @given(st.integers(1, 400), st.floats(1e-6, 1.0))
-def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(
-    steps: int, lr: float
-) -> None:
+def test_learning_rate_stays_then_decays(steps: int, lr: float) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=99.0)
     rates = []
     for step in range(steps + 1):
@@ -174,7 +172,7 @@ def test_the_learning_rate_stands_for_two_thirds_and_falls_to_nothing(
     assert rates[-2] == pytest.approx(lr * min(1, 3 / steps))
 
 
-def test_the_accuracy_counts_the_images_whose_largest_logit_is_right() -> None:
+def test_accuracy_counts_largest_logits() -> None:
     made = make("resnet", 0, "cpu", 4)
     x, y = made.test
     assert loop.accuracy(made) == pytest.approx(
@@ -190,7 +188,7 @@ def step(number: int, gradient: list[float], loss: float = 1.0, scale: float = 1
     return Step(number, loss, scale, values, not bool(values.isfinite().all()), nothing)
 
 
-def test_counted_gradients_are_those_of_the_backward_pass() -> None:
+def test_log_counts_backward_gradients() -> None:
     log = Log(count_every=2)
     for number, gradient in enumerate(
         [[0.0, 1.0, 2.0**-26, 1.0], [math.inf, 1.0, 0.0, 0.0], [1.0] * 4]
@@ -206,9 +204,7 @@ def test_counted_gradients_are_those_of_the_backward_pass() -> None:
     st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=20),
     st.integers(1, 5),
 )
-def test_a_logs_columns_give_back_every_scale_and_skip(
-    steps: list[tuple[int, bool]], every: int
-) -> None:
+def test_log_columns_restore_scales_and_skips(steps: list[tuple[int, bool]], every: int) -> None:
     log = Log(every)
     for number, (bits, bad) in enumerate(steps):
         log.add(step(number, [math.nan if bad else 1.0], scale=2.0**bits))

@@ -27,7 +27,7 @@ def refuted(log: dict[str, Any], rule: Rule) -> int | None:
 @pytest.mark.parametrize(
     "name", [name for name, log in whole_logs.LOGS.items() if log["program"] == "DeepSpeed"]
 )
-def test_the_rule_that_was_set_repeats_a_log(name: str) -> None:
+def test_configured_rule_reproduces_log(name: str) -> None:
     log = whole_logs.LOGS[name]
     assert refuted(log, whole_logs.rule_of(log)) is None
 
@@ -36,29 +36,27 @@ def test_the_rule_that_was_set_repeats_a_log(name: str) -> None:
     ("planted", "step"),
     [({"hysteresis": 1}, 10), ({"hysteresis": 3}, 10), ({"growth_interval": 101}, 510)],
 )
-def test_a_planted_rule_is_refuted(planted: dict[str, int], step: int) -> None:
+def test_wrong_rule_is_refuted(planted: dict[str, int], step: int) -> None:
     assert refuted(SFT, whole_logs.rule_of(SFT).replace(**planted)) == step
 
 
 @pytest.mark.parametrize(
     ("planted", "step"), [({}, None), ({"hysteresis": 1}, 100), ({"hysteresis": 3}, 100)]
 )
-def test_a_log_that_prints_scales_and_skips_without_their_steps_is_followed(
-    planted: dict[str, int], step: int | None
-) -> None:
+def test_log_without_event_steps_is_followed(planted: dict[str, int], step: int | None) -> None:
     log = whole_logs.LOGS["GPT-2 345M, 4 TP"]
     assert log["events"] is None
     start = {**log, "lines": 3}
     assert refuted(start, whole_logs.rule_of(log).replace(**planted)) == step
 
 
-def test_a_number_that_is_changed_is_refuted() -> None:
+def test_changed_number_is_refuted() -> None:
     events = [list(each) for each in SFT["events"]]
     events[70][3] -= 1
     assert refuted({**SFT, "events": events}, whole_logs.rule_of(SFT)) == 10 * (events[70][1] + 1)
 
 
-def test_deepspeeds_count_of_today_is_not_that_of_the_log() -> None:
+def test_current_deepspeed_rule_is_refuted() -> None:
     assert (
         refuted(
             SFT,
@@ -73,7 +71,7 @@ def test_deepspeeds_count_of_today_is_not_that_of_the_log() -> None:
 
 @settings(max_examples=examples(ms=10))
 @given(st.data(), st.integers(1, 3), st.integers(2, 6), st.integers(3, 7), st.booleans())
-def test_what_a_rule_did_is_always_among_what_it_may_have_done(
+def test_followed_bounds_contain_true_run(
     data: st.DataObject, hysteresis: int, interval: int, every: int, growths: bool
 ) -> None:
     rule = Rule(2.0**16, growth_interval=interval, hysteresis=hysteresis)

@@ -20,9 +20,7 @@ ASKED = [
 @pytest.mark.parametrize(
     ("name", "folder"), ASKED, ids=[f"{name}-{folder.name}" for name, folder in ASKED]
 )
-def test_the_committed_data_of_every_processor_bears_out_what_the_paper_says(
-    name: str, folder: Path
-) -> None:
+def test_committed_data_supports_paper_claims(name: str, folder: Path) -> None:
     found = CLAIMS[name].judge(results.load(CLAIMS[name].stem, folder))
     assert found.parts, "a claim without parts can never fail"
     assert found.holds is ((name, folder.name) not in REFUTED), (
@@ -30,7 +28,7 @@ def test_the_committed_data_of_every_processor_bears_out_what_the_paper_says(
     )
 
 
-def test_a_trial_has_a_verdict_that_the_gallery_knows() -> None:
+def test_claim_verdicts_are_known_to_gallery() -> None:
     verdicts = {claim.verdict for claim in CLAIMS.values()}
     assert verdicts <= {claims.REPRODUCED, claims.PARTLY, claims.CONTRADICTED}
     table = _gallery.trials().splitlines()[6:]
@@ -38,7 +36,7 @@ def test_a_trial_has_a_verdict_that_the_gallery_knows() -> None:
     assert all(row.count("|") == 6 for row in table)
 
 
-def test_a_name_is_given_once() -> None:
+def test_claim_names_are_unique() -> None:
     with pytest.raises(
         ValueError, match=r"'gpt.mean': expected a name of its own, gpt_mean_loss has it"
     ):
@@ -54,7 +52,7 @@ def test_recorded_verdicts_of_other_processors(name: str) -> None:
     assert [claim for claim, verdict in found.items() if verdict.holds is False] == []
 
 
-def test_recorded_verdicts_are_those_of_the_data(tmp_path: Path) -> None:
+def test_recorded_verdicts_match_data(tmp_path: Path) -> None:
     provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
     calm = [row | {"crash_step": None} for row in rows]
     records.write(tmp_path / "data" / "scale_crash.jsonl", provenance, calm)

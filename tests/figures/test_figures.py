@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("stem", cli.stems())
-def test_committed_figures_are_what_the_data_gives(
+def test_committed_figures_match_data(
     stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for data in cli.sources(stem):
@@ -47,7 +47,7 @@ def test_a_figure_as_a_pdf(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of_positions(
+def test_device_data_has_its_own_figure(
     tmp_path: Path,
 ) -> None:
     provenance, rows = records.read(results.CPU / "threads.jsonl")
@@ -71,7 +71,7 @@ def test_another_devices_data_gives_figures_of_its_own_that_name_it_on_a_grid_of
     assert [path.name for path in paths] == ["threads.some-gpu.svg"]
 
 
-def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:
+def test_figures_import_no_frameworks() -> None:
     code = (
         "import importlib, sys; from figures import __main__ as f;"
         "[importlib.import_module(f'figures.{s}') for s in f.stems()];"
@@ -83,9 +83,7 @@ def test_figures_import_no_framework_no_experiment_and_no_pyplot() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_check_names_a_figure_whose_bytes_differ(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_differing_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [path] = rendering.render("state_machine", tmp_path)
     assert cli.check(["state_machine"], tmp_path) == 0
     path.write_bytes(path.read_bytes() + b" ")
@@ -102,7 +100,7 @@ def test_the_gallery_shows_every_figure_once() -> None:
         assert text.count(f"]({stem}.svg)") == 1
 
 
-def test_own_data_is_drawn_beside_its_file_or_where_one_asks(
+def test_own_data_is_rendered_beside_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own, out = tmp_path / "own.jsonl", tmp_path / "out"
@@ -118,9 +116,7 @@ def test_own_data_is_drawn_beside_its_file_or_where_one_asks(
     assert (_style.HERE / "threads.svg").read_bytes() == committed
 
 
-def test_a_wrong_file_is_one_clear_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_file_gives_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
     records.write(tmp_path / "poor.jsonl", provenance, rows[:1])
     (tmp_path / "text.jsonl").write_text("words\n")
@@ -150,12 +146,12 @@ def test_a_wrong_file_is_one_clear_error(
         ["--chek"],
     ],
 )
-def test_wrong_use_exits_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_exit_with_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(argv) == 2
     assert argv[-1] in capsys.readouterr().err
 
 
-def test_a_folder_is_drawn_where_one_asks_and_what_its_data_does_not_allow_is_the_committed_figure(
+def test_folder_render_falls_back_to_committed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, out = tmp_path / "cpu", tmp_path / "out"
@@ -192,7 +188,7 @@ def same(path: Path) -> bool:
 @pytest.mark.parametrize(
     "stem", ["sigmoid_underflow", "scale_crash", "state_machine", "static_sweep"]
 )
-def test_figures_fit_a_two_column_page_and_no_text_is_below_7_points(stem: str) -> None:
+def test_figures_fit_page_and_font_size(stem: str) -> None:
     figure = drawn(stem)
     assert figure.get_figwidth() in (_style.ONE_COLUMN, _style.TWO_COLUMNS)
     texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
@@ -203,7 +199,7 @@ def test_labels_keep_their_distance_and_order() -> None:
     assert _style.spread([1.0, 0.0, 1.05], gap=0.5) == [1.0, 0.0, 1.5]
 
 
-def test_halves_of_a_figure_stand_at_rounded_places_too() -> None:
+def test_subfigure_positions_are_rounded() -> None:
     figure = _style.new_figure(6.0, 3.6)
     half = figure.subfigures(2, 1, height_ratios=(1, 1.3))[0]
     half.subplots().set_xticks(range(3), ["first", "second", "third"], rotation=25)

@@ -65,7 +65,7 @@ def _docstrings(tree: ast.Module) -> set[int]:
 
 
 @pytest.mark.parametrize("name", [*cli.stems(), "_policies", "_style", "_training"])
-def test_no_figure_says_a_number_that_was_typed(name: str) -> None:
+def test_figures_contain_no_typed_numbers(name: str) -> None:
     assert list(typed_digits(_style.HERE / f"{name}.py")) == []
 
 
@@ -82,7 +82,7 @@ def test_no_figure_says_a_number_that_was_typed(name: str) -> None:
         ('def f():\n    """Draw 3 lines."""', False),
     ],
 )
-def test_a_planted_digit_is_seen(planted: str, seen: bool, tmp_path: Path) -> None:
+def test_typed_digits_are_found(planted: str, seen: bool, tmp_path: Path) -> None:
     path = tmp_path / "planted.py"
     path.write_text(planted if planted.startswith('"""') else f'"""A caption."""\n{planted}\n')
     assert [line.startswith("planted.py, line ") for line in typed_digits(path)] == [True] * seen

@@ -60,9 +60,7 @@ def shown(figure: Any) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("stem", SEVERAL)
-def test_a_figure_changes_if_a_seed_is_left_out_and_says_how_many_there_are(
-    stem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figure_depends_on_every_seed(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load, before = results.load, drawn(stem)
 
     def without_one(name: str, folder: Path = results.CPU) -> results.Result:
@@ -138,7 +136,7 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
 @pytest.mark.parametrize(
     ("stem", "panel", "axis", "values"), LINES, ids=[f"{s}-{n}-{axis}" for s, n, axis, _ in LINES]
 )
-def test_a_line_is_what_the_records_say(stem: str, panel: int, axis: str, values: Any) -> None:
+def test_lines_match_records(stem: str, panel: int, axis: str, values: Any) -> None:
     axes, wanted = drawn(stem).axes[panel], values(results.load(stem))
     assert wanted
     for label in wanted:
@@ -151,7 +149,7 @@ def test_a_line_is_what_the_records_say(stem: str, panel: int, axis: str, values
         assert line.get_data()["xy".index(axis)] == pytest.approx(np.array(wanted[label]), rel=1e-9)
 
 
-def test_texts_give_the_skips_of_each_seed_and_the_bits_between_the_cliffs() -> None:
+def test_texts_match_skips_and_cliffs() -> None:
     assert " ".join(map(str, results.load("resnet_fp16").arm("static 2^16").skips())) in says(
         "resnet_fp16"
     )
@@ -161,7 +159,7 @@ def test_texts_give_the_skips_of_each_seed_and_the_bits_between_the_cliffs() -> 
     assert f"{good[-1] - good[0]:g} bits" in says("static_sweep")
 
 
-def test_loss_curves_are_the_medians_of_the_records() -> None:
+def test_loss_curves_are_medians() -> None:
     axes, run = drawn("sigmoid_underflow").axes[0], results.load("sigmoid_underflow")
     assert len(axes.lines) == 4
     for line in axes.lines:
@@ -171,7 +169,7 @@ def test_loss_curves_are_the_medians_of_the_records() -> None:
         assert len(line.get_ydata()) == loss.shape[1] // 25
 
 
-def test_the_machines_line_goes_through_every_printed_overflow_and_the_end_of_every_block() -> None:
+def test_reference_line_passes_printed_overflows() -> None:
     rows = {row["arm"]: row for row in results.load("whole_logs").records}
     for axes, arm in zip(
         drawn("whole_logs").axes, ("SFT, OPT-1.3B", "reward, OPT-350M"), strict=False
@@ -195,7 +193,7 @@ def counted(arm: str | None = None) -> list[Any]:
     ]
 
 
-def test_shares_add_up_to_the_elements_that_are_not_zero() -> None:
+def test_shares_sum_to_nonzero_elements() -> None:
     for row in counted():
         share = F.exponent_heatmap.shares(row, np.arange(-149, 128))
         assert share.sum(axis=0) == pytest.approx(
@@ -205,7 +203,7 @@ def test_shares_add_up_to_the_elements_that_are_not_zero() -> None:
         assert share[lowest + 149, 3] == counts[0] / row["elements"]
 
 
-def test_binades_inside_of_the_window_are_blue_and_all_others_red() -> None:
+def test_representable_binades_are_blue() -> None:
     for row in counted():
         exponents = np.arange(-149, 128)
         image = F.exponent_heatmap.picture(row, exponents)
@@ -219,7 +217,7 @@ def test_binades_inside_of_the_window_are_blue_and_all_others_red() -> None:
             assert filled.sum() == sum(count > 0 for count in row["counts"][sample][1:])
 
 
-def test_the_crossing_is_where_the_error_falls_below() -> None:
+def test_crossing_is_where_error_falls() -> None:
     scales = np.array([-4, -2, 0, 2])
     assert F.gradient_histogram.crossing(scales, np.array([1.0, 1.0, 0.01, 0.01])) == pytest.approx(
         -1.0
@@ -241,7 +239,7 @@ def test_overhead_draws_the_medians() -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=9))
-def test_the_cliffs_are_where_a_straight_line_crosses_the_level(heights: list[int]) -> None:
+def test_cliffs_are_interpolated_level_crossings(heights: list[int]) -> None:
     x, y = np.arange(len(heights), dtype=float), np.array(heights, dtype=float)
     found = F.static_sweep.crossings(x, y, 4.5)
     assert len(found) == sum((a > 4.5) != (b > 4.5) for a, b in pairwise(heights))
@@ -257,7 +255,7 @@ def test_theory_draws_every_error() -> None:
     )
 
 
-def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
+def test_theory_lines_match_t3() -> None:
     panels, known = drawn("theory").axes[1:3], np.asarray(F.theory.INTERVALS, dtype=float)
     for panel, name, values in zip(panels, F.theory.NAMES, F.theory.forms(), strict=True):
         lines = [line for line in panel.lines if line.get_marker() != "o"]
@@ -272,7 +270,7 @@ def test_the_lines_are_t3_and_the_circles_are_simulated() -> None:
             assert value == pytest.approx(np.interp(interval, known, row), rel=0.1)
 
 
-def test_theory_real_draws_how_far_every_run_lies_from_t3() -> None:
+def test_theory_real_draws_deviations_from_t3() -> None:
     run = results.load("theory_real")
     for axes, together in zip(
         drawn("theory_real").axes, (quantities.real_z, quantities.real_level_z), strict=False
@@ -303,7 +301,7 @@ def test_threads_draws_the_shares() -> None:
         assert line.get_ydata() == pytest.approx(wanted)
 
 
-def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
+def test_crash_panels_show_every_run() -> None:
     run = results.load("scale_crash")
     rows = run.records
     figure = drawn("scale_crash")
@@ -322,7 +320,7 @@ def test_crash_panels_show_every_run_and_count_the_crashes() -> None:
     ]
 
 
-def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:
+def test_diagram_has_every_reachable_transition() -> None:
     edges = F.state_machine.reachable(F.state_machine.RULE)
     states = {edge[0] for edge in edges}
     assert len(states) == 12
@@ -338,7 +336,7 @@ def test_the_diagram_has_both_transitions_of_every_reachable_state() -> None:
     ]
 
 
-def test_a_drift_is_that_from_the_first_scale_to_the_one_after_the_last_step() -> None:
+def test_drift_spans_first_to_last_scale() -> None:
     record = {
         "every": 20,
         "mean_losses": [0.0, 0.0],
@@ -349,7 +347,7 @@ def test_a_drift_is_that_from_the_first_scale_to_the_one_after_the_last_step() -
 
 
 @pytest.mark.parametrize("stem", ["overhead", "sigmoid_underflow"])
-def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path) -> None:
+def test_partial_device_data_is_rendered(stem: str, tmp_path: Path) -> None:
     # A card has time for one seed; a model's size is no number of equal tensors.
     run = results.load(stem)
     first = [row for row in run.records if row["seed"] == run.records[0]["seed"]]
@@ -367,14 +365,14 @@ def test_a_device_without_some_arms_and_seeds_is_drawn(stem: str, tmp_path: Path
     assert svg.name == f"{stem}.nvidia-h200.svg"
 
 
-def test_a_run_is_lost_where_its_parameters_are_or_else_its_loss() -> None:
+def test_first_nonfinite_step_is_found() -> None:
     lost = F.ranks_training.lost
     assert lost({"not_finite": [3, 4], "loss": [1.0, math.nan]}) == 3
     assert lost({"not_finite": [], "loss": [1.0, math.nan, math.nan]}) == 1
     assert lost({"not_finite": [], "loss": [1.0, 2.0]}) is None
 
 
-def test_ranks_training_draws_each_ranks_scale_and_where_its_parameters_are_lost() -> None:
+def test_ranks_training_marks_nonfinite_parameters() -> None:
     run = results.load("ranks_training")
     first = {(each["way"], each["scaler"]): each["ranks"] for each in run.records[0]["runs"]}
     for axes, way in zip(drawn("ranks_training").axes, F.ranks_training.WAYS, strict=True):

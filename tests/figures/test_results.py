@@ -21,7 +21,7 @@ ROWS: tuple[dict[str, Any], ...] = tuple(
 RUN = results.Result("x", Path("x.jsonl"), {"seeds": [0, 1], "config": {"steps": 3}}, ROWS)
 
 
-def test_arms_are_found_by_name_and_by_settings() -> None:
+def test_find_arms_by_name_or_settings() -> None:
     assert list(RUN.arms) == ["G=5", "G=50"]
     assert RUN.one(growth_interval=50) == RUN.arm("G=50")
     assert RUN.where(spans=(1, 2)) == tuple(RUN.arms.values())
@@ -29,7 +29,7 @@ def test_arms_are_found_by_name_and_by_settings() -> None:
     assert RUN.arm("G=5").loss_blocks(2).tolist() == [[2.0], [2.0]]
 
 
-def test_what_is_not_there_is_named() -> None:
+def test_missing_arm_or_file_is_named() -> None:
     with pytest.raises(KeyError, match="arm 'G=6': expected one of G=5, G=50"):
         RUN.arm("G=6")
     with pytest.raises(KeyError, match="expected one arm, 2 have these settings"):
@@ -38,7 +38,7 @@ def test_what_is_not_there_is_named() -> None:
         results.load("nowhere")
 
 
-def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> None:
+def test_time_means_exclude_skipped_counts() -> None:
     record = {
         "counted_steps": [0, 3, 5],
         "zero": [[1], [9], [3]],
@@ -49,12 +49,12 @@ def test_means_over_time_leave_out_what_was_counted_because_it_was_skipped() -> 
     assert (steps.tolist(), share["zero"].tolist()) == ([2.5], [0.2])
 
 
-def test_a_scale_column_is_expanded_from_its_changes() -> None:
+def test_scale_column_is_expanded_from_changes() -> None:
     record: dict[str, Any] = {"loss": [0.0] * 5, "scale_changes": [[0, 4.0], [3, 2.0]]}
     assert results.ArmRecords("x", (record,)).scales().tolist() == [[4.0, 4.0, 4.0, 2.0, 2.0]]
 
 
-def test_quantities_are_what_they_say() -> None:
+def test_derived_numbers_are_correct() -> None:
     def row(arm: str, loss: float, skips: list[int], *changes: list[float]) -> dict[str, Any]:
         levels = {"ceilings": [[3, len(skips)], [2, 1]]}
         columns = {"test_loss": loss, "found_inf": skips, "scale_changes": changes}

@@ -5,12 +5,12 @@ from ampsim.diagnose.readers.run import read_own
 from figures import screenshot
 
 
-def test_the_picture_is_of_the_committed_run() -> None:
+def test_screenshot_matches_committed_run() -> None:
     cure = "run `python -m figures.screenshot`, look at figures/report.png, and commit it"
     assert screenshot.taken_of(screenshot.PICTURE) == screenshot.sha256(), cure
 
 
-def test_the_recorded_run_collapses_where_the_readme_says() -> None:
+def test_recorded_collapse_matches_readme() -> None:
     history = read_own(screenshot.RUN)
     assert history.every_step
     assert [each.kind for each in findings(history)] == ["collapse", "forward overflow"]

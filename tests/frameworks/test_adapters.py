@@ -52,7 +52,7 @@ def adapter(request: pytest.FixtureRequest) -> Iterator[Adapter]:
 
 @pytest.mark.filterwarnings("ignore")  # their own
 @pytest.mark.parametrize("adapter", REGISTRY, indirect=True)
-def test_a_peer_goes_the_way_of_its_dialect(adapter: Adapter) -> None:
+def test_framework_scaler_follows_its_dialect(adapter: Adapter) -> None:
     given = constants(
         adapter, {each: value for each, value in WANTED.items() if each in fields(adapter)}
     )
@@ -76,7 +76,7 @@ def test_a_peer_goes_the_way_of_its_dialect(adapter: Adapter) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # their own
 @pytest.mark.parametrize("adapter", ["flax", "keras-jax"], indirect=True)
-def test_a_saved_state_brings_the_scale_back(adapter: Adapter) -> None:
+def test_saved_state_restores_scale(adapter: Adapter) -> None:
     adapter.start()
     before, state = adapter.get_scale(), adapter.state_dict()
     assert [adapter.step([INF] * size).stepped for size in (1, 3)] == [False, False]
@@ -86,17 +86,17 @@ def test_a_saved_state_brings_the_scale_back(adapter: Adapter) -> None:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_a_peer_pins_the_version_that_was_read(name: str) -> None:
+def test_adapter_pins_package_version(name: str) -> None:
     adapter = load(name)
     assert (adapter.name, adapter.requirement.count("==")) == (name, 1)
 
 
-def test_an_unknown_peer_is_refused() -> None:
+def test_unknown_framework_raises() -> None:
     with pytest.raises(KeyError, match="torsh"):
         load("torsh")
 
 
-def test_another_version_is_not_the_pinned() -> None:
+def test_other_version_is_not_pinned() -> None:
     adapter = load("torch")()
     assert is_pinned(adapter, "2.13.0")
     assert is_pinned(adapter, "2.13.0+cpu")

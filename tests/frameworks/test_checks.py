@@ -32,7 +32,7 @@ EXAMPLES = 15
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_right_peer_keeps_every_law(check: str) -> None:
+def test_correct_scaler_passes_checks(check: str) -> None:
     verdict = judge(Right(), CHECKS[check], examples=EXAMPLES)
     assert verdict.result.outcome == (
         "skipped" if check == "minimum_scale_error_repeats" else "passed"
@@ -43,14 +43,14 @@ def test_a_right_peer_keeps_every_law(check: str) -> None:
     ("check", "adapter"),
     [(check, adapter) for check, adapters in PLANTED.items() for adapter in adapters],
 )
-def test_a_planted_bug_dies_by_its_law(check: str, adapter: type[Right]) -> None:
+def test_seeded_fault_fails_its_check(check: str, adapter: type[Right]) -> None:
     verdict = judge(adapter(), CHECKS[check], examples=EXAMPLES)
     assert verdict.result.outcome == ("xfailed" if check in CHOICE else "failed")
     assert verdict.seen
     assert verdict.example is not None
 
 
-def test_every_law_has_a_planted_bug() -> None:
+def test_each_check_has_seeded_fault() -> None:
     assert PLANTED.keys() == CHECKS.keys() - {"minimum_scale_error_repeats"}
 
 
@@ -58,9 +58,7 @@ def test_every_law_has_a_planted_bug() -> None:
     ("check", "outcome"),
     [("overflow_backs_off_once", "xfailed"), ("scale_is_never_subnormal", "failed")],
 )
-def test_what_is_documented_is_by_choice_but_at_the_ends_of_float32(
-    check: str, outcome: str
-) -> None:
+def test_documented_deviation_xfails_except_extremes(check: str, outcome: str) -> None:
     class Documented(PLANTED[check][0]):  # type: ignore[misc]
         deviations = MappingProxyType({check: "on purpose: https://example.org"})
 
@@ -72,7 +70,7 @@ def test_what_is_documented_is_by_choice_but_at_the_ends_of_float32(
     assert kept == ("xpassed" if outcome == "xfailed" else "passed")
 
 
-def test_a_report_of_another_repository_was_only_seen_there() -> None:
+def test_issue_links_name_their_repository() -> None:
     torch, accelerate = load("torch")(), load("accelerate")()
     own, other = (reported(adapter, "scale_is_never_subnormal") for adapter in (torch, accelerate))
     assert own.startswith("reported of torch: https://github.com/pytorch/pytorch/issues/99640")
@@ -93,7 +91,7 @@ def test_a_report_of_another_repository_was_only_seen_there() -> None:
 @pytest.mark.parametrize(
     "check", ["no_nonfinite_step_below_scale_one", "finite_gradients_never_skip"]
 )
-def test_a_step_that_raises_keeps_the_parameters_finite_and_no_other_law(check: str) -> None:
+def test_raising_step_passes_only_nonfinite_checks(check: str) -> None:
     class Loud(Right):
         def step(self, scaled: Sequence[float]) -> Step:
             if self.get_scale() < 1 or max(scaled) > 1e38:
@@ -105,7 +103,7 @@ def test_a_step_that_raises_keeps_the_parameters_finite_and_no_other_law(check: 
     assert verdict.seen == ("" if check.startswith("no_") else "raised ValueError: out of range")
 
 
-def test_a_peer_that_takes_no_such_constants_is_not_judged() -> None:
+def test_unsupported_constants_skip_check() -> None:
     class Picky(Right):
         def start(self, **constants: Any) -> None:
             if "growth_interval" in constants:
@@ -116,7 +114,7 @@ def test_a_peer_that_takes_no_such_constants_is_not_judged() -> None:
     assert (result.outcome, result.text) == ("skipped", "no interval, please")
 
 
-def test_a_peer_is_asked_neither_for_what_it_lacks_nor_for_what_it_has_fixed() -> None:
+def test_missing_features_skip_checks() -> None:
     class SavesNothing(Right):
         def state_dict(self) -> object:
             raise NotImplementedError
@@ -134,7 +132,7 @@ class OneFactor(Right):
     constants = MappingProxyType({"scale_factor": "factor"})
 
 
-def test_one_factor_is_of_growth_and_of_backoff() -> None:
+def test_single_factor_sets_growth_and_backoff() -> None:
     settings = [drawn_setting(OneFactor(), Random(seed)) for seed in range(9)]  # noqa: S311  no secret
     assert {each["growth_factor"] * each["backoff_factor"] for each in settings} == {1.0}
     assert len({each["growth_factor"] for each in settings}) > 2
@@ -146,7 +144,7 @@ def test_one_factor_is_of_growth_and_of_backoff() -> None:
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_deviations_and_constants_name_what_there_is(name: str) -> None:
+def test_deviations_and_constants_exist(name: str) -> None:
     adapter = load(name)
     assert adapter.deviations.keys() <= CHECKS.keys()
     options = dialects.ALL[adapter.dialect].options if adapter.dialect else {}
@@ -185,7 +183,7 @@ class ForgetsItsMinimum(Torch):
         self.now = init(self.following)
 
 
-def test_a_minimum_that_is_taken_is_asked_for_even_where_the_dialect_forgets_it() -> None:
+def test_accepted_minimum_scale_is_checked() -> None:
     assert drift(ForgetsItsMinimum(), histories=100).differing == 0
     outcome = judge(
         ForgetsItsMinimum(), CHECKS["scale_falls_to_min_scale"], examples=EXAMPLES
@@ -193,13 +191,13 @@ def test_a_minimum_that_is_taken_is_asked_for_even_where_the_dialect_forgets_it(
     assert outcome == "failed"
 
 
-def test_a_peer_with_fixed_factors_is_asked_for_no_others() -> None:
+def test_fixed_factors_limit_tested_rules() -> None:
     fixed, free = subject_of(Torch()), subject_of(Right())
     assert ("factors" in fixed.lacking, "factors" in free.lacking) == (True, False)
     assert fixed.traits.possible(Rule(growth_factor=4.0, backoff_factor=0.25)) == Rule()
 
 
-def test_a_ceiling_is_declared_or_seen() -> None:
+def test_max_scale_is_declared_or_observed() -> None:
     names = "mxnet.contrib.amp.LossScaler", "mpx.DynamicLossScaling", "torch.amp.GradScaler"
     assert [threshold(dialects.get(each)) for each in names] == [2.0**24, 65504.0, None]
 
@@ -217,7 +215,7 @@ class LateAndBacksOffByHalf(Late):
         return super().after(found_inf and self.now.growth_tracker == 0)
 
 
-def test_the_budget_of_skips_is_of_the_newest_scale() -> None:
+def test_skip_budget_uses_newest_scale() -> None:
     outcomes = [
         judge(adapter(), CHECKS["skips_stay_within_budget"], examples=EXAMPLES).result.outcome
         for adapter in (Late, LateAndBacksOffByHalf)
@@ -254,7 +252,7 @@ class GivesUpInAnotherWay(GivesUp):
         return tuple(each / scale for each in scaled)
 
 
-def test_a_peer_that_gives_up_is_judged_until_then_and_asked_again() -> None:
+def test_checks_run_until_minimum_scale_error() -> None:
     for check in (
         "overflow_backs_off_once",
         "scale_is_never_subnormal",
@@ -266,7 +264,7 @@ def test_a_peer_that_gives_up_is_judged_until_then_and_asked_again() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nan_leads_to_giving_up_as_inf_does(bad: float) -> None:
+def test_nan_triggers_minimum_scale_error(bad: float) -> None:
     adapter, given = GivesUp(), {"init_scale": 4.0}
     scaler = Driven(adapter, given, followed(adapter, given), frozenset())
     assert [scaler.step([1.0, bad]).used for _ in range(3)] == [4.0, 4.0, 2.0]
@@ -274,7 +272,7 @@ def test_nan_leads_to_giving_up_as_inf_does(bad: float) -> None:
         scaler.step([1.0, bad])
 
 
-def test_an_assertion_of_the_package_breaks_no_law() -> None:
+def test_scaler_assertion_passes_nonfinite_check() -> None:
     class Asserts(Right):
         def step(self, scaled: Sequence[float]) -> Step:
             assert all(map(math.isfinite, scaled))
@@ -297,14 +295,14 @@ class GrowsEarly(Torch):
         return State(after.scale, after.growth_tracker + 1) if found_inf else after
 
 
-def test_a_dialect_that_differs_drifts() -> None:
+def test_differing_dialect_is_detected() -> None:
     same, differs = (drift(adapter(), histories=100) for adapter in (Torch, GrowsEarly))
     assert (same.differing, same.refused, same.first) == (0, 0, "")
     assert differs.differing > 10
     assert " x..: the package 3 1.5 3 3, the dialect 3 1.5 1.5 3" in differs.first, "the shortest"
 
 
-def test_a_setting_that_is_refused_is_drawn_anew_and_at_last_each_history_is_refused() -> None:
+def test_rejected_settings_are_generated_again() -> None:
     class Picky(Torch):
         def start(self, **constants: Any) -> None:
             if constants.get("init_scale") != 3.0:
@@ -320,6 +318,6 @@ def test_a_setting_that_is_refused_is_drawn_anew_and_at_last_each_history_is_ref
     assert (never.refused, never.iterations, never.first) == (60, 0, "")
 
 
-def test_of_who_gives_up_the_scales_before_are_compared() -> None:
+def test_scales_before_minimum_error_are_compared() -> None:
     used, followed = run(GivesUp(), {"init_scale": 4.0}, [True] * 9)
     assert used == followed == [4.0, 4.0, 2.0, None]

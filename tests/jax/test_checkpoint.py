@@ -29,7 +29,7 @@ def flax():
 
 @settings(max_examples=examples(ms=20))
 @given(rules(), st.lists(st.booleans(), max_size=6), st.lists(st.booleans(), max_size=4))
-def test_a_resumed_run_goes_on_as_if_nothing_had_been(flax, rule, before, after) -> None:
+def test_resume_is_exact(flax, rule, before, after) -> None:
     scaler = LossScale.create(rule)
     for found in before:
         scaler = scaler.update(found)
@@ -40,7 +40,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_been(flax, rule, before, after)
         assert restored.state == expected
 
 
-def test_flaxs_own_checkpoint_loads_and_ours_loads_there(flax) -> None:
+def test_checkpoints_are_interchangeable_with_flax(flax) -> None:
     theirs = importlib.import_module("flax.training.dynamic_scale").DynamicScale
     for one, other in [(theirs, DynamicScale), (DynamicScale, theirs)]:
         for saved in (one(), one(fin_steps=jnp.int32(7), scale=jnp.float32(8.0))):
@@ -75,7 +75,7 @@ def states() -> dict[str, tuple[object, object]]:
 
 @pytest.mark.framework("flax", "optax")
 @pytest.mark.parametrize("name", ["LossScale", "PolicyScale", "SkipState", "DynamicScale"])
-def test_every_state_comes_back_bit_by_bit(flax, name) -> None:
+def test_state_round_trip_is_exact(flax, name) -> None:
     value, fresh = states()[name]
     assert bits(fresh) != bits(value)
     restored = flax.from_bytes(fresh, flax.to_bytes(value))
@@ -86,7 +86,7 @@ def test_every_state_comes_back_bit_by_bit(flax, name) -> None:
 @pytest.mark.parametrize(
     "field", ["loss_scale", "growth_tracker", "overflow_tracker", "pending", "waiting"]
 )
-def test_a_lost_or_odd_field_is_named(flax, field) -> None:
+def test_missing_or_invalid_field_is_named(flax, field) -> None:
     saved = flax.to_state_dict(FULL)
     odd = {**saved, field: np.ones(7)}
     with pytest.raises(ValueError, match=r"saved as float64\(7,\)"):

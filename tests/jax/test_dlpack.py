@@ -23,7 +23,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(4, 3), (), (0, 3)], ids=str)
-def test_one_memory_there_and_back(dtype, shape) -> None:
+def test_conversion_shares_memory(dtype, shape) -> None:
     tensor = torch.ones(shape).to(getattr(torch, dtype))
     array = to_jax(tensor)
     assert (str(array.dtype), array.shape) == (dtype, shape)
@@ -34,7 +34,7 @@ def test_one_memory_there_and_back(dtype, shape) -> None:
     assert again.device == tensor.device
 
 
-def test_trees_of_parameters() -> None:
+def test_parameter_trees_are_converted() -> None:
     model = torch.nn.Linear(3, 2)
     arrays = to_jax({"w": model.weight, "rest": [model.bias, (model.bias,)]})
     assert arrays["w"].unsafe_buffer_pointer() == model.weight.data_ptr()
@@ -43,7 +43,7 @@ def test_trees_of_parameters() -> None:
     assert back["w"].tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
-def test_the_memory_outlives_the_tensor() -> None:
+def test_array_keeps_tensor_memory_alive() -> None:
     array = to_jax(torch.full((1000,), 7.0))
     junk = [torch.zeros(1000) for _ in range(10)]
     assert array.tolist() == [7.0] * 1000
@@ -87,7 +87,7 @@ def test_the_memory_outlives_the_tensor() -> None:
         (lambda: [1.0], TypeError, "^a float: expected a torch.Tensor"),
     ],
 )
-def test_what_jax_cannot_share(make, error, text) -> None:
+def test_unsupported_tensor_raises(make, error, text) -> None:
     with pytest.raises(error, match=text):
         to_jax(make())
 
@@ -99,11 +99,11 @@ def test_64_bits_with_x64() -> None:
 
 
 @pytest.mark.parametrize("leaf", [1.0, torch.zeros(1)], ids=["float", "tensor"])
-def test_what_is_no_jax_array(leaf) -> None:
+def test_non_jax_array_raises(leaf) -> None:
     with pytest.raises(TypeError, match=r"expected a jax.Array"):
         to_torch([leaf])
 
 
-def test_a_tracer_is_refused() -> None:
+def test_tracer_raises() -> None:
     with pytest.raises(TypeError, match=r"expected a jax.Array outside of jit"):
         jax.jit(to_torch)(jnp.ones(1))

@@ -43,7 +43,7 @@ def compiled(cls: type) -> Any:
     st.lists(st.booleans(), max_size=STEPS),
 )
 @example((0, 1.0), 1, [True] * 3)
-def test_any_history_is_flaxs_to_the_last_bit(interval_and_low, exponent, history) -> None:
+def test_scales_are_bit_identical_to_flax(interval_and_low, exponent, history) -> None:
     flax = importlib.import_module(FLAX)
     xs = np.full((STEPS, 2), 2.0**-10, np.float16)
     xs[: len(history)][np.array(history, bool)] = np.inf
@@ -58,7 +58,7 @@ def test_any_history_is_flaxs_to_the_last_bit(interval_and_low, exponent, histor
     assert bits(grad) == bits(expected)
 
 
-def test_a_scan_carries_it() -> None:
+def test_dynamic_scale_works_in_scan() -> None:
     scale = dynamic_scale.DynamicScale(growth_interval=0)
     body = lambda s, x: (s.value_and_grad(lambda p: p * x)(1.0).dynamic_scale, s.scale)  # noqa: E731
     last, seen = jax.lax.scan(body, scale, jnp.ones(3))
@@ -66,7 +66,7 @@ def test_a_scan_carries_it() -> None:
     assert last.loss_scale.state == State(2.0**19)
 
 
-def test_every_argument_is_passed_on() -> None:
+def test_arguments_are_passed_through() -> None:
     asked = []
 
     def grad(fun, **options):
@@ -89,7 +89,7 @@ def test_every_argument_is_passed_on() -> None:
 
 
 @pytest.mark.framework("flax")
-def test_defaults_and_results_are_flaxs() -> None:
+def test_defaults_and_results_match_flax() -> None:
     flax = importlib.import_module(FLAX)
     ours, theirs = dynamic_scale.DynamicScale(), flax.DynamicScale()
     assert {k: float(v) for k, v in vars(ours).items()} == {

@@ -60,7 +60,7 @@ def test_equals_double_then_float32(scale, value, how) -> None:
 @example(2.0**127, 1, "multiply")
 @example(math.inf, -1, "multiply")
 @example(0.0, 1, "divide")
-def test_a_power_of_two_needs_no_limbs(scale, exponent, how) -> None:
+def test_power_of_two_product_without_limbs(scale, exponent, how) -> None:
     value = 2.0**exponent
     bits = product32(
         np.float32(scale).view(np.uint32), *exact_product.factor(FLOAT32, value, how, 0)
@@ -84,7 +84,7 @@ def reciprocal32(bits):
 @example(254 << 23)  # 2^127, whose reciprocal is subnormal
 @example((254 << 23) + 1)
 @example((128 << 23) - 1)
-def test_the_reciprocal_is_that_of_double_then_float32(bits) -> None:
+def test_float32_reciprocal_equals_rounded_double(bits) -> None:
     scale = np.uint32(bits).view(np.float32)
     with np.errstate(all="ignore"):
         expected = np.float32(1.0 / np.float64(scale))
@@ -94,7 +94,7 @@ def test_the_reciprocal_is_that_of_double_then_float32(bits) -> None:
 @given(st.floats(0.0, width=64))
 @example(5e-324)
 @example(1.7e308)
-def test_the_reciprocal_of_float64_is_that_of_double(scale) -> None:
+def test_float64_reciprocal_equals_double(scale) -> None:
     with jax.enable_x64(True), np.errstate(all="ignore"):
         bits = reciprocal64(np.float64(scale).view(np.uint64))
         np.testing.assert_equal(np.asarray(bits).view(np.float64), 1.0 / np.float64(scale))
@@ -106,7 +106,7 @@ def reciprocal64(bits):
 
 
 @given(st.integers(2**23, 2**24 - 1), st.integers(2**23, 2**24 - 1), st.integers(-3, 3), HOW)
-def test_ties_of_the_second_rounding(n, m, units, how) -> None:
+def test_double_rounding_ties(n, m, units, how) -> None:
     """Factors for which the product in double lies within a few units of halfway between two float32 numbers."""
     tie = Fraction(2 * m + 1, 2**24)
     value = float(tie / Fraction(n, 2**23) if how == "multiply" else Fraction(n, 2**23) / tie)

@@ -23,7 +23,7 @@ leaves = st.builds(lambda values, dtype: np.array(values, dtype), sizes, DTYPES)
 @given(st.lists(leaves, max_size=3))
 @example([np.array([1.0, math.nan, 0.0], np.complex64)])
 @example([complex(1.0, math.inf)])
-def test_all_finite_is_numpys_isfinite_of_every_leaf(tree) -> None:
+def test_all_finite_matches_numpy(tree) -> None:
     result = all_finite({"a": tree, "n": np.arange(3)})
     assert (result.shape, result.dtype) == ((), bool)
     assert bool(result) == all(np.isfinite(leaf).all() for leaf in tree)
@@ -38,7 +38,7 @@ def test_all_finite_over_a_mapped_axis() -> None:
 
 
 @pytest.mark.parametrize("pred", [True, False])
-def test_select_tree_takes_every_bit_of_one_side(pred) -> None:
+def test_select_tree_is_bit_exact(pred) -> None:
     a = {"x": jnp.array([math.nan, -0.0, 1e-45]), "n": jnp.array(3)}
     b = {"x": jnp.array([1.0, math.inf, 0.0]), "n": jnp.array(4)}
     for select in (select_tree, jax.jit(select_tree)):
@@ -49,7 +49,7 @@ def test_select_tree_takes_every_bit_of_one_side(pred) -> None:
 
 
 @pytest.mark.parametrize("pred", [1, 1.0, np.ones(2, bool)], ids=str)
-def test_select_tree_refuses_what_is_not_one_bool(pred) -> None:
+def test_select_tree_non_scalar_predicate_raises(pred) -> None:
     with pytest.raises(ValueError, match="expected one bool"):
         select_tree(pred, 1.0, 2.0)
 
@@ -66,7 +66,7 @@ OTHERS = [jax.nn.relu, "float32", jnp.float32, np.float16, object()]
 @pytest.mark.parametrize(
     "other", OTHERS, ids=lambda other: type(other).__name__
 )  # no addresses: workers must agree
-def test_what_is_no_array_is_passed_over(other) -> None:
+def test_non_array_leaves_are_ignored(other) -> None:
     assert all_finite({"w": jnp.array([1.0]), "other": other})
     tree = {"w": jnp.array([math.inf]), "other": other}
     assert not all_finite(tree)
@@ -83,19 +83,19 @@ class Wrapped:
         return jnp.array(math.inf)
 
 
-def test_what_says_that_it_is_an_array_is_refused_and_not_passed_over() -> None:
+def test_jax_array_protocol_leaf_raises() -> None:
     with pytest.raises(TypeError):
         all_finite({"w": Wrapped()})
 
 
-def test_a_foreign_tensor_is_refused_and_not_passed_over() -> None:
+def test_torch_tensor_leaf_raises() -> None:
     torch = pytest.importorskip("torch")
     for call in (all_finite, LossScale.create().unscale):
         with pytest.raises(TypeError):
             call({"w": torch.tensor([math.inf])})
 
 
-def test_select_tree_keeps_what_both_share_static() -> None:
+def test_select_tree_keeps_equal_static_leaves() -> None:
     tree = {"p": 0.5, "inference": False, "name": "relu", "w": jnp.ones(2)}
     same = select_tree(jnp.bool_(1), tree, {**tree, "name": "".join(["re", "lu"])})
     assert {k: type(v) for k, v in same.items()} == {k: type(v) for k, v in tree.items()}
@@ -114,6 +114,6 @@ def test_select_tree_keeps_what_both_share_static() -> None:
     ],
     ids=lambda leaf: type(leaf).__name__,
 )
-def test_select_tree_refuses_other_leaves_that_differ(a, b) -> None:
+def test_select_tree_differing_static_leaves_raise(a, b) -> None:
     with pytest.raises(ValueError, match="expected arrays, or one and the same"):
         select_tree(jnp.bool_(1), {"x": a}, {"x": b})

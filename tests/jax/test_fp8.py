@@ -44,7 +44,7 @@ def measured(scale: float, scaler: Any = None) -> dict[str, Any]:
     return found
 
 
-def test_what_is_overwritten_is_no_gradient() -> None:
+def test_fp8_state_is_not_unscaled() -> None:
     scale = 2.0**10
     below, alone = measured(scale, DynamicScale), measured(1.0)
     for name, array in alone.items():
@@ -52,7 +52,7 @@ def test_what_is_overwritten_is_no_gradient() -> None:
         assert below[name].tolist() == (factor * array).tolist(), name
 
 
-def test_gradients_of_parameters_are_unscaled_beside_it() -> None:
+def test_parameters_beside_fp8_state_are_unscaled() -> None:
     from ampsim import Rule
     from ampsim.jax import LossScale
 

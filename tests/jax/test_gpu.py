@@ -31,7 +31,7 @@ def at(scale: float) -> LossScale:
 
 
 @on_both
-def test_the_trajectory_is_the_machines_under_jit_and_scan(device) -> None:
+def test_scan_matches_state_machine(device) -> None:
     rule = Rule(1700.0, 3.0, 0.3, 2, delay=1)
 
     def step(scaler, found):
@@ -51,7 +51,7 @@ unscale_compiled = jax.jit(LossScale.unscale)
 
 @on_both
 @pytest.mark.parametrize("scale", [1700.0, 2.0**16, 1e-3])
-def test_gradients_are_unscaled_to_torchs_bits(device, scale) -> None:
+def test_unscaled_gradients_match_torch_bits(device, scale) -> None:
     exponents = np.arange(-100 if device == "cpu" else -149, 110)  # a CPU takes subnormals for 0
     grads = (
         1.2345678 * 2.0 ** exponents.repeat(3) * np.tile([1.0, -1.1, 1.7], len(exponents))
@@ -67,14 +67,14 @@ def test_gradients_are_unscaled_to_torchs_bits(device, scale) -> None:
 
 @gpu
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
-def test_on_a_gpu_subnormals_are_kept(device) -> None:
+def test_gpu_keeps_subnormals(device) -> None:
     assert float(jax.jit(LossScale.unscale)(at(2.0), jnp.float32(2.0**-126))) == 2.0**-127
     assert float(jax.jit(LossScale.unscale)(at(2.0**127), jnp.float32(2.0**126))) == 0.5
     assert float(jax.jit(LossScale.scale)(at(2.0**-127), jnp.float32(2.0))) == 2.0**-126
 
 
 @on_both
-def test_memory_is_shared_with_torch_behind_its_kernels(device) -> None:
+def test_shared_memory_follows_torch_kernels(device) -> None:
     size = 1 << (26 if device == "cuda" else 12)
     tensor = torch.zeros(size, device=device)
     for i in range(20):  # asynchronous on a GPU: the array must come behind them
@@ -89,7 +89,7 @@ def test_memory_is_shared_with_torch_behind_its_kernels(device) -> None:
 
 
 @on_both
-def test_one_bad_element_of_many_is_found(device) -> None:
+def test_single_nonfinite_element_is_found(device) -> None:
     size = 1 << (27 if device == "cuda" else 12)
     grads = [jnp.ones(5), jnp.ones(size, jnp.bfloat16)]
     assert all_finite(grads)

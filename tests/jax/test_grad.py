@@ -32,7 +32,7 @@ X = jnp.array([3.0, 4.0], jnp.float16)
 @pytest.mark.framework("flax")
 @pytest.mark.parametrize("scale", [1024.0, 3000.0])
 @pytest.mark.parametrize("poison", [1.0, math.inf, math.nan, 60000.0])
-def test_value_and_grad_agrees_with_flax(scale, poison) -> None:
+def test_value_and_grad_matches_flax(scale, poison) -> None:
     from flax.training.dynamic_scale import DynamicScale
 
     def fun(p, x):
@@ -50,13 +50,13 @@ def test_value_and_grad_agrees_with_flax(scale, poison) -> None:
         np.testing.assert_allclose(ours.aux[0], theirs.aux[0], rtol=1e-6)
 
 
-def test_the_loss_is_the_true_one_though_the_scaled_one_overflows() -> None:
+def test_loss_is_unscaled_despite_overflow() -> None:
     scaler = LossScale.from_state(Rule(), State(2.0**100))
     new, finite, value, _ = scaler.value_and_grad(lambda p: p * 2.0**100)(2.0)
     assert (float(value), bool(finite), float(new.loss_scale)) == (2.0**101, False, 2.0**99)
 
 
-def test_a_gradient_that_only_unscaling_makes_inf_is_found() -> None:
+def test_overflow_during_unscale_is_found() -> None:
     scaler = LossScale.from_state(Rule(), State(2.0**-10))
     result = scaler.value_and_grad(lambda p: p * jnp.float32(3e38) * 4)(jnp.float32(0.0))
     assert not result.finite
@@ -74,14 +74,14 @@ def test_argnums_has_aux_and_keywords() -> None:
     assert tuple(map(float, result.aux)) == (24.0, 4.0)
 
 
-def test_an_axis_of_vmap_with_parameters_of_its_own() -> None:
+def test_vmap_axis_with_separate_parameters() -> None:
     run = lambda p, x: LossScale.create(RULE).value_and_grad(loss, axis_name="d")(p, x)  # noqa: E731
     both = jax.tree.map(lambda p: jnp.stack([p, p]), P)
     result = jax.jit(jax.vmap(run, axis_name="d"))(both, jnp.stack([X, 3 * X]))
     assert result.grad["w"].tolist() == [[6.0, 8.0]] * 2
 
 
-def test_the_mean_over_workers_is_taken_of_unscaled_float32() -> None:
+def test_worker_mean_is_computed_in_float32() -> None:
     scaler = LossScale.create(Rule(2.0**10))
     fun = lambda p, x: (p * x).astype(jnp.float32)  # noqa: E731
     run = lambda x: scaler.value_and_grad(fun, axis_name="d")(jnp.float16(1.0), x)  # noqa: E731
@@ -102,7 +102,7 @@ def adam():
 
 @settings(max_examples=examples(ms=10))
 @given(flags=st.lists(st.booleans(), min_size=1, max_size=8))
-def test_a_skip_touches_no_bit_and_a_step_is_the_optimizers(adam, flags) -> None:
+def test_skip_changes_nothing_step_matches_optimizer(adam, flags) -> None:
     tx, step, plain = adam
     state, inner = tx.init(P), plain.init(P)
     assert (bool(state.finite), int(state.notfinite_count), int(state.total_notfinite)) == (
@@ -128,7 +128,7 @@ def test_a_skip_touches_no_bit_and_a_step_is_the_optimizers(adam, flags) -> None
         assert (state.loss_scale.state, bool(state.finite)) == (expected, not found)
 
 
-def test_half_gradients_reach_the_optimizer_in_float32_and_extra_arguments_too() -> None:
+def test_optimizer_receives_float32_and_extra_arguments() -> None:
     optax = pytest.importorskip("optax")
     seen = {}
 
@@ -145,7 +145,7 @@ def test_half_gradients_reach_the_optimizer_in_float32_and_extra_arguments_too()
     assert seen["params"] is P
 
 
-def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:
+def test_wrapped_optimizer_in_donating_scan() -> None:
     optax = pytest.importorskip("optax")
     tx = skip_nonfinite(optax.sgd(0.5, momentum=0.9), Rule(2.0**15, growth_interval=3))
 
@@ -169,7 +169,7 @@ def test_the_wrapped_optimizer_in_a_scan_with_donation() -> None:
 
 @pytest.mark.framework("optax")
 @pytest.mark.parametrize("limit", [0, 2])
-def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
+def test_counts_and_limit_match_optax(limit) -> None:
     import optax
 
     ours = skip_nonfinite(
@@ -202,7 +202,7 @@ def test_counts_and_limit_are_those_of_apply_if_finite(limit) -> None:
         )
 
 
-def test_skips_are_counted_to_the_top_of_int32() -> None:
+def test_skip_count_saturates_at_int32_max() -> None:
     optax = pytest.importorskip("optax")
     tx = skip_nonfinite(optax.sgd(1.0), RULE)
     state = tx.init(P)._replace(total_notfinite=jnp.int32(2**31 - 2))
@@ -211,7 +211,7 @@ def test_skips_are_counted_to_the_top_of_int32() -> None:
         assert (updates["w"].tolist(), int(state.total_notfinite)) == ([0.0, 0.0], total)
 
 
-def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:
+def test_overflow_skips_on_mapped_axis() -> None:
     optax = pytest.importorskip("optax")
     tx = skip_nonfinite(optax.sgd(1.0), RULE, axis_name="d")
     grads = jnp.array([[1024.0, 2048.0], [1024.0, math.inf]])
@@ -220,7 +220,7 @@ def test_the_wrapper_over_a_mapped_axis_skips_everywhere() -> None:
     assert state.loss_scale.loss_scale.tolist() == [512.0, 512.0]
 
 
-def test_float32_gradients_stay_so_where_jax_has_float64() -> None:
+def test_float32_gradients_stay_float32_with_x64() -> None:
     run = lambda p: LossScale.create(RULE).value_and_grad(jnp.sum)(p)  # noqa: E731
     with jax.enable_x64(True):
         result = jax.eval_shape(run, jnp.ones(2, jnp.float32))

@@ -37,7 +37,7 @@ torch_rules = st.builds(
 
 @few
 @given(torch_rules, st.integers(-120, 120), st.integers(0, 5), histories, histories)
-def test_torch_goes_on_both_ways(rule, exponent, tracker, before, after) -> None:
+def test_torch_resumes_in_both_directions(rule, exponent, tracker, before, after) -> None:
     torch = pytest.importorskip("torch")
     state = State(1.5 * 2.0**exponent, tracker)
     theirs = torch.amp.GradScaler("cpu")
@@ -68,7 +68,7 @@ def torch_update(torch, scaler, found: bool) -> None:
 
 @few
 @given(histories, histories)
-def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
+def test_pending_scales_round_trip_through_torch(before, after) -> None:
     rule = Rule(growth_interval=2, delay=2, min_scale=2.0**-126)
     scaler = LossScale.create(rule)
     for found in before:
@@ -90,7 +90,7 @@ def test_pending_scales_go_to_our_torch_scaler_and_back(before, after) -> None:
 @pytest.mark.parametrize(
     "missing", ["scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"]
 )
-def test_an_incomplete_state_dict(missing) -> None:
+def test_incomplete_state_dict_raises(missing) -> None:
     saved = interop.to_torch_state_dict(LossScale.create())
     del saved[missing]
     with pytest.raises(ValueError, match=f"'{missing}'"):
@@ -142,7 +142,7 @@ def assert_goes_on(
 @example(FLAX_RULES[1], 10, 2, [False] * 4)
 @example(FLAX_RULES[1], 10, 3, [False] * 4)  # past its interval: never grows, in both
 @example(FLAX_RULES[-1], 10, 0, [False, True, True, False])
-def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
+def test_flax_resumes_after_conversion(rule, exponent, tracker, history) -> None:
     state = State(1.25 * 2.0**exponent, tracker)
     framework = interop.to_flax(LossScale.from_state(rule, state))
     assert_goes_on(flax_scan, framework, rule, state, history, 2.0**127 / rule.growth_factor)
@@ -154,7 +154,7 @@ def test_flax_goes_on_after_to_flax(rule, exponent, tracker, history) -> None:
        st.integers(-126, 127), st.integers(0, 4), histories)  # fmt: skip
 @example(1, 2.0, None, -126, 0, [True] * 3)  # flushed to 0
 @example(0, 2.0, None, 127, 0, [False] * 3 + [True])  # FLT_MAX
-def test_we_go_on_after_from_flax_at_both_ends_too(
+def test_resume_from_flax_at_extreme_scales(
     interval, growth, low, exponent, steps, history
 ) -> None:
     from flax.training.dynamic_scale import DynamicScale
@@ -180,7 +180,7 @@ def test_we_go_on_after_from_flax_at_both_ends_too(
 
 @pytest.mark.framework("flax")
 @pytest.mark.parametrize("low", [None, 0.0, 2.0**-126])
-def test_flax_there_and_back_is_the_same(low) -> None:
+def test_flax_round_trip(low) -> None:
     from flax.training.dynamic_scale import DynamicScale
 
     factors = {"growth_factor": 4.0, "backoff_factor": 0.25}
@@ -242,7 +242,7 @@ def jmp_eager(framework, history):
 @pytest.mark.parametrize("jit", [True, False])
 @few
 @given(data=st.data(), exponent=st.one_of(st.just(0), st.integers(0, 126)), history=histories)
-def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
+def test_jmp_resumes_in_both_directions(jit, data, exponent, history) -> None:
     rule = data.draw(st.sampled_from([rule for rule, where in JMP_RULES if jit in where]))
     assume(jit or len(history) <= 4)  # eager jmp takes milliseconds an update
     state = State(1.25 * 2.0**exponent, data.draw(st.integers(0, rule.growth_interval - 1)))
@@ -255,7 +255,7 @@ def test_jmp_goes_on_both_ways(jit, data, exponent, history) -> None:
 
 
 @pytest.mark.framework("jmp")
-def test_a_factor_that_is_no_int_reaches_jmp() -> None:
+def test_fractional_factor_round_trips_through_jmp() -> None:
     rule = Rule(growth_factor=1.5, backoff_factor=1 / 1.5, min_scale=1.0, arithmetic=RECIPROCAL)
     assert interop.from_jmp(interop.to_jmp(LossScale.create(rule))).rule.growth_factor == 1.5
 
@@ -294,13 +294,13 @@ FLAX, JMP = (
         JMP(Rule(min_scale=1.0, arithmetic=Arithmetic(keeps_finite=False)), "keeps_finite"),
     ],
 )
-def test_what_a_peer_cannot_hold(to, rule, text) -> None:
+def test_unsupported_rule_raises(to, rule, text) -> None:
     with pytest.raises(ValueError, match=text):
         to(LossScale.create(rule))
 
 
 @pytest.mark.framework("flax", "jmp")
-def test_no_floor_and_a_half_scale_are_refused() -> None:
+def test_missing_minimum_and_float16_scale_raise() -> None:
     from flax.training.dynamic_scale import DynamicScale
 
     with pytest.raises(ValueError, match="min_scale=None"):
@@ -311,7 +311,7 @@ def test_no_floor_and_a_half_scale_are_refused() -> None:
 
 @pytest.mark.framework("jmp")
 @pytest.mark.parametrize("count", [3, 5, -1])
-def test_a_count_that_jmp_never_has_is_refused(count) -> None:
+def test_jmp_impossible_growth_tracker_raises(count) -> None:
     with pytest.raises(
         ValueError, match=rf"^growth_tracker={count}: expected below growth_interval=3"
     ):
@@ -320,7 +320,7 @@ def test_a_count_that_jmp_never_has_is_refused(count) -> None:
         )
 
 
-def test_the_constants_of_a_state_dict_count() -> None:
+def test_state_dict_constants_override_rule() -> None:
     saved = interop.to_torch_state_dict(LossScale.create(Rule(growth_interval=100)))
     back = interop.from_torch_state_dict(saved, Rule(min_scale=1.0))
     assert back.rule.growth_interval == 100

@@ -20,12 +20,12 @@ DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")
         for name in IMPORTS
     ],
 )
-def test_the_loop_runs_and_skips_the_batch_that_overflows(library) -> None:
+def test_documented_loop_runs(library) -> None:
     test = doctest.DocTestParser().get_doctest(HEAD + LOOPS[library], {}, library, str(PAGE), 0)
     result = doctest.DocTestRunner().run(test)
     assert (result.attempted > 6, result.failed) == (True, 0)
 
 
-def test_every_loop_has_its_imports() -> None:
+def test_each_documented_loop_lists_imports() -> None:
     assert LOOPS.keys() == IMPORTS.keys()
     assert "pip install -c constraints.txt -e '.[frameworks]'" in HEAD

@@ -81,7 +81,7 @@ def scanned(rule: Rule, history: list[bool]) -> list[State]:
     [True] * 9,
     0,
 )
-def test_reference_eager_and_scan_agree(rule, history, cut) -> None:
+def test_eager_and_scan_match_state_machine(rule, history, cut) -> None:
     expected = reference(rule, history)
     assert scanned(rule, history) == expected
     start = [init(rule), *expected][: cut + 1][-1]  # any state, from which it goes on
@@ -90,7 +90,7 @@ def test_reference_eager_and_scan_agree(rule, history, cut) -> None:
 
 
 @pytest.mark.parametrize("growth_test", ["==", ">="])
-def test_a_count_past_the_interval(growth_test) -> None:
+def test_growth_tracker_past_interval(growth_test) -> None:
     rule = Rule(8.0, growth_interval=3, growth_test=growth_test)
     assert eager(rule, [False] * 5, State(8.0, 3)) == reference(rule, [False] * 5, State(8.0, 3))
 
@@ -111,7 +111,7 @@ def scan_scaler(scaler, history):
 
 
 @pytest.mark.parametrize("name", expressible())
-def test_every_dialect_under_jit_and_scan(name) -> None:
+def test_dialects_match_under_jit_and_scan(name) -> None:
     rule = dialects.get(name).replace(growth_interval=2)
     history = [False] * 5 + [True] * 3 + [False, True] * 3
     with jax.enable_x64(rule.arithmetic.dtype == "float64"):
@@ -121,7 +121,7 @@ def test_every_dialect_under_jit_and_scan(name) -> None:
     assert final.state == expected[-1]
 
 
-def test_a_synchronous_update_brings_the_newest_into_force() -> None:
+def test_synchronous_update_applies_newest_scale() -> None:
     rule = Rule(1024.0, delay=2)
     scaler, state = LossScale.create(rule), init(rule)
     for found, synchronous in [
@@ -148,7 +148,7 @@ def test_a_synchronous_update_brings_the_newest_into_force() -> None:
 @example(Rule(min_scale=1.0, max_scale=2.0**17), [True], 0.1, True, None)
 @example(Rule(), [True], math.nan, False, None)
 @example(Rule(), [True], 1e39, False, None)
-def test_override_is_the_machines(rule, history, new_scale, synchronous, data) -> None:
+def test_override_matches_state_machine(rule, history, new_scale, synchronous, data) -> None:
     cut = data.draw(st.integers(0, len(history))) if data else 1
     scaler, state = LossScale.create(rule), init(rule)
     for t, found in enumerate(history):
@@ -161,7 +161,7 @@ def test_override_is_the_machines(rule, history, new_scale, synchronous, data) -
 
 
 @given(histories)
-def test_a_disabled_scale_is_1_for_ever(history) -> None:
+def test_disabled_scale_stays_one(history) -> None:
     scaler = LossScale.create(Rule(min_scale=8.0, delay=2), enabled=False)
     assert scaler.state == init(scaler.rule)
     final, newest = scan_scaler(scaler, np.array(history + [False] * (STEPS - len(history))))
@@ -169,7 +169,7 @@ def test_a_disabled_scale_is_1_for_ever(history) -> None:
     assert final.state.scale == 1.0
 
 
-def test_a_disabled_scale_still_checks() -> None:
+def test_disabled_scale_still_checks_gradients() -> None:
     scaler = LossScale.create(enabled=False)
     grads = {"w": jnp.array([1.5, math.inf], jnp.bfloat16)}
     assert scaler.unscale(grads)["w"].tolist() == [1.5, math.inf]
@@ -183,12 +183,12 @@ jitted_update = jax.jit(LossScale.update)
 
 
 @pytest.mark.parametrize("found", [math.nan, 1, -1.0, np.float32(1), np.bool_(1), math.inf])
-def test_found_inf_is_taken_by_its_truth(found) -> None:
+def test_found_inf_is_read_by_truth(found) -> None:
     assert float(LossScale.create().update(found).loss_scale) == 32768.0
     assert float(jitted_update(LossScale.create(), np.float32(found)).loss_scale) == 32768.0
 
 
-def test_no_field_is_lost_in_a_tree_map() -> None:
+def test_tree_map_keeps_all_fields() -> None:
     rule = Rule(1000.0, delay=2, hysteresis=3)
     scaler = LossScale.from_state(rule, State(1000.0, 5, 2, (250.0,)))
     again = jax.tree.map(lambda x: x, scaler)
@@ -202,7 +202,7 @@ def test_no_field_is_lost_in_a_tree_map() -> None:
     assert jax.tree.unflatten(tree, flat).rule is rule
 
 
-def test_dtypes_and_shapes_stay() -> None:
+def test_update_keeps_dtypes_and_shapes() -> None:
     scaler = LossScale.create(Rule(delay=2))
     after = jax.jit(LossScale.update)(scaler, True)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), scaler) == jax.tree.map(
@@ -243,7 +243,7 @@ def at(scale: float) -> LossScale:
 
 @settings(max_examples=examples(ms=6))
 @given(SCALES, st.lists(st.floats(-(2.0**66), 2.0**66, width=32), min_size=12, max_size=12))
-def test_unscale_is_torchs_arithmetic_eager_and_compiled(scale, values) -> None:
+def test_unscale_matches_torch_arithmetic(scale, values) -> None:
     grads = np.array(values, np.float32)
     grads[np.abs(grads) < 1e-8] = 0
     with np.errstate(all="ignore"):
@@ -257,7 +257,7 @@ def test_unscale_is_torchs_arithmetic_eager_and_compiled(scale, values) -> None:
 _unscale = jax.jit(LossScale.unscale)
 
 
-def test_dtypes_stay_as_in_torch() -> None:
+def test_dtypes_match_torch() -> None:
     tree = {
         "half": jnp.ones(2, jnp.float16),
         "bf": jnp.ones(2, jnp.bfloat16),
@@ -286,7 +286,7 @@ def test_dtypes_stay_as_in_torch() -> None:
         )
 
 
-def test_half_is_multiplied_in_float32_and_rounded_once() -> None:
+def test_half_is_scaled_in_float32() -> None:
     x = np.float16(1.3)
     scale = np.float32(3.3)
     assert float(at(float(scale)).scale(jnp.asarray(x))) == float(np.float16(np.float32(x) * scale))
@@ -300,7 +300,7 @@ def test_gradients_pass_through_scale_and_unscale() -> None:
     assert jax.jvp(scaler.scale, (1.0,), (1.0,))[1] == 1024.0
 
 
-def test_float0_gradients_are_left_alone() -> None:
+def test_float0_gradients_are_unchanged() -> None:
     grads = jax.grad(lambda x, n: x * n, argnums=(0, 1), allow_int=True)(2.0, 3)
     assert at(4.0).unscale(grads)[1].dtype == jax.dtypes.float0
 
@@ -332,7 +332,7 @@ def test_deviation_subnormal_gradients() -> None:
     assert float(_unscale(at(2.0), jnp.float32(2.0**-126))) == 0.0
 
 
-def test_nan_once_loaded_stays_and_inf_does_not_pass_a_maximum() -> None:
+def test_loaded_nan_stays_inf_is_clamped() -> None:
     scaler = LossScale.from_state(
         Rule(max_scale=2.0**20, min_scale=1.0, growth_interval=1), State(math.nan)
     )
@@ -377,7 +377,7 @@ FLOAT64, ROUNDED = Arithmetic(dtype="float64"), Arithmetic(round_factors=True)
         (lambda: LossScale.create().override(jnp.ones(2)), "new_scale has shape (2,)"),
     ],
 )
-def test_what_jax_cannot_follow(make, shown) -> None:
+def test_unsupported_rule_features_raise(make, shown) -> None:
     with pytest.raises(ValueError, match=re.escape(shown)):
         make()
 
@@ -394,12 +394,12 @@ def test_what_jax_cannot_follow(make, shown) -> None:
         (State(1.0, -(2**32)), "growth_tracker=-4294967296"),
     ],
 )
-def test_a_state_that_does_not_fit(state, shown) -> None:
+def test_invalid_state_raises(state, shown) -> None:
     with pytest.raises(ValueError, match=shown):
         LossScale.from_state(Rule(delay=1), state)
 
 
 @pytest.mark.parametrize("rule", ["torch", 2.0**16])
-def test_what_is_no_rule(rule) -> None:
+def test_non_rule_raises(rule) -> None:
     with pytest.raises(TypeError, match="PolicyScale"):
         LossScale.create(rule)

@@ -71,12 +71,12 @@ def in_core(policy: Policy, found: Any, amax: Any, share: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize("policy", EXACT, ids=name)
-def test_every_number_of_the_state_is_cores_to_the_last_bit(policy: Policy) -> None:
+def test_policy_state_matches_core_exactly(policy: Policy) -> None:
     assert np.array_equal(in_jax(policy, *histories()), in_core(policy, *histories()))
 
 
 @pytest.mark.parametrize("policy", LOG_MAX, ids=name)
-def test_log_max_is_cores_but_for_xlas_logarithms(policy: Policy) -> None:
+def test_log_max_matches_core_approximately(policy: Policy) -> None:
     found, _, share = histories()
     amax = 2.0 ** np.random.default_rng(1).uniform(-12, 12, found.shape)
     amax[: RUNS // 2] = amax[: RUNS // 2, :1]  # no deviation: the worst case
@@ -90,7 +90,7 @@ def test_log_max_is_cores_but_for_xlas_logarithms(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", [*EXACT, *LOG_MAX], ids=name)
-def test_a_first_state_is_cores_and_keeps_its_types(policy: Policy) -> None:
+def test_initial_state_matches_core_and_types(policy: Policy) -> None:
     scale = PolicyScale.create(policy)
     leaves = jax.tree.leaves(scale)
     assert [leaf.item() for leaf in leaves] == flatten(init(policy))
@@ -101,7 +101,7 @@ def test_a_first_state_is_cores_and_keeps_its_types(policy: Policy) -> None:
     ]
 
 
-def test_one_trace_serves_every_update_and_donation() -> None:
+def test_update_is_traced_once_with_donation() -> None:
     traces = []
 
     def update(scale: PolicyScale, found: jax.Array) -> PolicyScale:
@@ -115,7 +115,7 @@ def test_one_trace_serves_every_update_and_donation() -> None:
     assert jitted(scale, jnp.array(False)).loss_scale == 2.0**17
 
 
-def test_the_flag_is_taken_by_its_truth_and_a_missing_number_is_named() -> None:
+def test_flag_truth_and_missing_observation() -> None:
     scale = PolicyScale.create(Deduplicated(init_scale=8.0))
     assert [float(scale.update(flag).loss_scale) for flag in (jnp.nan, 1.0, -1.0, 0.0)] == [
         4,
@@ -127,7 +127,7 @@ def test_the_flag_is_taken_by_its_truth_and_a_missing_number_is_named() -> None:
         PolicyScale.create(Headroom()).update(found_inf=False)
 
 
-def test_a_scale_set_by_hand_is_cores() -> None:
+def test_override_matches_core() -> None:
     policy = Probe(delay=1)
     state = PolicyScale.create(policy).override(3.0)
     assert [leaf.item() for leaf in jax.tree.leaves(state)] == flatten(

@@ -39,7 +39,7 @@ GRIDS: dict[str, list[Any]] = {
 @given(st.sampled_from(sorted(GRIDS)), traces)
 @example("headroom", [2.0**20] * STEPS)
 @example("probe", [2.0**17, 0.0] * (STEPS // 2))
-def test_each_row_is_the_fold(name: str, trace: list[float]) -> None:
+def test_sweep_rows_equal_fold(name: str, trace: list[float]) -> None:
     for row, policy in zip(
         np.asarray(sweep_policies(GRIDS[name], trace)), GRIDS[name], strict=True
     ):
@@ -48,7 +48,7 @@ def test_each_row_is_the_fold(name: str, trace: list[float]) -> None:
 
 @few
 @given(traces)
-def test_a_summary_is_of_the_rows(trace: list[float]) -> None:
+def test_summary_matches_rows(trace: list[float]) -> None:
     short = sweep_policies(GRIDS["probe"], trace, summary=True)
     for i, policy in enumerate(GRIDS["probe"]):
         alone = replay_thresholds(policy, trace)
@@ -56,7 +56,7 @@ def test_a_summary_is_of_the_rows(trace: list[float]) -> None:
         assert float(short.mean_log2_scale[i]) == pytest.approx(alone.mean_log2_scale, rel=1e-5)
 
 
-def test_each_policy_may_have_a_trace_of_its_own() -> None:
+def test_each_policy_can_have_own_trace() -> None:
     policies = GRIDS["deduplicated"]
     traces = 2.0 ** np.random.default_rng(1).normal(16, 2, (len(policies), 50))
     for row, policy, trace in zip(
@@ -65,7 +65,7 @@ def test_each_policy_may_have_a_trace_of_its_own() -> None:
         assert row.tolist() == replay_thresholds(policy, trace).scales().tolist()
 
 
-def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
+def test_largest_gradient_uses_given_format() -> None:
     policies, trace = GRIDS["headroom"], [2.0**20, 2.0**9, 2.0**13] * (STEPS // 3)
     rows = np.asarray(sweep_policies(policies, trace, top=448.0)).tolist()
     assert rows == [
@@ -86,6 +86,6 @@ def test_the_largest_gradient_is_of_the_format_that_is_told() -> None:
         ([Probe()], [-1.0], "-1.0"),
     ],
 )
-def test_what_is_no_sweep(policies: list[Any], thresholds: Any, shown: str) -> None:
+def test_invalid_sweep_raises(policies: list[Any], thresholds: Any, shown: str) -> None:
     with pytest.raises((ValueError, TypeError), match=shown):
         sweep_policies(policies, thresholds)

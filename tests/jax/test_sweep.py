@@ -28,7 +28,7 @@ def batches(draw: st.DrawFn) -> list[Rule]:
 
 @settings(max_examples=examples(ms=50))
 @given(batches(), st.integers(0, 2**32 - 1))
-def test_every_row_is_a_replay_of_flags_or_of_ceilings(batch, seed) -> None:
+def test_sweep_rows_equal_replay(batch, seed) -> None:
     rng = np.random.default_rng(seed)
     found = rng.random((BATCH, STEPS)) < 0.3
     thresholds = 2.0 ** rng.uniform(-10, 20, STEPS)
@@ -54,11 +54,11 @@ def test_every_row_is_a_replay_of_flags_or_of_ceilings(batch, seed) -> None:
     ("threshold", "skipped"),
     [(65536.0, 0), (65536.0 - 2.0**-20, 1), (65535.0, 1), (math.nan, 0), (-0.0, 1), (-1.0, 1)],
 )
-def test_a_ceiling_is_compared_as_the_double_it_is(threshold, skipped) -> None:
+def test_threshold_is_compared_as_double(threshold, skipped) -> None:
     assert sweep([Rule()], thresholds=[threshold], summary=True).skipped.tolist() == [skipped]
 
 
-def test_a_flag_is_taken_by_its_truth() -> None:
+def test_flag_is_read_by_truth_value() -> None:
     assert sweep(iter([Rule()]), [math.nan, -1.0, 0.0], summary=True).skipped.tolist() == [2]
 
 
@@ -79,7 +79,7 @@ def test_float64_rules() -> None:
             )
 
 
-def test_each_tracker_of_a_summary_stands_in_its_place() -> None:
+def test_summary_contains_final_trackers() -> None:
     end = sweep([Rule(growth_interval=100, hysteresis=3)], [1, 1, 0, 0, 0, 0], summary=True)
     assert (end.growth_tracker.tolist(), end.overflow_tracker.tolist()) == ([4], [2])
 
@@ -96,6 +96,6 @@ def test_each_tracker_of_a_summary_stands_in_its_place() -> None:
         ([Rule(quirks=(StreakStartsAt(),))], {"found_inf": [True]}, "StreakStartsAt"),
     ],
 )
-def test_what_is_no_sweep(rules, given, shown) -> None:
+def test_invalid_sweep_raises(rules, given, shown) -> None:
     with pytest.raises((ValueError, TypeError), match=shown):
         sweep(rules, **given)

@@ -76,21 +76,21 @@ def found_in(step: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("name", "code"), STATIC.items(), ids=STATIC)
-def test_a_bug_that_the_source_shows_is_found_by_its_rule(name: str, code: str) -> None:
+def test_visible_bug_is_found_by_rule(name: str, code: str) -> None:
     assert found_in(name) == {code}
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_a_bug_that_the_source_hides_is_not_taken_for_another(name: str) -> None:
+def test_hidden_bug_gives_no_finding(name: str) -> None:
     assert found_in(name) == set()
 
 
-def test_every_step_of_the_corpus_is_said_to_be_seen_or_hidden() -> None:
+def test_every_corpus_step_is_classified() -> None:
     assert {*STEPS} == {*STATIC, *HIDDEN}
     assert found_in("") == set()
 
 
-def test_the_laws_of_the_rules_are_those_that_catch_the_bugs() -> None:
+def test_rule_checks_match_corpus_checks() -> None:
     pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
     import experiments.bugs.loops as corpus
 
@@ -101,11 +101,11 @@ def test_the_laws_of_the_rules_are_those_that_catch_the_bugs() -> None:
 
 
 @pytest.mark.parametrize("files", [["experiments/bugs/trainer.py", "tests/testing/loops.py"]])
-def test_no_right_loop_is_accused(files: list[str]) -> None:
+def test_correct_loops_have_no_findings(files: list[str]) -> None:
     assert lint(source(*files), codes={code for code, rule in RULES.items() if rule.check}) == []
 
 
-def test_our_own_loops_are_clean() -> None:
+def test_own_loops_have_no_findings() -> None:
     for path in (ROOT / "experiments").rglob("*.py"):
         if "bugs" not in path.parts and "census_reports" not in path.parts:  # wrong on purpose
             assert lint(path.read_text(), str(path)) == []
@@ -119,7 +119,7 @@ DISPUTED = {"loops/r_log_outside.py": {"AMP121"}}  # it logs the scaled loss on 
 @pytest.mark.parametrize(
     "loop", [each for each in OUTSIDERS if each["right"]], ids=lambda loop: loop["file"]
 )
-def test_no_right_program_of_an_outsider_is_accused(loop: dict[str, Any]) -> None:
+def test_correct_third_party_programs_pass(loop: dict[str, Any]) -> None:
     assert {each.code for each in lint(loop["source"])} <= DISPUTED.get(loop["file"], set())
 
 
@@ -127,6 +127,6 @@ def test_no_right_program_of_an_outsider_is_accused(loop: dict[str, Any]) -> Non
     ("file", "code"),
     [("third/loops/l_reg_unscaled.py", "AMP107"), ("third/loops/j_scale_dropped.py", "AMP128")],
 )
-def test_a_wrong_loop_of_an_outsider_is_flagged(file: str, code: str) -> None:
+def test_wrong_third_party_loop_is_flagged(file: str, code: str) -> None:
     [loop] = [each for each in OUTSIDERS if each["file"] == file]
     assert [each.code for each in lint(loop["source"], codes=RULES)] == [code]

@@ -23,21 +23,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_finding_is_a_line_and_status_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finding_prints_line_and_exits_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wrong.py", "right.py"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"wrong.py:{LINE}:5: AMP101 scheduler.step()")
     assert not any("right.py" in line for line in lines)
 
 
-def test_no_finding_is_silence_and_status_0(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_finding_exits_0_silently(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["right.py"]) == 0
     assert capsys.readouterr().out == ""
 
 
-def test_folders_are_walked_but_for_hidden_ones_and_those_of_tools(
+def test_hidden_and_tool_folders_are_skipped(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     left_out = (".hidden", "node_modules", "deep/__pycache__", "site-packages", "build")
@@ -61,7 +59,7 @@ def test_folders_are_walked_but_for_hidden_ones_and_those_of_tools(
         ("# ignore[AMP101]", 1),
     ],
 )
-def test_a_comment_silences_its_line(folder: Path, comment: str, status: int) -> None:
+def test_comment_suppresses_its_line(folder: Path, comment: str, status: int) -> None:
     (folder / "wrong.py").write_text(WRONG.rstrip() + f"  {comment}\n")
     assert main(["wrong.py"]) == status
     (folder / "wrong.py").write_text(f"{comment}\n" + WRONG)
@@ -84,7 +82,7 @@ def test_a_comment_silences_its_line(folder: Path, comment: str, status: int) ->
         ("", ["--select", "all"], 1),
     ],
 )
-def test_what_is_asked(
+def test_select_and_ignore_options(
     folder: Path, monkeypatch: pytest.MonkeyPatch, table: str, options: list[str], status: int
 ) -> None:
     (folder / "deep" / "er").mkdir(parents=True)
@@ -95,7 +93,7 @@ def test_what_is_asked(
     assert main(["wrong.py", *options]) == status
 
 
-def test_a_rule_that_is_off_is_asked_by_name(folder: Path) -> None:
+def test_select_enables_default_off_rule(folder: Path) -> None:
     (folder / "old.py").write_text(RULES["AMP116"].wrong)
     assert main(["old.py"]) == 0
     assert main(["old.py", "--select", "AMP116"]) == 1
@@ -111,7 +109,7 @@ def test_a_rule_that_is_off_is_asked_by_name(folder: Path) -> None:
         ("select = [", "expected TOML"),
     ],
 )
-def test_a_wrong_setting_is_told(
+def test_invalid_setting_is_reported(
     folder: Path, capsys: pytest.CaptureFixture[str], table: str, said: str
 ) -> None:
     (folder / "pyproject.toml").write_text(f"[tool.ampsim]\n{table}\n")
@@ -119,9 +117,7 @@ def test_a_wrong_setting_is_told(
     assert said in capsys.readouterr().err
 
 
-def test_json_has_the_law_the_reason_and_the_thread(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_has_check_reason_and_thread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--json", "wrong.py"]) == 1
     told = json.loads(capsys.readouterr().out)
     (found,) = told["findings"]
@@ -167,7 +163,7 @@ ODD = {
 
 
 @pytest.mark.parametrize(("data", "said"), ODD.values(), ids=ODD)
-def test_a_file_that_cannot_be_read_is_told_and_the_others_are_linted(
+def test_unreadable_file_is_reported(
     folder: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
 ) -> None:
     (folder / "odd.py").write_bytes(data)
@@ -192,9 +188,7 @@ def test_odd_files_that_are_python(folder: Path, data: bytes) -> None:
     assert main(["odd.py"]) == 1
 
 
-def test_a_file_that_is_empty_or_missing_and_no_file_at_all(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_empty_missing_and_no_files(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "empty.py").write_bytes(b"")
     assert main(["empty.py"]) == 0
     assert main(["no.py"]) == 2
@@ -203,7 +197,7 @@ def test_a_file_that_is_empty_or_missing_and_no_file_at_all(
     assert "expected some, e.g. ampsim lint train.py" in capsys.readouterr().err
 
 
-def test_standard_input_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_undecodable_standard_input_is_reported(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ampsim", "lint", "-"]
     text = b"scaler = '\xff'"
     done = subprocess.run(command, cwd=tmp_path, input=text, capture_output=True, check=False)  # noqa: S603
@@ -211,7 +205,7 @@ def test_standard_input_that_is_no_text_is_told(tmp_path: Path) -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_a_reader_that_goes_leaves_the_status(tmp_path: Path) -> None:
+def test_closed_pipe_keeps_exit_status(tmp_path: Path) -> None:
     """Behind the first of many writes, or before the only one."""
     for many in (1, 150):
         (tmp_path / "many.py").write_text(WRONG * many)
@@ -237,7 +231,7 @@ def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> No
     assert off == [code for code, rule in RULES.items() if not rule.on]
 
 
-def test_standard_input_is_a_file_too(tmp_path: Path) -> None:
+def test_standard_input_is_linted(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ampsim", "lint", "-"]
     done = subprocess.run(  # noqa: S603
         command, cwd=tmp_path, input=WRONG, capture_output=True, text=True, check=False

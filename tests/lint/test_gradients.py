@@ -34,11 +34,11 @@ for index, batch in enumerate(loader):
 
 
 @pytest.mark.parametrize("text", [OWN_PASSES, AS_ONE], ids=["apex", "as one"])
-def test_a_loop_with_and_without_windows_is_two(text: str) -> None:
+def test_both_accumulation_branches_are_linted(text: str) -> None:
     assert {each.code for each in lint(text, codes=RULES)} == {"AMP101", "AMP102"}
 
 
-def test_a_norm_is_read_scaled_where_only_the_clipping_unscales() -> None:
+def test_norm_before_conditional_unscale_is_flagged() -> None:
     clip = "\ndef clip(params, most):\n    if most is None:\n        return sum(p.grad.norm() for p in params)\n"
     lines = [
         "if torch.isnan(loss):",
@@ -67,7 +67,7 @@ def test_a_norm_is_read_scaled_where_only_the_clipping_unscales() -> None:
         ("get_peft_model(Net()).half()", False),
     ],
 )
-def test_a_model_is_half_where_it_is_made_so(made: str, found: bool) -> None:
+def test_fp16_parameters_are_recognized(made: str, found: bool) -> None:
     text = f"model = {made}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{MAKES}{LOOP}{END}"
     assert ("AMP114" in {each.code for each in lint(text)}) == found
 
@@ -84,7 +84,7 @@ class Trainer:
 """
 
 
-def test_a_loss_that_is_given_by_another_file_may_have_been_scaled_there() -> None:
+def test_loss_argument_may_be_scaled() -> None:
     computed = GIVEN.replace("loss / 2", "self.loss_of(loss_fn)")
     assert lint(GIVEN, codes=["AMP107"]) == []
     assert [each.code for each in lint(computed, codes=["AMP107"])] == ["AMP107"]
@@ -102,9 +102,7 @@ def test_a_loss_that_is_given_by_another_file_may_have_been_scaled_there() -> No
         ("epoch == last", False),
     ],
 )
-def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(
-    end: str, found: bool
-) -> None:
+def test_last_batch_condition_is_recognized(end: str, found: bool) -> None:
     text = RULES["AMP115"].wrong.replace("index + 1 == len(loader)", end)
     assert [each.code for each in lint(text)] == ["AMP115"] * found
 
@@ -131,7 +129,7 @@ def test_a_window_ends_with_the_last_batch_where_its_index_is_compared(
         ("torch.float16", "", "device", False),
     ],
 )
-def test_a_dtype_may_have_a_name(dtype: str, enabled: str, cast: str, found: bool) -> None:
+def test_dtype_variables_are_followed(dtype: str, enabled: str, cast: str, found: bool) -> None:
     made = f"dtype = {dtype}\nmodel = Net().to({cast})\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
     text = made + f"scaler = torch.amp.GradScaler({enabled})\n" + LOOP + END
     assert ["AMP114" for each in lint(text) if each.code == "AMP114"] == ["AMP114"] * found
@@ -139,7 +137,7 @@ def test_a_dtype_may_have_a_name(dtype: str, enabled: str, cast: str, found: boo
     assert ["AMP114" for each in lint(named) if each.code == "AMP114"] == ["AMP114"] * found
 
 
-def test_what_clips_gradients_may_be_called_so() -> None:
+def test_clipping_is_recognized_by_name() -> None:
     assert [
         each.code for each in lint(f"{MAKES}{LOOP}    clip_gradient(optimizer, 0.5)\n{END}")
     ] == ["AMP103"]
@@ -172,7 +170,7 @@ for batch in loader:
 """
 
 
-def test_another_optimizer_that_is_unscaled_does_not_unscale_what_is_clipped() -> None:
+def test_unscaling_other_optimizer_is_flagged() -> None:
     assert [(each.line, each.code) for each in lint(ADVERSARIES.format(of="optimizer_g"))] == [
         (9, "AMP103")
     ]

@@ -185,5 +185,5 @@ model.float()
 
 
 @pytest.mark.parametrize(("text", "codes"), LOOPS.values(), ids=LOOPS)
-def test_what_is_read_of_a_loop(text: str, codes: list[str]) -> None:
+def test_loops_give_expected_findings(text: str, codes: list[str]) -> None:
     assert [f"{each.line} {each.code}" for each in lint(text, codes=RULES)] == codes

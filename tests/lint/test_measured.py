@@ -39,17 +39,17 @@ CODES = sorted({each["code"] for each in FINDINGS})
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_the_table_says_what_was_judged(code: str) -> None:
+def test_table_matches_measured_findings(code: str) -> None:
     assert row(code) in (DOCS / "README.md").read_text().splitlines()
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_rule_that_was_wrong_too_often_is_off(code: str) -> None:
+def test_imprecise_rule_is_off_by_default(code: str) -> None:
     true, judged = counts(code, "")
     assert RULES[code].on == (true / judged >= LEAST and code not in CHOSEN)
 
 
-def test_a_finding_has_a_place_that_can_be_looked_up() -> None:
+def test_measured_findings_name_their_source() -> None:
     for each in FINDINGS:
         assert {*each} - {"why"} == {
             "sample",
@@ -72,7 +72,7 @@ CONFIRMED = [json.loads(line) for line in (DOCS / "confirmed.jsonl").read_text()
 
 
 @pytest.mark.parametrize("code", sorted({each["code"] for each in CONFIRMED[1:]}))
-def test_the_second_table_says_what_was_run_and_read(code: str) -> None:
+def test_second_table_matches_confirmed_findings(code: str) -> None:
     mine = [each for each in CONFIRMED[1:] if each["code"] == code]
     asked = [
         each["run"] in ("failed", "raised")

@@ -21,7 +21,7 @@ STDLIB = [path for path in STDLIB if path.stat().st_size < LARGEST]
 
 
 @pytest.mark.parametrize("path", STDLIB, ids=[path.stem for path in STDLIB])
-def test_the_standard_library_is_read_and_has_no_loop(path: Path) -> None:
+def test_standard_library_has_no_findings(path: Path) -> None:
     assert (
         lint("scaler = None\n" + path.read_text(encoding="utf-8", errors="replace"), codes=RULES)
         == []
@@ -102,7 +102,7 @@ STATEMENTS = st.recursive(
 
 @settings(max_examples=examples(ms=5))
 @given(st.lists(STATEMENTS, min_size=1))
-def test_no_loop_makes_it_raise(statements: list[str]) -> None:
+def test_generated_loops_do_not_raise(statements: list[str]) -> None:
     text = "\n".join(["scaler = torch.amp.GradScaler()", *statements])
     try:
         ast.parse(text)
@@ -116,7 +116,7 @@ def test_no_loop_makes_it_raise(statements: list[str]) -> None:
         assert each.code in RULES
 
 
-def test_functions_that_call_each_other_end() -> None:
+def test_mutual_recursion_terminates() -> None:
     calls = "\n".join(f"    f{each}(scaler)" for each in range(30))
     text = "\n".join(
         f"def f{each}(scaler):\n    scaler.step(optimizer)\n{calls}" for each in range(30)
@@ -124,7 +124,7 @@ def test_functions_that_call_each_other_end() -> None:
     assert lint(text) == []
 
 
-def test_a_file_without_a_scaler_is_not_parsed() -> None:
+def test_file_without_scaler_is_not_parsed() -> None:
     assert lint("def (:") == []
 
 
@@ -139,7 +139,7 @@ def train(loader, scheduler):
 """
 
 
-def test_a_file_with_a_scaler_that_is_off_is_judged_by_the_others() -> None:
+def test_disabled_scaler_hides_no_findings() -> None:
     off = "def evaluate():\n    scaler = GradScaler(enabled=False)\n"
     assert [each.code for each in lint(off + FREE, codes=["AMP101"])] == ["AMP101"]
     assert lint(FREE.replace("()\n", "(enabled=False)\n", 1), codes=["AMP101"]) == []

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("code", RULES)
-def test_the_wrong_example_has_this_and_nothing_else(code: str) -> None:
+def test_wrong_example_has_only_its_finding(code: str) -> None:
     also = {"AMP122": {"AMP102"}}  # an average of every micro-batch goes on in a skip, too
     assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code} | also.get(
         code, set()
@@ -38,12 +38,12 @@ def test_a_function_hides_no_finding(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", RULES)
-def test_the_right_example_is_clean(code: str) -> None:
+def test_right_example_has_no_findings(code: str) -> None:
     assert lint(RULES[code].right, codes=RULES) == []
 
 
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.check])
-def test_the_law_is_one_of_the_kit(code: str) -> None:
+def test_rule_names_an_existing_check(code: str) -> None:
     judge = pytest.importorskip(
         "ampsim.testing.loop.judge", reason="pip install -c constraints.txt 'ampsim[testing]'"
     )
@@ -51,19 +51,19 @@ def test_the_law_is_one_of_the_kit(code: str) -> None:
 
 
 @pytest.mark.parametrize("both", ["amp and last", "not (not amp or not last)"])
-def test_where_two_conditions_do_not_both_hold_one_of_them_may(both: str) -> None:
+def test_negated_conjunction_allows_one_condition(both: str) -> None:
     body = f"    if {both}:\n        pass\n    else:\n        scaler.step(optimizer)\n"
     twice = "    if amp:\n        scaler.unscale_(optimizer)\n        scaler.update()\n"
     assert [each.code for each in lint(MAKES + LOOP + body + twice, codes=["AMP104"])] == ["AMP104"]
 
 
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.thread])
-def test_a_thread_is_an_address(code: str) -> None:
+def test_thread_is_an_issue_url(code: str) -> None:
     assert re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/issues/\d+", RULES[code].thread)
 
 
 @pytest.mark.parametrize("code", RULES)
-def test_the_page_in_the_docs_is_what_explain_prints(code: str) -> None:
+def test_docs_page_matches_explain_output(code: str) -> None:
     """Made by: for each code, ampsim lint --explain CODE > docs/lint/CODE.md."""
     assert (ROOT / "docs/lint" / f"{code}.md").read_text() == explained(RULES[code])
 
@@ -197,7 +197,7 @@ class Wrapper:
 
 
 @pytest.mark.parametrize("body", RIGHT.values(), ids=RIGHT)
-def test_what_looks_like_a_bug_and_is_none(body: str) -> None:
+def test_correct_loop_variants_have_no_findings(body: str) -> None:
     assert lint(MAKES + LOOP + body, codes=RULES) == []
 
 
@@ -297,7 +297,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("code", "body"), WRONG.values(), ids=WRONG)
-def test_a_bug_in_another_dress(code: str, body: str) -> None:
+def test_bug_variants_are_found(code: str, body: str) -> None:
     assert {each.code for each in lint(MAKES + LOOP + body, codes=RULES)} == {code}
 
 
@@ -325,7 +325,7 @@ class Trainer:
 """
 
 
-def test_names_are_followed_through_methods_and_attributes() -> None:
+def test_names_are_followed_through_methods() -> None:
     assert [(each.line, each.code) for each in lint(METHODS)] == [(12, "AMP103"), (15, "AMP101")]
     unscaled = METHODS.replace(
         "        nn.utils", "        self.amp.unscale_(self.adapt)\n        nn.utils"
@@ -333,7 +333,7 @@ def test_names_are_followed_through_methods_and_attributes() -> None:
     assert [each.code for each in lint(unscaled)] == ["AMP101"]
 
 
-def test_a_loop_whose_target_is_an_attribute_is_a_loop() -> None:
+def test_loop_target_may_be_attribute() -> None:
     text = """\
 class Trainer:
     def train(self):
@@ -351,7 +351,7 @@ class Trainer:
     ] == ["AMP101"]
 
 
-def test_two_branches_of_one_condition_exclude_each_other() -> None:
+def test_branches_exclude_each_other() -> None:
     body = """\
     if limit is not None and limit > 0:
         scaler.unscale_(optimizer)
@@ -365,7 +365,7 @@ def test_two_branches_of_one_condition_exclude_each_other() -> None:
 @pytest.mark.parametrize(
     "test", ["args.amp and native", "args.amp or native", "scaler is not None and native"]
 )
-def test_branches_of_one_compound_condition_exclude_each_other_wherever_they_stand(
+def test_repeated_condition_branches_exclude_each_other(
     test: str,
 ) -> None:
     text = f"""\
@@ -391,7 +391,7 @@ def test_branches_of_one_compound_condition_exclude_each_other_wherever_they_sta
     assert [(each.line, each.code) for each in lint(wrong)] == [(9, "AMP103")]
 
 
-def test_a_loop_of_a_base_class_steps_as_its_heirs_do() -> None:
+def test_base_class_loop_uses_subclass_step() -> None:
     text = """\
 class Base:
     def train(self):
@@ -410,14 +410,14 @@ class Trainer(Base):
     assert lint(text.replace("    def advance", "    def evaluate")) == []
 
 
-def test_what_both_ways_of_a_condition_call_happens_regardless() -> None:
+def test_call_in_both_branches_is_unconditional() -> None:
     end = "def end(last):\n    scheduler.step()\n"
     text = f"{end}{MAKES}{LOOP}{END}    if verdict(batch):\n        end(True)\n    else:\n        end(False)\n"
     assert [(each.line, each.code) for each in lint(text)] == [(2, "AMP101")]
     assert lint(text.replace("    else:\n        end(False)\n", "")) == []
 
 
-def test_the_magics_of_a_notebook_that_was_written_to_a_file_are_passed_over() -> None:
+def test_notebook_magics_are_ignored() -> None:
     text = f"%%file train.py\nif colab:\n    !pip install timm\n%matplotlib inline\n{RULES['AMP101'].wrong}"
     assert [(each.line, each.code) for each in lint(text)] == [(11, "AMP101")]
     with pytest.raises(UnreadableError, match="invalid syntax"):

@@ -8,17 +8,17 @@ from ampsim.lint.engine import RULES, lint
 from tests.lint.loops import END, LOOP, MAKES
 
 
-def test_torchs_scaler_of_shards_is_to_be_updated_too() -> None:
+def test_sharded_scaler_needs_update() -> None:
     wrong = RULES["AMP108"].wrong.replace("torch.amp.GradScaler()", "ShardedGradScaler()")
     assert [each.code for each in lint(wrong)] == ["AMP108"]
 
 
-def test_two_whole_iterations_of_one_optimizer_in_a_loop_are_updated_twice() -> None:
+def test_unrolled_iterations_may_update_twice() -> None:
     once = RULES["AMP108"].right.removeprefix(MAKES).partition("loader:\n")[2]
     assert lint(f"{MAKES}for batch in loader:\n{once}{once}", codes=["AMP126"]) == []
 
 
-def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
+def test_disabled_scaler_has_no_findings() -> None:
     body = f"{LOOP}{END}    scheduler.step()\n"
     assert lint("scaler = GradScaler(enabled=False)\n" + body) == []
     assert [each.code for each in lint("scaler = GradScaler(enabled=args.amp)\n" + body)] == [
@@ -26,7 +26,7 @@ def test_a_scaler_that_is_made_to_do_nothing_is_none() -> None:
     ]
 
 
-def test_apex_at_a_level_without_a_dynamic_scale_skips_no_step() -> None:
+def test_apex_static_level_skips_no_step() -> None:
     loop = (
         "model, optimizer = amp.initialize(model, optimizer, opt_level='{}')\n"
         "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
@@ -39,13 +39,13 @@ def test_apex_at_a_level_without_a_dynamic_scale_skips_no_step() -> None:
     assert found == {"O0": [], "O1": ["AMP101"], "O3": []}
 
 
-def test_a_scaler_in_the_same_dictionary_is_saved_under_any_name() -> None:
+def test_saved_scaler_may_have_any_name() -> None:
     loop = "scaler = GradScaler()\nscaler.step(optimizer)\nsave = {{'optimizer': optimizer.state_dict(), 'amp': {}}}\n"
     assert lint(loop.format("scaler"), codes=["AMP112"]) == []
     assert len(lint(loop.format("scaler.get_scale()"), codes=["AMP112"])) == 1
 
 
-def test_a_scaler_that_a_file_is_given_and_steps_by_is_to_be_saved_too() -> None:
+def test_scaler_argument_must_be_saved() -> None:
     text = f"def train(scaler):\n    for batch in loader:\n        scaler.scale(loss(batch)).backward()\n    {END}"
     text = text.replace("\n    scaler.u", "\n        scaler.u")
     assert lint(text) == []
@@ -67,7 +67,7 @@ def main(loader):
 """
 
 
-def test_a_function_that_a_loop_calls_is_repeated() -> None:
+def test_function_called_in_loop_is_repeated() -> None:
     """Unless the optimizer, too, is a new one each time, or the function makes it."""
     assert lint(REPEATED) == []
     assert lint(REPEATED.replace("SGD(model.parameters(), lr=0.1)", "prepared(model)[0]")) == []
@@ -80,13 +80,13 @@ def test_a_function_that_a_loop_calls_is_repeated() -> None:
 @pytest.mark.parametrize(
     "given", ["model(batch), optimizer", "loss=model(batch), optimizer=optimizer"]
 )
-def test_a_scaler_that_is_called_as_one_is_given_an_optimizer_in_any_place(given: str) -> None:
+def test_callable_scaler_optimizer_argument_is_found(given: str) -> None:
     made = "for epoch in range(9):\n    scaler = NativeGradScaler()\n"
     text = f"{made}    for batch in loader:\n        scaler({given})\n"
     assert [each.code for each in lint(text)] == ["AMP113"]
 
 
-def test_a_scaler_that_is_made_for_an_optimizer_takes_no_step() -> None:
+def test_scaler_construction_is_no_step() -> None:
     assert (
         lint(
             "for epoch in range(9):\n    scaler = LossScaler(config, optimizer)\n    scheduler.step()\n"
@@ -166,9 +166,7 @@ FABRIC = FABRIC.replace('Accelerator(mixed_precision="fp16")', 'Fabric(precision
         ),
     ],
 )
-def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(
-    text: str, codes: list[str]
-) -> None:
+def test_accelerate_and_fabric_fp16_is_recognized(text: str, codes: list[str]) -> None:
     found = lint(text)
     assert [each.code for each in found] == codes
     assert all(
@@ -191,25 +189,25 @@ def test_accelerate_and_fabric_have_a_scaler_where_fp16_may_be_asked_for(
         ("model, optimizer = amp.initialize(model, optimizer, loss_scale=128.0)", "", False),
     ],
 )
-def test_apexs_scalers_are_to_be_saved_too(made: str, saved: str, found: bool) -> None:
+def test_apex_scalers_must_be_saved(made: str, saved: str, found: bool) -> None:
     loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
     text = f'{made}\n{loop}    optimizer.step()\ntorch.save({{"optimizer": optimizer.state_dict(){saved}}}, path)\n'
     assert [each.code for each in lint(text)] == ["AMP112"] * found
 
 
-def test_what_saves_elsewhere_may_ask_apex_which_is_a_module() -> None:
+def test_external_save_may_include_apex() -> None:
     loop = "for batch in loader:\n    with amp.scale_loss(model(batch), optimizer) as loss:\n        loss.backward()\n"
     assert lint(f"{loop}    optimizer.step()\nsave_checkpoint(model, optimizer)\n") == []
 
 
-def test_a_state_that_is_kept_in_memory_is_no_checkpoint() -> None:
+def test_in_memory_state_is_no_checkpoint() -> None:
     text = RULES["AMP112"].wrong.replace(
         'torch.save({"optimizer": optimizer.state_dict()}, path)', ""
     )
     assert lint(f'{text}cache.store("optimizer", optimizer.state_dict())\n') == []
 
 
-def test_a_scaler_that_something_else_gets_may_be_used_there() -> None:
+def test_passed_scaler_counts_as_used() -> None:
     wrong = RULES["AMP130"].wrong
     assert lint(wrong + "    save(scaler)\n") == []
     assert [each.code for each in lint(wrong + "    torch.save(scaler.state_dict(), path)\n")] == [
@@ -240,7 +238,7 @@ def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None
 
 
 @pytest.mark.parametrize("said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"])
-def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
+def test_scaler_in_string_saves_nothing(said: str) -> None:
     assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]
     assert lint(f"{RULES['AMP112'].wrong}state['scaler_state'] = state_of_it\n") == []
 
@@ -249,14 +247,14 @@ def test_a_word_of_a_setting_of_a_scaler_saves_none(said: str) -> None:
     ("scaler", "found"),
     [("GradScaler() if cfg.amp else None", ["AMP101"]), ("Whatever() if cfg.amp else None", [])],
 )
-def test_what_is_made_where_it_is_asked_for_is_made(scaler: str, found: list[str]) -> None:
+def test_conditional_scaler_is_recognized(scaler: str, found: list[str]) -> None:
     loop = LOOP.replace("scaler", "grad_amp") + END.replace("scaler", "grad_amp")
     assert [
         each.code for each in lint(f"grad_amp = {scaler}\n{loop}    scheduler.step()\n")
     ] == found
 
 
-def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
+def test_each_saving_block_is_reported_once() -> None:
     save = 'torch.save({"a": optimizer_a.state_dict(), "b": optimizer_b.state_dict()}, path)\n'
     blocks = f"if best:\n    {save}    {save}    if last:\n        {save}if often:\n    {save}"
     text = RULES["AMP112"].right.partition("torch.save")[0]
@@ -278,7 +276,7 @@ def test_each_block_that_saves_an_optimizer_is_told_once() -> None:
         ("from torch import amp\nscaler = amp.GradScaler()\n", []),
     ],
 )
-def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int]) -> None:
+def test_renamed_deprecated_imports_are_found(text: str, lines: list[int]) -> None:
     assert [(each.line, each.code) for each in lint(text, codes=RULES)] == [
         (line, "AMP116") for line in lines
     ]
@@ -298,9 +296,7 @@ def test_deprecated_names_are_imported_under_any_name(text: str, lines: list[int
         ("dtype in ('float16', 'bfloat16')", False),
     ],
 )
-def test_a_scaler_is_on_for_bfloat16_where_its_condition_says_so_alone(
-    enabled: str, found: bool
-) -> None:
+def test_scaler_enabled_only_for_bfloat16(enabled: str, found: bool) -> None:
     assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == [
         "AMP132"
     ] * found
@@ -323,7 +319,7 @@ class Trainer:
 """
 
 
-def test_a_scaler_that_a_method_makes_per_epoch_is_told_of_once() -> None:
+def test_scaler_per_epoch_is_reported_once() -> None:
     assert [(each.line, each.code) for each in lint(PER_EPOCH)] == [(3, "AMP113")]
     kept = PER_EPOCH.replace("        scaler =", "        self.scaler =").replace(
         " scaler.", " self.scaler."
@@ -342,7 +338,7 @@ OLDER = [
 
 
 @pytest.mark.parametrize("text", OLDER)
-def test_a_name_for_a_torch_that_lacks_the_new_one_is_not_deprecated(text: str) -> None:
+def test_fallback_to_deprecated_name_is_allowed(text: str) -> None:
     assert lint(text.format("torch.cuda.amp.GradScaler"), codes=["AMP116"]) == []
     assert (
         len(lint(f"{text.format('None')}\nmake = torch.cuda.amp.GradScaler", codes=["AMP116"])) == 1
@@ -358,7 +354,7 @@ def test_a_name_for_a_torch_that_lacks_the_new_one_is_not_deprecated(text: str) 
         ("debug", True),
     ],
 )
-def test_a_schedule_in_a_branch_without_the_scaler(condition: str, found: bool) -> None:
+def test_schedule_in_unscaled_branch_is_allowed(condition: str, found: bool) -> None:
     text = (
         "scaler = GradScaler()\n"
         "scheduler = StepLR(opt, 1)\n"
@@ -388,7 +384,7 @@ def test_each_optimizer_is_unscaled_once(second: str, found: bool) -> None:
     assert ("AMP105" in [each.code for each in lint(text, codes=RULES)]) is found
 
 
-def test_a_check_elsewhere_sees_no_nan_here() -> None:
+def test_unrelated_nan_check_hides_nothing() -> None:
     elsewhere = "\n\ndef report(loss):\n    return torch.isnan(loss)\n"
     codes = [each.code for each in lint(RULES["AMP117"].wrong + elsewhere, codes=RULES)]
     assert "AMP117" in codes

@@ -8,9 +8,7 @@ from ampsim.lint.engine import RULES, lint
 from tests.lint.loops import END, LOOP, MAKES
 
 
-def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is_left_alone() -> (
-    None
-):
+def test_imported_schedule_may_follow_optimizer() -> None:
     body = f"{END}    scheduler.step()\n"
     theirs = "from schedulers import Poly\nscheduler = Poly(optimizer)\n"
     torchs = "from torch.optim.lr_scheduler import StepLR\nscheduler = StepLR(optimizer, 1)\n"
@@ -23,7 +21,7 @@ def test_a_schedule_of_a_class_from_another_file_may_follow_the_optimizer_and_is
     assert [each.code for each in lint(torchs + MAKES + LOOP + body)] == ["AMP101"]
 
 
-def test_a_schedules_class_is_read_in_the_file_beside_it(tmp_path: Path) -> None:
+def test_schedule_class_is_read_from_neighbor(tmp_path: Path) -> None:
     """One that counts its calls is accused, one that reads the optimizer's count is not, nor one that is not found."""
     body = f"{MAKES}{LOOP}{END}    sched.step()\n"
     (tmp_path / "src").mkdir()
@@ -55,7 +53,7 @@ def train_step(state, batch):
 """
 
 
-def test_a_verdict_that_selects_among_equals_selects_nothing() -> None:
+def test_select_between_equal_states_is_flagged() -> None:
     assert [(each.line, each.code) for each in lint(FLAX, codes=RULES)] == [(4, "AMP118")]
     assert (
         lint(
@@ -67,7 +65,7 @@ def test_a_verdict_that_selects_among_equals_selects_nothing() -> None:
     )
 
 
-def test_a_dynamic_scale_that_the_next_iteration_reads_is_kept() -> None:
+def test_dynamic_scale_read_later_is_kept() -> None:
     step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(
         ".replace(dynamic_scale=dynamic_scale)", ""
     )
@@ -95,7 +93,7 @@ def train(batch):
 
 
 @pytest.mark.parametrize("step", ["scaler.step(self.optimizer)", "self.optimizer.step()"])
-def test_a_class_of_the_file_may_step_by_the_scaler(step: str) -> None:
+def test_wrapper_class_may_step_with_scaler(step: str) -> None:
     found = {each.code for each in lint(MAKES + WRAPPER.format(step=step), codes=RULES)}
     assert ("AMP111" in found) == step.startswith("self")
 
@@ -130,21 +128,21 @@ for batch in loader:
         ),
     ],
 )
-def test_a_comparison_of_scales_tells_a_skip(lines: str, codes: list[str]) -> None:
+def test_scale_comparison_detects_skip(lines: str, codes: list[str]) -> None:
     text = COMPARED.format(
         "\n    ".join([*lines.split("; "), "if not skip:", "    scheduler.step()"])
     )
     assert [each.code for each in lint(text)] == codes
 
 
-def test_a_scale_that_is_kept_for_the_next_step_or_only_told_is_no_wrong_comparison() -> None:
+def test_stored_or_printed_scale_is_allowed() -> None:
     kept = "scaler.step(optimizer); scaler.update(); s = scaler.get_scale(); if s >= last: scheduler.step(); last = s"
     told = "a = scaler.get_scale(); scaler.step(optimizer); scaler.update(); print(a == scaler.get_scale())"
     for lines in (kept, told):
         assert lint(COMPARED.format("\n    ".join(lines.split("; ")))) == []
 
 
-def test_what_runs_where_the_scaler_is_off_runs_in_no_skip() -> None:
+def test_disabled_scaler_branch_has_no_skips() -> None:
     lines = [
         "scaler.step(optimizer)",
         "scaler.update()",
@@ -160,13 +158,13 @@ FIXED = ["m, o = amp.initialize(make(), opt(), loss_scale=128.0)", "loss_scale =
 
 
 @pytest.mark.parametrize("made", [*FIXED, "def f(loss_scale=8192): pass"])
-def test_apex_with_a_fixed_scale_skips_nothing(made: str) -> None:
+def test_apex_fixed_scale_skips_nothing(made: str) -> None:
     loop = "for x in loader:\n    with amp.scale_loss(m(x), optimizer) as loss:\n        loss.backward()\n"
     text = f"{made}\n{loop}    optimizer.step()\n    scheduler.step()\n"
     assert [each.code for each in lint(text)] == ([] if made in FIXED else ["AMP101"])
 
 
-def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
+def test_epoch_schedule_ignores_earlier_step() -> None:
     step = "scaler = GradScaler()\nscaler.scale(model(x)).backward()\nscaler.step(optimizer)\nscaler.update()\n"
     for body in ("fit(model)", "optimizer.step()"):
         assert (
@@ -178,7 +176,7 @@ def test_an_epochs_schedule_is_none_of_a_step_before_the_loop() -> None:
         )
 
 
-def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
+def test_rate_set_in_function_is_found() -> None:
     helper = "def NAME(optimizer, it):\n    for group in optimizer.param_groups:\n        group['lr'] = 1 / it\n"
     body = f"    NAME(optimizer, it)\n{LOOP.partition('loader:')[2][1:]}{END}"
     text = f"{helper}{MAKES}for it, batch in enumerate(loader):\n{body}"
@@ -207,13 +205,13 @@ def test_a_rate_that_a_function_sets_follows_the_iterations() -> None:
         ("index % len(loader) == 0", "scheduler.step()", False),
     ],
 )
-def test_an_average_may_wait_for_every_tenth_step(guard: str, call: str, found: bool) -> None:
+def test_periodic_average_is_flagged(guard: str, call: str, found: bool) -> None:
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    if {guard}:\n        {call}\n")] == [
         "AMP102"
     ] * found
 
 
-def test_paddles_minimize_is_a_step_and_an_update() -> None:
+def test_paddle_minimize_steps_and_updates() -> None:
     loop = LOOP.replace(
         "scaler.scale(model(batch)).backward()",
         "loss = scaler.scale(model(batch))\n    loss.backward()",
@@ -232,7 +230,7 @@ def test_paddles_minimize_is_a_step_and_an_update() -> None:
         ("update_loss_ema(state)", False),
     ],
 )
-def test_an_average_has_many_names(call: str, found: bool) -> None:
+def test_average_is_recognized_by_name(call: str, found: bool) -> None:
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {call}\n")] == ["AMP102"] * found
 
 
@@ -248,7 +246,7 @@ def test_schedules_may_step_one_by_one(steps: str) -> None:
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{steps}")] == ["AMP101"]
 
 
-def test_a_schedule_of_an_optimizer_that_no_scaler_steps_waits_for_none() -> None:
+def test_schedule_of_unscaled_optimizer_is_allowed() -> None:
     made = "other = StepLR(optimizer=opt_head, step_size=9)\nscheduler = StepLR(optimizer, 9)\n"
     steps = "    opt_head.step()\n    scheduler.step()\n    other.step()\n"
     rest = LOOP.partition(":")[2][1:]
@@ -256,7 +254,7 @@ def test_a_schedule_of_an_optimizer_that_no_scaler_steps_waits_for_none() -> Non
     assert [(each.line, each.code) for each in lint(text, codes=["AMP101"])] == [(11, "AMP101")]
 
 
-def test_a_schedule_of_an_averages_decay_is_none_of_the_rate() -> None:
+def test_ema_decay_schedule_is_allowed() -> None:
     assert lint(f"{MAKES}{LOOP}{END}    ema_sched.step()\n") == []
 
 
@@ -268,11 +266,11 @@ def test_a_schedule_of_an_averages_decay_is_none_of_the_rate() -> None:
         ("apply_ema(optimizer, averaged, decay)", True),
     ],
 )
-def test_an_average_is_what_is_mixed_and_not_what_is_put_in(loop: str, found: bool) -> None:
+def test_only_mixing_counts_as_average(loop: str, found: bool) -> None:
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}    {loop}\n")] == ["AMP102"] * found
 
 
-def test_an_average_waits_for_a_verdict_on_gradients_for_which_the_step_waits_too() -> None:
+def test_average_may_share_step_condition() -> None:
     verdict = (
         "    good = not any(torch.isnan(p.grad).any() for p in params)\n"
         "    if good:\n"
@@ -295,7 +293,7 @@ def test_an_average_waits_for_a_verdict_on_gradients_for_which_the_step_waits_to
         ("noise.mul_(1 - rate)", False),
     ],
 )
-def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bool) -> None:
+def test_manual_weight_decay_is_flagged(body: str, found: bool) -> None:
     loop = f"    for param in model.parameters():\n        {body}\n"
     assert [each.code for each in lint(f"{MAKES}{LOOP}{END}{loop}")] == ["AMP131"] * found
     method = "def _decay(params, wd):\n    for param in params:\n        param.data = (1 - wd) * param.data\n"
@@ -304,7 +302,7 @@ def test_weight_decay_by_hand_is_done_in_a_skipped_step_too(body: str, found: bo
     ] == [2]
 
 
-def test_a_method_of_a_base_class_is_called_by_super() -> None:
+def test_super_call_reaches_base_method() -> None:
     text = """\
 class Base:
     def step(self):
@@ -319,7 +317,7 @@ class Averaged(Base):
     assert [(each.line, each.code) for each in lint(text)] == [(9, "AMP102")]
 
 
-def test_a_dynamic_scale_that_is_only_asked_for_its_truth_is_dropped() -> None:
+def test_truth_tested_dynamic_scale_is_dropped() -> None:
     step = FLAX.replace("state.dynamic_scale", "dynamic_scale").replace(
         ".replace(dynamic_scale=dynamic_scale)", ""
     )

@@ -78,7 +78,7 @@ def never(row: Record) -> None:
 
 
 @pytest.mark.deep
-def test_data_that_breaks_a_claim_is_told_marked_and_leaves_the_tree_clean(checkout: Path) -> None:
+def test_failed_claim_is_reported_and_marked(checkout: Path) -> None:
     committed, here = (
         checkout / "experiments" / "data" / "cpu",
         checkout / "build" / "here" / "data" / "cpu",

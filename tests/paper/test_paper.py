@@ -26,11 +26,11 @@ from paper.tables import TABLES
 from paper.values import Number
 
 
-def test_the_committed_paper_is_what_the_data_gives() -> None:
+def test_committed_paper_matches_data() -> None:
     assert build.build() == build.PDF.read_bytes(), "run `python -m paper`"
 
 
-def test_all_missing_and_damaged_files_are_refused_at_once(
+def test_missing_and_damaged_files_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "staleness.jsonl").write_bytes((CPU / "staleness.jsonl").read_bytes()[:-20])
@@ -41,7 +41,7 @@ def test_all_missing_and_damaged_files_are_refused_at_once(
         assert shown in str(caught.value)
 
 
-def test_a_name_that_is_unknown_or_unused_is_refused() -> None:
+def test_unknown_and_unused_names_are_reported() -> None:
     assert [*build.misnamed()] == []
     text = TEXT.replace('#num("real.z")', '#num("real.zz")').replace(
         '#holds("gpt.mean")', '#holds("gpt.meant")'
@@ -50,18 +50,18 @@ def test_a_name_that_is_unknown_or_unused_is_refused() -> None:
     assert problems == ["number 'real.zz'", "number 'real.z'", "claim 'gpt.meant'"]
 
 
-def test_what_typst_refuses_is_an_error_of_the_paper() -> None:
+def test_typst_error_raises_paper_error() -> None:
     with pytest.raises(PaperError, match=r"paper/paper\.typ: dictionary does not contain key"):
         build.compile_text({"numbers": {}, "claims": {}, "tables": {}, "figures": {}})
 
 
-def test_a_figure_shows_the_data_file_of_its_name() -> None:
+def test_figure_uses_data_of_its_name() -> None:
     for stem in sources.named("fig"):
         (data,) = importlib.import_module(f"figures.{stem}").DATA
         assert data == stem
 
 
-def test_no_semicolon_of_the_text_ends_an_expression_of_typst() -> None:
+def test_no_semicolon_after_typst_expression() -> None:
     assert re.findall(r"#[\w.\-]+(?:\([^()\n]*\)|\[[^\[\]\n]*\])+;", TEXT) == [], (
         r"write \; to print a semicolon"
     )
@@ -121,7 +121,7 @@ WORDS = (
 )
 
 
-def test_every_number_is_printed_as_it_is() -> None:
+def test_printed_numbers_match_values() -> None:
     for number in [*NUMBERS.values(), *CELLS]:
         value = number.compute()
         text = show(value, number.form)
@@ -147,7 +147,7 @@ def test_every_number_is_printed_as_it_is() -> None:
         (1.97e4, ">=e1", "$1.9 dot 10^(4)$"),
     ],
 )  # fmt: skip
-def test_a_bound_is_rounded_outwards(value: float, form: str, text: str) -> None:
+def test_bounds_are_rounded_outwards(value: float, form: str, text: str) -> None:
     assert show(value, form) == text
 
 
@@ -157,7 +157,7 @@ def rows(stem: str) -> list[dict]:
     return [json.loads(line) for line in lines[1:]]
 
 
-def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
+def test_numbers_match_recomputed_values() -> None:
     def of(stem: str, arm: str, column: str) -> list:
         return [row[column] for row in rows(stem) if row["arm"] == arm]
 
@@ -175,7 +175,7 @@ def test_numbers_are_what_a_second_reader_finds_in_the_file() -> None:
 
 
 @pytest.mark.parametrize("interval", INTERVALS)
-def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
+def test_t3_table_matches_formula(interval: int) -> None:
     predictions = [
         renewal(row["ceilings"], interval)
         for row in rows("theory_real")
@@ -187,20 +187,20 @@ def test_t3_in_the_table_is_its_formula_in_fractions(interval: int) -> None:
     assert shown == pytest.approx([100 * rate, level], rel=1e-9)
 
 
-def test_numbers_that_are_not_measured_are_formulas_dialects_and_recorded_runs() -> None:
+def test_numbers_without_measurements() -> None:
     assert NUMBERS["t1.default.in"].compute() == 2001
     assert NUMBERS["torch.tiny"].compute() == 144
     assert NUMBERS["traces.repeated"].compute() == NUMBERS["traces.count"].compute()
 
 
-def test_each_number_is_traced_to_a_script_and_a_device() -> None:
+def test_numbers_have_script_and_device() -> None:
     for stem in build.stems() - {"traces"}:
         run = sources.load(stem)
         assert (ROOT / run.provenance["script"]).exists()
         assert run.device
 
 
-def test_a_stale_data_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     provenance, rows = records.read(CPU / "scale_crash.jsonl")
     records.write(tmp_path / "scale_crash.jsonl", {**provenance, "source_sha256": "0" * 64}, rows)
     with (
@@ -237,7 +237,7 @@ def test_a_stale_data_file_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         (Number("gpt_fp16", lambda _: "many"), "'many': expected a number for the form '.2f'"),
     ],
 )
-def test_a_number_that_its_file_does_not_have_is_refused_by_name(number: Number, said: str) -> None:
+def test_number_missing_from_file_is_named(number: Number, said: str) -> None:
     strict, here = Evaluation(), Evaluation(strict=False)
     strict.number("it", number)
     assert re.search(f"number 'it': .*{said}", *strict.problems)
@@ -246,13 +246,13 @@ def test_a_number_that_its_file_does_not_have_is_refused_by_name(number: Number,
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_number_of_a_file_that_is_not_there_is_refused(*, strict: bool) -> None:
+def test_number_of_missing_file_is_reported(*, strict: bool) -> None:
     evaluation = Evaluation(strict=strict)
     evaluation.number("it", Number("gpt_fp61", lambda run: run.arm("fp32").mean("test_loss")))
     assert re.search(r"gpt_fp61.jsonl: no such file", *evaluation.problems)
 
 
-def test_what_is_said_is_said_of_the_data_that_lies_there(tmp_path: Path) -> None:
+def test_evaluation_reads_given_data(tmp_path: Path) -> None:
     number = Number("gpt_fp16", lambda run: run.arm("unscaled").min("test_loss"))
     before = number.compute()
     provenance, rows = records.read(CPU / "gpt_fp16.jsonl")
@@ -269,7 +269,7 @@ def test_what_is_said_is_said_of_the_data_that_lies_there(tmp_path: Path) -> Non
     assert here.problems == []
 
 
-def test_a_claim_of_which_a_part_fails_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_failed_claim_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     claim = dataclasses.replace(
         claims.CLAIMS["gpt.mean"], judge=lambda _: Finding("now", True, False)
     )
@@ -289,7 +289,7 @@ def functions(file: str) -> set[str]:
     }
 
 
-def test_each_test_that_the_text_names_exists() -> None:
+def test_tests_named_in_text_exist() -> None:
     inputs = {"content": json.dumps(Evaluation().content()), "notice": ""}
     text = ROOT / "paper" / "paper.typ"
     found = typst.query(
@@ -302,7 +302,7 @@ def test_each_test_that_the_text_names_exists() -> None:
         assert function in functions(file), name
 
 
-def test_theorems_have_proofs_and_name_their_tests() -> None:
+def test_theorems_have_proofs_and_tests() -> None:
     theorems = re.findall(r'#theorem\("(T\d+)".*?tests: \(([^()]*)\)\)\[', TEXT, flags=re.DOTALL)
     named = {name: {*re.findall(r'"(\w+)"', tests)} for name, tests in theorems}
     assert named.keys() == {*sources.named("proof")} == {f"T{i}" for i in range(1, 11)}
@@ -313,7 +313,7 @@ def test_theorems_have_proofs_and_name_their_tests() -> None:
             assert name in named[found[1].upper()]
 
 
-def test_the_locked_packages_are_those_of_the_constraints() -> None:
+def test_locked_packages_match_constraints() -> None:
     def pinned(path: Path) -> dict[str, str]:
         return dict(
             re.findall(
@@ -328,7 +328,7 @@ def test_the_locked_packages_are_those_of_the_constraints() -> None:
     assert {name: allowed.get(name) for name in locked} == locked
 
 
-def test_nothing_but_what_was_read_is_cited() -> None:
+def test_only_read_references_are_cited() -> None:
     entries = re.split(r"\n@", (ROOT / "paper" / "refs.bib").read_text(encoding="utf-8"))[1:]
     for entry in entries:
         key = re.match(r"\w+\{(\w+)", entry)[1]
@@ -348,7 +348,7 @@ def test_formats() -> None:
         show(2.5, "d")
 
 
-def test_the_census_by_repository_adds_up_and_alone_loops_have_the_binomial_interval() -> None:
+def test_census_totals_and_clustered_interval() -> None:
     repositories = loops.by_repository()
     groups = [*repositories.values()]
     assert sum(wrong for wrong, _ in groups) == NUMBERS["census.wrong"].compute()

@@ -38,7 +38,7 @@ class Network(nn.Module):
 @settings(max_examples=examples(ms=20))
 @given(st.integers(-12, 12), st.integers(0, 3))
 @example(0, 1)
-def test_the_ceiling_is_where_fp16_overflows(gain, headroom):
+def test_threshold_is_where_fp16_overflows(gain, headroom):
     model = Network(2.0**gain)
     torch.manual_seed(0)
     found = calibrate(model, model.loss, headroom=headroom)
@@ -52,7 +52,7 @@ def test_the_ceiling_is_where_fp16_overflows(gain, headroom):
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("function", [calibrate, find_fp32_modules])
-def test_nothing_is_left_behind(function, fails):
+def test_model_state_is_restored(function, fails):
     model = Network()
     grads = [torch.ones_like(param) for param in model.parameters()]
     for param, grad in zip(model.parameters(), grads, strict=True):
@@ -77,7 +77,7 @@ def test_nothing_is_left_behind(function, fails):
     assert "forward" not in vars(model.first)
 
 
-def test_the_ceiling_of_known_gradients():
+def test_threshold_of_known_gradients():
     model = nn.Linear(4, 1)
     found = calibrate(model, lambda: 0.0 * model(torch.ones(1, 4)).sum(), headroom=0)
     assert (found.init_scale, found.threshold) == (2.0**126, 2.0**126)  # the last with a reciprocal
@@ -95,7 +95,7 @@ def test_the_ceiling_of_known_gradients():
     assert calibrate(model, lambda: 1e6 * model(small).sum()).threshold == 2.0**-4
 
 
-def test_the_least_scale_is_tried_too():
+def test_smallest_scale_is_tested():
     model = nn.Linear(4, 1)
 
     def loss():
@@ -105,7 +105,7 @@ def test_the_least_scale_is_tried_too():
     assert calibrate(model, loss).threshold == 2.0**-18  # at 2^-16 1e10 is inf in float16
 
 
-def test_what_overflows_only_scaled_counts():
+def test_overflow_only_when_scaled_counts():
     model, batch = nn.Linear(4, 1), torch.ones(2, 4)
 
     def loss():
@@ -116,14 +116,14 @@ def test_what_overflows_only_scaled_counts():
     assert find_fp32_modules(model, loss, scale=2.0**20) == [""]
 
 
-def test_a_forward_that_overflows_raises():
+def test_forward_overflow_raises():
     model = Network(1e9)
     for function in (calibrate, find_fp32_modules):
         with pytest.raises(ValueError, match=r"float32|forward pass overflows"):
             function(model, lambda: model(torch.full((8, 4), 1e30)).square().mean() * math.inf)
 
 
-def test_what_is_no_loss_raises():
+def test_invalid_loss_raises():
     model = Network()
     for value in (3.0, torch.full((2,), 3.0, requires_grad=True)):
         with pytest.raises(TypeError, match=r"3\."):
@@ -159,7 +159,7 @@ def at_fault(model, *inputs):
 @example({2, 5}, True)
 @example({2, 10}, False)  # in the order of the model, not of the names
 @example(set(), False)
-def test_the_modules_at_fault_are_named(wrong, nested):
+def test_overflowing_modules_are_found(wrong, nested):
     blocks = [Loud(number in wrong) for number in range(12)]
     names = [str(number) for number in sorted(wrong)]
     model = nn.Sequential(*blocks)
@@ -169,7 +169,7 @@ def test_the_modules_at_fault_are_named(wrong, nested):
     assert at_fault(model, torch.ones(2, 4)) == names
 
 
-def test_a_module_without_inputs_is_named():
+def test_module_without_inputs_is_found():
     class Source(Loud):
         def forward(self):
             return super().forward(torch.ones(2, 4))
@@ -178,7 +178,7 @@ def test_a_module_without_inputs_is_named():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_inputs_by_keyword_are_widened(dtype):
+def test_half_keyword_inputs_are_widened(dtype):
     model = Loud(loud=True)
 
     def loss():
@@ -188,7 +188,7 @@ def test_half_inputs_by_keyword_are_widened(dtype):
     assert find_fp32_modules(model, loss) == [""]
 
 
-def test_a_parent_is_named_for_its_own_forward():
+def test_parent_forward_overflow_is_found():
     class Parent(Loud):
         def __init__(self):
             super().__init__(loud=True)

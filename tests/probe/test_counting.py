@@ -26,7 +26,7 @@ def check(*tensors):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_each_16_bit_pattern(dtype):
+def test_counts_of_16_bit_patterns(dtype):
     values = EVERY_16.view(dtype)
     check(values)
     check(*values.split(257))  # most parts have no inf and no NaN, so that `largest` is compared
@@ -44,14 +44,14 @@ def test_random_float32_bit_patterns(size):
 @example([[]])
 @example([[], [0.0, -0.0], []])
 @example([[math.nan, math.inf], [2.0**-149, -(2.0**-127), 2.0**-126]])
-def test_any_float32(lists):
+def test_counts_of_generated_float32(lists):
     check(*(torch.tensor(values, dtype=torch.float32) for values in lists))
 
 
 @settings(max_examples=examples(ms=10))
 @given(st.lists(st.sampled_from([0, 1, 300, 2**15, 2**15 + 1]), min_size=1, max_size=12))
 @example([i % 5 for i in range(2000)])
-def test_any_sizes_together(sizes):
+def test_counts_of_mixed_sizes(sizes):
     check(*(random_bits(i, size) for i, size in enumerate(sizes)))
 
 
@@ -60,7 +60,7 @@ def test_dtypes_are_counted_together():
     check(*(kinds[i % 3][i:] for i in range(20)))
 
 
-def test_any_layout():
+def test_counts_of_any_layout():
     base = torch.randn(6, 8, 4, 4) * 1e-3
     channels_last = base.contiguous(memory_format=torch.channels_last)
     check(channels_last, base.transpose(0, 1), base[::2, 1::3])
@@ -72,7 +72,7 @@ def test_float64_raises():
         Histogram.of(torch.zeros(1, dtype=torch.float64))
 
 
-def test_subnormals_count_where_the_cpu_flushes():
+def test_subnormals_are_counted_despite_cpu_flush():
     small = torch.arange(-4096, 4096, dtype=torch.int32).view(torch.float32)
     tensors = [small, small[4096:], torch.cat([torch.zeros(4096), small]), EVERY_16.view(HALVES[1])]
     expected = [reference(values) for values in tensors]
@@ -88,7 +88,7 @@ def test_subnormals_count_where_the_cpu_flushes():
         same(Histogram.from_counts(row), wanted)
 
 
-def test_threads_count_side_by_side():
+def test_threads_count_independently():
     tensors = [random_bits(i, 2**18) for i in range(4)] * 20
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)  # so that buffers which threads share are seen
@@ -102,7 +102,7 @@ def test_threads_count_side_by_side():
 
 
 @pytest.mark.parametrize("size", [1, 100, 2**17])
-def test_a_device_counts_the_same(size):
+def test_device_counts_match_cpu(size):
     # the path of other devices, run on the CPU
     for values in (random_bits(size, size), EVERY_16.view(torch.float16), -torch.ones(3)):
         same(Histogram.from_counts(counting._on_device(values).numpy()), reference(values))
@@ -115,6 +115,6 @@ def test_a_device_counts_the_same(size):
 )
 @example([1.0], [math.nan])
 @example([math.nan], [math.inf])
-def test_parts_add_up(a, b):
+def test_histograms_add_up(a, b):
     one, two = torch.tensor(a, dtype=torch.float32), torch.tensor(b, dtype=torch.float32)
     same(Histogram.of(one) + Histogram.of(two), Histogram.of(torch.cat([one, two])))

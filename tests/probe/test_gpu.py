@@ -39,7 +39,7 @@ class Training:
 
 
 @on_both
-def test_counts_are_the_cpus_and_nothing_waits(device):
+def test_counts_match_cpu_without_waiting(device):
     training, rows = Training(device), []
     with Probe(training.model, scale=SCALE, activations=True) as probe:
         training.backward()
@@ -60,7 +60,7 @@ def test_counts_are_the_cpus_and_nothing_waits(device):
 
 @gpu
 @pytest.mark.parametrize("dtype", counting.DTYPES)
-def test_a_large_tensor(dtype):
+def test_counts_of_large_tensor_match_cpu(dtype):
     values = (torch.randn(5_000_011) * 1e-4).to(dtype)
     same(Histogram.of(values.cuda()), Histogram.of(values))
 

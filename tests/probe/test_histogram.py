@@ -22,13 +22,13 @@ CASTS = (FP16, BF16, E5M2, E4M3)
 
 @FEW
 @given(st.integers(0, 2**32 - 1), POWERS)
-def test_a_power_of_two_moves_the_histogram(seed: int, exponent: int) -> None:
+def test_power_of_two_shifts_histogram(seed: int, exponent: int) -> None:
     values = torch.from_numpy(np.random.default_rng(seed).normal(0, 1, 64).astype(np.float32))
     direct = Histogram.of(values * 2.0**exponent)
     same(Histogram(moved(Histogram.of(values).counts, exponent), direct.largest), direct)
 
 
-def test_what_leaves_the_range_stays_counted() -> None:
+def test_out_of_range_elements_stay_counted() -> None:
     counts = np.ones(INF + 2, np.int64)  # one element in each binade
     for exponent in (-300, -277, -40, 1, 278):
         there = moved(counts, exponent)
@@ -52,7 +52,7 @@ def check_lost(values: torch.Tensor, scale: float, fmt: Format) -> None:
 
 
 @pytest.mark.parametrize("fmt", CASTS, ids=lambda fmt: fmt.name)
-def test_shares_bound_a_cast_of_all_fp16_numbers(fmt: Format) -> None:
+def test_bounds_hold_for_fp16_values(fmt: Format) -> None:
     for scale in (2.0**-30, 0.3, 1.0, 3.0, 2.0**16):
         check_lost(EVERY_16.view(torch.float16).float(), scale, fmt)
 
@@ -69,11 +69,11 @@ def test_shares_bound_a_cast_of_all_fp16_numbers(fmt: Format) -> None:
 @example([256.0, 300.0], 464 / 256, E4M3)
 @example([2.0**-25, 2.0**-24], 1.0, FP16)
 @example([2.0**127, 2.0**-149], 2.0, FP32)
-def test_shares_bound_what_a_cast_does(values: list[float], scale: float, fmt: Format) -> None:
+def test_bounds_hold_for_generated_values(values: list[float], scale: float, fmt: Format) -> None:
     check_lost(torch.tensor(values, dtype=torch.float32), scale, fmt)
 
 
-def test_bounds_are_no_wider_than_a_binade() -> None:
+def test_bounds_are_within_one_binade() -> None:
     """One element a binade, at 1.5 times its power: each fp16 limit at scale 1 cuts one binade."""
     values = 1.5 * torch.exp2(torch.arange(-40, 21).float())
     lost = Histogram.of(values).lost(1.0, FP16)
@@ -91,7 +91,7 @@ def test_bounds_are_no_wider_than_a_binade() -> None:
 @example([-65520.0], FP16)
 @example([464.0], E4M3)
 @example([2.0**-149], E5M2)
-def test_the_ceiling_is_the_last_power_of_two_that_fits(values: list[float], fmt: Format) -> None:
+def test_threshold_is_largest_fitting_power(values: list[float], fmt: Format) -> None:
     array = np.array(values, np.float32).astype(np.float64)
     threshold = Histogram.of(torch.tensor(values, dtype=torch.float32)).overflow_threshold(fmt)
     if not array.any():
@@ -102,11 +102,11 @@ def test_the_ceiling_is_the_last_power_of_two_that_fits(values: list[float], fmt
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
-def test_no_scale_helps_inf_and_nan(value: float) -> None:
+def test_threshold_is_zero_for_nonfinite(value: float) -> None:
     assert Histogram.of(torch.tensor([1.0, value])).overflow_threshold(FP16) == 0.0
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
-def test_a_scale_is_a_positive_number(scale: float) -> None:
+def test_invalid_scale_raises(scale: float) -> None:
     with pytest.raises(ValueError, match=f"scale={scale!r}"):
         Histogram.of(torch.ones(1)).lost(scale, FP16)

@@ -50,7 +50,7 @@ def are_gradients(rows: list[GradientRecord], model: nn.Module, scale: float = 1
 
 
 @pytest.mark.parametrize(("fp16", "scale"), [(False, 512.0), (True, 512.0), (False, 1700.0)])
-def test_histograms_are_of_the_gradients(fp16: bool, scale: float) -> None:
+def test_histograms_match_gradients(fp16: bool, scale: float) -> None:
     """A power of two moves the histogram, any other scale is divided out in float32."""
     model = mlp()
     with Probe(model, scale=scale) as probe:
@@ -61,7 +61,7 @@ def test_histograms_are_of_the_gradients(fp16: bool, scale: float) -> None:
 
 
 @pytest.mark.parametrize("activations", [False, True])
-def test_a_power_of_two_is_divided_out(activations: bool) -> None:
+def test_power_of_two_scale_is_exact(activations: bool) -> None:
     reference = probed(1.0, fp16=False, activations=activations)
     for exponent in (-10, 3, 16, 40):
         rows = probed(2.0**exponent, fp16=False, activations=activations)
@@ -70,14 +70,14 @@ def test_a_power_of_two_is_divided_out(activations: bool) -> None:
             same(one.histogram, other.histogram)
 
 
-def test_activations_have_gradients_too() -> None:
+def test_activation_gradients_are_recorded() -> None:
     rows = {row.name: row for row in probed(256.0, activations=True) if row.kind == "activation"}
     # Half of a ReLU's inputs get no gradient, all of a sigmoid's get one.
     assert rows["0"].histogram.counts[0] > 50
     assert rows["3"].histogram.counts[0] < 10
 
 
-def test_a_module_used_twice_adds_up() -> None:
+def test_reused_module_counts_add_up() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -99,7 +99,7 @@ class Several(nn.Module):
         return x * 2, x * 3, x.double()
 
 
-def test_each_output_counts_but_float64() -> None:
+def test_float64_outputs_are_not_counted() -> None:
     model = nn.Sequential(nn.Linear(2, 1), Several())
     with Probe(model, activations=True) as probe:
         sum(each.sum() for each in model(torch.ones(3, 2))).backward()
@@ -107,7 +107,7 @@ def test_each_output_counts_but_float64() -> None:
     assert sizes == {"0": 3, "1[0]": 3, "1[1]": 3}
 
 
-def test_a_cleared_gradient_is_passed_over() -> None:
+def test_cleared_gradient_is_ignored() -> None:
     """As an optimizer clears it that steps within the backward pass."""
     model = nn.Linear(2, 1)
     with Probe(model) as probe:
@@ -127,7 +127,7 @@ def test_only_every_nth_step_is_sampled() -> None:
     assert probe.drain() == []
 
 
-def test_a_late_backward_pass_is_not_counted() -> None:
+def test_late_backward_is_not_counted() -> None:
     model = nn.Linear(2, 1)
     with Probe(model, every=2, activations=True) as probe:
         loss = model(torch.ones(3, 2)).sum()  # hooks are put on in the forward pass
@@ -137,7 +137,7 @@ def test_a_late_backward_pass_is_not_counted() -> None:
         assert probe.drain() == []
 
 
-def test_it_records_until_it_is_closed() -> None:
+def test_closed_probe_records_nothing() -> None:
     model = mlp()
     probe = Probe(model, activations=True)
     loss_of(model).backward()
@@ -153,7 +153,7 @@ def test_it_records_until_it_is_closed() -> None:
         pass
 
 
-def test_with_accumulation_the_complete_gradient_counts() -> None:
+def test_accumulated_gradient_is_counted() -> None:
     model = mlp()
     with Probe(model) as probe:
         loss_of(model, 0).backward()
@@ -161,7 +161,7 @@ def test_with_accumulation_the_complete_gradient_counts() -> None:
     are_gradients(probe.drain(), model)
 
 
-def test_named_parameters_and_frozen_ones() -> None:
+def test_frozen_parameters_are_excluded() -> None:
     model = mlp()
     model[0].requires_grad_(requires_grad=False)
     for named in (model.named_parameters(), dict(model.named_parameters())):
@@ -180,7 +180,7 @@ class Fails(torch.autograd.Function):
         raise ArithmeticError
 
 
-def test_a_failed_backward_pass_leaves_the_next_whole() -> None:
+def test_backward_after_failed_backward_is_complete() -> None:
     model = mlp()
     with Probe(model) as probe:
         with pytest.raises(ArithmeticError):
@@ -192,7 +192,7 @@ def test_a_failed_backward_pass_leaves_the_next_whole() -> None:
     are_gradients(rows, model)
 
 
-def test_a_backward_pass_within_another() -> None:
+def test_nested_backward_is_recorded() -> None:
     model = mlp()
     x, y = torch.randn(8, 16, requires_grad=True), torch.randint(0, 4, (8,))
     with Probe(model) as probe:
@@ -203,7 +203,7 @@ def test_a_backward_pass_within_another() -> None:
     are_gradients(rows, model)
 
 
-def test_callbacks_of_the_backward_pass_come_first() -> None:
+def test_histograms_follow_backward_callbacks() -> None:
     """As DistributedDataParallel averages its gradients there."""
     model = mlp()
     last = model[0].weight
@@ -221,7 +221,7 @@ def test_callbacks_of_the_backward_pass_come_first() -> None:
         are_gradients(probe.drain(), model)
 
 
-def test_a_later_write_is_not_counted() -> None:
+def test_write_after_backward_is_not_counted() -> None:
     model = mlp()
     with Probe(model) as probe:
         loss_of(model).backward()
@@ -231,7 +231,7 @@ def test_a_later_write_is_not_counted() -> None:
         same(row.histogram, expected.histogram)
 
 
-def test_sparse_gradients_are_counted_by_their_values() -> None:
+def test_sparse_gradient_values_are_counted() -> None:
     embedding = nn.Embedding(10, 3, sparse=True)
     with Probe(embedding) as probe:
         embedding(torch.tensor([1, 1, 7])).sum().backward()
@@ -249,12 +249,12 @@ def test_sparse_gradients_are_counted_by_their_values() -> None:
         ({"scale": math.inf}, ValueError, "scale=inf"),
     ],
 )
-def test_a_wrong_option_raises_with_its_value(options: Any, error: Any, value: str) -> None:
+def test_invalid_option_raises_with_value(options: Any, error: Any, value: str) -> None:
     with pytest.raises(error, match=value):
         Probe(mlp(), **options)
 
 
-def test_only_a_float32_module_is_watched() -> None:
+def test_non_float32_module_raises() -> None:
     with pytest.raises(TypeError, match="activations=True"):
         Probe(dict(mlp().named_parameters()), activations=True)
     with pytest.raises(TypeError, match=r"0.weight is torch.float64"):
@@ -262,7 +262,7 @@ def test_only_a_float32_module_is_watched() -> None:
 
 
 @pytest.mark.parametrize("make", [nn.ReLU, dict])
-def test_nothing_to_watch_raises(make: Any) -> None:
+def test_no_parameters_raises(make: Any) -> None:
     with pytest.raises(ValueError, match="expected at least one"):
         Probe(make())
 
@@ -276,7 +276,7 @@ def overflows(scale: float, size: float) -> bool:
 
 
 @pytest.mark.parametrize("size", [1.0, 2.0**10, 2.0**-6])
-def test_the_ceiling_is_where_the_real_fp16_run_overflows(size: float) -> None:
+def test_threshold_matches_fp16_run(size: float) -> None:
     """Probed at a scale far below, where fp16 rounds otherwise; rounding may move it by one binade at most."""
     model = mlp()
     scale = 2.0**6 / size
@@ -306,7 +306,7 @@ def train(scaler: Any, steps: int) -> tuple[list[bool], list[GradientRecord]]:
 
 
 @pytest.mark.parametrize("make", [GradScaler, torch.amp.GradScaler])
-def test_replaying_the_ceilings_repeats_the_run(make: Any) -> None:
+def test_threshold_replay_matches_run(make: Any) -> None:
     rule = {"init_scale": 2.0**26, "growth_interval": 3}
     skipped, rows = train(make("cpu", **rule), 24)
     trace = overflow_thresholds(rows)
@@ -316,7 +316,7 @@ def test_replaying_the_ceilings_repeats_the_run(make: Any) -> None:
     assert replayed.skipped.tolist() == np.flatnonzero(skipped).tolist()
 
 
-def test_a_step_that_overflowed_has_a_bound() -> None:
+def test_overflowed_step_has_threshold_bound() -> None:
     assert overflow_thresholds(probed(2.0**30)).tolist() == [2.0**29]
     assert overflow_thresholds(probed(1.5 * 2.0**30)).tolist() == [2.0**30]
 
@@ -331,7 +331,7 @@ class Told(NamedTuple):
 
 
 @pytest.mark.parametrize(("scale", "threshold"), [(0.0, 0.0), (math.inf, 2.0**127)])
-def test_scales_that_cannot_be_divided_out(scale: float, threshold: float) -> None:
+def test_scale_without_reciprocal_bounds_threshold(scale: float, threshold: float) -> None:
     rows = probed(scale, told=Told(scale))
     assert {row.scale for row in rows} == {scale}
     assert overflow_thresholds(rows).tolist() == [threshold]

@@ -63,7 +63,7 @@ def spin(seconds):
 
 
 @pytest.mark.deep
-def test_what_waits_is_given_more_time_than_what_computes(monkeypatch):
+def test_wall_limit_exceeds_cpu_limit(monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 1e9)
     with alarm(0.05):
         threading.Event().wait(0.5)  # a busy machine
@@ -96,7 +96,7 @@ BELOW = SimpleNamespace(f_code=SimpleNamespace(co_filename="below.py"), f_back=I
         ([(300.0, 10.0, BELOW)], "did not end within 300 s, in an import"),
     ],
 )
-def test_an_alarm_rings_where_either_time_is_up_and_no_import_is_torn(rings, said, monkeypatch):
+def test_time_limit_fires_outside_imports(rings, said, monkeypatch):
     now = [0.0, 0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: now[1])
     monkeypatch.setattr(alarms, "time", clock)
@@ -112,14 +112,14 @@ def test_an_alarm_rings_where_either_time_is_up_and_no_import_is_torn(rings, sai
     assert (0.0 < left <= 60.0, again) == (True, alarms.AGAIN)
 
 
-def test_an_alarm_that_rings_after_the_end_is_nobodys():
+def test_late_signal_is_ignored():
     with alarm(60.0):
         ring = signal.getsignal(signal.SIGALRM)
     ring(signal.SIGALRM, None)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_an_import_is_not_torn_by_an_alarm(package, monkeypatch):
+def test_time_limit_waits_for_import(package, monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 1e9)
     name = package(
         "slowly",
@@ -131,7 +131,7 @@ def test_an_import_is_not_torn_by_an_alarm(package, monkeypatch):
     assert sys.modules[name].whole
 
 
-def test_of_an_import_that_never_ends_nothing_is_left(package, monkeypatch):
+def test_endless_import_leaves_no_modules(package, monkeypatch):
     monkeypatch.setattr(alarms, "WALL", 2.0)
     name = package(
         "never",
@@ -158,7 +158,7 @@ class Deadlocks(TORCH):
 
 
 @pytest.mark.parametrize("kind", [Spins, pytest.param(Deadlocks, marks=pytest.mark.deep)])
-def test_second_hang_ends_the_judging(kind):
+def test_second_hang_ends_the_run(kind):
     results = [
         *judge.judge(kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"})
     ]
@@ -173,7 +173,7 @@ def test_second_hang_ends_the_judging(kind):
     assert {each.outcome for each in judge.judge(TORCH, THREE)} == {"passed"}
 
 
-def test_alarm_ends_a_loop_that_hangs(monkeypatch):
+def test_time_limit_ends_hanging_loop(monkeypatch):
     check_loop(
         RIGHT["sgd"], batches(), ["step_changes_parameters"]
     )  # an alarm in torch's first step leaves half an import behind

@@ -112,17 +112,17 @@ def modules(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_check_that_ends_its_process_is_named(command, target, said):
+def test_process_exit_names_the_check(command, target, said):
     code, text = run(command, target, *(PICKLES if command == "check" else SKIPS))
     assert (code, said in text) == (1, True), text
     assert f"{target}: 1 passed, 1 failed of 2 checks" in text
 
 
-def test_end_of_a_process_is_never_expected():
+def test_process_exit_is_never_xfailed():
     assert run("check", "apart_scalers:Exits", *PICKLES, "--xfail", "pickling_is_exact")[0] == 1
 
 
-def test_hang_that_no_alarm_ends_is_killed(monkeypatch):
+def test_uninterruptible_hang_is_killed(monkeypatch):
     monkeypatch.setattr("ampsim.testing.child.GRACE", 1.0)  # beyond five times the limit
     code, text = run("check", "apart_scalers:CatchesAll", *PICKLES, "--time-limit", "0.5")
     assert (code, "pickling_is_exact: did not end within 2.5 s" in text) == (1, True), text
@@ -130,7 +130,7 @@ def test_hang_that_no_alarm_ends_is_killed(monkeypatch):
 
 
 @pytest.mark.deep
-def test_endless_import_cannot_be_judged():
+def test_endless_import_exits_with_3():
     code, text = run("check", "apart_endless:X", "--time-limit", "0.2")
     assert (code, "cannot be judged" in text) == (3, True), text
 
@@ -151,7 +151,7 @@ def test_endless_import_cannot_be_judged():
         ("apart_loops:raises", "ZeroDivisionError: division by zero"),
     ],
 )
-def test_target_that_cannot_be_judged_is_one_line(target, said):
+def test_unusable_target_prints_one_line(target, said):
     command = ["check-loop", target, *SKIPS] if "loops" in target else ["check", target]
     code, text = run(*command)
     assert (code, said in text, text.count("\n")) == (2, True, 1), text
@@ -172,7 +172,7 @@ def passing(names):
     return (Result(check, "it", "passed", "") for check in CHECKS if check.name in names)
 
 
-def test_output_of_a_target_is_in_no_report(capfd):
+def test_target_output_stays_off_stdout(capfd):
     def begin():
         print("loaded")
         return passing
@@ -182,7 +182,7 @@ def test_output_of_a_target_is_in_no_report(capfd):
     assert (said.out, "loaded" in said.err) == ("", True)
 
 
-def test_own_failure_is_no_finding():
+def test_internal_failure_is_an_error():
     def begin():
         def judged(names):
             for each in passing(names):
@@ -195,7 +195,7 @@ def test_own_failure_is_no_finding():
     assert [each.outcome for each in results(begin)] == ["passed", "error", "passed"]
 
 
-def test_ctrl_c_is_the_parents():
+def test_child_ignores_ctrl_c():
     def begin():
         signal.raise_signal(signal.SIGINT)
         return passing

@@ -69,7 +69,7 @@ def call_of(text: str) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("kind", CALLS)
 @settings(max_examples=examples(ms=5))
 @given(data=st.data())
-def test_one_thread_sees_no_difference(kind: str, data: st.DataObject) -> None:
+def test_single_thread_matches_real_primitives(kind: str, data: st.DataObject) -> None:
     calls = data.draw(st.lists(st.sampled_from(CALLS[kind]), max_size=12))
 
     def results(sync: Any) -> list[Any]:

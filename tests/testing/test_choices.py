@@ -67,7 +67,7 @@ class Static(Stranger):
         (Static, Traits(static=True), "overflow_backs_off_once: "),
     ],
 )
-def test_finding_says_what_to_declare(scaler, declared, accused):
+def test_finding_suggests_trait_option(scaler, declared, accused):
     check_scaler(scaler, traits=declared, levels=[0, 2, 4], examples=FEW)
     with pytest.raises(AssertionError, match=f"^{accused}") as failure:
         CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
@@ -179,7 +179,7 @@ class NeverGrows(torch.amp.GradScaler):
         self._scale.copy_(torch.minimum(before, self._scale))
 
 
-def test_no_choice_is_named_where_no_trait_lets_the_law_hold():
+def test_unfixable_finding_suggests_no_trait():
     for check in ("growth_waits_for_interval", "any_optimizer_overflow_backs_off"):
         with pytest.raises(BrokenError) as failure:
             CHECKS[check](NeverGrows, examples=FEW)
@@ -192,7 +192,7 @@ class HasAFloor(torch.amp.GradScaler):
         self._scale.clamp_(min=1.0)
 
 
-def test_subclass_may_do_better_than_torch(monkeypatch):
+def test_subclass_may_pass_torch_failures(monkeypatch):
     [check] = judge.chosen(names=["scale_recovers_after_overflows"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
     assert [

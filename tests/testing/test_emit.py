@@ -58,7 +58,7 @@ def outcome(source):
         ("no_nonfinite_step_below_scale_one", TORCH),
     ],
 )
-def test_scaler_test_tells_wrong_from_right(check, wrong, framework):
+def test_scaler_test_fails_only_for_fault(check, wrong, framework):
     framework.Scaler = wrong
     source, raises = write(check, "framework:Scaler")
     got = outcome(source)
@@ -97,7 +97,7 @@ class Spins(TORCH):
             pass
 
 
-def test_endless_scaler_and_subject_are_refused(framework, monkeypatch):
+def test_endless_scaler_and_subject_raise(framework, monkeypatch):
     monkeypatch.setattr("ampsim.testing.kit.check.time_limit", lambda _: 0.1)
     for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
         framework.Scaler = scaler
@@ -105,7 +105,7 @@ def test_endless_scaler_and_subject_are_refused(framework, monkeypatch):
             write("finite_step_is_taken", "framework:Scaler")
 
 
-def test_numbers_are_read_back():
+def test_number_literals_round_trip():
     for each in (
         0.0,
         1.0,
@@ -124,7 +124,7 @@ def test_numbers_are_read_back():
         assert eval(value([each] * 30), {"math": math}) == [each] * 30  # noqa: S307
 
 
-def test_command_runs_the_test_apart(tmp_path):
+def test_command_runs_test_in_subprocess(tmp_path):
     """The command shows no test that did not fail in a process that cannot import ampsim."""
     file = tmp_path / "test_it.py"
     assert run(
@@ -144,7 +144,7 @@ def test_command_runs_the_test_apart(tmp_path):
         ("ModuleNotFoundError No module named 'peer_of'", "peer_of"),
     ],
 )
-def test_test_that_does_not_fail_is_kept_back(ended, said, monkeypatch):
+def test_passing_test_is_not_emitted(ended, said, monkeypatch):
     monkeypatch.setattr("ampsim.testing.emit.run_emitted.run_apart", lambda *_: (ended, ""))
     with pytest.raises(ValueError, match=said):
         require_failure("", raises=False, limit=60)
@@ -219,7 +219,7 @@ WRONG["updates_twice"] = (
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_loop_test_tells_wrong_from_right(name, loops):
+def test_loop_test_fails_only_for_fault(name, loops):
     check, loops.make = WRONG[name]
     source, raises = of_loops.write(check, "loops:make")
     assert not raises
@@ -246,6 +246,6 @@ def test_loop_test_tells_wrong_from_right(name, loops):
         (["ranks_equal_one_process", "tests.testing.loops:sgd"], "ranks_equal_one_process"),
     ],
 )
-def test_command_refuses_in_one_line(arguments, said):
+def test_command_errors_are_one_line(arguments, said):
     code, text = run("emit-test", *arguments)
     assert (code, said in text, text.count("\n")) == (2, True, 1), text

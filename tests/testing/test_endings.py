@@ -29,7 +29,7 @@ def polling(pause: Callable[[Scheduler], None]) -> Program:
     return program
 
 
-def test_an_exception_in_a_task_is_raised_with_its_name_and_the_schedule() -> None:
+def test_task_exception_names_task_and_schedule() -> None:
     def program(c: Scheduler) -> None:
         def fail() -> None:
             c.point("here")
@@ -61,13 +61,13 @@ def test_a_deadlock_of_the_main_task() -> None:
     assert "main: start worker" in text
 
 
-def test_a_livelock_is_reported_at_max_steps() -> None:
+def test_livelock_is_reported_at_max_steps() -> None:
     with pytest.raises(LivelockError, match="no end after 50 steps") as caught:
         run(polling(lambda c: None), max_steps=50)
     assert "main: is_set Event-1" in str(caught.value)
 
 
-def test_a_loop_that_sleeps_lets_the_others_go_on() -> None:
+def test_sleeping_loop_yields_to_others() -> None:
     assert explore(polling(lambda c: c.sync.sleep(0.01)), preemptions=1).exhausted
 
 
@@ -93,7 +93,7 @@ def test_daemons_are_not_waited_for() -> None:
     assert unwound
 
 
-def test_tasks_that_swallow_everything_still_end() -> None:
+def test_tasks_suppressing_exceptions_still_end() -> None:
     def program(c: Scheduler) -> None:
         def stubborn() -> None:
             for _ in range(3):
@@ -108,7 +108,7 @@ def test_tasks_that_swallow_everything_still_end() -> None:
     assert isinstance(attempt(program).stuck, DeadlockError)
 
 
-def test_runs_do_not_nest_and_primitives_need_a_run() -> None:
+def test_nested_or_missing_run_raises() -> None:
     with pytest.raises(RuntimeError, match="one run at a time"):
         run(lambda c: run(nothing_special))
     with pytest.raises(RuntimeError, match=r"inside the program given to scheduler\.run"):

@@ -23,7 +23,7 @@ def step_of(done: Run, line: str) -> int:
     return [str(step) for step in done.trace].index(line)
 
 
-def test_a_crash_with_a_lock_held_blocks_the_others() -> None:
+def test_crash_holding_lock_blocks_others() -> None:
     inside = step_of(run(guarded), "a: point inside")
     done = attempt(guarded, crash_at={inside: "a"})
     assert done.faults == ((inside, "a", "crash"),)
@@ -40,7 +40,7 @@ def test_a_crash_may_free_its_locks() -> None:
     assert all(step.task != "a" for step in done.trace[inside:])
 
 
-def test_a_task_that_waits_can_crash_too() -> None:
+def test_waiting_task_can_crash() -> None:
     def program(c: Scheduler) -> list[int]:
         queue, got = c.sync.Queue(), []
         c.spawn("loser", lambda: got.append(queue.get()))
@@ -57,7 +57,7 @@ def test_a_task_that_waits_can_crash_too() -> None:
     assert done.failure is None
 
 
-def test_a_crash_at_any_step_ends_the_run() -> None:
+def test_crash_at_any_step_terminates() -> None:
     for step in range(len(run(guarded).trace)):
         for task in ("main", "a", "b"):
             done = attempt(guarded, crash_at={step: task}, crash_frees_locks=True)
@@ -65,7 +65,7 @@ def test_a_crash_at_any_step_ends_the_run() -> None:
             assert len(done.faults) <= 1
 
 
-def test_an_interrupt_at_any_step_leaves_the_lock_free() -> None:
+def test_interrupt_at_any_step_frees_lock() -> None:
     met = set()
     for step in range(len(run(guarded).trace)):
         for task in ("a", "b"):
@@ -80,7 +80,7 @@ def test_an_interrupt_at_any_step_leaves_the_lock_free() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Lock", "RLock"])
-def test_an_interrupted_wait_holds_its_lock_again(kind: str) -> None:
+def test_interrupted_wait_reacquires_its_lock(kind: str) -> None:
     def program(c: Scheduler) -> list[str]:
         condition, log = c.sync.Condition(getattr(c.sync, kind)()), []
 
@@ -108,7 +108,7 @@ def test_an_interrupted_wait_holds_its_lock_again(kind: str) -> None:
         assert seen <= {"None", "Deadlock"}
 
 
-def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
+def test_replaced_interrupt_error_is_reported() -> None:
     def program(c: Scheduler) -> None:
         try:
             c.point("here")
@@ -123,7 +123,7 @@ def test_an_interrupt_turned_into_another_error_is_that_error() -> None:
     assert str(caught.value.__cause__) == "injected at step 0"
 
 
-def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
+def test_first_error_is_reported() -> None:
     def program(c: Scheduler) -> None:
         def fail(text: str) -> None:
             raise ValueError(text)
@@ -143,7 +143,7 @@ def test_the_first_of_several_errors_is_the_one_that_is_told() -> None:
     assert caught.value.__notes__ == ["in task 'a'; replay: run(program, schedule={})"]
 
 
-def test_what_a_task_raises_when_the_run_has_ended_is_no_error() -> None:
+def test_errors_after_the_end_are_ignored() -> None:
     def program(c: Scheduler) -> None:
         def wait() -> None:
             try:

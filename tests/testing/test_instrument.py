@@ -72,7 +72,7 @@ def adding(kind: Any, *watched: str) -> Program:
 
 
 @pytest.mark.parametrize("kind", [Plain, Slots, Property, Data])
-def test_a_race_on_an_attribute_of_an_unmodified_class(kind: Any) -> None:
+def test_race_on_plain_attribute_is_found(kind: Any) -> None:
     before = dict(vars(kind))
     with pytest.raises(FailingScheduleError, match="an addition was lost") as found:
         explore(adding(kind, "n"), preemptions=1)
@@ -81,7 +81,7 @@ def test_a_race_on_an_attribute_of_an_unmodified_class(kind: Any) -> None:
 
 
 @pytest.mark.parametrize(("watched", "said"), [(["add"], "is a method"), ([], "names of attr")])
-def test_what_holds_no_value_is_not_watched(watched: list[str], said: str) -> None:
+def test_watch_requires_value_attributes(watched: list[str], said: str) -> None:
     kind = type("Adds", (Plain,), {"add": add})
     with pytest.raises(TypeError, match=said):
         run(lambda c: c.watch(kind, *watched))
@@ -112,7 +112,7 @@ def test_a_watched_attribute_behaves_as_before() -> None:
 
 
 @pytest.mark.parametrize("kind", [Plain, type("Child", (Plain,), {})])  # which inherits its default
-def test_what_was_watched_is_put_back_after_a_failure(kind: type) -> None:
+def test_failure_restores_watched_class(kind: type) -> None:
     before = dict(vars(kind))
 
     def program(c: Scheduler) -> None:
@@ -153,7 +153,7 @@ class Worker:
 '''
 
 
-def test_a_module_is_patched_for_the_run() -> None:
+def test_module_is_patched_during_run() -> None:
     module = ModuleType("unmodified")
     exec(UNMODIFIED, vars(module))  # noqa: S102  stands for a module of somebody else
     before = dict(vars(module))

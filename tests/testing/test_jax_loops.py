@@ -133,7 +133,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
-def test_bad_loop_is_refused(make, said):
+def test_invalid_loop_raises(make, said):
     with pytest.raises(LoopError) as caught:
         check_loop(make, batches())
     assert said in str(caught.value)

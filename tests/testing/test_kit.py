@@ -42,16 +42,16 @@ def constants(rule: Rule) -> tuple[float, ...]:
 @parametrize_with_checks(
     [Subject(TORCH, Traits(drop_in=True))], expected_failures=known_failures.TORCH
 )
-def test_torch_fails_what_is_known(scaler, check):
+def test_torch_fails_only_known_checks(scaler, check):
     check(scaler, examples=FEW)
 
 
 @parametrize_with_checks([Subject(GradScaler, Traits(drop_in=True))])
-def test_ours_conforms(scaler, check):
+def test_ampsim_scaler_conforms(scaler, check):
     check(scaler, examples=FEW)
 
 
-def test_ours_conforms_at_depth_1(few_schedules):
+def test_ampsim_scaler_conforms_at_depth_1(few_schedules):
     def make(rule: Rule) -> GradScaler:
         return GradScaler("cpu", *constants(rule), depth=1)
 
@@ -129,7 +129,7 @@ class AllOrNone(TORCH):
         super().update(new_scale)
 
 
-def test_skipping_all_or_each_is_a_declaration():
+def test_skip_policy_is_a_trait():
     check = CHECKS["skip_is_per_optimizer"]
     check(as_subject(AllOrNone, Traits(skips="all")), examples=FEW)
     with pytest.raises(
@@ -147,7 +147,7 @@ class GivesUp(TORCH):
         super().update(new_scale)
 
 
-def test_giving_up_at_the_floor_is_a_declaration():
+def test_minimum_scale_error_is_a_trait():
     check = CHECKS["scale_is_never_subnormal"]
     check(
         as_subject(GivesUp, Traits(min_scale=2.0**-100, gives_up=(FloatingPointError,))),
@@ -184,7 +184,7 @@ def fixed(name, late=0):
     )
 
 
-def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
+def test_fixed_factor_scaler_is_checked():
     fixed("overflow_backs_off_once")
     fixed("growth_waits_for_interval")
     with pytest.raises(AssertionError, match="growth_waits_for_interval: did not grow"):
@@ -197,7 +197,7 @@ def test_a_scaler_of_fixed_factors_is_asked_what_it_can_do():
         fixed("scale_recovers_after_overflows")
 
 
-def test_a_feature_that_does_not_exist_is_refused():
+def test_unknown_feature_raises():
     with pytest.raises(
         ValueError, match=r"unsupported='state_dicts': no such feature; did you mean 'state_dict'"
     ):
@@ -213,7 +213,7 @@ def message(name, target=TORCH):
     return str(failure.value).splitlines()
 
 
-def test_failure_tells_history_and_scales():
+def test_failure_shows_overflows_and_scales():
     said = message("scale_is_never_subnormal")
     assert said[0] == "scale_is_never_subnormal: the scale fell to 2**-128"
     assert "  history  inf x 8" in said
@@ -230,7 +230,7 @@ class NeverBacksOff(TORCH):
         self._scale.copy_(torch.maximum(before, self._scale))
 
 
-def test_the_history_is_the_shortest():
+def test_overflow_sequence_is_minimal():
     assert "  history  inf" in message("overflow_backs_off_once", NeverBacksOff)
     assert "  history  inf" in message("skips_stay_within_budget", NeverBacksOff)
 
@@ -240,7 +240,7 @@ class Breaks(TORCH):
         raise ZeroDivisionError("float division by zero")
 
 
-def test_an_exception_where_none_is_allowed_is_a_finding_and_keeps_its_cause():
+def test_unexpected_exception_is_a_finding():
     with pytest.raises(
         AssertionError, match="skips_stay_within_budget: raised ZeroDivisionError: float division"
     ) as failure:
@@ -253,7 +253,7 @@ class Asserts(TORCH):
         assert optimizer is None, "mine"
 
 
-def test_an_assertion_of_the_scalers_own_is_no_broken_law():
+def test_scaler_assertion_counts_as_raised():
     with pytest.raises(RaisedError, match="skips_stay_within_budget: raised AssertionError: mine"):
         CHECKS["skips_stay_within_budget"](Asserts)
 
@@ -267,7 +267,7 @@ def test_failing_schedule_is_shown_and_replayed():
     assert (code, "state_dict_is_atomic: " in text) == (1, True), text
 
 
-def test_the_same_scaler_gets_the_same_examples_and_the_same_verdict():
+def test_results_are_deterministic():
     requested: list[Rule] = []
 
     def make(rule: Rule) -> NeverBacksOff:
@@ -292,7 +292,7 @@ def test_all_findings_are_in_one_error():
 # ---------------------------------------------------------------------------------------- expected failures
 
 
-def test_expected_failures_are_strict_xfails_and_declarations_skips():
+def test_expected_failures_become_strict_xfails():
     target = Subject(TORCH, Traits(unsupported={"pickle"}), "mine")
     decorator = parametrize_with_checks(
         [target], expected_failures=lambda subject: {"skips_stay_within_budget": subject.name}
@@ -305,7 +305,7 @@ def test_expected_failures_are_strict_xfails_and_declarations_skips():
     assert not cases["mine-state_dict_continues_run"]
 
 
-def test_threads_are_asked_alone_and_with_what_is_expected(few_schedules):
+def test_check_threads_runs_level_3_only(few_schedules):
     torn = "state_dict_is_atomic"
     expected, names = {torn: known_failures.TORCH[torn]}, [each.name for each in judge.chosen([3])]
     results = check_threads(TORCH, examples=1, expected_failures=expected)
@@ -320,12 +320,12 @@ def test_threads_are_asked_alone_and_with_what_is_expected(few_schedules):
 
 
 @pytest.mark.parametrize("level", [-1, 6, 0.5])
-def test_a_level_that_does_not_exist_is_refused(level):
+def test_unknown_level_raises(level):
     with pytest.raises((TypeError, ValueError), match=str(level)):
         judge.chosen([level])
 
 
-def test_declarations_are_added_to_those_of_a_subject(framework):
+def test_options_extend_subject_traits(framework):
     framework.Scaler = Subject(TORCH, Traits(unsupported={"pickle"}, delay=1), "mine")
     found = find("framework:Scaler", min_scale=1.0, unsupported=frozenset({"setters"}))
     assert found.traits == Traits(delay=1, min_scale=1.0, unsupported={"pickle", "setters"})
@@ -339,7 +339,7 @@ def test_declarations_are_added_to_those_of_a_subject(framework):
 # ------------------------------------------------------------------------------------------- the set of checks
 
 
-def test_a_law_that_is_new_warns_before_it_fails():
+def test_new_check_warns_before_failing():
     check = replace(CHECKS["last_step_reports_skip"], since=CHECKS_VERSION)
     (result,) = judge.judge(TORCH, [check], examples=FEW)
     assert (result.outcome, result.is_finding) == ("failed", False)
@@ -350,7 +350,7 @@ def test_a_law_that_is_new_warns_before_it_fails():
         without_findings([result])
 
 
-def test_no_law_is_asked_where_asserts_are_left_out():
+def test_checks_raise_without_asserts():
     quickly = "import sys; sys.modules['torch'] = None; "  # which takes three seconds, and no check gets so far
     asked = (
         quickly

@@ -12,7 +12,7 @@ from ampsim.testing.kit.judge import judge
 DRAWS = (("flags", st.lists(st.booleans(), min_size=1, max_size=4)),)
 
 
-def test_each_example_is_run_once_although_it_is_drawn_often():
+def test_each_example_runs_once():
     seen = Counter()
     examples.run(lambda flags: seen.update([tuple(flags)]), DRAWS, [{"flags": [True] * 9}], 60)
     assert next(iter(seen)) == (True,) * 9
@@ -20,7 +20,7 @@ def test_each_example_is_run_once_although_it_is_drawn_often():
     assert set(seen.values()) == {1}
 
 
-def test_the_last_example_that_fails_is_the_shortest_and_what_passed_is_not_run_again():
+def test_last_failing_example_is_minimal():
     passed, failed = Counter(), []
 
     def example(flags):
@@ -36,7 +36,7 @@ def test_the_last_example_that_fails_is_the_shortest_and_what_passed_is_not_run_
     assert max(passed[tuple(drawn["flags"])] for drawn in before) == 1
 
 
-def test_what_fails_once_only_is_a_failure_all_the_same():
+def test_flaky_failure_is_still_reported():
     failures = [ZeroDivisionError("once")]
 
     def example(flags):
@@ -47,7 +47,7 @@ def test_what_fails_once_only_is_a_failure_all_the_same():
         examples.run(example, DRAWS, (), 60)
 
 
-def test_a_scaler_lives_once_for_all_laws_of_a_life():
+def test_checks_share_one_scaler_run():
     made = []
 
     def make(rule):
@@ -73,7 +73,7 @@ def test_a_scaler_lives_once_for_all_laws_of_a_life():
     assert "init_scale=65536.0," in broken.text
 
 
-def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold():
+def test_flag_adapter_divides_by_tiny_scales():
     torch = pytest.importorskip("torch")
     scaler = FoundInfAdapter(lambda: 2.0**-130, lambda found_inf: None)
     param = torch.nn.Parameter(torch.zeros(2))
@@ -84,7 +84,7 @@ def test_a_flag_adapter_divides_by_scales_whose_reciprocal_float32_does_not_hold
     assert param.tolist() == [-1.0, -3.0]
 
 
-def test_flag_adapter_finds_any_overflow_and_forgets_it():
+def test_flag_adapter_reports_each_overflow_once():
     torch = pytest.importorskip("torch")
     told = []
     scaler = FoundInfAdapter(lambda: 2.0, told.append)
@@ -102,7 +102,7 @@ def test_flag_adapter_finds_any_overflow_and_forgets_it():
     ] * 2  # of three steps one was skipped
 
 
-def test_flag_adapter_divides_by_what_scaled_the_loss():
+def test_flag_adapter_unscales_by_loss_scale():
     torch = pytest.importorskip("torch")
     scale = [4.0]
     scaler = FoundInfAdapter(lambda: scale[0], lambda found_inf: None)

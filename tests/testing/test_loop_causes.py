@@ -52,14 +52,14 @@ RESUME, SPLIT = "resume_is_exact", "micro_batches_equal_one_batch"
         (SPLIT, "steps", 2.0, "the check knows", "the check knows"),
     ],
 )
-def test_cause_follows_from_what_differs(check, name, times, known, said):
+def test_cause_follows_from_the_difference(check, name, times, known, said):
     found = [difference("model.bias", 1.25)] * (times != 2.0) + [difference(name, times)]
     cause, shown = cause_of(check, Broken("here", 0, found, 256.0, cause=known))
     assert said in cause
     assert shown is found[0 if "no one" in said else -1]  # which is the one that tells
 
 
-def test_a_difference_is_of_changes_and_relative_to_the_left():
+def test_difference_factor_is_relative_to_change():
     for times in (-3.0, 0.25, 256.0):
         assert difference("model.x", times, before=8.0).factor() == times
         assert difference("logged.x", times, before=8.0).factor() is None
@@ -102,7 +102,7 @@ def test_rows_of_a_batch_stay_together(kind):
     assert data[-1, -1] == 7.0
 
 
-def test_a_name_in_a_module_is_followed_and_what_it_needs_is_blamed(tmp_path, monkeypatch):
+def test_import_target_names_missing_module(tmp_path, monkeypatch):
     assert load("ampsim.testing.check:BrokenError.__name__") == BrokenError.__name__
     (tmp_path / "needs_more.py").write_text("import nowhere_installed")
     monkeypatch.syspath_prepend(tmp_path)

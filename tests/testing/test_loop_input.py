@@ -95,7 +95,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("make", "said"), REFUSED.values(), ids=REFUSED)
-def test_bad_loop_is_refused(make, said):
+def test_invalid_loop_raises(make, said):
     CALLS.clear()  # as before any test
     for param in SHARED.parameters():
         nn.init.ones_(param)
@@ -113,7 +113,7 @@ def test_the_users_traceback_is_kept():
 
 
 @pytest.mark.parametrize("name", ["dropped", "normed"])
-def test_split_that_trains_otherwise_passes(name):
+def test_split_training_differently_is_skipped(name):
     outcome, text = outcomes(RIGHT[name], ["micro_batches_equal_one_batch"])[
         "micro_batches_equal_one_batch"
     ]
@@ -150,14 +150,14 @@ def test_unused_scaler_leaves_one_check():
     }
 
 
-def test_loop_that_trains_nothing_fails_none():
+def test_loop_without_training_has_no_findings():
     assert {outcome for outcome, _ in outcomes(nothing_trained).values()} <= {
         "passed",
         "skipped",
     }
 
 
-def test_few_batches_and_unknown_laws_are_refused():
+def test_few_batches_and_unknown_checks_raise():
     with pytest.raises(LoopError, match="2 batches: expected at least 3"):
         check_loop(sgd, batches(2))
     with pytest.raises(
@@ -173,7 +173,7 @@ def test_few_batches_and_unknown_laws_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_not_accused(dtype):
+def test_half_precision_loop_passes(dtype):
     def step(t, batch):
         t.optimizer.zero_grad()
         with torch.autocast("cpu", dtype):
@@ -219,7 +219,7 @@ def test_half_precision_hides_no_factor():
     )
 
 
-def test_numbers_below_the_normal_ones_are_not_accused():
+def test_subnormal_numbers_skip_the_check():
     def step(t, batch):
         t.optimizer.zero_grad()
         tiny = t.model[0].weight.square().sum() * 3e-39
@@ -237,7 +237,7 @@ def test_numbers_below_the_normal_ones_are_not_accused():
     assert "numbers below the normal ones of float32" in text
 
 
-def test_a_number_that_cannot_be_loaded_is_not_accused():
+def test_unloadable_state_skips_the_check():
     def make(scaler):
         trainer, steps = Trainer(scaler), 0
 
@@ -254,7 +254,7 @@ def test_a_number_that_cannot_be_loaded_is_not_accused():
     )
 
 
-def test_what_state_does_not_name_is_not_saved():
+def test_unnamed_state_fails_resume():
     held = outcomes(
         looping(good, setup=lambda t: vars(t).update(state={"weight": t.model[0].weight}))
     )
@@ -309,7 +309,7 @@ def test_an_expected_failure_by_decorator(make, check):
     ("make", "ends"),
     [(sgd, pytest.skip.Exception), (looping(raising), LoopError), (NERF, BrokenError)],
 )
-def test_a_law_by_decorator_is_skipped_refused_or_broken(make, ends):
+def test_decorated_check_skips_raises_or_fails(make, ends):
     name = (
         "micro_batches_equal_one_batch" if make is sgd else "gradients_do_not_depend_on_loss_scale"
     )
@@ -377,7 +377,7 @@ def test_global_generators_are_seeded():
     check_loop(looping(drawing), batches())
 
 
-def test_threads_of_torch_stay():
+def test_torch_thread_count_is_unchanged():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -387,7 +387,7 @@ def test_threads_of_torch_stay():
         torch.set_num_threads(before)
 
 
-def test_tracer_of_a_debugger_stays():
+def test_debugger_trace_function_is_unchanged():
     def tracer(*_):
         return None
 
@@ -420,7 +420,7 @@ def test_failure_names_the_fewest_batches():
 
 
 @pytest.mark.parametrize(("size", "outcome"), [(1e-5, "passed"), (1e-3, "failed")])
-def test_still_parameter_needs_large_gradients(size, outcome):
+def test_unchanged_parameter_needs_large_gradients(size, outcome):
     """A parameter at 0 whose rate is 0 is a mistake only where its gradients are not slight."""
 
     def make(scaler):

@@ -91,7 +91,7 @@ def test_saving_may_not_change_the_scaler():
     assert (outcome, "after saving, after batch" in text) == ("failed", True)
 
 
-def test_a_loop_whose_scaler_loading_exchanges_is_caught():
+def test_loading_may_not_replace_scaler():
     def make(scaler):
         t = Trainer(scaler)
 
@@ -106,7 +106,7 @@ def test_a_loop_whose_scaler_loading_exchanges_is_caught():
     assert (outcome, "having loaded" in text) == ("failed", True)
 
 
-def test_one_parameter_that_stays_is_found_by_its_gradients_however_small():
+def test_one_unchanged_parameter_is_found():
     def all_but_one(params):
         *others, last = params
         return torch.optim.SGD([{"params": others}, {"params": [last], "lr": 0.0}], lr=0.1)
@@ -325,7 +325,7 @@ def test_each_widened_scope_has_a_bug(wrong, setup, check, said):
 
 
 @in_order
-def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
+def test_finding_shows_order_with_user_lines():
     outcome, text = judged(looping(by_hand(lambda params: True)), SKIP)
     (order,) = [line for line in text.splitlines() if line.startswith("  order ")]
     assert outcome == "failed"
@@ -334,7 +334,7 @@ def test_a_finding_names_the_lines_of_the_user_and_the_largest_difference():
     assert "gradients, norm inf" in order
 
 
-def test_refused_check_hides_no_finding():
+def test_check_error_hides_no_finding():
     def make(scaler):
         t = Trainer(scaler)
 
@@ -377,7 +377,7 @@ def backs_off_twice(t, batch):
         (counts_micro_batches, "micro_batches_equal_one_batch", "growth_tracker"),
     ],
 )
-def test_what_no_thread_has_shown_is_caught_too(wrong, check, said):
+def test_unreported_bug_kinds_are_caught(wrong, check, said):
     outcome, text = judged(looping(wrong, split=cut), check)
     assert (outcome, said in text) == ("failed", True), text
 
@@ -403,12 +403,12 @@ def a_streak_by_hand(scaler):
     return Loop(step, t.state)
 
 
-def test_a_streak_of_clean_steps_may_end_in_a_skipped_one():
+def test_handwritten_growth_tracker_passes():
     check_loop(a_streak_by_hand, batches())
 
 
 @pytest.mark.parametrize("lowers", [True, False])
-def test_a_scale_that_overflows_alone_change_is_updated(lowers):
+def test_overflow_only_update_is_no_failure(lowers):
     """Who steps by hand, undoes a bad step and lowers the scale then is not accused of never doing so."""
 
     def make(scaler):
@@ -430,7 +430,7 @@ def test_a_scale_that_overflows_alone_change_is_updated(lowers):
     assert result.outcome == ("skipped" if lowers else "failed")
 
 
-def test_a_check_that_raises_is_no_skip():
+def test_raising_check_is_no_skip():
     def make(scaler):
         t = Trainer(scaler)
 
@@ -451,7 +451,7 @@ def test_a_check_that_raises_is_no_skip():
     assert caught.type is LoopError
 
 
-def test_a_nan_in_the_state_is_equal_to_itself():
+def test_nan_state_equals_itself():
     def step(t, batch):
         t.backward(batch)
         t.update()

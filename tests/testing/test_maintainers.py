@@ -13,13 +13,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "ampsim/testing/MAINTAINERS.md"
 
 
-def test_page_says_what_happens():
+def test_page_examples_pass():
     test = doctest.DocTestParser().get_doctest(PAGE.read_text(), {}, PAGE.name, str(PAGE), 0)
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
     assert (result.attempted > 9, result.failed) == (True, 0)
 
 
-def test_workflow_is_given_what_it_reads():
+def test_workflow_inputs_are_declared():
     text = (ROOT / ".ci/conformance.yml").read_text()
     workflow = yaml.safe_load(text)
     inputs = workflow[True]["workflow_call"]["inputs"]  # YAML 1.1 reads `on` as true

@@ -166,7 +166,7 @@ def without(schedule: dict[int, int], step: int) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_exploring_finds_it_with_one_preemption(race: Race) -> None:
+def test_exploring_finds_race_with_one_preemption(race: Race) -> None:
     with pytest.raises(FailingScheduleError) as found:
         explore(race(cured=False), preemptions=1)
     assert found.value.run.preemptions <= 1
@@ -175,7 +175,7 @@ def test_exploring_finds_it_with_one_preemption(race: Race) -> None:
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_hypothesis_finds_it_and_shrinks_it_to_what_matters(race: Race) -> None:
+def test_hypothesis_finds_and_shrinks_race(race: Race) -> None:
     program = race(cured=False)
     steps = len(attempt(program).trace)
     quiet = settings(
@@ -194,14 +194,14 @@ def test_hypothesis_finds_it_and_shrinks_it_to_what_matters(race: Race) -> None:
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_the_cure_passes_every_schedule(race: Race) -> None:
+def test_fixed_program_passes_every_schedule(race: Race) -> None:
     seen = explore(race(cured=True), preemptions=2)
     assert seen.exhausted
     assert seen.by_preemptions[1] > seen.by_preemptions[0] > 0
 
 
 @pytest.mark.parametrize("race", [ring, event_protocol, lazy_init, lost_wake_up])
-def test_without_a_preemption_it_stays_hidden(race: Race) -> None:
+def test_race_needs_a_preemption(race: Race) -> None:
     explore(race(cured=False), preemptions=0)
 
 

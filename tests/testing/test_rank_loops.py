@@ -20,11 +20,11 @@ def judged(make):
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_loop_is_not_accused(name):
+def test_right_loop_passes(name):
     assert judged(RIGHT[name]) == ("passed", "")
 
 
-def test_a_loop_of_our_scaler_keeps_all_laws():
+def test_ampsim_loop_passes_all_checks():
     assert {each.outcome for each in check_loop(RIGHT["ours"], loops.batches())} == {"passed"}
 
 
@@ -38,7 +38,7 @@ def test_a_wrong_loop_is_caught(name):
     assert "\n  cause    " in text
 
 
-def test_who_waits_is_told_for_whom():
+def test_waiting_rank_names_missing_rank():
     _, text = judged(WRONG["neuron_sp_154_comes_to_the_collective_if_it_steps"][0])
     assert "without rank" in text.splitlines()[0]
     assert "with a NaN in one element of model.2.bias's gradient on rank 0" in text.splitlines()[0]
@@ -86,7 +86,7 @@ NOT_ASKED = {
 
 
 @pytest.mark.parametrize("name", NOT_ASKED)
-def test_what_cannot_be_asked_is_not_accused(name):
+def test_inapplicable_check_is_skipped(name):
     make, why = NOT_ASKED[name]
     outcome, text = judged(make)
     assert (outcome, text[: len(why)]) == ("skipped", why)
@@ -109,7 +109,7 @@ def test_batch_is_cut_by_its_rows(kind):
         assert (result.outcome, said in result.text) == (outcome, True), result.text
 
 
-def test_a_flag_that_is_reduced_to_one_rank_and_told_to_all_is_right():
+def test_reduced_and_broadcast_flag_passes():
     """The groups of threads know dist.reduce."""
 
     def make(scaler, group=None):

@@ -62,14 +62,14 @@ def test_bug_fails_its_check(scaler):
     assert said[WRONG[scaler]].startswith(f"{WRONG[scaler]}: ")
 
 
-def test_an_order_that_is_not_the_first_one_is_tried():
+def test_other_rank_orders_are_tried():
     said = broken(PollsInTurn, processes=False, checks=["ranks_agree_on_skips"])[
         "ranks_agree_on_skips"
     ]
     assert "  seen on  threads, rank 1 late" in said
 
 
-def test_a_rank_that_is_late_changes_nothing():
+def test_late_rank_fault_is_found():
     options = {
         "processes": False,
         "unsupported": ["optimizers"],
@@ -80,7 +80,7 @@ def test_a_rank_that_is_late_changes_nothing():
     assert not broken(Right, **options)
 
 
-def test_every_law_has_been_seen_to_fail():
+def test_every_check_can_fail():
     assert {*WRONG.values()} == {*checks.CHECKS}
 
 
@@ -98,7 +98,7 @@ def test_right_scaler_passes_among_processes(ranks):
 @pytest.mark.parametrize(
     "parted", [each for each in scenarios(2) if each.parts], ids=lambda each: each.parts
 )
-def test_ours_raises_where_a_rank_parts(parted):
+def test_ampsim_raises_on_desynchronized_rank(parted):
     program = threads.ThreadRun(ours, parted, 2, "sharded")
     scheduler.attempt(program)
     if parted.parts.startswith("ends"):
@@ -113,11 +113,11 @@ def test_ours_raises_where_a_rank_parts(parted):
     [(torchs, known_failures.TORCH_RANKS), (sharded, known_failures.SHARDED_RANKS)],
     ids=["torch", "sharded"],
 )
-def test_own_gradients_break_torchs_scalers(make, known):
+def test_torch_scalers_fail_known_checks(make, known):
     check_ranks(make, expected_failures=known, processes=False)
 
 
-def test_sharded_grad_scaler_leaves_inf_in_parameters():
+def test_sharded_scaler_leaves_inf_parameters():
     asked = ["parameters_stay_finite", "no_rank_steps_on_overflow"]
     said = broken(sharded, processes=False, checks=asked)
     assert ["fused SGD" in said[name] for name in asked] == [True, True]
@@ -135,7 +135,7 @@ UNDER_TORCHS_WRAPPERS = [
 
 
 @pytest.mark.parametrize(("make", "gradients", "breaks"), UNDER_TORCHS_WRAPPERS)
-def test_wrapped_scaler_breaks_what_is_known(make, gradients, breaks):
+def test_wrapped_scaler_fails_known_checks(make, gradients, breaks):
     both, one = frozenset({(0, 0), (1, 0)}), frozenset({(0, 0)})
     todo = [Scenario((NONE, both), kernel="AdamW", unscales=True), Scenario((NONE, one))]
     todo += [Scenario((NONE, both), kernel="SGD", unscales=True)] if gradients == "DDP" else []
@@ -150,7 +150,7 @@ def test_wrapped_scaler_breaks_what_is_known(make, gradients, breaks):
     assert found == {*breaks}
 
 
-def test_threads_see_what_gloo_does():
+def test_threads_match_gloo():
     todo = [
         each
         for each in scenarios(2)
@@ -183,7 +183,7 @@ COLLECTIVES = {  # what a rank calls, and what it then has of three that bring [
 
 
 @pytest.mark.parametrize("call", COLLECTIVES)
-def test_a_collective_among_threads_is_that_of_torch(call):
+def test_thread_collectives_match_torch(call):
     rows = [1.0, 4.0, 0.0], [2.0, 3.0, 0.0], [6.0, 5.0, 0.0]
     brought = [torch.tensor(each, requires_grad=True) for each in rows]  # a parameter, too
     collect, expected = COLLECTIVES[call]
@@ -195,7 +195,7 @@ def test_a_collective_among_threads_is_that_of_torch(call):
     assert [has.tolist() for has in brought] == [*expected]
 
 
-def test_who_waits_is_told_for_what_and_for_whom():
+def test_deadlock_names_waiting_rank():
     said = broken(AsksOnlyIfItFound, checks=["no_deadlock"], processes=False)["no_deadlock"]
     assert "rank 0 waits in all_reduce 0 (without rank 1); rank 1 ended iteration 5" in said
     alone = Scenario((frozenset(), frozenset({(0, 0)})))
@@ -205,7 +205,7 @@ def test_who_waits_is_told_for_what_and_for_whom():
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_finding_tells_what_was_played(ranks):
+def test_finding_shows_its_scenario(ranks):
     asked = {"checks": ["parameters_stay_finite"], "unsupported": {"unscale_"}, "processes": False}
     said = broken(SumForMax, ranks=ranks, **asked)["parameters_stay_finite"]
     assert f"{ranks}, each with 1 fused SGD optimizer" in said
@@ -225,14 +225,14 @@ def test_finding_tells_what_was_played(ranks):
         lambda group: (1024.0, 2, group),
     ],
 )  # fmt: skip
-def test_group_is_given_where_it_has_a_place(scaler, framework):
+def test_group_argument_is_passed(scaler, framework):
     framework.Scaler = scaler
     assert judge.find("framework:Scaler")("all") == (1024.0, 2, "all")
     framework.Scaler = lambda device, init_scale, growth_interval: (init_scale, growth_interval)
     assert judge.find("framework:Scaler")("all") == (1024.0, 2)
 
 
-def test_expected_failure_is_told_by_its_reason():
+def test_expected_failure_shows_its_reason():
     check = "ranks_agree_on_skips"
     asked = {"checks": [check], "processes": False, "expected_failures": {check: "why"}}
     (result,) = check_ranks(torchs, unsupported=["optimizers", "fused"], **asked)
@@ -255,7 +255,7 @@ def test_expected_failure_is_told_by_its_reason():
         ({"unsupported": {"fuse"}}, "unsupported='fuse': no such feature; did you mean 'fused'"),
     ],
 )
-def test_wrong_use_is_refused(wrong, said):
+def test_invalid_arguments_are_rejected(wrong, said):
     with pytest.raises(ValueError, match=said):
         check_ranks(Right, **wrong)
 

@@ -41,12 +41,12 @@ def test_rows_are_checks_and_columns_scalers():
     ]
 
 
-def test_check_that_did_not_run_is_an_empty_cell():
+def test_missing_result_is_empty_cell():
     *_, (check, results) = Report([*RESULTS[:2], Result(BUDGET, "third", "passed")]).rows()
     assert (check.name, results[1]) == ("scale_is_never_subnormal", None)
 
 
-def test_findings_are_failures_and_unexpected_passes():
+def test_findings_are_failed_and_xpassed():
     assert REPORT.findings == [RESULTS[0], RESULTS[2]]
     assert "1 passed, 1 failed of 2 checks" in REPORT.summary()[0]
 
@@ -96,7 +96,7 @@ def test_xml_counts_as_junit_does():
     assert [each for each, _ in report.at_length()] == [*REPORT.findings, refused]
 
 
-def test_loops_say_why_laws_were_not_asked():
+def test_loop_report_shows_skip_reasons():
     of_loop = Result(replace(NORMAL, group="loop"), "mine", "skipped", "no split=")
     report = Report([*RESULTS, of_loop, Result(BUDGET, "third", "skipped", "no floor")])
     text = report.to_markdown()
@@ -105,7 +105,7 @@ def test_loops_say_why_laws_were_not_asked():
     assert "skips_stay_within_budget skipped" not in text
 
 
-def test_nothing_and_every_outcome_can_be_written():
+def test_all_formats_write_empty_reports():
     for write in FORMATS.values():
         assert write(Report([])) != write(REPORT)
 
@@ -115,7 +115,7 @@ def told(check, seen, history="inf", target="theirs"):
     return Result(check, target, "failed", f"{check.name}: {seen}{story}")
 
 
-def test_findings_of_one_cause_are_told_once():
+def test_findings_with_one_cause_are_merged():
     first, same, other = (
         told(BUDGET, "rose"),
         told(NORMAL, "did not fall"),
@@ -136,7 +136,7 @@ def test_findings_of_one_cause_are_told_once():
     assert len(Report(chosen).at_length()) == 1
 
 
-def test_a_law_may_hold_because_of_another_finding_of_its_target():
+def test_xpass_refers_to_related_finding():
     held, broken = RESULTS[2], told(NORMAL, "rose", target="ours")
     told_of = [Report([held, each]).at_length()[0][1] for each in (broken, RESULTS[0])]
     assert [each.endswith("because of scale_is_never_subnormal") for each in told_of] == [
@@ -145,7 +145,7 @@ def test_a_law_may_hold_because_of_another_finding_of_its_target():
     ]
 
 
-def test_what_was_given_up_is_no_finding():
+def test_aborted_check_is_no_finding():
     late = Result(
         BUDGET, "theirs", "failed", "skips_stay_within_budget: did not end", is_overdue=True
     )
@@ -159,7 +159,7 @@ def test_what_was_given_up_is_no_finding():
         without_findings([other, given_up])
 
 
-def test_a_hang_is_a_finding_beside_an_error():
+def test_hang_with_error_is_a_finding():
     error = Result(NORMAL, "theirs", "error", "ValueError")
     hang = Result(BUDGET, "theirs", "failed", "no end", is_overdue=True)
     assert findings([error, hang]) == [hang]
@@ -167,7 +167,7 @@ def test_a_hang_is_a_finding_beside_an_error():
     assert findings([given_up, hang]) == []
 
 
-def test_equal_errors_of_two_scalers_stay_two():
+def test_scalers_keep_separate_errors():
     text = "scale_is_never_subnormal: raised ValueError: no"
     both = [Result(NORMAL, name, "failed", text) for name in ("theirs", "ours")]
     assert len(by_cause(both)) == 2

@@ -76,14 +76,14 @@ def test_exploring_runs_each_schedule_once(lengths: tuple[int, ...], budget: int
     assert seen.exhausted
 
 
-def test_without_a_bound_all_interleavings_are_seen() -> None:
+def test_unbounded_exploring_runs_all_interleavings() -> None:
     orders: set[tuple[str, ...]] = set()
     explore(walkers(3, 3), preemptions=99,
             check=lambda done: orders.add(tuple(s.task for s in done.trace if s.op == "point")))  # fmt: skip
     assert len(orders) == comb(6, 3)
 
 
-def test_a_limit_ends_the_search_and_says_so() -> None:
+def test_search_limit_is_reported() -> None:
     seen = explore(walkers(5, 5), limit=20)
     assert (seen.schedules, seen.exhausted) == (20, False)
     lengths: list[int] = []
@@ -124,7 +124,7 @@ def busy(c: Scheduler) -> list[str]:
 
 @settings(max_examples=examples(ms=5))
 @given(schedules(steps=80, switches=10, choices=5))
-def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
+def test_same_schedule_gives_same_run(schedule: dict[int, int]) -> None:
     first, second = attempt(busy, schedule), attempt(busy, schedule)
     assert first.failure is None
     assert (first.trace, first.value, first.schedule) == (
@@ -136,7 +136,7 @@ def test_the_same_schedule_gives_the_same_run(schedule: dict[int, int]) -> None:
 
 @settings(max_examples=examples(ms=8))
 @given(schedules(steps=80, switches=10, choices=5))
-def test_what_a_run_says_it_chose_reproduces_it(schedule: dict[int, int]) -> None:
+def test_recorded_schedule_reproduces_run(schedule: dict[int, int]) -> None:
     drawn = attempt(busy, schedule)
     replayed = attempt(busy, drawn.schedule)
     assert (replayed.trace, replayed.schedule) == (drawn.trace, drawn.schedule)
@@ -156,7 +156,7 @@ def test_neither_hash_order_nor_addresses_matter() -> None:
     assert len(here) > 20
 
 
-def test_a_program_that_remembers_is_refused() -> None:
+def test_stateful_program_raises() -> None:
     runs = []
 
     def program(c: Scheduler) -> None:
@@ -182,7 +182,7 @@ def test_sparse_schedules_choose_among_the_others() -> None:
 @pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="there is one core"
 )
-def test_on_one_core_is_who_is_in_there_alone() -> None:
+def test_one_core_restores_affinity() -> None:
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -194,7 +194,7 @@ def test_on_one_core_is_who_is_in_there_alone() -> None:
         os.sched_setaffinity(0, before)
 
 
-def test_a_schedule_that_breaks_is_blamed() -> None:
+def test_schedule_error_names_the_schedule() -> None:
     class Broken:
         def begin(self) -> scheduler.Chooser:
             return lambda step, names: 1 // 0
@@ -207,7 +207,7 @@ def test_a_schedule_that_breaks_is_blamed() -> None:
 # ---- names ----------------------------------------------------------------------------------------------------
 
 
-def test_a_check_that_fails_says_so() -> None:
+def test_failing_check_is_reported() -> None:
     def check(done: Run) -> None:
         assert done.preemptions == 0, "too lively"
 
@@ -219,7 +219,7 @@ def test_a_check_that_fails_says_so() -> None:
     assert caught.value.number == 1 + explore(walkers(1, 1), preemptions=0).schedules
 
 
-def test_a_missing_extra_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_shows_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "hypothesis", None)  # type: ignore[arg-type]
     with pytest.raises(
         ImportError, match=re.escape("pip install -c constraints.txt -e '.[testing]'")
@@ -227,7 +227,7 @@ def test_a_missing_extra_names_its_cure(monkeypatch: pytest.MonkeyPatch) -> None
         schedules()
 
 
-def test_names_are_told_apart_and_daemons_start_daemons() -> None:
+def test_duplicate_thread_names_are_numbered() -> None:
     seen: list[bool] = []
 
     def program(c: Scheduler) -> None:
@@ -243,7 +243,7 @@ def test_names_are_told_apart_and_daemons_start_daemons() -> None:
     assert seen == [False, True]
 
 
-def test_a_table_tells_who_holds_what_and_where() -> None:
+def test_deadlock_table_shows_lock_holders() -> None:
     def program(c: Scheduler) -> None:
         lock = c.sync.Lock()
 
@@ -263,12 +263,12 @@ def test_a_table_tells_who_holds_what_and_where() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{-1: 1}, {1: -1}])
-def test_a_schedule_of_negative_numbers_is_refused(wrong: dict[int, int]) -> None:
+def test_negative_schedule_raises(wrong: dict[int, int]) -> None:
     with pytest.raises(ValueError, match="at least 0"):
         run(walkers(1), wrong)
 
 
-def test_exit_of_a_thread_is_no_failure_and_nothing_starts_later() -> None:
+def test_thread_exit_is_no_failure() -> None:
     def program(c: Scheduler) -> scheduler.sync.Thread:
         c.spawn("leaves", sys.exit, 3).join()
         return c.sync.Thread(target=print, name="late")

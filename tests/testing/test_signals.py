@@ -28,7 +28,7 @@ def _ctrl_c_is_not_ignored() -> Iterator[None]:
 
 
 @in_main_thread
-def test_ctrl_c_ends_the_run_at_a_switch_point() -> None:
+def test_ctrl_c_ends_at_switch_point() -> None:
     before = signal.getsignal(signal.SIGINT)
     log = []
 
@@ -51,7 +51,7 @@ def join_threads(*names: str) -> None:
             thread.join()
 
 
-def test_threads_that_cannot_be_made_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_start_failure_ends_run(monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

@@ -170,5 +170,5 @@ deep = os.environ.get("AMPSIM_DEEP") == "1"
 @example((("put", "clear", "wait"), ("get", "set")))
 @example((("look", "look"), ("put",)))
 @example((("is_set", "is_set"), ("set", "clear")))
-def test_the_outcomes_are_those_of_the_model(source: Source) -> None:
+def test_outcomes_match_the_model(source: Source) -> None:
     assert by_the_scheduler(source) == by_the_model(source)

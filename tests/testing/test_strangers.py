@@ -38,11 +38,11 @@ def findings(target, examples=FEW):
     }
 
 
-def test_a_right_scaler_in_its_own_words_passes():
+def test_handwritten_scaler_passes():
     check_scaler(Stranger, examples=FEW)
 
 
-def test_a_drop_in_is_held_to_torchs_words():
+def test_drop_in_must_match_torch_errors():
     with pytest.raises(
         BrokenError,
         match=r"raised MisuseError\('once is enough'\), expected RuntimeError\('unscale_",
@@ -91,7 +91,7 @@ class Holds:
     ],
     ids=lambda each: getattr(each, "__name__", type(each).__name__),
 )
-def test_a_constructor_is_called_with_torchs_arguments(target):
+def test_constructor_gets_torch_arguments(target):
     subject = judge.as_subject(target)
     scaler = subject.make(
         Rule(init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=7)
@@ -107,7 +107,7 @@ def test_a_constructor_is_called_with_torchs_arguments(target):
     assert "enabled" not in subject.lacking
 
 
-def test_a_class_that_takes_a_rule_is_given_one():
+def test_rule_argument_is_passed():
     class Ruled:
         def __init__(self, rule, **options):
             self.rule = rule
@@ -116,7 +116,7 @@ def test_a_class_that_takes_a_rule_is_given_one():
     assert "enabled" in Subject(Ruled).lacking
 
 
-def test_a_constructor_that_hides_where_the_constants_go_is_refused_and_not_guessed():
+def test_unclear_constructor_raises():
     class Hides(Holds):
         def __init__(self, kind="cpu", **kwargs):
             self.inner = torch.amp.GradScaler(kind, **kwargs)
@@ -150,7 +150,7 @@ class KeepsDouble(Stranger):
         self.now = (float(new_scale), self.now[1])
 
 
-def test_a_scale_kept_in_double_is_a_declaration():
+def test_double_precision_scale_is_a_trait():
     check_scaler(KeepsDouble, traits=Traits(scale_dtype="float64"), examples=FEW)
     with pytest.raises(BrokenError, match="scale_is_exact_float32"):
         CHECKS["scale_is_exact_float32"](Subject(KeepsDouble, Traits(drop_in=True)))
@@ -161,7 +161,7 @@ def found_inf_adapter(rule):
     return FoundInfAdapter(inner.get_scale, inner.advance)
 
 
-def test_what_an_adapter_lacks_is_read_from_it():
+def test_missing_adapter_features_are_detected():
     results = check_scaler(found_inf_adapter, examples=FEW)
     assert {result.outcome for result in results} == {"passed", "skipped"}
     declared = {
@@ -180,7 +180,7 @@ def machine(rule):
     )
 
 
-def test_reference_machine_fails_what_torch_fails():
+def test_reference_fails_known_checks():
     results = [*judge.judge(machine, judge.chosen(), examples=4)]
     assert {each.check.name for each in results if each.outcome == "failed"} == {
         "scale_recovers_after_overflows",  # as torch's: 0 * growth is 0
@@ -189,7 +189,7 @@ def test_reference_machine_fails_what_torch_fails():
     assert sum(each.outcome == "passed" for each in results) > 10
 
 
-def test_without_torch_the_error_names_the_extra():
+def test_missing_torch_names_the_extra():
     code = "import sys; sys.modules['torch'] = None; from ampsim.testing.kit import check; check.warm_up()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert "ModuleNotFoundError" in done.stderr
@@ -204,7 +204,7 @@ class RaisesInStateDict(Stranger):
         raise ZeroDivisionError("of another kind")
 
 
-def test_an_expected_failure_is_expected_by_its_kind():
+def test_expected_failure_matches_its_kind():
     check = CHECKS["state_dict_continues_run"]
     with pytest.raises(RaisedError):
         check(RaisesInStateDict, examples=FEW)
@@ -219,7 +219,7 @@ def test_an_expected_failure_is_expected_by_its_kind():
     assert outcome("raised ZeroDivisionError: not yet") == "xfailed"
 
 
-def test_an_expected_failure_that_passes_is_a_finding_whatever_its_reason():
+def test_expected_failure_may_not_pass():
     (result,) = judge.judge(
         Stranger,
         [CHECKS["skips_stay_within_budget"]],
@@ -245,7 +245,7 @@ class OppositeLocks(torch.amp.GradScaler):
             return super().state_dict()
 
 
-def test_a_torn_state_dict_does_not_excuse_a_deadlock():
+def test_expected_failure_hides_no_deadlock():
     check = CHECKS["state_dict_is_atomic"]
     (result,) = judge.judge(OppositeLocks, [check], expected=known_failures.TORCH)
     assert result.outcome == "failed"

@@ -179,13 +179,13 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_schedule_gives_what_real_threads_give(program: Callable[[Any], Any]) -> None:
+def test_every_schedule_matches_real_threads(program: Callable[[Any], Any]) -> None:
     assert outcomes(lambda c: program(c.sync), preemptions=1) == {program(REAL)}
 
 
 @settings(max_examples=examples(ms=6))
 @given(schedules(steps=120, switches=12))
-def test_random_schedules_agree_too(schedule: dict[int, int]) -> None:
+def test_random_schedules_match_real_threads(schedule: dict[int, int]) -> None:
     for program in (ping_pong, broadcast, one_wakes):
         assert run(lambda c: program(c.sync), schedule).value == program_results[program]  # noqa: B023
 
@@ -193,7 +193,7 @@ def test_random_schedules_agree_too(schedule: dict[int, int]) -> None:
 program_results = {ping_pong: (0, 1, 0, 1), broadcast: ("a", "b"), one_wakes: ("first", "second")}
 
 
-def test_what_is_not_under_control_says_so() -> None:
+def test_unsupported_primitive_raises() -> None:
     sync = Scheduler.sync
     with pytest.raises(AttributeError, match="Barrier: not under the scheduler's control"):
         _ = sync.Barrier
@@ -205,7 +205,7 @@ def test_what_is_not_under_control_says_so() -> None:
     assert (sync.Empty, sync.Full) == (queue.Empty, queue.Full)
 
 
-def test_what_was_held_when_a_run_ended_is_free_afterwards() -> None:
+def test_locks_are_free_after_run() -> None:
     kept: list[Any] = []
 
     def program(c: Scheduler) -> None:

@@ -74,18 +74,18 @@ def test_a_timeout_fires_or_not(program: Callable[[Scheduler], bool]) -> None:
     assert outcomes(program, preemptions=2) == {True, False}
 
 
-def test_a_timeout_that_need_not_fire_counts_as_a_preemption() -> None:
+def test_avoidable_timeout_counts_as_preemption() -> None:
     assert outcomes(event_in_time, preemptions=0) == {True}
     assert outcomes(event_in_time, preemptions=1) == {True, False}
 
 
-def test_a_timeout_that_nobody_can_prevent_fires() -> None:
+def test_unavoidable_timeout_fires() -> None:
     done = run(lambda c: c.sync.Event().wait(1e9))
     assert done.value is False
     assert str(done.trace[0]) == "main: wait Event-1 timed out"
 
 
-def test_a_notify_after_a_timeout_wakes_the_next() -> None:
+def test_notify_after_timeout_wakes_next() -> None:
     def program(c: Scheduler) -> None:
         condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
 
@@ -106,7 +106,7 @@ def test_a_notify_after_a_timeout_wakes_the_next() -> None:
     assert explore(program).exhausted
 
 
-def test_a_notify_is_lost_on_a_wait_that_has_timed_out_and_not_its_lock_back() -> None:
+def test_timed_out_wait_consumes_notify() -> None:
     def program(c: Scheduler) -> None:
         condition, waiting = c.sync.Condition(), c.sync.Semaphore(0)
 

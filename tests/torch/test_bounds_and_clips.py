@@ -50,7 +50,7 @@ events = st.one_of(
     bounds=(2.0**-126, 3e38),
     plan=[[1.0], [1.0]],
 )
-def test_the_state_is_the_reference_machines(capturable, init, factors, interval, bounds, plan):
+def test_state_matches_reference_state_machine(capturable, init, factors, interval, bounds, plan):
     low, high = (None if bound is None else torch.tensor(bound).item() for bound in bounds)
     init = min(max(init, low), high or init)
     rule = Rule(init, *factors, interval, min_scale=low, max_scale=high, growth_test=">=")
@@ -73,7 +73,7 @@ def test_the_state_is_the_reference_machines(capturable, init, factors, interval
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("lower", ["set", "load"])
 @pytest.mark.parametrize(("interval", "max_scale"), [(1, None), (3, 6.0), (5, None)])
-def test_a_lowered_interval_does_not_stop_growth(interval, max_scale, lower, capturable):
+def test_lowered_interval_does_not_stop_growth(interval, max_scale, lower, capturable):
     options = {"growth_interval": 2**40, "max_scale": max_scale, "capturable": capturable}
     scaler = GradScaler("cpu", init_scale=4.0, **options)
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_a_lowered_interval_does_not_stop_growth(interval, max_scale, lower, cap
 
 
 @pytest.mark.parametrize("exact_torch", [False, True])
-def test_outputs_on_two_devices_get_one_scale(exact_torch):
+def test_outputs_on_two_devices_share_scale(exact_torch):
     scaler = GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch)
     here, there = scaler.scale([torch.ones(2), torch.ones(3, device="meta")])
     assert here.tolist() == [4.0, 4.0]
@@ -95,7 +95,7 @@ def test_outputs_on_two_devices_get_one_scale(exact_torch):
     assert scaler.get_scale() == 4.0
 
 
-def test_bounds_hold_as_float32_holds_them():
+def test_bounds_are_rounded_to_float32():
     # 0.7 is 0.69999999 in float32: compared as a double, a saved scale would be out of bounds.
     scaler = GradScaler("cpu", init_scale=0.9, min_scale=0.7, max_scale=0.9)
     scaler.scale(torch.tensor(1.0))
@@ -108,7 +108,7 @@ def test_bounds_hold_as_float32_holds_them():
 
 
 @pytest.mark.parametrize("max_scale", [INF, 1e39])
-def test_no_scale_is_beyond_float32(max_scale):
+def test_infinite_new_scale_raises(max_scale):
     scaler = GradScaler("cpu", max_scale=max_scale)
     scaler.scale(torch.tensor(1.0))
     with pytest.raises(ValueError, match="inf"):
@@ -118,7 +118,7 @@ def test_no_scale_is_beyond_float32(max_scale):
 # ----------------------------------------------------------------------------------- on_min_scale
 
 
-def test_raise_raises_at_the_floor():
+def test_raise_option_raises_at_min_scale():
     scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, on_min_scale="raise")
     one_step(scaler, INF)
     with pytest.raises(FloatingPointError, match=r"2\.0"):
@@ -129,7 +129,7 @@ def test_raise_raises_at_the_floor():
     assert scaler.get_scale() == 8.0
 
 
-def test_warn_warns_at_the_floor_each_time():
+def test_warn_option_warns_at_min_scale():
     scaler = GradScaler("cpu", init_scale=4.0, min_scale=2.0, on_min_scale="warn")
     one_step(scaler, INF)
     for _ in range(2):
@@ -139,7 +139,7 @@ def test_warn_warns_at_the_floor_each_time():
 
 
 @pytest.mark.parametrize(("choice", "overflows"), [("clamp", 5), ("raise", 2), ("warn", 2)])
-def test_nothing_is_said_above_the_floor(choice, overflows):
+def test_no_warning_above_min_scale(choice, overflows):
     scaler = GradScaler("cpu", init_scale=8.0, min_scale=2.0, on_min_scale=choice)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -165,7 +165,7 @@ def test_nothing_is_said_above_the_floor(choice, overflows):
         ({"backoff_factor": 1.0}, AssertionError, "backoff factor"),
     ],
 )
-def test_a_wrong_option_raises_with_its_value(options, error, value):
+def test_invalid_option_raises_with_value(options, error, value):
     with pytest.raises(error, match=value):
         GradScaler("cpu", **options)
 
@@ -173,7 +173,7 @@ def test_a_wrong_option_raises_with_its_value(options, error, value):
 # -------------------------------------------------------------------------------------- optimizers
 
 
-def test_last_step_is_of_the_newest_iteration():
+def test_last_step_describes_newest_iteration():
     scaler = GradScaler("cpu")
     assert list(scaler.last_step) == []
     (clean, of_clean), (other, of_other) = an_optimizer(0.0), an_optimizer(0.0, fused=True)
@@ -228,7 +228,7 @@ class Slots:  # no weak references
 
 
 @pytest.mark.parametrize("kind", [Unhashable, AllEqual, Slots])
-def test_optimizers_are_told_apart_by_identity(kind):
+def test_optimizers_are_distinguished_by_identity(kind):
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     (one, of_one), (two, of_two) = an_optimizer(0.0, lr=1.0), an_optimizer(0.0, lr=1.0)
     first, second = kind(of_one), kind(of_two)
@@ -250,7 +250,7 @@ def test_optimizers_are_told_apart_by_identity(kind):
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("max_norm", [0.5, 1e3])
-def test_unscale_and_clip_is_torchs_two_calls(fused, dtype, max_norm):
+def test_unscale_and_clip_matches_torch(fused, dtype, max_norm):
     shapes = [(3,), (20_000,), (7, 5), (1,)]
     results = []
     for make in (GradScaler, torch.amp.GradScaler):
@@ -275,7 +275,7 @@ def test_unscale_and_clip_is_torchs_two_calls(fused, dtype, max_norm):
 
 
 @pytest.mark.parametrize("fused", [False, True])  # where they stay scaled
-def test_float16_gradients_are_clipped_too(fused):
+def test_float16_gradients_are_clipped(fused):
     param, optimizer = an_optimizer(0.0, 0.0, dtype=torch.float16, lr=1.0, fused=fused)
     scaler = GradScaler("cpu", init_scale=2.0**10, allow_fp16=not fused)
     scaler.scale(torch.tensor(1.0))
@@ -287,7 +287,7 @@ def test_float16_gradients_are_clipped_too(fused):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(("gradient", "norm", "scale"), [(8.0, 2.0, 8.0), (INF, INF, 4.0)])
-def test_a_clip_to_zero_is_taken(fused, gradient, norm, scale):
+def test_max_norm_zero_is_accepted(fused, gradient, norm, scale):
     params = [torch.zeros(4, requires_grad=True), torch.zeros(0, requires_grad=True)]
     optimizer, scaler = torch.optim.AdamW(params, fused=fused), GradScaler("cpu", init_scale=8.0)
     scaler.scale(torch.tensor(1.0))
@@ -301,7 +301,7 @@ def test_a_clip_to_zero_is_taken(fused, gradient, norm, scale):
 
 @pytest.mark.parametrize("enabled", [False, True])
 @pytest.mark.parametrize("max_norm", [NAN, -1.0, torch.tensor(-INF), "1.0", None, torch.ones(2)])
-def test_a_senseless_norm_raises_and_changes_nothing(max_norm, enabled):
+def test_invalid_max_norm_raises(max_norm, enabled):
     scaler = GradScaler("cpu", init_scale=4.0, enabled=enabled)
     param, optimizer = an_optimizer(1.0)
     scaler.scale(param.sum()).backward()
@@ -313,7 +313,7 @@ def test_a_senseless_norm_raises_and_changes_nothing(max_norm, enabled):
     scaler.step(optimizer)
 
 
-def test_a_clip_without_gradients_is_an_unscale():
+def test_clip_without_gradients_only_unscales():
     scaler = GradScaler("cpu")
     _, optimizer = an_optimizer(0.0)
     scaler.scale(torch.tensor(1.0))
@@ -346,7 +346,7 @@ def test_sparse_gradients_are_unscaled_and_checked(clips):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("init_scale", [4.0, 0.5])
-def test_a_large_float64_gradient_is_no_overflow(init_scale, fused):
+def test_large_float64_gradient_does_not_skip(init_scale, fused):
     scaler = GradScaler("cpu", init_scale=init_scale)
     param, optimizer = an_optimizer(0.0, dtype=torch.float64, fused=fused, lr=1.0)
     scaler.scale(torch.tensor(1.0))

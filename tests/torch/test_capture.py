@@ -352,9 +352,7 @@ options = st.fixed_dictionaries({"exact_torch": st.just(True)}) | st.fixed_dicti
     warm=[],
     plan=[("replay", 0.3)] * 18,
 )
-def test_replays_are_iterations_of_the_same_scaler(
-    rule, options, kinds, how, set_to_none, warm, plan
-) -> None:
+def test_graph_replays_equal_iterations(rule, options, kinds, how, set_to_none, warm, plan) -> None:
     ours, theirs = (
         Loop(
             GradScaler("meta", **rule, **options, capturable=capturable),
@@ -372,7 +370,7 @@ def test_replays_are_iterations_of_the_same_scaler(
 
 @settings(max_examples=EXAMPLES)
 @given(rules, st.lists(st.tuples(st.integers(0, 1), batches), max_size=20))
-def test_forward_and_backward_alone_can_be_captured(rule, plan) -> None:
+def test_forward_backward_capture_matches_eager(rule, plan) -> None:
     """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag, and update run."""
     ours = [
         Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), ["AdamW"], "unscale")
@@ -406,7 +404,7 @@ def a_loop(**options) -> Loop:
     )
 
 
-def test_a_capture_that_waits_for_the_device_raises() -> None:
+def test_synchronizing_capture_raises() -> None:
     text = "not permitted when stream is capturing"
     loop = a_loop(capturable=True)
     loop.eager(1.0)
@@ -432,7 +430,7 @@ STATE = {
 }
 
 
-def test_the_state_is_not_made_in_a_capture() -> None:
+def test_state_creation_in_capture_raises() -> None:
     loop = a_loop(capturable=True)
     text = "every replay would set it back: expected a scaler that has one; run an iteration before"
     with Graph().capture(), pytest.raises(RuntimeError, match=text):
@@ -444,7 +442,7 @@ def test_the_state_is_not_made_in_a_capture() -> None:
 
 
 @pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
+def test_capturable_scaler_works_without_graph(device) -> None:
     put = OnDevice if device == "meta" else torch.clone
     scalers = [
         GradScaler(device, 8.0, growth_interval=2, capturable=capturable)
@@ -463,7 +461,7 @@ def test_without_a_graph_it_is_a_scaler_like_any(device) -> None:
     assert loops[0].bits() == loops[1].bits()
 
 
-def test_what_reads_the_scale_after_update_says_so() -> None:
+def test_reading_scale_after_update_raises() -> None:
     scaler = GradScaler("cpu", init_scale=8.0, growth_interval=1, capturable=True)
     weight = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([weight], lr=1.0, fused=True)
@@ -495,6 +493,6 @@ def test_what_reads_the_scale_after_update_says_so() -> None:
         ({"on_min_scale": "warn"}, "capturable=True with on_min_scale='warn': expected"),
     ],
 )
-def test_what_no_graph_can_do_is_refused(options, text) -> None:
+def test_options_unsupported_in_graphs_raise(options, text) -> None:
     with pytest.raises(ValueError, match=text):
         GradScaler("cpu", capturable=True, **options)

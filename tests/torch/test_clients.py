@@ -440,7 +440,7 @@ def bare(make, monkeypatch, tmp_path, fused=None, averaged=False, compiled=False
 
 
 @pytest.mark.parametrize(("loop", "options"), LOOPS)
-def test_a_client_gets_the_same_bits(loop, options, monkeypatch, tmp_path):
+def test_client_library_results_are_bit_identical(loop, options, monkeypatch, tmp_path):
     logs = []
     for i, make in enumerate((torch.amp.GradScaler, GradScaler)):
         (tmp_path / str(i)).mkdir()

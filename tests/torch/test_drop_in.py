@@ -303,7 +303,7 @@ class DropInStrict(DropIn):
 
 
 @pytest.mark.parametrize("machine", [DropIn, DropInStrict])
-def test_in_lockstep_with_torch(machine):
+def test_scaler_matches_torch_in_lockstep(machine):
     run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
 
 
@@ -311,7 +311,7 @@ def test_in_lockstep_with_torch(machine):
 
 
 @pytest.mark.parametrize("device", [1024.0, "gpu", "", 2.0**16])
-def test_difference_4_a_device_that_is_none_is_refused(device):
+def test_difference_4_invalid_device_raises(device):
     with pytest.raises(
         ValueError, match=r"device=.*: expected .*; pass .* the scale as init_scale="
     ):
@@ -323,7 +323,7 @@ def test_difference_4_a_device_that_is_none_is_refused(device):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
-def test_cuda_without_cuda_warns_and_disables_as_torch_does():
+def test_missing_cuda_warns_and_disables():
     warned = []
     for make in (torch.amp.GradScaler, GradScaler):
         with warnings.catch_warnings(record=True) as caught:
@@ -335,7 +335,7 @@ def test_cuda_without_cuda_warns_and_disables_as_torch_does():
     assert warned[0][0][2] == __file__
 
 
-def test_disabled_passes_through_as_torch_does():
+def test_disabled_scaler_matches_torch():
     results = []
     for make in (torch.amp.GradScaler, GradScaler):
         scaler = make("cpu", enabled=False)
@@ -356,7 +356,7 @@ def test_disabled_passes_through_as_torch_does():
     assert all(map(same, *results)), results
 
 
-def test_disabled_with_tickets_waits_for_nothing():
+def test_disabled_scaler_never_blocks_on_tickets():
     scaler, (param, optimizer) = GradScaler("cpu", enabled=False, depth=2), an_optimizer()
     for _ in range(5):
         ticket = scaler.begin_iteration(timeout=0)
@@ -366,7 +366,7 @@ def test_disabled_with_tickets_waits_for_nothing():
         scaler.update(ticket=ticket)
 
 
-def test_disabled_for_roundpipe_has_its_constants():
+def test_disabled_roundpipe_scaler_keeps_constants():
     scaler = roundpipe.GradScaler(1.0, 3.0, 0.25, 7, enabled=False)
     assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (3.0, 0.25)
     assert (scaler.get_growth_interval(), scaler.enabled) == (7, False)
@@ -387,7 +387,7 @@ def one(scaler, *grads, **options):
     return params, optimizer
 
 
-def test_difference_1_the_scale_stops_at_2_to_minus_126():
+def test_difference_1_smallest_scale():
     for make, lowest in ((GradScaler, 2.0**-126), (exact, 0.0), (torch.amp.GradScaler, 0.0)):
         scaler = make("cpu")
         _, optimizer = one(scaler, INF)
@@ -397,7 +397,7 @@ def test_difference_1_the_scale_stops_at_2_to_minus_126():
         assert scaler.get_scale() == lowest
 
 
-def test_difference_2_duplicates_of_a_sparse_gradient_are_checked_added_up():
+def test_difference_2_sparse_duplicates_are_summed():
     for make, moved in ((GradScaler, 0.0), (exact, -INF), (torch.amp.GradScaler, -INF)):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, 0.0)
@@ -416,7 +416,7 @@ def duplicates(*values):
     )
 
 
-def test_difference_3_a_closure_is_refused_by_position_too():
+def test_difference_3_positional_closure_raises():
     for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu")
         _, optimizer = one(scaler, 1.0)
@@ -430,7 +430,7 @@ def test_difference_3_a_closure_is_refused_by_position_too():
     [{"init_scale": NAN}, {"init_scale": -1.0}, {"init_scale": 2.0**-127}, {"init_scale": 1e39}, {"growth_factor": INF},
      {"backoff_factor": 0.0}, {"backoff_factor": -1.0}, {"growth_interval": 0}, {"growth_interval": 2.5}],
 )  # fmt: skip
-def test_difference_4_constants_that_no_run_could_want_are_refused(constants):
+def test_difference_4_invalid_arguments_raise(constants):
     torch.amp.GradScaler("cpu", **constants)
     exact("cpu", **constants)
     with pytest.raises((ValueError, TypeError), match=f"{next(iter(constants))}=.*expected"):
@@ -438,7 +438,7 @@ def test_difference_4_constants_that_no_run_could_want_are_refused(constants):
 
 
 @pytest.mark.parametrize("new_scale", [NAN, 0.0, -1.0, INF])
-def test_difference_4_scales_that_no_run_could_want_are_refused(new_scale):
+def test_difference_4_invalid_new_scale_raises(new_scale):
     for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu")
         scaler.scale(torch.tensor(1.0))
@@ -447,7 +447,7 @@ def test_difference_4_scales_that_no_run_could_want_are_refused(new_scale):
         assert repr(scaler.get_scale()) == repr(2.0**16 if refused else new_scale)
 
 
-def test_difference_5_any_number_will_do_as_new_scale():
+def test_difference_5_new_scale_accepts_numbers():
     for new_scale in (8, np.float32(8), torch.tensor([8.0])):
         for make, taken in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
             scaler = make("cpu")
@@ -457,7 +457,7 @@ def test_difference_5_any_number_will_do_as_new_scale():
 
 
 @pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
-def test_numbers_of_other_types_are_taken(make):
+def test_other_number_types_are_accepted(make):
     scaler = make("cpu", init_scale=torch.tensor(8.0))
     assert scaler.scale(torch.tensor(1.0)).item() == 8.0
     scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 3.0})
@@ -465,7 +465,7 @@ def test_numbers_of_other_types_are_taken(make):
 
 
 @pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
-def test_difference_6_a_skipped_fused_step_makes_no_state(make, monkeypatch):
+def test_difference_6_skip_makes_no_state(make, monkeypatch):
     # torch's fused SGD makes its momentum of memory that held something before.
     empty_like = torch.empty_like
     monkeypatch.setattr(
@@ -482,7 +482,7 @@ def test_difference_6_a_skipped_fused_step_makes_no_state(make, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"momentum": 0.5}, {}])
-def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
+def test_difference_6_fused_skip_calls_optimizer(options):
     for make in (GradScaler, exact, torch.amp.GradScaler):
         scaler, calls = make("cpu", init_scale=4.0), []
         (param,), optimizer = one(scaler, INF, fused=True, **options)
@@ -494,7 +494,7 @@ def test_difference_6_a_fused_optimizer_is_called_to_skip_as_by_torch(options):
         assert len(calls) == 4
 
 
-def test_difference_7_gradients_are_not_divided_by_a_scale_that_was_loaded_since():
+def test_difference_7_loaded_scale_mismatch_raises():
     for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
         scaler = make("cpu", init_scale=4.0)
         param = torch.nn.Parameter(torch.zeros(()))
@@ -505,7 +505,7 @@ def test_difference_7_gradients_are_not_divided_by_a_scale_that_was_loaded_since
         assert ("would be divided by the scale 8.0: expected 4.0" in str(text)) == refused, text
 
 
-def test_difference_8_a_refused_state_dict_changes_nothing():
+def test_difference_8_invalid_state_dict():
     for make in (GradScaler, exact):
         scaler = make("cpu", init_scale=4.0)
         scaler.scale(torch.tensor(1.0))
@@ -519,13 +519,13 @@ def test_difference_8_a_refused_state_dict_changes_nothing():
     assert torchs.get_scale() == 8.0
 
 
-def test_every_pending_scale_of_a_state_dict_is_looked_at():
+def test_pending_scales_are_validated():
     scaler = GradScaler("cpu", depth=2)
     kind, text = told(lambda: scaler.load_state_dict(scaler.state_dict() | {"pending": [2.0, 0.0]}))
     assert (kind, text.partition(":")[0]) == (ValueError, "scale=0.0")
 
 
-def test_difference_8_an_update_that_is_refused_changes_nothing():
+def test_difference_8_failed_update_changes_nothing():
     for make, moved in ((exact, 0.0), (torch.amp.GradScaler, -INF)):
         scaler = make("cpu")
         (param,), optimizer = one(scaler, INF, fused=True)
@@ -540,7 +540,7 @@ def test_difference_8_an_update_that_is_refused_changes_nothing():
         assert param.item() == moved
 
 
-def test_difference_9_a_fused_step_that_raises_leaves_nothing_on_the_optimizer():
+def test_difference_9_failed_step_restores_optimizer():
     for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.25)):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, 4.0, fused=True)
@@ -549,7 +549,7 @@ def test_difference_9_a_fused_step_that_raises_leaves_nothing_on_the_optimizer()
         assert param.item() == divided  # torch's grad_scale stayed and was multiplied in
 
 
-def test_difference_10_gradients_that_come_after_unscale_reach_a_fused_step():
+def test_difference_10_gradients_after_unscale():
     for make, expected in (
         (GradScaler, None),
         (exact, None),
@@ -565,7 +565,7 @@ def test_difference_10_gradients_that_come_after_unscale_reach_a_fused_step():
 
 
 @pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
-def test_difference_11_no_step_is_handed_the_scaler(make):
+def test_difference_11_step_receives_no_scaler(make):
     class WantsTheScaler(torch.optim.SGD):
         """It divides by itself; torch hands it the scaler, and warns that it will stop to."""
 
@@ -585,7 +585,7 @@ def test_difference_11_no_step_is_handed_the_scaler(make):
     assert param.item() == (-4.0 if torchs else -1.0)
 
 
-def test_difference_13_an_interval_lowered_below_the_streak_does_not_stop_growth():
+def test_difference_13_lowered_interval_allows_growth():
     for make, grown in ((GradScaler, 8.0), (exact, 4.0), (torch.amp.GradScaler, 4.0)):
         for load in (False, True):
             scaler = make("cpu", init_scale=4.0)
@@ -600,7 +600,7 @@ def test_difference_13_an_interval_lowered_below_the_streak_does_not_stop_growth
             assert scaler.get_scale() == grown
 
 
-def test_difference_14_a_scale_is_kept_within_an_iteration():
+def test_difference_14_scale_fixed_within_iteration():
     for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.5)):
         scaler = make("cpu", init_scale=4.0)
         (param,), optimizer = one(scaler, 4.0)
@@ -665,7 +665,7 @@ class Two:
         "only_a step_a both step_b update step_a",  # another loss added to stepped gradients
     ],
 )
-def test_difference_15_gradients_left_by_an_update(story):
+def test_difference_15_leftover_gradients_raise(story):
     for make in (torch.amp.GradScaler, exact, partial(GradScaler, capturable=True)):
         two = Two(make, interval=1)
         assert two.run(story) is None
@@ -705,14 +705,14 @@ def test_difference_15_gradients_left_by_an_update(story):
         (9, "both step_a update unscale_b step_b update"),
     ],
 )
-def test_difference_15_refuses_no_right_loop(interval, story):
+def test_difference_15_correct_loops_match_torch(interval, story):
     theirs, ours = Two(torch.amp.GradScaler, interval), Two(GradScaler, interval)
     assert theirs.run(story) is ours.run(story) is None
     assert all(map(same, theirs.params, ours.params))
 
 
 @pytest.mark.parametrize("exact_torch", [False, True])
-def test_difference_16_a_first_scale_in_inference_mode(exact_torch):
+def test_difference_16_first_scale_in_inference(exact_torch):
     param = torch.nn.Parameter(torch.ones(()))
     theirs, ours = (
         torch.amp.GradScaler("cpu"),
@@ -746,7 +746,7 @@ class Noted(torch.autograd.Function):
 @pytest.mark.parametrize(
     "options", [{}, {"depth": 1}, {"exact_torch": True}, {"capturable": True}], ids=str
 )
-def test_no_graph_outlives_its_loss(options):
+def test_graph_is_freed_with_loss(options):
     """Torch warns of a backward pass on another stream than that of the graph in which a parameter was first used."""
     param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
     scaler = GradScaler("cpu", init_scale=4.0, **options)

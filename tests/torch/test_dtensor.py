@@ -59,7 +59,7 @@ INF = float("inf")
 """
 
 
-def test_sharded_steps_are_those_of_plain_gradients():
+def test_sharded_steps_equal_plain_steps():
     # Once as on the host, once with the state on a device.
     run_script(
         SCRIPT
@@ -122,7 +122,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.deep
-def test_with_fsdp2_every_rank_skips_what_overflowed_on_one(tmp_path):
+def test_fsdp2_overflow_skips_on_both_ranks(tmp_path):
     scripts = [PROCESS.format(rank=rank, store=tmp_path / "store") for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run_script, scripts))

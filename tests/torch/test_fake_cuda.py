@@ -200,7 +200,7 @@ def optimizer_thread(world: World):
         thread.close()
 
 
-def test_an_unordered_read_is_seen(world) -> None:
+def test_unordered_read_is_detected(world) -> None:
     numbers = torch.zeros(3)
     with optimizer_thread(world) as thread:
         done = threading.Event()
@@ -334,7 +334,7 @@ def test_every_access_is_ordered(plan) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_pipelines_weights_are_ordered(world, depth) -> None:
+def test_pipeline_weight_accesses_are_ordered(world, depth) -> None:
     model = torch.nn.Linear(3, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     with optimizer_thread(world) as thread:
@@ -378,7 +378,7 @@ def test_a_drop_in_loop_is_ordered(world, clips) -> None:
 
 
 @pytest.mark.parametrize("wait", ["result", "exception", "synchronize"])
-def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
+def test_reads_after_job_are_ordered(world, wait) -> None:
     numbers = torch.zeros(3)
 
     def work() -> None:
@@ -399,7 +399,7 @@ def test_what_a_job_wrote_is_read_after_it(world, wait) -> None:
     assert not world.wrong, world.wrong[:3]
 
 
-def test_last_step_waits_for_its_flags(world) -> None:
+def test_last_step_waits_for_flags(world) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
     with optimizer_thread(world) as thread:

@@ -98,7 +98,7 @@ def train_with_a_graph(device, scaler, capture, clip):
 @on_both
 @warms_up
 @pytest.mark.parametrize("clip", [False, True])
-def test_replays_of_a_graph_are_iterations(device, clip):
+def test_cuda_graph_replays_equal_iterations(device, clip):
     capture = cuda_graph if device == "cuda" else Eager
     capturable = GradScaler(device, growth_interval=2, capturable=True)
     replayed = train_with_a_graph(device, capturable, capture, clip)
@@ -109,7 +109,7 @@ def test_replays_of_a_graph_are_iterations(device, clip):
 
 
 @gpu
-def test_the_state_is_not_made_in_a_capture():
+def test_state_creation_in_capture_raises():
     scaler, x = GradScaler("cuda", capturable=True), torch.ones((), device="cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
         x.add_(1.0)  # torch warns of empty graphs
@@ -151,7 +151,7 @@ def train_with_tickets(device, depth, thread):
 
 @on_both
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_an_optimizers_own_stream_changes_nothing(device, depth, thread):
+def test_optimizer_stream_gives_same_results(device, depth, thread):
     scales, parameters = train_with_tickets(device, depth, thread)
     flags = [i % 5 == 2 for i in range(40)]
     assert scales == trajectory(Rule(8.0, growth_interval=3), depth, flags)[:-1]
@@ -183,7 +183,7 @@ def train(device, make, kind, unscales):
 @on_both
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_scales_and_parameters_are_torchs(device, kind, unscales):
+def test_scales_and_parameters_match_torch(device, kind, unscales):
     ours = train(device, GradScaler, kind, unscales)
     assert ours == train(device, torch.amp.GradScaler, kind, unscales)
 
@@ -200,7 +200,7 @@ def one_step(device, kind, gradient, scale, dtype=torch.float32):
 
 @on_both
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_no_step_leaves_its_format(device, kind):
+def test_steps_stay_finite(device, kind):
     assert math.isfinite(one_step(device, kind, 2.0**-126, 2.0**-126))
     assert one_step(device, kind, 3e38, 0.25) == 0.0  # inf once unscaled
 
@@ -218,7 +218,7 @@ def test_float64_is_not_rounded(device, kind, scale):
 @pytest.mark.parametrize(
     "gradient", [1.0, 49152.0]
 )  # the norm is no float16 number, and is beyond the largest
-def test_a_norm_is_wider_than_float16(device, gradient):
+def test_norm_exceeds_float16_range(device, gradient):
     param = torch.nn.Parameter(torch.zeros(3, device=device, dtype=torch.float16))
     optimizer, scaler = OPTIMIZERS["SGD"]([param]), GradScaler(device, init_scale=2.0**16)
     scaler.scale(torch.ones((), device=device))
@@ -230,7 +230,7 @@ def test_a_norm_is_wider_than_float16(device, gradient):
 
 
 @on_both
-def test_a_skipped_first_step_leaves_no_momentum(device):
+def test_skipped_first_step_leaves_no_momentum(device):
     param = torch.nn.Parameter(torch.zeros(1 << 20, device=device))
     optimizer = torch.optim.SGD([param], lr=1.0, momentum=0.5, fused=True)
     scaler = GradScaler(device)
@@ -244,7 +244,7 @@ def test_a_skipped_first_step_leaves_no_momentum(device):
 
 
 @gpu
-def test_a_value_on_the_device_is_not_read():
+def test_device_values_are_not_read():
     param = torch.nn.Parameter(torch.ones(3, device="cuda"))
     scaler, optimizer = GradScaler("cuda", 8.0, max_scale=64.0), OPTIMIZERS["SGD"]([param])
     for new, becomes in ((NAN, 8.0), (INF, 8.0), (1e30, 64.0), (3.0, 3.0)):
@@ -289,7 +289,7 @@ def train_by_policy(device, policy):
 
 @gpu
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: type(policy).__name__)
-def test_a_policy_sees_what_it_sees_on_the_host(policy):
+def test_policy_results_match_cpu(policy):
     assert train_by_policy("cuda", policy) == train_by_policy("cpu", policy)
 
 
@@ -301,7 +301,7 @@ def test_a_policy_sees_what_it_sees_on_the_host(policy):
 @pytest.mark.parametrize(
     "options", [{}, {"exact_torch": True}, {"capturable": True}, {"depth": 1, "max_scale": 2.0**20}]
 )
-def test_nothing_waits_for_the_device(device, options, clip):
+def test_iteration_does_not_synchronize_device(device, options, clip):
     param = parameter(device)
     optimizer = torch.optim.AdamW([param], fused=True)
     scaler = GradScaler(device, 8.0, **options)
@@ -374,7 +374,7 @@ print(*mine[-1])
 
 @gpu
 @pytest.mark.framework("roundpipe", "beartype", "cpuinfo", "tqdm")  # pip install roundpipe==0.1.1
-def test_roundpipe_trains_the_same_with_our_scaler():
+def test_roundpipe_training_is_the_same():
     # In a process of its own: RoundPipe's optimizer thread ends the process on any error.
     scales = [float(scale) for scale in run_script(ROUNDPIPE).stdout.splitlines()[-1].split()]
     pairs = [*itertools.pairwise(scales)]

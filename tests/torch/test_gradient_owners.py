@@ -26,7 +26,7 @@ class Observer:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_an_observer_is_told_of_real_steps(fused):
+def test_observer_is_notified_of_actual_steps(fused):
     scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer(fused=fused)
     observer = Observer()
     stop = scaler.observe(observer)
@@ -49,7 +49,7 @@ class Divides(GradScaler):
         super().unscale_(optimizer, ticket)
 
 
-def test_an_overridden_unscale_is_told_the_ticket():
+def test_overridden_unscale_uses_ticket():
     scaler, (param, optimizer) = Divides("cpu", init_scale=4.0, depth=1), an_optimizer(0.0, lr=1.0)
     scaler.begin_iteration()
     second = scaler.begin_iteration()
@@ -58,7 +58,7 @@ def test_an_overridden_unscale_is_told_the_ticket():
     assert param.item() == -1.0
 
 
-def test_the_loss_is_by_the_tickets_scale():
+def test_loss_value_uses_ticket_scale():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     first, second = scaler.begin_iteration(), scaler.begin_iteration()
     scaler.update(2.0, ticket=first)
@@ -74,7 +74,7 @@ def test_the_loss_is_by_the_tickets_scale():
     assert observer.told == [2.0, [1.0, 1.0]]
 
 
-def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
+def test_mixed_ticket_gradients_raise():
     scaler, (a, b) = (
         GradScaler("cpu", depth=1),
         [torch.nn.Parameter(torch.ones(1)) for _ in range(2)],
@@ -86,7 +86,7 @@ def test_gradients_of_another_ticket_are_found_behind_one_that_has_none():
         scaler.step(optimizer, ticket=second)
 
 
-def test_a_backward_pass_within_another_takes_no_gradients_from_it():
+def test_nested_backward_keeps_gradient_tickets():
     scaler, (a, b) = (
         GradScaler("cpu", depth=1),
         [torch.nn.Parameter(torch.ones(1)) for _ in range(2)],
@@ -103,7 +103,7 @@ def test_a_backward_pass_within_another_takes_no_gradients_from_it():
     scaler.step(torch.optim.SGD([b]), ticket=second)
 
 
-def test_a_constant_that_no_run_could_want_is_refused_where_it_is_set(thread):
+def test_invalid_growth_interval_raises_immediately(thread):
     scaler = GradScaler("cpu", launch=thread.launch)
     with pytest.raises(ValueError, match="growth_interval=0: expected at least 1"):
         scaler.set_growth_interval(0)
@@ -118,7 +118,7 @@ class Raises(torch.optim.SGD):
         raise OSError("planted")
 
 
-def test_a_step_that_raised_has_not_used_up_its_gradients():
+def test_gradients_of_failed_step_stay_tracked():
     param, optimizer = an_optimizer(kind=Raises)
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1)
     scaler.scale(param.sum()).backward()
@@ -129,14 +129,14 @@ def test_a_step_that_raised_has_not_used_up_its_gradients():
         scaler.step(optimizer)
 
 
-def test_a_disabled_scaler_clips_to_the_norm_of_all_groups():
+def test_disabled_scaler_clips_all_groups():
     params = [torch.nn.Parameter(torch.zeros(())) for _ in range(2)]
     params[0].grad, params[1].grad = torch.tensor(3.0), torch.tensor(4.0)
     optimizer = torch.optim.SGD([{"params": [param]} for param in params])
     assert GradScaler("cpu", enabled=False).unscale_and_clip_(optimizer, 1.0) == 5.0
 
 
-def test_a_report_does_not_change_later():
+def test_earlier_step_report_is_unchanged():
     scaler = GradScaler("cpu")
     weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
     reports = []
@@ -150,7 +150,7 @@ def test_a_report_does_not_change_later():
     assert last.skipped
 
 
-def test_a_skipped_fused_step_leaves_no_new_state():
+def test_skipped_fused_step_adds_no_state():
     scaler = GradScaler("cpu", init_scale=2.0)
     old, new = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
     optimizer = torch.optim.SGD([old], lr=1.0, momentum=0.9, fused=True)

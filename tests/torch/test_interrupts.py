@@ -17,7 +17,7 @@ import ampsim
         pytest.param(["5000", "2", "deep"], 6000, marks=pytest.mark.deep),
     ],
 )
-def test_a_loop_goes_on_after_an_interrupt(arguments, least):
+def test_loop_continues_after_interrupt(arguments, least):
     # A process of its own, which ends itself with the stack of each thread if it hangs.
     program = [sys.executable, str(Path(__file__).with_name("interrupts.py")), *arguments]
     environment = {"PYTHONPATH": str(Path(ampsim.__file__).parents[1]), "OMP_NUM_THREADS": "1"}

@@ -180,7 +180,7 @@ def test_05_version_lag_monotone(depth):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_06_at_most_depth_plus_1_tickets_outstanding(depth):
+def test_06_outstanding_tickets_are_bounded(depth):
     scaler = GradScaler("cpu", depth=depth)
     tickets = [scaler.begin_iteration() for _ in range(depth + 1)]
     with pytest.raises(
@@ -205,7 +205,7 @@ def test_07_updates_once_and_in_order():
     assert scaler.get_scale() == 8.0
 
 
-def test_07_updates_once_and_in_order_on_another_thread(thread):
+def test_07_updates_in_order_on_thread(thread):
     release = threading.Event()
     scaler = GradScaler("cpu", depth=2, launch=thread.launch)
     first, second, _ = (scaler.begin_iteration() for _ in range(3))
@@ -226,7 +226,7 @@ def test_07_updates_once_and_in_order_on_another_thread(thread):
 
 @pytest.mark.parametrize("exact_torch", [False, True])  # the state on the host, and as tensors
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_08_a_published_scale_is_never_written(depth, exact_torch):
+def test_08_published_scale_is_never_written(depth, exact_torch):
     scaler = GradScaler("cpu", growth_interval=2, depth=depth, exact_torch=exact_torch)
     param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
     used = []
@@ -259,7 +259,7 @@ def test_09_no_autograd_version_error(exact_torch):
     assert param.grad.tolist() == [4.0, 4.0]
 
 
-def test_10_found_inf_stays_with_its_ticket():
+def test_10_found_inf_belongs_to_ticket():
     scaler = GradScaler("cpu", init_scale=16.0, growth_interval=1, depth=2)
     tickets = [scaler.begin_iteration() for _ in range(3)]
     for ticket, bad in zip(reversed(tickets), (1.0, INF, 1.0), strict=True):  # steps in any order
@@ -329,7 +329,7 @@ def test_11_no_non_finite_step(scale, dtype, how, fused, share, bad):
 
 
 @pytest.mark.parametrize("bad", [torch.float32, torch.float64])
-def test_11_no_non_finite_step_whichever_dtype_overflows(bad):
+def test_11_no_non_finite_mixed_step(bad):
     params = [
         torch.nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)
     ]
@@ -353,7 +353,7 @@ def test_11_no_non_finite_step_whichever_dtype_overflows(bad):
         (torch.optim.Adam, {"fused": True}),
     ],
 )
-def test_12_a_skipped_step_changes_no_bit(kind, options, unscales):
+def test_12_skipped_step_changes_nothing(kind, options, unscales):
     param, optimizer = an_optimizer(1.0, -2.0, 0.3, kind=kind, **options)
     scaler = GradScaler("cpu")
     for bad in (INF, None, None, INF, -INF, NAN):
@@ -408,7 +408,7 @@ def test_14_setters_fifo_with_updates(thread):
 @pytest.mark.parametrize(
     "options", [{}, {"kind": torch.optim.AdamW, "fused": True}], ids=["plain", "fused"]
 )
-def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
+def test_15_mixed_tickets_in_grad_raise(options):
     scaler = GradScaler("cpu", depth=1)
     param, optimizer = an_optimizer(**options)
     first, second = scaler.begin_iteration(), scaler.begin_iteration()
@@ -425,7 +425,7 @@ def test_15_gradients_of_two_tickets_in_one_grad_raise(options):
             use(optimizer, ticket=first)
 
 
-def test_15_gradients_of_two_tickets_in_one_backward_raise():
+def test_15_mixed_tickets_in_backward_raise():
     scaler = GradScaler("cpu", depth=1)
     param, _ = an_optimizer()
     first, second = scaler.begin_iteration(), scaler.begin_iteration()
@@ -434,7 +434,7 @@ def test_15_gradients_of_two_tickets_in_one_backward_raise():
         both.backward()
 
 
-def test_15_gradients_that_were_rewritten_since_are_nobodys():
+def test_15_rewritten_gradients_have_no_ticket():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     param, optimizer = an_optimizer(0.0, 0.0)
     first, second = scaler.begin_iteration(), scaler.begin_iteration()
@@ -444,7 +444,7 @@ def test_15_gradients_that_were_rewritten_since_are_nobodys():
     assert param.tolist() == [-0.5, -0.5]
 
 
-def test_15_a_parameter_that_took_anothers_place_is_watched():
+def test_15_replaced_parameter_is_tracked():
     scaler = GradScaler("cpu", depth=1)
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
     optimizer = torch.optim.SGD(params[:2])
@@ -459,7 +459,7 @@ def test_15_a_parameter_that_took_anothers_place_is_watched():
         scaler.scale(params[2].sum(), ticket=scaler.begin_iteration()).backward()
 
 
-def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
+def test_15_concurrent_master_gradients_are_accepted():
     # masters get their gradients from another thread while a later ticket's backward pass ends
     scaler = GradScaler("cpu", depth=1)
     model, _ = an_optimizer()
@@ -478,7 +478,7 @@ def test_15_gradients_handed_over_meanwhile_are_not_mistaken():
         master.grad = None
 
 
-def test_15_gradients_that_were_stepped_are_nobodys():
+def test_15_stepped_gradients_have_no_ticket():
     scaler, (param, optimizer) = GradScaler("cpu", depth=1), an_optimizer(0.0, lr=1.0)
     for ticket in (scaler.begin_iteration(), scaler.begin_iteration()):
         optimizer.zero_grad(set_to_none=False)
@@ -487,7 +487,7 @@ def test_15_gradients_that_were_stepped_are_nobodys():
     assert param.item() == -2.0
 
 
-def test_15_a_copied_gradient_is_nobodys():
+def test_15_copied_gradient_has_no_ticket():
     scaler = GradScaler("cpu", init_scale=4.0, depth=1)
     param, optimizer = an_optimizer(1.0)
     scaler.scale(param.sum(), scaler.begin_iteration()).backward()
@@ -496,7 +496,7 @@ def test_15_a_copied_gradient_is_nobodys():
     assert param.item() == 0.5
 
 
-def test_15_no_hook_stays_on_a_parameter_when_the_scaler_is_gone():
+def test_15_deleted_scaler_removes_hooks():
     param, _ = an_optimizer()
     for _ in range(3):
         scaler = GradScaler("cpu", depth=1)
@@ -585,7 +585,7 @@ def test_16_misuse_changes_nothing():
     assert scaler.state_dict() == {**state(8.0, 2.0, 0.5, 1, 0), "pending": [16.0]}
 
 
-def test_16_misuse_between_iterations_changes_nothing():
+def test_16_misuse_between_iterations():
     scaler = GradScaler("cpu", depth=1)
     iteration(scaler, *an_optimizer())
     before = scaler.state_dict()
@@ -625,7 +625,7 @@ def _scaled(scaler, param):
     return scaler
 
 
-def test_17_exceptions_of_a_background_update_are_delivered(thread):
+def test_17_background_update_exceptions_are_delivered(thread):
     scaler = GradScaler("cpu", depth=0, launch=thread.launch)
     scaler.scale(torch.tensor(1.0))
     scaler.update()  # nothing was stepped: fails on the optimizer's thread
@@ -634,7 +634,7 @@ def test_17_exceptions_of_a_background_update_are_delivered(thread):
     assert type(caught.value.__cause__) is AssertionError
 
 
-def test_17_exceptions_of_an_awaited_update_go_to_its_caller(thread):
+def test_17_awaited_update_exceptions_reach_caller(thread):
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1, launch=thread.launch)
     param, optimizer = an_optimizer()
     _scaled(scaler, param)
@@ -678,7 +678,7 @@ def closed_at_any_time(depth):
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("fault", ["crash", "interrupt"])
-def test_18_no_deadlock_at_any_crash_or_interrupt_point(depth, fault):
+def test_18_no_deadlock_after_faults(depth, fault):
     program = closed_at_any_time(depth)
     points = range(0, len(scheduler.attempt(program).trace), 4)
     for schedule in [{}] + [{at: 1 + at % 2} for at in points]:
@@ -691,7 +691,7 @@ def test_18_no_deadlock_at_any_crash_or_interrupt_point(depth, fault):
                 assert done.stuck is None, str(done)
 
 
-def test_18_an_interrupted_iteration_can_be_begun_again():
+def test_18_interrupted_iteration_can_be_restarted():
     # at every point of a drop-in iteration at depth 0: after the interrupt the loop just goes on
     def program(c):
         scaler = controlled(c, GradScaler)("cpu", init_scale=8.0, growth_interval=1)
@@ -721,7 +721,7 @@ def controlled(c, cls):
     return type(cls.__name__, (cls,), {"_sync": c.sync})
 
 
-def test_19_the_executor_waits_for_no_client():
+def test_19_executor_never_waits_for_client():
     # a client that stands still, at any point, stops no update of a ticket that was handed over
     def program(c):
         thread = OptimizerThread(sync=c.sync)
@@ -781,7 +781,7 @@ for _ in range(2):
     assert "FileNotFoundError" in failed
 
 
-def test_20_close_is_idempotent_and_wakes_who_waits():
+def test_20_close_is_idempotent_unblocks_waiters():
     scaler, optimizer = GradScaler("cpu"), torch.optim.SGD([torch.nn.Parameter(torch.ones(2))])
     ticket = scaler.begin_iteration()
     woken = []
@@ -912,7 +912,7 @@ def test_22_resume_is_bitwise(depth, exact_torch):
     assert len(scaler.state_dict().get("pending", [])) == depth
 
 
-def test_22_loading_into_a_scaler_at_work_on_its_thread_begins_anew(thread):
+def test_22_reload_with_thread_continues_scales(thread):
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1, launch=thread.launch)
     world, used = an_optimizer(), []
     for _ in range(3):
@@ -921,7 +921,7 @@ def test_22_loading_into_a_scaler_at_work_on_its_thread_begins_anew(thread):
     assert used == [4.0, 4.0, 8.0, 16.0, 32.0, 64.0]
 
 
-def test_22_a_loop_that_passed_tickets_may_go_on_without_after_loading():
+def test_22_load_allows_loop_without_tickets():
     scaler, (param, optimizer) = GradScaler("cpu", init_scale=4.0), an_optimizer()
     ticket = scaler.begin_iteration()
     scaler.scale(param.sum(), ticket=ticket).backward()
@@ -932,7 +932,7 @@ def test_22_a_loop_that_passed_tickets_may_go_on_without_after_loading():
     assert iteration(scaler, param, optimizer) == 4.0
 
 
-def test_22_resume_into_another_depth_keeps_what_it_can():
+def test_22_resume_into_other_depth():
     deep = GradScaler("cpu", depth=3)
     tickets = [deep.begin_iteration() for _ in range(4)]
     for i, ticket in enumerate(tickets):

@@ -48,7 +48,7 @@ def stepped(kind, grad, param, how="step", exact_torch=False, **options):
 @KINDS
 @pytest.mark.parametrize("exact_torch", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_fused_step_takes_any_layout(layout, exact_torch, kind, how):
+def test_fused_step_accepts_any_layout(layout, exact_torch, kind, how):
     grad = LAYOUTS[layout]
     zeros = torch.zeros(grad().shape)
     for param in (zeros, zeros.t().contiguous().t()):
@@ -73,7 +73,7 @@ def guarded(grad):
     return flat.as_strided(grad.shape, grad.stride(), grad.storage_offset())
 
 
-def test_an_expanded_gradient_is_refused_before_anything_is_written_and_nothing_behind_any_is_touched():
+def test_expanded_gradient_raises_before_writing():
     script = f"""
 import itertools, torch
 from ampsim.torch import GradScaler
@@ -106,7 +106,7 @@ for layout, early, kind, exact_torch in itertools.product(LAYOUTS.values(), earl
     run_script(script)
 
 
-def test_a_parameter_with_gaps_is_refused_by_name_and_cure():
+def test_parameter_with_gaps_raises_with_fix():
     param = torch.nn.Parameter(torch.zeros(4, 12)[:, ::2])
     optimizer = torch.optim.SGD([param], lr=1.0, fused=True)
     scaler = GradScaler("cpu", init_scale=SCALE)
@@ -130,7 +130,7 @@ def strided(draw):
 @pytest.mark.parametrize("kind", [torch.optim.SGD, partial(torch.optim.SGD, fused=True)])
 @pytest.mark.parametrize("how", ["unscale_", "unscale_and_clip_"])
 @given(strided())
-def test_a_gradient_is_divided_once_or_refused_whatever_memory_its_elements_share(kind, how, view):
+def test_overlapping_gradient_divides_once_or_raises(kind, how, view):
     shared = len({*addresses(view)}) < view.numel()
     param = torch.nn.Parameter(torch.zeros(view.shape))
     scaler, optimizer = GradScaler("cpu", init_scale=SCALE), kind([param])

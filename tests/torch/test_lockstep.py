@@ -54,14 +54,14 @@ def parameter(machine, i=0):
 @pytest.mark.parametrize(
     ("machine", "least"), [(lockstep.Lockstep, 200), (lockstep.RareEvents, 50)]
 )
-def test_torch_and_the_protocol_agree_on_everything(machine, least):
+def test_protocol_matches_torch(machine, least):
     run_state_machine_as_test(machine, settings=settings(max_examples=examples(ms=28, least=least)))
 
 
 # ----------------------------------------------------------------------------- parameters that torch corrupts
 
 
-def test_torch_steps_with_inf_at_scale_2_to_minus_128(drive):
+def test_torch_steps_with_inf_without_reciprocal(drive):
     machine = drive("sgd", scale=2.0**-128)  # float32(1 / 2^-128) is inf
     step(machine, 0, 2.0**-128)
     machine.update()
@@ -79,14 +79,14 @@ def test_torch_never_leaves_scale_zero(drive):
     assert parameter(machine) == -math.inf
 
 
-def test_torch_turns_a_finite_gradient_into_inf_below_scale_1(drive):
+def test_torch_overflows_below_scale_1(drive):
     machine = drive("sgd", scale=0.5)
     step(machine, 0, 3e38)
     assert parameter(machine) == -math.inf
 
 
 @pytest.mark.parametrize("found_inf", [2.0, 0.5, -1.0, 1e-45, math.nan])
-def test_torch_fused_kernel_steps_unless_found_inf_is_exactly_1(drive, found_inf):
+def test_torch_fused_kernel_compares_with_1(drive, found_inf):
     machine = drive("adamw, fused")
     put_gradients(machine, 0, 1.0, "overflow")
     machine.unscale(0)
@@ -97,7 +97,7 @@ def test_torch_fused_kernel_steps_unless_found_inf_is_exactly_1(drive, found_inf
     assert machine.scaler.get_scale() == 2.0**15
 
 
-def test_torch_refused_update_adds_found_inf_in_place_and_a_fused_step_takes_the_overflow(drive):
+def test_torch_failed_update_corrupts_found_inf(drive):
     machine = drive("sgd, fused", "sgd")
     put_gradients(machine, 0, 1.0, "overflow")
     put_gradients(machine, 1, 1.0, "overflow")
@@ -109,7 +109,7 @@ def test_torch_refused_update_adds_found_inf_in_place_and_a_fused_step_takes_the
     assert parameter(machine) == -math.inf
 
 
-def test_torch_forgets_an_overflow_when_found_infs_cancel(drive):
+def test_torch_misses_overflow_on_cancelled_flags(drive):
     machine = drive("sgd", "sgd")
     for i in range(2):
         put_gradients(machine, i, 1.0, "overflow")
@@ -119,7 +119,7 @@ def test_torch_forgets_an_overflow_when_found_infs_cancel(drive):
     assert machine.scaler.get_scale() == 2.0**16
 
 
-def test_torch_fused_step_that_raised_leaves_grad_scale_and_the_next_divides_twice(drive):
+def test_torch_failed_fused_step_divides_twice(drive):
     machine = drive("sgd, fused", scale=4.0)
     put_gradients(machine, 0, 1.0)
     machine.step(0, "nonsense")
@@ -127,7 +127,7 @@ def test_torch_fused_step_that_raised_leaves_grad_scale_and_the_next_divides_twi
     assert gradient(machine) == 1 / 16
 
 
-def test_torch_fused_sgd_takes_uninitialized_memory_for_momentum_if_its_first_step_is_skipped(
+def test_torch_fused_sgd_uses_uninitialized_momentum(
     monkeypatch,
 ):
     # _fused_sgd allocates the buffer with empty_like, the kernel skips, and the next step is not the first
@@ -151,7 +151,7 @@ def test_torch_fused_sgd_takes_uninitialized_memory_for_momentum_if_its_first_st
 # ---------------------------------------------------------------------------------- growth, streak, override
 
 
-def test_torch_never_grows_once_the_streak_is_past_a_shortened_interval(drive):
+def test_torch_never_grows_past_shortened_interval(drive):
     machine = drive("sgd", interval=9)
     plan = [("clean", 1.0, 0.0, math.inf, 0)] * 3
     machine.iterate(plan, set(), "clean", 0, 5)
@@ -161,7 +161,7 @@ def test_torch_never_grows_once_the_streak_is_past_a_shortened_interval(drive):
     assert machine.scaler.get_scale() == 2.0**16
 
 
-def test_torch_can_double_a_scale_set_by_hand_in_the_very_next_step(drive):
+def test_torch_doubles_new_scale_next_step(drive):
     machine = drive("sgd", interval=2)
     plan = [("clean", 1.0, 0.0, math.inf, 0)] * 3
     machine.iterate(plan, set(), "clean", 0, 1)
@@ -173,7 +173,7 @@ def test_torch_can_double_a_scale_set_by_hand_in_the_very_next_step(drive):
 # ----------------------------------------------------------------------------------- optimizers and gradients
 
 
-def test_torch_update_between_scale_and_backward_breaks_backward():
+def test_torch_update_before_backward_breaks_it():
     # the scale is saved for backward and then changed in place
     param = torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([param], lr=0.1)
@@ -202,7 +202,7 @@ def test_torch_update_between_scale_and_backward_breaks_backward():
     ],
 )
 @pytest.mark.parametrize("enabled", [True, False])
-def test_construction_refuses_what_torch_refuses(constants, enabled):
+def test_constructor_errors_match_torch(constants, enabled):
     names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
     rule = Rule.unchecked(**dict(zip(names, constants, strict=False)))
     _, torchs = lockstep.attempt(lambda: torch.amp.GradScaler("cpu", *constants, enabled=enabled))

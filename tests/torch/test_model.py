@@ -30,7 +30,7 @@ HAS_SPIN = shutil.which("spin") and shutil.which("gcc")
         (1, 4, ("1", None)),  # carries the newest version
     ],
 )
-def test_the_protocol_is_safe_and_ends(tmp_path, depth, bug, errors):
+def test_protocol_is_safe_and_terminates(tmp_path, depth, bug, errors):
     def run(*command):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)  # noqa: S603
         return done.stdout

@@ -176,14 +176,14 @@ class GrowsAtEachStep(lockstep.Lockstep):
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_planted_bug_is_found(mutant):
+def test_seeded_fault_is_detected(mutant):
     grows = mutant in (GrowsOneLate, RoundsFactorsFirst)  # seen in few of the other events
     machine = GrowsAtEachStep if grows else lockstep.Lockstep
     with pytest.raises(AssertionError):
         run_state_machine_as_test(machine.of(mutant), settings=BUDGET)
 
 
-def test_without_a_bug_nothing_is_found():
+def test_faithful_scaler_passes():
     run_state_machine_as_test(
         lockstep.Lockstep.of(Faithful), settings=settings(BUDGET, max_examples=20)
     )

@@ -30,7 +30,7 @@ def test_work_runs_in_order(thread):
     assert thread.launch(divmod, 7, 2).result() == (3, 1)
 
 
-def test_an_unasked_error_is_raised_once(thread):
+def test_unretrieved_error_is_raised_once(thread):
     for call in (thread.synchronize, lambda: thread.launch(list)):
         done = threading.Event()
         thread.launch(fails).add_done_callback(lambda _, done=done: done.set())
@@ -49,7 +49,7 @@ def test_an_error_is_not_raised_twice(thread):
     thread.launch(list).result()
 
 
-def test_work_behind_a_failure_fails(thread):
+def test_work_after_failure_fails(thread):
     release = threading.Event()
     seen = []
     thread.launch(release.wait)
@@ -63,7 +63,7 @@ def test_work_behind_a_failure_fails(thread):
     assert seen == ["later"]
 
 
-def test_a_cancelled_job_is_left_out(thread):
+def test_cancelled_job_is_skipped(thread):
     release = threading.Event()
     thread.launch(release.wait)
     job = thread.launch(fails)
@@ -75,7 +75,7 @@ def test_a_cancelled_job_is_left_out(thread):
     thread.synchronize()
 
 
-def test_a_finished_job_holds_nothing(thread):
+def test_finished_job_releases_references(thread):
     tensor = torch.ones(3)
     alive = weakref.ref(tensor)
     thread.launch(tensor.add_, 1).result()
@@ -89,7 +89,7 @@ def test_synchronize_on_the_thread_raises(thread):
     assert isinstance(thread.launch(thread.synchronize).exception(), RuntimeError)
 
 
-def test_close_finishes_what_was_launched():
+def test_close_finishes_launched_work():
     thread, seen = OptimizerThread("named"), []
     for i in range(20):
         thread.launch(seen.append, i)
@@ -108,13 +108,13 @@ def test_close_raises_a_failure_once():
     thread.close()
 
 
-def test_close_on_its_own_thread_ends():
+def test_close_on_own_thread_returns():
     thread = OptimizerThread()
     thread.launch(thread.close).result()
     thread.close()
 
 
-def test_the_shared_thread_is_replaced_once_closed():
+def test_closed_shared_thread_is_replaced():
     first = shared_thread()
     assert shared_thread() is first
     first.close()
@@ -123,7 +123,7 @@ def test_the_shared_thread_is_replaced_once_closed():
     assert second.launch(divmod, 7, 2).result() == (3, 1)
 
 
-def test_any_launcher_that_keeps_order_works():
+def test_any_ordered_executor_works():
     work = queue.SimpleQueue()  # its put() returns no Future
 
     def run():

@@ -75,7 +75,7 @@ def thread():
 @settings(max_examples=100)
 @given(depth=st.integers(0, 3), plan=st.lists(iterations, max_size=12), exact_torch=st.booleans())
 @example(depth=0, plan=[CLEAN._replace(growth=1.5, interval=1), *[CLEAN] * 7], exact_torch=False)
-def test_a_drop_in_loop_agrees_with_the_model(depth, plan, exact_torch, thread):
+def test_drop_in_loop_matches_model(depth, plan, exact_torch, thread):
     options = {"depth": depth, "launch": thread.launch, "exact_torch": exact_torch}
     scaler = GradScaler("cpu", RULE.init_scale, growth_interval=RULE.growth_interval, **options)
     params = [torch.nn.Parameter(torch.zeros(2)) for _ in plan]
@@ -107,7 +107,7 @@ def test_a_drop_in_loop_agrees_with_the_model(depth, plan, exact_torch, thread):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])
-def test_get_scale_is_the_next_losss_scale(depth):
+def test_get_scale_is_next_loss_scale(depth):
     found_inf = [False, False, True, False, False, False, False, True, True, False]
     scaler = GradScaler("cpu", RULE.init_scale, growth_interval=RULE.growth_interval, depth=depth)
     param = torch.nn.Parameter(torch.zeros(2))
@@ -121,7 +121,7 @@ def test_get_scale_is_the_next_losss_scale(depth):
     assert told == pipeline.trajectory(RULE, depth, found_inf)
 
 
-def test_steps_from_the_caller_run_on_the_thread(thread):
+def test_caller_steps_run_on_thread(thread):
     scaler = GradScaler("cpu", init_scale=4.0, growth_interval=1, depth=1, launch=thread.launch)
     param, optimizer = an_optimizer(0.0, lr=1.0)
     here = []
@@ -137,7 +137,7 @@ def test_steps_from_the_caller_run_on_the_thread(thread):
     assert param == -9.0
 
 
-def test_an_update_on_the_thread_needs_its_ticket(thread):
+def test_update_on_thread_requires_ticket(thread):
     scaler = GradScaler("cpu", init_scale=4.0, depth=1, launch=thread.launch)
     ticket = scaler.begin_iteration()
     thread.launch(scaler.update, 8.0, False, ticket=ticket).result()  # it does not wait for itself
@@ -164,7 +164,7 @@ def test_saving_waits_for_the_update(thread):
     assert scaler.state_dict()["pending"] == [32.0]
 
 
-def test_a_scaler_of_a_closed_thread_can_be_saved():
+def test_scaler_with_closed_thread_saves():
     thread = OptimizerThread()
     scaler = GradScaler("cpu", init_scale=4.0, depth=1, launch=thread.launch)
     scaler.scale(torch.tensor(1.0))
@@ -246,7 +246,7 @@ def test_weights_lag_by_depth_steps(depth, dtype, thread):
         assert any(skips)
 
 
-def test_by_default_one_thread_steps_one_iteration_behind(monkeypatch):
+def test_default_pipeline_steps_one_iteration_behind(monkeypatch):
     # Another test may have imported RoundPipe, whose own stream would be taken.
     monkeypatch.delitem(sys.modules, "roundpipe.optim_stream", raising=False)
     model = torch.nn.Linear(1, 1, bias=False).half()
@@ -283,7 +283,7 @@ def test_microbatches_add_up(thread):
         torch.testing.assert_close(new, old - 0.1 * p.grad)
 
 
-def test_gradients_add_to_those_kept(thread):
+def test_gradients_accumulate_without_zero_grad(thread):
     model = torch.nn.Linear(1, 1)
     model.bias.requires_grad_(False)  # it has no master
     pipelined = Pipelined(model, thread=thread)
@@ -295,7 +295,7 @@ def test_gradients_add_to_those_kept(thread):
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_failure_reaches_who_waits_for_weights(own):
+def test_failure_reaches_weight_waiters(own):
     thread = OptimizerThread()
     model, inputs, labels = model_and_data(torch.float32)
     pipelined = Pipelined(model, depth=0, thread=thread)
@@ -320,7 +320,7 @@ def test_a_failure_reaches_who_waits_for_weights(own):
     thread.close()
 
 
-def test_an_awaited_failure_reaches_both(thread):
+def test_awaited_failure_raises_in_both_calls(thread):
     pipelined = Pipelined(torch.nn.Linear(1, 1), depth=0, thread=thread)
     with pytest.raises(RuntimeError, match="forward_backward"):
         pipelined.step(list)

@@ -95,7 +95,7 @@ def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Observation:
 @given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), st.sampled_from(KINDS), histories)
 @example(MAKERS[2], 0, "plain", [(1.0, 1.0)] * 7)  # saturated: exactly at the top
 @example(MAKERS[2], 0, "plain", [(-7.0, 0.0)] * 3)  # half of the elements are, which is not enough
-def test_the_scales_are_the_policys_replay(make: Any, k: int, kind: str, history: Any) -> None:
+def test_scales_equal_policy_replay(make: Any, k: int, kind: str, history: Any) -> None:
     """Depth k and delay k: iteration i uses what replay of delay k has in force before update i."""
     loop = Loop(make(k), kind.split()[0], clip="clip" in kind)
     loop.run(history)
@@ -108,9 +108,7 @@ def test_the_scales_are_the_policys_replay(make: Any, k: int, kind: str, history
 @given(
     st.sampled_from(MAKERS), st.sampled_from(DEPTHS), histories, st.integers(0, 14), st.booleans()
 )
-def test_a_saved_run_goes_on_as_if_nothing_had_been(
-    make: Any, k: int, history: Any, cut: int, pickled: bool
-) -> None:
+def test_resume_is_exact(make: Any, k: int, history: Any, cut: int, pickled: bool) -> None:
     policy = make(k)
     unbroken, broken = Loop(policy), Loop(policy)
     for loop in (unbroken, broken):
@@ -130,7 +128,7 @@ def test_a_saved_run_goes_on_as_if_nothing_had_been(
     assert broken.scaler.state_dict() == unbroken.scaler.state_dict()
 
 
-def test_a_scale_set_by_hand_becomes_the_base() -> None:
+def test_overridden_scale_becomes_base() -> None:
     loop = Loop(Probe(init_scale=4.0, growth_interval=2))
     loop.begin((1.0, 1.0))
     loop.scaler.update(new_scale=64.0, ticket=loop.waiting.popleft()[0])
@@ -150,27 +148,27 @@ def test_a_scale_set_by_hand_becomes_the_base() -> None:
         {"policy": "LogMax"},
     ],
 )
-def test_options_that_contradict_a_policy(options: Any) -> None:
+def test_options_conflicting_with_policy_raise(options: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"policy=|depth=0"):
         GradScaler("cpu", **options)
 
 
 @pytest.mark.parametrize("name", ["_growth_tracker", "_init_scale", "_init_growth_tracker"])
-def test_a_policy_takes_none_of_a_rules_numbers(name: str) -> None:
+def test_rule_settings_with_policy_raise(name: str) -> None:
     scaler = GradScaler("cpu", policy=Probe(init_scale=4.0))
     with pytest.raises(RuntimeError, match="policy"):
         setattr(scaler, name, 2)
     assert scaler.scale(torch.ones(())) == 4.0
 
 
-def test_another_policys_state_is_refused() -> None:
+def test_state_of_other_policy_raises() -> None:
     saved = GradScaler("cpu", policy=Probe()).state_dict()
     with pytest.raises(ValueError, match=r"'Probe'.*'Headroom'"):
         GradScaler("cpu", policy=Headroom()).load_state_dict(saved)
 
 
 @pytest.mark.parametrize(("is_async", "scale"), [(True, 8.0), (False, 4.0)])
-def test_an_awaited_update_recalls_a_probe(is_async: bool, scale: float) -> None:
+def test_awaited_update_cancels_probe(is_async: bool, scale: float) -> None:
     # The next ticket carries its result whatever the depth, and a probe would fill the queue.
     weight = nn.Parameter(torch.zeros(2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -192,7 +190,7 @@ def test_an_awaited_update_recalls_a_probe(is_async: bool, scale: float) -> None
         ((math.inf, 1.0), 2.0**15),
     ],
 )
-def test_two_optimizers_are_one_observation(grads: Any, scale: float) -> None:
+def test_two_optimizers_make_one_observation(grads: Any, scale: float) -> None:
     scaler = GradScaler("cpu", policy=Headroom(init_scale=2.0**16, margin=1))
     scaler.scale(torch.ones(()))
     for grad in grads:
@@ -204,7 +202,7 @@ def test_two_optimizers_are_one_observation(grads: Any, scale: float) -> None:
 
 
 @pytest.mark.parametrize("state", [None, "gone", [1e300, 0], [0.0, 0], [2.0**16, -1], {}])
-def test_a_damaged_state_dict_is_refused_and_nothing_changes(state: Any) -> None:
+def test_invalid_state_dict_changes_nothing(state: Any) -> None:
     scaler = GradScaler("cpu", policy=Deduplicated())
     before = scaler.state_dict()
     with pytest.raises((TypeError, ValueError), match=r"expected .*; (load|pass)"):
@@ -212,7 +210,7 @@ def test_a_damaged_state_dict_is_refused_and_nothing_changes(state: Any) -> None
     assert scaler.state_dict() == before
 
 
-def test_shares_of_two_optimizers_are_pooled() -> None:
+def test_saturated_shares_are_pooled() -> None:
     # 10 of 1,000 elements are saturated in one, none of 100,000 in the other: 1e-4 of all.
     scaler = GradScaler("cpu", policy=Ratio(init_scale=4.0, threshold=1e-3))
     scaler.scale(torch.ones(()))

@@ -16,7 +16,7 @@ if not torch.distributed.is_available():
 
 
 @pytest.mark.parametrize("histories", [25, pytest.param(500, marks=pytest.mark.deep)])
-def test_ranks_agree_as_the_reference_machine(tmp_path, histories):
+def test_ranks_match_reference_state_machine(tmp_path, histories):
     root = str(Path(ampsim.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-W", "error", str(Path(__file__).with_name("ranks.py"))]
@@ -34,6 +34,6 @@ def test_ranks_agree_as_the_reference_machine(tmp_path, histories):
     assert [text.strip()[-4:] for text in outputs] == ["done", "done"], "\n".join(outputs)
 
 
-def test_a_group_before_there_is_one_raises():
+def test_uninitialized_process_group_raises():
     with pytest.raises(RuntimeError, match="init_process_group"):
         GradScaler("cpu", group="world")

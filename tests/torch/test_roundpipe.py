@@ -151,24 +151,24 @@ def printed():
     return dict(zip(names, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-def test_depth_1_is_roundpipe_to_the_last_bit(printed):
+def test_depth_1_matches_roundpipe_exactly(printed):
     assert printed["plans"].get("plans") == 400, printed["plans"]
     assert printed["plans"]["iterations"] > 3_000
 
 
-def test_an_update_that_is_early_is_seen(printed):
+def test_early_update_is_detected(printed):
     assert printed["early"].get("number", 99) < 20, printed["early"]
 
 
-def test_the_scaler_works_on_roundpipes_stream(printed):
+def test_scaler_runs_on_roundpipe_stream(printed):
     stream = "RoundPipe Optimizer Stream"
     assert printed["threads"] == [[stream], ["MainThread", stream]]
 
 
-def test_misuse_raises_instead_of_ending_the_process(printed):
+def test_misuse_raises_without_process_exit(printed):
     raised = ["AssertionError", "ClosedError", "ClosedError", "TypeError", "AssertionError"]
     assert printed["misuse"] == raised
 
 
-def test_a_fork_of_roundpipes_process_raises(printed):
+def test_forked_roundpipe_process_raises(printed):
     assert printed["fork"] == ["ClosedError", "ClosedError"]

@@ -152,23 +152,23 @@ def explore(name, depth, plan=PLAN, preemptions=1, is_async=None, watch=True):
     "watch", [True, False]
 )  # fewer iterations where there are more switch points
 @pytest.mark.parametrize("depth", [0, 1])
-def test_every_schedule_of_the_drop_in_loop(depth, watch):
+def test_schedules_of_drop_in_loop(depth, watch):
     explore("drop in", depth, PLAN[: 2 if watch else 3], watch=watch)
 
 
-def test_every_schedule_of_the_drop_in_loop_with_synchronous_updates():
+def test_schedules_with_synchronous_updates():
     explore("drop in", 1, PLAN[:2], is_async=[False, True])
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_every_schedule_of_a_pipeline_with_tickets(depth):
+def test_schedules_of_pipeline_with_tickets(depth):
     explore("tickets", depth)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("name", [*PROGRAMS])
-def test_every_schedule_with_two_preemptions_of_three_iterations(name, depth, capsys):
+def test_schedules_with_two_preemptions(name, depth, capsys):
     seen = explore(name, depth, preemptions=2)
     with capsys.disabled():
         print(f"\n{name}, depth {depth}: {seen}")
@@ -181,7 +181,7 @@ def test_every_schedule_with_two_preemptions_of_three_iterations(name, depth, ca
     plan=st.lists(st.booleans(), min_size=1, max_size=4),
     schedule=scheduler.schedules(steps=400),
 )
-def test_confluence_for_drawn_plans_and_schedules(name, depth, plan, schedule):
+def test_confluence_for_generated_schedules(name, depth, plan, schedule):
     outcome = Outcome(depth, plan)
     outcome.check(scheduler.run(PROGRAMS[name](outcome), schedule))
 
@@ -190,7 +190,7 @@ def test_confluence_for_drawn_plans_and_schedules(name, depth, plan, schedule):
 
 
 @pytest.mark.parametrize("preemptions", [1, pytest.param(2, marks=pytest.mark.deep)])
-def test_every_schedule_of_two_threads_that_scale_first(preemptions):
+def test_schedules_of_two_first_scales(preemptions):
     """The scale is made once and one ticket is begun, whoever comes first."""
 
     def program(c):
@@ -208,7 +208,7 @@ def test_every_schedule_of_two_threads_that_scale_first(preemptions):
     every_schedule_ends_in(([8.0, 8.0], [2.0]), program, preemptions)
 
 
-def test_every_schedule_of_two_threads_that_step_one_optimizer():
+def test_schedules_of_concurrent_steps():
     """One gets through; the gradients are divided once and the step is taken once."""
 
     def program(c):
@@ -241,7 +241,7 @@ def test_every_schedule_of_two_threads_that_step_one_optimizer():
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("late", ["unscale_", "step", "unscale_and_clip_"])
-def test_every_schedule_of_a_call_that_comes_while_its_ticket_is_closed(late, depth):
+def test_schedules_of_call_during_update(late, depth):
     """It raises: the gradients are divided once, and the scaler can be saved."""
 
     def program(c):
@@ -270,7 +270,7 @@ def test_every_schedule_of_a_call_that_comes_while_its_ticket_is_closed(late, de
     every_schedule_ends_in(([1.0, 2.0], [-1.0, -2.0], 1), program)
 
 
-def test_every_schedule_of_two_threads_that_update_one_ticket():
+def test_schedules_of_concurrent_updates():
     def program(c):
         scaler = make(c, Outcome(1, []))
         ticket = scaler.begin_iteration()
@@ -294,7 +294,7 @@ def test_every_schedule_of_two_threads_that_update_one_ticket():
     assert scheduler.explore(program, preemptions=1, check=check).exhausted
 
 
-def test_every_schedule_of_a_close_wakes_everybody():
+def test_schedules_of_close_unblock_waiters():
     def program(c):
         scaler = make(c, Outcome(0, []))
         scaler.begin_iteration()
@@ -346,7 +346,7 @@ def failing_program(outcome, fails_at):
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_every_schedule_of_a_step_function_that_raises_tells_the_client(depth):
+def test_schedules_of_failing_step_function(depth):
     def check(run):
         causes = []
         for error in run.value:
@@ -395,7 +395,7 @@ def interrupted_program(outcome):
 
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("task", ["client", "optimizer"])
-def test_an_interrupt_leaves_nobody_waiting(depth, task):
+def test_interrupt_causes_no_deadlock(depth, task):
     program = interrupted_program(Outcome(depth, PLAN[:2]))
     for step in range(len(scheduler.run(program).trace)):
         done = scheduler.attempt(program, interrupt_at={step: task})
@@ -437,7 +437,7 @@ def retried_program(depth, updates):
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_an_interrupted_call_has_done_all_or_nothing(depth):
+def test_interrupted_call_is_atomic(depth):
     program = retried_program(depth, 2)
     undisturbed = scheduler.run(program)
     finished = 0

@@ -98,7 +98,7 @@ def on_cpu(make):
 
 
 @pytest.mark.parametrize("loop", [introduction_with_clipping, tutorial])
-def test_a_torch_loop_runs_as_printed(loop):
+def test_documented_torch_loop_runs_unchanged(loop):
     assert loop(on_cpu(ampsim.torch.GradScaler)) == loop(on_cpu(torch.amp.GradScaler))
 
 
@@ -164,7 +164,7 @@ def roundpipe_loop(GradScaler, dataloader, manual_unscaling=False, **constants):
 
 @pytest.mark.parametrize("manual_unscaling", [False, True])
 @pytest.mark.parametrize("init_scale", [2.0**16, 2.0**10])
-def test_roundpipes_loop_runs_as_printed(manual_unscaling, init_scale):
+def test_documented_roundpipe_loop_runs_unchanged(manual_unscaling, init_scale):
     true, reported, scales = roundpipe_loop(
         RoundPipeGradScaler, data() * 2, manual_unscaling=manual_unscaling, init_scale=init_scale
     )
@@ -174,7 +174,7 @@ def test_roundpipes_loop_runs_as_printed(manual_unscaling, init_scale):
         assert [printed for printed, _ in reported] == true
 
 
-def test_the_documented_loss_is_wrong_where_the_scale_changes_and_loss_value_is_right():
+def test_loss_value_fixes_documented_loss():
     # "real_loss = loss.item() / scaler.get_scale()" after update() divides by the next iteration's scale
     true, reported, scales = roundpipe_loop(
         RoundPipeGradScaler, data(), growth_interval=3

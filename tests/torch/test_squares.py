@@ -27,7 +27,7 @@ def exact(grads):
     seed=st.integers(0, 99),
 )
 @example(sizes=[(1,)] * 200, double=False, seed=0)  # more than one buffer
-def test_it_is_the_sum_of_squares(sizes, double, seed):
+def test_sum_of_squares_matches_exact_sum(sizes, double, seed):
     torch.manual_seed(seed)
     grads = [torch.randn(size, dtype=torch.float64 if double else torch.float32) for size in sizes]
     grads = [g.t() if g.dim() == 2 and seed % 2 else g for g in grads]
@@ -44,7 +44,7 @@ def test_it_is_the_sum_of_squares(sizes, double, seed):
     fused=st.booleans(),
 )
 @example(norms.SMALL + 6, 0.99999, math.inf, 4.0, "step", True)  # behind the rows
-def test_one_bad_element_skips_the_step(size, place, bad, scale, call, fused):
+def test_one_nonfinite_element_skips_step(size, place, bad, scale, call, fused):
     # A large gradient is summed in parts: wherever the element lies.
     param, small = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(5))
     optimizer, scaler = (

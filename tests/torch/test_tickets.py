@@ -95,14 +95,14 @@ class Pair:
 @given(depth=st.integers(0, 3), plan=st.lists(calls, max_size=30))
 @example(depth=1, plan=[("iterate", False, True), ("begin",), ("finish", 1, False, True)])
 @example(depth=2, plan=[("iterate", False, False), ("iterate", True, True), ("save", 1)])
-def test_any_calls_agree_with_the_model(depth, plan):
+def test_generated_calls_match_model(depth, plan):
     pair = Pair(depth)
     for name, *arguments in plan:
         getattr(pair, name)(*arguments)
         pair.compare()
 
 
-def test_a_ticket_from_elsewhere_raises():
+def test_foreign_ticket_raises():
     scaler, other = GradScaler("cpu", depth=1), GradScaler("cpu", depth=1)
     own, foreign = scaler.begin_iteration(), other.begin_iteration()
     with pytest.raises(RuntimeError, match="ticket 0"):
@@ -113,7 +113,7 @@ def test_a_ticket_from_elsewhere_raises():
     assert scaler.get_scale() == 2.0**16
 
 
-def test_load_state_dict_wakes_a_waiting_thread():
+def test_load_state_dict_unblocks_waiting_thread():
     scaler = GradScaler("cpu")
     scaler.begin_iteration()
     begun = []

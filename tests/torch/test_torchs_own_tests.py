@@ -66,7 +66,7 @@ def deep(test: Any) -> Any:
 @pytest.mark.parametrize(
     ("whose", "failing"), [("torch's", set()), ("ours", {"test_grad_scaler_pass_itself_cpu"})]
 )
-def test_torchs_own_tests_pass_but_for_difference_11(whose, failing, tmp_path):
+def test_torch_tests_pass_except_difference_11(whose, failing, tmp_path):
     names = "grad_scal or gradscaler or params_invalidated"
     failed, said = run(Path(FOLDER) / "test_torch.py", whose, names, tmp_path)
     assert len(failed) >= 26, said

@@ -97,7 +97,7 @@ def same(request):
     return check
 
 
-def test_every_scaler_is_an_instance_of_torchs():
+def test_scalers_are_torch_grad_scalers():
     # Trainers that ask this would otherwise call loss.backward() unscaled.
     disabled = GradScaler("cpu", enabled=False)
     for scaler in (GradScaler("cpu"), disabled, GradScaler("cpu", depth=2), roundpipe.GradScaler()):
@@ -108,7 +108,7 @@ def test_every_scaler_is_an_instance_of_torchs():
 # ------------------------------------------------------------------------------ the state of one optimizer
 
 
-def test_weights_move_between_unscale_and_step(agree):
+def test_weights_change_between_unscale_and_step(agree):
     # Sharpness-aware minimization climbs where the first pass found no overflow.
     def iteration(run, i):
         run.backward(i)
@@ -122,7 +122,7 @@ def test_weights_move_between_unscale_and_step(agree):
     agree(iteration)
 
 
-def test_the_stage_is_put_back_for_a_second_pass(agree):
+def test_stage_is_reset_for_second_pass(agree):
     def iteration(run, i):
         run.backward(i)
         run.scaler.unscale_(run.optimizer)
@@ -136,7 +136,7 @@ def test_the_stage_is_put_back_for_a_second_pass(agree):
     agree(iteration)
 
 
-def test_a_flag_is_written_before_the_step(agree):
+def test_flag_is_written_before_step(agree):
     # For a loss that is NaN, or by an all-reduce over ranks.
     def iteration(run, i):
         run.backward(0)
@@ -148,7 +148,7 @@ def test_a_flag_is_written_before_the_step(agree):
     agree(iteration)
 
 
-def test_a_flag_of_no_optimizer_counts_once(agree):
+def test_flag_without_optimizer_counts_once(agree):
     def iteration(run, i):
         if i in OVERFLOWS:
             run.scaler._per_optimizer_states[0]["found_inf_per_device"] = {CPU: torch.ones(())}
@@ -166,7 +166,7 @@ class OwnState(Enum):
 
 
 @pytest.mark.parametrize("stage", [OptState.STEPPED, OwnState.STEPPED])
-def test_updates_within_the_backward_pass(agree, stage):
+def test_client_steps_within_backward(agree, stage):
     # The client divides, checks, and steps by itself, then says so.
     def iteration(run, i):
         run.backward(i)
@@ -180,7 +180,7 @@ def test_updates_within_the_backward_pass(agree, stage):
     agree(iteration)
 
 
-def test_states_are_asked_for_as_of_a_dict(same):
+def test_optimizer_states_behave_as_dict(same):
     def program(base):
         states = Run(base).scaler._per_optimizer_states
         yield told(lambda: states.pop(5)), states.pop(5, "none"), states.get(5, "none"), len(states)
@@ -188,7 +188,7 @@ def test_states_are_asked_for_as_of_a_dict(same):
     same(program)
 
 
-def test_a_state_that_would_not_count_is_refused():
+def test_ineffective_state_write_raises():
     run = Run(GradScaler, fused=True)
     run.backward(0)
     run.scaler.unscale_and_clip_(run.optimizer, 1.0)  # leaves the division to `step`
@@ -260,14 +260,14 @@ def test_methods_copied_from_torch(agree, names, early, fused):
     agree(iteration, of=lambda base: type("Copied", (base,), copies), fused=fused)
 
 
-def test_torchs_own_scaler_of_shards(agree):
+def test_sharded_grad_scaler_methods(agree):
     names = {"scale", "unscale_", "_unscale_grads_", "_amp_update_scale_cpu_", "update"}
     methods = {name: method for name, method in vars(ShardedGradScaler).items() if name in names}
     with mock.patch("torch.distributed.all_reduce"):
         agree(plain, of=lambda base: type("Sharded", (base,), {**methods, "process_group": None}))
 
 
-def test_backing_off_at_the_second_overflow_only(agree):
+def test_subclass_with_hysteresis(agree):
     # As scalers with hysteresis do: the first one is skipped, and the count starts again.
     def update(self):
         found = sum(
@@ -286,7 +286,7 @@ def test_backing_off_at_the_second_overflow_only(agree):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_floor_around_update(agree, before):
+def test_min_scale_around_update(agree, before):
     def update(self):
         if before:
             self._scale.clamp_(min=4.0)
@@ -297,7 +297,7 @@ def test_a_floor_around_update(agree, before):
     agree(plain, of=lambda base: type("Floored", (base,), {"update": update}))
 
 
-def test_a_floor_that_changes_nothing_is_taken_anywhere(agree):
+def test_clamp_without_effect_is_accepted(agree):
     def iteration(run, i):
         run.backward(i)
         run.scaler._scale.clamp_(min=2.0**-20)
@@ -308,13 +308,13 @@ def test_a_floor_that_changes_nothing_is_taken_anywhere(agree):
 
 
 @pytest.mark.parametrize("name", ["_check_inf_per_device", "_get_scale_async", "_growth_factor"])
-def test_an_override_that_nobody_calls_is_refused(name):
+def test_override_never_called_raises(name):
     odd = type("Odd", (GradScaler,), {name: lambda self, *_: 1.0})
     with pytest.raises(TypeError, match=f"Odd overrides {name}"):
         odd("cpu")
 
 
-def test_most_steps_only_collect_gradients(agree):
+def test_steps_without_update_collect_gradients(agree):
     # As in training among frameworks: their update forgets the states and leaves the scale alone.
     def update(self):
         if self.due:
@@ -330,7 +330,7 @@ def test_most_steps_only_collect_gradients(agree):
     agree(iteration, of=lambda base: type("Seldom", (base,), {"update": update}))
 
 
-def test_a_closure_is_ready_at_each_call(agree):
+def test_closure_resets_stage_each_call(agree):
     # Trainers with L-BFGS or sharpness-aware minimization scale, check, and divide within the closure.
     def step(self, optimizer, closure):
         for _ in range(2):
@@ -350,7 +350,7 @@ def test_a_closure_is_ready_at_each_call(agree):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("early", [False, True])
-def test_overrides_are_called_where_torch_calls_them(agree, early, fused):
+def test_overrides_are_called_as_in_torch(agree, early, fused):
     def watching(base):
         class Watching(base):
             def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
@@ -375,7 +375,7 @@ def test_overrides_are_called_where_torch_calls_them(agree, early, fused):
     agree(iteration, of=watching, fused=fused)
 
 
-def test_float16_is_taken_by_an_override(same):
+def test_override_allows_float16(same):
     def program(base):
         class TakesHalf(base):
             def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
@@ -397,7 +397,7 @@ def test_float16_is_taken_by_an_override(same):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", ["unscale_", "_maybe_opt_step", "_unscale_grads_", "get_scale"])
-def test_a_method_is_patched_on_the_scaler(agree, name, fused):
+def test_instance_method_patch_is_called(agree, name, fused):
     def iteration(run, i):
         original = getattr(type(run.scaler), name).__get__(run.scaler)
         setattr(run.scaler, name, lambda *args: [run.log.append(name), original(*args)][1])
@@ -407,7 +407,7 @@ def test_a_method_is_patched_on_the_scaler(agree, name, fused):
 
 
 @pytest.mark.parametrize("name", ["scale", "get_scale", "is_enabled"])
-def test_a_public_method_is_overridden(agree, name):
+def test_public_method_override_is_used(agree, name):
     methods = {
         "scale": lambda self, outputs: super(type(self), self).scale(outputs * 2),
         "get_scale": lambda self: min(super(type(self), self).get_scale(), 2.0),
@@ -438,7 +438,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_scale_or_count_is_written_between_iterations(agree, write):
+def test_scale_written_between_iterations(agree, write):
     def iteration(run, i):
         if i in (4, 5, 8):
             told(lambda: WRITES[write](run.scaler))
@@ -448,7 +448,7 @@ def test_scale_or_count_is_written_between_iterations(agree, write):
     agree(iteration, interval=3)
 
 
-def test_numbers_are_written_before_the_first_scale(same):
+def test_numbers_written_before_first_scale(same):
     def program(base):
         run = Run(base)
         run.scaler._init_scale, run.scaler._init_growth_tracker, run.scaler._growth_interval = (
@@ -466,7 +466,7 @@ def test_numbers_are_written_before_the_first_scale(same):
     same(program)
 
 
-def test_numpy_writes_no_scale():
+def test_numpy_cannot_write_scale():
     scaler = Run(GradScaler).scaler
     scaler.scale(torch.ones(()))
     with pytest.raises(ValueError, match="read-only"):
@@ -474,13 +474,13 @@ def test_numpy_writes_no_scale():
     assert scaler.get_scale() == 8.0
 
 
-def test_a_scaler_made_without_ours_says_so():
+def test_subclass_without_super_init_raises():
     odd = type("Odd", (GradScaler,), {"__init__": lambda self: setattr(self, "_enabled", True)})
     with pytest.raises(AttributeError, match="Odd was made without"):
         odd().scale(torch.ones(()))
 
 
-def test_a_scale_that_is_held_shows_what_is_in_force(same):
+def test_held_scale_shows_current_value(same):
     def program(base):
         run = Run(base)
         run.scaler._lazy_init_scale_growth_tracker(CPU)
@@ -513,7 +513,7 @@ def test_numbers_are_saved_as_plain_tensors(agree):
     "copier",
     [copy.copy, copy.deepcopy, lambda s: pickle.loads(pickle.dumps(s))],  # noqa: S301
 )
-def test_a_copy_carries_attributes_and_numbers(agree, copier):
+def test_copy_keeps_attributes_and_numbers(agree, copier):
     def iteration(run, i):
         run.scaler.overflows = i
         run.scaler = copier(run.scaler)
@@ -525,7 +525,7 @@ def test_a_copy_carries_attributes_and_numbers(agree, copier):
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("when", [0, 1, 2])
-def test_a_state_is_loaded_within_an_iteration(agree, when, fused):
+def test_state_loads_within_iteration(agree, when, fused):
     def iteration(run, i):
         run.backward(i)
         calls = [run.scaler.unscale_, run.scaler.step, lambda _: None]
@@ -574,7 +574,7 @@ class Generators:
 
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("kind", [Fused, Generators])
-def test_an_optimizer_that_is_none_of_torchs(agree, kind, early):
+def test_non_torch_optimizer_matches_torch(agree, kind, early):
     def iteration(run, i):
         run.backward(i)
         if early:
@@ -585,7 +585,7 @@ def test_an_optimizer_that_is_none_of_torchs(agree, kind, early):
     agree(iteration, kind=kind)
 
 
-def test_an_optimizers_own_grad_scale_divides_too(agree):
+def test_own_grad_scale_divides_gradients(agree):
     def iteration(run, i):
         run.backward(i)
         run.optimizer.grad_scale = torch.tensor(4.0)
@@ -594,7 +594,7 @@ def test_an_optimizers_own_grad_scale_divides_too(agree):
     agree(iteration, kind=torch.optim.SGD, fused=True)
 
 
-def test_an_own_grad_scale_outlives_a_failure():
+def test_failure_keeps_own_grad_scale():
     run, own = Run(GradScaler, fused=True), torch.tensor(4.0)
     run.backward(0)
     run.optimizer.grad_scale = own
@@ -611,7 +611,7 @@ class Keyed(torch.optim.SGD):
         return ticket
 
 
-def test_a_keyword_of_the_optimizers_own_reaches_it(agree):
+def test_optimizer_keyword_is_passed_through(agree):
     def iteration(run, i):
         run.backward(i)
         return run.scaler.step(run.optimizer, ticket=i)
@@ -620,7 +620,7 @@ def test_a_keyword_of_the_optimizers_own_reaches_it(agree):
 
 
 @pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
-def test_hooks_are_handed_flag_and_scale(agree, register):
+def test_hooks_receive_flag_and_scale(agree, register):
     def iteration(run, i):
         seen = []
         note = lambda optimizer, *_: seen.append((optimizer.found_inf.item(), optimizer.grad_scale))  # noqa: E731
@@ -644,7 +644,7 @@ def test_validation_scales_in_inference_mode(agree):
     agree(iteration)
 
 
-def test_a_layer_is_left_out_of_an_iteration(same):
+def test_layer_without_gradients_in_iteration(same):
     # Two models with one update for both; each loss of the first reaches one of its two layers.
     def program(base):
         scaler = base("cpu", init_scale=8.0, growth_interval=1)
@@ -661,7 +661,7 @@ def test_a_layer_is_left_out_of_an_iteration(same):
     same(program)
 
 
-def test_a_scaler_is_switched_off_for_a_while(same):
+def test_temporarily_disabled_scaler_matches_torch(same):
     def program(base):
         run = Run(base)
         for i in range(STEPS):
@@ -678,7 +678,7 @@ def test_a_scaler_is_switched_off_for_a_while(same):
 @pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
 )
-def test_a_compiled_step_splits_as_with_torchs():
+def test_compiled_step_graphs_match_torch():
     # The compiler is kept out of the scaler: what it tried there would split the step once more.
     seen = []
     for base in (Theirs, GradScaler):

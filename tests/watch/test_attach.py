@@ -42,7 +42,7 @@ def path(tmp_path):
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.LBFGS])
 @pytest.mark.parametrize("keyword", [True, False])
-def test_gradients_of_a_closure_are_read(path, optimizer, keyword):
+def test_closure_gradients_are_recorded(path, optimizer, keyword):
     param = nn.Parameter(torch.ones(1))
     optimizer, calls = optimizer([param], 0.1), []
     with watch({"w": param}, optimizer, to=path):
@@ -79,7 +79,7 @@ def test_optimizers_may_step_at_different_rates(path, kind):
     assert found[1]["nonfinite"] == {"a": "has inf"}
 
 
-def test_no_optimizer_step_is_lost(path):
+def test_optimizer_steps_are_recorded(path):
     (a, first), (b, second), (c, last) = one(), one(), one()
     with watch({"a": a, "b": b, "c": c}, [first, second, last], to=path, sample_every=0):
         for number in range(5):
@@ -165,7 +165,7 @@ def test_a_compiled_loop_is_recorded(path):
     ] * 3
 
 
-def test_a_scale_left_to_the_step_is_divided_out(path):
+def test_grad_scale_attribute_is_divided_out(path):
     """As fused steps take it; a parameter of no name has its number."""
     param, other = one()[0], one()[0]
     optimizer = torch.optim.SGD([param, other], 1e-3, fused=True)
@@ -215,7 +215,7 @@ def test_a_replaced_scaler_warns_once(path, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_set_and_loaded_scales_are_seen(path, kind):
+def test_set_and_loaded_scales_are_recorded(path, kind):
     param, optimizer = one()
     scaler = kind("cpu", init_scale=8.0)
     with watch({"w": param}, optimizer, scaler, to=path) as run:
@@ -263,7 +263,7 @@ def test_sparse_and_missing_gradients(path, kind):
     assert record["exponent_histograms"]["table.weight"]["counts"] == [2, 2]
 
 
-def test_subclasses_are_read_before_clipping(path):
+def test_norm_is_recorded_before_clipping(path):
     class Clipping(torch.amp.GradScaler):
         def step(self, optimizer, *args, **kwargs):
             self.unscale_(optimizer)
@@ -278,7 +278,7 @@ def test_subclasses_are_read_before_clipping(path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_update_raises_the_error_of_on_skip(path, kind):
+def test_update_raises_on_skip_error(path, kind):
     def refuse(record):
         raise KeyError(record["step"])
 
@@ -293,7 +293,7 @@ def test_update_raises_the_error_of_on_skip(path, kind):
     assert scaler.get_scale() == 2.0
 
 
-def test_late_logs_warn(path):
+def test_late_log_warns(path):
     param, optimizer = one()
     run = watch({"w": param}, optimizer, to=path)
     run.log(loss=np.float32(1.5), right=torch.tensor([[True]]))
@@ -323,7 +323,7 @@ def forked(child):
 @forks
 @pytest.mark.filterwarnings("ignore:watching. nothing of this fork is recorded:RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fork_writes_nothing(path, kind):
+def test_forked_process_writes_nothing(path, kind):
     param, optimizer = one()
     scaler = kind("cpu")
     with watch({"w": param}, optimizer, scaler, to=path) as run:
@@ -368,7 +368,7 @@ def group(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # of torch.distributed, about itself
 @pytest.mark.parametrize("kind", ["torch", "ours", "sharded"])
 @pytest.mark.parametrize("wrap", ["ddp", "dtensor"])
-def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
+def test_distributed_gradients_are_recorded(path, group, kind, wrap):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
     from torch.distributed.tensor import Replicate, distribute_module
@@ -398,7 +398,7 @@ def test_gradients_of_distributed_models_are_read(path, group, kind, wrap):
     assert len(record["exponent_histograms"]) == 2
 
 
-def test_gradients_unscaled_before_watching_are_left(path):
+def test_gradients_unscaled_before_watch_are_ignored(path):
     param, optimizer = one()
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     (scaler.scale(param) * 3.0).sum().backward()
@@ -411,7 +411,7 @@ def test_gradients_unscaled_before_watching_are_left(path):
     assert [record["grad_norm"] for record in records(path)] == [3.0]
 
 
-def test_scale_zero_has_no_norm(path):
+def test_norm_is_nan_at_scale_zero(path):
     param, optimizer = one()
     with watch(
         {"w": param}, optimizer, scaler := torch.amp.GradScaler("cpu", init_scale=0.0), to=path
@@ -428,7 +428,7 @@ def test_scale_zero_has_no_norm(path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_arguments_and_results_are_passed_on(path, kind):
+def test_arguments_and_results_are_passed_through(path, kind):
     class Noting(torch.optim.SGD):
         def step(self, closure=None, *, times=1):
             super().step(closure)

@@ -31,13 +31,13 @@ def run(name):
         ),
     ],
 )
-def test_the_example_records_what_it_says(name):
+def test_example_runs_as_documented(name):
     run(name)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.framework("wandb", how=HOW)
-def test_weights_and_biases_has_every_step(monkeypatch, tmp_path):
+def test_wandb_receives_all_steps(monkeypatch, tmp_path):
     import wandb
 
     from ampsim.diagnose.readers.trackers import wandb_rows
@@ -60,7 +60,7 @@ def test_weights_and_biases_has_every_step(monkeypatch, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.framework("tensorboard", how=HOW)
-def test_tensorboard_has_every_step():
+def test_tensorboard_receives_all_steps():
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run("TensorBoard")["folder"] / "events")).Reload()

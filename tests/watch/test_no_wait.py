@@ -51,7 +51,7 @@ def cuda(monkeypatch):
         yield copies
 
 
-def test_no_step_waits_for_the_device(cuda):
+def test_steps_do_not_wait_for_device(cuda):
     written = Records()
     param = torch.nn.Parameter(torch.empty(4, 3, device="cuda"))
     optimizer = torch.optim.SGD([param], 0.1)
@@ -72,7 +72,7 @@ def test_no_step_waits_for_the_device(cuda):
     run.close()
 
 
-def test_a_value_that_is_asked_for_is_seen(cuda):
+def test_reading_device_value_is_detected(cuda):
     with pytest.raises(DataDependentOutputException):
         torch.empty((), device="cuda").item()
     with pytest.raises(AssertionError, match="that waits"):

@@ -91,7 +91,9 @@ def train(optimizer_name, scaler_name, steps, clip, parts, to=None, **options):
 @example("fused", "torch", [0.0, math.inf, 0.0], True, 2)
 @example("fused sgd", "torch", [math.inf, 0.0], False, 1)
 @example("fused", "ours", [0.0, math.nan, 0.0], False, 1)
-def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, clip, parts):
+def test_watched_training_is_unchanged_and_recorded(
+    tmp_path_factory, optimizer, scaler, steps, clip, parts
+):
     # torch's fused SGD takes uninitialized memory for its momentum after a skipped first step: difference 6.
     assume(not (scaler == "torch" and optimizer == "fused sgd" and steps[0]))
     path = tmp_path_factory.mktemp("watch") / "run.jsonl"
@@ -127,7 +129,7 @@ def test_what_is_recorded_is_true(tmp_path_factory, optimizer, scaler, steps, cl
 
 @pytest.mark.parametrize("scaler", ["off", "none"])
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
-def test_without_a_scaler_nothing_is_skipped(tmp_path, optimizer, scaler):
+def test_no_skips_without_scaler(tmp_path, optimizer, scaler):
     train(optimizer, scaler, [0.0, 0.0], False, 1, to=tmp_path / "run.jsonl")
     for record in records(tmp_path / "run.jsonl"):
         assert "skipped" not in record
@@ -137,7 +139,7 @@ def test_without_a_scaler_nothing_is_skipped(tmp_path, optimizer, scaler):
 
 
 @pytest.mark.parametrize("watched", [1, 2])
-def test_skips_are_told_per_optimizer(tmp_path, watched):
+def test_skips_are_recorded_per_optimizer(tmp_path, watched):
     one, two = make(1), make(2)
     model = nn.ModuleDict({"one": one, "two": two})
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, two)]
@@ -155,7 +157,7 @@ def test_skips_are_told_per_optimizer(tmp_path, watched):
     assert record["grad_norm"] == math.inf
 
 
-def test_every_and_names_choose_samples(tmp_path):
+def test_sample_every_and_pattern_select_samples(tmp_path):
     train(
         "sgd",
         "torch",
@@ -180,7 +182,7 @@ def test_every_and_names_choose_samples(tmp_path):
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
 @pytest.mark.parametrize(("moves", "told"), [([0, 0, 0, 1, 1, 1], 2), ([0, 1, 1, 0, 0, 0], 5)])
-def test_a_standstill_is_told(tmp_path, kind, moves, told):
+def test_stalled_parameters_warn(tmp_path, kind, moves, told):
     steps = [0.0 if moves else math.inf for moves in moves]
     with pytest.warns(
         RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"
@@ -191,7 +193,7 @@ def test_a_standstill_is_told(tmp_path, kind, moves, told):
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
-def test_skips_are_told_in_time(tmp_path, kind):
+def test_skips_are_reported_immediately(tmp_path, kind):
     seen, model = [], make()
     optimizer, scaler = OPTIMIZERS["fused"](model.parameters()), SCALERS[kind]()
 
@@ -212,7 +214,7 @@ def test_skips_are_told_in_time(tmp_path, kind):
     assert said == [False, True, False]
 
 
-def test_a_watched_scaler_copies_as_plain(tmp_path):
+def test_watched_scaler_copies_as_original_class(tmp_path):
     model = make()
     optimizer, scaler = OPTIMIZERS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
     run = watch(model, optimizer, scaler, to=tmp_path / "run.jsonl")
@@ -243,7 +245,7 @@ def test_a_watched_scaler_copies_as_plain(tmp_path):
         ({"first_step": -1}, ValueError, "first_step=-1"),
     ],
 )
-def test_what_cannot_be_watched_is_refused(tmp_path, change, error, text):
+def test_unsupported_watch_arguments_raise(tmp_path, change, error, text):
     model, scaler = make(), torch.amp.GradScaler("cpu")
     given = {
         "optimizer": OPTIMIZERS["sgd"](model.parameters()),
@@ -276,7 +278,7 @@ def start(path, grads, **options):
             optimizer.step()
 
 
-def test_restarts_continue_the_steps(tmp_path):
+def test_restart_continues_step_numbers(tmp_path):
     path, new = tmp_path / "run.jsonl", tmp_path / "new.jsonl"
     start(path, [1.0, 2.0])
     start(path, [])
@@ -291,7 +293,7 @@ def test_restarts_continue_the_steps(tmp_path):
     assert [record["step"] for record in records(new)] == [2, 3]
 
 
-def test_runs_return_to_checkpoints(tmp_path):
+def test_first_step_restarts_at_checkpoint(tmp_path):
     path = tmp_path / "run.jsonl"
     start(path, [1.0, 2.0, 3.0, 4.0])
     start(path, [5.0], first_step=1)
@@ -311,7 +313,7 @@ def test_logged_values_are_copied(tmp_path):
     assert next(records(tmp_path / "run.jsonl"))["loss"] == 3.0
 
 
-def test_a_busy_file_gets_another_name(tmp_path):
+def test_busy_file_selects_another_name(tmp_path):
     path = tmp_path / "run.jsonl"
     with RunFile(path, {}), RunFile(tmp_path / "run.2.jsonl", {}):
         model = nn.Linear(2, 1)
@@ -328,7 +330,7 @@ def test_a_busy_file_gets_another_name(tmp_path):
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_value_belongs_to_its_step(tmp_path, late):
+def test_logged_value_belongs_to_step(tmp_path, late):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
     optimizer, scaler = (
@@ -354,7 +356,7 @@ def test_a_value_belongs_to_its_step(tmp_path, late):
     assert not model._forward_pre_hooks
 
 
-def test_a_flush_writes_what_waits(tmp_path):
+def test_flush_writes_pending_records(tmp_path):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
@@ -368,7 +370,7 @@ def test_a_flush_writes_what_waits(tmp_path):
             assert found == [each + 0.5 for each in range(number + 1)]
 
 
-def test_evaluations_log_to_the_last_step(tmp_path):
+def test_evaluation_logs_to_last_step(tmp_path):
     model = nn.Linear(2, 1)
     optimizer, scaler = (
         torch.optim.SGD(model.parameters(), 0.1),
@@ -385,7 +387,7 @@ def test_evaluations_log_to_the_last_step(tmp_path):
 
 
 @pytest.mark.parametrize("moving", range(3))
-def test_one_moving_parameter_is_no_standstill(tmp_path, moving):
+def test_one_moving_parameter_prevents_warning(tmp_path, moving):
     params = [nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.bfloat16)]
     params.append(nn.Parameter(torch.ones(1)))
     optimizer = torch.optim.SGD(params, 1.0)
@@ -416,7 +418,7 @@ def test_one_moving_parameter_is_no_standstill(tmp_path, moving):
         "run",
     ],
 )
-def test_a_records_own_name_is_refused(tmp_path, name):
+def test_reserved_record_name_raises(tmp_path, name):
     model = make()
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     with watch(model, optimizer, to=tmp_path / "run.jsonl") as run:
@@ -441,7 +443,7 @@ class Kept:
         self.closed += 1
 
 
-def test_a_full_sink_ends_nothing():
+def test_full_sink_does_not_stop_training():
     sinks = Kept(1), Kept(), Kept(0), Kept()
     with pytest.warns(RuntimeWarning, match="no space left") as warned:
         model, *_ = train("sgd", "ours", [0.0] * 3, False, 1, to=sinks)
@@ -494,7 +496,7 @@ def test_trackers_get_numbers_and_histograms():
     assert edges == [-1.5, 0.5, 3.5]
 
 
-def test_a_tracker_is_flushed_at_the_end():
+def test_tracker_is_flushed_on_close():
     tracker = Tracker()
     to = sink(tracker, {})
     empty = pack_counts(np.zeros(280, np.int64))
@@ -507,7 +509,7 @@ def test_a_tracker_is_flushed_at_the_end():
     assert tracker.flushed
 
 
-def test_a_files_head_describes_it(tmp_path):
+def test_file_header_describes_run(tmp_path):
     model, scaler = make().bfloat16(), ampsim.torch.GradScaler("cpu", growth_interval=7)
     watch(model, OPTIMIZERS["sgd"](model.parameters()), scaler, to=tmp_path / "run.jsonl").close()
     head = read_run(tmp_path / "run.jsonl")
