@@ -27,7 +27,7 @@ def run(
 @pytest.mark.parametrize("ticks", [1, TICKS])
 @pytest.mark.parametrize("expected", [60.0, None])
 @pytest.mark.parametrize("seconds", [10.0, 60.0, 900.0])
-def test_time_left_is_at_most_ten_times_the_truth(
+def test_time_left_is_bounded(
     ticks: int, expected: float | None, seconds: float
 ) -> None:
     left = TimeLeft({})
@@ -39,7 +39,7 @@ def test_time_left_is_at_most_ten_times_the_truth(
     assert known > UNITS // 2
 
 
-def test_time_left_counts_the_experiments_that_follow() -> None:
+def test_time_left_counts_later_experiments() -> None:
     left = TimeLeft({"one": 60.0, "two": 600.0})
     for now, end in run(left, "one", 60.0, 300.0, 0.0, TICKS):  # five times slower than expected
         assert 0.1 < left.estimate(now) / (end - now + 3000.0) < 2
@@ -47,7 +47,7 @@ def test_time_left_counts_the_experiments_that_follow() -> None:
         assert now > last - 1 or 0.2 < left.estimate(now) / (last - now) < 10
 
 
-def test_time_left_is_unknown_before_anything_is_known() -> None:
+def test_time_left_starts_unknown() -> None:
     left = TimeLeft({"one": None, "two": None})
     left.start("one", None, 0.0, 0.0)
     assert left.text(0.0) == "unknown"

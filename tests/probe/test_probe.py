@@ -337,7 +337,7 @@ def test_scale_without_reciprocal_bounds_threshold(scale: float, threshold: floa
     assert overflow_thresholds(rows).tolist() == [threshold]
 
 
-def test_thresholds_take_the_least_of_each_step() -> None:
+def test_thresholds_take_minimum_per_step() -> None:
     histograms = {value: Histogram.of(torch.tensor([value])) for value in (0.0, 0.5, 1.0, 4.0)}
     steps = ((4, 1.0), (2, 0.0), (4, 4.0), (4, 0.5))
     rows = [GradientRecord(step, "parameter", "", 1.0, histograms[value]) for step, value in steps]
