@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from figures import _style, results, verdicts
+from figures import _style, claim_results, results
 from figures.claims import CLAIMS
 
 NAME = "README.md"
@@ -101,7 +101,7 @@ def trials(*data: Path) -> str:
         "|---|---|---|---|---|",
     ]
     for claim in filter(lambda claim: claim.trial, CLAIMS.values()):
-        found = verdicts.judge(claim, *data)
+        found = claim_results.judge(claim, *data)
         said = claim.verdict if found.holds else "the claim does not hold"
         lines.append(
             f"| {claim.sentence} | {claim.trial} | {found.now} | **{said}** | `{claim.stem}` |"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import _style
-from figures import quantities as q
+from figures import derived_numbers as q
 from figures.results import Result
 
 DATA = ("census",)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ampsim.core import dialects
-from figures import quantities as q
+from figures import derived_numbers as q
 from figures.results import Result
 
 REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "in part"

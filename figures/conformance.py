@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from figures import _style, conformance_page
-from figures import quantities as q
+from figures import derived_numbers as q
 from figures.results import Result
 
 DATA = ("conformance",)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from figures import _style
-from figures import quantities as q
+from figures import derived_numbers as q
 from figures.results import Result
 
 DATA = ("ranks_cells",)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ampsim.core import theory
 from figures import _style
-from figures.quantities import counted, levels_above, skips_above
+from figures.derived_numbers import counted, levels_above, skips_above
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)

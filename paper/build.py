@@ -9,8 +9,8 @@ from typing import Any
 import typst
 
 from ampsim import records
+from figures.claim_results import judge
 from figures.claims import CLAIMS
-from figures.verdicts import judge
 from paper import sources, values
 from paper.numbers import NUMBERS
 from paper.sources import PAPER, ROOT, PaperError

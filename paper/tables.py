@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
+from figures.claim_results import judge_folder
 from figures.claims import CLAIMS
-from figures.quantities import (
+from figures.derived_numbers import (
     INTERVALS,
     rank_cells,
     rank_wrong,
@@ -26,7 +27,6 @@ from figures.quantities import (
     t3_rate,
 )
 from figures.results import DATA, Result
-from figures.verdicts import judge_folder
 from paper import sources
 from paper.field import survey
 from paper.numbers import NUMBERS, artefact, conformance, loops, processors, theory

@@ -130,7 +130,7 @@ FLOORS = {
     "experiments/runner/commands.py": {
         "ampsim",
         "experiments",
-        "figures.verdicts",
+        "figures.claim_results",
         "rich",
     },  # above its package
     "experiments/runner/on_ray.py": {"ampsim.records", "experiments.runner", "ray"},
@@ -146,7 +146,7 @@ FLOORS = {
     },
     "experiments/bench/watching.py": {"ampsim", "experiments", "torch", "wandb"},
     "figures": {"figures", "matplotlib", "numpy", "ampsim.core", "ampsim.records"},
-    "figures/verdicts.py": {"rich", "ampsim.records", "figures"},
+    "figures/claim_results.py": {"rich", "ampsim.records", "figures"},
     "figures/conformance_page.py": {"ampsim.diagnose.page", "figures"},
     "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "figures"},
     "paper": {
@@ -156,12 +156,18 @@ FLOORS = {
         "ampsim.testing.kit.checks",
         "ampsim.testing.known_failures",
         "figures.claims",
-        "figures.quantities",
+        "figures.derived_numbers",
         "figures.results",
-        "figures.verdicts",
+        "figures.claim_results",
         "paper",
     },
-    "paper/build.py": {"ampsim.records", "figures.claims", "figures.verdicts", "paper", "typst"},
+    "paper/build.py": {
+        "ampsim.records",
+        "figures.claims",
+        "figures.claim_results",
+        "paper",
+        "typst",
+    },
     "paper/sources.py": {
         "ampsim.core",
         "ampsim.records",

@@ -17,7 +17,7 @@ from ampsim.probe.async_host_copy import Fetched
 from ampsim.watch.attach import Found, attach
 from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
 from ampsim.watch.run_header import known, optimizers_of, parameters_of
-from ampsim.watch.standstill import Standstill
+from ampsim.watch.stalled_parameters import Standstill
 from ampsim.watch.step import Record, Step
 from ampsim.watch.writer import OnSkip, Writer
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ampsim.core.validation import as_int
 from ampsim.watch.sinks import Sink, sink
-from ampsim.watch.standstill import Standstill
+from ampsim.watch.stalled_parameters import Standstill
 from ampsim.watch.step import Record, Step
 
 OnSkip = Callable[[Record], None]

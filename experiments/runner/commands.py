@@ -21,7 +21,7 @@ from experiments.runner import everything, reproduced
 from experiments.runner.cli import main as run_one
 from experiments.runner.cli import refuse
 from experiments.runner.experiment import Experiment, UsageError, stems
-from figures import verdicts
+from figures import claim_results
 
 USAGE = (
     "usage: python -m experiments [all | STEM...] "
@@ -76,8 +76,8 @@ def reproduction(name: str, options: Sequence[str]) -> int:
         elif name == "adopt":
             print("\n".join(reproduced.adopt(folder)))
         else:
-            judged = list(verdicts.judge_all(folder if options or folder.exists() else None))
-            console.print(verdicts.table(judged), markup=False)
+            judged = list(claim_results.judge_all(folder if options or folder.exists() else None))
+            console.print(claim_results.table(judged), markup=False)
             if not options and not folder.exists():
                 print("no data of this machine")
     except (UsageError, BusyError, DamagedFileError, OSError) as error:
@@ -87,10 +87,10 @@ def reproduction(name: str, options: Sequence[str]) -> int:
 
 def compare_bits(options: Sequence[str]) -> int:
     """Print how the digests of this processor stand to those on record, or with `--json` the line for the record."""
-    from experiments.runner import bits  # it loads torch
+    from experiments.runner import kernel_digests  # it loads torch
 
     if options[:1] == ["--json"] and len(options) < 3:
-        print(records.encode(bits.line(*options[1:])))
+        print(records.encode(kernel_digests.line(*options[1:])))
     elif options:
         print(
             f"experiments: error: {' '.join(options)!r}: expected bits [--json [NAME]]",
@@ -98,5 +98,5 @@ def compare_bits(options: Sequence[str]) -> int:
         )
         return 2
     else:
-        print("\n".join(bits.compare(bits.digests())))
+        print("\n".join(kernel_digests.compare(kernel_digests.digests())))
     return 0

@@ -13,7 +13,7 @@ from typing import Literal, ParamSpec, Protocol, TypeVar
 from ampsim import records
 from ampsim.core.files import sole_writer
 from ampsim.records import Record
-from experiments.runner import device, earlier, on_ray, pool, provenance
+from experiments.runner import device, on_ray, pool, previous_data, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
 from experiments.runner.time_left import duration
 
@@ -111,7 +111,9 @@ def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
     """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
     config, inputs = run.config.plain(), run.experiment.inputs()
     elsewhere = run.reference != run.path
-    before = earlier.earlier(run.reference, config, inputs, replaced=run.options.force or elsewhere)
+    before = previous_data.earlier(
+        run.reference, config, inputs, replaced=run.options.force or elsewhere
+    )
     if before and not (run.options.force or elsewhere):
         dirty = " + changes" * bool(before.origin.get("dirty"))
         print(f"{run.stem}: reused, {len(before.rows)} units, from {before.commit}{dirty}")
@@ -125,7 +127,7 @@ def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
     )
     origin = provenance.collect(run.stem, run.argv, config, inputs, machine)
     units: Sequence[Unit] = run.experiment.units(run.config)
-    if elsewhere and not run.options.force and earlier.is_of(run.path, origin):
+    if elsewhere and not run.options.force and previous_data.is_of(run.path, origin):
         print(f"{run.stem}: reused, {len(units)} units, from {run.path}")
         return Outcome(0, "reused")
     with sole_writer(run.path):
@@ -136,7 +138,7 @@ def fill(
     run: Run,
     units: Sequence[Unit],
     origin: Record,
-    before: earlier.Earlier | None,
+    before: previous_data.Earlier | None,
     workers: pool.Workers,
     bar: Progress,
 ) -> Outcome:
@@ -162,7 +164,9 @@ def fill(
         "date": provenance.now(),
         "unit_seconds": math.fsum(value["seconds"] for value in done),
     }
-    written = earlier.write(run.path, origin, rows, before if run.reference == run.path else None)
+    written = previous_data.write(
+        run.path, origin, rows, before if run.reference == run.path else None
+    )
     journal.part.unlink()
     text = "measured again" if before else "new"
     notes = [f"{missing} units computed in {duration(time.monotonic() - start)}"]

@@ -81,9 +81,9 @@ def run(job: Job, on_step: OnStep) -> Ended:
     try:
         experiment = Experiment(job.stem).module
         if "torch" in sys.modules:
-            from experiments.runner import products
+            from experiments.runner import exact_half_matmul
 
-            products.install()
+            exact_half_matmul.install()
         record = experiment.run(job.config, job.unit.settings, job.unit.seed, job.device, tick)
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone

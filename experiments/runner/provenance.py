@@ -44,7 +44,7 @@ def collect(
 
 def machine(name: str) -> Record:
     """Return what stands for the machine that computes with the device `name`, which this process is on."""
-    from experiments.runner import bits  # it loads torch
+    from experiments.runner import kernel_digests  # it loads torch
 
     return {
         "versions": versions(),
@@ -52,8 +52,8 @@ def machine(name: str) -> Record:
         "cpu": device.cpu_name(),
         "device": device.describe(name),
         "threads": int(os.environ["OMP_NUM_THREADS"]),
-        "kernels": bits.settings(),
-        "bits": bits.digest(),
+        "kernels": kernel_digests.settings(),
+        "bits": kernel_digests.digest(),
     }
 
 

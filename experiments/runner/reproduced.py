@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from ampsim import records
-from experiments.runner import earlier, experiment
+from experiments.runner import experiment, previous_data
 from experiments.runner.experiment import Experiment, UsageError, stems
 
 
@@ -44,7 +44,7 @@ def compare(folder: Path) -> Iterator[Comparison]:
     """
     for path in _files(folder):
         asked, (origin, rows) = Experiment(path.stem), records.read(path)
-        old = earlier.earlier(asked.data("cpu"), origin["config"], origin["inputs_sha256"])
+        old = previous_data.earlier(asked.data("cpu"), origin["config"], origin["inputs_sha256"])
         device = str(old.origin["device"]["name"]) if old else ""
         yield Comparison(path.stem, old.equal(rows) if old else 0, len(rows), device, asked.repeats)
 
@@ -88,6 +88,6 @@ def adopt(folder: Path) -> Iterator[str]:
     """
     for path in _files(folder):
         target, (origin, rows) = Experiment(path.stem).data("cpu"), records.read(path)
-        before = earlier.earlier(target, origin["config"], origin["inputs_sha256"])
-        written = earlier.write(target, origin, rows, before)
+        before = previous_data.earlier(target, origin["config"], origin["inputs_sha256"])
+        written = previous_data.write(target, origin, rows, before)
         yield f"{path.stem}: {'written' if written else 'stays as it is'}"

@@ -4,7 +4,7 @@ from functools import partial
 
 from ampsim.frameworks.checks.judging import UNASKED
 from ampsim.records import Record
-from figures.quantities import BROKEN, ends, failed_checks
+from figures.derived_numbers import BROKEN, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 

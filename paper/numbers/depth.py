@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from figures.quantities import late_losses
+from figures.derived_numbers import late_losses
 from paper.values import Number
 
 stale = partial(Number, "staleness")

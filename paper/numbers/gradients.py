@@ -7,7 +7,7 @@ from statistics import fmean
 from ampsim.core.machine import Rule
 from ampsim.core.theory import bad_step_drift, critical_bad_rate, trade_off
 from figures.claims import NEAR
-from figures.quantities import at_share, half_width, last_scales, more_loss
+from figures.derived_numbers import at_share, half_width, last_scales, more_loss
 from figures.results import ArmRecords, Result, common
 from paper.values import Formula, Number
 

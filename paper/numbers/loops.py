@@ -6,8 +6,8 @@ from functools import partial
 from math import sqrt
 
 from ampsim.records import Record
-from figures import quantities
-from figures.quantities import total
+from figures import derived_numbers
+from figures.derived_numbers import total
 from figures.results import Result
 from paper.sources import ROOT
 from paper.values import Formula, Number
@@ -130,12 +130,12 @@ def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
 
 def wrong_loops(run: Result) -> float:
     """Return the number of loops that break a check."""
-    return quantities.census(run, "wrong")[0]
+    return derived_numbers.census(run, "wrong")[0]
 
 
 def all_loops(run: Result) -> float:
     """Return the number of loops."""
-    return quantities.census(run, "wrong")[1]
+    return derived_numbers.census(run, "wrong")[1]
 
 
 NUMBERS: dict[str, Number | Formula] = {
@@ -165,7 +165,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "census.repositories.wrong": census(
         lambda run: repositories(row["wrong"] for row in run.records), "d"
     ),
-    "census.averages": census(lambda run: quantities.census(run, "of", "average")[1], "d"),
+    "census.averages": census(lambda run: derived_numbers.census(run, "of", "average")[1], "d"),
     "census.icefall": Formula(lambda: by_repository()[ICEFALL][1], "d"),
     "census.rest": Formula(beside_icefall, "d"),
     "census.corpus": Formula(in_corpus, ">=d"),

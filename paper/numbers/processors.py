@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 
 from ampsim import records
-from figures import quantities as q
+from figures import derived_numbers as q
+from figures.claim_results import judge
 from figures.claims import CLAIMS, Claim
 from figures.results import DATA, Result
-from figures.verdicts import judge
 from paper import sources
 from paper.values import Cell, Formula, Number, Table
 

@@ -3,7 +3,7 @@
 from functools import partial
 from math import isnan, log2
 
-from figures.quantities import parted_runs, rank_cells, rank_wrong
+from figures.derived_numbers import parted_runs, rank_cells, rank_wrong
 from figures.results import Result
 from paper.values import Number
 

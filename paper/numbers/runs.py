@@ -5,7 +5,7 @@ from functools import partial
 from math import floor
 
 from ampsim.records import Record
-from figures.quantities import least_overflows
+from figures.derived_numbers import least_overflows
 from figures.results import Result
 from paper.values import Number
 

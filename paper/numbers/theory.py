@@ -7,7 +7,7 @@ from math import hypot, sqrt
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from ampsim.records import Record
-from figures.quantities import (
+from figures.derived_numbers import (
     INTERVALS,
     exact_errors,
     forecast_error,

@@ -6,7 +6,7 @@ from statistics import fmean, median
 from ampsim.core.formats import FP16
 from ampsim.core.machine import Rule
 from ampsim.core.theory import recovery
-from figures.quantities import gpt_apart, leading, per_policy, policy_room
+from figures.derived_numbers import gpt_apart, leading, per_policy, policy_room
 from figures.results import ArmRecords, Result
 from paper.values import Number
 

@@ -7,7 +7,7 @@ import pytest
 from ampsim import records
 from ampsim.core.files import sole_writer
 from experiments import runner
-from experiments.runner import earlier
+from experiments.runner import previous_data
 
 
 def run(folder: Path) -> int:
@@ -44,10 +44,10 @@ ORIGIN = {
 )
 def test_file_is_kept_while_valid(change: dict[str, object], keeps: bool, tmp_path: Path) -> None:
     records.write(tmp_path / "x.jsonl", ORIGIN, [{"a": 1.0}, {"a": 2.0}])
-    before = earlier.earlier(tmp_path / "x.jsonl", {"steps": 1}, {})
+    before = previous_data.earlier(tmp_path / "x.jsonl", {"steps": 1}, {})
     assert before is not None
     assert before.keeps({**ORIGIN, **change}, [{"a": 1.0}, {"a": 2.0}]) is keeps
     off = [{"a": 1.0}, {"a": 2.0000000000000004}]
     assert not before.keeps({**ORIGIN, **change}, off)
     assert "1 of 2 records" in before.compare(off)
-    assert earlier.earlier(tmp_path / "x.jsonl", {"steps": 2}, {}) is None
+    assert previous_data.earlier(tmp_path / "x.jsonl", {"steps": 2}, {}) is None

@@ -9,7 +9,7 @@ import pytest
 
 from experiments import ranks_cells
 from experiments.ranks_cells import Cell, Seen
-from figures import quantities as q
+from figures import derived_numbers as q
 from figures import results
 
 RUN = results.load("ranks_cells")

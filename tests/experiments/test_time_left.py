@@ -27,9 +27,7 @@ def run(
 @pytest.mark.parametrize("ticks", [1, TICKS])
 @pytest.mark.parametrize("expected", [60.0, None])
 @pytest.mark.parametrize("seconds", [10.0, 60.0, 900.0])
-def test_time_left_is_bounded(
-    ticks: int, expected: float | None, seconds: float
-) -> None:
+def test_time_left_is_bounded(ticks: int, expected: float | None, seconds: float) -> None:
     left = TimeLeft({})
     known = 0
     for now, end in run(left, "one", expected, seconds, 100.0, ticks):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ampsim import records
-from figures import _gallery, claims, results, verdicts
+from figures import _gallery, claim_results, claims, results
 from figures.claims import CLAIMS
 
 REFUTED = {("stale.loss", "cpu-new-seeds"), ("hist", "cpu-new-seeds")}  # as the paper says
@@ -45,7 +45,7 @@ def test_claim_names_are_unique() -> None:
 
 @pytest.mark.parametrize("name", ["cpu-amd-epyc", "cpu-intel-xeon"])
 def test_recorded_verdicts_of_other_processors(name: str) -> None:
-    found = verdicts.judge_folder(results.DATA / name)
+    found = claim_results.judge_folder(results.DATA / name)
     held = {claim for claim, verdict in found.items() if verdict.holds}
     assert set(found) == set(CLAIMS)
     assert len(held) > 20
@@ -57,9 +57,9 @@ def test_recorded_verdicts_match_data(tmp_path: Path) -> None:
     calm = [row | {"crash_step": None} for row in rows]
     records.write(tmp_path / "data" / "scale_crash.jsonl", provenance, calm)
     (tmp_path / "kept").mkdir()
-    count = verdicts.write(tmp_path / "data", tmp_path / "kept" / verdicts.VERDICTS)
-    before = verdicts.judge_folder(tmp_path / "data")
-    kept = verdicts.judge_folder(tmp_path / "kept")
+    count = claim_results.write(tmp_path / "data", tmp_path / "kept" / claim_results.VERDICTS)
+    before = claim_results.judge_folder(tmp_path / "data")
+    kept = claim_results.judge_folder(tmp_path / "kept")
     judged = {name for name in before if CLAIMS[name].stem == "scale_crash"}
     assert count == len(judged) > 0
     assert {name: kept[name] for name in judged} == {name: before[name] for name in judged}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from figures.quantities import wilson
+from figures.derived_numbers import wilson
 
 Z2 = 3.841459  # 1.959964 squared
 

@@ -20,8 +20,8 @@ from matplotlib.patches import FancyArrowPatch
 from ampsim.core import theory
 from ampsim.core.machine import Rule
 from figures import __main__ as cli
-from figures import _training, quantities, results
-from figures.quantities import t3
+from figures import _training, derived_numbers, results
+from figures.derived_numbers import t3
 from figures.rendering import render
 from tests.figures.drawings import drawn, lines, one
 
@@ -273,19 +273,21 @@ def test_theory_lines_match_t3() -> None:
 def test_theory_real_draws_deviations_from_t3() -> None:
     run = results.load("theory_real")
     for axes, together in zip(
-        drawn("theory_real").axes, (quantities.real_z, quantities.real_level_z), strict=False
+        drawn("theory_real").axes,
+        (derived_numbers.real_z, derived_numbers.real_level_z),
+        strict=False,
     ):
         bars = [line for line in axes.lines if line.get_marker() == "_"]
         assert [tuple(*line.get_xydata()) for line in bars] == [
-            (g, together(run, g)) for g in quantities.INTERVALS
+            (g, together(run, g)) for g in derived_numbers.INTERVALS
         ]
         assert {len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"} == {
             len(run.seeds)
         }
-    more, _ = quantities.skips_above(run, 5)[0]
+    more, _ = derived_numbers.skips_above(run, 5)[0]
     row = run.arm("G=5").records[0]
     predicted = t3(dict(map(tuple, row["ceilings"])), 5)
-    assert more == pytest.approx(row["skipped"] - quantities.real_steps(run) * predicted[0])
+    assert more == pytest.approx(row["skipped"] - derived_numbers.real_steps(run) * predicted[0])
 
 
 def test_threads_draws_the_shares() -> None:

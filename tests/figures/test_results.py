@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from figures import quantities, results
+from figures import derived_numbers, results
 
 ROWS: tuple[dict[str, Any], ...] = tuple(
     {
@@ -65,14 +65,14 @@ def test_derived_numbers_are_correct() -> None:
     rows += (row("all", 1.5, [0], [0, 16.0]),)
     run = results.Result("x", Path("x"), {}, rows)
     arm = run.arm("all")
-    assert quantities.apart(run, ["fp32", "all"], "fp32") == 0.25  # 1.75 from 2
-    assert quantities.total(run, "a", "test_loss") == 3.5
+    assert derived_numbers.apart(run, ["fp32", "all"], "fp32") == 0.25  # 1.75 from 2
+    assert derived_numbers.total(run, "a", "test_loss") == 3.5
     with pytest.raises(KeyError, match="among fp32, all"):
-        quantities.total(run, "b", "test_loss")
-    assert quantities.last_scales(arm) == [4.0, 16.0]
-    assert [quantities.leading(each) for each in arm] == [2, 1]
-    assert quantities.per_seed(arm, "ceilings") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
-    assert quantities.counted(arm, "ceilings") == {2: 2, 3: 4}
-    assert quantities.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
+        derived_numbers.total(run, "b", "test_loss")
+    assert derived_numbers.last_scales(arm) == [4.0, 16.0]
+    assert [derived_numbers.leading(each) for each in arm] == [2, 1]
+    assert derived_numbers.per_seed(arm, "ceilings") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
+    assert derived_numbers.counted(arm, "ceilings") == {2: 2, 3: 4}
+    assert derived_numbers.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
     assert (arm.skips(), arm.min("test_loss"), arm.max("test_loss")) == ([3, 1], 1.5, 2.0)
     assert results.log2(np.array([0.0, 8.0]), -9.0).tolist() == [-9.0, 3.0]

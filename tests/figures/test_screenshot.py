@@ -13,7 +13,7 @@ def test_screenshot_matches_committed_run() -> None:
 def test_recorded_collapse_matches_readme() -> None:
     history = read_own(screenshot.RUN)
     assert history.every_step
-    assert [each.kind for each in findings(history)] == ["collapse", "forward overflow"]
+    assert [each.kind for each in findings(history)] == ["collapse", "loss-not-finite"]
     assert "it collapses from step 313 on" in (screenshot.RUN.parents[2] / "README.md").read_text(
         encoding="utf-8"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ampsim.lint.engine import RULES
-from figures.quantities import wilson
+from figures.derived_numbers import wilson
 
 DOCS = Path(__file__).parents[2] / "docs/lint"
 _, *FINDINGS = [json.loads(line) for line in (DOCS / "measured.jsonl").read_text().splitlines()]

@@ -15,7 +15,7 @@ import typst
 from ampsim import records
 from figures import claims
 from figures.claims import Finding
-from figures.quantities import INTERVALS
+from figures.derived_numbers import INTERVALS
 from figures.results import CPU
 from paper import build, sources
 from paper.build import Evaluation

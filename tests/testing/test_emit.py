@@ -19,7 +19,7 @@ from ampsim.testing.loop.loop import Loop  # noqa: E402
 from ampsim.torch import GradScaler  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.test_cli import run  # noqa: E402
-from tests.testing import strangers  # noqa: E402
+from tests.testing import handwritten_scalers  # noqa: E402
 from tests.testing.loops import SGD, Trainer, batches, boxed, cut, looping, loss_of, parts  # noqa: E402
 from tests.testing.test_loops import updates_twice  # noqa: E402
 
@@ -49,11 +49,11 @@ def outcome(source):
 @pytest.mark.parametrize(
     ("check", "wrong"),
     [
-        ("overflow_backs_off_once", strangers.BacksOffTwice),
-        ("nonfinite_gradients_are_found", strangers.IgnoresNegativeInf),
-        ("skipped_step_changes_nothing", strangers.SkipAdvancesTheOptimizer),
-        ("unscale_twice_raises", strangers.DividesBeforeItRefuses),
-        ("pickling_is_exact", strangers.LosesTheStreakWhenPickled),
+        ("overflow_backs_off_once", handwritten_scalers.BacksOffTwice),
+        ("nonfinite_gradients_are_found", handwritten_scalers.IgnoresNegativeInf),
+        ("skipped_step_changes_nothing", handwritten_scalers.SkipAdvancesTheOptimizer),
+        ("unscale_twice_raises", handwritten_scalers.DividesBeforeItRefuses),
+        ("pickling_is_exact", handwritten_scalers.LosesTheStreakWhenPickled),
         ("scale_is_never_subnormal", TORCH),
         ("no_nonfinite_step_below_scale_one", TORCH),
     ],
@@ -63,7 +63,7 @@ def test_scaler_test_fails_only_for_fault(check, wrong, framework):
     source, raises = write(check, "framework:Scaler")
     got = outcome(source)
     assert got == "failed" or (raises and got.startswith("raised ")), source
-    framework.Scaler = GradScaler if wrong is TORCH else strangers.Stranger
+    framework.Scaler = GradScaler if wrong is TORCH else handwritten_scalers.Stranger
     assert outcome(source) == "passed", source
 
 
@@ -84,10 +84,10 @@ def other_defaults(base):
 @pytest.mark.parametrize("shape", [by_rule, other_defaults])
 @pytest.mark.parametrize("declared", [{}, {"min_scale": 2.0**-100, "max_scale": 2.0**126}])
 def test_maker_of_any_shape_is_called(shape, declared, framework):
-    framework.Scaler = shape(strangers.OverrideRestartsTheStreak)
+    framework.Scaler = shape(handwritten_scalers.OverrideRestartsTheStreak)
     source, _ = write("new_scale_keeps_growth_tracker", "framework:Scaler", **declared)
     assert outcome(source) == "failed", source
-    framework.Scaler = shape(strangers.Stranger)
+    framework.Scaler = shape(handwritten_scalers.Stranger)
     assert outcome(source) == "passed", source
 
 

@@ -12,7 +12,7 @@ from ampsim import State, init, update  # noqa: E402
 from ampsim.testing import FoundInfAdapter, Subject, Traits, examples, known_failures  # noqa: E402
 from ampsim.testing.kit import check, judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
-from tests.testing.strangers import WRONG, FiniteBySum, Stranger  # noqa: E402
+from tests.testing.handwritten_scalers import WRONG, FiniteBySum, Stranger  # noqa: E402
 
 TorchScaler, OptState = torch.amp.GradScaler, torch.amp.grad_scaler.OptState
 torch.set_num_threads(1)

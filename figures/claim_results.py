@@ -84,7 +84,7 @@ def write(folder: Path, path: Path) -> int:
     files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
     rows = [*_rows(judge_folder(folder))]
     records.write(
-        path, {"script": "figures/verdicts.py", "folder": folder.name, "files": files}, rows
+        path, {"script": "figures/claim_results.py", "folder": folder.name, "files": files}, rows
     )
     return len(rows)
 

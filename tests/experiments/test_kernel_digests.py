@@ -10,23 +10,23 @@ import torch
 
 import experiments
 from ampsim import records
-from experiments.runner import bits, products
+from experiments.runner import exact_half_matmul, kernel_digests
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_a_difference_is_counted_and_named(tmp_path: Path) -> None:
-    known = tmp_path / "bits.jsonl"
+    known = tmp_path / "kernel_digests.jsonl"
     row = {"cpu": "X", "settings": {}, "bits": {"exp": "a", "sum": "b", "old": "d"}}
     known.write_text(records.encode(row) + "\n")
-    (said,) = bits.compare({"exp": "a", "sum": "c", "new": "e"}, known)
+    (said,) = kernel_digests.compare({"exp": "a", "sum": "c", "new": "e"}, known)
     assert said.startswith("1 of 2 as on X")
     assert said.endswith("not sum")
 
 
 def test_own_kernels_are_left_alone() -> None:
     assert not experiments.KERNELS.items() <= os.environ.items()  # `conftest` asked for our own
-    assert products.install() is None
+    assert exact_half_matmul.install() is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -35,20 +35,22 @@ def test_matmul_sums_in_sequential_order(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(300, 32, generator=generator).to(dtype).t()
     b = torch.randn(300, 32, generator=generator).to(dtype)
-    assert products.order_of(a, b) == products.IN_TURN
+    assert exact_half_matmul.order_of(a, b) == exact_half_matmul.IN_TURN
     total = torch.zeros(32, 32)
     for column, row in zip(a.t(), b, strict=True):
         total += column.float()[:, None] * row.float()  # exact; each sum is rounded
-    found = products.multiplied(a, b, 0, products.IN_TURN)
+    found = exact_half_matmul.multiplied(a, b, 0, exact_half_matmul.IN_TURN)
     assert torch.equal(found, total.to(dtype))
-    assert torch.equal(products.multiplied(a, b, 0, products.LANES), found) is False
+    assert (
+        torch.equal(exact_half_matmul.multiplied(a, b, 0, exact_half_matmul.LANES), found) is False
+    )
 
 
 # Run where the common kernels are asked for, before torch is loaded: the tests' own process has torch's.
 COMPARE = """
 import experiments
 import itertools, torch
-from experiments.runner import products
+from experiments.runner import exact_half_matmul
 
 torch.backends.mkldnn.set_flags(False)  # as the convolutional networks here are trained
 generator = torch.Generator().manual_seed(0)
@@ -77,7 +79,7 @@ for dtype in (torch.float16, torch.bfloat16):
         pairs += [(draw(dtype, m, k), draw(dtype, k, n)), (draw(dtype, k, m).t(), draw(dtype, n, k).t())]
     images.append((draw(dtype, 3, 5, 7, 7), draw(dtype, 6, 5, 3, 3)))
 torchs = results(pairs, images)
-products.install()
+exact_half_matmul.install()
 ours = results(pairs, images)
 print(sum(torch.equal(a, b) for a, b in zip(torchs, ours, strict=True)), len(ours))
 """
@@ -86,7 +88,7 @@ print(sum(torch.equal(a, b) for a, b in zip(torchs, ours, strict=True)), len(our
 @pytest.mark.deep  # numba compiles for ten seconds
 def test_products_and_convolutions_match_torch() -> None:
     pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
-    own = (*bits.SETTINGS, "AMPSIM_KERNELS")
+    own = (*kernel_digests.SETTINGS, "AMPSIM_KERNELS")
     environment = {name: value for name, value in os.environ.items() if name not in own}
     command = [sys.executable, "-c", COMPARE]
     done = subprocess.run(  # noqa: S603

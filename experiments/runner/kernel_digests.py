@@ -21,7 +21,7 @@ from torch.nn import functional
 from ampsim import records
 from ampsim.records import Record
 from experiments import KERNELS
-from experiments.runner import device, products
+from experiments.runner import device, exact_half_matmul
 from experiments.runner.experiment import DATA
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -49,7 +49,7 @@ def digest() -> str:
 @functools.cache
 def digests() -> dict[str, str]:
     """Return a digest per operation, of what it gives for seeded normal numbers on one thread."""
-    products.install()
+    exact_half_matmul.install()
     with _usual_flags():
         found = {
             f"{name} {str(dtype).removeprefix('torch.')}": _digest(*call())

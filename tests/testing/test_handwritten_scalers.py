@@ -20,7 +20,7 @@ from ampsim.testing import (  # noqa: E402
 )
 from ampsim.testing.check import BrokenError, RaisedError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
-from tests.testing.strangers import Stranger  # noqa: E402
+from tests.testing.handwritten_scalers import Stranger  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("few_schedules")
