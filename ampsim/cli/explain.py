@@ -53,7 +53,7 @@ def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why =
 
     is_text = " " in str(log) and not is_there(log)
     if is_text and (error := error_in(str(log))) is not None:
-        out.print(f"{error['name'].upper()}: {error['cause']}\n\nTry:\n- {error['cure']}")
+        out.print(f"{error['name'].upper()}: {error['cause']}\n\nFix:\n- {error['fix']}")
         raise typer.Exit(1)
     history = _pasted(str(log)) if is_text else read_log(log)
     explanation = explain(history)

@@ -1,4 +1,4 @@
-"""Explain a run's loss scale: the statements that its log bears, a verdict, and both in words."""
+"""Explain a run's loss scale: the statements that its log supports, a verdict, and both in words."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ STATUS = {"healthy": 0, "wrong": 1, "cannot tell": 3}  # verdict -> exit status
 
 @dataclass(frozen=True)
 class Explanation:
-    """An explanation of one log: what it bears, and the verdict."""
+    """An explanation of one log: its statements and the verdict."""
 
     verdict: str  # "healthy", "wrong" or "cannot tell"
     why: str  # the verdict in a sentence
@@ -44,7 +44,7 @@ class Explanation:
 
 
 def explain(history: History) -> Explanation:
-    """Return what a log bears, its other ranks and engines included."""
+    """Return what a log shows, including its other ranks and engines."""
     main, *others = runs = [Evidence(**vars(one)) for one in (history, *history.others)]
     with np.errstate(all="ignore"):  # numbers that no run has
         statements = [
@@ -160,7 +160,7 @@ def _falls(history: Evidence) -> bool:
 
 
 def in_words(explanation: Explanation, *, lines: bool = False) -> str:
-    """Return an explanation as text; `lines`: each statement with the lines of the log that bear it."""
+    """Return an explanation as text; `lines`: each statement with the lines of the log that show it."""
 
     def line(each: Statement) -> str:
         where = ", ".join(map(str, each.lines[:12])) + (", ..." if len(each.lines) > 12 else "")
@@ -168,8 +168,8 @@ def in_words(explanation: Explanation, *, lines: bool = False) -> str:
 
     wrong = [f"{each.heading.upper()}: {line(each)}" for each in explanation.wrong]
     rest = [line(each) for each in explanation.statements if each.verdict != "wrong"]
-    cures = dict.fromkeys(each.cure for each in explanation.statements if each.cure)
-    tries = ["", "Try:", *(f"- {cure}" for cure in cures)] if cures else []
+    fixes = dict.fromkeys(each.fix for each in explanation.statements if each.fix)
+    tries = ["", "Fix:", *(f"- {fix}" for fix in fixes)] if fixes else []
     return "\n".join([explanation.why, *wrong, "", *rest, *explanation.notes, *tries])
 
 

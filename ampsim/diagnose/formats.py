@@ -1,4 +1,4 @@
-"""The table of formats: what programs print, and what may be said of it. See ``formats.toml``."""
+"""The table of formats: what programs print, and what `explain` says about it. See ``formats.toml``."""
 
 import re
 import tomllib
@@ -20,7 +20,7 @@ NUMBER = (
     r"(?!\d|(?<![a-zA-Z])\.[\d.]|[,'’~^–-]\d|\*\*|\s*(?:[-=]>|[^\x00-\x7f\s]+)\s*\d)"
 )
 """A number that stands alone: neither 65,536 nor 65 536, 2**16, 8..4, 8-4, 8 -> 4 or 8 から 4 has one."""
-JUDGED = SimpleNamespace(**TABLE["judged"])  # what is too many, too low, too short
+JUDGED = SimpleNamespace(**TABLE["thresholds"])  # what is too many, too low, too short
 NAMED: dict[str, dict[str, Any]] = {
     each["name"]: each for each in TABLE["program"]
 }  # program -> its row
@@ -55,9 +55,9 @@ def spelled(text: str) -> str:
 
 
 def error_in(text: str, program: str = "") -> dict[str, Any] | None:
-    """Return the error that a text holds: its name, cause, cure and source; None if it holds none that is known.
+    """Return the known error in a text: its name, cause, fix, and source; None if there is none.
 
-    What many programs raise is known if `program`, or the text, says that it is of the one that it is explained for.
+    An error that many programs raise is known only if `program` or the text names the program of the explanation.
     """
     known = (error for error in ERRORS if error["pattern"].search(text))
     return next((error for error in known if error.get("of", "") in f"{program} {text}"), None)

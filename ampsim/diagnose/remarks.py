@@ -101,7 +101,7 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     if never and fallen >= 1 and final >= run.lowest and stood < JUDGED.stuck:
         down = math.ceil(math.log2(final / 65504))
         more = (
-            f" A gradient of 1 fits below 65504, {counted(down, 'halving')} further down."
+            f" After {counted(down, 'more halving')}, a gradient of 1 stays below 65504."
             if down > 0
             else ""
         )
@@ -331,7 +331,7 @@ def _said(run: Evidence) -> Iterator[Statement]:
             error = next(
                 each for each in ERRORS if each["pattern"].pattern == run.settings["error"]
             )
-            numbers = {"text": error["name"] + ".", "cause": error["cause"], "cured": error["cure"]}
+            numbers = {"text": error["name"] + ".", "cause": error["cause"], "fix": error["fix"]}
             kind = "warning" if error.get("warning") else kind
         elif kind == "unguarded" and run.rises:
             kind = "guard-off"

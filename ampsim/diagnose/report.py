@@ -32,10 +32,10 @@ def report(history: History) -> str:
     body = [
         f"<style>{asset('uPlot.min.css')}\n{asset('report.css')}</style>",
         f"<header><h1>{escape(name)}</h1>",
-        f'<p class="faint">What the loss scale did, {where(steps.min(), steps.max(), history.unit)}</p></header>',
+        f'<p class="faint">Loss scale report, {where(steps.min(), steps.max(), history.unit)}</p></header>',
         *_diagnosis(explanation),
         asset("report.html").replace("<!--layers-->", _layers(layers)),
-        _table("The run", ("setting", "value"), values.items()),
+        _table("Run settings", ("setting", "value"), values.items()),
     ]
     data = {
         "step": packed(history.step[drawn], "float64"),
@@ -47,7 +47,7 @@ def report(history: History) -> str:
     }
     uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
     scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
-    return assemble(f"{name}: what the loss scale did", [uplot, *scripts], data, "\n".join(body))
+    return assemble(f"{name}: loss scale report", [uplot, *scripts], data, "\n".join(body))
 
 
 def _diagnosis(explanation: Explanation) -> Iterator[str]:
@@ -55,7 +55,9 @@ def _diagnosis(explanation: Explanation) -> Iterator[str]:
     yield '<section id="diagnosis" aria-label="Diagnosis">'
     if not wrong:
         healthy = explanation.verdict == "healthy"
-        kind, head = ("healthy", "Healthy") if healthy else ("unknown", "Cannot tell")
+        kind, head = (
+            ("healthy", "No problem found") if healthy else ("unknown", "Too little to tell")
+        )
         yield f'<article class="{kind}"><h2>{head}</h2><p>{escape(explanation.why)}</p></article>'
     else:
         yield f"<p>{escape(explanation.why)}</p>"
@@ -67,8 +69,8 @@ def _diagnosis(explanation: Explanation) -> Iterator[str]:
     yield "<ul class=facts>"
     for each in explanation.statements:
         if each.verdict != "wrong":
-            cure = f" {_prose(each.cure)}" if each.cure else ""
-            yield f"<li>{_prose(each.what)}{cure}</li>"
+            fix = f" <strong>Fix:</strong> {_prose(each.fix)}" if each.fix else ""
+            yield f"<li>{_prose(each.what)}{fix}</li>"
     yield from (f"<li>{escape(note)}</li>" for note in explanation.notes)
     yield "</ul></section>"
 
@@ -77,7 +79,7 @@ def _article(finding: Statement) -> str:
     return (
         f'<article class="finding"><h2>{escape(finding.heading.capitalize())}, <button class="go" '
         f'data-step="{finding.step}">{where(finding.first, finding.first, finding.unit)}</button></h2>'
-        f"<p>{_prose(finding.what)}</p><p><strong>Try:</strong> {_prose(finding.cure)}</p></article>"
+        f"<p>{_prose(finding.what)}</p><p><strong>Fix:</strong> {_prose(finding.fix)}</p></article>"
     )
 
 
@@ -145,8 +147,8 @@ def _layers(layers: Exponents | None) -> str:
     )
     cells = [(name, f"{median:.2%}", f"{largest:.2%}") for median, largest, name in rows[:LAYERS]]
     return _table(
-        "Share lost by layer, as a table",
-        ("layer", "median share lost", "largest"),
+        "Underflow by layer, as a table",
+        ("layer", "median underflow", "largest"),
         cells,
         "number",
     )

@@ -1,7 +1,7 @@
-"""What is said of a run: statements, each data first (what, where, how many, which lines), words second.
+"""Statements about a run: first the data (what, where, how many, which lines), then the words.
 
 A statement is made only if it is true of every run that could have printed this log: see `ampsim.diagnose.evidence`
-for what proves what. The words stand in the table of formats.
+for what proves what. The words are in the table of formats.
 """
 
 import math
@@ -28,15 +28,15 @@ SEVERITY = {"wrong": "problem", "note": "warning", "fact": "info"}  # in the tab
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing that the log bears."""
+    """One thing that the log shows."""
 
     kind: str  # its name in the table of formats
-    first: float  # the first step that it is about, as the log numbers them, or the first line that bears it
+    first: float  # the first step that it is about, as the log numbers them, or the first line that shows it
     last: float
     numbers: Mapping[
         str, Bound | str
     ]  # each number with its bounds, None for none above; or a text
-    lines: tuple[int, ...]  # the lines of the log that bear it
+    lines: tuple[int, ...]  # the lines of the log that show it
     unit: str = "step"
     place: float = 0.0  # the step at which a chart shows it
 
@@ -66,9 +66,9 @@ class Statement:
         return self._filled("words")
 
     @property
-    def cure(self) -> str:
-        """What to try; nothing if there is nothing."""
-        return self._filled("cure")
+    def fix(self) -> str:
+        """What to try; empty if there is nothing to try."""
+        return self._filled("fix")
 
     def to_json(self) -> dict[str, object]:
         """Return the data, and the words."""
@@ -91,6 +91,8 @@ class Statement:
             name, noun = found[1], found[2]
             if name == "where":
                 return where(self.first, self.last, self.unit)
+            if name == "end":
+                return where(self.last, self.last, self.unit)
             value = self.numbers[name]
             return value if isinstance(value, str) else said(name, value, noun)
 

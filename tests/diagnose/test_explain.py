@@ -55,8 +55,14 @@ def test_json_contains_line_numbers(log: Path) -> None:
 
 ERRORS = [
     ("ValueError: Attempting to unscale FP16 gradients.", "FP16 PARAMETERS"),
-    ("value cannot be converted to type at::Half without overflow: -1e+09", "BEYOND FLOAT16"),
-    ("value cannot be converted to type c10::Half without overflow", "BEYOND FLOAT16"),
+    (
+        "value cannot be converted to type at::Half without overflow: -1e+09",
+        "VALUE OUTSIDE THE FLOAT16 RANGE",
+    ),
+    (
+        "value cannot be converted to type c10::Half without overflow",
+        "VALUE OUTSIDE THE FLOAT16 RANGE",
+    ),
     ("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS", "NO FLOAT64 ON MPS"),
     ("no attribute 'get_unscaled_gradients' 'LossScaleOptimizer' object", None),
     ("'LossScaleOptimizer' object has no attribute 'get_unscaled_gradients'", "RENAMED IN KERAS 3"),
@@ -64,11 +70,14 @@ ERRORS = [
         "lax.select requires arguments to have the same dtypes, got float32, float16.",
         "FLOAT16 LOSS SCALE",
     ),
-    ("mat1 and mat2 must have the same dtype, but got Float and Half", "FLOAT16 BESIDE FLOAT32"),
-    ("RuntimeError: expected scalar type Half but found Float", "FLOAT16 BESIDE FLOAT32"),
-    ("m1 and m2 to have the same dtype, but got: float != c10::Half", "FLOAT16 BESIDE FLOAT32"),
-    ("AttributeError: module 'torch.amp' has no attribute 'GradScaler'", "OLDER TORCH"),
-    ("ImportError: cannot import name 'GradScaler' from 'torch.amp' (/lib)", "OLDER TORCH"),
+    ("mat1 and mat2 must have the same dtype, but got Float and Half", "MIXED FLOAT16 AND FLOAT32"),
+    ("RuntimeError: expected scalar type Half but found Float", "MIXED FLOAT16 AND FLOAT32"),
+    ("m1 and m2 to have the same dtype, but got: float != c10::Half", "MIXED FLOAT16 AND FLOAT32"),
+    ("AttributeError: module 'torch.amp' has no attribute 'GradScaler'", "TORCH OLDER THAN 2.3"),
+    (
+        "ImportError: cannot import name 'GradScaler' from 'torch.amp' (/lib)",
+        "TORCH OLDER THAN 2.3",
+    ),
     ("FloatingPointError: Loss became infinite or NaN at iteration=12!", "LOSS NOT FINITE"),
     ("WARNING: non-finite loss, ending training  tensor([nan, 1.0])", "LOSS NOT FINITE"),
     ("NanLossDuringTrainingError: NaN loss during training.", "LOSS NOT FINITE"),
@@ -77,7 +86,10 @@ ERRORS = [
         "Rank 3: found NaN in local grad norm in backward pass before data-parallel",
         "MEGATRON STOPPED",
     ),
-    ("probability tensor contains either `inf`, `nan` or element < 0", "NOTHING TO DRAW FROM"),
+    (
+        "probability tensor contains either `inf`, `nan` or element < 0",
+        "INVALID SAMPLING PROBABILITIES",
+    ),
     (
         f"Traceback {'of a call ' * 50}\nNo inf checks were recorded prior to update.",
         "UPDATE WITHOUT A STEP",

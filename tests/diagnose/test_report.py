@@ -122,9 +122,10 @@ def test_scripts_with_html_markup_raise(script: str) -> None:
 
 def test_pages_have_verdict_and_step() -> None:
     well, sick = Page(report(history(400, [100, 200]))), Page(report(history(400, range(300, 400))))
-    assert "Healthy" in well.text
+    assert "No problem found" in well.text
     assert "2 steps" in well.text
-    assert "Healthy" not in sick.text
+    assert "No problem found" not in sick.text
+    assert "Problems found" in sick.text
     assert ("button", {"class": "go", "data-step": "300"}) in sick.tags
 
 

@@ -107,20 +107,20 @@ function drawExponents(heat, { view, steps, log2Scale, drawSkips }) {
   select.addEventListener("change", () => choose(Number(select.value)));
   const keys = { ArrowUp: () => choose(layer - 1), ArrowDown: () => choose(layer + 1) };
   new Chart(view, byId("heat"), {
-    label: "Exponents of the gradients over the steps, with the window of fp16", height: 340, bounds: () => [low, high],
+    label: "Exponents of the gradients over the steps, with the representable range of fp16", height: 340, bounds: () => [low, high],
     splits: whole, tick: (k) => "2" + superscript(k), under: drawHeat, over: drawSkips, keys,
   });
 
   const most = lost.reduce((a, b) => b > a ? b : a, 0);
   if (!has(lost)) byId("part-lost").hidden = true;
   if (most < 5e-5) {
-    byId("lost-says").textContent = "At the scale of the step fp16 makes less than 0.01 % of any layer's nonzero elements zero.";
+    byId("lost-says").textContent = "At the loss scale of the step, less than 0.01 % of the nonzero elements of any layer underflow in fp16.";
     byId("lost-key").hidden = byId("lost").hidden = true;
     return;
   }
   const shown = layers.length, tall = clamp(Math.floor(640 / shown), 2, 22), strips = {};
   new Chart(view, byId("lost"), {
-    label: "Share of the gradients that fp16 makes zero, by layer, over the steps", height: shown * tall + 40,
+    label: "Share of the gradients that underflow in fp16, by layer, over the steps", height: shown * tall + 40,
     bounds: () => [0, shown], splits: () => [], tick: () => "", keys,
     onY: (y) => choose(Math.floor(shown - y)),
     under: (plot) => within(plot, (ctx, x, y, box) => {

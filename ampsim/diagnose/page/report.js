@@ -1,5 +1,5 @@
 "use strict";
-/* The report's own part: which charts there are, the ledger of skips, and what is said of a step. */
+/* The part of the report: its charts, the list of skipped steps, and the readout of a step. */
 
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -123,8 +123,8 @@
     byId("more").hidden = body.rows.length >= rows.length;
   }
   const total = rows.reduce((sum, row) => sum + row[2], 0);
-  byId("ledger-says").textContent = !rows.length ? "Of no skip the log tells the step."
-    : `${grouped(total)} skipped whose steps are known, as the log counts them or says so.`;
+  byId("ledger-says").textContent = !rows.length ? "The log does not give the step number of any skipped step."
+    : `${grouped(total)} skipped ${total === 1 ? "step" : "steps"} with known step numbers, from counts or messages in the log.`;
   byId("ledger").hidden = !rows.length;
   byId("ledger").classList.toggle("ones", rows.every((row) => row[2] === 1));
   byId("ledger").classList.toggle("nameless", !told.length);

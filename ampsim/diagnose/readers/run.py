@@ -20,7 +20,7 @@ def read_own(path: Path) -> History:
     builder = HistoryBuilder(str(path), "ampsim.watch", settings=read_run(path))
     if builder.settings.get("scaler", "") is None:
         builder.notes.append(
-            "watch() was given no scaler: if the run has one, its skips are not known."
+            "watch() received no scaler. If the run has one, the skipped steps are unknown."
         )
     every = 1
     for number, (line, record) in enumerate(numbered(path)):

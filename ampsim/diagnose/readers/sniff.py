@@ -49,7 +49,7 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
     history.notes.extend(torn)
     if not len(history.step):
         raise NothingReadError(
-            f"{path}: no loss scale, gradient norm or loss of a training was read{_instead(path)}; expected lines such "
+            f"{path}: found no loss scale, gradient norm, or training loss{_instead(path)}; expected lines such "
             "as 'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
         )
     return history
@@ -63,13 +63,13 @@ def _instead(path: Path) -> str:
     lines = list(itertools.islice(_lines(path, lambda _: None, torn), 20))
     first = next((line for line in lines if line.strip()), "")
     if not first:
-        return ": the compressed file is torn" if torn else ": the file is empty"
+        return ": the compressed file is damaged" if torn else ": the file is empty"
     if "\0" in first or first.count("\ufffd") * 10 > len(first):
-        return ": the file is no text"
+        return ": the file is not text"
     if any(
         first.count(each) and as_number(first.split(each)[-1]) is not None for each in SEPARATORS
     ):
-        return ": the first line of a table names its columns, such as step,loss,scale, and here it has numbers"
+        return ": the first line of a table must name its columns, such as step,loss,scale, but it has numbers"
     return ""
 
 
@@ -94,7 +94,7 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
     if path.suffix == ".ipynb":
         history = read_text(source, _printed("".join(everything)))
         history.notes.append(
-            "Lines are counted in what the notebook's cells printed, not in its file."
+            "Line numbers refer to the output of the notebook's cells, not to the file."
         )
         return history
     for separator in SEPARATORS:
@@ -105,7 +105,7 @@ def _read(path: Path, progress: Callable[[int], object], torn: list[str]) -> His
 
 def _of_objects(source: str, program: str, lines: Iterable[str]) -> History:
     history = history_of(source, program, object_rows(lines))
-    history.notes.append("A record of several lines goes by the last of them.")
+    history.notes.append("The line number of a record is that of its last line.")
     return history
 
 
@@ -135,7 +135,7 @@ def _lines(path: Path, progress: Callable[[int], object], torn: list[str]) -> It
                     read >> 22 != (read - len(line)) >> 22 and progress(file.tell()) is True
                 ):  # every 4 Mi
                     torn[:] = [
-                        f"Interrupted: the log was read up to there, {read:,} characters of it."
+                        f"Interrupted: only the first {read:,} characters of the log were read."
                     ]
                     return
                 line, rest = rest + line, ""
@@ -144,7 +144,7 @@ def _lines(path: Path, progress: Callable[[int], object], torn: list[str]) -> It
                     line, rest = line[:cut], line[cut:][:LINE]
                 yield line
     except TORN as error:
-        torn[:] = [f"The compressed file is torn, and was read up to there ({error})."]
+        torn[:] = [f"The compressed file is damaged, and was read up to the damage ({error})."]
     yield rest
 
 

@@ -35,7 +35,7 @@ def history_of(source: str, program: str, rows: Rows, *, steps: bool = False) ->
             if isinstance(alarm := row.get("ampsim/alarm"), str):
                 builder.alarms.append((int(step), alarm))
     if damaged:
-        builder.notes.append(f"Left out, as no row of a table: {counted(damaged, 'line')}.")
+        builder.notes.append(f"Ignored, because not a table row: {counted(damaged, 'line')}.")
     return builder.finish()
 
 

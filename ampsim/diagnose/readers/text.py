@@ -54,7 +54,7 @@ class TextReader:
         main, *others = builders or [HistoryBuilder(self.source, UNKNOWN)]
         if self.wide.joined:
             main.notes.append(
-                f"Put together, as if a terminal had cut them: {self.wide.joined} lines."
+                f"Joined, because a terminal seems to have wrapped them: {self.wide.joined} lines."
             )
         given = {
             "cut": self.wide.cut,

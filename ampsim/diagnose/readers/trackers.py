@@ -29,7 +29,7 @@ def read_tracker(path: Path) -> History:
         raise
     except Exception as error:  # of a damaged file no two packages raise the same
         raise ValueError(
-            f"{path} is damaged: {type(error).__name__}: {error}; expected what the tracker wrote; copy it again"
+            f"{path} is damaged: {type(error).__name__}: {error}; expected a file that the tracker wrote; copy it again"
         ) from error
 
 
@@ -39,7 +39,7 @@ def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
         from tensorboard.util import tensor_util
     except ImportError as error:
         raise ImportError(
-            f"{path} is TensorBoard's; to read it: {line_to_type('tensorboard')}"
+            f"{path} is a TensorBoard file; to read it: {line_to_type('tensorboard')}"
         ) from error
     steps: dict[int, dict[str, object]] = {}
     for file in [path] if path.is_file() else sorted(path.rglob("*tfevents*")):
@@ -59,7 +59,7 @@ def wandb_rows(path: Path) -> Iterator[Mapping[str, object]]:
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
         raise ImportError(
-            f"{path} is Weights & Biases'; to read it: {line_to_type('wandb')}"
+            f"{path} is a Weights & Biases file; to read it: {line_to_type('wandb')}"
         ) from error
     record_type = vars(wandb_internal_pb2)["Record"]  # made when it is imported
     with (path if path.is_file() else next(path.glob("*.wandb"))).open("rb") as file:

@@ -64,11 +64,11 @@ def blame_user_code(where: str) -> Iterator[None]:
 
 
 def _explained(text: str) -> str:
-    """Return what is known of an error's text, as `ampsim explain` has it: its cause and its cure."""
+    """Return what is known of an error's text, as `ampsim explain` has it: its cause and its fix."""
     from ampsim.diagnose.formats import error_in
 
     known = error_in(text)
-    return f"\n  cause    {known['cause']}\n  cure     {known['cure']}" if known else ""
+    return f"\n  cause    {known['cause']}\n  fix      {known['fix']}" if known else ""
 
 
 def is_theirs(filename: str) -> bool:
