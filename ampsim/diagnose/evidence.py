@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ampsim.diagnose.formats import JUDGED
+from ampsim.diagnose.formats import LIMITS
 from ampsim.diagnose.history import Floats
 from ampsim.diagnose.way import Bools, Ints, Way
 
@@ -60,7 +60,7 @@ class Evidence(Way):
                 if self.format.get("updates"):  # which are all taken
                     steps = np.maximum(self.bounds[0, rows[falls]], 0.0)
                 taken = np.diff(steps)
-                return first, int(falls[np.append(taken > JUDGED.long, True).argmax()])
+                return first, int(falls[np.append(taken > LIMITS.long, True).argmax()])
         return None
 
     @cached_property
@@ -220,13 +220,13 @@ class Evidence(Way):
         part = max(1, len(losses) // 4)
         if len(losses) < 2 or losses.min() <= 0:
             return False
-        if len(losses) < 8 and losses[-1] > JUDGED.rose * losses[:-1].max():
+        if len(losses) < 8 and losses[-1] > LIMITS.rose * losses[:-1].max():
             return True
         quarters = [losses[at : at + part] for at in range(0, len(losses) - part + 1, part)]
         last, least = losses[-part:], min(quarters, key=np.median)
-        above = np.searchsorted(np.sort(least), last).mean() > JUDGED.noise * part
+        above = np.searchsorted(np.sort(least), last).mean() > LIMITS.noise * part
         return len(losses) >= 4 and bool(
-            above and np.median(last) > JUDGED.risen * np.median(least)
+            above and np.median(last) > LIMITS.risen * np.median(least)
         )
 
     @cached_property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampsim.diagnose.evidence import Evidence
-from ampsim.diagnose.formats import JUDGED, TABLE
+from ampsim.diagnose.formats import LIMITS, TABLE
 from ampsim.diagnose.history import History
 from ampsim.diagnose.remarks import facts, remarks, share
 from ampsim.diagnose.statements import Statement
@@ -83,7 +83,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
     good, bad = run.status == 1, run.status == -1
     skips, steps, _ = share(run)
     shown = len(values) or (~np.isnan(run.counted)).any() or len(norms) or good.any() or says
-    many = skips > JUDGED.often * steps if steps else bad.sum() >= 5 and bad.mean() > JUDGED.skipped
+    many = skips > LIMITS.often * steps if steps else bad.sum() >= 5 and bad.mean() > LIMITS.skipped
     told = [
         line for line in says.get("told", ()) if line > run.line[good].max(initial=0.0)
     ]  # and nobody counts
@@ -106,7 +106,7 @@ def _verdict(run: Evidence, statements: list[Statement]) -> tuple[str, str]:
         "often": many and (not steps or skips >= 3),
         "low": len(values) and values[-1] < 1 and values[-1] <= values[0] / 4,
         "unguarded": "unguarded" in says,
-        "short": 0 < good.sum() < JUDGED.short and not run.holds and run.updates < JUDGED.short,
+        "short": 0 < good.sum() < LIMITS.short and not run.holds and run.updates < LIMITS.short,
         "evaluation": "evaluation" in says,
         "still": run.program == "HF Trainer" and not len(norms) and not len(values),
         "taken": not (good[late].any() or (len(values) and _falls(run))),
@@ -124,10 +124,10 @@ def _reason(run: Evidence, norms: int, late: slice) -> str:
             return "none"
         return (
             "counted"
-            if few is not None and few <= JUDGED.often * (run.step[-1] - run.step[0])
+            if few is not None and few <= LIMITS.often * (run.step[-1] - run.step[0])
             else "searched"
         )
-    if norms > JUDGED.often * len(run.step):
+    if norms > LIMITS.often * len(run.step):
         finite = "medians" if run.format.get("norm") == "median" else "norms"
         return "some-norms" if np.isinf(run.norm).any() else finite
     if (run.moves > 0).any():
@@ -143,7 +143,7 @@ def _falls(history: Evidence) -> bool:
     since = history.loss
     for start, end in history.descents[-1:]:
         if (
-            history.halvings(start, end) >= JUDGED.fallen
+            history.halvings(start, end) >= LIMITS.fallen
             and not (history.moves[end + 1 :] > 0).any()
         ):
             since = since[history.points[1][end] :]
@@ -152,10 +152,10 @@ def _falls(history: Evidence) -> bool:
     part = len(losses) // 3
     if history.mixed or "loss" in history.settings:  # one of several
         return False
-    if part < JUDGED.falling or losses.min() <= 0 or np.isinf(ends).any():
+    if part < LIMITS.falling or losses.min() <= 0 or np.isinf(ends).any():
         return False
     first, middle, last = losses[:part], np.sort(losses[part:-part]), losses[-part:]
-    above = np.searchsorted(middle, last).mean() > (1 - JUDGED.noise) * len(middle)
+    above = np.searchsorted(middle, last).mean() > (1 - LIMITS.noise) * len(middle)
     return bool(not above and np.median(last) < 0.9 * np.median(first))
 
 

@@ -20,7 +20,7 @@ NUMBER = (
     r"(?!\d|(?<![a-zA-Z])\.[\d.]|[,'’~^–-]\d|\*\*|\s*(?:[-=]>|[^\x00-\x7f\s]+)\s*\d)"
 )
 """A number that stands alone: neither 65,536 nor 65 536, 2**16, 8..4, 8-4, 8 -> 4 or 8 から 4 has one."""
-JUDGED = SimpleNamespace(**TABLE["thresholds"])  # what is too many, too low, too short
+LIMITS = SimpleNamespace(**TABLE["limits"])  # what is too many, too low, too short
 NAMED: dict[str, dict[str, Any]] = {
     each["name"]: each for each in TABLE["program"]
 }  # program -> its row

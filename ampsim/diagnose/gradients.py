@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from ampsim.diagnose.evidence import Evidence, at_end
 from ampsim.diagnose.exponents import flushed
-from ampsim.diagnose.formats import JUDGED
+from ampsim.diagnose.formats import LIMITS
 from ampsim.diagnose.history import Floats
 from ampsim.diagnose.statements import ENDS, Statement, make
 from ampsim.diagnose.way import Bools, Ints
@@ -21,10 +21,10 @@ def norm(run: Evidence) -> Iterator[Statement]:
     """Yield norms that are not finite, and what the loss says of these steps."""
     rows = np.flatnonzero(~np.isnan(run.norm))
     bad, zeros = np.isinf(run.norm[rows]), at_end(run.norm[rows] == 0) if len(rows) else 0
-    if zeros >= JUDGED.long and run.loss[rows].any():
+    if zeros >= LIMITS.long and run.loss[rows].any():
         losses = run.loss[rows[-zeros:]]
         known = losses[~np.isnan(losses)]
-        stands = len(known) >= JUDGED.long and math.isfinite(known[0]) and (known == known[0]).all()
+        stands = len(known) >= LIMITS.long and math.isfinite(known[0]) and (known == known[0]).all()
         stands = (
             stands and round(float(known[0]), 3) != known[0]
         )  # in few digits it may seem to stand
@@ -48,7 +48,7 @@ def norm(run: Evidence) -> Iterator[Statement]:
     if begins.all():
         yield make(run, "first-norms", rows, count=(len(rows), None))
         return
-    many = JUDGED.long if run.guarded and not bad[-1] else 3
+    many = LIMITS.long if run.guarded and not bad[-1] else 3
     wrong = at_end(later) >= 3 or (later.sum() >= many and later[~begins].mean() > 0.25)
     kind = (
         ("mean-norms" if run.averaged[rows[bad]].all() else "norm-not-finite")
@@ -65,8 +65,8 @@ def of_a_search(run: Evidence, rows: Ints, weight: int) -> bool:
     last = float(run.bounds[1, rows[-1]]) if run.unit == "step" else -math.inf
     last -= run.step[rows[0]] if run.segment[rows[0]] else 0.0  # of a later start
     if norms:
-        return bool(max(weight, last) <= JUDGED.halved)
-    return bool(weight < JUDGED.long or 0 <= last <= JUDGED.search)
+        return bool(max(weight, last) <= LIMITS.halved)
+    return bool(weight < LIMITS.long or 0 <= last <= LIMITS.search)
 
 
 def scaled_norm(run: Evidence) -> Iterator[Statement]:
@@ -143,14 +143,14 @@ def loss(run: Evidence) -> Iterator[Statement]:
     beside = (losses == 0) & np.isinf(run.norm[rows]) & (not real)
     if beside.any() and _lasting(beside, guarded=run.guarded):
         yield make(run, "loss-0-beside-the-norm", rows[beside], count=(int(beside.sum()), None))
-    if len(rows) >= JUDGED.long and not losses.any() and not run.norm[rows].any():
+    if len(rows) >= LIMITS.long and not losses.any() and not run.norm[rows].any():
         yield make(run, "no-gradient", rows, count=(len(rows), None))
     if zeros == len(rows) >= 3 or (
-        len(rows) >= JUDGED.long and not losses.any() and np.isnan(run.norm[rows]).all()
+        len(rows) >= LIMITS.long and not losses.any() and np.isnan(run.norm[rows]).all()
     ):
         yield make(run, "loss-0-throughout", rows, count=(len(rows), None))
-    if before >= JUDGED.doubted:
-        shown = bad.any() or before >= JUDGED.far or (zeros >= 3 and before >= JUDGED.shown)
+    if before >= LIMITS.doubted:
+        shown = bad.any() or before >= LIMITS.far or (zeros >= 3 and before >= LIMITS.shown)
         kind = "loss-0" if shown else "last-losses-0"
         yield make(run, kind, rows[-zeros:], count=(zeros, None), before=f"{before:.4g}")
     if not bad.any():
@@ -171,7 +171,7 @@ def _lasting(bad: Bools, *, guarded: bool) -> bool:
     return bool(
         end >= 3
         or (end and (part >= 0.5 or not goes_on))
-        or (bad.sum() >= 3 and part > JUDGED.often)
+        or (bad.sum() >= 3 and part > LIMITS.often)
     )
 
 
@@ -181,20 +181,20 @@ def rose(run: Evidence) -> Iterator[Statement]:
     losses = run.loss[rows]
     if len(rows) < 4 or (losses <= 0).any() or "loss" in run.settings:  # one of several may rise
         return
-    padded = np.concatenate([np.full(JUDGED.before, -np.inf), losses])
-    highest = np.lib.stride_tricks.sliding_window_view(padded, JUDGED.before)[:-1].max(axis=1)
+    padded = np.concatenate([np.full(LIMITS.before, -np.inf), losses])
+    highest = np.lib.stride_tricks.sliding_window_view(padded, LIMITS.before)[:-1].max(axis=1)
     lowest = np.minimum.accumulate(losses[::-1])[::-1]
     seen = len(rows) - np.arange(len(rows))
     shown = np.flatnonzero(
-        (lowest > JUDGED.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2)
+        (lowest > LIMITS.jump * highest) & (np.arange(len(rows)) >= 2) & (seen >= 2)
     )
     if not len(shown):
         return
     at = int(shown[0])
     fell = any(run.points[1][last] >= rows[at - 1] and run.halvings(first, last) >= 2
                for first, last in run.descents)  # fmt: skip
-    if fell or min(at, seen[at]) >= 5 or lowest[at] > JUDGED.leap * highest[at]:
-        before, after = np.median(losses[max(0, at - JUDGED.before) : at]), np.median(losses[at:])
+    if fell or min(at, seen[at]) >= 5 or lowest[at] > LIMITS.leap * highest[at]:
+        before, after = np.median(losses[max(0, at - LIMITS.before) : at]), np.median(losses[at:])
         yield make(
             run, "loss-rose", rows[[at - 1, -1]], **{"from": f"{before:.3g}", "to": f"{after:.3g}"}
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampsim.diagnose.evidence import Evidence
-from ampsim.diagnose.formats import ERRORS, JUDGED
+from ampsim.diagnose.formats import ERRORS, LIMITS
 from ampsim.diagnose.gradients import dead_layers, loss, norm, of_a_search, rate, rose, scaled_norm
 from ampsim.diagnose.history import Floats
 from ampsim.diagnose.reconstruct import reconstructed
@@ -98,7 +98,7 @@ def _tail(run: Evidence) -> Iterator[Statement]:
     stood = run.weight(np.intersect1d(rows, at[same]))
     one = len(inside) and run.part[at[inside[0]]] == run.part[at[-1]]  # start
     fallen = run.halvings(int(inside[0]), -1) if one else 0.0
-    if never and fallen >= 1 and final >= run.lowest and stood < JUDGED.stuck:
+    if never and fallen >= 1 and final >= run.lowest and stood < LIMITS.stuck:
         down = math.ceil(math.log2(final / 65504))
         more = (
             f" After {counted(down, 'more halving')}, a gradient of 1 stays below 65504."
@@ -108,15 +108,15 @@ def _tail(run: Evidence) -> Iterator[Statement]:
         yield make(run, "searching", rows, more=more, **_way(run, int(inside[0]), -1))
     elif never and final >= run.lowest and (len({*at[inside]}) == 1 or (len(inside) and not stood)):
         return  # one line with a scale shows no way, and no skip is known to have come while it stood
-    elif never and len(inside) and not one and stood < JUDGED.stuck:
+    elif never and len(inside) and not one and stood < LIMITS.stuck:
         return  # each start may have looked for its scale
     elif never and not len(inside) and of_a_search(run, rows, bad):
         return  # where no scale is printed, its search shows no way either
     elif never:
         yield make(run, "no-step-seen", rows, since=True, bad=(bad, None))
-    elif stood >= JUDGED.stuck and final > 0:
+    elif stood >= LIMITS.stuck and final > 0:
         yield make(run, "floor-reached", rows, since=True, to=final, bad=(bad, None))
-    elif fallen < JUDGED.descent and bad >= JUDGED.long:
+    elif fallen < LIMITS.descent and bad >= LIMITS.long:
         yield make(run, "skipped-to-the-end", rows, since=True, bad=(bad, None))
 
 
@@ -150,7 +150,7 @@ def _collapse(run: Evidence) -> Iterator[Statement]:
             run.before[first] < 0 or hidden or late or not len(taken)
         )
         if (
-            depth >= JUDGED.descent
+            depth >= LIMITS.descent
             and not search
             and not stands
             and not (values[last + 1 :] > values[last]).any()
@@ -180,13 +180,13 @@ def _scale(run: Evidence) -> Iterator[Statement]:
         small = not run.own and (run.digit > 0 or ((norms > 0) & np.isfinite(norms)).any())
         before = {"from": float(values[max(zero[0] - 1, 0)])}
         yield make(run, "scale-near-0" if small else "scale-0", rows[zero], **before)
-    elif 0 < last <= JUDGED.tiny:
+    elif 0 < last <= LIMITS.tiny:
         yield make(run, "tiny-scale", rows[-1], to=last, least=2.0**-25 / max(last, 1e-300))
     up = np.flatnonzero(run.moves > 0)
-    if len(up) and last >= JUDGED.endless and not (run.moves[up[-1] :] < 0).any():
-        first = int(np.argmax((values >= JUDGED.endless) & (run.part[rows] == run.part[rows[-1]])))
+    if len(up) and last >= LIMITS.endless and not (run.moves[up[-1] :] < 0).any():
+        first = int(np.argmax((values >= LIMITS.endless) & (run.part[rows] == run.part[rows[-1]])))
         norms = run.norm[rows[first] :]  # those of float16 are less there, even of 2^40 elements
-        other = bool((np.isfinite(norms) & (norms > 2.0**36 / JUDGED.endless)).any())
+        other = bool((np.isfinite(norms) & (norms > 2.0**36 / LIMITS.endless)).any())
         yield make(run, "needless-scale" if other else "endless-growth", rows[[first, -1]], to=last)
 
 
@@ -194,12 +194,12 @@ def _low(run: Evidence) -> Iterator[Statement]:
     """Yield that steps overflowed at scales that leave float16's whole range to the gradients."""
     at, scales = run.overflows
     values, rows = run.points
-    low = np.flatnonzero(scales <= JUDGED.low * run.lowest)
-    if not len(low) or (len(values) and values[-1] <= JUDGED.tiny):
+    low = np.flatnonzero(scales <= LIMITS.low * run.lowest)
+    if not len(low) or (len(values) and values[-1] <= LIMITS.tiny):
         return
     rose = (run.moves[rows > at[low[-1]]] > 0).any()
-    over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= JUDGED.soon
-    low = np.flatnonzero(scales <= JUDGED.lower * run.lowest) if over else low
+    over = rose or (run.status[at[low[-1]] + 1 :] == 1).sum() >= LIMITS.soon
+    low = np.flatnonzero(scales <= LIMITS.lower * run.lowest) if over else low
     if len(low):
         least, told = float(scales[low].min()), run.sentence[at[low]].all()
         once = len(low) == 1 and len(run.status) - 1 > at[low[0]]
@@ -255,7 +255,7 @@ def share(run: Evidence) -> tuple[float, float, int]:
         len(totals) == 1 and begin == 0 and run.step[totals[0]] >= 100
     ):  # both are counted from the start
         return (
-            max(0.0, float(run.total[totals[0]]) - JUDGED.search),
+            max(0.0, float(run.total[totals[0]]) - LIMITS.search),
             float(run.step[totals[0]]),
             begin,
         )
@@ -284,8 +284,8 @@ def _often(run: Evidence) -> Iterator[Statement]:
     ]
     early = [way for way in early if (run.status[: run.points[1][way[0]]] == 1).sum() <= 2]
     fall = sum(run.halvings(*way) + 1 for way in early)  # of a search that sentences tell late
-    often = skips - fall > JUDGED.often * steps
-    if often or (part > JUDGED.some and (run.moves > 0).any()):
+    often = skips - fall > LIMITS.often * steps
+    if often or (part > LIMITS.some and (run.moves > 0).any()):
         digits = 1 - math.floor(math.log10(100 * part))
         percent = f"at least {math.floor(100 * part * 10**digits) / 10**digits:.2g}"  # two, and not rounded up
         often_as = "skips-too-often" if (run.moves > 0).any() else "skips-and-no-rise"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ampsim.diagnose.formats import JUDGED, NAMED
+from ampsim.diagnose.formats import LIMITS, NAMED
 from ampsim.diagnose.history import Floats, History
 
 Ints = npt.NDArray[np.int64]
@@ -151,7 +151,7 @@ class Way(History):
             lowest = np.minimum.accumulate(self.logs[start])
             steps = np.diff(self.step[rows[start]], prepend=np.inf)
             above = (self.logs[start] > lowest + 0.5) & self.numbered[rows[start]]
-            stands[start] = above & (self.moves[start] == 0) & (steps >= JUDGED.stuck)
+            stands[start] = above & (self.moves[start] == 0) & (steps >= LIMITS.stuck)
         return stands
 
     @cached_property

@@ -1,5 +1,5 @@
 "use strict";
-/* The heat maps of a report: where a run's gradients lie under fp16's window, and what share of each layer is lost. */
+/* The heat maps of a report: gradients against the representable range of fp16, and the underflow of each layer. */
 
 const LOWEST = -150; // below float32's least number: where a scale of 0 is drawn
 
@@ -41,7 +41,7 @@ function drawExponents(heat, { view, steps, log2Scale, drawSkips }) {
     return pictures[key] ??= picture(css(name), bins, (k, row) => level(k, row) && 20 + 0.92 * level(k, row));
   }
 
-  /** Traces an edge of fp16's window over the visible steps. */
+  /** Traces an edge of fp16's representable range over the visible steps. */
   function edge(ctx, x, y, size, backwards = false) {
     const from = Math.max(search(steps, view.low) - 1, 0), to = Math.min(search(steps, view.high) + 1, steps.length - 1);
     const [xs, ys] = thin(steps, log2Scale, from, to, 1000), points = [];
@@ -86,7 +86,7 @@ function drawExponents(heat, { view, steps, log2Scale, drawSkips }) {
   function heatBounds() {
     let [low, high] = [lowest, lowest + bins];
     const seen = log2Scale.filter((s) => s > LOWEST);
-    if (seen.length) { // the window at its usual place belongs to the picture, its flights do not
+    if (seen.length) { // show the range at its usual place, but not its extremes
       const at = (share) => seen[Math.floor(share * (seen.length - 1))], usual = seen.sort() && at(0.5);
       low = Math.min(low, edges.flushed - Math.min(at(0.95), usual + 8));
       high = Math.max(high, edges.overflowed - Math.max(at(0.05), usual - 8));
