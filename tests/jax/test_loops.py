@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "ampsim/jax/loops.md"
 HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
 LOOPS = {section.partition("\n")[0]: section for section in SECTIONS}
 IMPORTS = {"optax": ["optax"], "equinox": ["equinox", "optax"], "flax.nnx": ["flax", "optax"],
-           "flax.linen": ["flax", "optax"], "haiku": ["haiku", "optax"], "Is the loop right?": ["optax"]}  # fmt: skip
+           "flax.linen": ["flax", "optax"], "haiku": ["haiku", "optax"], "Test the loop": ["optax"]}  # fmt: skip
 DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")}
 
 
