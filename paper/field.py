@@ -1,4 +1,4 @@
-"""The field's scalers side by side: what each dialect does at the places where they differ, by asking the machine."""
+"""Compare what the state machine does in each dialect, where dialects differ."""
 
 import functools
 import math
@@ -12,20 +12,18 @@ from ampsim.core.replay.fold import states
 
 
 @dataclass(frozen=True)
-class Behaviour:
-    """The course that two scalers share when they differ in their defaults alone."""
+class Behavior:
+    """Behavior that two scalers share if they differ only in their defaults."""
 
-    grows_at: (
-        int  # with a growth interval of 3: the clean step after a backoff at which the scale grows
-    )
-    refill: str  # what refills the patience with overflows; empty where a backoff takes one
-    delay: int  # updates between a step and the first that uses its verdict
-    top: str  # what a growth at every step comes to, from just below the end of float32
-    bottom: str  # what overflow after overflow comes to, from the default scale
+    grows_at: int  # the finite step after a backoff at which the scale grows; growth interval 3
+    reset: str  # what resets the hysteresis; empty if the framework has none
+    delay: int  # updates between a step and the first step that uses its result
+    top: str  # result of a growth at every step, from just below the end of float32
+    bottom: str  # result of overflow after overflow, from the default scale
 
 
 @functools.cache
-def survey() -> dict[str, Behaviour]:
+def survey() -> dict[str, Behavior]:
     """Return what each dialect does, in the order of their names."""
     return {name: _behaviour(name) for name in dialects.names()}
 
@@ -35,12 +33,13 @@ def overflows_until(rule: Rule, low: float) -> int:
     return 1 + next(i for i, scale in enumerate(_scales(rule, [True] * 1200)) if scale <= low)
 
 
-def _behaviour(name: str) -> Behaviour:
+def _behaviour(name: str) -> Behavior:
     rule, dialect = dialects.get(name), dialects.ALL[name]
-    is_patient = "hysteresis" in dialect.parameters.values() or "hysteresis" in dialect.options
-    return Behaviour(
+    has_hysteresis = "hysteresis" in dialect.parameters.values() or "hysteresis" in dialect.options
+    resets = sorted("finite step" if name == "clean" else name for name in rule.hysteresis_reset)
+    return Behavior(
         grows_at=_first_growth(name),
-        refill=" or ".join(sorted(rule.hysteresis_reset)) if is_patient else "",
+        reset=" or ".join(resets) if has_hysteresis else "",
         delay=rule.delay,
         top=_top(rule),
         bottom=_bottom(rule),
@@ -60,9 +59,9 @@ def _top(rule: Rule) -> str:
     start = rule.replace(init_scale=2.0**126, growth_factor=2.0, growth_interval=1)
     *_, last = _scales(start, [False] * 9)
     if last < 2.0**126:
-        return "its cap"
-    return {math.inf: "infinite", FP32.max_finite: "saturates", 2.0**127: "refuses"}.get(
-        last, "goes on"
+        return "upper bound"
+    return {math.inf: "infinite", FP32.max_finite: "saturates", 2.0**127: "stops"}.get(
+        last, "continues"
     )
 
 
@@ -71,7 +70,7 @@ def _bottom(rule: Rule) -> str:
         *_, last = _scales(rule, [True] * 1200)  # beyond the smallest double
     except Exception:  # the dialect's own, of any type
         return "raises"
-    return "zero" if last == 0.0 else "floor"
+    return "zero" if last == 0.0 else "lower bound"
 
 
 def _scales(rule: Rule, found_inf: Sequence[bool]) -> Iterator[float]:

@@ -33,11 +33,11 @@ from paper.numbers import NUMBERS, artefact, conformance, loops, processors, the
 from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
-WHOSE = {
+SOURCES = {  # of a check's requirement -> words of the table
     "torch": "torch's",
     "the package": "its own",
     "ours": "ours",
-}  # who promises a check -> in words
+}
 LOOP_CHECKS = (
     "gradients_do_not_depend_on_loss_scale",
     "skipped_step_changes_nothing",
@@ -75,8 +75,8 @@ def real() -> Table:
     return Table(head, tuple(cells(g) for g in INTERVALS), "r" * len(head), groups)
 
 
-def judged() -> Table:
-    """Return what judged what, how many cases, and how many failed."""
+def checked() -> Table:
+    """Return what was tested, with what, how many cases, and how many failed."""
     traces, logs = partial(Number, "traces"), partial(Number, "whole_logs")
     threads, ranks_cells = partial(Number, "threads"), partial(Number, "ranks_cells")
     rows: list[tuple[Cell, ...]] = []
@@ -84,32 +84,37 @@ def judged() -> Table:
     def add(by: str, what: str, cases: Number | Formula, failed: Number | Formula) -> None:
         rows.append((by, what, in_digits(cases), in_digits(failed)))
 
-    add("machine", "recorded runs of scalers", NUMBERS["traces.count"], traces(unrepeated, "d"))
+    add(
+        "state machine",
+        "recorded runs of scalers",
+        NUMBERS["traces.count"],
+        traces(unrepeated, "d"),
+    )
     what = "public logs, with the run's own settings"
-    add("machine", what, NUMBERS["logs.scalers"], logs(refuted, "d"))
+    add("state machine", what, NUMBERS["logs.scalers"], logs(refuted, "d"))
     what = "skips of runs, beyond 2 $sigma$"
     add('#thm("T3")', what, *beyond_two(real_z))
     what = "mean scales of these, beyond 2 $sigma$"
     add('#thm("T3")', what, *beyond_two(real_level_z))
     what = "torch's passes on threads, depth one, $G = 2$"
-    asked = threads(lambda run: loops.passes(run, "checked", 1, 2), ",d")
-    add("machine", what, asked, threads(lambda run: loops.passes(run, "wrong", 1, 2), ",d"))
+    cases = threads(lambda run: loops.passes(run, "checked", 1, 2), ",d")
+    add("state machine", what, cases, threads(lambda run: loops.passes(run, "wrong", 1, 2), ",d"))
     what = "the same, $G = 2000$, its default"
     passes = "threads.torch.2000.1"
-    add("machine", what, NUMBERS[f"{passes}.checked"], NUMBERS[f"{passes}.wrong"])
-    what = "installed scaler classes, not at the ends"
+    add("state machine", what, NUMBERS[f"{passes}.checked"], NUMBERS[f"{passes}.wrong"])
+    what = "installed scaler classes, away from the ends"
     add("checks", what, NUMBERS["conformance.classes"], NUMBERS["conformance.classes.away"])
     what = "loops of frameworks with a scaler"
     add("checks", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
     what = "two ranks, torch's sharded scaler, FSDP1"
     add("checks", what, NUMBERS["ranks.FSDP1"], NUMBERS["ranks.FSDP1.wrong"])
     what = "the same, beyond its purpose"
-    asked = ranks_cells(lambda run: beside_fsdp1(rank_cells(run, "torch")), "d")
-    add("checks", what, asked, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
+    cases = ranks_cells(lambda run: beside_fsdp1(rank_cells(run, "torch")), "d")
+    add("checks", what, cases, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
     what = "the same logs, with other settings"
-    add("machine", what, NUMBERS["logs.rules"], NUMBERS["logs.rules.refuted"])
-    add("checks", "bugs that we planted", NUMBERS["loops.bugs"], NUMBERS["loops.caught"])
-    return Table(("by", "what is judged", "cases", "failed"), tuple(rows), "llrr")
+    add("state machine", what, NUMBERS["logs.rules"], NUMBERS["logs.rules.refuted"])
+    add("checks", "bugs that we seeded", NUMBERS["loops.bugs"], NUMBERS["loops.caught"])
+    return Table(("tested with", "what was tested", "cases", "failed"), tuple(rows), "llrr")
 
 
 def in_digits(number: Number | Formula) -> Number | Formula:
@@ -118,7 +123,7 @@ def in_digits(number: Number | Formula) -> Number | Formula:
 
 
 def unrepeated(run: Result) -> int:
-    """Return how many recorded runs the machine does not repeat."""
+    """Return how many recorded runs the state machine does not reproduce."""
     return sum(not row["repeated"] for row in run.records)
 
 
@@ -150,44 +155,44 @@ def beyond_two(deviations: Callable[[Result, int], float]) -> tuple[Formula, For
 
 
 def broken() -> Table:
-    """Return the checks that scalers break away from the ends of float32, by their names in the conformance table."""
+    """Return the checks that scalers fail away from the ends of float32."""
 
     def cells(check: str) -> tuple[Cell, ...]:
-        whose = Number(
+        requirement = Number(
             "conformance",
-            lambda run: WHOSE[conformance.promises(run)[check].partition(":")[0]],
+            lambda run: SOURCES[conformance.promises(run)[check].partition(":")[0]],
             "text",
         )
         return (
             check.replace("_", " "),
-            whose,
-            Number("conformance", lambda run: breakers(run)[check], "text"),
+            requirement,
+            Number("conformance", lambda run: failing_scalers(run)[check], "text"),
         )
 
-    rows = map(cells, breakers(sources.load("conformance")))
-    return Table(("check", "whose", "broken by"), tuple(rows), "lll")
+    rows = map(cells, failing_scalers(sources.load("conformance")))
+    return Table(("check", "requirement", "failed by"), tuple(rows), "lll")
 
 
-def breakers(run: Result) -> dict[str, str]:
-    """Return by check the scalers that break it away from the ends; a star: through a stub."""
-    found: dict[str, list[str]] = {}
+def failing_scalers(run: Result) -> dict[str, str]:
+    """Return by check the scalers that fail it away from the ends; a star: with a stub."""
+    scalers: dict[str, list[str]] = {}
     for row in conformance.installed(run):
         for check in conformance.away(run, row):
-            found.setdefault(check, []).append(row["arm"] + "*" * bool(row["patched"]))
+            scalers.setdefault(check, []).append(row["arm"] + "*" * bool(row["patched"]))
     return {
-        check: ", ".join(sorted(found[check]))
+        check: ", ".join(sorted(scalers[check]))
         for check in conformance.promises(run)
-        if check in found
+        if check in scalers
     }
 
 
 def bugs() -> Table:
-    """Return the public threads whose bugs were planted, by the check that catches them."""
-    planted = partial(Number, "loops")
+    """Return the public threads whose bugs were seeded, by the check that catches them."""
+    seeded = partial(Number, "loops")
 
     def cells(check: str) -> tuple[Cell, ...]:
-        count = planted(lambda run: len(threads_of(run, check)), "d")
-        names = planted(lambda run: ", ".join(dict.fromkeys(threads_of(run, check))), "text")
+        count = seeded(lambda run: len(threads_of(run, check)), "d")
+        names = seeded(lambda run: ", ".join(dict.fromkeys(threads_of(run, check))), "text")
         return check.replace("_", " "), count, names
 
     return Table(("check", "bugs", "threads"), tuple(map(cells, LOOP_CHECKS)), "lrl")
@@ -195,12 +200,12 @@ def bugs() -> Table:
 
 def threads_of(run: Result, check: str) -> list[str]:
     """Return the threads of the bugs that a check catches, as repository and number."""
-    found = []
+    threads = []
     for bug in loops.bugs(run):
         if bug["check"] == check:
             _, _, repository, _, number = urlsplit(bug["thread"]).path.split("/")
-            found.append(f"{repository} {number}")
-    return found
+            threads.append(f"{repository} {number}")
+    return threads
 
 
 def compared_dialects() -> Table:
@@ -213,18 +218,18 @@ def compared_dialects() -> Table:
             Formula(lambda: dialects.ALL[name].rule.growth_interval, "d"),
             Formula(lambda: survey()[name].grows_at, "d"),
             Formula(lambda: dialects.get(name).hysteresis, "d"),
-            Formula(lambda: survey()[name].refill, "text"),
+            Formula(lambda: survey()[name].reset, "text"),
             Formula(lambda: survey()[name].delay, "d"),
             Formula(lambda: survey()[name].top, "text"),
             Formula(lambda: survey()[name].bottom, "text"),
         )
 
-    head = ("scaler", "start", "$G$", "grows at", "patience", "refilled by", "delay", "top")
+    head = ("scaler", "start", "$G$", "grows at", "hysteresis", "reset by", "delay", "top")
     return Table((*head, "bottom"), tuple(map(cells, dialects.names())), "lrrcclcll")
 
 
 def claims() -> Table:
-    """Return the claims by device, in the order of the text, with what the data says of each."""
+    """Return the claims by device, in the order of the text, with the result of each."""
 
     def cells(place: int, name: str) -> tuple[Cell, ...]:
         claim = CLAIMS[name]
@@ -235,7 +240,7 @@ def claims() -> Table:
 
     names = [name for name in sources.named("holds") if name in CLAIMS]
     rows = [cells(place, name) for place, name in enumerate(names, 1)]
-    head = ("", "claim", "data", "common kernels: now", "holds", "seeds", "EPYC", "Xeon")
+    head = ("", "claim", "data", "result on common kernels", "holds", "seeds", "EPYC", "Xeon")
     return Table(head, tuple(rows), "llllcccc")
 
 
@@ -250,7 +255,7 @@ _judged_folder = cache(judge_folder)
 
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "judged": judged,
+    "checked": checked,
     "broken": broken,
     "bugs": bugs,
     "claims": claims,

@@ -1,4 +1,4 @@
-"""What each experiment is for, how long it took, and the machines that made the data."""
+"""What each experiment is for, how long it took, and the processors that made the data."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from paper.values import Formula, Number, Table
 EXPERIMENTS = (
     ("theory", "@sec-theory", "exact"),
     ("theory_real", "@sec-real", "kernels"),
-    ("threads", "@sec-async", "verdict"),
+    ("threads", "@sec-async", "result"),
     ("staleness", "@sec-depth", "exact; kernels"),
     ("conformance", "@sec-conformance", "exact"),
     ("exponent_heatmap", "@sec-training", "kernels"),

@@ -15,7 +15,7 @@ COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by i
 
 
 def digests() -> list[dict[str, str]]:
-    """Return a digest per operation of each processor that was asked with the common kernels."""
+    """Return a digest per operation of each processor that was measured with the common kernels."""
     rows = map(records.decode, (DATA / "bits.jsonl").read_text(encoding="utf-8").splitlines())
     return [row["bits"] for row in rows if row["settings"].get("MKL_CBWR") == COMMON]
 
@@ -45,7 +45,7 @@ def depth_4(run: Result, column: str, digits: int, factor: float = 1.0) -> str:
     return ", ".join(f"{factor * mean:.{digits}f}" for mean in means)
 
 
-def rooms(run: Result, policy: str) -> str:
+def unused_bits(run: Result, policy: str) -> str:
     """Return the ends of the bits that a policy leaves unused."""
     return ends([row["policies"][policy]["headroom"][0] for row in run.arm("digits")], 2)
 
@@ -83,11 +83,14 @@ def table() -> Table:
     add(
         "one bit of margin, bits unused",
         "policies",
-        lambda run: rooms(run, "headroom 1 bit"),
+        lambda run: unused_bits(run, "headroom 1 bit"),
         "text",
     )
     add(
-        "torch's default, bits unused", "policies", lambda run: rooms(run, "backoff G=2000"), "text"
+        "torch's default, bits unused",
+        "policies",
+        lambda run: unused_bits(run, "backoff G=2000"),
+        "text",
     )
     recovery = "steps to recover at $G = 50$"
     add(
@@ -105,7 +108,7 @@ def claims() -> list[Claim]:
 
 
 def on_new_seeds() -> list[bool]:
-    """Return what data of new seeds says of each claim that it can be asked."""
+    """Return whether each claim that new seeds can test holds on their data."""
     stems = {path.stem for path in (DATA / SEEDS).glob("*.jsonl")}
     return [bool(judge(claim, DATA / SEEDS).holds) for claim in claims() if claim.stem in stems]
 

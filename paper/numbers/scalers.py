@@ -7,7 +7,7 @@ from ampsim.core import dialects
 from ampsim.frameworks.checks.judging import CHECKS, ENDS
 from ampsim.testing import known_failures
 from ampsim.testing.kit.checks import CHECKS as KIT
-from paper.field import Behaviour, overflows_until, survey
+from paper.field import Behavior, overflows_until, survey
 from paper.numbers.conformance import CONSTANTS
 from paper.values import Formula, Number
 
@@ -20,19 +20,19 @@ OWN_INTERFACE = {
 }  # what the kit asks for itself, and nobody need have
 
 
-def behaviours() -> list[Behaviour]:
+def behaviors() -> list[Behavior]:
     """Return what the scalers do, one after another."""
     return [*survey().values()]
 
 
-def deepspeed() -> list[Behaviour]:
+def deepspeed() -> list[Behavior]:
     """Return what DeepSpeed's scalers do."""
     return [found for name, found in survey().items() if name.startswith("deepspeed")]
 
 
-def grow_late(found: Iterable[Behaviour]) -> int:
+def grow_late(found: Iterable[Behavior]) -> int:
     """Return how many scalers grow after more clean steps than the interval, which is three."""
-    return sum(behaviour.grows_at > 3 for behaviour in found)
+    return sum(behavior.grows_at > 3 for behavior in found)
 
 
 def other_factors() -> int:
@@ -60,16 +60,16 @@ def failed_names() -> str:
 
 
 NUMBERS: dict[str, Number | Formula] = {
-    "dialects": Formula(lambda: len(behaviours()), "d"),
-    "field.behaviours": Formula(lambda: len({*behaviours()}), "d"),
-    "field.late": Formula(lambda: grow_late(behaviours()), "words"),
+    "dialects": Formula(lambda: len(behaviors()), "d"),
+    "field.behaviours": Formula(lambda: len({*behaviors()}), "d"),
+    "field.late": Formula(lambda: grow_late(behaviors()), "words"),
     "field.deepspeed": Formula(lambda: len(deepspeed()), "words"),
     "field.deepspeed.late": Formula(lambda: grow_late(deepspeed()), "words"),
     "field.factors": Formula(other_factors, "words"),
-    "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in behaviours()), "words"),
-    "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in behaviours()), "d"),
-    "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in behaviours()), "words"),
-    "field.delayed": Formula(lambda: sum(row.delay == 1 for row in behaviours()), "words"),
+    "field.infinite": Formula(lambda: sum(row.top == "infinite" for row in behaviors()), "words"),
+    "field.zero": Formula(lambda: sum(row.bottom == "zero" for row in behaviors()), "d"),
+    "field.raises": Formula(lambda: sum(row.bottom == "raises" for row in behaviors()), "words"),
+    "field.delayed": Formula(lambda: sum(row.delay == 1 for row in behaviors()), "words"),
     "torch.tiny": Formula(lambda: overflows_until(TORCH, 2.0**-128), "d"),
     "torch.zero": Formula(lambda: overflows_until(TORCH, 0.0), "d"),
     "traces.count": traces(lambda run: len(run.records), ",d"),
