@@ -96,13 +96,13 @@ def checked() -> Table:
     add('#thm("T3")', what, *beyond_two(real_z))
     what = "mean scales of these, beyond 2 $sigma$"
     add('#thm("T3")', what, *beyond_two(real_level_z))
-    what = "torch's passes on threads, depth one, $G = 2$"
+    what = "passes with torch, depth one, $G = 2$"
     cases = threads(lambda run: loops.passes(run, "checked", 1, 2), ",d")
     add("state machine", what, cases, threads(lambda run: loops.passes(run, "wrong", 1, 2), ",d"))
     what = "the same, $G = 2000$, its default"
     passes = "threads.torch.2000.1"
     add("state machine", what, NUMBERS[f"{passes}.checked"], NUMBERS[f"{passes}.wrong"])
-    what = "installed scaler classes, away from the ends"
+    what = "installed scaler classes, not at the ends"
     add("checks", what, NUMBERS["conformance.classes"], NUMBERS["conformance.classes.away"])
     what = "loops of frameworks with a scaler"
     add("checks", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
