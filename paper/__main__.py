@@ -1,11 +1,11 @@
 """Build the paper, `paper/ampsim.pdf`: `python -m paper [--check | --draft | --here]`.
 
-Computes the numbers that the text names. If there are problems, such as stale data, it prints all
-of them and ends with exit status 1.
+Computes the numbers that the text names. If there are problems, such as stale data, prints all of
+them and exits with status 1.
 
 --check  compare with the committed paper instead of writing it
---here   build from the data and figures in build/here, and mark the sentences that they refute
---draft  build although data is stale, and say so on every page
+--here   build from the data and figures in build/here, and mark the sentences that this data refutes
+--draft  build with stale data, with a notice on every page
 """
 
 import sys
@@ -27,8 +27,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"{USAGE}\n\n{__doc__}")
         return 0
     if len(argv) > 1 or not set(argv) <= {"--check", "--draft", "--here"}:
-        said = f"{' '.join(argv)!r}: expected --check, --draft, --here or nothing"
-        print(f"paper: error: {said}\n{USAGE}", file=sys.stderr)
+        message = f"{' '.join(argv)!r}: expected --check, --draft, --here or nothing"
+        print(f"paper: error: {message}\n{USAGE}", file=sys.stderr)
         return 2
     try:
         if "--here" in argv:
@@ -51,10 +51,10 @@ def _build_here() -> int:
     pdf, marked = build.build_here(HERE / "data" / "cpu", HERE / "figures")
     (HERE / "paper").mkdir(parents=True, exist_ok=True)
     (HERE / "paper" / "ampsim.pdf").write_bytes(pdf)
-    said = "all its claims hold here"
+    result = "all its claims hold here"
     if marked:
-        said = f"sentences that do not hold here are marked: {', '.join(marked)}"
-    print(f"paper: {build.pages(pdf)} pages, written to build/here/paper/ampsim.pdf; {said}")
+        result = f"sentences that do not hold here are marked: {', '.join(marked)}"
+    print(f"paper: {build.pages(pdf)} pages, written to build/here/paper/ampsim.pdf; {result}")
     return 0
 
 
@@ -62,7 +62,9 @@ def _check() -> int:
     if build.build() == build.PDF.read_bytes():
         print("paper: same bytes")
         return 0
-    print("paper: paper/ampsim.pdf: DIFFERS from what the data gives; run `python -m paper`")
+    print(
+        "paper: paper/ampsim.pdf: differs from the PDF that the data gives; run `python -m paper`"
+    )
     return 1
 
 

@@ -1,4 +1,4 @@
-"""From the numbers and the text to the PDF, and the refusals on the way."""
+"""Build the PDF from the numbers and the text, and report all problems."""
 
 import json
 import re
@@ -26,12 +26,12 @@ Content = dict[str, dict[str, Any]]  # by kind, then by name; plain JSON, which 
 
 
 class Evaluation:
-    """Everything that the text shows by a name, computed from the data that lies there.
+    """Compute everything that the text shows by name from the data files.
 
     Attributes:
-        strict: Whether numbers that the data does not give and claims that it refutes are problems.
-        figures: A folder of figures; those that it lacks are the committed ones.
-        problems: What is wrong, once `content` has returned.
+        strict: Whether missing numbers and refuted claims are problems.
+        figures: A folder of figures; committed figures replace missing ones.
+        problems: The problems found; complete once `content` has returned.
     """
 
     def __init__(self, *, strict: bool = True, figures: Path = FIGURES) -> None:
@@ -80,12 +80,12 @@ class Evaluation:
         }
 
     def claim(self, name: str) -> dict[str, object]:
-        """Return whether the data bears a claim out, and what it says."""
+        """Return whether the data supports a claim, and the result."""
         claim = CLAIMS[name]
         verdict = judge(claim, *sources.FOLDERS)
         if self.strict and not verdict.holds:
-            said = f"no longer true of {claim.stem}.jsonl: {claim.sentence}; {verdict.now}"
-            self.problems.append(f"claim {name!r}: {said}; change the text")
+            problem = f"no longer true of {claim.stem}.jsonl: {claim.sentence}; {verdict.now}"
+            self.problems.append(f"claim {name!r}: {problem}; change the text")
         return {"holds": verdict.holds is True, "now": verdict.now}
 
     def figure(self, stem: str) -> dict[str, object]:
@@ -95,7 +95,7 @@ class Evaluation:
             svg = FIGURES / svg.name
         if not svg.exists():
             missing = f"figures/{svg.name}: no such figure"
-            self.problems.append(f"{missing}; `python -m figures {stem}` draws it")
+            self.problems.append(f"{missing}; run `python -m figures {stem}`")
             return {}
         width = re.search(r'width="([\d.]+)pt"', svg.read_text(encoding="utf-8")[:2000])
         if width is None or width[1] not in WIDE:
@@ -111,7 +111,7 @@ def build(*, draft: bool = False) -> bytes:
     """Return the paper as a PDF.
 
     Args:
-        draft: Build with stale data and say so at the top of each page, instead of refusing.
+        draft: Build with stale data and print a notice on each page instead of raising.
 
     Raises:
         PaperError: All problems that were found, one per line.
@@ -119,15 +119,15 @@ def build(*, draft: bool = False) -> bytes:
     evaluation = Evaluation()
     content = evaluation.content()
     problems = [*misnamed(), *evaluation.problems]
-    refuse(problems)
+    raise_problems(problems)
     stale = sources.stale(stems())
     if not draft:
-        refuse(stale)
+        raise_problems(stale)
     return compile_text(content, "DRAFT: some data is stale" if stale else "")
 
 
 def build_here(data: Path, figures: Path) -> tuple[bytes, list[str]]:
-    """Build with other data and figures, and with the committed ones where these lack some.
+    """Build with other data and figures, and use committed files where these are missing.
 
     Args:
         data: A folder of data files of this machine.
@@ -142,21 +142,21 @@ def build_here(data: Path, figures: Path) -> tuple[bytes, list[str]]:
     evaluation = Evaluation(strict=False, figures=figures)
     with sources.reading(data):
         content = evaluation.content()
-    refuse(evaluation.problems)
+    raise_problems(evaluation.problems)
     names = {records.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
     notice = f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}"
     marked = [name for name, claim in content["claims"].items() if not claim["holds"]]
     return compile_text(content, notice), marked
 
 
-def refuse(problems: list[str]) -> None:
+def raise_problems(problems: list[str]) -> None:
     """Raise an error with all problems, each once, if there are any."""
     if problems:
         raise PaperError("\n".join(dict.fromkeys(problems)))
 
 
 def misnamed(text: str = sources.TEXT) -> Iterator[str]:
-    """Name what the text uses and nothing declares, and what is declared and not used."""
+    """Yield names that the text uses undeclared, and declared names that it does not use."""
     for call, kind, declared in (("num", "number", NUMBERS), ("datatable", "table", TABLES)):
         used = sources.named(call, text)
         for name in used:
@@ -191,7 +191,7 @@ def compile_text(content: Content, notice: str = "") -> bytes:
         )
     except RuntimeError as error:  # TypstError is one
         raise PaperError(f"paper/paper.typ: {error}") from None
-    refuse([f"paper/paper.typ: {warning}" for warning in warnings])
+    raise_problems([f"paper/paper.typ: {warning}" for warning in warnings])
     return bytes(pdf)
 
 

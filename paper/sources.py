@@ -1,4 +1,4 @@
-"""What the paper is made of: the text, data files, and recorded traces.
+"""Read the sources of the paper: text, data files, and recorded traces.
 
 A data file is *fresh* when its experiment, with today's source, defaults, and inputs, would write
 the same header.
@@ -21,7 +21,7 @@ FOLDERS = [CPU]  # of the data files that the text is about: the first that has 
 
 
 class PaperError(ValueError):
-    """A reason why the paper cannot be built: what is wrong, what was expected and the cure."""
+    """A reason why the paper cannot be built: the problem, what was expected, and the fix."""
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def named(call: str, text: str = TEXT) -> list[str]:
 
 
 def load(stem: str) -> Result:
-    """Return what a data file says, or for "traces" what these hold.
+    """Return the content of a data file, or for "traces" of the recorded runs.
 
     Args:
         stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
@@ -57,7 +57,7 @@ def load(stem: str) -> Result:
 
 
 def origins(stems: Iterable[str]) -> dict[str, Record]:
-    """Return the headers of data files by stem; traces and files of other folders are left out."""
+    """Return the headers of data files by stem; without traces and files of other folders."""
     return {stem: load(stem).provenance for stem in stems if stem != "traces" and "@" not in stem}
 
 

@@ -105,7 +105,7 @@ def checked() -> Table:
     what = "installed scaler classes, not at the ends"
     add("checks", what, NUMBERS["conformance.classes"], NUMBERS["conformance.classes.away"])
     what = "loops of frameworks with a scaler"
-    add("checks", what, NUMBERS["loops.loops"], NUMBERS["loops.broken"])
+    add("checks", what, NUMBERS["loops.loops"], NUMBERS["loops.failed"])
     what = "two ranks, torch's sharded scaler, FSDP1"
     add("checks", what, NUMBERS["ranks.FSDP1"], NUMBERS["ranks.FSDP1.wrong"])
     what = "the same, beyond its purpose"

@@ -1,4 +1,4 @@
-"""What the text may show by a name: numbers, and tables of them."""
+"""Numbers and tables that the text shows by name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Number:
 
     Attributes:
         stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
-        value: A function of what the file says.
+        value: A function of the file's content.
         form: How the value is printed; see `paper.printed.show`.
     """
 
@@ -23,7 +23,7 @@ class Number:
     form: str = ".2f"
 
     def compute(self) -> Value:
-        """Return the value in the data that lies there."""
+        """Return the value in the current data files."""
         return self.value(sources.load(self.stem))
 
 
@@ -50,7 +50,7 @@ class Table:
         columns: The heads.
         rows: The cells.
         align: One letter (l, c, r) per column.
-        groups: Heads over the heads: a text, and over how many columns it stands.
+        groups: Spanning heads: a text and the number of columns it spans.
     """
 
     columns: tuple[str, ...]

@@ -1,7 +1,7 @@
 """The numbers of the text: name -> a function of a data file, and how its value is printed.
 
 A new number goes into the module of its experiment, a new module into `PARTS`. The text shows it by
-``#num("name")``. A sentence that the data must bear out is a claim in `figures/claims.py`, which
+``#num("name")``. A sentence that the data must support is a claim in `figures/claims.py`, which
 the text marks with ``#holds("name")``. Means are over seeds.
 """
 

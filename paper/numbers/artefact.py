@@ -51,7 +51,7 @@ def origins() -> list[Record]:
 
 
 def listed(read: Callable[[Record], object]) -> Formula:
-    """Return what the headers say; where they differ, each value that they have."""
+    """Return the value of the headers; if they differ, each different value."""
 
     def values() -> str:
         return " and ".join(sorted({str(read(origin)) for origin in origins()}))

@@ -1,4 +1,4 @@
-"""Installed scalers under the checks of the kit."""
+"""Installed scalers under the checks of the conformance suite."""
 
 from functools import partial
 
@@ -11,13 +11,13 @@ from paper.values import Formula, Number
 conformance = partial(Number, "conformance")
 
 COUNTING = "growth_waits_for_interval"
-DELAY = "in force one update later"  # so RoundPipe's package documents it
+DELAY = "in force one update later"  # as RoundPipe's package documents
 RESUMED = "state_dict_continues_run"
-CONSTANTS = "invalid_arguments_raise"
+ARGUMENTS = "invalid_arguments_raise"
 GRADIENT = "unscale_uses_scale_of_loss"
 BELOW_ONE = "no_nonfinite_step_below_scale_one"
-CHOSEN = ("xfailed",)
-ASKED = (*BROKEN, "passed", *CHOSEN)
+INTENDED = ("xfailed",)
+CHECKED = (*BROKEN, "passed", *INTENDED)
 TITLES = {
     "colossalai": "ColossalAI",
     "mpx": "mpx",
@@ -38,88 +38,88 @@ def installed(run: Result) -> list[Record]:
     return of_scalers(run, ours=False)
 
 
-def each(run: Result, column: str) -> set[str]:
+def distinct(run: Result, column: str) -> set[str]:
     """Return the different values that the others' scalers have in a column."""
     return {row[column] for row in installed(run)}
 
 
 def away(run: Result, row: Record) -> set[str]:
-    """Return the checks that a scaler breaks away from the ends of float32."""
+    """Return the checks that a scaler fails away from the ends of float32."""
     return failed_checks(row) - ends(run)
 
 
-def breaking(run: Result) -> set[str]:
-    """Return the classes that break a check away from the ends."""
+def failing(run: Result) -> set[str]:
+    """Return the classes that fail a check away from the ends."""
     return {row["class"] for row in installed(run) if away(run, row)}
 
 
-def breaking_law(run: Result, check: str) -> set[str]:
-    """Return the classes that break a check."""
+def failing_check(run: Result, check: str) -> set[str]:
+    """Return the classes that fail a check."""
     return {row["class"] for row in installed(run) if check in failed_checks(row)}
 
 
 def only(run: Result, checks: set[str]) -> set[str]:
-    """Return the classes that break, away from the ends, only checks among these."""
+    """Return the classes that fail, away from the ends, only checks among these."""
     others = {row["class"] for row in installed(run) if away(run, row) - checks}
-    return breaking(run) - others
+    return failing(run) - others
 
 
 def counting(run: Result) -> set[str]:
-    """Return the classes whose only break is to grow at another clean step."""
+    """Return the classes whose only failure is to grow at another finite step."""
     return only(run, {COUNTING})
 
 
 def late(run: Result) -> set[str]:
-    """Return the classes that break only checks that RoundPipe's delay breaks."""
+    """Return the classes that fail only checks that RoundPipe fails by its delay."""
     roundpipe = run.arm("roundpipe").the("checks")
-    checks = {check for check, found in roundpipe.items() if DELAY in (found["reason"] or "")}
+    checks = {check for check, cell in roundpipe.items() if DELAY in (cell["reason"] or "")}
     return only(run, checks) - counting(run)
 
 
-def erring(run: Result) -> set[str]:
-    """Return the classes whose only breaks are errors that they raise under a stub."""
+def raising(run: Result) -> set[str]:
+    """Return the classes whose only failures are errors that they raise with a stub."""
     sure = set()
     for row in installed(run):
         for check in away(run, row):
             if not row["patched"] or not row["checks"][check]["seen"].startswith("raised "):
                 sure.add(row["class"])
-    return breaking(run) - sure
+    return failing(run) - sure
 
 
 def more(run: Result) -> set[str]:
-    """Return the classes that break a check in another way than by counting, delay, or an error."""
-    return breaking(run) - counting(run) - late(run) - erring(run)
+    """Return the classes that fail a check other than by counting, delay, or an error."""
+    return failing(run) - counting(run) - late(run) - raising(run)
 
 
 def patched(run: Result, classes: set[str]) -> int:
-    """Return how many of these classes were driven with a stub."""
+    """Return how many of these classes ran with a stub."""
     return len({row["class"] for row in installed(run) if row["patched"]} & classes)
 
 
 def whether_torch(run: Result) -> str:
-    """Return whether torch's scaler breaks a check away from the ends, in words."""
-    return "among them" if "torch" in breaking(run) else "not among them"
+    """Return whether torch's scaler fails a check away from the ends, in words."""
+    return "among them" if "torch" in failing(run) else "not among them"
 
 
 def promises(run: Result) -> dict[str, str]:
-    """Return by check whose promise it is, and where it is made."""
+    """Return by check the source of its requirement."""
     return dict(run.arm("checks").first["promises"])
 
 
 def promised(run: Result, whose: str) -> int:
-    """Return how many checks are promised by torch, by the package, or are ours."""
+    """Return how many checks have this source of their requirement."""
     return sum(promise.partition(":")[0] == whose for promise in promises(run).values())
 
 
 def pairs(run: Result, outcomes: tuple[str, ...] = BROKEN) -> int:
-    """Return how many pairs of a scaler and a check come out so."""
+    """Return how many pairs of a scaler and a check have one of these outcomes."""
     return sum(of_check(run, check, outcomes) for check in promises(run))
 
 
 def of_check(run: Result, check: str, outcomes: tuple[str, ...] = BROKEN) -> int:
-    """Return how many scalers come out so by a check."""
-    found = [row["checks"][check]["outcome"] for row in installed(run) if check in row["checks"]]
-    return sum(outcome in outcomes for outcome in found)
+    """Return how many scalers have one of these outcomes in a check."""
+    cells = [row["checks"][check]["outcome"] for row in installed(run) if check in row["checks"]]
+    return sum(outcome in outcomes for outcome in cells)
 
 
 def titles(names: set[str]) -> str:
@@ -130,23 +130,25 @@ def titles(names: set[str]) -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def broken_by_ours(run: Result) -> int:
-    """Return how many checks our scalers break."""
+def failed_by_ours(run: Result) -> int:
+    """Return how many checks our scalers fail."""
     return sum(len(failed_checks(row)) for row in of_scalers(run, ours=True))
 
 
 NUMBERS: dict[str, Number | Formula] = {
     "conformance.scalers": conformance(lambda run: len(installed(run)), "d"),
-    "conformance.packages": conformance(lambda run: len(each(run, "requirement")), "d"),
-    "conformance.classes": conformance(lambda run: len(each(run, "class")), "d"),
+    "conformance.packages": conformance(lambda run: len(distinct(run, "requirement")), "d"),
+    "conformance.classes": conformance(lambda run: len(distinct(run, "class")), "d"),
     "conformance.keras": conformance(
         lambda run: sum(row["class"] == "keras-jax" for row in installed(run)), "words"
     ),
     "conformance.patched": conformance(
         lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"
     ),
-    "conformance.live": conformance(lambda run: sum(row["live"] for row in installed(run)), "d"),
-    "conformance.histories": conformance(lambda run: run.config["histories"], ",d"),
+    "conformance.rechecked": conformance(
+        lambda run: sum(row["live"] for row in installed(run)), "d"
+    ),
+    "conformance.sequences": conformance(lambda run: run.config["histories"], ",d"),
     "conformance.equal": conformance(
         lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"
     ),
@@ -154,36 +156,38 @@ NUMBERS: dict[str, Number | Formula] = {
     "conformance.checks.torch": conformance(lambda run: promised(run, "torch"), "d"),
     "conformance.checks.package": conformance(lambda run: promised(run, "the package"), "d"),
     "conformance.checks.ours": conformance(lambda run: promised(run, "ours"), "d"),
-    "conformance.unasked": Formula(lambda: len(UNASKED), "words"),
-    "conformance.asked": conformance(lambda run: pairs(run, ASKED), ",d"),
-    "conformance.broken": conformance(pairs, "d"),
-    "conformance.declared": conformance(lambda run: pairs(run, CHOSEN), "d"),
-    "conformance.constants": conformance(lambda run: of_check(run, CONSTANTS, CHOSEN), "d"),
+    "conformance.excluded": Formula(lambda: len(UNASKED), "words"),
+    "conformance.checked": conformance(lambda run: pairs(run, CHECKED), ",d"),
+    "conformance.failed": conformance(pairs, "d"),
+    "conformance.intended": conformance(lambda run: pairs(run, INTENDED), "d"),
+    "conformance.arguments": conformance(lambda run: of_check(run, ARGUMENTS, INTENDED), "d"),
     "conformance.ends": conformance(
         lambda run: sum(of_check(run, check) for check in ends(run)), "d"
     ),
     "conformance.below-one": conformance(lambda run: of_check(run, BELOW_ONE), "d"),
-    "conformance.below-one.asked": conformance(lambda run: of_check(run, BELOW_ONE, ASKED), "d"),
-    "conformance.ours": conformance(broken_by_ours, "words"),
+    "conformance.below-one.checked": conformance(
+        lambda run: of_check(run, BELOW_ONE, CHECKED), "d"
+    ),
+    "conformance.ours": conformance(failed_by_ours, "words"),
     "conformance.torch": conformance(whether_torch, "text"),
-    "conformance.classes.away": conformance(lambda run: len(breaking(run)), "d"),
-    "conformance.classes.patched": conformance(lambda run: patched(run, breaking(run)), "words"),
-    "conformance.classes.erring": conformance(lambda run: len(erring(run)), "words"),
-    "conformance.classes.sure": conformance(lambda run: len(breaking(run) - erring(run)), "words"),
+    "conformance.classes.away": conformance(lambda run: len(failing(run)), "d"),
+    "conformance.classes.patched": conformance(lambda run: patched(run, failing(run)), "words"),
+    "conformance.classes.raising": conformance(lambda run: len(raising(run)), "words"),
+    "conformance.classes.sure": conformance(lambda run: len(failing(run) - raising(run)), "words"),
     "conformance.classes.counting": conformance(lambda run: len(counting(run)), "words"),
     "conformance.classes.late": conformance(lambda run: len(late(run)), "words"),
     "conformance.classes.more": conformance(lambda run: len(more(run)), "words"),
     "conformance.gradient.classes": conformance(
-        lambda run: len(breaking_law(run, GRADIENT)), "words"
+        lambda run: len(failing_check(run, GRADIENT)), "words"
     ),
     "conformance.gradient.names": conformance(
-        lambda run: titles(breaking_law(run, GRADIENT)), "text"
+        lambda run: titles(failing_check(run, GRADIENT)), "text"
     ),
     "conformance.gradient.patched": conformance(
-        lambda run: patched(run, breaking_law(run, GRADIENT)), "words"
+        lambda run: patched(run, failing_check(run, GRADIENT)), "words"
     ),
     "conformance.resumed": conformance(lambda run: of_check(run, RESUMED), "words"),
-    "conformance.resumed.erring": conformance(
-        lambda run: len(erring(run) & breaking_law(run, RESUMED)), "words"
+    "conformance.resumed.raising": conformance(
+        lambda run: len(raising(run) & failing_check(run, RESUMED)), "words"
     ),
 }

@@ -18,28 +18,28 @@ new_storm = partial(Number, "overflow_storm@cpu-new-seeds")
 hist = partial(Number, "gradient_histogram")
 new_hist = partial(Number, "gradient_histogram@cpu-new-seeds")
 
-FLOOR = "storm 2 floor=2^8"
+MIN_SCALE = "storm 2 floor=2^8"
 ALIKE = ("G=20", "G=10 a=0.5 b=0.5", "G=5 a=0.25 b=0.25")
 
 
-def room(arm: ArmRecords) -> float:
+def headroom(arm: ArmRecords) -> float:
     """Return the mean headroom in bits."""
     return fmean(mean for mean, _ in arm.column("headroom"))
 
 
 def products(run: Result) -> list[float]:
     """Return skip rate times unused bits of the arms for which T7 predicts the same."""
-    return [run.arm(name).mean("skip_rate") * room(run.arm(name)) for name in ALIKE]
+    return [run.arm(name).mean("skip_rate") * headroom(run.arm(name)) for name in ALIKE]
 
 
 def predicted_products(run: Result) -> list[float]:
     """Return T7's product for each of these arms."""
     settings = [run.arm(name).records[0]["settings"] for name in ALIKE]
-    found = []
-    for each in settings:
-        factors = 2.0 ** each["growth_bits"], 2.0 ** -each["backoff_bits"]
-        found.append(trade_off(Rule(1.0, *factors, each["growth_interval"])))
-    return found
+    products_of_arms = []
+    for setting in settings:
+        factors = 2.0 ** setting["growth_bits"], 2.0 ** -setting["backoff_bits"]
+        products_of_arms.append(trade_off(Rule(1.0, *factors, setting["growth_interval"])))
+    return products_of_arms
 
 
 def critical(run: Result) -> float:
@@ -48,13 +48,15 @@ def critical(run: Result) -> float:
 
 
 def off_t8(run: Result) -> float:
-    """Return how far drifts above critical are from T8's at the bad steps met, at most."""
-    found = []
+    """Return how far drifts above critical are from T8's at the share of bad steps in the run, at most."""
+    errors = []
     for row in (row for name in ("storm 1.25", "storm 2") for row in run.arm(name)):
         (_, first), *_, (_, last) = row["scale_changes"]
-        check = bad_step_drift(Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps)
-        found.append(abs(log2(last / first) / run.steps - check))
-    return max(found)
+        predicted = bad_step_drift(
+            Rule(growth_interval=row["interval"]), len(row["bad"]) / run.steps
+        )
+        errors.append(abs(log2(last / first) / run.steps - predicted))
+    return max(errors)
 
 
 def at_start(run: Result, arm: str, column: str) -> float:
@@ -73,7 +75,7 @@ def largest(run: Result) -> int:
 
 
 def largest_share_met(run: Result) -> float:
-    """Return the largest share of bad steps that a run met."""
+    """Return the largest share of bad steps in a run."""
     return max(len(row["bad"]) for row in run.records) / run.steps
 
 
@@ -93,8 +95,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "rules.seeds": rules(lambda run: len(run.seeds), "words"),
     "rules.5.skip": rules(lambda run: run.arm("G=5").mean("skip_rate"), "%0"),
     "rules.2000.skip": rules(lambda run: run.arm("G=2000").mean("skip_rate"), "%1"),
-    "rules.5.room": rules(lambda run: room(run.arm("G=5")), ".1f"),
-    "rules.2000.room": rules(lambda run: room(run.arm("G=2000")), ".1f"),
+    "rules.5.headroom": rules(lambda run: headroom(run.arm("G=5")), ".1f"),
+    "rules.2000.headroom": rules(lambda run: headroom(run.arm("G=2000")), ".1f"),
     "rules.5.more": rules(lambda run: more_loss(run, "G=5").mean(), ".3f"),
     "rules.5.half": rules(lambda run: half_width(more_loss(run, "G=5")), ".3f"),
     "rules.2000.more": rules(lambda run: more_loss(run, "G=2000").mean(), ".3f"),
@@ -104,7 +106,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "rules.t7.max": rules(lambda run: max(predicted_products(run)), "<=.3f"),
     "rules.product.min": rules(lambda run: min(products(run)), ">=.3f"),
     "rules.product.max": rules(lambda run: max(products(run)), "<=.3f"),
-    "rules.32.lost": rules(lambda run: run.arm("G=20 from 2^32").mean("lost_steps"), ".0f"),
+    "rules.32.skipped": rules(lambda run: run.arm("G=20 from 2^32").mean("lost_steps"), ".0f"),
     "rules.32.predicted": rules(
         lambda run: fmean(32 - x for x in run.arm("G=20 from 2^32").column("first_ceiling")), ".0f"
     ),
@@ -119,14 +121,14 @@ NUMBERS: dict[str, Number | Formula] = {
     "storm.2.scale": storm(lambda run: max(last_scales(run.arm("storm 2"))), "2^"),
     "storm.2.min": storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
     "storm.2.max": storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
-    "storm.floor.min": storm(lambda run: run.arm(FLOOR).min("test_loss"), ">=.3f"),
-    "storm.floor.max": storm(lambda run: run.arm(FLOOR).max("test_loss"), "<=.3f"),
+    "storm.min-scale.min": storm(lambda run: run.arm(MIN_SCALE).min("test_loss"), ">=.3f"),
+    "storm.min-scale.max": storm(lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"),
     "storm.short.min": storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
     "storm.short.max": storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
     "storm.new.2.min": new_storm(lambda run: run.arm("storm 2").min("test_loss"), ">=.3f"),
     "storm.new.2.max": new_storm(lambda run: run.arm("storm 2").max("test_loss"), "<=.3f"),
-    "storm.new.floor.min": new_storm(lambda run: run.arm(FLOOR).min("test_loss"), ">=.3f"),
-    "storm.new.floor.max": new_storm(lambda run: run.arm(FLOOR).max("test_loss"), "<=.3f"),
+    "storm.new.min-scale.min": new_storm(lambda run: run.arm(MIN_SCALE).min("test_loss"), ">=.3f"),
+    "storm.new.min-scale.max": new_storm(lambda run: run.arm(MIN_SCALE).max("test_loss"), "<=.3f"),
     "storm.new.short.min": new_storm(lambda run: run.arm("storm 2 G=4").min("test_loss"), ">=.3f"),
     "storm.new.short.max": new_storm(lambda run: run.arm("storm 2 G=4").max("test_loss"), "<=.3f"),
     "storm.interval": storm(lambda run: run.config["growth_interval"], "d"),

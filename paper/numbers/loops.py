@@ -16,9 +16,9 @@ loops = partial(Number, "loops")
 census = partial(Number, "census")
 threads = partial(Number, "threads")
 
-MEASURED = ROOT / "docs" / "lint" / "measured.jsonl"  # findings that readers judged
+MEASURED = ROOT / "docs" / "lint" / "measured.jsonl"  # findings that human readers reviewed
 FILES = ROOT / "experiments" / "inputs" / "census.jsonl"
-NOT_COUNTED = {"AMP105", "AMP109", "AMP127"}  # by the census: off by default, or broken by choice
+NOT_COUNTED = {"AMP105", "AMP109", "AMP127"}  # by the census: off by default, or failed by intent
 ICEFALL = "k2-fsa/icefall"
 OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
 
@@ -33,24 +33,24 @@ def with_scaler(run: Result) -> list[Record]:
     return [row for row in run.records if "checks" in row and row["arm"] not in OUR_SCALER]
 
 
-def broken_cells(row: Record) -> list[Record]:
-    """Return what was found where a loop breaks a check."""
+def failed_cells(row: Record) -> list[Record]:
+    """Return the cells in which a loop fails a check."""
     return [cell for cell in row["checks"].values() if cell["outcome"] == "broken"]
 
 
-def broken(run: Result) -> list[Record]:
-    """Return the loops of packages with a scaler that break a check."""
-    return [row for row in with_scaler(run) if broken_cells(row)]
+def failed(run: Result) -> list[Record]:
+    """Return the loops of packages with a scaler that fail a check."""
+    return [row for row in with_scaler(run) if failed_cells(row)]
 
 
 def unreported(run: Result) -> int:
-    """Return in how many cells a loop breaks a check without a known public report."""
-    cells = [cell for row in broken(run) for cell in broken_cells(row)]
+    """Return in how many cells a loop fails a check without a known public report."""
+    cells = [cell for row in failed(run) for cell in failed_cells(row)]
     return sum("https://" not in cell["known"] for cell in cells)
 
 
 def bugs(run: Result) -> list[Record]:
-    """Return the bugs that were planted."""
+    """Return the seeded bugs."""
     return [*run.arm("bugs").first["bugs"].values()]
 
 
@@ -67,29 +67,29 @@ def wrong_share(run: Result, depth: int, interval: int) -> float:
 
 def findings(*, unseen: bool) -> list[Record]:
     """Return the findings in files that the rules were made with, or in unseen ones."""
-    _, *found = map(json.loads, MEASURED.read_text("utf-8").splitlines())
-    return [each for each in found if each["sample"].startswith("unseen") is unseen]
+    _, *records = map(json.loads, MEASURED.read_text("utf-8").splitlines())
+    return [record for record in records if record["sample"].startswith("unseen") is unseen]
 
 
-def verdicts(code: str) -> list[bool]:
+def correct_findings(code: str) -> list[bool]:
     """Return whether the findings of a rule were right, in files that it was not made with."""
-    return [each["true"] for each in findings(unseen=True) if each["code"] == code]
+    return [finding["true"] for finding in findings(unseen=True) if finding["code"] == code]
 
 
 def by_repository() -> dict[str, tuple[int, int]]:
-    """Return for each repository how many of its loops break a check, and how many it has.
+    """Return for each repository how many of its loops fail a check, and how many it has.
 
     Of equal loops the first one counts.
     """
-    found: dict[str, list[bool]] = {}
-    seen = set()
+    loops_of: dict[str, list[bool]] = {}
+    digests = set()
     for file in map(json.loads, FILES.read_text("utf-8").splitlines()):
         for loop in file["loops"]:
-            if loop["digest"] not in seen:
-                seen.add(loop["digest"])
+            if loop["digest"] not in digests:
+                digests.add(loop["digest"])
                 wrong = bool(loop["codes"].keys() - NOT_COUNTED)
-                found.setdefault(file["repository"], []).append(wrong)
-    return {repository: (sum(wrong), len(wrong)) for repository, wrong in found.items()}
+                loops_of.setdefault(file["repository"], []).append(wrong)
+    return {repository: (sum(wrong), len(wrong)) for repository, wrong in loops_of.items()}
 
 
 def repositories(rows: Iterable[Record]) -> int:
@@ -99,7 +99,7 @@ def repositories(rows: Iterable[Record]) -> int:
 
 def in_corpus() -> int:
     """Return how many repositories of the census the rules were made with, as far as is known."""
-    corpus = {each["repository"] for each in findings(unseen=False)}
+    corpus = {finding["repository"] for finding in findings(unseen=False)}
     return len(by_repository().keys() & corpus)
 
 
@@ -109,14 +109,14 @@ def beside_icefall() -> int:
 
 
 def interval_of_share() -> tuple[float, float]:
-    """Return the 95 % interval of the share of loops that break a check."""
+    """Return the 95 % interval of the share of loops that fail a check."""
     return clustered([*by_repository().values()])
 
 
 def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
     """Return the 95 % interval of a share that is counted in groups whose members are alike.
 
-    It is found by linearization.
+    Computed by linearization.
 
     Args:
         groups: How many members of each group count, and how many it has.
@@ -129,8 +129,8 @@ def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
 
 
 def wrong_loops(run: Result) -> float:
-    """Return the number of loops that break a check."""
-    return derived_numbers.census(run, "wrong")[0]
+    """Return the number of loops that fail a check."""
+    return quantities.census(run, "wrong")[0]
 
 
 def all_loops(run: Result) -> float:
@@ -150,14 +150,14 @@ NUMBERS: dict[str, Number | Formula] = {
     "loops.threads": loops(lambda run: len({bug["thread"] for bug in bugs(run)}), "d"),
     "loops.loops": loops(lambda run: len(with_scaler(run)), "words"),
     "loops.frameworks": loops(lambda run: len(packages(with_scaler(run))), "words"),
-    "loops.broken": loops(lambda run: len(broken(run)), "words"),
-    "loops.broken.packages": loops(lambda run: len(packages(broken(run))), "words"),
-    "loops.cells": loops(lambda run: sum(len(broken_cells(row)) for row in broken(run)), "words"),
+    "loops.failed": loops(lambda run: len(failed(run)), "words"),
+    "loops.failed.packages": loops(lambda run: len(packages(failed(run))), "words"),
+    "loops.cells": loops(lambda run: sum(len(failed_cells(row)) for row in failed(run)), "words"),
     "loops.unreported": loops(unreported, "words"),
-    "lint.schedules": Formula(lambda: len(verdicts("AMP101")), "d"),
-    "lint.schedules.right": Formula(lambda: sum(verdicts("AMP101")), "d"),
-    "lint.unsaved": Formula(lambda: len(verdicts("AMP112")), "d"),
-    "lint.unsaved.right": Formula(lambda: sum(verdicts("AMP112")), "d"),
+    "lint.schedules": Formula(lambda: len(correct_findings("AMP101")), "d"),
+    "lint.schedules.right": Formula(lambda: sum(correct_findings("AMP101")), "d"),
+    "lint.unsaved": Formula(lambda: len(correct_findings("AMP112")), "d"),
+    "lint.unsaved.right": Formula(lambda: sum(correct_findings("AMP112")), "d"),
     "census.loops": census(all_loops, "d"),
     "census.wrong": census(wrong_loops, "d"),
     "census.share": census(lambda run: wrong_loops(run) / all_loops(run), "%0"),

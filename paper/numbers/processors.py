@@ -22,8 +22,8 @@ def digests() -> list[dict[str, str]]:
 
 def same_operations() -> int:
     """Return how many operations have one digest on all of them."""
-    found = digests()
-    return sum(len({row[name] for row in found}) == 1 for name in found[0])
+    processors = digests()
+    return sum(len({row[name] for row in processors}) == 1 for name in processors[0])
 
 
 def above_float32(run: Result, arm: str) -> float:
@@ -116,7 +116,7 @@ def on_new_seeds() -> list[bool]:
 NUMBERS = {
     "claims": Formula(lambda: len(claims()), "d"),
     "seeds.experiments": Formula(lambda: len(list((DATA / SEEDS).glob("*.jsonl"))), "words"),
-    "seeds.asked": Formula(lambda: len(on_new_seeds()), "d"),
+    "seeds.tested": Formula(lambda: len(on_new_seeds()), "d"),
     "seeds.held": Formula(lambda: sum(on_new_seeds()), "d"),
     "kernels.operations": Formula(lambda: len(digests()[0]), "d"),
     "kernels.equal": Formula(same_operations, "d"),

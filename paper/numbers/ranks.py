@@ -12,12 +12,12 @@ training = partial(Number, "ranks_training")
 
 
 def of_cut(cut: str) -> Number:
-    """Return the number of cells in which parameters are sharded so."""
+    """Return the number of cells with this sharding."""
     return cells(lambda run: sum(cell["cut"] == cut for cell in rank_cells(run, "torch")), "d")
 
 
 def wrong_of_cut(cut: str) -> Number:
-    """Return in how many of these torch's scaler goes wrong."""
+    """Return in how many of these torch's scaler gives wrong results."""
     return cells(lambda run: sum(cell["cut"] == cut for cell in rank_wrong(run, "torch")), "d")
 
 
@@ -27,13 +27,13 @@ def raised(run: Result) -> int:
 
 
 def bits_apart(run: Result) -> list[float]:
-    """Return by how many bits the scales are apart at the end, for runs in which they part."""
+    """Return by how many bits the scales are apart at the end, for runs in which they diverge."""
     ends = [(a["scale_changes"][-1][1], b["scale_changes"][-1][1]) for a, b in parted_runs(run)]
     return [abs(log2(a / b)) for a, b in ends]
 
 
 def nan_steps(run: Result) -> list[int]:
-    """Return the first step at which the loss is NaN, for runs in which the scales part."""
+    """Return the first step at which the loss is NaN, for runs in which the scales diverge."""
     losses = [map(isnan, ranks[0]["loss"]) for ranks in parted_runs(run)]
     return [[*nan].index(True) for nan in losses]
 

@@ -1,4 +1,4 @@
-"""Logs of other people's runs under the machine, and the explainer on runs with planted faults."""
+"""Public logs under the state machine, and `ampsim explain` on runs with seeded faults."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -17,35 +17,35 @@ START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their
 SFT = "SFT, OPT-1.3B"
 
 
-def told(run: Result) -> list[Record]:
-    """Return the excerpts that tell enough for the machine."""
+def usable(run: Result) -> list[Record]:
+    """Return the excerpts with enough information for the state machine."""
     return [row for row in run.records if row["replayed"] is not None]
 
 
 def repeated(run: Result) -> int:
-    """Return in how many of these the machine repeats every scale that is printed."""
-    return sum(row["replayed"] == row["log2_scale"] for row in told(run))
+    """Return in how many of these the state machine reproduces every printed scale."""
+    return sum(row["replayed"] == row["log2_scale"] for row in usable(run))
 
 
 def started_alike(run: Result) -> int:
     """Return how many of these are the same start-up of a benchmark."""
-    return sum(row["log2_scale"][: len(START)] == START for row in told(run))
+    return sum(row["log2_scale"][: len(START)] == START for row in usable(run))
 
 
-def hiding(run: Result) -> list[Record]:
+def unreported(run: Result) -> list[Record]:
     """Return the excerpts that print no skip although the scale falls."""
     return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
 
 
-def told_elsewhere(run: Result) -> int:
+def reported_elsewhere(run: Result) -> int:
     """Return how many of these name overflows in other lines."""
-    return sum(row["overflow_steps"] is not None for row in hiding(run))
+    return sum(row["overflow_steps"] is not None for row in unreported(run))
 
 
 def other_settings(run: Result) -> list[bool]:
-    """Return whether its log refutes it, for each setting that differs from a scaler's own."""
-    found = [item for row in run.records for item in row["rules"].items()]
-    return [verdict["refuted"] is not None for name, verdict in found if name != "as set"]
+    """Return, for each setting that differs from a scaler's own, whether its log refutes it."""
+    rules = [item for row in run.records for item in row["rules"].items()]
+    return [result["refuted"] is not None for name, result in rules if name != "as set"]
 
 
 def unrefuted(run: Result, factor: float) -> int:
@@ -63,44 +63,44 @@ def unprinted(run: Result) -> int:
 
 
 def faults(run: Result) -> list[Record]:
-    """Return the runs in which a fault was planted."""
+    """Return the runs in which a fault was seeded."""
     return [row for row in run.records if row["arm"] != "healthy"]
 
 
 def missed(rows: Iterable[Record]) -> int:
-    """Return how many runs the explainer calls healthy."""
+    """Return in how many runs `explain` finds no problem."""
     return sum(row["verdict"] == "healthy" for row in rows)
 
 
 def unsure(run: Result) -> int:
-    """Return how many healthy runs the explainer cannot tell."""
+    """Return how many healthy runs `explain` cannot decide."""
     return sum(row["verdict"] == "cannot tell" for row in run.arm("healthy"))
 
 
 def named_first(run: Result) -> int:
-    """Return in how many runs the explainer names the planted fault first."""
+    """Return in how many runs `explain` names the seeded fault first."""
     return sum(row["named"] == row["arm"] for row in faults(run))
 
 
 def named_another(run: Result) -> int:
-    """Return in how many runs the explainer names another fault first."""
+    """Return in how many runs `explain` names another fault first."""
     return sum(row["named"] not in ("healthy", row["arm"]) for row in faults(run))
 
 
 def end_of_none(run: Result) -> float:
-    """Return the end of the exact 95 % interval where none of the healthy runs was called wrong."""
+    """Return the end of the exact 95 % interval if no healthy run has a false finding."""
     share: float = 0.025 ** (1 / len(run.arm("healthy")))
     return 1 - share
 
 
 NUMBERS: dict[str, Number] = {
     "public.excerpts": excerpts(lambda run: len(run.records), "d"),
-    "public.told": excerpts(lambda run: len(told(run)), "words"),
+    "public.usable": excerpts(lambda run: len(usable(run)), "words"),
     "public.equal": excerpts(repeated, "words"),
-    "public.hiding": excerpts(lambda run: len(hiding(run)), "words"),
-    "public.proved": excerpts(lambda run: sum(map(least_overflows, hiding(run))), ">=words"),
+    "public.unreported": excerpts(lambda run: len(unreported(run)), "words"),
+    "public.proved": excerpts(lambda run: sum(map(least_overflows, unreported(run))), ">=words"),
     "public.alike": excerpts(started_alike, "words"),
-    "public.elsewhere": excerpts(told_elsewhere, "words"),
+    "public.elsewhere": excerpts(reported_elsewhere, "words"),
     "logs.scalers": logs(lambda run: len(run.records), "words"),
     "logs.logs": logs(lambda run: len({row["source"] for row in run.records}), "words"),
     "logs.steps": logs(lambda run: sum(row["steps"] for row in run.records), ",d"),
@@ -115,10 +115,10 @@ NUMBERS: dict[str, Number] = {
     "explain.healthy": explain(lambda run: len(run.arm("healthy")), "words"),
     "explain.false": explain(end_of_none, "<=%0"),
     "explain.unsure": explain(unsure, "words"),
-    "explain.planted": explain(lambda run: len(faults(run)), "d"),
+    "explain.seeded": explain(lambda run: len(faults(run)), "d"),
     "explain.named": explain(named_first, "d"),
     "explain.other": explain(named_another, "words"),
-    "explain.each": explain(lambda run: len(run.arm("interval too long")), "words"),
+    "explain.per-fault": explain(lambda run: len(run.arm("interval too long")), "words"),
     "explain.missed": explain(lambda run: missed(faults(run)), "words"),
     "explain.missed.share": explain(lambda run: missed(faults(run)) / len(faults(run)), "%0"),
     "explain.missed.interval": explain(lambda run: missed(run.arm("interval too long")), "words"),

@@ -32,7 +32,7 @@ real = partial(Number, "theory_real")
 new = partial(Number, NEW_SEEDS)
 
 ONE_OVERFLOW, TWO_OVERFLOWS = (
-    f"T10: G=50, H={patience}, refilled at growth" for patience in (1, 2)
+    f"T10: G=50, H={hysteresis}, refilled at growth" for hysteresis in (1, 2)
 )
 RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
 DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
@@ -40,15 +40,15 @@ DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
 
 def case(run: Result, arm: str, name: str) -> Record:
     """Return what a theorem's case predicts and measures under one name."""
-    (found,) = (held for held in run.arm(arm).the("held") if held["name"] == name)
-    return dict(found)
+    (record,) = (held for held in run.arm(arm).the("held") if held["name"] == name)
+    return dict(record)
 
 
 def best_interval_errors(run: Result) -> list[float]:
     """Return by which share of the best interval T8's closed form is too large, per case."""
     rows = [row for row in run.records if row["theorem"] == "T8"]
-    found = [held for row in rows for held in row["held"] if held["name"] == "G"]
-    return [held["predicted"] / held["measured"] - 1 for held in found]
+    intervals = [held for row in rows for held in row["held"] if held["name"] == "G"]
+    return [held["predicted"] / held["measured"] - 1 for held in intervals]
 
 
 def worst_z(run: Result) -> float:

@@ -25,7 +25,7 @@ def elements(arm: ArmRecords) -> int:
 
 
 def zeros(arm: ArmRecords, step: int) -> int:
-    """Return how many of them fp16 made zero at one counted step."""
+    """Return how many of them underflow at one counted step."""
     return sum(sum(row["zero"][step]) for row in arm)
 
 
@@ -35,13 +35,13 @@ def mean_zero(arm: ArmRecords) -> float:
 
 
 def recoveries(run: Result) -> list[int]:
-    """Return T4's steps from the end of the fall until the scale is back."""
-    rule, found = Rule(growth_interval=50), []
+    """Return T4's steps from the end of the fall until the scale recovers."""
+    rule, counts = Rule(growth_interval=50), []
     for skips in per_policy(run, FIFTY, "fall_skips"):
         # The fall overflows `skips` times, whatever its height: as one of that many steps would.
         steps = recovery(rule, skips, int(skips)).steps
-        found.append(steps - int(run.config["fall_steps"]))
-    return found
+        counts.append(steps - int(run.config["fall_steps"]))
+    return counts
 
 
 def lost(run: Result) -> int:
@@ -102,7 +102,7 @@ NUMBERS: dict[str, Number] = {
     ),
     "crash.fp32.diverged": crash(diverged, "words"),
     "crash.fp32.above": crash(beyond_fp16, "words"),
-    "policies.headroom.room": policies(lambda run: policy_room(run, "headroom 1 bit"), ".1f"),
+    "policies.headroom.bits": policies(lambda run: policy_room(run, "headroom 1 bit"), ".1f"),
     "policies.fall": policies(lambda run: run.config["fall"], ".0f"),
     "policies.fall.steps": policies(lambda run: run.config["fall_steps"], "words"),
     "policies.50.min": policies(lambda run: min(per_policy(run, FIFTY, "recovery")), ">=d"),

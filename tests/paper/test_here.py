@@ -1,4 +1,4 @@
-"""A reproduction on a processor whose data is other ends well, says what does not hold there, and changes nothing."""
+"""A reproduction whose data differs succeeds, marks refuted claims, and changes no file."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A git checkout of what is in the working tree."""
+    """A git checkout of the working tree."""
     git(ROOT, "rev-parse")
     names = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").split("\0")
     for name in filter(None, names):
@@ -38,28 +38,28 @@ def git(folder: Path, *argv: str) -> str:
     return done.stdout
 
 
-# What each of them loads is loaded once.
+# One process, so that each module is imported once.
 COMMANDS = """
 import contextlib, importlib, io, json, sys
 for package, *argv in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(io.StringIO()) as output, contextlib.redirect_stderr(output):
         status = importlib.import_module(f"{package}.__main__").main(argv)
-    print(json.dumps([status, said.getvalue()]))
+    print(json.dumps([status, output.getvalue()]))
 """
 
 
 def run(checkout: Path, *commands: Sequence[str]) -> list[str]:
-    """Run commands one after another, in one process; return what each says, which all end well."""
+    """Run commands in order in one process and return their outputs; all must succeed."""
     command = [sys.executable, "-c", COMMANDS, json.dumps(commands)]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)  # noqa: S603
     assert done.returncode == 0, done.stderr
-    ended = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [status for status, _ in ended] == [0] * len(commands), ended
-    return [said for _, said in ended]
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [status for status, _ in results] == [0] * len(commands), results
+    return [output for _, output in results]
 
 
-def plant(source: Path, target: Path, change: Callable[[Record], object]) -> None:
-    """Write a data file with its records changed, made on another processor."""
+def write_changed(source: Path, target: Path, change: Callable[[Record], object]) -> None:
+    """Write a data file with changed records, as if made on another processor."""
     origin, rows = records.read(source)
     for row in rows:
         change(row)
@@ -67,13 +67,13 @@ def plant(source: Path, target: Path, change: Callable[[Record], object]) -> Non
     records.write(target, origin, rows)
 
 
-def calm(row: Record) -> None:
-    """Let no run crash, so that the claim of crashes fails."""
+def remove_crash(row: Record) -> None:
+    """Remove the crash of a run, so that the claim of crashes fails."""
     row["crash_step"] = None
 
 
-def never(row: Record) -> None:
-    """Let no run leave the plateau, which leaves a number of the paper nothing to average."""
+def remove_plateau_exit(row: Record) -> None:
+    """Keep a run on the plateau, so that a number of the paper has no values to average."""
     row["left_plateau"] = None
 
 
@@ -83,9 +83,13 @@ def test_failed_claim_is_reported_and_marked(checkout: Path) -> None:
         checkout / "experiments" / "data" / "cpu",
         checkout / "build" / "here" / "data" / "cpu",
     )
-    plant(committed / "scale_crash.jsonl", here / "scale_crash.jsonl", calm)
-    plant(committed / "rules_trained.jsonl", here / "rules_trained.jsonl", never)
-    plant(committed / "ranks_training.jsonl", here / "ranks_training.jsonl", lambda row: None)
+    write_changed(committed / "scale_crash.jsonl", here / "scale_crash.jsonl", remove_crash)
+    write_changed(
+        committed / "rules_trained.jsonl", here / "rules_trained.jsonl", remove_plateau_exit
+    )
+    write_changed(
+        committed / "ranks_training.jsonl", here / "ranks_training.jsonl", lambda row: None
+    )
     figures = (
         "figures",
         "scale_crash",

@@ -1,4 +1,4 @@
-"""The paper: every number is what its file says, everything else is refused, and the same data gives the same bytes."""
+"""The paper: numbers match their files, problems raise, and equal data gives equal bytes."""
 
 import dataclasses
 import importlib
@@ -68,7 +68,7 @@ def test_no_semicolon_after_typst_expression() -> None:
 
 
 def renewal(counted, interval):
-    """T3's skip rate and mean level by (T3.3), in fractions; the top level is the first where all overflow."""
+    """T3's skip rate and mean level by (T3.3), in fractions, up to the first level where all overflow."""
     total = Fraction(sum(n for _, n in counted))
     levels = list(range(min(k for k, _ in counted), max(k for k, _ in counted) + 2))
     p = [sum(n for k, n in counted if k < level) / total for level in levels]
@@ -85,7 +85,7 @@ def renewal(counted, interval):
 
 
 def printed(text):
-    """The number that a reader reads, and half a unit of its last digit; None for words."""
+    """The printed number, and half a unit of its last digit; None for words."""
     text = text.replace("−", "-").replace(",", "").removesuffix("~%")
     if match := re.fullmatch(r"\$2\^\((-?\d+)\)\$", text):
         return 2.0 ** int(match[1]), 0.0
@@ -152,7 +152,7 @@ def test_bounds_are_rounded_outwards(value: float, form: str, text: str) -> None
 
 
 def rows(stem: str) -> list[dict]:
-    """The records of a file, read a second way."""
+    """The records of a file, read without `ampsim.records`."""
     lines = (CPU / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines[1:]]
 
@@ -213,7 +213,7 @@ def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "problem"),
     [
         (
             Number("gpt_fp16", lambda run: run.arm("fp64").mean("test_loss")),
@@ -237,10 +237,10 @@ def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (Number("gpt_fp16", lambda _: "many"), "'many': expected a number for the form '.2f'"),
     ],
 )
-def test_number_missing_from_file_is_named(number: Number, said: str) -> None:
+def test_number_missing_from_file_is_named(number: Number, problem: str) -> None:
     strict, here = Evaluation(), Evaluation(strict=False)
     strict.number("it", number)
-    assert re.search(f"number 'it': .*{said}", *strict.problems)
+    assert re.search(f"number 'it': .*{problem}", *strict.problems)
     assert here.number("it", number) == build.UNKNOWN
     assert here.problems == []
 
@@ -264,8 +264,8 @@ def test_evaluation_reads_given_data(tmp_path: Path) -> None:
         strict.claim("gpt.mean")
         assert here.claim("gpt.mean")["holds"] is False
     assert number.compute() == before
-    said = r"claim 'gpt.mean': no longer true of gpt_fp16.jsonl: A transformer .* needs"
-    assert re.search(said, *strict.problems)
+    problem = r"claim 'gpt.mean': no longer true of gpt_fp16.jsonl: A transformer .* needs"
+    assert re.search(problem, *strict.problems)
     assert here.problems == []
 
 
@@ -292,10 +292,10 @@ def functions(file: str) -> set[str]:
 def test_tests_named_in_text_exist() -> None:
     inputs = {"content": json.dumps(Evaluation().content()), "notice": ""}
     text = ROOT / "paper" / "paper.typ"
-    found = typst.query(
+    output = typst.query(
         text, "<tested>", field="value", root=ROOT, ignore_system_fonts=True, sys_inputs=inputs
     )
-    names = [name for names in json.loads(found) for name in names]
+    names = [name for names in json.loads(output) for name in names]
     assert len(names) > 20
     for name in names:
         file, _, function = name.partition("::")
@@ -309,8 +309,8 @@ def test_theorems_have_proofs_and_tests() -> None:
     present = functions(THEORY)
     assert set().union(*named.values()) <= present
     for name in present:
-        if found := re.match(r"test_(t\d+)_", name):
-            assert name in named[found[1].upper()]
+        if match := re.match(r"test_(t\d+)_", name):
+            assert name in named[match[1].upper()]
 
 
 def test_locked_packages_match_constraints() -> None:
