@@ -29,8 +29,8 @@ from figures.derived_numbers import (
 from figures.results import DATA, Result
 from paper import sources
 from paper.field import survey
+from paper.number_format import typeset
 from paper.numbers import NUMBERS, artefact, conformance, loops, processors, theory
-from paper.printed import typeset
 from paper.values import Cell, Formula, Number, Table
 
 SOURCES = {  # of a check's requirement -> words of the table

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from figures.results import Result
-from paper import printed, sources
-from paper.printed import Value
+from paper import number_format, sources
+from paper.number_format import Value
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Number:
     Attributes:
         stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
         value: A function of the file's content.
-        form: How the value is printed; see `paper.printed.show`.
+        form: How the value is printed; see `paper.number_format.show`.
     """
 
     stem: str
@@ -70,4 +70,4 @@ def markup(cell: Cell) -> str:
     value = cell.compute()
     if isinstance(value, float) and cell.form != "2^":
         value = float(f"{value:.12g}")  # numpy's last bits are the processor's
-    return printed.show(value, cell.form)
+    return number_format.show(value, cell.form)

@@ -130,7 +130,7 @@ def clustered(groups: Sequence[tuple[int, int]]) -> tuple[float, float]:
 
 def wrong_loops(run: Result) -> float:
     """Return the number of loops that fail a check."""
-    return quantities.census(run, "wrong")[0]
+    return derived_numbers.census(run, "wrong")[0]
 
 
 def all_loops(run: Result) -> float:

@@ -19,8 +19,8 @@ from figures.derived_numbers import INTERVALS
 from figures.results import CPU
 from paper import build, sources
 from paper.build import Evaluation
+from paper.number_format import show
 from paper.numbers import NUMBERS, loops
-from paper.printed import show
 from paper.sources import ROOT, TEXT, PaperError
 from paper.tables import TABLES
 from paper.values import Number

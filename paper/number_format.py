@@ -79,8 +79,8 @@ def _outwards(value: float, form: str, rounding: str) -> float:
         places = int(form[1:]) + 2
     elif form[0] == "e":
         places = int(form[1:]) - exact.adjusted()
-    elif found := re.fullmatch(r",?(?:\.(\d+)f|d)|words", form):
-        places = int(found[1] or 0)
+    elif match := re.fullmatch(r",?(?:\.(\d+)f|d)|words", form):
+        places = int(match[1] or 0)
     else:
         raise ValueError(f"{form!r}: expected a form with digits after '<=' or '>='")
     return float(exact.quantize(Decimal(1).scaleb(-places), rounding))
