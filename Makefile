@@ -1,23 +1,22 @@
-# Main targets. `make test` and `make reproduce` work in an empty clone: they make the environment first.
-# Every target may be run again; what is done is not done twice.
+# Main targets. `make test` and `make reproduce` work in an empty clone: they create the environment first.
+# You can repeat every target; work that is up to date is skipped.
 #
-#   make setup          .venv with pinned installs
-#   make lint           ruff, mypy, and the size budgets of pyproject.toml
-#   make check          these, and the tests of imports, docstrings, doctests and the command line
-#   make test           the test suite (TESTS="tests/torch" for a part of it)
-#   make quick          the tests of core, lint, layers, docs, and the command line, in a minute
-#   make deep           the long versions of the tests
-#   make reproduce      every CPU experiment, the figures and the paper, anew in build/here; how they stand to the
-#                       committed ones, of which it changes none
-#   make data           every CPU experiment, in place of the committed data
-#   make figures        the figures, of the data; make figures-check fails where a committed one is another
-#   make paper          the paper, of the data; make paper-check fails where the committed one is another
-#   make frameworks          judge other projects' scalers (ampsim.frameworks) into build/here; they are installed into .venv
-#   make docs           the site, in build/site: docs/, README.md, docstrings, figures; it needs no network to be read
-#   make wheel          the wheel and the source distribution, in build/dist, and what checkers say of them
-#   make versions       the quick tests on every version of Python, torch and JAX of .ci/noxfile.py that can be had
-#   make bench          speed, side by side with other projects and with a floor: tables, and build/bench/*.jsonl
-#   make gpu            what an accelerator can show, in MINUTES, with the Python GPU_PY
+#   make setup          create .venv with pinned packages
+#   make quick          run the tests of core, lint, layers, docs, and the command line; half a minute on two cores
+#   make lint           run ruff, mypy, and the size budgets of pyproject.toml
+#   make check          run `make lint`, and the tests of imports, docstrings, doctests, and the command line
+#   make test           run the test suite (TESTS="tests/torch" runs a part of it)
+#   make deep           run all tests, including the slow ones
+#   make reproduce      rerun every CPU experiment, figure, and the paper into build/here; changes no committed file
+#   make data           rerun every CPU experiment and replace the committed data
+#   make figures        render the figures from the data; make figures-check compares them with the committed ones
+#   make paper          build the paper from the data; make paper-check compares it with the committed one
+#   make frameworks     check other projects' scalers again into build/here; installs them into .venv
+#   make docs           build the documentation site in build/site; it needs no network to read
+#   make wheel          build and check the wheel and the source distribution in build/dist
+#   make versions       run the quick tests on each version of Python, torch, and JAX in .ci/noxfile.py
+#   make bench          measure the speed beside other projects and a floor: tables, and build/bench/*.jsonl
+#   make gpu            run the tests and experiments that need an accelerator, in MINUTES, with the Python GPU_PY
 #   make clean          remove caches; data stays
 
 PYTHON ?= python3
@@ -26,7 +25,7 @@ PY      = $(VENV)/bin/python
 STAMP   = $(VENV)/.installed
 EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
 
-# One thread: more are slower on shared cores, and the thread count changes fp16 results.
+# One thread: more threads are slower on shared cores, and the thread count changes fp16 results.
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
@@ -39,14 +38,14 @@ help:
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -x $(PY) || { echo "making $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing pinned packages (about a minute; torch is the large one)"
+	@test -x $(PY) || { echo "creating $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing pinned packages (about a minute; torch is the largest)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
-# It ends well wherever everything ran: claims that this processor's data does not bear out are its result.
+# Exit status 0 if everything ran: a claim that the data of this processor refutes is a result, not an error.
 reproduce: $(STAMP)
-	@echo "three parts, all in build/here: the experiments, which say how long they take; then the figures and the paper"
+	@echo "into build/here: the experiments (an estimate of the time follows), then the figures and the paper"
 	$(PY) -m experiments all --reproduce
 	$(PY) -m figures --data build/here/data/cpu --out build/here/figures
 	$(PY) -m paper --here
@@ -54,12 +53,12 @@ reproduce: $(STAMP)
 	@$(PY) -m experiments claims
 	@echo "data in build/here/data/, figures in build/here/figures/ (README.md shows them), paper build/here/paper/ampsim.pdf"
 
-# A data file that this machine repeats to the last bit stays as it is.
+# A data file that this machine reproduces bit for bit stays unchanged.
 data: $(STAMP)
 	$(PY) -m experiments all --reproduce
 	$(PY) -m experiments adopt
 
-# With the kernels of this processor, as its users have them.
+# Use the kernels that torch chooses for this processor, as in a user's environment.
 bench: export AMPSIM_KERNELS = own
 bench: $(VENV)/.trackers
 	$(PY) -m experiments.bench.step
@@ -80,7 +79,7 @@ paper: $(STAMP)
 paper-check: $(STAMP)
 	$(PY) -m paper --check
 
-# Bytecode is kept even where the environment says not to: each process would compile the sources anew.
+# Write bytecode even if the environment disables it: otherwise each process compiles the sources again.
 test: $(VENV)/.frameworks
 	PYTHONDONTWRITEBYTECODE= HYPOTHESIS_PROFILE=ci $(PY) -m pytest -n 2 --dist worksteal -q $(TESTS)
 
@@ -97,9 +96,9 @@ lint: $(STAMP)
 check: lint
 	$(PY) -m pytest -q tests/test_*.py tests/figures/test_lint.py
 
-# Other projects' scalers, which a part of the tests runs against. Tests alone wait for them.
+# Other projects' scalers, which some tests need.
 $(VENV)/.frameworks: $(STAMP)
-	@echo "installing the other projects that tests compare with (half a minute)"
+	@echo "installing other projects for the tests (half a minute)"
 	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[frameworks]'
 	@touch $@
 
@@ -107,13 +106,13 @@ $(VENV)/.trackers: $(VENV)/.frameworks
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
 	@touch $@
 
-# The machine's own Python has the torch that fits its device: make gpu GPU_PY=python3 MINUTES=9
+# To use the torch that is installed for the device: make gpu GPU_PY=python3 MINUTES=9
 GPU_PY  ?= $(PY)
 MINUTES ?= 9
 gpu:
 	$(GPU_PY) -m experiments gpu --minutes $(MINUTES)
 
-# Libraries whose own code drives the scaler, and Ray.
+# Libraries whose training loops use the scaler, and Ray.
 $(VENV)/.clients: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clients,ray]'
 	@touch $@
@@ -121,7 +120,7 @@ $(VENV)/.clients: $(STAMP)
 deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
 
-# Scalers of packages that plain pip does not install beside these keep their committed record.
+# Packages that pip cannot install beside these keep their committed results.
 frameworks: $(VENV)/.frameworks
 	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt deepspeed
 	$(PY) -m experiments conformance --reproduce
@@ -134,7 +133,7 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet -f .ci/mkdocs.yml
 	@echo "build/site/index.html"
 
-# In environments of their own: what builds and checks a wheel is no part of what is developed.
+# The build tools are installed in a separate environment.
 wheel: $(STAMP)
 	@$(PY) -m venv build/tools
 	@build/tools/bin/pip install --quiet --disable-pip-version-check -c constraints.txt build twine check-wheel-contents

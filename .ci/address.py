@@ -1,7 +1,7 @@
-"""Tell a package where its repository is: `python .ci/address.py https://HOST/OWNER/NAME TAG`, in what is to be built.
+"""Add the address of the repository before a build: `python .ci/address.py https://HOST/OWNER/NAME TAG`.
 
-Whoever publishes knows the address, the sources do not. The links and pictures of README.md become absolute, as an
-index of packages shows them, and `[project.urls]` is added.
+The sources contain no address. This script makes the links and pictures of README.md absolute, because a package index
+shows the README outside the repository, and adds `[project.urls]` to pyproject.toml.
 """
 
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main(address: str, tag: str) -> None:
-    """Rewrite README.md and pyproject.toml here."""
+    """Rewrite README.md and pyproject.toml in the current folder."""
     readme, project = Path("README.md"), Path("pyproject.toml")
     text = readme.read_text("utf-8")
     text = re.sub(r"(!\[[^\]]*\]\()(?![a-z]+:|#)([^)]+)", rf"\g<1>{address}/raw/{tag}/\g<2>", text)

@@ -1,9 +1,9 @@
-"""Hold the size of each package to its budget: `python .ci/budgets.py [--lower]`.
+"""Compare the size of each package with its budget: `python .ci/budgets.py [--lower]`.
 
 pyproject.toml has three numbers per package: syntax nodes (`ast.expr` and `ast.stmt`), lines of
-more than 100 columns, and comprehensions inside comprehensions. Each may only fall. Exit status 1
-names what is above its number; `--lower` writes today's numbers where they are below, so that a
-reviewer sees each budget that rises.
+more than 100 columns, and comprehensions inside comprehensions. Budgets only fall. If a package
+exceeds a budget, the script names the package and exits with status 1. `--lower` writes the current
+numbers where they are lower, so that a reviewer sees each budget that rises.
 """
 
 import argparse
@@ -21,13 +21,13 @@ COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 def package_of(path: Path) -> str:
-    """Return the package of a file: a folder of the library, or the top folder of anything else."""
+    """Return the package of a file: a folder of ampsim, or else the top folder."""
     folders = path.relative_to(ROOT).parts[:-1]
     return "/".join(folders[:2]) if folders[0] == "ampsim" else folders[0]
 
 
 def measure(source: str) -> Counter[str]:
-    """Return the three numbers of one file, by name."""
+    """Count the three numbers of one file, by name."""
     found: Counter[str] = Counter()
     for node in ast.walk(ast.parse(source)):
         found["syntax nodes"] += isinstance(node, ast.expr | ast.stmt)
@@ -41,7 +41,7 @@ def measure(source: str) -> Counter[str]:
 
 
 def measure_all() -> dict[str, list[int]]:
-    """Return the numbers of each package, in the order of `NAMES`."""
+    """Count the numbers of each package, in the order of `NAMES`."""
     totals: dict[str, Counter[str]] = {}
     for folder in ("ampsim", "experiments", "figures", "paper", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -54,7 +54,7 @@ def main() -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--lower", action="store_true", help="write today's numbers where they are lower"
+        "--lower", action="store_true", help="write the current numbers where they are lower"
     )
     lower = parser.parse_args().lower
     text = PROJECT.read_text(encoding="utf-8")

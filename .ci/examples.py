@@ -1,4 +1,4 @@
-"""Show the examples and tables of docstrings as they stand there, and their lists as lists."""
+"""Keep the examples, tables, and lists of docstrings intact on the documentation site."""
 
 import re
 import textwrap
@@ -11,20 +11,20 @@ TABLE = re.compile(r"^=+ +=[= ]+\n(?:.+\n?)+", re.MULTILINE)
 LIST = re.compile(
     r"^(?!\w+:$)(?! |[*-] |\d+\. )(.*\S)\n(?=( *)(?:[*-]|1\.) )((?:.+\n?)+)", re.MULTILINE
 )
-"""A list right below its paragraph, where Markdown would see none. What is below one word is a section of its own."""
+"""A list without a blank line above it, which Markdown does not recognize. A single word starts a section instead."""
 
 
-def apart(found: re.Match[str]) -> str:
-    """Return a paragraph and its list, with a blank line between them and the list at the margin."""
-    return f"{found[1]}\n\n{textwrap.dedent(found[3])}"
+def separate_list(match: re.Match[str]) -> str:
+    """Put a blank line between a paragraph and its list, and dedent the list."""
+    return f"{match[1]}\n\n{textwrap.dedent(match[3])}"
 
 
 class Fenced(griffe.Extension):
-    """Puts each example and table between fences, and a blank line above each list, when a docstring has been read."""
+    """Fences each example and table of a docstring, and adds a blank line above each list."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Rewrite the docstring of a module, class, function or attribute."""
+        """Rewrite the docstring of a module, class, function, or attribute."""
         if obj.docstring:
-            text = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
-            text = TABLE.sub(lambda found: f"```text\n{found[0].rstrip()}\n```\n", text)
-            obj.docstring.value = LIST.sub(apart, text)
+            text = EXAMPLE.sub(lambda match: f"```pycon\n{match[0]}\n```", obj.docstring.value)
+            text = TABLE.sub(lambda match: f"```text\n{match[0].rstrip()}\n```\n", text)
+            obj.docstring.value = LIST.sub(separate_list, text)

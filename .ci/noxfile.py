@@ -1,7 +1,8 @@
-"""The quick tests on other versions: `make versions`, or `nox -f .ci/noxfile.py -s "torch(newest)"` for one.
+"""Test other versions of Python, torch, and JAX: `make versions`.
 
-Each session writes its row of docs/versions.md. torch is the default build, of several GB, unless PIP_INDEX_URL names
-an index with CPU builds.
+`nox -f .ci/noxfile.py -s "torch(newest)"` runs one session. Each session writes its row of
+docs/versions.md. The default build of torch takes several GB; to install a CPU build, set PIP_INDEX_URL to an index
+that has one.
 """
 
 import datetime
@@ -33,7 +34,7 @@ QUICK = (
     "-o",
     "junit_family=xunit1",
 )
-# torch's own warnings: of Python 3.13.0, and of sparse tensors by 2.11.
+# Warnings that torch itself raises: on Python 3.13.0, and for sparse tensors in torch 2.11.
 FOREIGN = (
     "ignore::DeprecationWarning",
     "ignore:Guards may run slower",
@@ -48,7 +49,7 @@ print(platform.python_version(), *([each.version for each in d(name=name)] or ["
 @nox.session
 @nox.parametrize(("python", "version"), [(PYTHONS[name], name) for name in TORCH], ids=[*TORCH])
 def torch(session: nox.Session, version: str) -> None:
-    """Test what stands on torch."""
+    """Test the packages that import torch."""
     session.install(TORCH[version], "numpy>=2")
     test(session, "torch,testing", "tests/torch", "tests/probe", "tests/watch")
 
@@ -56,26 +57,26 @@ def torch(session: nox.Session, version: str) -> None:
 @nox.session
 @nox.parametrize("python", ["3.11", "3.13"])
 def jax(session: nox.Session) -> None:
-    """Test what stands on the newest JAX, with the newest flax, optax and numpy."""
+    """Test `ampsim.jax` on the newest JAX, flax, optax, and numpy."""
     session.install("-U", "jax", "flax", "optax", "numpy")
     test(session, "jax,testing", "tests/jax")
 
 
 @nox.session(python=["3.11", "3.12", "3.13", "3.14"])
 def core(session: nox.Session) -> None:
-    """Test what needs no framework."""
+    """Test the packages that import no framework."""
     test(session, "testing", *CORE)
 
 
-def test(session: nox.Session, extras: str, *rooms: str) -> None:
-    """Install this tree with extras, run the tests of some rooms, and note what came of them."""
+def test(session: nox.Session, extras: str, *paths: str) -> None:
+    """Install ampsim with extras, run the tests in the paths, and write the row of the session."""
     session.chdir(ROOT)
     session.install(f".[{extras}]", "pytest-xdist", "setuptools")
     environment = {"HYPOTHESIS_PROFILE": "mutants", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    warnings = [word for each in FOREIGN for word in ("-W", each)]
+    warnings = [word for warning in FOREIGN for word in ("-W", warning)]
     report = ROOT / "build" / "versions" / f"{session.name}.xml"
-    told = (*warnings, f"--junitxml={report}", *rooms, *session.posargs)
-    session.run(*QUICK, *told, env=environment, success_codes=[0, 1])
+    arguments = (*warnings, f"--junitxml={report}", *paths, *session.posargs)
+    session.run(*QUICK, *arguments, env=environment, success_codes=[0, 1])
     suite = ET.parse(report).getroot()[0]  # noqa: S314 - pytest has just written it
     count = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     failed = count["failures"] + count["errors"]
@@ -87,18 +88,18 @@ def test(session: nox.Session, extras: str, *rooms: str) -> None:
     numbers = [count["tests"] - failed - count["skipped"], failed, count["skipped"]]
     cells = [
         *versions.split("|"),
-        " ".join(f"`{room}`" for room in rooms),
+        " ".join(f"`{path}`" for path in paths),
         *map(str, numbers),
         str(datetime.date.today()),
     ]
     if not session.posargs:
-        note(session.name, cells)
+        write_row(session.name, cells)
     if failed:
         session.error(f"{failed} failed")
 
 
-def note(name: str, cells: list[str]) -> None:
-    """Put the row of a session in place of that of an earlier run, or behind the last."""
+def write_row(name: str, cells: list[str]) -> None:
+    """Replace the row of a session, or append it after the last row."""
     page, row = ROOT / "docs" / "versions.md", " | ".join([f"| `{name}`", *cells]) + " |"
     lines = page.read_text().splitlines()
     rows = [place for place, line in enumerate(lines) if line.startswith("| `")]

@@ -1,8 +1,7 @@
-"""What the site shows from outside of docs/: README as its first page, guides of packages,
-figures, conformance, playground.
+"""Add files from outside docs/ to the site: the README as first page, guides of packages, figures, and HTML pages.
 
-Links are written as they stand in the repository, where they work as well. Here they are turned to where a file stands
-in the site; what is in the repository alone, as source code, is named and not linked.
+Links in the pages are relative to the repository, so that they also work there. These hooks rewrite the links for the
+site. A link to a file that is not on the site, such as source code, becomes plain text.
 """
 
 import os
@@ -23,7 +22,7 @@ LINK = re.compile(r"(?<!`)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\)|!\[[^\]]*\]\([^)]*\)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files of the repository that the site shows, where they stand in the repository."""
+    """Add the files in `SHOWN` to the site, under their paths in the repository."""
     for pattern in SHOWN:
         for path in sorted(ROOT.glob(pattern)):
             if path.name != "conformance_page.html":
@@ -39,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository to pages of the site, and those that have none to text."""
+    """Rewrite links to files of the repository; a link without a page on the site becomes text."""
     source = page.file.src_uri
     shown = next(
         (path for path in (ROOT / "docs" / source, ROOT / source) if path.exists()),
@@ -47,10 +46,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     )
     here = shown.parent.relative_to(ROOT).as_posix()
 
-    def turned(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         text, target = match[1], match[2]
         if "](" in text:
-            text = LINK.sub(turned, text)
+            text = LINK.sub(rewrite, text)
         if ":" in target.split("/")[0] or target.startswith("#"):
             return f"[{text}]({target})"
         path, hashed, anchor = target.partition("#")
@@ -62,11 +61,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
         )
 
-    return LINK.sub(turned, markdown) + (codes() if source == "lint/README.md" else "")
+    return LINK.sub(rewrite, markdown) + (codes() if source == "lint/README.md" else "")
 
 
 def codes() -> str:
-    """Return a list of the pages of all codes of the lint."""
+    """Return a Markdown list of the pages of all lint codes."""
     pages = sorted((ROOT / "docs" / "lint").glob("AMP*.md"))
     titles = {
         path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages

@@ -53,8 +53,8 @@ def test_examples_are_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="needs a shell")
 @pytest.mark.parametrize("page", WITH_RUNS)
 def test_shown_output_matches_commands(page: str, tmp_path: Path) -> None:
-    for example in (DOCS / "examples").iterdir():
-        shutil.copy(example, tmp_path)
+    shutil.copytree(DOCS / "examples", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "docs").symlink_to(DOCS)
     command = tmp_path / "bin" / "ampsim"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m ampsim "$@"\n')
@@ -78,11 +78,8 @@ def test_shown_output_matches_commands(page: str, tmp_path: Path) -> None:
 
 
 def test_readme_shows_lint_and_explain() -> None:
-    assert [typed for typed, _ in runs("README.md")] == [
-        "ampsim lint train.py",
-        "ampsim explain train.log",
-    ]
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    assert "README.md" in WITH_RUNS
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,10 +10,10 @@ def test_screenshot_matches_committed_run() -> None:
     assert screenshot.taken_of(screenshot.PICTURE) == screenshot.sha256(), cure
 
 
-def test_recorded_collapse_matches_readme() -> None:
+def test_recorded_collapse_matches_docs() -> None:
     history = read_own(screenshot.RUN)
     assert history.every_step
     assert [each.kind for each in findings(history)] == ["collapse", "loss-not-finite"]
-    assert "it collapses from step 313 on" in (screenshot.RUN.parents[2] / "README.md").read_text(
-        encoding="utf-8"
-    )
+    assert "it collapses from step 313 on" in (
+        screenshot.RUN.parents[1] / "how-to/record.md"
+    ).read_text(encoding="utf-8")
