@@ -199,9 +199,9 @@ class HistoryBuilder(Told):
         bounds = _bounds(columns[STEP], columns[SEGMENT], merged=self._halvings > 0)
         columns[STEP] = _between(columns[STEP]) if len(numbered) else columns[STEP]
         if self._halvings:
-            group = 2**self._halvings
             self.notes.append(
-                f"The log has more than {ENTRIES} lines of a run, so each {group} neighboring lines were merged."
+                f"The log has more than {ENTRIES} lines of a run, so each {2**self._halvings} neighboring "
+                "lines were merged."
             )
         told = columns[TOLD]
         told[:] = told if self.twice else np.floor(told) + np.rint(told % 1 / MAYBE)

@@ -54,9 +54,10 @@ def _diagnosis(explanation: Explanation) -> Iterator[str]:
     wrong = explanation.wrong
     yield '<section id="diagnosis" aria-label="Diagnosis">'
     if not wrong:
-        healthy = explanation.verdict == "healthy"
         kind, head = (
-            ("healthy", "No problem found") if healthy else ("unknown", "Too little to tell")
+            ("healthy", "No problem found")
+            if explanation.verdict == "healthy"
+            else ("unknown", "Too little to tell")
         )
         yield f'<article class="{kind}"><h2>{head}</h2><p>{escape(explanation.why)}</p></article>'
     else:

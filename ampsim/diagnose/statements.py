@@ -88,7 +88,7 @@ class Statement:
 
     def _filled(self, part: str) -> str:
         def fill(found: re.Match[str]) -> str:
-            name, noun = found[1], found[2]
+            name, noun = found.groups()
             if name == "where":
                 return where(self.first, self.last, self.unit)
             if name == "end":
