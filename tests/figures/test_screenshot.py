@@ -14,6 +14,6 @@ def test_recorded_collapse_matches_docs() -> None:
     history = read_own(screenshot.RUN)
     assert history.every_step
     assert [each.kind for each in findings(history)] == ["collapse", "loss-not-finite"]
-    assert "it collapses from step 313 on" in (
+    assert "collapses from step 313 on" in (
         screenshot.RUN.parents[1] / "how-to/record.md"
     ).read_text(encoding="utf-8")
