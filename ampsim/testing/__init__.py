@@ -2,14 +2,13 @@
 
 Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
 
-* `check_scaler` asks every check of a scaler, `check_threads` those of threads, and `parametrize_with_checks` makes a
-  pytest test of each. `Traits` declares what a scaler does differently on purpose, `Subject` gives it a name,
-  `FoundInfAdapter` adapts a scaler that leaves gradients to others, and `known_failures` lists
-  what torch's scaler fails.
-* `check_loop` holds a training loop, given as a `Loop`, to checks that need no reference run, and
-  `parametrize_with_laws` makes a pytest test of each.
-* `check_ranks` holds the scalers of several ranks to one verdict and one scale.
-* `scheduler` runs threads one at a time in an order that the test chooses, and finds the order that fails.
+* `check_scaler` runs the checks on a loss scaler, and `check_threads` those of threads. `Traits`
+  declares intentional differences, `Subject` names a scaler, `FoundInfAdapter` adapts a scaler that
+  takes a found_inf flag, and `known_failures` lists what torch's scalers fail.
+* `check_loop` runs the checks on a training loop, given as a `Loop`, without a reference run.
+* `check_ranks` runs the checks on scalers that synchronize over several ranks.
+* `parametrize_with_checks` makes a pytest test of each check of scalers or loops.
+* `scheduler` runs threads one at a time in an order that the test chooses.
 """
 
 import importlib
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from ampsim.testing.loop.loop import Loop as Loop
     from ampsim.testing.loop.loop import LoopError as LoopError
     from ampsim.testing.parametrize import parametrize_with_checks as parametrize_with_checks
-    from ampsim.testing.parametrize import parametrize_with_laws as parametrize_with_laws
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
 
 _HOMES = {  # public name -> the module that holds it, or that it is
@@ -44,7 +42,6 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "kit": "ampsim.testing.kit",
     "known_failures": "ampsim.testing.known_failures",
     "parametrize_with_checks": "ampsim.testing.parametrize",
-    "parametrize_with_laws": "ampsim.testing.parametrize",
 }
 
 __all__ = [*_HOMES]

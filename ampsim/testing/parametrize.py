@@ -16,76 +16,86 @@ Expected = Mapping[str, str]
 
 
 def parametrize_with_checks(
-    targets: Sequence[object],
+    targets: Sequence[Any],
+    batches: Iterable[Any] | None = None,
     *,
-    expected_failures: Expected | Callable[[Subject], Expected] | None = None,
+    checks: Sequence[str] | None = None,
     levels: Sequence[int] | None = None,
+    expected_failures: Expected | Callable[[Subject], Expected] | None = None,
 ) -> pytest.MarkDecorator:
-    """Parametrize a test ``(scaler, check)`` whose body is ``check(scaler)``.
+    """Parametrize a test of scalers or training loops, one test per target and check.
 
     ::
 
-        @parametrize_with_checks([make], expected_failures={"scale_is_never_subnormal": "no floor yet: <link>"})
-        def test_my_scaler_conforms(scaler, check):
+        @parametrize_with_checks([make_scaler], expected_failures={"get_scale_matches_scale": "<link>"})
+        def test_my_scaler(scaler, check):
             check(scaler)
 
+        @parametrize_with_checks([make_loop], batches)
+        def test_my_loop(loop, check):
+            check(loop)
+
+    A check that a target cannot run skips its test, with the reason.
+
     Args:
-        targets: makers, classes or Subjects, as `check_scaler` takes them.
-        expected_failures: name of a check -> reason, with a link; or a function of the Subject that returns such a
-            mapping. An expected failure that passes fails the test.
-        levels: indices into `kit.check.LEVELS`; None is all.
+        targets: Scalers, as `check_scaler` takes them; with `batches`, functions of a scaler that
+            return a `Loop`, as `check_loop` takes them.
+        batches: At least 3 batches for the loops; None if the targets are scalers.
+        checks: Names of checks; None is all.
+        levels: Indices into `kit.check.LEVELS`, for scalers; None is all.
+        expected_failures: Name of a check -> reason, with a link; for scalers also a function of
+            the `Subject` that returns such a mapping. An expected failure that passes fails.
+
+    Returns:
+        pytest.MarkDecorator: Parameters ``(scaler, check)``, or ``(loop, check)`` with `batches`.
+
+    Raises:
+        ValueError: There is no such check.
     """
+    if batches is None:
+        cases = _of_scalers(targets, checks, levels, expected_failures or {})
+        return pytest.mark.parametrize(("scaler", "check"), cases)
+    if callable(expected_failures) or levels is not None:
+        raise TypeError("expected a mapping for expected_failures, and no levels, with batches")
+    cases = _of_loops(targets, [*batches], checks, expected_failures or {})
+    return pytest.mark.parametrize(("loop", "check"), cases)
+
+
+def _of_scalers(
+    targets: Sequence[object],
+    checks: Sequence[str] | None,
+    levels: Sequence[int] | None,
+    expected_failures: Expected | Callable[[Subject], Expected],
+) -> list[Any]:
     cases = []
     for subject in map(as_subject, targets):
-        given = expected_failures or {}
-        expected = given(subject) if callable(given) else given
-        for check in scalers.chosen(levels, expected):
+        expected = expected_failures
+        if callable(expected):
+            expected = expected(subject)
+        for check in scalers.chosen(levels, expected, checks):
             missing = check.lacks(subject)
-            marks = (
-                [pytest.mark.skip(reason=f"without {missing}")]
-                if missing
-                else _xfail(check, expected)
-            )
-            cases.append(
-                pytest.param(subject, check, id=f"{subject.name}-{check.name}", marks=marks)
-            )
-    return pytest.mark.parametrize(("scaler", "check"), cases)
+            marks = _xfail(check, expected)
+            if missing:
+                marks = [pytest.mark.skip(reason=f"without {missing}")]
+            name = f"{subject.name}-{check.name}"
+            cases.append(pytest.param(subject, check, id=name, marks=marks))
+    return cases
 
 
-def parametrize_with_laws(
+def _of_loops(
     makes: Sequence[Make],
-    batches: Iterable[Any],
-    checks: Sequence[str] | None = None,
-    *,
-    expected_failures: Expected | None = None,
-) -> pytest.MarkDecorator:
-    """Parametrize a test ``(make, check)`` whose body is ``check(make)``.
-
-    ::
-
-        @parametrize_with_laws([make], batches, expected_failures={"resume_is_exact": "not yet: <link>"})
-        def test_my_loop_keeps_the_laws(make, check):
-            check(make)
-
-    A check that is not asked of a loop skips its test and says why.
-
-    Args:
-        makes: functions of a scaler that return a `Loop`.
-        batches: as `check_loop` takes them.
-        checks: names; None is all.
-        expected_failures: name of a check -> reason, with a link. One that holds fails the test.
-    """
-    given, expected, cases = [*batches], expected_failures or {}, []
-    loops.chosen(expected)
+    batches: Sequence[Any],
+    checks: Sequence[str] | None,
+    expected: Expected,
+) -> list[Any]:
+    loops.chosen(expected)  # raises for an unknown name
+    cases = []
     for make in makes:
         for check in loops.chosen(checks):
             name = f"{getattr(make, '__name__', 'loop')}-{check.name}"
-            cases.append(
-                pytest.param(
-                    make, _asked(check.name, given), id=name, marks=_xfail(check, expected)
-                )
-            )
-    return pytest.mark.parametrize(("make", "check"), cases)
+            run, marks = _asked(check.name, batches), _xfail(check, expected)
+            cases.append(pytest.param(make, run, id=name, marks=marks))
+    return cases
 
 
 def _xfail(check: Check, expected: Expected) -> list[pytest.MarkDecorator]:

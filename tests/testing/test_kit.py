@@ -366,16 +366,16 @@ def test_checks_raise_without_asserts():
 
 PYTEST_FILE = """
 import torch
-from ampsim.testing import parametrize_with_checks, parametrize_with_laws, known_failures
+from ampsim.testing import parametrize_with_checks
 from tests.testing.loops import batches, sgd
 
 @parametrize_with_checks([torch.amp.GradScaler], levels=[5], expected_failures={"scale_is_never_subnormal": "no floor"})
 def test_scaler(scaler, check):
     check(scaler, examples=10)
 
-@parametrize_with_laws([sgd], batches(), ["step_changes_parameters", "micro_batches_equal_one_batch"])
-def test_loop(make, check):
-    check(make)
+@parametrize_with_checks([sgd], batches(), checks=["step_changes_parameters", "micro_batches_equal_one_batch"])
+def test_loop(loop, check):
+    check(loop)
 """
 
 

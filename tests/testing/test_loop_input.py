@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws
+from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_checks
 from ampsim.testing.check import BrokenError
 from ampsim.testing.loop.judge import judge_loop
 from experiments.bugs.loops import BUGS
@@ -280,7 +280,9 @@ def test_an_expected_failure_is_strict():
         NERF, batches(), ["gradients_do_not_depend_on_loss_scale"], expected_failures=BROKEN
     )
     assert result.outcome == "xfailed"
-    decorator = parametrize_with_laws([NERF], batches(), [*BROKEN], expected_failures=BROKEN)
+    decorator = parametrize_with_checks(
+        [NERF], batches(), checks=[*BROKEN], expected_failures=BROKEN
+    )
     assert [mark.name for mark in decorator.args[1][0].marks] == ["xfail"]
     with pytest.raises(
         AssertionError,
@@ -291,18 +293,18 @@ def test_an_expected_failure_is_strict():
         )
 
 
-@parametrize_with_laws(
-    [sgd], batches(), ["gradients_do_not_depend_on_loss_scale", "step_changes_parameters"]
+@parametrize_with_checks(
+    [sgd], batches(), checks=["gradients_do_not_depend_on_loss_scale", "step_changes_parameters"]
 )
-def test_a_loop_by_decorator(make, check):
-    check(make)
+def test_a_loop_by_decorator(loop, check):
+    check(loop)
 
 
-@parametrize_with_laws(
-    [NERF], batches(), ["gradients_do_not_depend_on_loss_scale"], expected_failures=BROKEN
+@parametrize_with_checks(
+    [NERF], batches(), checks=["gradients_do_not_depend_on_loss_scale"], expected_failures=BROKEN
 )
-def test_an_expected_failure_by_decorator(make, check):
-    check(make)
+def test_an_expected_failure_by_decorator(loop, check):
+    check(loop)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_decorated_check_skips_raises_or_fails(make, ends):
     name = (
         "micro_batches_equal_one_batch" if make is sgd else "gradients_do_not_depend_on_loss_scale"
     )
-    [case] = parametrize_with_laws([make], batches(), [name]).args[1]
+    [case] = parametrize_with_checks([make], batches(), checks=[name]).args[1]
     assert case.id == f"{make.__name__}-{name}"
     with pytest.raises(ends):
         case.values[1](make)

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from torch import nn  # noqa: E402
 
-from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_laws  # noqa: E402
+from ampsim.testing import Loop, LoopError, check_loop, parametrize_with_checks  # noqa: E402
 from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
 from experiments.bugs.loops import BUGS  # noqa: E402
 from tests.testing.loops import (  # noqa: E402
@@ -442,7 +442,7 @@ def test_raising_check_is_no_skip():
 
         return Loop(step, t.state)
 
-    parametrized = parametrize_with_laws(
+    parametrized = parametrize_with_checks(
         [make], batches(), checks=["gradients_do_not_depend_on_loss_scale"]
     )
     [(function, check)] = [case.values for case in parametrized.args[1]]
