@@ -1,9 +1,11 @@
-"""Renders the figures, and the gallery of all: `python -m figures [--check | --pdf] [STEM ...]`.
+"""Draw the figures and their gallery: `python -m figures [--check | --pdf] [STEM ...]`.
 
-`--check` renders to a temporary folder and compares the bytes with the committed files; exit 1 names those that
-differ. `--pdf` writes PDFs into `build/figures`, for a text that takes no SVG. `STEM --data FILE` draws a figure from
-a data file of your own, beside that file. `--data FOLDER --out FOLDER` draws those named, or all with a gallery, of a
-folder; of committed data what it lacks. Exit 2: wrong use.
+Without options, writes the SVGs, the pages, and README.md into `figures/`. `--check` draws into a
+temporary folder, compares the files with the committed ones, and exits with 1 if any differ. `--pdf`
+writes PDFs into `build/figures`. `STEM --data FILE` draws one figure from your own data file, beside
+that file. `--data FOLDER --out FOLDER` draws figures from a folder of data files; it uses committed
+data for files that the folder lacks. Exit status: 0 success, 1 a difference or an error in the data,
+2 invalid arguments.
 """
 
 import argparse
@@ -27,7 +29,7 @@ PDFS = _style.HERE.parent / "build" / "figures"
 
 
 def stems() -> list[str]:
-    """Return the name of every figure: the files that say how to plot one."""
+    """Return the name of every figure: the files with a function `plot`."""
     return sorted(
         path.stem
         for path in _style.HERE.glob("[a-z]*.py")
@@ -58,14 +60,14 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
                 for data in sources(stem)
                 for name in differing(render(stem, Path(folder), data), committed)
             ]
-            print(f"figures: {stem}: {'DIFFERS' if bad else 'same bytes'}")
+            print(f"figures: {stem}: {'differs' if bad else 'unchanged'}")
             wrong += bad
         if list(names) == stems():
             wrong += differing([_gallery.write(Path(folder), names)], committed)
     if wrong:
         print(
-            f"figures: {', '.join(wrong)}: expected the bytes that the committed data and matplotlib "
-            "3.11.2 give; run `python -m figures` and commit the result",
+            f"figures: {', '.join(wrong)}: differs from what the committed data gives with matplotlib 3.11.2; "
+            "run `python -m figures` and commit the result",
             file=sys.stderr,
         )
     return 1 if wrong else 0
@@ -107,12 +109,12 @@ def main(argv: Sequence[str]) -> int:
             return render_pdfs(given.stems or stems())
         return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
     except (OSError, ValueError) as error:
-        cure = (
+        command = (
             f"`python -m experiments.{given.stems[0]} --out FILE`"
             if given.data
             else "`python -m experiments all`"
         )
-        print(f"figures: error: {error}; {cure} makes the data", file=sys.stderr)
+        print(f"figures: error: {error}; to create the data, run {command}", file=sys.stderr)
         return 1
 
 
@@ -122,29 +124,27 @@ def parser() -> argparse.ArgumentParser:
         "python -m figures", description=__doc__, epilog=f"figures: {', '.join(stems())}",
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
-    made.add_argument("stems", nargs="*", metavar="STEM", help="figures; all if none is named")
+    made.add_argument("stems", nargs="*", metavar="STEM", help="figures to draw; default: all")
     made.add_argument("--check", action="store_true", help="compare with the committed figures")
     made.add_argument("--pdf", action="store_true", help="write PDFs into build/figures")
-    made.add_argument(
-        "--data", type=Path, metavar="FILE", help="data of your own, a file or a folder"
-    )
+    made.add_argument("--data", type=Path, metavar="FILE", help="your own data: a file or a folder")
     made.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where figures of --data go; beside a file if not given",
+        help="folder for the figures of --data; default: beside the file",
     )
     return made
 
 
 def render_own(stem: str, file: Path, folder: Path) -> int:
-    """Draw one figure from a data file of one's own."""
+    """Draw one figure from your own data file."""
     print(f"figures: {render_file(stem, file, folder)}")
     return 0
 
 
 def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
-    """Write the figures of a folder's data; for one that this data has nothing to draw of, the committed one."""
+    """Write the figures of a folder's data; copy the committed figure if one cannot be drawn."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, stem in enumerate(names, start=1):
         try:
@@ -152,7 +152,9 @@ def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             for path in _style.HERE.glob(f"{stem}.[sh][vt][gm]*"):
                 shutil.copy(path, folder)
-            said = f"{stem}: NOT DRAWN, the committed one stands for it: {type(error).__name__}: {error}"
+            said = (
+                f"{stem}: not drawn; copied the committed figure: {type(error).__name__}: {error}"
+            )
         print(f"figures: {number} of {len(names)}: {said}", flush=True)
     if list(names) == stems():
         _gallery.write(folder, names, data, results.CPU)

@@ -1,4 +1,4 @@
-"""The gallery, `figures/README.md`: every figure with its question, its data and the command that makes it."""
+"""The gallery, `figures/README.md`: each figure with its question, data, and command."""
 
 import ast
 import importlib
@@ -11,37 +11,42 @@ from figures.claims import CLAIMS
 
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "What fp16 does to gradients": (
+    "Effects of fp16 on gradients": (
         "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep",
     ),
-    "What the loss scale does about it": (
+    "Loss scaling in training": (
         "gpt_fp16", "resnet_fp16", "rules_trained", "policies",
     ),
-    "How it goes wrong": (
+    "Failures and conformance": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
         "loops", "conformance", "device_claims", "explain_faults", "public_runs", "whole_logs",
         "census",
     ),
-    "On more than one thread": ("threads", "staleness", "async_depth"),
+    "Threads and late scales": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),
     "Cost": ("overhead",),
 }  # fmt: skip
 HEAD = """# Figures
 
-Made by `python -m figures` from the data files named here, which `make reproduce` makes anew. Each names the device
-that it was measured on. `python -m figures --pdf` writes PDFs for print. [`playground.html`](playground.html), made by
-`ampsim playground`, replays three of these runs under two loss scalers. [`report.png`](report.png) is the page of
-`docs/examples/run.jsonl`; `python -m figures.screenshot` takes the picture again.
+`python -m figures` draws these figures from the committed data files. Each figure names the device on which its data
+was measured.
+
+- `make reproduce` computes the data again in `build/here`.
+- `python -m figures --pdf` writes PDFs for print.
+- [`playground.html`](playground.html) replays three of the recorded runs under two loss scalers. `ampsim playground`
+  writes this page.
+- [`report.png`](report.png) shows the report of `docs/examples/run.jsonl`. `python -m figures.screenshot` takes the
+  picture.
 """
 
 
 def page(stems: Sequence[str], *data: Path, folder: Path = _style.HERE) -> str:
-    """Return the gallery of these figures, in Markdown; those that no section names come last.
+    """Return the gallery of these figures in Markdown; figures without a section come last.
 
     Args:
-        stems: the figures.
-        data: folders of data files, as for `rendering.render`.
-        folder: where the page will lie, for its links.
+        stems: Names of the figures.
+        data: Folders of data files, as for `rendering.render`.
+        folder: Folder of the page, for its links.
     """
     others = sorted(set(stems) - {stem for part in SECTIONS.values() for stem in part})
     parts = [HEAD]
@@ -68,7 +73,7 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
     if hasattr(module, "markdown"):
         lines.append(module.markdown(*[results.load(name, *data) for name in module.DATA]))
     lines += [source(name, folder, *data) for name in module.DATA] or [
-        "Drawn from `ampsim.core` by enumeration.\n"
+        "Computed from `ampsim.core` by enumeration.\n"
     ]
     return "\n".join(lines)
 
@@ -93,11 +98,11 @@ def source(stem: str, folder: Path, *data: Path) -> str:
 
 
 def trials(*data: Path) -> str:
-    """Return what became of the claims that had been tried before, as a table in Markdown."""
+    """Return the claims that were tried before, as a table in Markdown."""
     lines = [
-        "## What trials had said, and what the data says\n",
-        "Now: the mean over the seeds of the data file (lowest to highest).\n",
-        "| claim | trial | now | the trial is | data |",
+        "## Claims from earlier trials\n",
+        "These claims were first tried with other code. Data: the mean over the seeds (lowest to highest).\n",
+        "| claim | trial | data | the trial is | data file |",
         "|---|---|---|---|---|",
     ]
     for claim in filter(lambda claim: claim.trial, CLAIMS.values()):
@@ -110,7 +115,7 @@ def trials(*data: Path) -> str:
 
 
 def write(folder: Path, stems: Sequence[str], *data: Path) -> Path:
-    """Write the gallery of the committed data, or of other folders; returns its path."""
+    """Write the gallery of the committed data or of other folders; return its path."""
     path = folder / NAME
     path.write_text(page(stems, *data, folder=folder if data else _style.HERE), encoding="utf-8")
     return path

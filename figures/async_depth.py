@@ -1,4 +1,6 @@
-"""A transformer whose optimizer runs k steps behind on its own thread: late weights cost, a late scale does not."""
+"""Training with an optimizer that runs k steps behind on its own thread. Late weights raise the
+loss; a late loss scale alone hardly changes it.
+"""
 
 import matplotlib as mpl
 import numpy as np
@@ -24,19 +26,19 @@ def plot(run: Result) -> Figure:
 
 
 def scale_alone(run: Result) -> ArmRecords:
-    """Return the arm whose scale is late, but not its weights."""
+    """Return the arm with a late scale and current weights."""
     return run.one(scale=run.config["control"], weights=0)
 
 
 def color(arm: ArmRecords) -> str:
-    """Return a colour that is darker with depth; green where the scale alone is late."""
+    """Return a color: darker for a larger depth, green if only the scale is late."""
     if arm.settings["scale"] != arm.settings["weights"]:
         return _style.GREEN
     return str(to_hex(mpl.colormaps["plasma"](0.8 - 0.19 * arm.settings["weights"])))
 
 
 def draw_losses(axes: Axes, run: Result) -> None:
-    """Draw each seed as a thin line, their median as a thick one; `latest` is left out, it is `depth` again."""
+    """Draw each seed as a thin line, their median as a thick one; `latest` equals `depth` and is not drawn."""
     shown = run.where(latest=False)
     ends = []
     for arm in shown:
@@ -72,14 +74,14 @@ def draw_ends(axes: Axes, run: Result) -> None:
     axes.text(
         x + 0.45,
         3.74,
-        "+: as late as\nit can be",
+        "+: longest\npossible delay",
         fontsize=7,
         ha="right",
         va="bottom",
         color=color(latest),
     )
     axes.set_xticks(range(len(depths)), [str(k) for k in depths])
-    axes.set(xlabel="k, steps behind", xlim=(-0.5, len(depths) - 0.4))
+    axes.set(xlabel="k (steps behind)", xlim=(-0.5, len(depths) - 0.4))
     axes.set(ylabel="test loss (nats per byte)", ylim=(2.9, 3.95))
     _style.label_panel(axes, "b", f"Final loss, {_style.seeds(run)}")
 
@@ -101,7 +103,7 @@ def dots(axes: Axes, x: float, arm: ArmRecords, marker: str) -> None:
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
-    """Draw one seed, a lane per depth; ticks are skipped steps. On the last lane both schedules, the latest on top."""
+    """Draw one seed, a lane per depth; ticks are skipped steps. The last lane has both schedules."""
     steps = run.config["steps"]
     for lane, k in enumerate(run.config["depths"]):
         arm, base = run.one(weights=k, latest=False, scale=k), -LANE * lane
@@ -129,5 +131,5 @@ def draw_scales(axes: Axes, run: Result) -> None:
         [s - LANE * lane for lane, s in ticks], [_style.power_of_two(16 + s) for _, s in ticks]
     )
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, steps))
-    title = f"One seed: scales (lines) and skipped steps (ticks); two schedules of k = {k} on one another"
+    title = f"First seed: scales (lines) and skipped steps (ticks); both schedules for k = {k}"
     _style.label_panel(axes, "c", title)

@@ -1,7 +1,7 @@
-"""Public fp16 training loops: what share breaks each check, as far as their source shows it.
+"""Public fp16 training loops: share of loops that fail each check, as far as the source shows.
 
-a: of all loops, by kind of repository. b: of the loops that have something, those that get it wrong. Bars are Wilson's
-intervals, as if loops were independent, which those of one repository are not.
+a: share of all loops, by kind of repository. b: share of the loops that have a feature. Bars are
+Wilson intervals. They treat loops as independent, but loops of one repository are not.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ CHECKS = (
     "micro_batches_equal_one_batch",
 )
 OF = {
-    "schedule": "schedule goes on\nin a skip",
-    "average": "average goes on\nin a skip",
+    "schedule": "schedule advances\nin a skipped step",
+    "average": "average updated\nin a skipped step",
     "checkpoint": "checkpoint without\nthe scaler",
     "clip": "clipped while scaled",
-    "rate": "rate follows\nthe iteration",
+    "rate": "learning rate set\nby the iteration",
 }
 
 
@@ -47,10 +47,10 @@ def plot(run: Result) -> Figure:
     a.legend(loc="lower right")
     draw_shares(b, [q.census(run, "of", name) for name in OF], _style.BLACK)
     b.set_yticks(
-        range(len(OF)), [f"{said} ({q.census(run, 'of', name)[1]})" for name, said in OF.items()]
+        range(len(OF)), [f"{label} ({q.census(run, 'of', name)[1]})" for name, label in OF.items()]
     )
     _style.label_panel(a, "a", "Of all loops")
-    _style.label_panel(b, "b", "Of those that have it")
+    _style.label_panel(b, "b", "Of loops with the feature")
     return figure
 
 

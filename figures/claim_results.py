@@ -1,7 +1,7 @@
-"""Every claim, judged by the committed data of each processor and by data of one's own: a table for the terminal.
+"""Every claim, evaluated on the committed data of each processor and on your own data: a table.
 
-Of `cpu` and `cpu-new-seeds` the data itself is committed. Of any other processor or device only the verdicts are, in
-`verdicts.jsonl` of its folder, which `write` makes with the same `judge`.
+For `cpu` and `cpu-new-seeds` the data itself is committed. For other processors and devices only the
+outcomes are, in `verdicts.jsonl` of their folder. `write` computes them with the same `judge`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,14 +20,14 @@ VERDICTS = "verdicts.jsonl"
 
 
 class Verdict(NamedTuple):
-    """An answer of one data file to a claim."""
+    """The outcome of one claim on one data file."""
 
-    now: str  # the numbers in words; where it could not be judged, why
-    holds: bool | None  # None: it could not be judged
+    now: str  # the numbers in words, or why the claim could not be evaluated
+    holds: bool | None  # None: it could not be evaluated
 
 
 class Judged(NamedTuple):
-    """A claim with its verdicts, by the name of the folder that the data came from."""
+    """A claim with its outcomes, by the name of the data folder."""
 
     name: str
     claim: Claim
@@ -35,7 +35,7 @@ class Judged(NamedTuple):
 
 
 def judge(claim: Claim, *data: Path) -> Verdict:
-    """Return what the data says of a claim, the committed if no folder is named; no answer is a verdict too."""
+    """Evaluate a claim on the data of these folders; by default on the committed data."""
     try:
         found = claim.judge(results.load(claim.stem, *data))
     except FileNotFoundError:
@@ -48,12 +48,12 @@ def judge(claim: Claim, *data: Path) -> Verdict:
         ValueError,
         AttributeError,
     ) as error:
-        return Verdict(f"cannot be judged: {type(error).__name__}: {error}"[:100], None)
+        return Verdict(f"cannot be evaluated: {type(error).__name__}: {error}"[:100], None)
     return Verdict(found.now, found.holds)
 
 
 def judge_folder(folder: Path) -> dict[str, Verdict]:
-    """Return the verdict of a folder on each claim: from its data, or as recorded where only verdicts are kept.
+    """Return the outcome of each claim on a folder: from its data, or as recorded in it.
 
     Args:
         folder: A folder of data files, or one with `verdicts.jsonl`.
@@ -70,7 +70,7 @@ def judge_folder(folder: Path) -> dict[str, Verdict]:
 
 
 def write(folder: Path, path: Path) -> int:
-    """Write the verdicts of a folder of data files, and return how many claims its data could judge.
+    """Write the outcomes of a folder of data files; return how many claims were evaluated.
 
     The provenance keeps, per data file, what its own provenance says of the commit, the processor, and the kernels
     (their settings and digest, null where the file was made before they were recorded).
@@ -90,7 +90,7 @@ def write(folder: Path, path: Path) -> int:
 
 
 def _rows(found: Mapping[str, Verdict]) -> Iterable[Record]:
-    """Yield a record per claim that the data of a folder could judge; recorded traces belong to no folder."""
+    """Yield a record per claim that was evaluated; recorded traces belong to no folder."""
     for name, verdict in found.items():
         claim = CLAIMS[name]
         if verdict.holds is not None and claim.stem != "traces":
@@ -98,7 +98,7 @@ def _rows(found: Mapping[str, Verdict]) -> Iterable[Record]:
 
 
 def judge_all(own: Path | None = None) -> Iterator[Judged]:
-    """Yield every claim, judged by each committed folder of a processor, and as `here` by a folder of one's own."""
+    """Yield every claim with its outcome on each committed folder, and on your own as `here`."""
     folders = {folder.name: folder for folder in results.processors()} | (
         {HERE: own} if own else {}
     )
@@ -108,7 +108,7 @@ def judge_all(own: Path | None = None) -> Iterator[Judged]:
 
 
 def table(judged: Sequence[Judged]) -> Table:
-    """Return the claims with the committed number, the number here, and on which data each holds."""
+    """Return the claims with committed numbers, your numbers, and the data on which each holds."""
     labels = list(judged[0].verdicts)
     own = HERE in labels
     shown = Table(title="Claims", show_lines=True)
@@ -137,13 +137,15 @@ def table(judged: Sequence[Judged]) -> Table:
 
 
 def summary(judged: Sequence[Judged], label: str) -> str:
-    """Return in words how many claims hold on one folder's data, and the names of those that do not."""
+    """Return how many claims hold on one folder's data, and the names of those that do not."""
     found = {row.name: row.verdicts[label] for row in judged}
     asked = [name for name, verdict in found.items() if verdict.holds is not None]
     broken = [name for name in asked if not found[name].holds]
     unclear = [
-        name for name, verdict in found.items() if verdict.now.startswith("cannot be judged")
+        name for name, verdict in found.items() if verdict.now.startswith("cannot be evaluated")
     ]
-    text = f"{label}: {len(asked) - len(broken)} of the {len(asked)} claims that can be judged hold"
-    text += f"; not {', '.join(broken)}" if broken else ""
-    return text + (f"; {', '.join(unclear)} cannot be judged" if unclear else "")
+    text = (
+        f"{label}: {len(asked) - len(broken)} of the {len(asked)} claims that can be evaluated hold"
+    )
+    text += f"; do not hold: {', '.join(broken)}" if broken else ""
+    return text + (f"; cannot be evaluated: {', '.join(unclear)}" if unclear else "")

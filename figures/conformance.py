@@ -1,11 +1,13 @@
-"""Which checks each framework's own scaler keeps; what its package documents that it does otherwise is no bug.
+"""Conformance results of loss scalers. A difference that the package documents counts as xfailed,
+except at the ends of the float32 range.
 
-One rule for all, ours too: at the ends of float32, the last rows, what is documented counts as broken. Behind a check
-stands whose promise it is: torch's documentation, the package's, or ours. Scalers that come out alike share a column.
+The same rules apply to ampsim's scalers. The last rows are the checks at the ends of float32; there
+a documented difference counts as failed. The name of each check ends with its source: the
+documentation of torch, the package's own, or ampsim. Scalers with equal results share a column.
 
-Each was run as it is installed. Live scalers are judged again by `make frameworks`; the verdicts
-of the others are recorded, with the version and the date. The page [`conformance.html`](conformance.html) has
-the shortest history of each cell.
+Each scaler ran as installed. `make frameworks` runs the live scalers again. The results of the
+other scalers are recorded with their version and date. [`conformance.html`](conformance.html) has
+the minimal overflow sequence of each cell.
 """
 
 import textwrap
@@ -23,10 +25,10 @@ from figures.results import Result
 
 DATA = ("conformance",)
 LOOKS = {  # outcome -> colour, sign, word
-    "passed": ("#B9D3E6", "", "keeps it"),
-    "xfailed": ("#F3E3A8", "~", "does otherwise, by choice"),
-    "failed": ("#E8935A", "×", "breaks it"),
-    "skipped": ("#FFFFFF", "–", "not asked"),
+    "passed": ("#B9D3E6", "", "passed"),
+    "xfailed": ("#F3E3A8", "~", "xfailed: documented difference"),
+    "failed": ("#E8935A", "×", "failed"),
+    "skipped": ("#FFFFFF", "–", "skipped"),
     "not run": ("#FFFFFF", "", "not run"),
 }
 ROW = 0.132  # inches
@@ -48,7 +50,7 @@ def plot(run: Result) -> Figure:
     axes = figure.subplots()
     axes.set_ylabel(
         " ", labelpad=8
-    )  # the layout counts no rotated name above, and is short of room for a long one here
+    )  # the layout ignores rotated names above the axes; this leaves space for a long one
     rows = [y + GAP * (check in ends) for y, check in enumerate(checks)]
     places = [x + GAP * column[0]["arm"].startswith(OURS) for x, column in enumerate(columns)]
     for x, column in zip(places, columns, strict=True):
@@ -73,10 +75,14 @@ def plot(run: Result) -> Figure:
         for outcome, (color, sign, word) in LOOKS.items()
         if outcome in seen
     ]
-    told = ", ".join(check.replace("_", " ") for check in kept)
-    told = "\n".join(textwrap.wrap(f"Kept by all that were asked, and not drawn: {told}.", 46))
+    names_of_kept = ", ".join(check.replace("_", " ") for check in kept)
+    note = f"Passed wherever they ran, not shown: {names_of_kept}."
     axes.annotate(
-        told, (-0.74, 1.4), xycoords="axes fraction", fontsize=7, va="top"
+        "\n".join(textwrap.wrap(note, 46)),
+        (-0.74, 1.4),
+        xycoords="axes fraction",
+        fontsize=7,
+        va="top",
     )  # beside the columns' names
     axes.legend(
         handles=handles,
@@ -90,7 +96,7 @@ def plot(run: Result) -> Figure:
 
 
 def kept_by_all(checks: Sequence[str], adapters: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the checks that no adapter breaks, by choice or otherwise."""
+    """Return the checks with no failed and no xfailed outcome."""
     found = {
         check: {outcome for adapter in adapters for outcome in outcomes([check], adapter)[:1]}
         for check in checks
@@ -99,7 +105,7 @@ def kept_by_all(checks: Sequence[str], adapters: Sequence[Mapping[str, Any]]) ->
 
 
 def outcomes(checks: Sequence[str], adapter: Mapping[str, Any]) -> list[str]:
-    """Return what came of each check, and of the comparison with the dialect."""
+    """Return the outcome of each check, then of the comparison with the dialect."""
     return [
         *(adapter["checks"].get(check, {"outcome": "not run"})["outcome"] for check in checks),
         outcome_of_drift(adapter),
@@ -112,14 +118,14 @@ def title(adapter: Mapping[str, Any]) -> str:
 
 
 def promised(promise: str) -> str:
-    """Return whose promise a check is, in a word."""
-    return {"torch": "torch's", "the package": "its own"}.get(promise.partition(":")[0], "ours")
+    """Return who specifies what a check tests, in one word."""
+    return {"torch": "torch", "the package": "package"}.get(promise.partition(":")[0], "ampsim")
 
 
 def alike(
     checks: Sequence[str], adapters: Sequence[Mapping[str, Any]]
 ) -> list[list[Mapping[str, Any]]]:
-    """Return the adapters by what came of them, those that break most checks first, and ours last."""
+    """Group adapters by equal outcomes: most failed checks first, ampsim last."""
     groups: dict[tuple[bool, *tuple[str, ...]], list[Mapping[str, Any]]] = {}
     for adapter in adapters:
         groups.setdefault((adapter["arm"].startswith(OURS), *outcomes(checks, adapter)), []).append(
@@ -132,7 +138,7 @@ def alike(
 
 
 def draw_cell(axes: Axes, x: float, y: float, outcome: str) -> None:
-    """Draw what one check says of one adapter."""
+    """Draw the outcome of one check of one adapter."""
     color, sign, _ = LOOKS[outcome]
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=color, linewidth=0))
     axes.text(x, y, sign, ha="center", va="center_baseline", fontsize=7)
@@ -169,10 +175,10 @@ def markdown(run: Result) -> str:
     checks, adapters = conformance_page.parts(run)
     classes, ends = {adapter["class"] for adapter in adapters}, q.ends(run)
     live = sum(adapter["live"] for adapter in adapters)
-    ways = f"{len(adapters)} ways to drive them, {live} of them live"
+    configurations = f"{len(adapters)} configurations, {live} of them live"
     lines = [
-        f"{len(checks)} checks asked of {len(classes)} classes, in {ways}.\n",
-        "| scaler | version | judged | keeps | by choice | breaks | its dialect |",
+        f"{len(checks)} checks on {len(classes)} scaler classes ({configurations}).\n",
+        "| scaler | version | run | passed | xfailed | failed | equal to its dialect |",
         "|---|---|---|--:|--:|---|---|",
     ]
     for adapter in adapters:
@@ -192,7 +198,7 @@ def markdown(run: Result) -> str:
         lines.append(f"| {' | '.join(words)} |")
     lines += [
         "",
-        "| check | whose promise it is | broken by, of the classes asked |",
+        "| check | source | classes that fail |",
         "|---|---|--:|",
     ]
     for check, promise in run.arm("checks").first["promises"].items():
@@ -203,23 +209,24 @@ def markdown(run: Result) -> str:
         ]
         breaks = {adapter["class"] for adapter in asked if check in q.failed_checks(adapter)}
         where = " (ends of float32)" * (check in ends)
+        named = "ampsim" if promise == "ours" else promise
         lines.append(
-            f"| {check.replace('_', ' ')}{where} | {promise} | {len(breaks)} of {len({p['class'] for p in asked})} |"
+            f"| {check.replace('_', ' ')}{where} | {named} | {len(breaks)} of {len({p['class'] for p in asked})} |"
         )
     return "\n".join([*lines, ""])
 
 
 def judged(adapter: Mapping[str, Any]) -> str:
-    """Return how and when a scaler was judged."""
+    """Return whether a scaler was run live, and when."""
     return f"{'live' if adapter['live'] else 'recorded'}, {adapter['date']}"
 
 
 def drift_in_words(adapter: Mapping[str, Any]) -> str:
-    """Return how many random histories equal the dialect's."""
+    """Return how many random overflow sequences give the scales of the dialect."""
     if not (drift := adapter["drift"]):
-        return "none to compare with"
+        return "no dialect"
     ran = drift["histories"] - drift["refused"]
-    return f"{ran - drift['differing']:,} of {ran:,} histories equal"
+    return f"{ran - drift['differing']:,} of {ran:,} sequences"
 
 
 def page(run: Result) -> str:

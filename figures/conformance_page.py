@@ -1,4 +1,4 @@
-"""The page of the conformance table, `conformance.html`: checks by adapters, and a history in each cell."""
+"""The page `conformance.html`: outcomes of checks by adapter, with a minimal overflow sequence per cell."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from ampsim.diagnose.page.page import assemble
 from figures.results import Result
 
 HERE = Path(__file__).parent
-TITLE = "Conformance table of loss scalers: which checks each framework's own keeps"
+TITLE = "Conformance table of loss scalers"
 KEPT = (
     "arm", "class", "requirement", "target", "source", "patched", "dialect", "live", "version", "pinned", "date",
     "commit", "drift", "checks",
@@ -40,7 +40,7 @@ def page(run: Result) -> str:
 
 
 def in_words(adapter: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an adapter's record, with the first history that differs from its dialect in words and not as Python."""
+    """Return an adapter's record; the first sequence that differs from its dialect is in words."""
     drift = adapter.get("drift")
     if not drift or not drift.get("first"):
         return adapter

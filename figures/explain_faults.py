@@ -1,4 +1,6 @@
-"""Which fault was planted in a run, and which one `ampsim explain` names first, in runs that its rules had not seen."""
+"""Seeded fault of each run, and the fault that `ampsim explain` names first. Its rules were not tuned
+on these runs.
+"""
 
 from collections import Counter
 
@@ -32,5 +34,6 @@ def plot(run: Result) -> Figure:
     axes.set_xticks(range(len(named)), [name.replace(" ", "\n", 1) for name in named])
     axes.set_yticks(range(len(planted)), planted)
     axes.tick_params(length=0)
-    axes.set(xlabel="named first", ylabel="planted", title=f"Runs, of {len(run.seeds)} per fault")
+    title = f"Number of runs ({len(run.seeds)} per fault)"
+    axes.set(xlabel="fault named first", ylabel="seeded fault", title=title)
     return figure

@@ -1,4 +1,6 @@
-"""Gradients by binade over a run, and fp16's window, which moves as the loss scale does: blue is kept, red is lost."""
+"""Gradients by binade over a run, and the representable range of fp16, which moves with the loss
+scale. Blue elements are kept; red elements are lost.
+"""
 
 import math
 from typing import Any, NamedTuple
@@ -15,11 +17,11 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("exponent_heatmap",)
-# log2 of the window's edges at scale 1
+# log2 of the edges of the representable range at scale 1
 FLUSHED, NORMAL = math.log2(FP16.smallest_subnormal / 2), math.log2(FP16.smallest_normal)
 OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
-SHADE = "#E9E9E9"  # outside of the window
+SHADE = "#E9E9E9"  # outside the representable range
 NOT_FINITE = "#5E3C99"
 XYZ_TO_RGB = (
     (3.2406255, -1.5372080, -0.4986286),
@@ -40,9 +42,9 @@ class Panel(NamedTuple):
 
 PANELS = (
     Panel("gpt unscaled", "Transformer, unscaled", -66, 24),
-    Panel("gpt dynamic", "Transformer: the scale climbs", -66, 24),
-    Panel("sigmoid dynamic", "Deep sigmoid net: the scale follows", -66, 24),
-    Panel("residual dynamic", "Residual net: the scale runs away", -46, 44),
+    Panel("gpt dynamic", "Transformer, dynamic scale", -66, 24),
+    Panel("sigmoid dynamic", "Deep sigmoid net, dynamic scale", -66, 24),
+    Panel("residual dynamic", "Residual net, collapsing scale", -46, 44),
 )
 
 
@@ -63,7 +65,7 @@ def plot(run: Result) -> Figure:
         if row == 1:
             strip.set_xlabel("step")
         if column == 0:
-            heat.set_ylabel("element size |g|")
+            heat.set_ylabel("magnitude |g|")
             strip.set_ylabel("lost (%)")
     draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
     name_parts(figure.axes, crash=last_streak(drawn))
@@ -106,9 +108,9 @@ def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def picture(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in the window, red outside.
+    """Return RGBA, (exponents, samples, 4): darker with more elements; blue in range, red out of range.
 
-    Scales are powers of two, so that the window's edges lie between binades (65520 is 2^15.9997).
+    Scales are powers of two, so the edges of the range lie between binades (65520 is 2^15.9997).
     """
     share = shares(record, exponents)
     shift = -log2_scales(record)[:: record["every"]]
@@ -129,7 +131,7 @@ def log2_scales(record: Record) -> NDArray[np.float64]:
 
 
 def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
-    """Draw elements by binade, the window as two lines, and a tick for each skipped step."""
+    """Draw elements by binade, the range as two lines, and a tick for each skipped step."""
     exponents = np.arange(panel.bottom, panel.top)
     log2 = log2_scales(record)
     edges = np.arange(len(log2) + 1)
@@ -170,7 +172,7 @@ def last_streak(record: Record) -> int:
 
 
 def draw_losses(axes: Axes, units: ArmRecords) -> None:
-    """Draw a line per seed: what the fp16 backward pass lost, and what rounding the true gradient once would."""
+    """Draw a line per seed: the share lost by the fp16 backward pass, and by one rounding."""
     for record in units:
         steps = (np.arange(len(record["lost"])) + 0.5) * record["every"]
         for name, color, line in (("lost", OUTSIDE(0.62), "-"), ("not_finite", NOT_FINITE, "-"),
@@ -196,9 +198,9 @@ def draw_bar(axes: Axes) -> None:
         image, origin="lower", aspect="auto", extent=(low, high, 0, 2), interpolation="none"
     )
     axes.set_xticks(range(-5, 0), [_style.power_of_ten(k) for k in range(-5, 0)])
-    axes.set_yticks([1], ["inside the window\noutside"], linespacing=0.95)
+    axes.set_yticks([1], ["in range\nout of range"], linespacing=0.95)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("share of all elements that lie in one binade [$2^e$, $2^{e+1}$)")
+    axes.set_xlabel("share of all elements in one binade [$2^e$, $2^{e+1}$)")
 
 
 def name_parts(axes: list[Axes], crash: int) -> None:
@@ -206,7 +208,7 @@ def name_parts(axes: list[Axes], crash: int) -> None:
     a, _, b, _, c, strip_c, d, _ = axes[:8]
     grey: dict[str, Any] = {"color": _style.GREY, "va": "center", "fontsize": 7}
     bold: dict[str, Any] = {"fontsize": 7.5, "weight": "bold", "ha": "center", "va": "center"}
-    a.text(192, 2, "what fp16 can hold", ha="center", va="center")
+    a.text(192, 2, "representable in fp16", ha="center", va="center")
     for panel, x, y, text, color in (
         (a, 60, -8, "KEPT", INSIDE(0.8)), (a, 60, -34, "LOST", "white"), (b, 330, -29, "KEPT", "white"),
         (b, 60, -42, "LOST", "white"), (c, 600, -11, "KEPT", "white"), (d, 33, 9, "KEPT", "white"),
@@ -232,7 +234,7 @@ def name_parts(axes: list[Axes], crash: int) -> None:
         strip_c.lines[2],
         strip_c.lines[1],
     ]  # this strip is empty: nothing is lost
-    names = ("zero after the fp16 backward pass", "zero by one rounding", "inf or NaN")
+    names = ("zero after the fp16 backward pass", "zero after one rounding", "inf or NaN")
     strip_c.legend(
         handles,
         names,

@@ -1,4 +1,4 @@
-"""A transformer in fp16: it needs no loss scale until its loss is divided by a large global batch."""
+"""A transformer in fp16 needs no loss scale until its loss is divided by a large global batch."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,9 +17,9 @@ def plot(run: Result) -> Figure:
     arms = _training.by_role(run, "share")
     _training.draw_losses(a, [arms[role] for role in SHARE], alpha=0.45)
     a.set(ylabel="training loss (nats per byte)", ylim=(2.2, 5.8))
-    _style.label_panel(a, "a", "Share of a global batch")
+    _style.label_panel(a, "a", "Loss: share of a global batch")
     _training.draw_zeros(b, arms)
-    _style.label_panel(b, "b", "Its gradients that are 0")
+    _style.label_panel(b, "b", "Zero gradient elements in a")
     draw_ends(c, run)
     return figure
 

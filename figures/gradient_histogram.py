@@ -1,5 +1,6 @@
-"""Gradients by binade and layer: a backward pass in fp16 needs some bits more of scale than its result, rounded once.
-Above each line a layer's parameters, below it its activations, after training; the bars say what fp16 makes of them.
+"""Gradients by binade and layer, after training: parameters above each line, activations below. Bars
+show how fp16 represents each size. A backward pass in fp16 needs some more bits of loss scale than
+one rounding of its result.
 """
 
 import math
@@ -104,7 +105,7 @@ def draw_ridges(axes: Axes, units: ArmRecords) -> None:
     axes.set(
         xlim=(LOWEST, HIGHEST),
         ylim=(-len(names) - 0.1, 0.27 * len(names)),
-        xlabel="size of an element, |g|",
+        xlabel="magnitude |g|",
     )
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -220,6 +221,6 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     errors[0].set_ylabel("relative error")
     errors[0].text(-35, 2e-3, "rounded\nonce", fontsize=7)
     errors[0].text(-3, 1.3, "fp16\nbackward", color=FLUSHED, fontsize=7, va="center")
-    shift, text = PANELS[2].shift, "a global\nbatch's\nshare"
+    shift, text = PANELS[2].shift, "share of\na global\nbatch"
     errors[2].axvline(shift, color=_style.GREY, linewidth=0.6, linestyle=DOTTED, zorder=0)
     errors[2].text(shift - 1, 1.6e-4, text, color=_style.GREY, fontsize=SMALL, ha="right")

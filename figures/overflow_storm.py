@@ -1,4 +1,4 @@
-"""Overflows that no scale prevents drive it to zero above a critical rate; two cures."""
+"""Unavoidable overflows above a critical rate drive the loss scale to zero; two mitigations."""
 
 from collections.abc import Callable
 
@@ -35,16 +35,16 @@ def plot(run: Result) -> Figure:
 
 
 def storm(run: Result, ratio: float) -> ArmRecords:
-    """Return the arm with bad batches at this multiple of the critical rate, and no cure."""
+    """Return the arm with bad batches at this multiple of the critical rate, and no mitigation."""
     return run.one(ratio=ratio, growth_interval=run.config["growth_interval"], floor_log2=None)
 
 
 def cures(run: Result) -> list[tuple[ArmRecords, str, str, float, str]]:
-    """Return the arms with a cure, each with a colour, a marker, where it stands, and its name."""
+    """Return the arms with a mitigation: each with a color, marker, position, and name."""
     floor = run.one(floor_log2=run.config["floor_log2"])
     short = run.one(growth_interval=run.config["short_interval"])
     named = (
-        f"floor {_style.power_of_two(run.config['floor_log2'])}",
+        f"min_scale {_style.power_of_two(run.config['floor_log2'])}",
         f"G = {run.config['short_interval']}",
     )
     return [(floor, _style.GREEN, "s", 2.12, named[0]), (short, _style.PURPLE, "D", 2.24, named[1])]
@@ -107,7 +107,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
     axes.text(
         0.02 * steps,
         bottom + 4,
-        "most of the gradient is flushed to 0",
+        "half of the elements or more are zero",
         color=_style.GREY,
         fontsize=7,
     )
@@ -145,13 +145,13 @@ def draw_drift(axes: Axes, run: Result) -> None:
     axes.plot(grid, predicted, color=_style.BLACK, linestyle=DASHED, label="T8")
     draw_storms(axes, run, met, drift)
     axes.text(1.75, -0.055, "T8", fontsize=7)
-    axes.set(xlabel=r"share of bad batches, over $\lambda_c$", xlim=(0, 2.4))
+    axes.set(xlabel=r"share of bad batches / $\lambda_c$", xlim=(0, 2.4))
     axes.set(ylabel="bits per step", ylim=(-0.135, 0.02))
     _style.label_panel(axes, "b", "Drift of the scale")
 
 
 def draw_final(axes: Axes, run: Result) -> None:
-    """Draw a dot per seed, with the two cures beside the arm that they cure."""
+    """Draw a dot per seed, with the two mitigations beside the arm without one."""
     draw_storms(
         axes, run, lambda row: float(row["settings"]["ratio"]), lambda row: float(row["test_loss"])
     )
@@ -168,6 +168,6 @@ def draw_final(axes: Axes, run: Result) -> None:
         )
         height = arm.mean("test_loss") + (0.08 if marker == "s" else -0.08)
         _style.label_right(axes, height, height, text, color)
-    axes.set(xlabel=r"rate that was set, $\lambda / \lambda_c$", xlim=(0, 2.4))
+    axes.set(xlabel=r"rate setting $\lambda / \lambda_c$", xlim=(0, 2.4))
     axes.set(ylabel="test loss (nats)", ylim=(0, 1.2))
     _style.label_panel(axes, "c", "Final loss")

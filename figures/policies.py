@@ -1,4 +1,6 @@
-"""Loss-scale policies on one stream of gradients: a fall of the threshold, and what each policy costs."""
+"""Loss-scale policies on one stream of gradients: response to a drop of the overflow threshold, and
+cost of each policy.
+"""
 
 import math
 
@@ -21,8 +23,8 @@ COLUMNS = {  # column of the data -> title, x label
     "skip_rate": ("Skips", "% of steps"),
     "headroom": ("Unused", "bits"),
     "burst": ("Burst", "skips in a row"),
-    "recovery": ("Recovery", "steps; arrow: more"),
-    "long_fall_skips": ("Fall for good", "more skips"),
+    "recovery": ("Recovery", "steps; arrow: longer"),
+    "long_fall_skips": ("Permanent drop", "extra skips"),
 }
 TICKS = {  # of the columns on a logarithmic scale
     "skip_rate": (0, 0.1, 1, 10),
@@ -50,15 +52,15 @@ def draw_fall(axes: Axes, run: Result) -> None:
     axes.plot(steps, record["shown_ceilings"], ".", color="#BBBBBB", markersize=2, zorder=0)
     shown = {name: policy["shown"] for name, policy in record["policies"].items()}
     _policies.draw_traces(axes, steps, shown, TRACES, 1.7)
-    fall = f"{run.config['fall']:g} bits lower for {run.config['fall_steps']} steps"
-    axes.text(18, 24.2, f"dots: the threshold, {fall}", fontsize=7, color=_style.GREY)
+    fall = f"lower by {run.config['fall']:g} bits for {run.config['fall_steps']} steps"
+    axes.text(18, 24.2, f"dots: overflow threshold, {fall}", fontsize=7, color=_style.GREY)
     _style.power_ticks(axes.yaxis, range(10, 25, 4))
     _style.label_panel(axes, "a", "Loss scale")
-    axes.set(xlabel="steps since the threshold fell", ylim=(8.5, 25.5))
+    axes.set(xlabel="steps since the threshold dropped", ylim=(8.5, 25.5))
 
 
 def draw_column(axes: Axes, units: ArmRecords, key: str) -> None:
-    """Draw a row per policy, a dot per seed; an arrow where the stream ended before the scale was back."""
+    """Draw a row per policy, a dot per seed; an arrow if the stream ended before the scale recovered."""
     names = list(units.first["policies"])
     values = [
         (y, name, value(record["policies"][name], key))

@@ -1,7 +1,8 @@
-"""Public logs of large fp16 runs: the scales that they print are the machine's.
+"""Public logs of large fp16 runs: the state machine reproduces the scales that they print.
 
-a, b: dots are printed, the line is the machine. c: between the first and the last line of an excerpt lie at least and
-at most so many overflows (the skip budget); the cross is what the log counts as skipped.
+a, b: dots are printed scales; the line is the state machine. c: each bar spans the minimum and
+maximum number of overflows between the first and last line of an excerpt; the maximum is the skip
+budget. The cross is the number of skipped steps that the log reports.
 """
 
 import numpy as np
@@ -34,9 +35,13 @@ def plot(run: Result) -> Figure:
 
 
 def draw_scales(axes: Axes, row: Record) -> None:
-    """Draw the printed scales as dots on the machine's; ticks: the steps that the log calls overflows."""
+    """Draw printed scales as dots on the state machine's line; ticks are logged overflows."""
     axes.plot(
-        row["step"], row["replayed"], color=_style.BLUE, drawstyle="steps-post", label="machine"
+        row["step"],
+        row["replayed"],
+        color=_style.BLUE,
+        drawstyle="steps-post",
+        label="state machine",
     )
     axes.plot(
         row["step"], row["log2_scale"], "o", color=_style.BLACK, markersize=3.5, label="printed"
@@ -60,7 +65,7 @@ def draw_scales(axes: Axes, row: Record) -> None:
 
 
 def draw_overflows(axes: Axes, run: Result) -> None:
-    """Draw each excerpt's range of overflows, and a cross at the skips that it prints after its first line."""
+    """Draw each excerpt's range of overflows, and a cross at the skips printed after its first line."""
     rows = run.records
     places = np.arange(len(rows))[::-1]
     for place, row in zip(places, rows, strict=True):

@@ -1,7 +1,8 @@
-"""What two ranks do with torch's ShardedGradScaler, by cut, optimizer, call of unscale_ and where an element is inf.
+"""Behavior of two ranks with torch's ShardedGradScaler, by sharding, optimizer, call of `unscale_`,
+and location of the overflow.
 
-A coloured cell went wrong: red, parameters are infinite; orange, the ranks differ; grey, a call raised; hatched, the
-optimizer does not step such parameters without a scaler either.
+Light blue cells are correct. Red: parameters become infinite. Orange: the ranks desynchronize. Gray:
+a call raises. Hatched: the optimizer does not step such parameters even without a scaler.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from figures.results import Result
 
 DATA = ("ranks_cells",)
 WAYS = ("unscale_", "step")
-LOOK = {  # letter, colour, words
-    "right": ("", "#DCE9F2", "all step, or all skip"),
-    "parted": ("≠", "#F2A65A", "ranks part"),
-    "infinite": ("∞", "#D7604A", "steps into infinity"),
-    "raised": ("!", "#C9C9C9", "step raises, after it wrote"),
-    "raised infinite": ("!∞", "#D7604A", "raises, after it wrote infinity"),
+LOOK = {  # letter, color, label
+    "right": ("", "#DCE9F2", "all ranks step or all skip"),
+    "parted": ("≠", "#F2A65A", "ranks desynchronize"),
+    "infinite": ("∞", "#D7604A", "parameters become infinite"),
+    "raised": ("!", "#C9C9C9", "step raises after writing"),
+    "raised infinite": ("!∞", "#D7604A", "raises after writing infinity"),
 }
 
 
@@ -60,7 +61,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw(axes: Axes, cells: Sequence[dict[str, Any]], cut: str) -> None:
-    """Draw a square per cell of a cut: with unscale_ and without, from left to right by where an element is inf."""
+    """Draw a square per cell of a sharding: with and without unscale_, by location of the inf."""
     places = list(dict.fromkeys(cell["overflow"] for cell in cells))
     columns = list(product(WAYS, places))
     rows = list(dict.fromkeys((cell["optimizer"], cell["loop"]) for cell in cells))

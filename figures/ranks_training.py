@@ -1,8 +1,10 @@
-"""Loss scales of fp16 training on two ranks, in whose gradients an element becomes inf: torch's scaler and ours.
+"""Loss scales of fp16 training on two ranks where gradient elements become inf, with torch's scaler
+and with ampsim's.
 
-The parameters are cut by hand, the optimizer is fused. Cross: in a parameters, in b the loss, are not finite from
-there on; in b torch's ranks divide by scales of their own. Thin: the other seed. Under FSDP2, and with an optimizer
-that is not fused, the four lines are one, and are not drawn.
+The parameters are sharded by hand, and the optimizer is fused. A cross marks the step from which
+parameters (a) or the loss (b) are not finite. In b, torch's ranks divide by different scales. Thin
+lines are the other seed. Under FSDP2, and with an optimizer that is not fused, all four lines are
+equal and are not shown.
 """
 
 from collections.abc import Mapping
@@ -22,9 +24,9 @@ from figures.results import Result
 DATA = ("ranks_training",)
 WAYS = {
     "unscale_, fused": "with unscale_",
-    "fused": "without",
+    "fused": "without unscale_",
 }
-OF = {"torch": "torch's", "ours": "ours"}
+OF = {"torch": "torch", "ours": "ampsim"}
 CROSS: dict[str, Any] = {
     "marker": "x",
     "color": _style.VERMILION,
@@ -34,7 +36,7 @@ CROSS: dict[str, Any] = {
 }
 THIN = {"linewidth": 0.7}
 PLANTED: Mapping[str, Any] = {"on_rank_0": 0, "on_rank_1": 1, "on_both": "both"}
-LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ours lies beneath
+LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ampsim lies beneath
     ("ours", 0): {"color": _style.SKY, "linewidth": 3.2},
     ("ours", 1): {"color": _style.BLUE, "linewidth": 1.8},
     ("torch", 0): {"color": _style.VERMILION, "linewidth": 1.0},
@@ -68,7 +70,7 @@ def plot(run: Result) -> Figure:
 
 
 def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None:
-    """Draw the scales of one seed, a line per scaler and rank; the first seed's as they are in the legend."""
+    """Draw the scales of one seed, a line per scaler and rank; the legend shows the first seed."""
     for (scaler, rank), style in LINES.items():
         columns = by_scaler[scaler][rank]
         scales = np.log2(results.in_force(columns["scale_changes"], len(columns["loss"])))
@@ -85,7 +87,7 @@ def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None
 
 
 def lost(columns: Record) -> int | None:
-    """Return the step from which on parameters are not finite, or the loss where they stay so."""
+    """Return the first step with parameters, or else a loss, that are not finite."""
     steps = columns["not_finite"] or [
         step for step, loss in enumerate(columns["loss"]) if isnan(loss)
     ]

@@ -1,4 +1,6 @@
-"""A residual network in fp16: no scale is needed, one fixed too high hurts, a share of a large batch needs one."""
+"""A residual network in fp16: a mean loss needs no loss scale, a fixed scale that is too high raises
+the loss, and a share of a large batch needs a loss scale.
+"""
 
 from collections.abc import Callable
 
@@ -32,7 +34,7 @@ def plot(run: Result) -> Figure:
         axes.set(ylabel="training loss (nats)", ylim=(0, 2.6))
         _style.label_panel(axes, letter, title)
     _training.draw_zeros(c, arms)
-    _style.label_panel(c, "c", "Gradients of b that are 0")
+    _style.label_panel(c, "c", "Zero gradient elements in b")
     _training.draw_scales(d, run)
     draw_ends(e, run)
     draw_wrong(f, run)
@@ -82,7 +84,7 @@ def draw_ends(axes: Axes, run: Result) -> None:
 
 
 def draw_wrong(axes: Axes, run: Result) -> None:
-    """Draw the share of test images that are wrong; beside it, how many steps each seed skipped."""
+    """Draw the share of misclassified test images, and beside it the skipped steps of each seed."""
     draw_column(axes, run, lambda arm: 100 * (1 - arm.numbers("test_accuracy")))
     axes.tick_params(axis="y", labelleft=False)
     for name, y in rows_of(axes, run).items():
@@ -96,4 +98,4 @@ def draw_wrong(axes: Axes, run: Result) -> None:
     )
     _style.number_ticks(axes.xaxis, [3, 10, 30, 100])
     _style.label_panel(axes, "f", "Errors")
-    axes.set(xlabel="test images wrong (%)", xlim=(1.5, 110))
+    axes.set(xlabel="test error (%)", xlim=(1.5, 110))

@@ -1,4 +1,4 @@
-"""Rules of the loss scale in training: what each skips, leaves unused and flushes, and what the loss says."""
+"""Loss-scale rules in training: skipped steps, unused bits, zero gradients, and final loss of each."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ COLUMNS = {  # panel -> title, x label
     "skip_rate": ("Skips", "% of steps"),
     "headroom": ("Unused", "bits, mean"),
     "zero": ("Zeros", "% of the gradient"),
-    "final_loss": ("Loss above float32's", "nats, same seed"),
+    "final_loss": ("Loss minus float32's", "nats, same seed"),
 }
 SYMLOG = {"skip_rate": (0, 0.5, 2, 8), "headroom": (0, 2, 5, 20)}
 
@@ -58,7 +58,7 @@ def values(run: Result, arm: ArmRecords, key: str) -> Array | None:
 def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None:
     """Draw a dot per seed, a bar at their mean and the mean's 95 % interval by Student's t."""
     if numbers is None:
-        return  # an empty line would still ask the layout for room
+        return  # an empty line would still take space in the layout
     color = _policies.color(arm.name)
     axes.plot(numbers, [y] * len(numbers), "o", color=color, markersize=2.6, alpha=0.55, markeredgewidth=0,
               clip_on=False, label=arm.name)  # fmt: skip

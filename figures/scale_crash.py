@@ -57,7 +57,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
-    """Draw a row per run: ticks are skipped steps, a bar is a crash, from which on all steps are skipped."""
+    """Draw a row per run: ticks are skipped steps; a bar starts at a crash, after which all are skipped."""
     row, centres = 0.0, []
     for units, color in rates(run).values():
         for record in units:

@@ -1,7 +1,7 @@
-"""Takes the picture of a report's page, `figures/report.png`: `python -m figures.screenshot`. It needs Chromium.
+"""Take `figures/report.png`, a screenshot of a report: `python -m figures.screenshot`. Needs Chromium.
 
-The page is what `ampsim report` makes of `docs/examples/run.jsonl`. One Chromium draws other pixels than the next, so
-the picture says of which file it was taken, and a test compares that.
+The page is `ampsim report docs/examples/run.jsonl`. Pixels differ between versions of Chromium, so
+the picture stores the digest of its input file, and a test compares that digest.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def sha256() -> str:
 
 
 def taken_of(picture: Path) -> str:
-    """Return the sha256 that a picture was taken of."""
+    """Return the sha256 of the run that a picture shows."""
     with Image.open(picture) as image:
         return str(image.info.get("run_sha256"))
 
@@ -57,7 +57,7 @@ def main() -> int:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         print(
-            f"screenshot: no {', '.join(BROWSERS)}: expected one; apt-get install chromium",
+            f"screenshot: error: found none of {', '.join(BROWSERS)}; run `apt-get install chromium`",
             file=sys.stderr,
         )
         return 1

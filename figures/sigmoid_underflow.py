@@ -1,4 +1,6 @@
-"""A deep sigmoid network in fp16: unscaled it loses its gradients and never leaves ln 10."""
+"""A deep sigmoid network in fp16: without a loss scale its gradients underflow and its loss stays at
+ln 10.
+"""
 
 import math
 from collections.abc import Sequence
@@ -185,6 +187,6 @@ def draw_layers(
     axes.text(5.15, 82, "unscaled,\nat step", color=color, va="center")
     _style.label_right(axes, 0, 0, "dynamic", _training.color(dynamic))
     _style.label_panel(axes, "f", "Zero, by layer")
-    axes.set(xlabel="layer, counted from the input", ylabel="elements (%)", ylim=(0, 108))
+    axes.set(xlabel="layer (from the input)", ylabel="elements (%)", ylim=(0, 108))
     axes.set_xticks(layers)
     axes.set_yticks(range(0, 101, 25))

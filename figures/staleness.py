@@ -1,4 +1,4 @@
-"""What a loss scale that comes k steps late costs: skipped steps, unused bits, skips in a row."""
+"""Cost of a loss scale that is k steps late: skipped steps, unused bits, and consecutive skips."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ DATA = ("staleness",)
 COLOR = {"cumulative": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.GREEN}
 MARKER = {"cumulative": "o", "deduplicated": "s", "probe": "^"}
 PANELS = {
-    "skip_rate": ("Skipped steps, %", 100.0),
-    "headroom": ("Unused range, bits", 1.0),
-    "burst": ("Skips in a row", 1.0),
+    "skip_rate": ("Skipped steps (%)", 100.0),
+    "headroom": ("Unused range (bits)", 1.0),
+    "burst": ("Consecutive skips", 1.0),
 }
 
 
@@ -31,11 +31,11 @@ def plot(run: Result) -> Figure:
         for row in (0, 1):
             _style.label_panel(axes[row][column], "abcdef"[3 * row + column], title)
             axes[row][column].set(xlim=(-0.3, max(depths) + 0.3), xticks=depths)
-        axes[1][column].set_xlabel("k, steps that the scale is late")
-    axes[0][0].set_ylabel(f"ceiling stands still, G={run.config['interval']}")
+        axes[1][column].set_xlabel("k (steps that the scale is late)")
+    axes[0][0].set_ylabel(f"constant threshold, G={run.config['interval']}")
     axes[1][0].set_ylabel(f"fp16 training, G={run.config['interval']}")
     note(axes[0][1], "markers: measured\nlines: closed form")
-    note(axes[0][2], "cumulative and\ndeduplicated alike")
+    note(axes[0][2], "cumulative and\ndeduplicated are equal")
     note(axes[1][1], f"markers: {_style.seeds(run)}\nlines: their means", 0.4)
     label(axes[0][0], rows)
     return figure

@@ -1,4 +1,6 @@
-"""The scaler as a state diagram, found by asking `update` for both successors of every reachable state."""
+"""State diagram of the scaler, computed by applying `update` with and without an overflow to every
+reachable state.
+"""
 
 import itertools
 import math
@@ -19,7 +21,7 @@ Edge = tuple[State, State, bool]  # from, to, found_inf
 
 
 def reachable(rule: Rule) -> list[Edge]:
-    """Return every transition between the states that any history can reach, breadth first."""
+    """Return every transition between the states that any overflow sequence can reach, breadth first."""
     first = init(rule)
     seen, todo, edges = {first}, [first], []
     while todo:
@@ -56,7 +58,7 @@ def plot() -> Figure:
 
 
 def draw_edge(axes: Axes, before: State, after: State, found_inf: bool) -> None:
-    """Draw a clean step in blue, an overflow in orange, and a loop where a state leads to itself."""
+    """Draw a finite step in blue, an overflow in orange, and a loop if a state leads to itself."""
     (x0, y0), (x1, y1) = place(before), place(after)
     start, end, bend, shrink = (
         (x0, y0),
@@ -85,7 +87,7 @@ def decorate(axes: Axes, states: list[State]) -> None:
     """Label the axes, without a frame: columns are the growth tracker, rows the scale, which stands in the states."""
     xs, ys = zip(*map(place, states), strict=True)
     axes.set(xlim=(min(xs) - 0.45, max(xs) + 0.3), ylim=(min(ys) - 0.75, max(ys) + 0.75))
-    axes.set(xlabel="growth tracker (clean steps in a row)", ylabel="loss scale")
+    axes.set(xlabel="growth tracker (consecutive finite steps)", ylabel="loss scale")
     axes.set_xticks(sorted(set(xs)), [f"{x:g}" for x in sorted(set(xs))])
     axes.set_yticks([])
     axes.tick_params(length=0)
@@ -100,7 +102,7 @@ def decorate(axes: Axes, states: list[State]) -> None:
         va="center",
         fontsize=7,
     )
-    for x, text, color in ((0.36, "clean step", CLEAN), (0.72, "overflow", OVERFLOW)):
+    for x, text, color in ((0.36, "finite step", CLEAN), (0.72, "overflow", OVERFLOW)):
         axes.text(x, 1.0, text, color=color, transform=axes.transAxes, ha="center", va="bottom")
     for x, y, text, color in ((1.5, 17.36, "growth", CLEAN), (1.5, 16.64, "backoff", OVERFLOW)):
         axes.text(

@@ -1,4 +1,6 @@
-"""Training with one loss scale from beginning to end: a plateau between two cliffs, and what tells where they are."""
+"""Training with one fixed loss scale: a plateau between two cliffs, and the measurements that predict
+where the cliffs are.
+"""
 
 import math
 
@@ -32,8 +34,8 @@ def plot(run: Result, sigmoid: Result) -> Figure:
            color=_style.GREY)  # fmt: skip
     for axes, letter, title in (
         (a, "a", "Test loss, residual network"),
-        (b, "b", "What each of its runs lost"),
-        (c, "c", "Its gradient, at the same weights"),
+        (b, "b", "Zeros and skipped steps in a"),
+        (c, "c", "Gradient error at the same weights"),
         (d, "d", "Training loss, sigmoid network"),
     ):
         _style.label_panel(axes, letter, title)
@@ -163,12 +165,12 @@ def draw_lost(axes: Axes, run: Result, logs: results.Array) -> None:
             linewidth=0.9,
             label=f"{name} by rounding",
         )
-    axes.text(-11.5, 80, "elements\nthat are zero", color=ZERO, va="center")
+    axes.text(-11.5, 80, "zero\nelements", color=ZERO, va="center")
     axes.text(15.5, 80, "skipped\nsteps", color=SKIPPED, ha="right", va="center")
     axes.text(
         3,
         22,
-        "dashed: the gradients of\nfp32, rounded to fp16",
+        "dashed: gradients of fp32,\nrounded to fp16",
         color=_style.GREY,
         ha="center",
         va="center",
@@ -194,10 +196,8 @@ def draw_errors(axes: Axes, run: Result, logs: results.Array) -> None:
     error = 100 * float(np.median([np.array(record["backward_error"])[:, at] for record in truth]))
     text = f"at {_style.power_of_two(EDGE)}, {zero:.0f} % of the elements\nare 0 and the error is {error:.0f} %"
     axes.annotate(text, (EDGE, error), (-6.5, 70), va="center", arrowprops=ARROW)
-    axes.text(4, 5, "of the backward pass", va="center", ha="center")
-    axes.text(4, 0.06, "of rounding once", color=_style.GREY, va="center", ha="center")
-    axes.text(
-        20.5, 0.8, "infinite:\nno error\nto draw", color=_style.GREY, va="center", ha="center"
-    )
+    axes.text(4, 5, "backward pass", va="center", ha="center")
+    axes.text(4, 0.06, "one rounding", color=_style.GREY, va="center", ha="center")
+    axes.text(20.5, 0.8, "infinite:\nnot shown", color=_style.GREY, va="center", ha="center")
     axes.set(ylabel="relative error (%)", yscale="log", ylim=(0.01, 200))
     _style.number_ticks(axes.yaxis, [0.01, 0.1, 1, 10, 100])

@@ -1,4 +1,6 @@
-"""Theorems T1 to T10: how far the machine is from each, and what the growth interval and the backoff factor trade."""
+"""Theorems T1 to T10: error of the state machine against each theorem, and the trade-off between
+growth interval and backoff factor.
+"""
 
 from typing import Any
 
@@ -33,8 +35,8 @@ def plot(run: Result) -> Figure:
     ):
         draw_trade(axes[letter], forms()[place], marked(run, name))
         axes[letter].set_ylabel(unit)
-    _style.label_panel(axes["b"], "b", "Skips per G steps by T3; circles: simulated")
-    _style.label_panel(axes["c"], "c", "Headroom by T3; circles: simulated")
+    _style.label_panel(axes["b"], "b", "Skips per G steps from T3 (circles: simulated)")
+    _style.label_panel(axes["c"], "c", "Headroom from T3 (circles: simulated)")
     return figure
 
 
@@ -86,7 +88,9 @@ def draw_errors(axes: Axes, run: Result) -> None:
     axes.minorticks_off()
     axes.tick_params(axis="x", length=0)
     _style.label_panel(
-        axes, "a", "Error of the machine; full: exact theorem; empty: to the tolerance (ticks)"
+        axes,
+        "a",
+        "Error of the state machine (filled: exact theorems; open: approximate; ticks: tolerance)",
     )
 
 

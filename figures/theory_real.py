@@ -1,4 +1,6 @@
-"""Real fp16 runs against T3, which has nothing to fit: how far skips and scale lie from it, and where the scale is."""
+"""Real fp16 runs and theorem T3 without fitted parameters: deviation of skips and scale from T3, and
+distribution of the scale.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import hypot
@@ -26,8 +28,8 @@ def plot(run: Result) -> Figure:
     draw_above(a, run, skips_above)
     draw_above(b, run, levels_above)
     draw_distributions(c, run)
-    a.set(ylabel="above T3 (standard deviations)")
-    a.text(4.6, -4.3, "dot: a seed; bar: all", fontsize=7, color=_style.BLUE, va="center")
+    a.set(ylabel="above T3 (std. deviations)")
+    a.text(4.6, -4.3, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, va="center")
     _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
     _style.label_panel(b, "b", "Mean log2 scale")
     return figure
@@ -78,13 +80,13 @@ def share(counts: Mapping[int, int]) -> tuple[Array, Array]:
 
 
 def draw_distributions(axes: Axes, run: Result) -> None:
-    """Draw the share of steps at each scale: bars measured, ticks T3; behind, the thresholds of the float32 runs."""
+    """Draw the share of steps at each scale: bars are measured, ticks are T3; the float32 thresholds lie behind."""
     found = by_interval(run)
     axes.bar(
         *share(counted(run.one(dtype="float32"), "ceilings")),
         width=0.96,
         color="#E6E6E6",
-        label="ceilings",
+        label="thresholds",
     )
     width = 0.8 / len(SHOWN)
     for place, (interval, color) in enumerate(SHOWN.items()):
@@ -99,7 +101,7 @@ def draw_distributions(axes: Axes, run: Result) -> None:
     axes.tick_params(axis="x", length=0)
     axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(14.9, 20.6), ylim=(0, 0.95))
     named = {
-        "ceilings": "#8A8A8A",
+        "thresholds": "#8A8A8A",
         **{f"G = {g}": color for g, color in SHOWN.items()},
         "T3 (ticks)": _style.BLACK,
     }
@@ -113,4 +115,4 @@ def draw_distributions(axes: Axes, run: Result) -> None:
             va="top",
             fontsize=7,
         )
-    _style.label_panel(axes, "c", "Where the scale is")
+    _style.label_panel(axes, "c", "Distribution of the scale")

@@ -1,4 +1,4 @@
-"""Share of backward passes whose gradients were unscaled by a wrong scale, against the growth interval."""
+"""Share of backward passes that were unscaled with a wrong scale, by growth interval."""
 
 from collections.abc import Iterable
 
@@ -21,13 +21,13 @@ def plot(run: Result) -> Figure:
         draw_depth(axes, run, depth, intervals)
     ours = [row for row in run.records if row["arm"].startswith("ampsim")]
     wrong, checked = (sum(row[key] for row in ours) for key in ("wrong", "checked"))
-    axes.text(1, 1, f"ours, at all of these:\n{wrong} of {checked:,} passes",
+    axes.text(1, 1, f"ampsim, all settings:\n{wrong} of {checked:,} passes",
               transform=axes.transAxes, color=_style.BLUE, ha="right", va="top")  # fmt: skip
     axes.set(
         xscale="log",
         yscale="log",
-        xlabel="growth interval G, steps",
-        ylabel="passes unscaled wrongly, %",
+        xlabel="growth interval G (steps)",
+        ylabel="passes with a wrong scale (%)",
     )
     axes.set_ylim(0.03, 300)
     axes.set_xticks(intervals, [str(interval) for interval in intervals])
@@ -43,7 +43,7 @@ def share(units: Iterable[Record]) -> float:
 
 
 def draw_depth(axes: Axes, run: Result, depth: int, intervals: Iterable[int]) -> None:
-    """Draw torch's scaler at one depth: all seeds together as a line, each seed as a dot; a seed without any is not."""
+    """Draw torch's scaler at one depth: all seeds as a line, each seed as a dot; a seed with 0 has no dot."""
     units = {
         interval: run.one(scaler="torch", depth=depth, growth_interval=interval)
         for interval in intervals

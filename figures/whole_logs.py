@@ -1,8 +1,10 @@
-"""Whole public logs of fp16 training on GPUs: the machine goes through every number, wrong constants do not.
+"""Whole public logs of fp16 training on GPUs: the state machine reproduces every number, and the logs
+rule out wrong constants.
 
-a, b: the line is the machine at the ends of blocks and where a printed overflow, a dot, met it. c: by which step a
-rule that differs in one thing from the one that was set is refuted; grey: the log does not tell them apart; white: it
-would be the same.
+a, b: the line is the scale of the state machine at the ends of blocks and at printed overflows; a
+dot is a printed overflow. c: the step by which the log rules out a rule that differs from the
+configured rule in one setting. Gray: the log does not distinguish the two. White: the two rules are
+equal.
 """
 
 from collections.abc import Mapping
@@ -19,9 +21,9 @@ from figures.results import Result
 DATA = ("whole_logs",)
 HYSTERESES, SHARES = (1, 2, 3), (0.5, 0.9, 0.99, 1.01, 1.1, 2.0)  # of the interval that was set
 OTHERS = {
-    "refill: clean": "refill at clean step",
-    "refill: backoff": "refill at backoff",
-    "first growth one": "first growth one off",
+    "refill: clean": "reset at finite step",
+    "refill: backoff": "reset at backoff",
+    "first growth one": "first growth off by one",
 }
 
 
@@ -37,7 +39,7 @@ def plot(run: Result) -> Figure:
         _style.label_panel(axes, letter, row["arm"])
     c = halves[1].subplots()
     draw_rules(c, run)
-    _style.label_panel(c, "c", "Refuted by step")
+    _style.label_panel(c, "c", "Ruled out by step")
     return figure
 
 
@@ -51,7 +53,7 @@ def overflows(row: Mapping[str, Any]) -> list[tuple[float, int, int]]:
 
 
 def history(row: Mapping[str, Any]) -> list[tuple[float, int]]:
-    """Return the steps at which log2 of the machine's scale is known, and it: ends of blocks, and printed overflows."""
+    """Return (step, log2 of the scale) where it is known: ends of blocks and printed overflows."""
     if any(low != high for low, high in row["log2_scale"]):
         raise ValueError(f"{row['arm']}: expected one scale at the end of each block")
     ends = [(float(row["every"] * (n + 1)), low) for n, (low, _) in enumerate(row["log2_scale"])]
@@ -62,7 +64,7 @@ def history(row: Mapping[str, Any]) -> list[tuple[float, int]]:
 
 
 def draw_scale(axes: Axes, row: Mapping[str, Any]) -> None:
-    """Draw the machine's scale where it is known, and a dot per printed overflow at the scale that it met."""
+    """Draw the state machine's scale where it is known, and a dot per printed overflow."""
     steps, log2_scales = zip(*history(row), strict=True)
     axes.plot(steps, log2_scales, color=_style.BLUE, linewidth=0.6, label="machine")
     met = [(step, before) for step, before, _ in overflows(row)]
@@ -97,7 +99,7 @@ def verdict(row: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def draw_rules(axes: Axes, run: Result) -> None:
-    """Draw a square per log and rule, with the step that refutes it."""
+    """Draw a square per log and rule, with the step that rules it out."""
     for y, row in enumerate(run.records):
         for x, name in enumerate(columns(row)):
             if (found := verdict(row, name)) is None:

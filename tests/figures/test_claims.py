@@ -1,4 +1,4 @@
-"""Every claim of gallery, paper and tests, asked once of the committed data."""
+"""Every claim of the gallery, the paper, and the tests, evaluated on the committed data."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_claim_verdicts_are_known_to_gallery() -> None:
 
 def test_claim_names_are_unique() -> None:
     with pytest.raises(
-        ValueError, match=r"'gpt.mean': expected a name of its own, gpt_mean_loss has it"
+        ValueError, match=r"'gpt.mean': expected a unique name; gpt_mean_loss has this one"
     ):
         claims.claim("gpt.mean", "gpt_fp16", "")(lambda _: claims.Finding(""))
 

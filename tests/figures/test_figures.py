@@ -169,7 +169,7 @@ def test_folder_render_falls_back_to_committed(
         == 0
     )
     said = capsys.readouterr().out
-    assert "2 of 3: scale_crash: NOT DRAWN, the committed one stands for it: ValueError" in said
+    assert "2 of 3: scale_crash: not drawn; copied the committed figure: ValueError" in said
     assert [
         same(out / name) for name in ("scale_crash.svg", "state_machine.svg", "threads.svg")
     ] == [True, True, False]
