@@ -50,7 +50,7 @@ def plot(run: Result) -> Figure:
         range(len(OF)), [f"{label} ({q.census(run, 'of', name)[1]})" for name, label in OF.items()]
     )
     _style.label_panel(a, "a", "Of all loops")
-    _style.label_panel(b, "b", "Of loops with the feature")
+    _style.label_panel(b, "b", "Of applicable loops")
     return figure
 
 

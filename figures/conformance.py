@@ -77,21 +77,21 @@ def plot(run: Result) -> Figure:
     ]
     names_of_kept = ", ".join(check.replace("_", " ") for check in kept)
     note = f"Passed wherever they ran, not shown: {names_of_kept}."
-    axes.annotate(
-        "\n".join(textwrap.wrap(note, 46)),
-        (-0.74, 1.4),
-        xycoords="axes fraction",
-        fontsize=7,
-        va="top",
-    )  # beside the columns' names
-    axes.legend(
+    corner = {"xycoords": "figure fraction", "textcoords": "offset points"}
+    text = axes.annotate(
+        "\n".join(textwrap.wrap(note, 38)), (0, 1), (2, -52), va="top", fontsize=7, **corner
+    )
+    legend = axes.legend(
         handles=handles,
         loc="upper left",
-        bbox_to_anchor=(-0.75, 1.62),
-        ncols=2,
+        bbox_to_anchor=(0, 1),
+        bbox_transform=figure.transFigure,
         handlelength=1,
-        borderpad=0,
+        borderpad=0.2,
+        borderaxespad=0,
     )
+    for artist in (text, legend):  # left of the columns' names
+        artist.set_in_layout(False)
     return figure
 
 

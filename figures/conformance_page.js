@@ -2,13 +2,14 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const checks = Object.keys(data.checks), adapters = data.adapters;
 const LOOKS = {
-  passed: ["", "keeps it"], "xfailed": ["~", "does otherwise, by choice"], failed: ["×", "breaks it"],
-  "skipped": ["", "not asked"], "not run": ["", "not run"],
+  passed: ["", "passed"], xfailed: ["~", "xfailed"], failed: ["×", "failed"],
+  skipped: ["", "skipped"], "not run": ["", "not run"],
 };
 const $ = (id) => document.getElementById(id);
 const words = (check) => check.replaceAll("_", " ");
-const look = (outcome) => (outcome.startsWith("not ") ? "silent" : outcome.split(" ")[0]);
-const promise = (check) => `Whose promise: ${data.promises[check]}${data.ends.includes(check) ? "; at the ends of float32" : ""}.`;
+const look = (outcome) => (outcome === "skipped" || outcome === "not run" ? "silent" : outcome);
+const source = (check) => (data.promises[check] === "ours" ? "ampsim" : data.promises[check]);
+const promise = (check) => `Source of the check: ${source(check)}${data.ends.includes(check) ? "; at the ends of float32" : ""}.`;
 const isBroken = (found) => found.outcome === "failed";
 const named = (adapter) => `${adapter.arm} ${adapter.version}${adapter.live ? "" : " (recorded)"}`;
 
@@ -62,16 +63,16 @@ function draw() {
 }
 
 function about(adapter) {
-  const how = adapter.live ? `judged on ${adapter.date}; make frameworks judges it again` : `recorded on ${adapter.date} with the code of commit ${adapter.commit.slice(0, 8)}`;
-  const run = `${adapter.version}${adapter.pinned ? "" : ", which is not the pinned one"}, ${how}`;
-  return make("p", {}, link(adapter.target, adapter.source), ` of ${adapter.requirement.split("==")[0]} ${run}.`, adapter.patched ? ` Changed around it: ${adapter.patched}.` : "");
+  const how = adapter.live ? `run on ${adapter.date}; make frameworks runs it again` : `recorded on ${adapter.date} with the code of commit ${adapter.commit.slice(0, 8)}`;
+  const run = `${adapter.version}${adapter.pinned ? "" : " (not the pinned version)"}, ${how}`;
+  return make("p", {}, link(adapter.target, adapter.source), ` of ${adapter.requirement.split("==")[0]} ${run}.`, adapter.patched ? ` Replaced parts: ${adapter.patched}.` : "");
 }
 
 function drawDrift(shown) {
-  const groups = new Map(); // sentence -> the adapters of which it is said
+  const groups = new Map(); // sentence -> its adapters
   for (const adapter of shown) {
     const drift = adapter.drift, ran = drift ? drift.histories - drift.refused : 0;
-    const said = !drift ? "no dialect" : drift.differing ? `${drift.differing.toLocaleString()} of ${ran.toLocaleString()} differ, the first ${drift.first}` : `all ${ran.toLocaleString()} random histories equal, to the last bit`;
+    const said = !drift ? "no dialect" : drift.differing ? `${drift.differing.toLocaleString()} of ${ran.toLocaleString()} sequences differ; first difference ${drift.first}` : `all ${ran.toLocaleString()} sequences give equal scales, bit for bit`;
     groups.set(said, [...(groups.get(said) || []), adapter]);
   }
   const rows = [...groups].map(([said, adapters]) => make("tr", {},
@@ -99,7 +100,7 @@ function begin() {
   $("check").append(option("", "all"), ...checks.map((check) => option(check, words(check))));
   const all = adapters.flatMap((adapter) => Object.values(adapter.checks)), count = (outcome) => all.filter((each) => each.outcome === outcome).length;
   const classes = new Set(adapters.map((adapter) => adapter.class)).size, live = adapters.filter((adapter) => adapter.live).length;
-  $("said").textContent = `${checks.length} checks asked of ${classes} classes of scalers, in ${adapters.length} ways to drive them, ${live} of them live. Of the cells, ${count("passed")} keep a check, ${count("xfailed")} do otherwise by choice, ${count("failed")} break one.`;
+  $("said").textContent = `${checks.length} checks on ${classes} scaler classes (${adapters.length} configurations, ${live} of them live): ${count("passed")} cells passed, ${count("xfailed")} xfailed, ${count("failed")} failed.`;
   $("key").replaceChildren(...Object.entries(LOOKS).map(([outcome, [sign, word]]) => make("span", {}, make("i", { className: look(outcome) }, sign || "\u00a0"), word)));
   for (const id of ["adapter", "check", "broken"]) $(id).addEventListener("change", draw);
   $("pick").addEventListener("submit", (event) => event.preventDefault());

@@ -12,6 +12,7 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("explain_faults",)
+SHOWN = {"floor reached": "min_scale reached"}  # names of the data file
 SHADES = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", _style.BLUE])
 
 
@@ -31,8 +32,10 @@ def plot(run: Result) -> Figure:
             axes.text(
                 x, y, str(counts[row][column]), ha="center", va="center", color=color, fontsize=8
             )
-    axes.set_xticks(range(len(named)), [name.replace(" ", "\n", 1) for name in named])
-    axes.set_yticks(range(len(planted)), planted)
+    axes.set_xticks(
+        range(len(named)), [SHOWN.get(name, name).replace(" ", "\n", 1) for name in named]
+    )
+    axes.set_yticks(range(len(planted)), [SHOWN.get(name, name) for name in planted])
     axes.tick_params(length=0)
     title = f"Number of runs ({len(run.seeds)} per fault)"
     axes.set(xlabel="fault named first", ylabel="seeded fault", title=title)

@@ -19,7 +19,7 @@ def plot(run: Result) -> Figure:
     a.set(ylabel="training loss (nats per byte)", ylim=(2.2, 5.8))
     _style.label_panel(a, "a", "Loss: share of a global batch")
     _training.draw_zeros(b, arms)
-    _style.label_panel(b, "b", "Zero gradient elements in a")
+    _style.label_panel(b, "b", "Zero elements in a")
     draw_ends(c, run)
     return figure
 

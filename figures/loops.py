@@ -27,12 +27,12 @@ COLOR = {
 CHECKS = tuple(COLOR)
 HOLDS, REPORTED, NEW, SILENT = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"
 OUTCOMES = {"holds": "passed", "not asked": "skipped"}  # of the data file
-WIDTH = 15  # characters of a check's name on one line
+WIDTH = 12  # characters of a check's name on one line
 
 
 def plot(run: Result) -> Figure:
     frameworks = [record for record in run.records if "checks" in record]
-    figure = _style.new_figure(_style.TWO_COLUMNS, 0.62 + 0.13 * len(frameworks))
+    figure = _style.new_figure(_style.TWO_COLUMNS, 0.75 + 0.13 * len(frameworks))
     draw_frameworks(figure.subplots(), frameworks)
     return figure
 

@@ -107,7 +107,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
     axes.text(
         0.02 * steps,
         bottom + 4,
-        "half of the elements or more are zero",
+        "≥ half of the elements are zero",
         color=_style.GREY,
         fontsize=7,
     )

@@ -1,5 +1,5 @@
 """Loss-scale policies on one stream of gradients: response to a drop of the overflow threshold, and
-cost of each policy.
+cost of each policy. Arrows: the run ended before the scale recovered.
 """
 
 import math
@@ -23,7 +23,7 @@ COLUMNS = {  # column of the data -> title, x label
     "skip_rate": ("Skips", "% of steps"),
     "headroom": ("Unused", "bits"),
     "burst": ("Burst", "skips in a row"),
-    "recovery": ("Recovery", "steps; arrow: longer"),
+    "recovery": ("Recovery", "steps"),
     "long_fall_skips": ("Permanent drop", "extra skips"),
 }
 TICKS = {  # of the columns on a logarithmic scale

@@ -34,7 +34,7 @@ def plot(run: Result) -> Figure:
         axes.set(ylabel="training loss (nats)", ylim=(0, 2.6))
         _style.label_panel(axes, letter, title)
     _training.draw_zeros(c, arms)
-    _style.label_panel(c, "c", "Zero gradient elements in b")
+    _style.label_panel(c, "c", "Zero elements in b")
     _training.draw_scales(d, run)
     draw_ends(e, run)
     draw_wrong(f, run)
@@ -76,7 +76,7 @@ def draw_ends(axes: Axes, run: Result) -> None:
     draw_column(axes, run, lambda arm: arm.numbers("test_loss"))
     _style.number_ticks(axes.xaxis, [0.1, 0.2, 0.5, 1, 2])
     axes.annotate(
-        "as in b:", (0, 9.95), xycoords=("axes fraction", "data"), xytext=(-3.5, 0), textcoords="offset points",
+        "as in b:", (0, 7.95), xycoords=("axes fraction", "data"), xytext=(-3.5, 0), textcoords="offset points",
         ha="right", va="center", color=_style.GREY, fontsize=7,
     )  # fmt: skip
     _style.label_panel(axes, "e", f"Final loss, {_style.seeds(run)}")

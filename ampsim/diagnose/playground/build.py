@@ -1,7 +1,7 @@
-"""Build the playground: recorded runs and the script that replays torch's rule on them.
+"""Build the playground: recorded runs, and a script that replays torch's rule on them.
 
 The overflow thresholds of a run come from its record: the largest gradient at the sampled steps, to a factor of two,
-and whether each step was skipped at its scale. So the run's own rule, replayed on them, skips the recorded steps.
+and whether each step was skipped at its scale. With the run's own rule, a replay skips the recorded steps.
 """
 
 import math
@@ -22,18 +22,18 @@ DATA = (
 RUNS = {
     "gpt dynamic": (
         "Transformer, 384 steps",
-        "Without a loss scale, fp16 rounds half of the gradient elements to zero at first, and more later.",
+        "Without a loss scale, fp16 rounds half of the gradient elements to zero at first and more later.",
     ),
     "sigmoid dynamic": (
         "Deep sigmoid network, 1,024 steps",
-        "At first 3% of the gradient elements lie below 2⁻³⁰; the share falls during training.",
+        "At first, 3% of the gradient elements are below 2⁻³⁰. This share falls during training.",
     ),
     "residual dynamic": (
         "Residual network that diverges, 128 steps",
         "From step 60 on, no gradient element is finite in fp16, so each step overflows at any scale.",
     ),
 }
-"""Arm of the experiment -> the title of its run, and what to know about it."""
+"""Arm of the experiment -> title and description of its run."""
 SCRIPTS = ("rule.js", "chart.js", "playground.js")
 SETTINGS = (
     "init_scale",
@@ -47,7 +47,7 @@ TOP = round(math.log2(FP16.overflow_threshold))
 
 
 def playground() -> str:
-    """Return the page of the recorded runs, which needs no network and no other file."""
+    """Return the page of the recorded runs; it needs no network and no other file."""
     _, rows = read(DATA)
     kept = {row["arm"]: row for row in rows if row["counts"]}
     runs = [run_data(title, said, kept[arm]) for arm, (title, said) in RUNS.items()]
@@ -57,13 +57,13 @@ def playground() -> str:
 
 
 def settings(**changes: float) -> dict[str, float | None]:
-    """Return the settings that the page has sliders for: those of torch, with some changed."""
+    """Return the settings that have sliders: the defaults of torch with these changes."""
     rule = get("torch.amp.GradScaler")
     return {name: getattr(rule, name) for name in SETTINGS} | changes
 
 
 def run_data(title: str, said: str, record: Record) -> dict[str, object]:
-    """Return a run as the page's script takes it."""
+    """Return a run in the form that the script reads."""
     own = {name: record["settings"][name] for name in ("init_scale", "growth_interval")}
     return {
         "title": title,

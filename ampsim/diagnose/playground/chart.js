@@ -75,7 +75,7 @@ class Chart {
     context.restore();
   }
 
-  // Call `paint` with what it draws cut off at the axes.
+  // Call `paint`, clipped to the axes.
   inside(paint) {
     const { context } = this;
     context.save();

@@ -1,4 +1,4 @@
-// The page: two scalers, A and B, replayed on one recorded run. It is drawn again whenever a slider moves.
+// The page: two scalers, A and B, replayed on one recorded run. Moving a slider redraws it.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
@@ -79,7 +79,7 @@ function scaleRange(replays) {
   return [Math.floor(Math.min(...scales)) - 1, Math.ceil(Math.max(...scales)) + 2];
 }
 
-// Draw the number of elements of each magnitude; the color says whether fp16 holds them at the scales.
+// Draw the number of elements of each magnitude; the color shows whether fp16 can represent them at the scales.
 function drawMagnitudes(chart, scales) {
   const { counts, every } = chosen.run, held = color("blue"), lost = color("vermilion");
   const opacity = (share) => Math.min(1, Math.max(0.08, 0.08 + 0.25 * (Math.log10(share) + 4.5)));
