@@ -1,8 +1,9 @@
-"""Training runs that put a loss scaler to work. One file an experiment; its docstring is the question.
+"""Training runs that exercise loss scalers. Each file is one experiment; its docstring is the question.
 
-`python -m experiments` lists them, `python -m experiments.<stem>` runs one, `python -m experiments all` runs
-those whose data is missing or stale. Each writes `experiments/data/<device>/<stem>.jsonl` in the form of
-`ampsim.records`. May import `ampsim` and frameworks, never matplotlib. Start with `scale_crash.py`.
+`python -m experiments` lists the experiments. `python -m experiments.<stem>` runs one, and
+`python -m experiments all` runs those whose data is missing or stale. Each writes
+`experiments/data/<device>/<stem>.jsonl` in the format of `ampsim.records`. Experiments may import
+`ampsim` and frameworks, but not matplotlib. Start with `scale_crash.py`.
 """
 
 import os

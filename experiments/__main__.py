@@ -1,4 +1,4 @@
-"""`python -m experiments` lists the experiments and what else the command does."""
+"""Entry point of `python -m experiments`, which lists and runs the experiments."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from ampsim.core.output import run_command
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return the exit status: 0 good, 1 a run failed, 2 wrong use, 130 stopped by the user."""
+    """Return the exit status: 0 success, 1 a run failed, 2 invalid arguments, 130 interrupted."""
     with needing("experiments"):
         if argv[:1] == ["gpu"]:  # loads neither rich nor tyro, which a borrowed machine may lack
             from experiments.runner import gpu

@@ -1,18 +1,20 @@
-"""What does training pay when the optimizer really runs on its own thread, k steps behind?
+"""How does an optimizer that runs k steps behind on its own thread affect training?
 
-A byte-level GPT in fp16 with Adam in a real pipeline: `ampsim.torch.Pipelined` computes on one thread, an
-`OptimizerThread` steps on another, and iteration i has the weights and the loss scale after i - k steps. Arms:
+A byte-level GPT trains in fp16 with Adam in a real pipeline: `ampsim.torch.Pipelined` computes on
+one thread, and an `OptimizerThread` steps on another. Iteration i uses the weights and the loss scale
+after i - k steps. Arms:
 
-- `depth k`: each thread runs as it runs;
-- `depth k latest`: the optimizer's thread waits before each step until it can wait no longer, k iterations on. The same
-  seed must give the same bits, whatever the threads do: `digest` is of every loss and every weight;
-- `scale k`: the loss scale is k steps late and the weights are not: what the scale alone costs.
+- `depth k`: the threads run freely.
+- `depth k latest`: the optimizer's thread delays each step as long as possible, k iterations. The
+  same seed must give the same bits for any schedule of the threads: `digest` covers every loss and
+  every weight.
+- `scale k`: only the loss scale is k steps late, which isolates the cost of the late scale.
 
-In every arm the scales are held against `ampsim.core.pipeline`, the pure model, given the same overflows.
-Adam's eps is 1e-15. What late scales cost under other policies is `staleness`.
+In every arm the scales are compared with `ampsim.core.pipeline`, the pure model, on the same
+overflows. Adam's eps is 1e-15. `staleness` measures late scales under other policies.
 
-Device: cpu, or cuda with `--device cuda`, where the optimizer has a
-stream of its own and the model is GPT-2 small.
+Device: cpu, or cuda with `--device cuda`, where the optimizer has its own stream and the model is
+GPT-2 small.
 """
 
 import hashlib

@@ -1,11 +1,13 @@
-"""What share of public fp16 training loops breaks a check of loss scaling, as far as their source shows it?
+"""What share of public fp16 training loops fails a check of loss scaling, as far as the source shows?
 
-`ampsim lint` read the loops of public repositories, each at a commit; `inputs/census.jsonl` has what it found, and no
-source: repository, commit, path, sha256, line, what the loop has, and the rules that it breaks. A loop is the innermost
-`for` or `while` around the step of a scaler, or the function where the loop is elsewhere; copies of one loop count
-once. The shares are of what lint sees, which is less than there is: `docs/lint/README.md` has its precision and recall.
+`ampsim lint` read the loops of public repositories, each at one commit. `inputs/census.jsonl` has the
+findings and no source code: repository, commit, path, sha256, line, features of the loop, and violated
+rules. A loop is the innermost `for` or `while` around the step of a scaler, or the function if the loop
+is elsewhere. Copies of a loop count once. The shares cover only what lint detects:
+`docs/lint/README.md` has its precision and recall.
 
-Where AMPSIM_CENSUS names a folder with the files, as `OWNER+NAME/PATH` below it, they are read again. Device: cpu.
+If AMPSIM_CENSUS names a folder with the files (`OWNER+NAME/PATH`), the files are read again. Device:
+cpu.
 """
 
 import ast
@@ -59,7 +61,7 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 1
-    seeds: tuple[int, ...] = (0,)  # nothing is drawn
+    seeds: tuple[int, ...] = (0,)  # nothing is random
 
 
 SMOKE = Config()

@@ -1,10 +1,10 @@
-"""Which checks does each framework's own scaler keep, and does it still do what its dialect says?
+"""Which checks does each framework's own scaler pass, and does it still match its dialect?
 
-Each adapter of `ampsim.frameworks` runs as it is, and is asked the kit's checks, on histories that
-hypothesis draws, always the same ones, and shrinks. Every adapter is compared with its dialect on
-random histories. An adapter whose package is not installed keeps its committed record. So does each
-other scaler of the committed data: it was driven once, and is recorded with the version, the date
-and the commit of then. Device: cpu.
+Each adapter of `ampsim.frameworks` runs the checks of the conformance suite on the installed scaler.
+Hypothesis generates the overflow sequences deterministically and shrinks them. Each adapter is also
+compared with its dialect on random overflow sequences. If the package of an adapter is not installed,
+the committed record stays. Scalers without an adapter here were run once; their records have the
+version, date, and commit of that run. Device: cpu.
 """
 
 from collections import Counter

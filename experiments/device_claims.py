@@ -1,8 +1,8 @@
-"""What was found on the CPU of torch's scaler, of fused optimizers and of fp16: does it hold on this device too?
+"""Do the CPU results on torch's scaler, fused optimizers, and fp16 hold on this device?
 
-One claim per unit: what the CPU showed, what this device shows, and whether they are the same. Claims about torch are
-about the installed version, which the provenance names. Not every difference is a fault: the lists of autocast are
-known to differ.
+Each unit is one claim: the result on the CPU, the result on this device, and whether they are equal.
+Claims about torch refer to the installed version, which the provenance names. Not every difference is
+a bug: for example, the lists of autocast are known to differ.
 
 Device: cpu, or cuda with `--device cuda`, where it has not been run yet.
 """

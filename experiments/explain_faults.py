@@ -1,8 +1,9 @@
-"""Does `ampsim explain` name the fault that was planted in a run, and none where none was?
+"""Does `ampsim explain` name the fault seeded in a run, and no fault in a healthy run?
 
-Small networks are trained in native fp16 with one of seven faults, or none. Half of the runs are recorded by
-`ampsim.watch`; of the others only what Megatron, DeepSpeed, Hugging Face's Trainer or fairseq would have printed is
-left, a line every 10 steps. The rules of `ampsim.diagnose` were tuned on seeds 0 to 7, which are not among these.
+Small networks train in native fp16 with one of seven faults, or none. `ampsim.watch` records half of
+the runs. For the other half, only the log remains that Megatron, DeepSpeed, Hugging Face's Trainer, or
+fairseq would print, with a line every 10 steps. The rules of `ampsim.diagnose` were tuned on seeds 0 to
+7, which are not among these.
 
 Device: cpu.
 """
@@ -57,7 +58,7 @@ class Fault:
     """A fault that is planted, and the scaler that meets it."""
 
     kind: str
-    interval: int = 20  # growth interval, clean steps
+    interval: int = 20  # growth interval, in finite steps
     floor: float | None = None  # min_scale
 
 

@@ -1,15 +1,19 @@
-"""Where do a run's gradients lie among the binades, and where is what fp16 can hold of them?
+"""How do the gradients of a run compare, by binade, with the representable range of fp16?
 
-At sampled steps the gradient is computed in float32 as well, from the same weights and batch, and its elements are
-counted by binade: what there is, not what fp16 left. Against it stands fp16's window, from half its smallest
-subnormal to its largest number, divided by the loss scale: rounding flushes what is below, and overflows what is
-above. Of the fp16 backward pass itself the same steps record which elements were lost. Arms:
+At sampled steps, the gradient is also computed in float32 from the same weights and batch, and its
+elements are counted by binade. The counts therefore include elements that fp16 loses. The
+representable range reaches from half of fp16's smallest subnormal to its largest number, divided by
+the loss scale. Rounding flushes smaller elements to zero, and larger elements overflow. The same steps
+record which elements the fp16 backward pass lost. Arms:
 
-- `gpt unscaled` and `gpt dynamic`: a byte-level GPT; its batch is one micro-batch of a global batch of 2^22 tokens and
-  its loss is divided by the number of tokens in that. Scale 1, or from 1 on dynamic with a short growth interval, so
-  that the window reaches the gradients within some hundred steps;
-- `sigmoid dynamic`: an 8-layer sigmoid network on digits, whose first layers' gradients lie at 2^-30 and below;
-- `residual dynamic`: the residual network of `scale_crash` at a learning rate at which the scale halves for ever.
+- `gpt unscaled` and `gpt dynamic`: a byte-level GPT. Its batch is one micro-batch of a global batch of
+  2^22 tokens, and its loss is divided by the number of tokens in the global batch. The scale is 1, or
+  dynamic from 1 with a short growth interval, so that the range reaches the gradients within a few
+  hundred steps.
+- `sigmoid dynamic`: an 8-layer sigmoid network on digits. The gradients of its first layers lie at
+  2^-30 and below.
+- `residual dynamic`: the residual network of `scale_crash` at a learning rate at which the scale
+  halves indefinitely.
 
 Device: cpu, or cuda with `--device cuda`, where the GPT is GPT-2 small.
 """

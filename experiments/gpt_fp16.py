@@ -1,20 +1,23 @@
-"""When does a transformer in fp16 need loss scaling, and does it matter how the scale moves?
+"""When does a transformer in fp16 need loss scaling, and does the policy for the scale matter?
 
-A byte-level GPT on text from Python's documentation. Its residual stream is float32 under autocast, as in practice;
-the branches, and each weight's gradient, are fp16. Arms:
+A byte-level GPT trains on text from Python's documentation. Under autocast its residual stream is
+float32, as in practice. The branches and the gradient of each weight are fp16. Arms:
 
-- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with our dynamic scaler at growth interval G = 50;
-- `init 2^k`: dynamic, G=50, from a start far too low and far too high;
-- `sum`: the loss is the sum over the batch's tokens instead of their mean, dynamic, G=50;
-- `global`: the batch is one micro-batch of a global batch of 2^22 tokens and its loss is divided by the number
-  of tokens in *that*, as under gradient accumulation; in float32, unscaled, and dynamic, G=50.
+- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with ampsim's dynamic scaler at growth
+  interval G = 50;
+- `init 2^k`: dynamic, G = 50, with an initial scale that is far too low or far too high;
+- `sum`: dynamic, G = 50, with the sum over the batch's tokens as the loss instead of their mean;
+- `global`: the batch is one micro-batch of a global batch of 2^22 tokens, and the loss is divided by
+  the number of tokens in the global batch, as under gradient accumulation; in float32, unscaled, and
+  dynamic with G = 50.
 
-In every fp16 arm a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms: Adam does not see
-a factor on all gradients until they reach eps, and with the usual 1e-8 the arms of the global batch would
-differ in eps, not in underflow.
+In every fp16 arm, a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms. A
+factor on all gradients does not change Adam's step until the gradients reach eps. With the usual 1e-8,
+the arms of the global batch would differ in eps, not in underflow.
 
-On a CPU the model is small: 2 layers, 0.1 million parameters. Device: cpu, or cuda with `--device cuda`, where it is
-GPT-2 small with 124 million; bytes are the first 256 entries of its vocabulary.
+On a CPU the model is small: 2 layers, 0.1 million parameters. Device: cpu, or cuda with `--device cuda`,
+where the model is GPT-2 small with 124 million parameters; bytes are the first 256 entries of its
+vocabulary.
 """
 
 from collections.abc import Callable

@@ -1,17 +1,19 @@
-"""Where do gradients lie among the binades, layer by layer, and how much more than rounding them does fp16 cost?
+"""How do gradients lie across binades in each layer, and how much does fp16 lose beyond rounding?
 
-The histogram of P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018, figure 3, for four models trained in
-float32: of the gradients of parameters, and of those of activations, that is of every module's output. One histogram
-tells what rounding would flush at any loss scale. But an fp16 backward pass rounds on its way, and what it flushed
-near the loss is missing in every layer after. So from the same weights and the same batch the fp16 backward pass is
-made as well, at scales far too small to far too large, and both are held against the float32 gradient: the share of
-elements that are lost, and the relative error of the whole. Arms:
+The histogram follows P. Micikevicius et al., *Mixed Precision Training*, ICLR 2018, figure 3, for four
+models trained in float32. It covers the gradients of parameters and of activations (the output of
+every module). A histogram shows which elements one rounding would flush at any loss scale. But an fp16
+backward pass rounds at each layer, and elements flushed near the loss are missing in every later layer.
+Therefore the fp16 backward pass also runs from the same weights and batch, at scales from far too
+small to far too large. Both are compared with the float32 gradient: the share of lost elements, and
+the relative error of the whole gradient. Arms:
 
-- `sigmoid`, `resnet`, `gpt`: the loss is a mean, over images or tokens;
-- `vit`: it is a sum over values and images, as reconstruction losses often are.
+- `sigmoid`, `resnet`, `gpt`: the loss is a mean over images or tokens;
+- `vit`: the loss is a sum over values and images, as in many reconstruction losses.
 
-Had the loss been divided by 2^k, as that of a micro-batch is, all would lie k binades lower, and nothing else would
-change, to the last bit: for `gpt` the share of a global batch of 2^22 tokens is read off at the scale times `share`.
+Dividing the loss by 2^k, as for a micro-batch, shifts all elements by k binades and changes nothing
+else, bit for bit. For `gpt`, the share of a global batch of 2^22 tokens is therefore read at the scale
+times `share`.
 
 Device: cpu, or cuda with `--device cuda`, where the models are larger.
 """

@@ -1,9 +1,10 @@
-"""Do the training loops of real frameworks keep the checks, and does each planted bug break the check that it should?
+"""Do the training loops of real frameworks pass the checks, and does each seeded fault fail one?
 
-Each framework's own loop trains a tiny model in float32 with the scaler of `ampsim.testing.check_loop`; what it does
-and how it is fed stands in `experiments.frameworks`. A framework that is not installed is not run: its record
-is that of the committed data, with the version and date of then, or says what installs it. The bugs are loops of
-public threads, and each is held to the check that should catch it. Device: cpu.
+Each framework's own loop trains a tiny model in float32 with the scaler of
+`ampsim.testing.check_loop`. `experiments.frameworks` describes each loop and its data. A framework
+that is not installed does not run: its record is the committed one, with version and date, or names the
+package to install. The seeded faults are loops from public threads; each runs the check that should
+catch it. Device: cpu.
 """
 
 import gc
@@ -26,7 +27,7 @@ from experiments import runner
 from experiments.bugs.loops import BUGS
 from experiments.frameworks import FRAMEWORKS, Framework, tiny
 
-REPEATS = False  # it measures time, and what it judges depends on what is installed
+REPEATS = False  # it measures time, and its records depend on installed packages
 DEVICES = ("cpu",)
 SAID = {"passed": "holds", "failed": "broken", "skipped": "not asked"}
 

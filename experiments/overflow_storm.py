@@ -1,10 +1,11 @@
-"""How many steps may overflow whatever the scale is, before training stops?
+"""How many steps may overflow at any loss scale before training stops?
 
-A deep sigmoid network learns digits in native fp16; at x times T8's critical rate a batch is *bad*: one pixel of one
-image is 1e6 instead of at most 1. fp16 has no such number, so the first layer's gradient is NaN at every scale and the
-step is skipped, while the loss stays finite and float32 would hardly notice. Above the critical rate the scale should
-drift to 0, as T8 says, and training stop where the gradients are flushed. Two cures at twice the critical rate:
-`floor`, a least scale, and `G=n`, a shorter growth interval.
+A deep sigmoid network learns digits in native fp16. At x times T8's critical rate, a batch is *bad*:
+one pixel of one image is 1e6 instead of at most 1. fp16 cannot represent this number, so the first
+layer's gradient is NaN at every scale and the step is skipped. The loss stays finite, and in float32
+the effect would be small. Above the critical rate, T8 predicts that the scale drifts to 0 and training
+stops when the gradients underflow. Two mitigations run at twice the critical rate: `floor`, a minimum
+scale, and `G=n`, a shorter growth interval.
 
 Device: cpu, or cuda with `--device cuda`.
 """

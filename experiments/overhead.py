@@ -1,16 +1,17 @@
-"""What does loss scaling cost above the bare optimizer step: torch's scaler and clip, or one read of the gradients?
+"""How much time does loss scaling add to the bare optimizer step, with torch's scaler and ampsim's?
 
-Fused AdamW over many small and over few large tensors. Side by side in one run and interleaved, each after a
-backward pass that is timed with it and subtracted again: the bare ``optimizer.step()``; torch.amp.GradScaler
-with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``; ours with ``unscale_and_clip_``, ``step``,
-``update``; ours with torch's ``unscale_`` and ``clip_grad_norm_``; both without the clip; and the floor under every
-clip: one read of the gradients, and the fused kernel with a ``grad_scale``. All step the same optimizer, so that no arm
-has the better addresses. If RoundPipe is installed, the same on its optimizer thread: the bare step, RoundPipe's own
-scaler, and ours in its place.
+Fused AdamW steps many small tensors and few large ones. All arms run interleaved in one process. Each
+arm follows a backward pass, whose time is measured and subtracted. Arms: the bare
+``optimizer.step()``; torch.amp.GradScaler with ``unscale_``, ``clip_grad_norm_``, ``step``, ``update``;
+ampsim's scaler with ``unscale_and_clip_``, ``step``, ``update``; ampsim's scaler with torch's
+``unscale_`` and ``clip_grad_norm_``; both without the clip; and the lower bound of any clip: one read of
+the gradients, and the fused kernel with a ``grad_scale``. All arms step the same optimizer, so that no
+arm has better addresses. If RoundPipe is installed, the same comparison runs on its optimizer thread:
+the bare step, RoundPipe's own scaler, and ampsim's in its place.
 
-All is one unit, so that no second one runs beside it. Device: cpu, where the clock is the process's CPU time, which
-others on a shared machine do not enter; or cuda, between two events, with the calls counted that wait for the device.
-The latter has not been run yet.
+The experiment is one unit, so that no second unit runs at the same time. Device: cpu, where the clock
+is the process's CPU time, which other processes on a shared machine do not affect; or cuda, where times
+are between two events, and calls that wait for the device are counted. It has not been run on cuda yet.
 """
 
 import gc

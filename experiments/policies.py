@@ -1,11 +1,12 @@
-"""Which loss-scale policy skips least and wastes least of fp16's range, if all meet the same gradients?
+"""Which loss-scale policy skips the fewest steps and wastes the least of fp16's range?
 
-A network is trained in fp16 at a scale that stands low, and of each step the *threshold* is recorded, the largest scale
-that would not have overflowed: 65504 / max|g|. Every policy then meets these thresholds. A skipped step does not change
-the steps after it, so that all policies are asked the same. That a threshold is one is checked on the way, by backward
-passes at the powers of two below and above it. In the middle of the stream the threshold falls by 10 bits, once for 10
-steps and once for good. Recovery is the number of steps until the scale is again within half a bit of what it would
-have been. In `rules_trained` some of them train networks of their own.
+A network trains in fp16 at a low scale. Each step's *threshold* is recorded: the largest scale that
+would not have overflowed, 65504 / max|g|. Every policy is then replayed against these thresholds. A
+skipped step does not change later steps, so all policies see the same thresholds. Backward passes at
+the powers of two below and above verify each threshold. In the middle of the stream, the threshold
+drops by 10 bits, once for 10 steps and once permanently. Recovery is the number of steps until the
+scale is within half a bit of its value without the drop. In `rules_trained`, some of these policies
+train networks.
 
 Device: cpu, or cuda with `--device cuda`.
 """

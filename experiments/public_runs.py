@@ -1,12 +1,13 @@
-"""What do the stored public logs of large fp16 runs say of their loss scale, and does the machine speak their dialect?
+"""What do public logs of large fp16 runs show about the loss scale, and do they follow their dialect?
 
-Seven excerpts from the chronicles of the 13B and 104B models that came before BLOOM, and six benchmark logs of the
-same repository: `inputs/public_runs.jsonl` has the numbers that were printed and where. No network is trained.
+The data are seven excerpts from the chronicles of the 13B and 104B models that preceded BLOOM, and six
+benchmark logs of the same repository. `inputs/public_runs.jsonl` has the printed numbers and their
+location. No network is trained.
 
-Between two lines lie as many overflows as theorem T1 leaves room for: at least one per backoff that the fall of the
-scale takes, at most T1's budget, with the steps that may have counted towards a growth before the first line, and
-one more per hysteresis that was full. Over the steps of an excerpt that is a rate of overflows, to be held against T8's
-critical rate of steps that overflow at any scale.
+Theorem T1 bounds the number of overflows between two lines. The minimum is one per backoff that the
+fall of the scale needs. The maximum is T1's budget, plus the steps that may have counted towards a
+growth before the first line, plus one per full hysteresis. Divided by the steps of an excerpt, this is a
+rate of overflows, which can be compared with T8's critical rate of steps that overflow at any scale.
 
 Device: cpu.
 """
@@ -43,7 +44,7 @@ LOGS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 20  # lines of a log, at most
-    seeds: tuple[int, ...] = (0,)  # nothing is drawn
+    seeds: tuple[int, ...] = (0,)  # nothing is random
 
 
 SMOKE = Config(steps=5)

@@ -1,15 +1,16 @@
-"""Which optimizer, cut and call make ranks part, raise or step into infinity when gradients overflow on some of them?
+"""When gradients overflow on some ranks, which configurations desynchronize, raise, or write inf?
 
-Two gloo processes hold a layer of one weight per output, as `plain` shards of their own, or wrapped in FSDP1, FSDP2 or
-DDP, and step SGD or AdamW as a fused kernel, foreach or in a for-loop, with and without `unscale_` before. A label of
-64 makes an fp16 gradient of 64 * 1024 = 2^16, which is infinite: on rank 0, on rank 1, on both or on none. That is the
-rank whose part of the gradient has it; under DDP the rank whose own batch has it, as DDP sums before any scaler looks.
-Every cell is one iteration of torch's ShardedGradScaler, and one of ours with its `group`; a third, without a scaler
-and without overflow, says whether the optimizer steps such parameters at all.
+Two gloo processes hold a layer with one weight per output: as `plain` shards, or wrapped in FSDP1,
+FSDP2, or DDP. They step SGD or AdamW as a fused kernel, foreach, or for-loop, with and without
+`unscale_` before. A label of 64 makes an fp16 gradient of 64 * 1024 = 2^16, which is infinite: on rank
+0, on rank 1, on both, or on none. This is the rank that holds the overflowing part of the gradient;
+under DDP, it is the rank whose own batch overflows, because DDP sums before the scaler reads the
+gradients. Each cell is one iteration of torch's ShardedGradScaler, and one of ampsim's with its `group`.
+A third iteration without a scaler and overflow shows whether the optimizer can step such parameters.
 
-`script` gives any cell of torch's as ten lines that need nothing but torch.
+`script` prints any cell of torch's as ten lines that need only torch.
 
-Device: cpu. With nccl it has not been run.
+Device: cpu. It has not been run with nccl.
 """
 
 import os

@@ -1,19 +1,20 @@
-"""What becomes of a training run on two ranks whose gradients overflow, with torch's scaler and with ours?
+"""How does training on two ranks with overflowing gradients proceed, with torch's scaler and ampsim's?
 
-`torchrun` starts two ranks with gloo. They train a small GPT in fp16, each with its part of the parameters, and
-torch's scaler or ours with a `group`, in four ways:
+`torchrun` starts two ranks with gloo. They train a small GPT in fp16, each with its part of the
+parameters, using torch's scaler or ampsim's with a `group`, in four configurations:
 
-- `unscale_, fused`: the parameters are cut by hand, `unscale_` is called before a fused step, as whoever clips does;
-  torch's scaler is `ShardedGradScaler`, as in the next two;
+- `unscale_, fused`: the parameters are sharded by hand, and `unscale_` is called before a fused step, as
+  for gradient clipping; torch's scaler is `ShardedGradScaler`, also in the next two;
 - `fused`: the same without `unscale_`;
-- `unscale_, not fused`: the optimizer has no kernel that asks for the flag;
-- `FSDP2`: as the first, under `fully_shard`, for which torch has `torch.amp.GradScaler`.
+- `unscale_, not fused`: the optimizer has no kernel that reads the flag;
+- `FSDP2`: as the first, under `fully_shard`, for which torch uses `torch.amp.GradScaler`.
 
-One element of the gradient becomes inf on rank 0 alone, later on rank 1 alone, and later on both. All other overflows
-are the scale's own. The optimizer is SGD: AdamW's fused step raises after the `unscale_` of torch's sharded scaler
-(https://github.com/pytorch/pytorch/issues/140514). Under FSDP2 it is AdamW, as a fused SGD takes no DTensor.
+One element of the gradient becomes inf on rank 0 only, later on rank 1 only, and later on both. All
+other overflows are caused by the scale. The optimizer is SGD: AdamW's fused step raises after the
+`unscale_` of torch's sharded scaler (https://github.com/pytorch/pytorch/issues/140514). Under FSDP2 the
+optimizer is AdamW, because fused SGD does not support DTensor.
 
-Device: cpu. With nccl it has not been run yet.
+Device: cpu. It has not been run with nccl yet.
 """
 
 import dataclasses

@@ -1,19 +1,20 @@
-"""When does a convolutional network in fp16 need loss scaling, and does it matter how the scale moves?
+"""When does a convolutional network in fp16 need loss scaling, and does the policy for it matter?
 
-`gpt_fp16`'s question, on images. A residual network with GroupNorm learns digits. Arms:
+This is the question of `gpt_fp16`, on images. A residual network with GroupNorm learns digits. Arms:
 
-- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with our dynamic scaler at growth interval G = 50;
-- `init 2^k`: dynamic, G=50, from a start far too low and far too high;
-- `sum`: the loss is the sum over the batch's images instead of their mean, dynamic, G=50;
-- `global`: the batch is one micro-batch of a global batch of 2^20 images, a size that has been tried (X. Zhai et al.,
-  *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023), and its loss is divided by the number of images in
-  *that*, as under gradient accumulation; in float32, unscaled, and dynamic, G=50.
+- `fp32`, `bf16`, and fp16 `unscaled`, with a fixed scale, and with ampsim's dynamic scaler at growth
+  interval G = 50;
+- `init 2^k`: dynamic, G = 50, with an initial scale that is far too low or far too high;
+- `sum`: dynamic, G = 50, with the sum over the batch's images as the loss instead of their mean;
+- `global`: the batch is one micro-batch of a global batch of 2^20 images, a size that has been tried
+  (X. Zhai et al., *Sigmoid Loss for Language Image Pre-Training*, ICCV 2023), and the loss is divided by
+  the number of images in the global batch, as under gradient accumulation; in float32, unscaled, and
+  dynamic with G = 50.
 
-In every fp16 arm a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms, so that the arms of
-the global batch differ in underflow and not in eps. `static_sweep` has the scales between.
+In every fp16 arm, a step with a non-finite gradient is skipped. Adam's eps is 1e-15 in all arms, so that
+the arms of the global batch differ in underflow and not in eps. `static_sweep` has the scales between.
 
-Device: cpu, or cuda with `--device cuda`, where a larger network
-learns which way up a photograph is.
+Device: cpu, or cuda with `--device cuda`, where a larger network learns the orientation of photographs.
 """
 
 from collections.abc import Callable

@@ -1,14 +1,15 @@
-"""Does training notice which rule moves the loss scale, and how far too low or too high it starts?
+"""Does the rule for the loss scale, or its initial value, affect training?
 
-A deep sigmoid network is trained in fp16 under each rule, through `ampsim.torch.GradScaler`, and in float32. All arms
-share ten seeds, and a seed's weights and batches, so that losses are compared in pairs. From a scale just above the
-threshold: torch's machine with growth intervals G from 5 to 2000; two more that climb as fast as G = 20 does, a / G =
-1/20 bit per step, in other steps a up and b down; a scale that comes two steps late; policies that look at the largest
-gradient. And from far below the threshold and far above it.
+A deep sigmoid network trains in fp16 under each rule, through `ampsim.torch.GradScaler`, and in float32.
+All arms share ten seeds. Weights and batches depend only on the seed, so losses are compared in pairs.
+From an initial scale just above the threshold: torch's rule with growth intervals G from 5 to 2000; two
+more rules that grow as fast as G = 20 does, a / G = 1/20 bit per step, in other steps a up and b down; a
+scale that is two steps late; and policies that read the largest gradient. Further arms start far below
+and far above the threshold.
 
-Thresholds are found by trying, every few steps: in this network the gradients of activations may
-overflow before those of the weights do. T7 says that skip rate times unused bits depends on the
-speed of the climb alone, and T4 what a start that is too low costs.
+Thresholds are found by trial every few steps, because in this network the gradients of activations may
+overflow before those of the weights. T7 says that skip rate times unused bits depends only on the speed
+of growth, and T4 gives the cost of an initial scale that is too low.
 
 Device: cpu, or cuda with `--device cuda`.
 """

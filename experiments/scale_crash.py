@@ -1,16 +1,15 @@
-"""When does a dynamic loss scale halve for ever, and what does the network look like then?
+"""When does a dynamic loss scale halve indefinitely, and what state is the network in then?
 
-A residual network without normalisation, trained with Adam at five learning rates. If the learning rate is
-too high the residual stream grows until it, or the logits, pass 65504 and the *forward* pass overflows.
-Then every gradient is non-finite whatever the scale, every step is skipped, so the weights stay as they
-are, so the forward pass overflows again: the scale halves each step until it is zero, with every parameter
-finite.
+A residual network without normalization trains with Adam at five learning rates. If the learning rate
+is too high, the residual stream grows until the stream or the logits exceed 65504 and the *forward* pass
+overflows. Every gradient is then non-finite at any scale, so every step is skipped and the weights do
+not change. The forward pass overflows again, and the scale halves each step until it is zero, while
+every parameter stays finite.
 
-Float32 runs the same learning rates as a control. It is no calm one: at the higher rates its stream passes
-65504 by many orders of magnitude as well. But float32 can hold that, so it keeps stepping.
+Float32 runs at the same learning rates are the control. At the higher rates, their stream also exceeds
+65504 by many orders of magnitude. float32 can represent these values, so the runs keep stepping.
 
-Device: cpu, or cuda with
-`--device cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 from collections.abc import Callable
@@ -31,7 +30,7 @@ class Config(runner.Config):
     width: int = 64  # of the residual stream
     blocks: int = 12  # residual blocks
     lrs: tuple[float, ...] = (0.02, 0.03, 0.035, 0.04, 0.05)  # of Adam, an arm each
-    growth_interval: int = 50  # clean steps before the scale doubles
+    growth_interval: int = 50  # finite steps before the scale doubles
 
 
 SMOKE = Config(steps=8, seeds=(0,), blocks=2, lrs=(0.05,), growth_interval=2)

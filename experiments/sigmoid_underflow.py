@@ -1,15 +1,14 @@
-"""Can a deep sigmoid network be trained in fp16 without loss scaling, and which loss scale is right?
+"""Can a deep sigmoid network train in fp16 without loss scaling, and which loss scales work?
 
-Sigmoids shrink the backward signal until the first layers' gradients lie below fp16's smallest number.
-Nothing is rescaled to make that happen: it is the textbook network on scikit-learn's digits with the
-textbook optimizer. Arms: float32; fp16 unscaled; fp16 with a fixed scale; fp16 with torch's dynamic scaler
-at two growth intervals G. In every fp16 arm a step with a non-finite gradient is skipped.
+Sigmoids shrink the backward signal until the first layers' gradients are below fp16's smallest number.
+The setup is not rescaled to cause this: it is the textbook network on scikit-learn's digits with the
+textbook optimizer. Arms: float32; fp16 unscaled; fp16 with a fixed scale; fp16 with torch's dynamic
+scaler at two growth intervals G. In every fp16 arm, a step with a non-finite gradient is skipped.
 
-Adam's eps is 1e-15 in all arms. With the usual 1e-8 the unscaled gradients of the first layers, some 2^-27,
-would be lost in eps and the arms would differ in eps, not in underflow.
+Adam's eps is 1e-15 in all arms. With the usual 1e-8, eps would dominate the unscaled gradients of the
+first layers, some 2^-27, and the arms would differ in eps, not in underflow.
 
-Device: cpu, or cuda with `--device
-cuda`.
+Device: cpu, or cuda with `--device cuda`.
 """
 
 from collections.abc import Callable

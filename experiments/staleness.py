@@ -1,13 +1,15 @@
-"""What does a loss scale cost that comes k steps late, and who pays it: skipped steps or unused bits?
+"""What does a loss scale that is k steps late cost: skipped steps or unused bits?
 
-In a pipeline of depth k an iteration takes its scale before the k iterations ahead of it were judged. Three policies:
-*cumulative*, torch's machine behind a queue (RoundPipe's with k = 1), which backs off once for each of the k + 1
-overflows that one growth causes; *deduplicated*, which lowers the scale at most to half of the one that overflowed;
-*probe*, which sends one step at the doubled scale and waits for its verdict.
+In a pipeline of depth k, an iteration takes its scale before the outcome of the k iterations ahead of it
+is known. Three policies: *cumulative*, torch's rule behind a queue (RoundPipe's with k = 1), which backs
+off once for each of the k + 1 overflows that one growth causes; *deduplicated*, which lowers the scale at
+most to half of the scale that overflowed; *probe*, which sends one step at the doubled scale and waits
+for its outcome.
 
-First under a threshold that stands still, against the closed forms of T5 (`ampsim.core.theory.stale`), over whole
-periods. Then where it moves: a network trained in fp16 with SGD in a real pipeline, `ampsim.torch.GradScaler`
-with `depth` k and k + 1 tickets outstanding, so that gradients are k steps late as well.
+The first part uses a constant threshold and compares with the closed forms of T5
+(`ampsim.core.theory.stale`) over whole periods. In the second part the threshold moves: a network trains
+in fp16 with SGD in a real pipeline, `ampsim.torch.GradScaler` with `depth` k and k + 1 outstanding
+tickets, so gradients are also k steps late.
 
 Device: cpu.
 """

@@ -1,16 +1,16 @@
-"""Which fixed loss scales can a network be trained with, and would its gradients have told?
+"""With which fixed loss scales can a network train, and do its gradients predict them?
 
-The residual network of `resnet_fp16` in fp16 with one loss scale 2^k from the first step to the last: a plateau between
-two cliffs. Below it gradients underflow, above it steps are skipped. Arms `fp32` and `dynamic G=50` for comparison.
+The residual network of `resnet_fp16` trains in fp16 with one loss scale 2^k from the first step to the
+last. The result is a plateau between two cliffs: below it gradients underflow, and above it steps are
+skipped. The arms `fp32` and `dynamic G=50` are for comparison.
 
-The arm `fp32` also asks of its own weights and batches, every few steps and at every scale, what an fp16 backward
-pass makes of the gradient: how much of it is zero, and how far off all of it is. Beside it stands the same for
-the float32 gradient rounded to fp16 once, which is what a histogram of gradients tells.
+Every few steps, the arm `fp32` also runs an fp16 backward pass from its own weights and batches at every
+scale. It records the share of zero elements and the error of the whole gradient. For comparison it
+records the same for the float32 gradient rounded to fp16 once, as a histogram of gradients would show.
 
-A loss divided by 2^k, as that of a micro-batch is, moves both cliffs by k to the right.
+Dividing the loss by 2^k, as for a micro-batch, moves both cliffs by k to the right.
 
-Device: cpu, or cuda with `--device cuda`, where a larger network
-learns which way up a photograph is.
+Device: cpu, or cuda with `--device cuda`, where a larger network learns the orientation of photographs.
 """
 
 from collections.abc import Callable, Sequence

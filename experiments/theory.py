@@ -1,8 +1,8 @@
-"""Do theorems T1 to T10 of `ampsim.core.theory` hold on the machine?
+"""Do theorems T1 to T10 of `ampsim.core.theory` hold on the reference state machine?
 
-Each arm is one case: what the closed form says and what the machine, `ampsim.core.machine.update`, or a batch of
-it that has the same bits, does. Exact theorems are held to 1e-12; others to a tolerance that stands with the case.
-No network is trained.
+Each arm is one case: the closed form, and the result of the state machine, `ampsim.core.machine.update`,
+or of a batched version with the same bits. Exact theorems must hold to 1e-12; others to a tolerance given
+with the case. No network is trained.
 
 Device: cpu.
 """

@@ -1,14 +1,15 @@
 """Does theorem T3 predict the loss scale of a real fp16 run, with no fitted parameter?
 
-A small MLP on scikit-learn's digits, in fp16 under autocast, with SGD, weight decay, and our scaler at five growth
-intervals G. The weight decay holds the gradients' size steady; a warm-up is left out. At every step the gradient
-is computed in float32 as well, from the same weights and images: its largest element gives the step's *threshold*,
-the largest power of two at which it still fits into fp16. The ceilings' empirical distribution goes into T3, which
-says how often steps are skipped and where the scale is. What T3 assumes and a run does not give: that thresholds are
-independent, and that the scale has no influence on them.
+A small MLP trains on scikit-learn's digits in fp16 under autocast, with SGD, weight decay, and ampsim's
+scaler at five growth intervals G. The weight decay keeps the size of the gradients steady; warm-up steps
+are excluded. At every step, the gradient is also computed in float32 from the same weights and images.
+Its largest element gives the step's *threshold*, the largest power of two at which the gradient still
+fits into fp16. T3 takes the empirical distribution of the thresholds and predicts the skip rate and the
+distribution of the scale. T3 assumes that thresholds are independent and do not depend on the scale; a
+run guarantees neither.
 
-The arm `fp32` trains in float32 and has thresholds only: a prediction of the fp16 runs made without any. A forecast is
-made of the first of these thresholds, and is of the fp16 steps that come after.
+The arm `fp32` trains in float32 and records only thresholds. They predict the fp16 runs without data
+from fp16. A forecast uses the first of these thresholds and predicts the fp16 steps that come after.
 
 Device: cpu, or cuda with `--device cuda`.
 """

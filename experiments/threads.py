@@ -1,16 +1,16 @@
-"""How often does a loss scaler unscale by a wrong scale when the optimizer runs on another thread?
+"""How often does a loss scaler divide by a wrong scale when the optimizer runs on another thread?
 
-One thread computes: it scales a loss, runs the backward pass and hands the gradients over through a queue.
-Another unscales, steps and updates; it is the slower of the two, as it is where the optimizer has been moved
-to a thread of its own. Nothing sleeps and nothing is forced: threads run as they run. torch's
-scaler is used as a naive user would, its methods called from both; ours with a ticket an iteration and depth
-equal to the queue's. Every true gradient is 3, so a handed-over gradient tells the scale it was multiplied
-by, and the unscaled one the scale it was divided by. Gradients are rounded to fp16 on the way, so they
-overflow when the scale has grown too far; there are no other overflows.
+One thread scales a loss, runs the backward pass, and passes the gradients to a queue. A second, slower
+thread unscales, steps, and updates, as when the optimizer runs on its own thread. The threads run freely:
+there are no sleeps and no forced schedules. torch's scaler is used naively, with its methods called from
+both threads. ampsim's scaler uses a ticket per iteration and a depth equal to the queue's. Every true
+gradient is 3, so a queued gradient reveals the scale that multiplied it, and the unscaled gradient
+reveals the scale that divided it. Gradients are rounded to fp16 before the queue, so they overflow when
+the scale has grown too far. There are no other overflows.
 
-What is counted are backward passes whose gradients arrived finite; all tensors of a pass share its scale. A scale
-can be wrong only where it changes, so a longer growth interval makes it rarer, and its units run longer.
-Device: cpu.
+The experiment counts backward passes whose gradients arrived finite; all tensors of a pass share its
+scale. A scale can be wrong only when it changes, so a longer growth interval makes this rarer, and its
+units run longer. Device: cpu.
 """
 
 import threading
@@ -39,7 +39,7 @@ DEVICES = ("cpu",)  # threads are a matter of the host
 class Config(runner.Config):
     steps: int = 600  # backward passes per unit, or this many growth intervals if that is more:
     intervals: int = 2
-    seeds: tuple[int, ...] = (0, 1, 2)  # runs; nothing is drawn, only the threads run differently
+    seeds: tuple[int, ...] = (0, 1, 2)  # runs; only the schedule of the threads differs
     depths: tuple[int, ...] = (1, 4)  # of the queue, and of our scaler
     growth_intervals: tuple[int, ...] = (2, 20, 200, 2000)  # an arm each
 

@@ -1,13 +1,15 @@
-"""Do whole public logs of fp16 training on GPUs go as the machine says, and which constants do they refute?
+"""Does the state machine reproduce whole public logs of fp16 training, and which constants fit?
 
-The four training logs of DeepSpeed-Chat, five scalers, and two runs of Megatron-LM: `inputs/whole_logs.jsonl` has the
-numbers that were printed, and where. A log prints a line per block of steps, with its count of skipped steps or the
-scale; DeepSpeed also prints each overflow, with the scale before and after it, and its fused optimizer names the step
-and prints growths. No network is trained.
+The data are four training logs of DeepSpeed-Chat with five scalers, and two runs of Megatron-LM, all on
+GPUs. `inputs/whole_logs.jsonl` has the printed numbers and their location. A log prints one line per
+block of steps, with its count of skipped steps or with the scale. DeepSpeed also prints each overflow
+with the scale before and after. Its fused optimizer names the step and prints growths. No network is
+trained.
 
-Where in its block an overflow came is not always printed, so the machine's states are followed for every place that it
-may have had. A rule repeats a log if some places give every printed number; it is refuted by the end of the first block
-that no places explain. Tried are the rule that the program's settings name, and rules that differ from it in one thing.
+The position of an overflow in its block is not always printed, so the states of the state machine are
+followed for every possible position. A rule reproduces a log if some positions give every printed
+number. It is ruled out at the end of the first block that no positions explain. The experiment tries the
+rule given by the program's settings, and rules that differ from it in one setting.
 
 Device: cpu.
 """
@@ -43,7 +45,7 @@ INTERVALS = (0.5, 0.9, 0.99, 1.01, 1.1, 2.0)  # of the growth interval that is s
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 10_000  # of a log, at most
-    seeds: tuple[int, ...] = (0,)  # nothing is drawn
+    seeds: tuple[int, ...] = (0,)  # nothing is random
 
 
 SMOKE = Config(steps=200)

@@ -26,7 +26,7 @@ def plot(run: Result) -> Figure:
 
 def draw_ends(axes: Axes, run: Result) -> None:
     """Draw where each arm ends: a dot per seed, a bar at the mean; an arrow where that is off the axes."""
-    bottom, top = 2.5, 2.7
+    bottom, top = 2.65, 2.9
     shared = [arm.settings["loss"] == "share" for arm in run.arms.values()]
     places = np.arange(len(shared)) + 0.8 * np.array(shared)
     for arm, x in zip(run.arms.values(), places, strict=True):

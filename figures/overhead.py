@@ -78,13 +78,14 @@ def named(size: str) -> str:
 
 
 def ticks(row: Record, arm: str) -> str:
-    """Return the bar's name, and by what factor what it adds to the bare step is less than torch's, or is more."""
+    """Return the bar's name, and the factor between torch's added cost and this one."""
     name, _, clip = arm.partition(" ")
     if name == "torch":
         return name
+    shown = "ampsim"
     cost = row["ratios"][f"{name} {clip or 'plain'} cost"]
     factor = statistics.median(cost)
-    return f"{name}\n÷ {factor:.2f}" if factor >= 1 else f"{name}\n{1 / factor:.2f} times"
+    return f"{shown}\n÷ {factor:.2f}" if factor >= 1 else f"{shown}\n{1 / factor:.2f} times"
 
 
 def milliseconds(row: Record, arm: str) -> Sequence[float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 COUNT = 8  # archives
 LIMIT = 16 << 20  # bytes of one
-ROOM = LIMIT - (64 << 10)  # for files: the estimate of an archive's size leaves out a little
+ROOM = LIMIT - (64 << 10)  # for files: the estimate of an archive's size is slightly low
 HEADER = 1024  # bytes of a file's name and padding
 
 
@@ -20,7 +20,7 @@ def pack(files: Iterable[Path], root: Path, out: Path) -> list[Path]:
         out: Folder for the archives.
 
     Returns:
-        The files that found no room.
+        The files that do not fit.
     """
     groups: list[list[Path]] = [[] for _ in range(COUNT)]
     room = [ROOM] * COUNT

@@ -18,7 +18,7 @@ from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, 
 from experiments.runner.experiment import Config, Experiment, UsageError
 from experiments.runner.progress import Bar
 
-KEPT = "what is finished is kept, and the same command goes on from there"
+KEPT = "finished units are kept; run the same command to continue"
 STYLE = (tyro.conf.FlagCreatePairsOff,)
 INLINE = tyro.conf.arg(
     name=""
@@ -26,7 +26,7 @@ INLINE = tyro.conf.arg(
 
 
 def main(stem: str, argv: Sequence[str] | None = None) -> int:
-    """Run one experiment from a command line, with its table at the end; return the exit status."""
+    """Run one experiment from a command line and print its table; return the exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
 
     def command() -> int:
@@ -39,7 +39,7 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
 def attempt(
     stem: str, argv: Sequence[str], workers: pool.Workers, bar: Bar, *, show: bool = False
 ) -> Outcome:
-    """Run one experiment; an error becomes its message and an exit status."""
+    """Run one experiment; print an error and return its exit status."""
     try:
         with pool.kernels(own=not Experiment(stem).repeats):
             run = parse(stem, argv)
@@ -52,13 +52,13 @@ def attempt(
 
 
 def refuse(name: str, error: Exception) -> int:
-    """Say why a command ends early, and return its exit status."""
-    cure = (
-        f": expected data and output that can be written; {KEPT}"
+    """Print an error, and return the exit status."""
+    advice = (
+        f"; check that the data and output paths can be read and written; {KEPT}"
         if isinstance(error, OSError)
         else ""
     )
-    print(f"{name}: error: {error}{cure}", file=sys.stderr)
+    print(f"{name}: error: {error}{advice}", file=sys.stderr)
     return 2 if isinstance(error, UsageError | BusyError) else 1
 
 
@@ -75,12 +75,12 @@ def print_table(run: Run) -> None:
 
 
 def parse(stem: str, argv: Sequence[str]) -> Run:
-    """Return the run that a command line asks for.
+    """Return the run of a command line.
 
     Raises:
-        UsageError: a device or package that is not there, settings that no run could want, or other settings than the
-            default without a file to write to.
-        SystemExit: a field that there is not, or ``--help``.
+        UsageError: A device or package is missing, a setting is invalid, or settings differ from
+            the defaults without `--out`.
+        SystemExit: An option is unknown, or ``--help`` was passed.
     """
     experiment = Experiment(stem)
     experiment.require_packages()  # before they are imported
@@ -89,7 +89,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     fields = [
         ("options", Annotated[Options, INLINE], Options()),
         ("config", Annotated[module.Config, INLINE], default),
-        ("out", Path | None, None),  # data file; needed where the settings differ from the defaults
+        ("out", Path | None, None),  # data file; required if settings differ from the defaults
     ]
     command = dataclasses.make_dataclass("Command", fields, frozen=True)
     parsed: Any = tyro.cli(
@@ -103,7 +103,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     settings.check(config)
     allowed = (
         sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices
-    )  # smoke tries the code
+    )  # a smoke run may use any machine
     options.ask(device.require, options.device, allowed)
     require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)
@@ -113,7 +113,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
 
 
 def require_file(out: Path | None) -> None:
-    """Refuse a path that is there and no file: a device would be read for ever."""
+    """Raise if a path exists and is not a file: reading a device would never end."""
     if out and out.exists() and not out.is_file():
         kind = "folder" if out.is_dir() else "device"
         raise UsageError(f"out={out}: expected a file, not a {kind}; pass --out FILE.jsonl")
@@ -129,7 +129,7 @@ def default_path(experiment: Experiment, config: Config, options: Options) -> Pa
     """Return the file for the default settings, committed or made here; a new temporary one for a smoke run.
 
     Raises:
-        UsageError: other settings, which would replace the committed data.
+        UsageError: Settings differ from the defaults and would replace the committed data.
     """
     if options.smoke:
         return Path(tempfile.mkdtemp(prefix="ampsim-smoke-")) / f"{experiment.stem}.jsonl"
@@ -138,6 +138,6 @@ def default_path(experiment: Experiment, config: Config, options: Options) -> Pa
         if (value := getattr(config, name)) != wanted:
             raise UsageError(
                 f"{name}={value}: expected the default {wanted} for {path}; "
-                "to keep the result of other settings pass --out FILE"
+                "to write the result of other settings, pass --out FILE"
             )
     return path

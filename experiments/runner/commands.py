@@ -1,10 +1,11 @@
-"""What `python -m experiments` does: it lists the experiments; `all` runs those whose data is missing or stale.
+"""Commands of `python -m experiments`: list the experiments, or `all` runs those with missing or stale data.
 
-`records [--data DIR]` compares what `make reproduce` made here with the committed data, `adopt` puts it in its place.
-`claims [--data DIR]` judges every claim of gallery and paper by the committed data, and by that of a folder.
-`gpu` runs what an accelerator can show, within some minutes: `experiments/runner/gpu.py`.
-`bits` says whether this processor gives the bits that the committed data are made of; `--json [NAME]` prints them.
-`python -m experiments STEM [options]` is the same as `python -m experiments.STEM [options]`; several run in one pool.
+`records [--data DIR]` compares the data that `make reproduce` computed here with the committed data.
+`adopt [--data DIR]` replaces the committed data with it. `claims [--data DIR]` evaluates every claim of the
+gallery and the paper on the committed data and on a folder. `gpu` runs experiments on an accelerator
+within a time limit: see `experiments/runner/gpu.py`. `bits` compares the floating-point results of this
+processor with those of the committed data; `--json [NAME]` prints them. `python -m experiments STEM
+[options]` is the same as `python -m experiments.STEM [options]`. Several stems share one pool of workers.
 """
 
 import difflib
@@ -34,12 +35,24 @@ USAGE = (
     "       python -m experiments bits [--json [NAME]]"
 )
 
+COMMANDS = """
+all                 run every experiment whose data is missing or stale
+STEM...             run these experiments
+gpu                 run what an accelerator can show, within a time limit
+records             compare data computed here with the committed data
+adopt               replace the committed data with the data computed here
+claims              evaluate every claim of the gallery and the paper
+bits                compare the floating-point results of this processor with recorded ones
+
+Experiments:"""
+
 
 def main(argv: Sequence[str]) -> int:
-    """Return the exit status: 0 good, 1 a run failed, 2 wrong use, 130 stopped by the user."""
+    """Return the exit status: 0 success, 1 a run failed, 2 invalid arguments, 130 interrupted."""
     name, options = (argv[0], argv[1:]) if argv else ("", [])
     if name in ("", "-h", "--help"):
         print(USAGE)
+        print(COMMANDS)
         for stem in stems():
             print(f"\n{stem}\n    {Experiment(stem).question}")
         return 0
@@ -61,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def reproduction(name: str, options: Sequence[str]) -> int:
-    """Compare, adopt or judge the data of a folder, which is that of a reproduction where none is named."""
+    """Compare, adopt, or evaluate the data of a folder; by default that of `make reproduce`."""
     if options and (options[0] != "--data" or len(options) != 2):
         print(
             f"experiments: error: {' '.join(options)!r}: expected {name} [--data DIR]",
@@ -79,14 +92,14 @@ def reproduction(name: str, options: Sequence[str]) -> int:
             judged = list(claim_results.judge_all(folder if options or folder.exists() else None))
             console.print(claim_results.table(judged), markup=False)
             if not options and not folder.exists():
-                print("no data of this machine")
+                print("No data from this machine: run `make reproduce` to compute it.")
     except (UsageError, BusyError, DamagedFileError, OSError) as error:
         return refuse(f"experiments {name}", error)
     return 0
 
 
 def compare_bits(options: Sequence[str]) -> int:
-    """Print how the digests of this processor stand to those on record, or with `--json` the line for the record."""
+    """Compare the digests of this processor with recorded ones; with `--json`, print them as a record."""
     from experiments.runner import kernel_digests  # it loads torch
 
     if options[:1] == ["--json"] and len(options) < 3:

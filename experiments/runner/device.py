@@ -1,4 +1,4 @@
-"""Which device computes: whether it is there, its name in a path, and its description in a data file."""
+"""The device that computes: whether it exists, its name in a path, and its description in a data file."""
 
 import platform
 import re
@@ -13,7 +13,7 @@ SMI = "--query-gpu=driver_version,clocks.max.sm,clocks.max.memory,power.limit,ec
 
 
 def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
-    """Refuse a device that the experiment does not take, and `cuda` where there is none, before anything is written."""
+    """Raise UsageError for a device that the experiment does not support, or that is missing."""
     if device not in allowed:
         raise UsageError(
             f"device={device}: expected {' or '.join(allowed)} for this experiment; pass --device {allowed[0]}"
@@ -22,7 +22,7 @@ def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
 
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            f"device=cuda: expected a CUDA device, torch {torch.__version__} sees none; "
+            f"device=cuda: torch {torch.__version__} finds no CUDA device; "
             "pass --device cpu, or install a CUDA build of torch"
         )
 
@@ -61,7 +61,7 @@ def accelerator_name(device: str) -> str:
 
 
 def describe(device: str) -> dict[str, object]:
-    """Return what computes, the same from one start to the next."""
+    """Return a stable description of the device."""
     if device == "cpu":
         return {"type": "cpu", "name": cpu_name()}
     named: dict[str, object] = {"type": device, "name": accelerator_name(device)}
@@ -69,7 +69,7 @@ def describe(device: str) -> dict[str, object]:
 
 
 def of_cuda() -> dict[str, object]:
-    """Return what CUDA and nvidia-smi say of the card, as its driver and its highest clocks."""
+    """Return what CUDA and nvidia-smi report, such as the driver and the highest clocks."""
     import torch
 
     card = torch.cuda.get_device_properties(0)

@@ -1,4 +1,4 @@
-"""The tests that need a device, run in a process of their own, with a log."""
+"""Run the tests that need a device in a separate process, with a log."""
 
 import hashlib
 import importlib.util
@@ -13,14 +13,14 @@ SECONDS = 60.0  # that the tests are expected to take
 
 
 def run(slot: Slot) -> Part:
-    """Run the tests; if they passed with today's sources, they are done."""
+    """Run the tests, unless they passed with the current sources."""
     log = slot.logs / f"tests.{digest()}.log"
     if log.exists():
-        return Part("tests", "done before")
+        return Part("tests", "up to date")
     if missing := [name for name in ("pytest", "hypothesis") if not is_installed(name)]:
-        return Part("tests", "left out", f"needs {' and '.join(missing)}")
+        return Part("tests", "skipped", f"requires {' and '.join(missing)}")
     if slot.left < SECONDS and not slot.dry:
-        return Part("tests", "left out", f"takes about {SECONDS:.0f} s")
+        return Part("tests", "skipped", f"takes about {SECONDS:.0f} s")
     log.parent.mkdir(parents=True, exist_ok=True)
     unfinished = log.with_suffix(".part")
     environment = os.environ | {"JAX_PLATFORMS": "cpu" if slot.dry else ""}  # "": any
@@ -58,7 +58,7 @@ def is_installed(name: str) -> bool:
 
 
 def digest() -> str:
-    """Return twelve digits that tell today's sources from others."""
+    """Return a digest of the current sources, in twelve digits."""
     found = hashlib.sha256()
     for folder in ("ampsim", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):

@@ -1,7 +1,7 @@
-"""Runs all experiments, or those that are named, and prints a table of how each ended.
+"""Run all experiments, or the named ones, and print a table of their outcomes.
 
-Worker processes stay from one experiment to the next, those with a processor's own kernels apart from the others; what
-measures time has new ones.
+Worker processes are reused across experiments. Experiments with the processor's own kernels use
+separate workers, and experiments that measure time use new ones.
 """
 
 import time
@@ -13,17 +13,14 @@ from rich.table import Table
 
 from experiments.runner.cli import STYLE, attempt, data_path, refuse
 from experiments.runner.execute import Options, Outcome, seconds_of
-from experiments.runner.experiment import CURE, Experiment, UsageError, stems
+from experiments.runner.experiment import INSTALL, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
 from experiments.runner.progress import Bar
 from experiments.runner.time_left import duration
 
 
 def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
-    """Run all experiments that the device can run, and stop at the first that fails; or those `named`, whatever fails.
-
-    Returns the exit status.
-    """
+    """Run all experiments for the device until one fails, or all `named` ones; return the exit status."""
     try:
         options = tyro.cli(Options, args=list(argv), prog="python -m experiments all", config=STYLE)
         reasons = {stem: why_not(Experiment(stem), options.device) for stem in named or stems()}
@@ -53,11 +50,11 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
 
 
 def why_not(experiment: Experiment, name: str) -> str:
-    """Return why an experiment cannot be run on the device `name`; empty if it can."""
+    """Return why an experiment cannot run on the device `name`; empty if it can."""
     if name not in experiment.devices:
         return f"does not run on {name}"
     missing = experiment.missing_packages
-    return f"needs {' and '.join(missing)}: {CURE}" if missing else ""
+    return f"requires {' and '.join(missing)}: {INSTALL}" if missing else ""
 
 
 def seconds(experiment: Experiment, options: Options) -> float | None:
@@ -72,21 +69,21 @@ def seconds(experiment: Experiment, options: Options) -> float | None:
 def announcement(
     reasons: Mapping[str, str], expected: Mapping[str, float | None], processes: int
 ) -> str:
-    """Return what will be done, what not, and how long it takes."""
+    """Return which experiments run, which are skipped, and the expected time."""
     reused = sum(taken == 0 for taken in expected.values())
     unknown = [stem for stem, taken in expected.items() if taken is None]
     time = duration(sum(taken or 0.0 for taken in expected.values()))
     lines = [
-        f"{len(expected)} experiments, {reused} of them up to date; {processes} worker processes; "
-        f"expected time {time}, from the committed data. Ctrl-C keeps finished units."
+        f"{len(expected)} experiments ({reused} up to date), {processes} worker processes. Expected time, from the "
+        f"committed data: {time}. Ctrl-C keeps finished units."
     ]
     lines += [f"time unknown: {', '.join(unknown)}"] if unknown else []
-    skipped = (f"skipped: {stem}, {reason}" for stem, reason in reasons.items() if reason)
+    skipped = (f"skipped: {stem} ({reason})" for stem, reason in reasons.items() if reason)
     return "\n".join([*lines, *skipped])
 
 
 def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar) -> Outcome:
-    """Run one experiment, in new workers if it measures time: other threads and settings of XLA would be measured."""
+    """Run one experiment; in new workers if it measures time, so threads and XLA settings do not interfere."""
     if not experiment.measures_time:
         return attempt(experiment.stem, argv, workers, bar)
     with Workers(workers.answers) as new:

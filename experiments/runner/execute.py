@@ -45,37 +45,37 @@ class Progress(Protocol):
 
 
 class UnitsFailedError(RuntimeError):
-    """Some units raised, or their processes died; all others are kept."""
+    """Some units raised, or their processes ended; all others are kept."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """The way to run, which changes no result on one device."""
+    """How to run; no option changes a result on one device."""
 
-    device: Literal["cpu", "cuda"] = "cpu"  # where to compute
-    smoke: bool = False  # a few steps, into a temporary folder
+    device: Literal["cpu", "cuda"] = "cpu"  # device to compute on
+    smoke: bool = False  # run a few steps and write to a temporary folder
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
-    force: bool = False  # run again although the data is up to date
-    reproduce: bool = False  # into build/here, and say whether the records equal the committed ones
-    on: str | None = None  # ray: a cluster on this machine; auto, or ray://HOST:PORT: one that runs
+    force: bool = False  # run again even if the data is up to date
+    reproduce: bool = False  # write to build/here and compare with the committed records
+    on: str | None = None  # ray: start a cluster here; auto or ray://HOST:PORT: join a running one
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(
-                f"jobs={self.jobs}: expected at least 1; leave --jobs out for the default"
+                f"jobs={self.jobs}: expected at least 1; omit --jobs to use the default"
             )
         if self.on is not None:
             on_ray.check(self.on)
 
     def ask(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what a function of the device says where units compute."""
+        """Return the result of a function, called where units compute."""
         if self.on is None:
             return function(*args, **kwargs)
         return on_ray.ask(self.on, self.processes, self.device, partial(function, *args, **kwargs))
 
     @property
     def processes(self) -> int:
-        """Worker processes: one step is one thread, so two fill the two cores of a small machine."""
+        """Worker processes: a step uses one thread, so two processes use the two cores of a small machine."""
         return self.jobs or (
             min(2, os.cpu_count() or 1) if self.device == "cpu" and not self.smoke else 1
         )
@@ -83,14 +83,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Run:
-    """One experiment with one configuration, bound for one file."""
+    """One experiment with one configuration and one output file."""
 
     experiment: Experiment
     config: Config
     options: Options
     path: Path
     argv: list[str]
-    reference: Path  # the data that the records are compared with: what stood at `path`, or the committed file
+    reference: Path  # the data to compare with: the file at `path`, or the committed file
 
     @property
     def stem(self) -> str:
@@ -100,25 +100,25 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a run, and how its data stands to what was there before."""
+    """The end of a run, and how its data compares with earlier data."""
 
-    status: int  # of the process: 0 good, 1 a unit failed, 2 wrong use, 130 stopped by the user
+    status: int  # of the process: 0 success, 1 a unit failed, 2 invalid arguments, 130 interrupted
     text: str
-    written: bool = False  # the data file is another one now
+    written: bool = False  # whether the data file was written
 
 
 def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
-    """Reuse the data if it is up to date; else run what the journal does not hold, and write what is new."""
+    """Reuse data that is up to date; else run the units that the journal lacks and write the file."""
     config, inputs = run.config.plain(), run.experiment.inputs()
     elsewhere = run.reference != run.path
     before = previous_data.earlier(
         run.reference, config, inputs, replaced=run.options.force or elsewhere
     )
     if before and not (run.options.force or elsewhere):
-        dirty = " + changes" * bool(before.origin.get("dirty"))
-        print(f"{run.stem}: reused, {len(before.rows)} units, from {before.commit}{dirty}")
+        dirty = " with uncommitted changes" * bool(before.origin.get("dirty"))
+        print(f"{run.stem}: reused {len(before.rows)} units from {before.commit}{dirty}")
         if before.origin.get("source_sha256") != provenance.source_sha256(run.stem):
-            print(f"{run.stem}: its source has changed since; --force runs it again")
+            print(f"{run.stem}: the source has changed since; to run it again, pass --force")
         return Outcome(0, "reused")
     machine = (
         run.options.ask(provenance.machine, run.options.device)
@@ -128,7 +128,7 @@ def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
     origin = provenance.collect(run.stem, run.argv, config, inputs, machine)
     units: Sequence[Unit] = run.experiment.units(run.config)
     if elsewhere and not run.options.force and previous_data.is_of(run.path, origin):
-        print(f"{run.stem}: reused, {len(units)} units, from {run.path}")
+        print(f"{run.stem}: reused {len(units)} units from {run.path}")
         return Outcome(0, "reused")
     with sole_writer(run.path):
         return fill(run, units, origin, before, workers, bar)
@@ -142,21 +142,21 @@ def fill(
     workers: pool.Workers,
     bar: Progress,
 ) -> Outcome:
-    """Run what the journal does not hold, and write the file."""
+    """Run the units that the journal lacks, and write the file."""
     start = time.monotonic()
     journal = records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
     for part, difference in journal.others().items():
-        print(f"{run.stem}: unfinished run of other settings kept in {part}: {difference}")
+        print(f"{run.stem}: kept an unfinished run with other settings in {part}: {difference}")
     if journal.done:
-        print(f"{run.stem}: resumed, {len(journal.done)} of {len(units)} units are done")
+        print(f"{run.stem}: resumed; {len(journal.done)} of {len(units)} units are done")
     missing = len(units) - len(journal.done)
     try:
         perform(run, units, origin, journal, workers, bar)
     except KeyboardInterrupt:
         print(
-            f"\n{run.stem}: stopped; {len(journal.done)} of {len(units)} units are kept in {journal.part}"
+            f"\n{run.stem}: interrupted; kept {len(journal.done)} of {len(units)} units in {journal.part}"
         )
-        print(f"{run.stem}: the same command goes on from there")
+        print(f"{run.stem}: run the same command to continue")
         return Outcome(130, "stopped")
     done = [journal.done[unit.key] for unit in units]
     rows = [value["record"] for value in done]
@@ -186,10 +186,10 @@ def perform(
     workers: pool.Workers,
     bar: Progress,
 ) -> None:
-    """Run the missing units; each is on the disk before the next result is looked at.
+    """Run the missing units; each is written to disk before the next result is read.
 
     Raises:
-        UnitsFailedError: after all others were run.
+        UnitsFailedError: A unit failed; raised after all other units have run.
     """
     missing = [unit for unit in units if unit.key not in journal.done]
     jobs = [pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
@@ -204,7 +204,7 @@ def perform(
     for done in ended:
         if isinstance(done, pool.Failed):
             failed.append(done)
-            text = f"{done.unit.key} failed, the others go on: {done.reason}"
+            text = f"{done.unit.key} failed: {done.reason}; the other units continue"
             print(f"{run.stem}: {text}\n{done.details}", file=sys.stderr)
             continue
         record = done.unit.named() | done.record
@@ -213,7 +213,7 @@ def perform(
     if failed:
         raise UnitsFailedError(
             f"{len(failed)} of {len(units)} units failed: {'; '.join(f.unit.key for f in failed)}. The others are kept "
-            f"in {journal.part}; the same command runs those that are missing"
+            f"in {journal.part}. Run the same command to retry the failed units"
         )
 
 

@@ -25,7 +25,7 @@ from ampsim import records
 FOLDER = Path(__file__).parent.parent
 DATA = FOLDER / "data"
 HERE = FOLDER.parent / "build" / "here"  # what a reproduction makes on this machine
-CURE = "pip install -c constraints.txt 'ampsim[experiments,frameworks,trackers]'"
+INSTALL = "pip install -c constraints.txt 'ampsim[experiments,frameworks,trackers]'"
 T = TypeVar("T")
 
 
@@ -36,7 +36,7 @@ class Arm(Protocol):
 
 
 class UsageError(ValueError):
-    """Wrong use: the message gives value, expectation and cure."""
+    """Invalid arguments: the message has the value, the expected value, and a fix."""
 
 
 @dataclass(frozen=True)
@@ -156,11 +156,9 @@ class Experiment:
         return [Unit(name, seed, arm) for name, arm in arms.items() for seed in config.seeds]
 
     def require_packages(self) -> None:
-        """Refuse an experiment whose packages are not installed."""
+        """Raise UsageError if a required package is not installed."""
         if missing := self.missing_packages:
-            raise UsageError(
-                f"{self.stem} needs {' and '.join(missing)}: expected it to be installed; {CURE}"
-            )
+            raise UsageError(f"{self.stem} requires {' and '.join(missing)}; {INSTALL}")
 
 
 def stems() -> list[str]:

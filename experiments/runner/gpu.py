@@ -1,9 +1,9 @@
-"""`python -m experiments gpu --minutes N` runs what an accelerator can show, by value.
+"""Run what an accelerator can show, by value: `python -m experiments gpu --minutes N`.
 
-A part is the tests that need a device, or an experiment. A part runs only if its expected time
-fits in the time that is left. A part that takes much longer stops, keeps its finished units, and
-goes on after the others; the same command goes on from there. After each part, all results are
-packed. A part that needs a package that is missing is left out.
+A part is the set of tests that need a device, or one experiment. A part runs only if its expected time
+fits in the remaining time. A part that takes much longer is stopped, keeps its finished units, and
+continues after the others. To continue later, run the same command. All results are packed after each
+part. A part is skipped if a package that it requires is missing.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from experiments.runner.execute import Options, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Experiment, UsageError, stems
 from experiments.runner.slot import Lines, Part, Slot
 
-# The most valuable first; all others follow.
+# In this order; all others follow.
 FIRST = ("gpt_fp16", "resnet_fp16", "device_claims", "overhead", "scale_crash")
 UNKNOWN = 60.0  # s that an experiment without earlier data is expected to take
 DRY = 5.0  # s that an experiment is expected to take in a dry run
@@ -39,12 +39,12 @@ def main(argv: Sequence[str]) -> int:
         argv: Options of the command line.
 
     Returns:
-        The exit status: 0 good, 1 a part failed, 2 no accelerator, 130 interrupted by the user.
+        The exit status: 0 success, 1 a part failed, 2 no accelerator, 130 interrupted by the user.
     """
     told = parsed(argv)
     name = "cpu" if told.dry else device.accelerator()
     if name is None:
-        message = "torch sees no accelerator; to try the command, pass --dry"
+        message = "torch finds no accelerator; to try the command on the CPU, pass --dry"
         print(f"experiments gpu: error: {message}", file=sys.stderr)
         return 2
     slug = device.slug(name)
@@ -52,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     data = logs if told.dry else experiment.FOLDER / "data" / slug
     end = time.monotonic() + 60 * told.minutes
     slot = Slot(name, data, logs, end, max(2, told.jobs), told.dry)
-    slot.say(f"{device.describe(name)['name']}: data go to {data}")
+    slot.say(f"{device.describe(name)['name']}: data is written to {data}")
     return report(slot, told.out)
 
 
@@ -62,15 +62,20 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     jobs = min(4, os.cpu_count() or 1)
     out = Path(os.environ.get("OUT") or "build/gpu")
-    add("--minutes", type=float, default=9.0, help="time for all parts; default: 9")
-    add("--dry", action="store_true", help="a few steps of each part, on the CPU")
-    add("--jobs", type=int, default=jobs, help="worker processes, at least 2")
-    add("--out", type=Path, default=out, help="for the archives; default: $OUT or build/gpu")
+    add(
+        "--minutes",
+        type=float,
+        default=9.0,
+        help="time limit for all parts, in minutes; default: 9",
+    )
+    add("--dry", action="store_true", help="run a few steps of each part on the CPU")
+    add("--jobs", type=int, default=jobs, help="number of worker processes; at least 2")
+    add("--out", type=Path, default=out, help="folder for the archives; default: $OUT or build/gpu")
     return parser.parse_args(argv)
 
 
 def report(slot: Slot, out: Path) -> int:
-    """Run the parts, pack after each, and print what became of them.
+    """Run the parts, pack the results after each, and print the outcomes.
 
     Args:
         slot: The device and its time.
@@ -93,11 +98,11 @@ def report(slot: Slot, out: Path) -> int:
     damaged = list(problems(slot))
     print(f"\n{'part':20} {'outcome':12} seconds  note")
     print("\n".join(rows))
-    print(f"left out, as they run on a CPU only: {', '.join(on_cpu)}")
+    print(f"skipped, because they run only on a CPU: {', '.join(on_cpu)}")
     for text in damaged:
         print(text)
     for path in no_room:
-        print(f"{path}: no room in {archives.COUNT} archives; copy the file")
+        print(f"{path}: does not fit in {archives.COUNT} archives; copy this file yourself")
     print(f"{len(list(out.glob('gpu-*.tgz')))} archives in {out}")
     if outcome == "interrupted":
         return 130
@@ -105,7 +110,7 @@ def report(slot: Slot, out: Path) -> int:
 
 
 def perform(slot: Slot) -> Iterator[Part]:
-    """Run each part that fits, and yield what became of it; Ctrl-C ends all."""
+    """Run each part that fits, and yield its outcome; Ctrl-C ends all."""
     yield device_tests.run(slot)
     waiting = list(FIRST)
     waiting += [stem for stem in stems() if accepts(stem) and stem not in FIRST]
@@ -130,19 +135,19 @@ def accepts(stem: str) -> bool:
 
 
 def run_experiment(stem: str, slot: Slot, workers: pool.Workers, patience: float) -> Part:
-    """Run an experiment that fits; one that measures time has workers of its own."""
+    """Run an experiment that fits; one that measures time has its own workers."""
     chosen = Experiment(stem)
     lines = Lines(slot)
     rung: list[int] = []
     if missing := chosen.missing_packages:
-        return Part(stem, "left out", f"needs {' and '.join(missing)}")
+        return Part(stem, "skipped", f"requires {' and '.join(missing)}")
     try:
         run = run_of(chosen, slot)
         if is_done(run):
-            return Part(stem, "done before")
+            return Part(stem, "up to date")
         needed = expected(chosen, slot)
         if needed > slot.left:
-            return Part(stem, "left out", f"takes about {needed:.0f} s")
+            return Part(stem, "skipped", f"takes about {needed:.0f} s")
         limit = max(LEAST, patience * needed)
         with ExitStack() as held:
             held.enter_context(pool.kernels(own=not chosen.repeats))
@@ -151,7 +156,7 @@ def run_experiment(stem: str, slot: Slot, workers: pool.Workers, patience: float
                 workers = held.enter_context(pool.Workers(workers.answers))
             status = execute(run, workers, lines).status
     except ModuleNotFoundError as error:
-        return Part(stem, "left out", f"needs {error.name}")
+        return Part(stem, "skipped", f"requires {error.name}")
     except FAILURES as error:
         return Part(stem, "failed", str(error))
     except KeyboardInterrupt:
@@ -172,7 +177,7 @@ def run_of(chosen: Experiment, slot: Slot) -> Run:
 
 
 def is_done(run: Run) -> bool:
-    """Return whether the data are there, of today's source, settings and inputs."""
+    """Return whether the data exists for the current source, settings, and inputs."""
     if not run.path.exists():
         return False
     origin = records.read_provenance(run.path)
@@ -185,7 +190,7 @@ def is_done(run: Run) -> bool:
 
 
 def expected(chosen: Experiment, slot: Slot) -> float:
-    """Return the seconds that earlier data took, of this device or of a CPU."""
+    """Return the expected seconds, from earlier data of this device or of a CPU."""
     if slot.dry:
         return DRY
     seconds = UNKNOWN
@@ -197,7 +202,7 @@ def expected(chosen: Experiment, slot: Slot) -> float:
 
 @contextmanager
 def alarm(seconds: float, rung: list[int]) -> Iterator[None]:
-    """Interrupt what runs after so many seconds, as Ctrl-C does, and add to `rung`."""
+    """Raise KeyboardInterrupt after so many seconds, and add to `rung`."""
 
     def ring(number: int, frame: object) -> None:
         rung.append(number)
@@ -213,7 +218,7 @@ def alarm(seconds: float, rung: list[int]) -> Iterator[None]:
 
 
 def problems(slot: Slot) -> Iterator[str]:
-    """Yield why a data file is of no use: it cannot be read, or it is of another device."""
+    """Yield why a data file cannot be used: it cannot be read, or is from another device."""
     here = device.describe(slot.device)
     for path in sorted(slot.data.glob("*.jsonl")):
         try:
@@ -223,4 +228,4 @@ def problems(slot: Slot) -> Iterator[str]:
             continue
         if there != here:
             what = records.difference(there, here)
-            yield f"{path}: {what}; expected this device; move the file away"
+            yield f"{path}: {what}; expected data from this device; move the file to another folder"

@@ -71,7 +71,7 @@ def line(cpu: str = "") -> Record:
 
 
 def compare(here: Mapping[str, str], known: Path = KNOWN) -> list[str]:
-    """Return a sentence per known processor: how many operations give the same bits here, and which do not."""
+    """Return a line per known processor: how many operations give equal bits here, and which differ."""
     said = []
     for text in known.read_text(encoding="utf-8").splitlines():
         row = records.decode(text)
@@ -80,9 +80,9 @@ def compare(here: Mapping[str, str], known: Path = KNOWN) -> list[str]:
         chosen = (
             " ".join(f"{name}={value}" for name, value in row["settings"].items()) or "no settings"
         )
-        unlike = f"; not {', '.join(other)}" if other else ""
+        unlike = f"; different: {', '.join(other)}" if other else ""
         said.append(
-            f"{len(names) - len(other)} of {len(names)} as on {row['cpu']} with {chosen}{unlike}"
+            f"{len(names) - len(other)} of {len(names)} operations equal those on {row['cpu']} with {chosen}{unlike}"
         )
     return said
 

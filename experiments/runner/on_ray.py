@@ -1,7 +1,8 @@
-"""Runs units on a Ray cluster: a local one, or one that runs. The journal stays with this process, the driver.
+"""Run units on a Ray cluster: a new local one, or a running one. The journal stays with this process.
 
-Each node gets the code of this checkout, and computes only if it is a machine like the one that was asked first: a
-file holds the results of one kind. Ray runs a unit whose worker dies again, up to `TRIES` times in all.
+Each node gets the code of this checkout. A node computes only if it equals the first machine that was
+checked, because a file holds the results of one kind of machine. If a worker dies, Ray runs its unit
+again, up to `TRIES` times in all.
 """
 
 import importlib.util
@@ -25,15 +26,15 @@ LEFT_OUT = [
     "/figures",
     "/paper",
     "/tests",
-]  # what no unit reads
+]  # not read by any unit
 T = TypeVar("T")
 
 
 def check(on: str) -> None:
-    """Refuse a place that is none, and any without Ray."""
+    """Raise UsageError for an invalid address, or if Ray is not installed."""
     if not re.fullmatch(r"ray|auto|(ray://)?[^/:]+:\d+", on):
         raise UsageError(
-            f"on={on}: expected ray, auto or ray://HOST:PORT; pass --on ray for a cluster on this machine"
+            f"on={on}: expected ray, auto, or ray://HOST:PORT; to start a cluster on this machine, pass --on ray"
         )
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
@@ -42,12 +43,10 @@ def check(on: str) -> None:
 
 
 def ask(on: str, processes: int, device: str, question: Callable[[], T]) -> T:
-    """Return what a function says on a node that has the device."""
+    """Return the result of a function on a node with the device."""
     ray = _connect(on, processes)
     if device == "cuda" and not ray.cluster_resources().get("GPU"):
-        raise UsageError(
-            f"device=cuda: expected a GPU in the cluster, on={on} has none; pass --device cpu"
-        )
+        raise UsageError(f"device=cuda: the cluster of on={on} has no GPU; pass --device cpu")
     asked = ray.remote(**_needs(device), max_retries=TRIES - 1)(_answer)
     try:
         answer: T = ray.get(asked.remote(question))
@@ -72,7 +71,7 @@ def run(
         repeats: False if the units measure time: each then has a process of its own.
 
     Yields:
-        What became of each unit.
+        The outcome of each unit.
     """
     ray = _connect(on, 1)
     wanted = {name: machine[name] for name in provenance.OF_MACHINE}
@@ -110,7 +109,7 @@ def _work(job: pool.Job, wanted: Mapping[str, object]) -> pool.Ended:
         what = records.difference(wanted, here)
         return pool.Failed(
             job.unit,
-            f"a node unlike the first: {what}; expected nodes of one kind and installation",
+            f"the node differs from the first: {what}; use nodes of one kind with one installation",
         )
     return pool.run(job, lambda unit, steps: None)
 
@@ -124,7 +123,7 @@ def _connect(on: str, processes: int) -> Any:
     """Return Ray, connected.
 
     Raises:
-        UsageError: no cluster that answers.
+        UsageError: No cluster answers.
     """
     import ray
 
@@ -147,8 +146,8 @@ def _connect(on: str, processes: int) -> Any:
     except (OSError, RuntimeError) as error:
         why = str(error).partition("\n")[0]
         raise UsageError(
-            f"on={on}: expected a Ray cluster that answers: {why}; start one with `ray start --head`, set "
-            "RAY_AUTH_MODE as it has it, or pass --on ray for one on this machine"
+            f"on={on}: no answer from a Ray cluster: {why}; start one with `ray start --head`, set "
+            "RAY_AUTH_MODE as in the cluster, or pass --on ray to start one on this machine"
         ) from error
     return ray
 

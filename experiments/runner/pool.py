@@ -60,10 +60,10 @@ class Question(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A unit that raised, or whose process died; the others go on."""
+    """A unit that raised, or whose process ended; the others continue."""
 
     unit: Unit
-    reason: str  # one line, with a cure where one is known
+    reason: str  # one line, with a fix if one is known
     details: str = ""  # the traceback, if there is one
 
 
@@ -101,12 +101,10 @@ def _reason(error: Exception) -> str:
     """Return what an exception says, in one line; torch's OutOfMemoryError is a RuntimeError with many."""
     first = str(error).partition("\n")[0]
     no_room = isinstance(error, MemoryError) or "out of memory" in first.lower()
-    cure = (
-        "; expected enough memory: pass --jobs 1, or a smaller batch with --out FILE"
-        if no_room
-        else ""
+    advice = (
+        "; not enough memory: pass --jobs 1, or a smaller batch with --out FILE" if no_room else ""
     )
-    return f"{type(error).__name__}: {first}{cure}"
+    return f"{type(error).__name__}: {first}{advice}"
 
 
 @dataclass(frozen=True)
@@ -140,12 +138,12 @@ class Worker:
         except EOFError:
             self.process.join()
             code = self.process.exitcode
-            cure = (
-                "; killed, often for lack of memory: pass --jobs 1"
+            advice = (
+                "; it was killed, often for lack of memory: pass --jobs 1"
                 if code == -signal.SIGKILL
                 else ""
             )
-            return Failed(unit, f"its process ended with exit code {code}{cure}")
+            return Failed(unit, f"its process ended with exit code {code}{advice}")
 
 
 class Workers:

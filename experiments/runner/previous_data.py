@@ -1,4 +1,4 @@
-"""The data that was there before a run: whether today's records repeat it, and whether its file may stay."""
+"""Data from before a run: whether the new records are equal, and whether the file can stay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,22 +22,22 @@ class Earlier:
         return (self.origin.get("commit") or "no commit")[:12]
 
     def equal(self, rows: Sequence[Record]) -> int:
-        """Return how many records are as before, to the last bit; `settings` are no result."""
+        """Return how many records are equal bit for bit; `settings` are not compared."""
         return sum(_results(a) == _results(b) for a, b in zip(self.rows, rows, strict=False))
 
     def compare(self, rows: Sequence[Record]) -> str:
-        """Return one sentence: how many records are as before."""
+        """Return in words how many records are equal to the earlier ones."""
         same = self.equal(rows)
         if same == len(self.rows) == len(rows):
-            return f"equal to the data of {self.commit} to the last bit"
+            return f"equal to the data of {self.commit} bit for bit"
         device = self.origin.get("device", {}).get("name", "an unknown device")
-        return f"differs: {same} of {len(self.rows)} records equal those of {self.commit}, made on {device}"
+        return f"differs: {same} of {len(self.rows)} records equal those of {self.commit}, computed on {device}"
 
     def keeps(self, origin: Record, rows: Sequence[Record]) -> bool:
-        """Return whether the file may stay as it is: all it says is true of today's run.
+        """Return whether the file can stay: its provenance is also true of the new run.
 
-        The records and the source are the same, as are the packages that both have; a commit with changes is replaced
-        by one without.
+        The records, the source, and the versions of shared packages are equal. A commit with changes is
+        replaced by one without.
         """
         then, now = self.origin.get("versions", {}), origin["versions"]
         packages = then.keys() & now.keys() - {
@@ -54,10 +54,10 @@ class Earlier:
 def earlier(
     path: Path, config: Record, inputs: Mapping[str, str], *, replaced: bool = True
 ) -> Earlier | None:
-    """Return what a file holds, if there is one and it answers the same question.
+    """Return the content of a file, if it exists and has the same settings and inputs.
 
     Raises:
-        ampsim.records.DamagedFileError: it cannot be read, and is not to be `replaced` anyway.
+        ampsim.records.DamagedFileError: The file cannot be read and is not to be `replaced`.
     """
     try:
         origin, rows = records.read(path)
@@ -72,7 +72,7 @@ def earlier(
 
 
 def is_of(path: Path, origin: Record) -> bool:
-    """Return whether `path` is a finished file of the very run that `origin` tells of."""
+    """Return whether `path` is a finished file of the run that `origin` describes."""
     if not path.exists():
         return False
     there = records.read_provenance(path)
@@ -80,13 +80,13 @@ def is_of(path: Path, origin: Record) -> bool:
 
 
 def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | None) -> bool:
-    """Write a finished file, unless it says the same already and its provenance is still true; return whether.
+    """Write a finished file unless the existing one is equal and valid; return whether it was written.
 
     Args:
-        path: of the file.
-        origin: the provenance.
-        rows: the records.
-        before: what the file held, if it is to stay where that says the same.
+        path: The file.
+        origin: The provenance.
+        rows: The records.
+        before: The existing content, if it may stay when it is equal.
     """
     written = before is None or not before.keeps(origin, rows)
     if written:

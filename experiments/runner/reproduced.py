@@ -1,4 +1,4 @@
-"""What a reproduction made on this machine, in `build/here`: how it stands to the committed data, and its adoption."""
+"""Data that `make reproduce` computed here, in `build/here`: comparison with committed data, and adoption."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,25 +22,25 @@ class Comparison(NamedTuple):
     stem: str
     equal: int  # records, to the last bit
     total: int  # records
-    committed: str  # where the committed data was made; empty: there is none that answers the same question
-    repeats: bool  # whether an equal processor would give equal records: no time is measured
+    committed: str  # device of the committed data; empty if none has the same settings
+    repeats: bool  # whether an equal processor gives equal records: no time is measured
 
     @property
     def verdict(self) -> str:
-        """What there is to say, in a word or two."""
+        """The result of the comparison, in a few words."""
         if not self.repeats:
             return "measures time"
         if not self.committed:
-            return "nothing to compare with"
+            return "no committed data"
         return "equal" if self.equal == self.total else "differs"
 
 
 def compare(folder: Path) -> Iterator[Comparison]:
-    """Yield how each data file of a folder stands to the committed one of the same experiment and device.
+    """Compare each data file of a folder with the committed one of the same experiment and device.
 
     Raises:
-        UsageError: no such folder.
-        ampsim.records.DamagedFileError: a file of the folder cannot be read.
+        UsageError: The folder does not exist.
+        ampsim.records.DamagedFileError: A file of the folder cannot be read.
     """
     for path in _files(folder):
         asked, (origin, rows) = Experiment(path.stem), records.read(path)
@@ -53,7 +53,7 @@ def _files(folder: Path) -> list[Path]:
     """Return the data files of experiments; no journals."""
     if not folder.is_dir():
         raise UsageError(
-            f"{folder}: expected a folder of data files; `make reproduce` makes build/here/data/cpu"
+            f"{folder}: expected a folder of data files; run `make reproduce` to write build/here/data/cpu"
         )
     return [path for path in sorted(folder.glob("*.jsonl")) if path.stem in stems()]
 
@@ -64,9 +64,9 @@ def table(folder: Path) -> Table:
     shown = Table(
         "experiment",
         "records",
-        "equal to the last bit",
-        "",
-        "committed data made on",
+        "equal bit for bit",
+        "result",
+        "device of the committed data",
         title="Records",
     )
     for column in (1, 2):
@@ -75,19 +75,17 @@ def table(folder: Path) -> Table:
         shown.add_row(row.stem, str(row.total), str(row.equal), row.verdict, row.committed)
     asked = [row for row in found if row.repeats and row.committed]
     equal = sum(row.equal == row.total for row in asked)
-    shown.caption = (
-        f"{equal} of the {len(asked)} files that can be compared are equal, record by record"
-    )
+    shown.caption = f"{equal} of the {len(asked)} comparable files have only equal records"
     return shown
 
 
 def adopt(folder: Path) -> Iterator[str]:
-    """Put what a reproduction made in the place of the committed data; yield a sentence per file.
+    """Replace committed data with the data computed here; yield a line per file.
 
-    What equals the committed file, and whose provenance still holds, stays as it is.
+    A committed file with equal records and valid provenance is not changed.
     """
     for path in _files(folder):
         target, (origin, rows) = Experiment(path.stem).data("cpu"), records.read(path)
         before = previous_data.earlier(target, origin["config"], origin["inputs_sha256"])
         written = previous_data.write(target, origin, rows, before)
-        yield f"{path.stem}: {'written' if written else 'stays as it is'}"
+        yield f"{path.stem}: {'written' if written else 'unchanged'}"

@@ -47,10 +47,10 @@ def like(pattern: str, example: str) -> Expected:
 
 
 def check(config: Config) -> None:
-    """Refuse settings that no run could want.
+    """Raise for invalid settings.
 
     Raises:
-        UsageError: with the field's value, what was expected, and the default.
+        UsageError: A setting is invalid; the message has its value, the expected values, and the default.
     """
     for name, hint in get_type_hints(type(config), include_extras=True).items():
         value, named = (
@@ -70,7 +70,7 @@ def _instead(value: Any, hint: Any, expected: Expected | None, config: Config) -
     items: Iterable[Any] = get_args(hint)
     if get_origin(hint) is tuple and ... in items:
         if not value or len(set(value)) < len(value):
-            return "one or more values, no two alike"
+            return "one or more different values"
         items = get_args(hint)[:1] * len(value)
     elif isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple
         items = get_type_hints(hint).values()

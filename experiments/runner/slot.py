@@ -1,4 +1,4 @@
-"""A device that is ours for some minutes, and what is printed meanwhile."""
+"""A device with a time limit, and the lines printed while it is used."""
 
 import time
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ QUIET = 10.0  # s between two lines of progress
 
 
 class Part(NamedTuple):
-    """What became of a part.
+    """The outcome of a part.
 
-    The outcome is one of: ran, resumed, done before, left out, failed, interrupted (by the user),
-    or stopped (at the end of its time).
+    One of: ran, resumed, up to date, skipped, failed, interrupted (by the user), or stopped (at its
+    time limit).
     """
 
     name: str
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Slot:
-    """A device, and the time for which it is ours."""
+    """A device and its time limit."""
 
     device: str  # its type
     data: Path  # folder of the data files
@@ -34,16 +34,16 @@ class Slot:
 
     @property
     def left(self) -> float:
-        """The seconds that are left."""
+        """The remaining seconds."""
         return self.end - CLOSING - time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line, with the time that is left."""
+        """Print a line with the remaining time."""
         minutes, seconds = divmod(max(0, round(self.left)), 60)
         print(f"[{minutes}:{seconds:02} left] {text}", flush=True)
 
     def files(self) -> list[Path]:
-        """Return all data, journals, and logs, the smallest first, so that most find room."""
+        """Return all data, journals, and logs, the smallest first, so that most files fit."""
         found: set[Path] = set()
         for folder in (self.data, self.logs):
             for suffix in (".jsonl", ".part", ".log"):
@@ -52,7 +52,7 @@ class Slot:
 
 
 class Lines:
-    """Prints how far an experiment is."""
+    """Prints the progress of an experiment."""
 
     def __init__(self, slot: Slot) -> None:
         self.slot = slot
@@ -69,7 +69,7 @@ class Lines:
         self.resumed = done > 0
 
     def step(self, unit: str, steps: int) -> None:
-        """Show after a while that the work goes on."""
+        """Print a line of progress now and then."""
         now = time.monotonic()
         if now - self.last >= QUIET:
             self.last = now

@@ -53,9 +53,9 @@ def test_first_experiments_support_cuda() -> None:
 
 
 def test_part_that_fits_runs_once(slot: Slot) -> None:
-    assert outcomes(slot) == {"tests": "ran", "tiny": "ran", "slow": "left out"}
+    assert outcomes(slot) == {"tests": "ran", "tiny": "ran", "slow": "skipped"}
     assert len(records.read(slot.data / "tiny.jsonl")[1]) == 4
-    assert outcomes(slot)["tiny"] == "done before"
+    assert outcomes(slot)["tiny"] == "up to date"
 
 
 def test_an_interrupted_part_is_resumed(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,13 +72,13 @@ def test_slow_part_resumes_at_end(slot: Slot, monkeypatch: pytest.MonkeyPatch) -
     in_the_last_unit(lambda: next(once, bool)(), monkeypatch)
     *_, tiny, slow, again = gpu.perform(slot)
     assert (tiny, again) == (Part("tiny", "stopped"), Part("tiny", "resumed"))
-    assert slow.outcome == "left out"
+    assert slow.outcome == "skipped"
 
 
 def test_a_missing_package_is_named(slot: Slot, folder: Path) -> None:
     tiny.write(folder, "slow", "import no_such_package")
     parts = {part.name: part for part in gpu.perform(slot)}
-    assert parts["slow"] == Part("slow", "left out", "needs no_such_package")
+    assert parts["slow"] == Part("slow", "skipped", "requires no_such_package")
 
 
 def test_a_damaged_file_is_named(slot: Slot, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ def test_a_difference_is_counted_and_named(tmp_path: Path) -> None:
     row = {"cpu": "X", "settings": {}, "bits": {"exp": "a", "sum": "b", "old": "d"}}
     known.write_text(records.encode(row) + "\n")
     (said,) = kernel_digests.compare({"exp": "a", "sum": "c", "new": "e"}, known)
-    assert said.startswith("1 of 2 as on X")
-    assert said.endswith("not sum")
+    assert said.startswith("1 of 2 operations equal those on X")
+    assert said.endswith("; different: sum")
 
 
 def test_own_kernels_are_left_alone() -> None:
