@@ -15,7 +15,7 @@
 #   make docs           build the documentation site in build/site; it needs no network to read
 #   make wheel          build and check the wheel and the source distribution in build/dist
 #   make versions       run the quick tests on each version of Python, torch, and JAX in .ci/noxfile.py
-#   make bench          measure the speed beside other projects and a floor: tables, and build/bench/*.jsonl
+#   make bench          measure the speed of ampsim, other projects, and a lower bound: tables, and build/bench/*.jsonl
 #   make gpu            run the tests and experiments that need an accelerator, in MINUTES, with the Python GPU_PY
 #   make clean          remove caches; data stays
 
@@ -51,7 +51,7 @@ reproduce: $(STAMP)
 	$(PY) -m paper --here
 	@$(PY) -m experiments records
 	@$(PY) -m experiments claims
-	@echo "data in build/here/data/, figures in build/here/figures/ (README.md shows them), paper build/here/paper/ampsim.pdf"
+	@echo "wrote data to build/here/data/, figures to build/here/figures/ (see README.md), and build/here/paper/ampsim.pdf"
 
 # A data file that this machine reproduces bit for bit stays unchanged.
 data: $(STAMP)
@@ -131,7 +131,7 @@ $(VENV)/.docs: $(STAMP)
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet -f .ci/mkdocs.yml
-	@echo "build/site/index.html"
+	@echo "wrote build/site/index.html"
 
 # The build tools are installed in a separate environment.
 wheel: $(STAMP)

@@ -1,4 +1,4 @@
-"""What claims and numbers are made of: quantities that are no plain column of a data file, each with its definition."""
+"""Quantities that claims and numbers use and that are not a plain column of a data file, with definitions."""
 
 import operator
 from collections import Counter
@@ -16,7 +16,7 @@ from ampsim.core.replay.thresholds import replay_thresholds
 from ampsim.core.theory import of_thresholds, skip_rate
 from figures.results import ArmRecords, Result
 
-EXACT = 1e-12  # the tolerance of what the theorems say to the last bits
+EXACT = 1e-12  # the tolerance of the exact theorems
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
 STUDENT = dict(
     zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True)
@@ -34,7 +34,7 @@ def total(run: Result, prefix: str, column: str) -> int:
     """Return the sum of a column over all arms whose names begin so.
 
     Raises:
-        KeyError: no arm's name does.
+        KeyError: No arm's name begins so.
     """
     found = [arm for name, arm in run.arms.items() if name.startswith(prefix)]
     if not found:
@@ -43,7 +43,7 @@ def total(run: Result, prefix: str, column: str) -> int:
 
 
 def least_overflows(row: Mapping[str, Any]) -> int:
-    """Return how many overflows T1 proves of an excerpt of a public log: the least of each two neighbouring lines."""
+    """Return how many overflows T1 proves for an excerpt: the minimum between each two adjacent lines."""
     return sum(window["least"] for window in row["windows"])
 
 
@@ -53,13 +53,13 @@ def last_scales(arm: ArmRecords) -> list[float]:
 
 
 def ratios(run: Result, which: str, size: str) -> list[float]:
-    """Return how a cost compares with another's at a size, for each trial."""
+    """Return the ratio of two costs at a size, for each trial."""
     rows = [row for row in run.records[0]["rows"] if row["size"] == size]
     return [ratio for row in rows for ratio in row["ratios"][which]]
 
 
 def exact_errors(run: Result) -> list[float]:
-    """Return the errors of what the theorems say exactly."""
+    """Return the errors of the exact theorems."""
     return [
         held["error"] for row in run.records for held in row["held"] if held["tolerance"] == EXACT
     ]
@@ -154,7 +154,7 @@ def _scatter(
 
 
 def failed_checks(framework: Mapping[str, Any]) -> set[str]:
-    """Return the checks that a scaler of the conformance table breaks."""
+    """Return the checks that a scaler of the conformance table fails."""
     return {check for check, found in framework["checks"].items() if found["outcome"] in BROKEN}
 
 
@@ -164,9 +164,9 @@ def ends(run: Result) -> set[str]:
 
 
 def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
-    """Return the cells of a scaler, each with what both `ranks` saw, by name, and the `outcome` in words.
+    """Return the cells of a scaler, each with the results of both `ranks` and the `outcome` in words.
 
-    A cell whose optimizer does not step such parameters without a scaler either is left out.
+    Cells are excluded if the optimizer cannot step such parameters even without a scaler.
     """
     names = ("raised", "error", "moved", "finite", "counted", "scale")
     cells = [
@@ -187,10 +187,10 @@ def rank_cells(run: Result, scaler: str) -> list[dict[str, Any]]:
 
 
 def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
-    """Return what became of the ranks: "right", "parted", "infinite", "raised", and "raised infinite".
+    """Return the outcome of the ranks: "right", "parted", "infinite", "raised", or "raised infinite".
 
-    Right is that all step where no gradient overflowed and all skip where one did. The last is that the call which
-    raised had made a parameter infinite.
+    "right": all ranks step without an overflow, and all skip with one. "raised infinite": the call that
+    raised has made a parameter infinite.
     """
     finite = all(rank["finite"] for rank in ranks)
     if any(rank["raised"] for rank in ranks):
@@ -206,7 +206,7 @@ def rank_outcome(ranks: Sequence[Mapping[str, Any]], *, overflow: bool) -> str:
 
 
 def rank_wrong(run: Result, scaler: str, outcome: str = "") -> list[dict[str, Any]]:
-    """Return the cells that did not go right, or those with one outcome."""
+    """Return the cells that failed, or those with one outcome."""
     cells = rank_cells(run, scaler)
     return [
         cell
@@ -223,7 +223,7 @@ def rank_runs(run: Result, scaler: str) -> list[list[dict[str, Any]]]:
 
 
 def parted_runs(run: Result) -> list[list[dict[str, Any]]]:
-    """Return the runs with torch's sharded scaler in which the scales of the two ranks part."""
+    """Return the runs with torch's sharded scaler in which the scales of the two ranks diverge."""
     return [
         ranks
         for ranks in rank_runs(run, "torch")
@@ -298,12 +298,12 @@ def half_width(sample: NDArray[np.float64]) -> float:
 
 
 def per_policy(run: Result, name: str, column: str) -> list[float]:
-    """Return what a policy did on recorded thresholds, per seed."""
+    """Return a column of a policy on recorded thresholds, per seed."""
     return [row["policies"][name][column] for row in run.arm("digits")]
 
 
 def policy_room(run: Result, name: str) -> float:
-    """Return the bits that a policy left unused in the mean."""
+    """Return the mean number of bits that a policy left unused."""
     return fmean(row["policies"][name]["headroom"][0] for row in run.arm("digits"))
 
 
@@ -322,7 +322,7 @@ def late_losses(run: Result) -> list[float]:
 
 
 def wilson(found: int, asked: int) -> tuple[float, float]:
-    """Return Wilson's interval, at 95 %, of a share of which `found` in `asked` were counted; all of [0, 1] for 0."""
+    """Return the 95 % Wilson interval of the share `found` of `asked`; [0, 1] if `asked` is 0."""
     if not asked:
         return 0.0, 1.0
     z, share = 1.959964, found / asked
@@ -332,7 +332,7 @@ def wilson(found: int, asked: int) -> tuple[float, float]:
 
 
 def census(run: Result, *path: str) -> tuple[int, int]:
-    """Return how many loops of the census get something wrong, and how many have it: ``wrong``, ``checks``, ``of``."""
+    """Return how many loops of the census fail, and how many have the feature: ``wrong``, ``checks``, ``of``."""
     found = asked = 0
     for row in run.records:
         told = row

@@ -1,4 +1,4 @@
-"""From a figure's name to the figure, and to its files."""
+"""Draw a figure by its name, and write its files."""
 
 import gc
 import importlib
@@ -34,7 +34,7 @@ def render(stem: str, folder: Path, *data: Path) -> list[Path]:
 
 
 def render_pdf(stem: str, folder: Path, *data: Path) -> Path:
-    """Draw one figure as ``<stem>.pdf`` in `folder`, for a text that takes no SVG, and return its path."""
+    """Draw one figure as ``<stem>.pdf`` in `folder`, for documents that do not support SVG, and return its path."""
     with _style.style(), uncollected():
         return _style.save_pdf(draw(stem, *data), folder, stem)
 
@@ -66,13 +66,13 @@ def draw_results(stem: str, runs: Sequence[Result]) -> Figure:
 
 
 def render_file(stem: str, file: Path, folder: Path) -> Path:
-    """Draw one figure from a data file of one's own, as ``<file>.svg`` in `folder`; return its path.
+    """Draw one figure from your own data file, as ``<file>.svg`` in `folder`; return its path.
 
-    What else the figure reads is committed data.
+    Other data that the figure reads is the committed data.
 
     Raises:
-        OSError: it cannot be opened, or the figure cannot be written.
-        ValueError: it is not what the figure reads.
+        OSError: The file cannot be opened, or the figure cannot be written.
+        ValueError: The file is not data for this figure.
     """
     stems = importlib.import_module(f"figures.{stem}").DATA
     own = results.read(file, *stems)
@@ -83,7 +83,7 @@ def render_file(stem: str, file: Path, folder: Path) -> Path:
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:
             reason = f"{type(error).__name__}: {error.args[0] if error.args else error}"
             raise ValueError(
-                f"{file}: {stem} needs what it lacks; expected the default's arms; {reason}"
+                f"{file}: the data lacks arms or columns that {stem} draws: {reason}"
             ) from error
         return _style.save(figure, folder, file.stem)
 

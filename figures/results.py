@@ -1,4 +1,4 @@
-"""What a data file says. This is the only reader of data files: figures, gallery, claims, paper and tests ask it.
+"""The reader of data files, used by figures, gallery, claims, paper, and tests.
 
 >>> run = load("gpt_fp16")
 >>> run.arm("unscaled").mean("test_loss") > 0
@@ -84,7 +84,7 @@ class ArmRecords:
         return float(np.max(self.column(name)))
 
     def scales(self, steps: int | None = None) -> Array:
-        """Return the loss scale in force at each step, (seeds, steps).
+        """Return the current loss scale at each step, (seeds, steps).
 
         Args:
             steps: the length of a run; by default that of the recorded loss.
@@ -98,7 +98,7 @@ class ArmRecords:
         return [len(record["found_inf"]) for record in self.records]
 
     def loss_blocks(self, block: int) -> Array:
-        """Return the loss averaged over blocks of `block` steps, (seeds, blocks); a last, shorter one is left out."""
+        """Return the loss averaged over blocks of `block` steps, (seeds, blocks), without a shorter last block."""
         loss = self.numbers("loss")
         whole = loss.shape[1] // block * block
         return np.asarray(loss[:, :whole].reshape(len(loss), -1, block).mean(axis=2))
@@ -221,10 +221,10 @@ def common(values: Iterable[Value]) -> Value:
 def load(stem: str, *folders: Path) -> Result:
     """Read the data file of an experiment, from the first of the folders that has it; from the CPU's if none is named.
 
-    "traces" is what recorded traces of other frameworks' scalers say, the same in every folder.
+    "traces" are recorded traces of third-party scalers, the same for every folder.
 
     Raises:
-        FileNotFoundError: no such file; the message says which command makes it.
+        FileNotFoundError: The file does not exist; the message names the command that creates it.
         ampsim.records.DamagedFileError: it cannot be read as written.
     """
     if stem == "traces":
@@ -233,7 +233,9 @@ def load(stem: str, *folders: Path) -> Result:
     for path in paths:
         if path.exists():
             return read(path, stem)
-    raise FileNotFoundError(f"{paths[0]}: no such file; `python -m experiments.{stem}` makes it")
+    raise FileNotFoundError(
+        f"{paths[0]}: no such file; run `python -m experiments.{stem}` to create it"
+    )
 
 
 @cache
@@ -278,7 +280,7 @@ def read(path: Path, *stems: str) -> Result:
     return Result(made, path, provenance, rows)
 
 
-@cache  # a paper and its claims ask the same files hundreds of times
+@cache  # the paper and its claims read the same files hundreds of times
 def _records(path: Path, changed: int, size: int) -> tuple[Record, tuple[Record, ...]]:
     provenance, rows = records.read(path)
     return provenance, tuple(rows)
@@ -295,7 +297,7 @@ def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:
 
 
 def processors(root: Path = DATA) -> list[Path]:
-    """Return the folders of all processors that have committed data: that which the text is about, then others."""
+    """Return the folders of all processors with committed data: first the one that the text describes."""
     return [root / "cpu", *sorted(path for path in root.glob("cpu-*") if path.is_dir())]
 
 

@@ -34,7 +34,9 @@ def test_missing_arm_or_file_is_named() -> None:
         RUN.arm("G=6")
     with pytest.raises(KeyError, match="expected one arm, 2 have these settings"):
         RUN.one(spans=(1, 2))
-    with pytest.raises(FileNotFoundError, match=r"`python -m experiments.nowhere` makes it"):
+    with pytest.raises(
+        FileNotFoundError, match=r"run `python -m experiments.nowhere` to create it"
+    ):
         results.load("nowhere")
 
 
