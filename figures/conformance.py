@@ -75,23 +75,18 @@ def plot(run: Result) -> Figure:
         for outcome, (color, sign, word) in LOOKS.items()
         if outcome in seen
     ]
-    names_of_kept = ", ".join(check.replace("_", " ") for check in kept)
-    note = f"Passed wherever they ran, not shown: {names_of_kept}."
-    corner = {"xycoords": "figure fraction", "textcoords": "offset points"}
-    text = axes.annotate(
-        "\n".join(textwrap.wrap(note, 38)), (0, 1), (2, -52), va="top", fontsize=7, **corner
+    note = f"Passed wherever they ran, not shown: {', '.join(kept).replace('_', ' ')}."
+    figure.text(
+        0.003, 1 - 0.72 / figure.get_figheight(), textwrap.fill(note, 38), va="top", fontsize=7
     )
-    legend = axes.legend(
+    axes.legend(  # left of the columns' names
         handles=handles,
         loc="upper left",
         bbox_to_anchor=(0, 1),
         bbox_transform=figure.transFigure,
         handlelength=1,
         borderpad=0.2,
-        borderaxespad=0,
-    )
-    for artist in (text, legend):  # left of the columns' names
-        artist.set_in_layout(False)
+    ).set_in_layout(False)
     return figure
 
 
@@ -175,9 +170,9 @@ def markdown(run: Result) -> str:
     checks, adapters = conformance_page.parts(run)
     classes, ends = {adapter["class"] for adapter in adapters}, q.ends(run)
     live = sum(adapter["live"] for adapter in adapters)
-    configurations = f"{len(adapters)} configurations, {live} of them live"
     lines = [
-        f"{len(checks)} checks on {len(classes)} scaler classes ({configurations}).\n",
+        f"{len(checks)} checks on {len(classes)} scaler classes ({len(adapters)} configurations, "
+        f"{live} of them live).\n",
         "| scaler | version | run | passed | xfailed | failed | equal to its dialect |",
         "|---|---|---|--:|--:|---|---|",
     ]
@@ -209,9 +204,9 @@ def markdown(run: Result) -> str:
         ]
         breaks = {adapter["class"] for adapter in asked if check in q.failed_checks(adapter)}
         where = " (ends of float32)" * (check in ends)
-        named = "ampsim" if promise == "ours" else promise
         lines.append(
-            f"| {check.replace('_', ' ')}{where} | {named} | {len(breaks)} of {len({p['class'] for p in asked})} |"
+            f"| {check.replace('_', ' ')}{where} | {promise.replace('ours', 'ampsim')} | "
+            f"{len(breaks)} of {len({p['class'] for p in asked})} |"
         )
     return "\n".join([*lines, ""])
 

@@ -2,6 +2,7 @@
 on these runs.
 """
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -12,7 +13,6 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("explain_faults",)
-SHOWN = {"floor reached": "min_scale reached"}  # names of the data file
 SHADES = LinearSegmentedColormap.from_list("shades", ["#FFFFFF", _style.BLUE])
 
 
@@ -32,11 +32,9 @@ def plot(run: Result) -> Figure:
             axes.text(
                 x, y, str(counts[row][column]), ha="center", va="center", color=color, fontsize=8
             )
-    axes.set_xticks(
-        range(len(named)), [SHOWN.get(name, name).replace(" ", "\n", 1) for name in named]
-    )
-    axes.set_yticks(range(len(planted)), [SHOWN.get(name, name) for name in planted])
+    axes.set_xticks(range(len(named)), [re.sub("[- ]", "\n", name, count=1) for name in named])
+    axes.set_yticks(range(len(planted)), planted)
     axes.tick_params(length=0)
-    title = f"Number of runs ({len(run.seeds)} per fault)"
-    axes.set(xlabel="fault named first", ylabel="seeded fault", title=title)
+    axes.set_title(f"Number of runs ({len(run.seeds)} per fault)")
+    axes.set(xlabel="fault named first", ylabel="seeded fault")
     return figure

@@ -26,7 +26,7 @@ COLOR = {
 }
 CHECKS = tuple(COLOR)
 HOLDS, REPORTED, NEW, SILENT = "#DCE9F2", "#F6C9AA", "#E8935A", "#E6E6E6"
-OUTCOMES = {"holds": "passed", "not asked": "skipped"}  # of the data file
+OUTCOMES = {"holds": ("passed", HOLDS), "not asked": ("skipped", SILENT)}  # of the data file
 WIDTH = 12  # characters of a check's name on one line
 
 
@@ -65,8 +65,8 @@ def verdict(found: Mapping[str, Any] | None) -> tuple[str, str]:
     """Return what is written in a cell, and its colour."""
     if found is None:
         return "not run", SILENT
-    if found["outcome"] != "broken":
-        outcome = OUTCOMES.get(found["outcome"], found["outcome"])
-        return outcome, HOLDS if outcome == "passed" else SILENT
-    is_reported = "https://" in (found["known"] or "")
-    return ("failed, reported", REPORTED) if is_reported else ("failed, no report", NEW)
+    if found["outcome"] in OUTCOMES:
+        return OUTCOMES[found["outcome"]]
+    if "https://" in (found["known"] or ""):
+        return "failed, reported", REPORTED
+    return "failed, no report", NEW

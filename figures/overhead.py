@@ -82,10 +82,9 @@ def ticks(row: Record, arm: str) -> str:
     name, _, clip = arm.partition(" ")
     if name == "torch":
         return name
-    shown = "ampsim"
     cost = row["ratios"][f"{name} {clip or 'plain'} cost"]
     factor = statistics.median(cost)
-    return f"{shown}\n÷ {factor:.2f}" if factor >= 1 else f"{shown}\n{1 / factor:.2f} times"
+    return f"ampsim\n÷ {factor:.2f}" if factor >= 1 else f"ampsim\n{1 / factor:.2f} times"
 
 
 def milliseconds(row: Record, arm: str) -> Sequence[float]:

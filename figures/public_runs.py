@@ -61,7 +61,7 @@ def draw_scales(axes: Axes, row: Record) -> None:
     axes.ticklabel_format(axis="x", useOffset=False)
     _style.power_ticks(axes.yaxis, range(int(low) + 1, int(max(row["log2_scale"])) + 1, 2))
     axes.set(xlabel="step", ylabel="loss scale")
-    axes.legend(loc="best", frameon=False)
+    axes.legend(loc="best")
 
 
 def draw_overflows(axes: Axes, run: Result) -> None:

@@ -32,19 +32,18 @@ USAGE = (
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"
     "       python -m experiments claims [--data DIR]\n"
-    "       python -m experiments bits [--json [NAME]]"
+    "       python -m experiments bits [--json [NAME]]\n"
+    "\n"
+    "all                 run every experiment whose data is missing or stale\n"
+    "STEM...             run these experiments\n"
+    "gpu                 run what an accelerator can show, within a time limit\n"
+    "records             compare data computed here with the committed data\n"
+    "adopt               replace the committed data with the data computed here\n"
+    "claims              evaluate every claim of the gallery and the paper\n"
+    "bits                compare the floating-point results of this processor with recorded ones\n"
+    "\n"
+    "Experiments:"
 )
-
-COMMANDS = """
-all                 run every experiment whose data is missing or stale
-STEM...             run these experiments
-gpu                 run what an accelerator can show, within a time limit
-records             compare data computed here with the committed data
-adopt               replace the committed data with the data computed here
-claims              evaluate every claim of the gallery and the paper
-bits                compare the floating-point results of this processor with recorded ones
-
-Experiments:"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,7 +51,6 @@ def main(argv: Sequence[str]) -> int:
     name, options = (argv[0], argv[1:]) if argv else ("", [])
     if name in ("", "-h", "--help"):
         print(USAGE)
-        print(COMMANDS)
         for stem in stems():
             print(f"\n{stem}\n    {Experiment(stem).question}")
         return 0

@@ -78,7 +78,7 @@ def announcement(
         f"committed data: {time}. Ctrl-C keeps finished units."
     ]
     lines += [f"time unknown: {', '.join(unknown)}"] if unknown else []
-    skipped = (f"skipped: {stem} ({reason})" for stem, reason in reasons.items() if reason)
+    skipped = (f"skipped: {stem}: {reason}" for stem, reason in reasons.items() if reason)
     return "\n".join([*lines, *skipped])
 
 

@@ -204,7 +204,7 @@ def perform(
     for done in ended:
         if isinstance(done, pool.Failed):
             failed.append(done)
-            text = f"{done.unit.key} failed: {done.reason}; the other units continue"
+            text = f"{done.unit.key} failed, the other units continue: {done.reason}"
             print(f"{run.stem}: {text}\n{done.details}", file=sys.stderr)
             continue
         record = done.unit.named() | done.record

@@ -341,7 +341,7 @@ def test_reproduce_leaves_the_committed_data_alone(
 ) -> None:
     data, here = three / "data" / "cpu", three / "build" / "here" / "data" / "cpu"
     assert everything_in_this_process([]) == 0
-    assert "skipped: poor (requires no_such_package" in capsys.readouterr().out
+    assert "skipped: poor: requires no_such_package" in capsys.readouterr().out
     committed = {path.name: path.read_bytes() for path in data.iterdir()}
     monkeypatch.setattr(provenance, "now", lambda: "later")
     assert everything_in_this_process(["--reproduce"]) == 0
