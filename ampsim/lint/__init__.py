@@ -1,6 +1,6 @@
-"""Reads training loops without running them, and names what breaks a check: ``ampsim lint train.py``.
+"""Static checks of training loops: ``ampsim lint train.py`` reads loops without running them.
 
-`source` parses a file, `walk` goes through its functions and notes the events in the order in which they happen, and
-`frame` knows what names stand for there; `rules` has a function per rule, and `engine` asks them. The standard library
-is all that it may know: it starts before torch would have.
+`source` parses a file. `walk` goes through its functions and records events in the order of execution. `frame` resolves
+names. `rules` has one function per rule, and `engine` runs the rules. This package imports only the standard library,
+because a lint run should end before torch would be imported.
 """

@@ -1,4 +1,4 @@
-"""The rules, by code, and what they find in one source."""
+"""The rules by code, and the function that runs them on one source."""
 
 import ast
 import tomllib
@@ -14,23 +14,26 @@ from ampsim.lint.walk import traces_of
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """A check of training loops as far as the source shows it: its words in `rules.toml`, a function of `rules`.
+    """A rule of the lint: its texts are in `rules.toml`, its function is in `ampsim.lint.rules`.
 
     Attributes:
-        code, name: as it is printed, ignored and selected; in words, as the function is named.
-        sentence, message: what is wrong, why, and the cure; what is printed.
-        wrong, right: a loop that has it, and the same loop without it.
-        asks: whether an event breaks it, from the trace and the event; without `events`, the places in a source.
-        events: the kinds of event that are asked.
-        check: the check of `ampsim.testing.check_loop` that such a loop breaks; "" where it breaks none.
-        thread: a public report of it; "" where none is known.
-        on: whether it is asked unless it is selected by name.
+        code, name: the code, to print, ignore, or select; the name of the function, with hyphens.
+        message: the text of a finding.
+        why, fix: why the code is a problem; what to do.
+        wrong, right: a loop with the problem; the same loop without it.
+        asks: takes a trace and an event and returns whether the event is a finding; without
+            `events`, takes a source and yields the nodes that are findings.
+        events: the kinds of event that `asks` takes.
+        check: the check of `ampsim.testing.check_loop` that such a loop fails; "" for none.
+        thread: address of a public report; "" for none.
+        on: whether the rule is on by default.
     """
 
     code: str
     name: str
-    sentence: str
     message: str
+    why: str
+    fix: str
     wrong: str
     right: str
     asks: Callable[..., Any]
@@ -40,8 +43,8 @@ class Rule:
     on: bool = True
 
     def find(self, source: Source) -> Iterator[tuple[ast.AST, str]]:
-        """Yield the places in a source that break it, and a message for each."""
-        within = f" (the scaler: {source.wrapped}'s, for fp16)" if source.wrapped else ""
+        """Yield each finding in a source: its node and its message."""
+        within = f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
         for trace, each in source.events(*self.events):
             if self.asks(trace, each):
                 yield each.node, self.message.format(on=each.on, of=each.of) + within
@@ -51,13 +54,17 @@ class Rule:
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A place in a file, counted from 1, that breaks a rule."""
+    """A finding of a rule: the line and the column count from 1."""
 
     path: str
     line: int
     column: int
     code: str
     message: str
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 TEXTS = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
@@ -68,7 +75,7 @@ RULES: Mapping[str, Rule] = {
     code: Rule(
         code=code,
         asks=ASKS[text["name"].replace("-", "_")],
-        **text | {"sentence": " ".join(text["sentence"].split())},
+        **text | {"why": _one_line(text["why"]), "fix": _one_line(text["fix"])},
     )
     for code, text in TEXTS.items()
 }
@@ -76,7 +83,11 @@ DEFAULT = frozenset(code for code, rule in RULES.items() if rule.on)
 
 
 def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) -> list[Finding]:
-    """Return what the rules of these codes find in a source, by place. UnreadableError: it is no Python source."""
+    """Return the findings of these rules in a source, sorted by place.
+
+    Raises:
+        UnreadableError: The text is not Python source.
+    """
     try:
         source = parse(text, path)
         if source is None or source.disabled:
@@ -90,6 +101,8 @@ def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) ->
             for node, message in RULES[code].find(source)
         }
     except RecursionError as error:
-        raise UnreadableError("nested too deeply; expected source that Python compiles") from error
+        raise UnreadableError(
+            "nested too deeply: expected source that Python can compile"
+        ) from error
     first = {(each.line, each.column, each.code): each for each in sorted(found, reverse=True)}
     return sorted(each for each in first.values() if not source.ignores(each.line, each.code))

@@ -1,41 +1,41 @@
-"""How findings and rules are written: text, JSON, and annotations of GitHub."""
+"""Output formats of findings and rules: text, JSON, and GitHub annotations."""
 
 import json
 from collections.abc import Mapping, Sequence
 
-from ampsim.lint.engine import RULES, Finding, Rule
+from ampsim.lint.engine import RULES, Finding, Rule, lint
 
 
 def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return a line per finding, and at the end their number."""
+    """Return one line per finding, and a last line with the number of findings."""
     lines = [f"{each.path}:{each.line}:{each.column}: {each.code} {each.message}" for each in found]
     if found:
         count = f"{len(found)} finding{'s' * (len(found) > 1)}"
         lines.append(
-            f"{count}; ampsim lint --explain {found[0].code} says why, and shows a loop without it"
+            f"{count}; for the reason and the fix, run: ampsim lint --explain {found[0].code}"
         )
     return "\n".join(lines)
 
 
 def as_json(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return an object with the findings, each with its rule's check and thread, and the files that are unreadable."""
-    said = {
+    """Return an object with the findings, the texts of their rules, and the unreadable files."""
+    texts = {
         code: {
             "rule": rule.name,
             "check": rule.check,
-            "reason": rule.sentence,
+            "reason": f"{rule.why} {rule.fix}",
             "thread": rule.thread,
         }
         for code, rule in RULES.items()
     }
     return json.dumps(
-        {"findings": [vars(each) | said[each.code] for each in found], "errors": dict(errors)},
+        {"findings": [vars(each) | texts[each.code] for each in found], "errors": dict(errors)},
         indent=2,
     )
 
 
 def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return an annotation per finding and per unreadable file, as GitHub's workflows read them."""
+    """Return a GitHub workflow annotation per finding and per unreadable file."""
     data = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
     place = data | {ord(":"): "%3A", ord(","): "%2C"}
     lines = [
@@ -47,8 +47,8 @@ def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
         [
             *lines,
             *(
-                f"::error file={p.translate(place)}::{said.translate(data)}"
-                for p, said in errors.items()
+                f"::error file={p.translate(place)}::{text.translate(data)}"
+                for p, text in errors.items()
             ),
         ]
     )
@@ -56,19 +56,23 @@ def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
 
 def explained(rule: Rule) -> str:
     """Return the page of a rule, as Markdown."""
-    parts = [f"# {rule.code}: {rule.name}", rule.sentence]
+    off = "" if rule.on else f" Off by default. Enable it with `--select {rule.code}`."
+    message = lint(rule.wrong, codes=[rule.code])[0].message
+    parts = [f"# {rule.code}: {rule.name}", "## What it does", f"Reports: {message}.{off}"]
+    parts += ["## Why", rule.why]
     if rule.check:
-        parts.append(
-            f"Check: `{rule.check}` of `ampsim.testing.check_loop`, which asks it of the running loop."
-        )
+        loop = "[`ampsim.testing.check_loop`](../how-to/loop.md)"
+        parts.append(f"Such a loop fails the check `{rule.check}` of {loop}, which runs the loop.")
     if rule.thread:
-        parts.append(f"A public report: {rule.thread}")
-    parts += [f"Wrong:\n\n```python\n{rule.wrong}```", f"Right:\n\n```python\n{rule.right}```"]
-    silent = f"`# ampsim: ignore[{rule.code}]` at the end of the line"
-    parts.append(f"{silent}, or `ignore` in `[tool.ampsim]` of pyproject.toml, silences it.")
-    if not rule.on:
-        parts.append(f"Off by default: `--select {rule.code}` asks it.")
-    return "\n\n".join(parts) + "\n"
+        parts.append(f"A public report: <{rule.thread}>")
+    parts.append(f"## Example\n\n```python\n{rule.wrong}```")
+    parts.append(f"## Use instead\n\n{rule.fix}\n\n```python\n{rule.right}```")
+    comment = f"`# ampsim: ignore[{rule.code}]`"
+    parts.append(
+        f"## Suppression\n\nAdd {comment} at the end of the line, or list the rule in `ignore` of "
+        "`[tool.ampsim]` in pyproject.toml.\n"
+    )
+    return "\n\n".join(parts)
 
 
 FORMATS = {"text": as_text, "json": as_json, "github": as_github}

@@ -66,7 +66,7 @@ _TOUCHED |= {"param_groups", "zip", "named_parameters", "state_dict"}  # of an a
 
 
 class UnreadableError(Exception):
-    """A file that is no Python source: says where, and what was expected."""
+    """A file that is not Python source. The text says what was expected."""
 
     def __init__(self, what: str, line: int = 1, column: int = 1) -> None:
         super().__init__(what)
@@ -308,10 +308,10 @@ def read(path: Path) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except OSError as error:
-        raise UnreadableError(f"{error.strerror}; expected a file that can be read") from error
+        raise UnreadableError(f"{error.strerror}: expected a readable file") from error
     except (SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise UnreadableError(
-            f"{error}; expected Python source in its declared encoding, or UTF-8"
+            f"{error}: expected Python source in its declared encoding, or UTF-8"
         ) from error
 
 
@@ -347,7 +347,7 @@ def _tree(text: str) -> ast.Module:
                 return ast.parse(_MAGIC.sub(r"\1pass", text))
     except SyntaxError as error:
         raise UnreadableError(
-            f"{error.msg}; expected Python 3", error.lineno or 1, error.offset or 1
+            f"{error.msg}: expected Python 3", error.lineno or 1, error.offset or 1
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UnreadableError(f"{error}; expected Python 3") from error
+        raise UnreadableError(f"{error}: expected Python 3") from error

@@ -1,4 +1,4 @@
-"""The command: what is read, what is asked, what is written, and how it ends."""
+"""The command: its input, its settings, its output, and its exit status."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def test_no_finding_exits_0_silently(folder: Path, capsys: pytest.CaptureFixture
 def test_hidden_and_tool_folders_are_skipped(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left_out = (".hidden", "node_modules", "deep/__pycache__", "site-packages", "build")
-    for name in ("deep/er", *left_out):
+    excluded = (".hidden", "node_modules", "deep/__pycache__", "site-packages", "build")
+    for name in ("deep/er", *excluded):
         (folder / name).mkdir(parents=True)
         (folder / name / "train.py").write_text(WRONG)
     (folder / "notes.txt").write_text(WRONG)
@@ -103,9 +103,9 @@ def test_select_enables_default_off_rule(folder: Path) -> None:
     ("table", "said"),
     [
         ("select = 3", "select = 3: expected a list of codes"),
-        ('select = ["AMP999"]', "no rule 'AMP999'; expected one of AMP101"),
+        ('select = ["AMP999"]', "no rule 'AMP999': expected one of AMP101"),
         ('select = [""]', "no rule ''"),
-        ("selct = []", "tool.ampsim has 'selct'; expected select or ignore"),
+        ("selct = []", "tool.ampsim has 'selct': expected select or ignore"),
         ("select = [", "expected TOML"),
     ],
 )
@@ -119,8 +119,8 @@ def test_invalid_setting_is_reported(
 
 def test_json_has_check_reason_and_thread(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--json", "wrong.py"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    (found,) = told["findings"]
+    output = json.loads(capsys.readouterr().out)
+    (found,) = output["findings"]
     rule = RULES["AMP101"]
     assert (found["path"], found["line"], found["column"], found["code"]) == (
         "wrong.py",
@@ -130,10 +130,10 @@ def test_json_has_check_reason_and_thread(folder: Path, capsys: pytest.CaptureFi
     )
     assert (found["check"], found["reason"], found["thread"]) == (
         rule.check,
-        rule.sentence,
+        f"{rule.why} {rule.fix}",
         rule.thread,
     )
-    assert told["errors"] == {}
+    assert output["errors"] == {}
     assert main(["--json", "right.py"]) == 0
     assert json.loads(capsys.readouterr().out) == {"findings": [], "errors": {}}
 
@@ -194,7 +194,7 @@ def test_empty_missing_and_no_files(folder: Path, capsys: pytest.CaptureFixture[
     assert main(["no.py"]) == 2
     assert "no.py:1:1: No such file or directory" in capsys.readouterr().err
     assert main([]) == 2
-    assert "expected some, e.g. ampsim lint train.py" in capsys.readouterr().err
+    assert "expected a file or a folder, e.g. ampsim lint train.py" in capsys.readouterr().err
 
 
 def test_undecodable_standard_input_is_reported(tmp_path: Path) -> None:
@@ -220,7 +220,8 @@ def test_closed_pipe_keeps_exit_status(tmp_path: Path) -> None:
 def test_explain_and_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--explain", "amp103"]) == 0
     page = capsys.readouterr().out
-    assert RULES["AMP103"].sentence in page
+    assert RULES["AMP103"].why in page
+    assert RULES["AMP103"].fix in page
     assert RULES["AMP103"].wrong in page
     assert main(["--explain", "AMP999"]) == 2
     assert "no rule 'AMP999'" in capsys.readouterr().err

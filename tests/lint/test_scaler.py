@@ -170,7 +170,7 @@ def test_accelerate_and_fabric_fp16_is_recognized(text: str, codes: list[str]) -
     found = lint(text)
     assert [each.code for each in found] == codes
     assert all(
-        re.search(r" \(the scaler: (accelerate|Fabric)'s, for fp16\)$", each.message)
+        re.search(r" \(with the fp16 scaler of (accelerate|Fabric)\)$", each.message)
         for each in found
     )
 
