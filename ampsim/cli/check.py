@@ -223,9 +223,7 @@ def _report(
         with replacing(file) if file else nullcontext() as stream:
             judged = judge(expected=expected)
             raised = [
-                each
-                for each in judged.refused
-                if each.check.group == "loop" and not each.is_overdue
+                each for each in judged.errors if each.check.group == "loop" and not each.is_overdue
             ]
             if raised and not judged.findings:
                 raise ValueError(f"{raised[0].target}: {raised[0].text}")
@@ -236,7 +234,7 @@ def _report(
         fail(str(error))
     except CannotJudgeError as error:
         fail(str(error), CANNOT_JUDGE)
-    raise typer.Exit(1 if judged.findings else CANNOT_JUDGE if judged.refused else 0)
+    raise typer.Exit(1 if judged.findings else CANNOT_JUDGE if judged.errors else 0)
 
 
 def _find_loop(target: str) -> tuple[Any, Any]:

@@ -1,6 +1,6 @@
-"""Tests of a loss scaler, for strangers to use on theirs.
+"""Conformance tests for loss scalers and training loops.
 
-Nothing here is loaded by ``import ampsim``, and each name below loads its own module when it is first used:
+``import ampsim`` does not load this package, and each name loads its module on first use:
 
 * `check_scaler` runs the checks on a loss scaler, and `check_threads` those of threads. `Traits`
   declares intentional differences, `Subject` names a scaler, `FoundInfAdapter` adapts a scaler that

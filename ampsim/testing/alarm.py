@@ -38,7 +38,7 @@ class OverdueError(BaseException):
 
 
 class CannotJudgeError(Exception):
-    """Something cannot be judged: two of its checks, or an import, did not end. No check is broken by it."""
+    """A target cannot be checked: two of its checks, or an import, did not end. No check failed by that."""
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _forget_what_is_torn() -> None:
-    """Have what is half imported be imported anew when it is next asked for, with all that it has imported of its own.
+    """Remove partly imported modules and their submodules, so that the next import runs them again.
 
     Python itself forgets the module that raises, and keeps those below it: the next import would find them too early.
     """

@@ -1,4 +1,4 @@
-"""A check, what asking it came to, and the words for that: the same for scalers, loops, ranks and frameworks."""
+"""Checks and their results, shared by scalers, loops, ranks, and frameworks."""
 
 import inspect
 import re
@@ -10,33 +10,31 @@ from typing import Any, Literal, TypeVar
 from ampsim.core.validation import nearest
 from ampsim.testing.alarm import CannotJudgeError
 
-CHECKS_VERSION = (
-    "2026.12"  # of the set of checks: one that is new in it warns, and fails from the next one on
-)
+CHECKS_VERSION = "2026.12"  # version of the set of checks: a check that is new in it only warns
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 Each = TypeVar("Each", bound="Check")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A sentence that must be true, stated once, as a function: it is asked, and it is printed.
+    """A check: a function that tests one property, and the texts that reports print.
 
     Attributes:
-        name: the function's, and what a report and `--check` call it.
-        statement: what must be true, in one sentence.
-        function: finds out whether it is. What it takes its parameters' names say: something drawn, something worked
-            out from that, or a word of the driver.
-        issue: address of a public report of what broke this check.
-        level: by which a report is sorted.
-        group: the heading that it stands under in a report; its first word stands in a table.
-        needs: names of features that a target may declare to be without, so that the check is skipped.
-        draws: strategies, by the function's parameters.
-        derives: by parameter, a function of the target's `Traits` and of what is drawn: what is known beforehand, as
-            the scales that the reference machine uses; printed as a value.
-        found: what broke a target once and is drawn too rarely to wait for; comes first, however few are drawn.
-        last: what broke a target once and takes long; comes behind what is drawn, which is shorter.
-        proof: what is printed in the function's place, for a check that looks at more than a test can say.
-        since: the version of the checks that it is new in.
+        name: name of the function, used by reports and `--check`.
+        statement: the property, in one sentence.
+        function: tests the property. The names of its parameters select generated values, derived values, and
+            functions of the adapter.
+        issue: address of a public report of a failure.
+        level: sort key of a report.
+        group: heading in a report; a table shows its first word.
+        needs: features that the check needs; it is skipped for a target that declares one of them unsupported.
+        draws: Hypothesis strategies, by parameter.
+        derives: by parameter, a function of the target's `Traits` and the generated values that returns an expected
+            value, such as the scales of the reference state machine; printed as a value.
+        found: known falsifying examples that are rarely generated; always run first.
+        last: known falsifying examples that take long; run after the generated ones, which are shorter.
+        proof: printed instead of the function if a standalone test cannot show the whole check.
+        since: the version of the checks that added it.
     """
 
     name: str
@@ -55,7 +53,7 @@ class Check:
 
     @property
     def words(self) -> list[str]:
-        """The parameters that a driver must have an answer to."""
+        """The parameters that an adapter must provide."""
         return [
             name
             for name in inspect.signature(self.function).parameters
@@ -84,18 +82,18 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Whether someone should look: a failure, unless its check is new, or an expected failure that passes."""
+        """Whether the result needs attention: a failure, unless the check is new, or an xpass."""
         return self.outcome == "xpassed" or (
             self.outcome == "failed" and self.check.since != CHECKS_VERSION
         )
 
 
 class BrokenError(AssertionError):
-    """A check does not hold; the text says what was seen instead."""
+    """A check failed; the text has the observed values."""
 
 
 class RaisedError(AssertionError):
-    """Something was raised where nothing may be; the text begins with the check's name and says what."""
+    """A target raised during a check; the text starts with the name of the check and has the exception."""
 
 
 def stating(
@@ -123,7 +121,7 @@ def stating(
 
 
 def sentence(function: Callable[..., object]) -> str:
-    """Return the check that a function asks for: the first paragraph of its docstring, on one line."""
+    """Return the property that a function tests: the first paragraph of its docstring, on one line."""
     return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
 
 
@@ -141,7 +139,7 @@ def chosen(checks: Mapping[str, Each], names: Collection[str] | None) -> list[Ea
 
 
 def described(check: Check, seen: str, story: Sequence[tuple[str, str]] = ()) -> str:
-    """Write what was seen under a check's name, then its sentence, the story in lines of (label, text), the issue."""
+    """Return the text of a failure: check and observation, property, lines of (label, text), and issue."""
     lines = [("property", check.statement), *story, ("issue", check.issue)]
     return "\n".join(
         [f"{check.name}: {seen}", *(f"  {label:8} {text}" for label, text in lines if text)]
@@ -149,14 +147,14 @@ def described(check: Check, seen: str, story: Sequence[tuple[str, str]] = ()) ->
 
 
 def failure_of(reason: str) -> type[AssertionError]:
-    """Return the kind of failure that is expected for a reason: a broken check, or for ``raised ...`` an exception."""
+    """Return the exception type that a reason expects: for ``raised ...`` RaisedError, else BrokenError."""
     return RaisedError if reason.startswith("raised ") else BrokenError
 
 
 def settled(
     check: Check, failure: AssertionError | str | None, reason: str | None
 ) -> tuple[Outcome, str]:
-    """Return the outcome of a check and its text, by how it broke, if it did, and why that was expected, if it was."""
+    """Return outcome and text of a check, from its failure, if any, and the reason of an expected failure, if any."""
     if failure is None:
         unexpected = (
             f"{check.name} passed, but was expected to fail: {reason}; remove the expectation"
@@ -165,12 +163,12 @@ def settled(
     if reason is None:
         return "failed", str(failure)
     if isinstance(failure, AssertionError) and not isinstance(failure, failure_of(reason)):
-        return "failed", f"{failure}\n  expected {reason}: another kind of failure"
+        return "failed", f"{failure}\n  expected {reason}, but this is another kind of failure"
     return "xfailed", reason
 
 
 def findings(results: Sequence[Result]) -> list[Result]:
-    """Return what someone should look at; of a target that was given up, what did not end is no finding."""
+    """Return the results that need attention, without the checks that hung on a target that was stopped."""
     given_up = {each.target for each in results if each.outcome == "error" and each.is_overdue}
     return [
         each
@@ -180,7 +178,7 @@ def findings(results: Sequence[Result]) -> list[Result]:
 
 
 def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
-    """Return results with their texts, those of one cause as one: what raises the same, or has the same history."""
+    """Return results with their texts, merged if they raise the same exception or have the same sequence."""
     groups: list[tuple[set[tuple[str, ...]], list[Result]]] = []
     for each in results:
         causes = _causes(each)
@@ -202,38 +200,40 @@ def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
 
 
 def _perhaps(result: Result, results: Sequence[Result]) -> str:
-    """Return which findings of its target may be why a check holds that was expected to be broken."""
+    """Return which findings of the same target may explain an xpass."""
     others = [
         each.check.name
         for each in results
         if (each.target, each.outcome) == (result.target, "failed")
     ]
-    return f", unless it holds because of {', '.join(others)}" * (
+    return f", unless it passes because of {', '.join(others)}" * (
         result.outcome == "xpassed" and bool(others)
     )
 
 
 def _causes(result: Result) -> set[tuple[str, ...]]:
-    """Return what tells that two findings have one cause: the exception, and the story in the text."""
+    """Return the keys by which findings share a cause: the exception, and the lines of the story."""
     first, *lines = result.text.splitlines() or [""]
     _, _, seen = first.partition(": ")
     story = [line for line in lines if line.startswith(("  scaler  ", "  history ", "  scale   "))]
     causes = {(result.target, *story)} if len(story) > 2 else set()
-    causes |= {(result.target, line) for line in lines if line.startswith("  choice  ")}
+    causes |= {(result.target, line) for line in lines if line.startswith("  hint  ")}
     return causes | ({(result.target, seen)} if seen.startswith("raised ") else set())
 
 
 def without_findings(results: Iterable[Result]) -> list[Result]:
-    """Return the results; raise AssertionError with all findings if there are any, and warn of broken new checks.
+    """Return the results. Warn about failures of new checks.
 
-    CannotJudgeError is raised where there are none and a check could not be judged.
+    Raises:
+        AssertionError: There are findings; the text has all of them.
+        CannotJudgeError: There is no finding, but a check could not run.
     """
     __tracebackhide__ = True  # for pytest
     results = [*results]
     for each in results:
         if each.outcome == "failed" and not each.is_finding:
             warnings.warn(
-                f"new in {CHECKS_VERSION}, to fail in the next version: {each.text}", stacklevel=3
+                f"new in {CHECKS_VERSION}, will fail in the next version: {each.text}", stacklevel=3
             )
     refused = [result.text for result in results if result.outcome == "error"]
     if texts := [text for _, text in by_cause(findings(results))]:

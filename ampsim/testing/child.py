@@ -69,7 +69,7 @@ def judge_apart(
         with child(_serve, begin, [check.name for check in left], limit) as (process, answers):
             loaded = _next_answer(process, answers, limit)
             if loaded.is_overdue:
-                raise CannotJudgeError(f"{name} cannot be judged: loading it {loaded.text}")
+                raise CannotJudgeError(f"{name} cannot be checked: loading it {loaded.text}")
             if loaded.outcome != "passed":
                 raise ValueError(
                     f"{name}: loading it {loaded.text}" if loaded.is_last else loaded.text
@@ -110,7 +110,7 @@ def child(serve: Callable[..., None], *args: object) -> Iterator[tuple[BaseProce
 def _next_answer(process: BaseProcess, answers: Connection, limit: float) -> Answer:
     """Return what the child says next, or what became of it."""
     if not answers.poll(WALL * limit + GRACE):
-        text = f"did not end within {WALL * limit:g} s, and no alarm interrupts it"
+        text = f"did not end within {WALL * limit:g} s, and the time limit cannot interrupt it"
         return Answer("failed", text, is_last=True, is_overdue=True)
     with suppress(EOFError):
         answer: Answer = answers.recv()
@@ -142,10 +142,10 @@ def _serve(begin: Begin, names: Sequence[str], limit: float, mouth: Connection) 
                 )
                 left.pop(0)
                 if result.is_overdue:
-                    return  # and is ended: a lock may be held for ever
+                    return  # and is ended: a lock may be held indefinitely
         except ValueError as error:
             mouth.send(Answer("error", str(error), is_last=True))
             return
         except Exception as error:  # of the judge's own, which is no finding
-            text = f"{left.pop(0)} was not judged: ampsim failed, {type(error).__name__}: {error}; please report it"
+            text = f"{left.pop(0)} did not run: ampsim raised {type(error).__name__}: {error}; please report this"
             mouth.send(Answer("error", text))

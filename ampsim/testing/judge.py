@@ -1,4 +1,4 @@
-"""What asking one check comes to, of whatever is asked: a scaler, a loop, or a framework."""
+"""Run one check on a scaler, a loop, or a framework."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,27 +7,27 @@ from ampsim.testing.check import Check, Result, described, settled
 
 
 class NotApplicableError(Exception):
-    """The check speaks of what the target does not have; the text says what."""
+    """The check does not apply to the target; the text has the reason."""
 
 
 def given_up(name: str, overdue: Sequence[str]) -> CannotJudgeError:
-    """Return the error that ends the judging of a target, by the checks that did not end."""
+    """Return the error that ends the run of a target, with the checks that did not end."""
     return CannotJudgeError(
-        f"{name} cannot be judged: {'; '.join(overdue)}; no other check is asked"
+        f"{name} cannot be checked: {'; '.join(overdue)}; the other checks were not run"
     )
 
 
 def judged(
     check: Check, target: str, ask: Callable[[], object], reason: str | None, limit: float = 0.0
 ) -> Result:
-    """Ask a check, and return its Result.
+    """Run a check and return its Result.
 
     Args:
-        check: the one that is asked.
-        target: the name of what is asked.
-        ask: raises BrokenError or RaisedError where the check is broken, NotApplicableError where it says nothing.
-        reason: why it is expected to be broken, with a link; None if it is not. That it does not end is never expected.
-        limit: seconds; 0 is no limit.
+        check: the check to run.
+        target: name of the target.
+        ask: runs the check; raises BrokenError or RaisedError if it fails, NotApplicableError to skip.
+        reason: why a failure is expected, with a link; None if it is not. A timeout is never expected.
+        limit: seconds; 0 disables the limit.
     """
     failure = None
     try:

@@ -1,8 +1,8 @@
-"""Checks that known scalers break, each with its reason and a link: pass them as ``expected_failures``.
+"""Known failures of scalers, each with its reason and a link: pass them as ``expected_failures``.
 
-Those of ``_RANKS`` are checks that they break where each rank has gradients of its own. Those
-of ``_DDP`` and ``_FSDP2`` they break under torch's DistributedDataParallel and fully_shard; torch.amp.GradScaler breaks
-none there. Where a link is to the source, a search of the issues at torch 2.13 found no report.
+The failures of ``_RANKS`` occur if each rank has gradients of its own. Those of ``_DDP`` and ``_FSDP2`` occur under
+torch's DistributedDataParallel and fully_shard, where torch.amp.GradScaler has none. If a link is to the source, a
+search of the issues at torch 2.13 found no report.
 """
 
 _SOURCE = "https://github.com/pytorch/pytorch/blob/v2.13.0/torch/amp/grad_scaler.py"
@@ -16,24 +16,24 @@ _SHARDED = (
 _ISSUE = "https://github.com/pytorch/pytorch/issues/"
 
 TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
-    "last_step_reports_skip": f"nothing tells a skipped step: {_ISSUE}67590",
-    "positional_closure_raises": f"step() looks for the keyword only: {_SOURCE}",
-    "invalid_arguments_raise": f"two assertions, which NaN passes: {_SOURCE}",
-    "optimizers_with_reused_id_are_distinct": f"stages are kept by id(optimizer), which Python reuses: {_SOURCE}",
-    "growth_continues_after_interval_is_lowered": f"the streak is compared by ==: {_KERNEL}",
-    "update_between_steps_keeps_gradients_correct": f"a step divides by the scale of the moment: {_SOURCE}",
-    "fused_step_respects_strides": f"its kernel walks over memory in the parameter's order: {_FUSED}",
+    "last_step_reports_skip": f"no attribute reports a skipped step: {_ISSUE}67590",
+    "positional_closure_raises": f"step() checks only for the keyword: {_SOURCE}",
+    "invalid_arguments_raise": f"only two assertions, which NaN passes: {_SOURCE}",
+    "optimizers_with_reused_id_are_distinct": f"stages are stored by id(optimizer), which Python reuses: {_SOURCE}",
+    "growth_continues_after_interval_is_lowered": f"the growth tracker is compared with ==: {_KERNEL}",
+    "update_between_steps_keeps_gradients_correct": f"a step divides by the current scale: {_SOURCE}",
+    "fused_step_respects_strides": f"its kernel reads the gradient with the strides of the parameter: {_FUSED}",
     "state_dict_is_atomic": f"scale and growth tracker are read one after the other: {_SOURCE}",
-    "invalid_state_dict_changes_nothing": f"keys are taken over one by one: {_SOURCE}",
+    "invalid_state_dict_changes_nothing": f"keys are loaded one by one: {_SOURCE}",
     "no_nonfinite_step_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755",
     "no_nonfinite_step_at_subnormal_scale": f"float32(1/S) is inf for S <= 2^-128: {_ISSUE}99640",
-    "scale_is_never_subnormal": f"no floor: {_ISSUE}157436",
-    "scale_recovers_after_overflows": f"166 overflows lead to 0, and 0 * growth is 0: {_ISSUE}99640",
+    "scale_is_never_subnormal": f"no min_scale: {_ISSUE}157436",
+    "scale_recovers_after_overflows": f"the scale is 0 after 166 overflows, and 0 * growth is 0: {_ISSUE}99640",
 }
 
-_ALONE = "it asks no other rank, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"
+_ALONE = "it does not synchronize across ranks, which plain tensors need: https://github.com/facebookresearch/fairscale/pull/179"
 TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's, reduce the flag themselves
-    "rank_without_gradients_participates": f"step() asserts that a gradient was looked at: {_SOURCE}",
+    "rank_without_gradients_participates": f"step() asserts that a gradient was checked: {_SOURCE}",
     "no_rank_steps_on_overflow": _ALONE,
     "desynchronized_rank_is_detected": _ALONE,
     "ranks_agree_on_skips": _ALONE,
@@ -45,8 +45,8 @@ TORCH_RANKS = {  # torch.amp.GradScaler, of plain tensors; DTensors, as FSDP2's,
 _FUSED_ALONE = f"unscale_() reduces the flag, a fused step without it does not: {_SHARDED}"
 _SHAPE = f"its flag has the shape (1,), and fused AdamW's step counts have none: {_ISSUE}140514"
 _ADDED = f"flags are added, and kernels skip at exactly 1, not at 2: {_SHARDED}"
-_NO_KEY = f"the n-th flag of one rank is added to the n-th of the others, whatever they are of: {_SHARDED}"
-SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; without fused optimizers only the check of a rank that parts
+_NO_KEY = f"the n-th flags of all ranks are added, even if they belong to different optimizers: {_SHARDED}"
+SHARDED_RANKS = {  # torch.distributed's ShardedGradScaler; unfused only desynchronized_rank_is_detected
     "no_rank_raises": _SHAPE,
     "parameters_stay_finite": _ADDED,
     "no_rank_steps_on_overflow": _FUSED_ALONE,

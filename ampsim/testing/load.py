@@ -1,4 +1,4 @@
-"""To find what ``module:attribute`` names: a scaler, a loop, or what is expected of them."""
+"""Import the object that ``module:attribute`` names: a scaler, a loop, or expected failures."""
 
 import importlib
 import traceback
@@ -25,13 +25,13 @@ def _import(name: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{name}: {error}; install what it needs") from error
-        cure = (
-            f"say {name[:-3]}:NAME"
+            raise ValueError(f"{name}: {error}; install the missing package") from error
+        fix = (
+            f"write {name[:-3]}:NAME"
             if error.name[-3:] == ".py"
             else "run from its folder, or install it"
         )
-        raise ValueError(f"no module {error.name!r}; {cure}") from error
+        raise ValueError(f"no module {error.name!r}; {fix}") from error
     except (Exception, SystemExit) as error:
         call = traceback.extract_tb(error.__traceback__)[-1]
         place = (

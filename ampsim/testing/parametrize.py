@@ -76,7 +76,7 @@ def _of_scalers(
             missing = check.lacks(subject)
             marks = _xfail(check, expected)
             if missing:
-                marks = [pytest.mark.skip(reason=f"without {missing}")]
+                marks = [pytest.mark.skip(reason=f"unsupported: {missing}")]
             name = f"{subject.name}-{check.name}"
             cases.append(pytest.param(subject, check, id=name, marks=marks))
     return cases

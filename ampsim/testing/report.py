@@ -1,4 +1,4 @@
-"""What the kit found, checks by scalers or checks by loops: Markdown, JSON, or JUnit's XML."""
+"""Reports of check results, one column per scaler or loop, as Markdown, JSON, or JUnit XML."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from ampsim.core.output import CONTROLS
 from ampsim.testing.check import Check, Outcome, Result, by_cause, findings
 
-# outcome -> its sign and colour in a table, and what a summary calls it
+# outcome -> its sign and color in a table, and its word in a summary
 _SHOWN: dict[Outcome, tuple[str, str, str]] = {
     "passed": ("✓", "green", "passed"),
     "failed": ("✗", "bold red", "failed"),
@@ -21,7 +21,7 @@ SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
 _JUNIT: dict[
     Outcome, tuple[str, str]
-] = {  # outcome -> JUnit's element and its type; one that passed has none
+] = {  # outcome -> the JUnit element and its type; a passed check has none
     "failed": ("failure", "failed check"),
     "xpassed": ("failure", "xpassed"),
     "error": ("error", "error"),
@@ -31,7 +31,7 @@ _JUNIT: dict[
 
 
 class Report:
-    """Results in a table: a row per check and a column per scaler."""
+    """A table of results with one row per check and one column per scaler."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self.results = list(results)
@@ -40,20 +40,20 @@ class Report:
 
     @property
     def findings(self) -> list[Result]:
-        """What someone should look at."""
+        """The results that need attention: failed and xpassed checks."""
         return findings(self.results)
 
     @property
-    def refused(self) -> list[Result]:
-        """What could not be judged."""
+    def errors(self) -> list[Result]:
+        """The checks that could not run."""
         return [result for result in self.results if result.outcome == "error"]
 
     def at_length(self) -> list[tuple[Result, str]]:
-        """Return what is told at length, with its text: findings, those of one cause as one, and what was refused."""
-        return by_cause([*self.findings, *self.refused])
+        """Return the results to show in full, with their texts: findings, merged by cause, and errors."""
+        return by_cause([*self.findings, *self.errors])
 
     def rows(self) -> list[tuple[Check, list[Result | None]]]:
-        """Return each check with its results, one for each of ``scalers``; None where it was not run."""
+        """Return each check with one result per scaler; None if the check did not run."""
         checks = {result.check.name: result.check for result in self.results}.values()
         ordered = sorted(checks, key=lambda check: check.level)
         return [
@@ -62,7 +62,7 @@ class Report:
         ]
 
     def summary(self) -> list[str]:
-        """Count the outcomes, in one sentence per scaler."""
+        """Return one line per scaler with the number of each outcome."""
         lines = []
         for name in self.scalers:
             outcomes = [result.outcome for result in self.results if result.target == name]
@@ -72,7 +72,7 @@ class Report:
         return lines
 
     def unasked(self) -> list[str]:
-        """Return why checks of loops were skipped, one sentence each."""
+        """Return one line per skipped check of a loop, with the reason."""
         results = [
             each
             for each in self.results
@@ -81,7 +81,7 @@ class Report:
         return [f"{each.target}: {each.check.name} skipped: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
-        """Write a table, then every finding."""
+        """Return the table and each finding as Markdown."""
         lines = [_row(["level", "check", *self.scalers]), _row(["---"] * (2 + len(self.scalers)))]
         for check, results in self.rows():
             lines.append(_row([check.group.split()[0], f"`{check.name}`", *map(sign, results)]))
@@ -92,7 +92,7 @@ class Report:
         )
 
     def to_json(self) -> str:
-        """Write the versions of all packages and one record per result."""
+        """Return the package versions and one record per result as JSON."""
         versions = {name: _version(name) for name in ("ampsim", "torch", "hypothesis")}
         records = [
             {
@@ -114,7 +114,7 @@ class Report:
         )
 
     def to_xml(self) -> str:
-        """Write what a CI server reads as JUnit's: a suite per scaler or loop, a case per check."""
+        """Return JUnit XML for a CI server: one suite per scaler or loop, one case per check."""
         root = ET.Element("testsuites", name="ampsim check")
         for name in self.scalers:
             results = [result for result in self.results if result.target == name]
@@ -145,7 +145,7 @@ FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "xml": Report.to_xm
 
 
 def sign(result: Result | None) -> str:
-    """Return what a table shows for a result; '' for none."""
+    """Return the sign of a result in a table; "" for None."""
     return "" if result is None else SIGNS[result.outcome]
 
 

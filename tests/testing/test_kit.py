@@ -301,7 +301,7 @@ def test_expected_failures_become_strict_xfails():
     (xfail,) = cases["mine-skips_stay_within_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
     (skip,) = cases["mine-pickling_is_exact"]
-    assert (skip.name, skip.kwargs["reason"]) == ("skip", "without pickle")
+    assert (skip.name, skip.kwargs["reason"]) == ("skip", "unsupported: pickle")
     assert not cases["mine-state_dict_continues_run"]
 
 

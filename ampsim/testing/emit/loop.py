@@ -44,35 +44,35 @@ def train(loop, *places{split}):
 
 
 def write(name: str, target: str) -> tuple[str, bool]:
-    """Return a pytest file that fails as a loop breaks a check, and whether by an exception.
+    """Return a standalone pytest file that fails like a loop fails a check, and whether by an exception.
 
     Args:
         name: the check's.
         target: ``module:make``, whose batches are called ``batches`` in the same module.
 
     Raises:
-        ValueError: the check holds or is not asked, the loop cannot be judged, or there is no such check.
+        ValueError: The check passes or is skipped, the loop cannot be checked, or there is no such check.
     """
     (check,) = chosen([name])
     if name not in TEMPLATES:
-        raise ValueError(f"{name} has no short test: {WITHOUT[name]}")
+        raise ValueError(f"no standalone test of {name}: {WITHOUT[name]}")
     module, _, path = target.partition(":")
     make: Any = load(target)
     batches: Any = load(f"{module}:batches")
     given = [*(batches() if callable(batches) else batches)]
     if (kind := run_class(make).__module__.rpartition(".")[2]) != "torch":
-        raise ValueError(f"{target} is a loop of {kind}: short tests are written of torch's")
+        raise ValueError(f"{target} is a loop of {kind}: standalone tests support only torch loops")
     try:
         (result,) = judge_loop(make, given, [name])
         if result.outcome == "error":
             raise LoopError(result.text)
         if result.outcome != "failed":
             why = (
-                f"holds for {target}"
+                f"passed for {target}"
                 if result.outcome == "passed"
-                else f"is not asked of {target}: {result.text}"
+                else f"was skipped for {target}: {result.text}"
             )
-            raise ValueError(f"{name} {why}: there is nothing to emit")
+            raise ValueError(f"{name} {why}; there is no failure to write a test for")
         case = _shortest(check, make, given)
     except LoopError as error:
         raise ValueError(f"{target}: {error}") from error
@@ -195,7 +195,7 @@ HOOKS_GO = "for hook in hooks:\n    hook.remove()"
 def _skipped(case: Case) -> Sequence[str]:
     broken = case.broken
     if broken.fault is None or not broken.places:
-        raise ValueError("this failure of several skips in a row has no short test")
+        raise ValueError("no standalone test: this failure needs several skips in a row")
     before, bad, after = (", ".join(map(str, part)) for part in broken.places)
     define, plant, clear = _planted(case, broken.fault)
     begun = [*define, "loop, scaler = start()", *([f"train(loop, {before})"] if before else [])]
@@ -221,9 +221,9 @@ def _skipped(case: Case) -> Sequence[str]:
 
 
 def _resume(case: Case) -> Sequence[str]:
-    found = re.search(r"saved after batch (\d+)|after saving, after batch (\d+)", case.broken.where)
+    found = re.search(r"(?:checkpoint of|save\(\) at) batch (\d+)", case.broken.where)
     places = [batch.place for batch in case.batches]
-    cut = places.index(int(found[1] or found[2]) if found else 0) + 1
+    cut = places.index(int(found[1]) if found else 0) + 1
     after = places[cut : case.broken.step + 1]
     start = f"start(growth_interval={resume.GROWTH_INTERVAL})"
     begun = [f"loop, scaler = {start}", f"train(loop, {_listed(places[:cut])})"]

@@ -75,9 +75,7 @@ class Case:
         else:
             found = _reached(dict(self.run.loop.state), name, f"{loop}.state")
         if found is None:
-            raise ValueError(
-                f"{name} has no short name in code; expected it under a name of its own in state"
-            )
+            raise ValueError(f"no short expression for {name}: give it its own name in state")
         return found
 
 

@@ -87,18 +87,18 @@ def require_failure(source: str, *, raises: bool, limit: float) -> None:
         ended, last = run_apart(source, limit)
     except subprocess.TimeoutExpired:
         raise ValueError(
-            f"the short test did not end within {limit:g} s; the kit's own check has to show it"
+            f"the standalone test did not end within {limit:g} s; run the check itself"
         ) from None
     said = ended or last
     if "ampsim" in said and "ModuleNotFoundError" in said:
         raise ValueError(
-            f"the target imports ampsim ({said}), and the test is for a project that has none; expected a target "
-            "without it, such as the scaler's own class with torch's methods"
+            f"the target imports ampsim ({said}), but a standalone test runs without ampsim: expected a target without "
+            "it, such as the scaler's own class with torch's methods"
         )
     if ended == "":
         raise ValueError(
-            "the short test passes: it does not show what the kit's own check sees; report that with it"
+            "the standalone test passes, although the check fails; please report this with the test"
         )
     if ended is None or (not raises and not said.startswith("AssertionError")):
         what = "the check's call should raise" if raises else "an assertion should fail"
-        raise ValueError(f"the short test ended otherwise, where {what}: {said}")
+        raise ValueError(f"the standalone test ended in another way, but {what}: {said}")

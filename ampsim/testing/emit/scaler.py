@@ -24,44 +24,44 @@ def write(
     """Return a pytest file that fails for a scaler as the check of this name does, and whether by an exception.
 
     Args:
-        check: its name.
+        check: name of the check.
         target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``.
-        examples: histories, at most.
-        declared: as `Traits` takes it.
+        examples: maximum number of generated overflow sequences.
+        declared: keyword arguments of `Traits`.
 
     Raises:
-        ValueError: the check holds, is not asked of this scaler, or has no short test; or there is no such check.
+        ValueError: The check passes, is skipped for this scaler, or has no standalone test; or there is no such check.
     """
     (asked,) = chosen(names=[check])
     subject = find(target, **declared)
     if isinstance(load(target), Subject):
         raise ValueError(
-            f"{target} is a Subject, which needs ampsim: name the class, and declare traits by --trait"
+            f"{target} is a Subject, which needs ampsim: name the class, and declare traits with --trait"
         )
     if missing := asked.lacks(subject):
-        raise ValueError(f"{check} is not asked of {target}: it is without {missing}")
+        raise ValueError(f"{check} is skipped for {target}: unsupported: {missing}")
     if asked.level == THREADS:
         raise ValueError(
-            f"{check} needs the scheduler, which orders threads: no short test says that; see --schedule"
+            f"no standalone test of {check}: it needs the thread scheduler; use --schedule"
         )
     subject.try_out()
     example, error = asked.shortest(subject, examples)
     if example is None:
-        raise ValueError(f"{check} holds for {target}: there is nothing to emit")
+        raise ValueError(f"{check} passed for {target}; there is no failure to write a test for")
     if isinstance(error, OverdueError):
-        raise ValueError(f"{check}: {error}: nor would a short test") from error
+        raise ValueError(f"{check}: {error}, and neither would a standalone test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
     seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{check}: ")
     return _printed(asked, example, seen, target), raised
 
 
 def _printed(check: ScalerCheck, example: Example, seen: str, target: str) -> str:
-    """Write a check with the words that it takes, and the values of the example that breaks it.
+    """Return the source of a check with its adapter functions and the values of the falsifying example.
 
     Args:
-        check: the one that is broken.
-        example: the shortest that breaks it.
-        seen: what that showed.
+        check: the failed check.
+        example: the minimal falsifying example.
+        seen: the observed failure.
         target: ``module:attribute`` of the scaler.
     """
     module, _, path = target.partition(":")

@@ -1,4 +1,4 @@
-"""A check of scalers: asked of any of them on examples that hypothesis draws, always the same, and shrinks."""
+"""A check of scalers. Hypothesis generates the examples, always the same, and shrinks failures."""
 
 import gc
 import shlex
@@ -46,28 +46,28 @@ class ScalerCheck(Check):
         schedule: Mapping[int, int] | None = None,
         limit: float | None = None,
     ) -> None:
-        """Ask this check of a scaler; raise AssertionError, whose text begins with the name, if it is broken.
-
-        It is a BrokenError if the check does not hold, a RaisedError if something was raised where nothing may be, and
-        neither, so that nobody expects it, if it did not end within `limit`.
+        """Run this check on a scaler.
 
         Args:
-            target: as `check_scaler` takes it.
-            examples: histories, at most.
-            schedule: of threads: the one to run; then the text has every step. None is all.
-            limit: seconds of CPU time; None is `time_limit(examples)`; 0 is no limit, as a debugger wants it. It is
-                kept where there are alarms, see `ampsim.testing.alarm`.
+            target: scaler, as `check_scaler` takes it.
+            examples: maximum number of generated overflow sequences.
+            schedule: thread schedule to run, with every step in the text; None runs all schedules.
+            limit: CPU time in seconds; None for `time_limit(examples)`, 0 for no limit, e.g. in a debugger. See
+                `ampsim.testing.alarm` for where limits apply.
 
         Raises:
-            CannotJudgeError: a second check of this scaler did not end, or an import in it.
+            BrokenError: The property does not hold. The text starts with the name of the check.
+            RaisedError: The scaler raised an unexpected exception.
+            AssertionError: The check did not end within `limit`. This is never an expected failure.
+            CannotJudgeError: A second check of this scaler, or an import in it, did not end.
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that asked
         subject = as_subject(target)
         if missing := self.lacks(subject):
-            raise NotApplicableError(f"without {missing}")
+            raise NotApplicableError(f"unsupported: {missing}")
         if not __debug__:
             raise RuntimeError(
-                "python -O leaves out the asserts that checks are made of; run without it"
+                "checks use assert statements, which python -O removes: run without -O"
             )
         if len(subject.overdue) > 1:
             raise given_up(subject.name, subject.overdue)
@@ -156,12 +156,12 @@ def _broken(example: Example, drawn: Mapping[str, Any]) -> str:
             calls = calls.tb_next
         if calls is None or not calls.tb_frame.f_code.co_filename.startswith(_TESTING):
             raise
-        return str(error) or "it does not hold"
+        return str(error) or "the property does not hold"
     return ""
 
 
 def time_limit(examples: int) -> float:
-    """Return the seconds that a check may take with so many examples."""
+    """Return the time limit in seconds of a check with this number of examples."""
     return max(60.0, examples)
 
 

@@ -1,4 +1,4 @@
-"""What a scaler that broke a check may have promised: read from what it does, and the check asked again under it."""
+"""Suggest the `Traits` under which a failed check passes, from the observed behavior of the scaler."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,8 +14,8 @@ from ampsim.testing.kit.example import OPTIONAL, Example, readable
 from ampsim.testing.kit.subject import Scaler, Subject
 from ampsim.testing.known_failures import TORCH
 
-TOP = 2.0**127  # where growths end that have no max_scale below float32's
-ODD = 1700.0  # no power of two
+TOP = 2.0**127  # the largest scale without a max_scale
+ODD = 1700.0  # not a power of two
 CALLS = {
     "setters": "set_",
     "state_dict": "state_dict",
@@ -24,11 +24,13 @@ CALLS = {
     "override": "update() takes",
 }  # in an error's text
 SHOWN = {
-    "float16": r"\btaken",
+    "float16": r"\baccepted",
     "saved_constants": r"^after resuming",
     "skip_report": r"has no last_step",
 }  # in a failure's text
-EXPECTED = "expected_failures=known_failures.TORCH, in the shell --expect ampsim.testing.known_failures:TORCH"
+EXPECTED = (
+    "pass expected_failures=known_failures.TORCH, or --expect ampsim.testing.known_failures:TORCH"
+)
 LACKING = (AttributeError, NotImplementedError, TypeError)
 Changes = Mapping[str, Any]  # of traits
 
@@ -36,14 +38,13 @@ Changes = Mapping[str, Any]  # of traits
 def choice(
     check: Check, subject: Subject, seen: BaseException, examples: int
 ) -> list[tuple[str, str]]:
-    """Return, as lines of a story, what to declare if what was seen is meant; none if nothing of
-    it lets the check hold.
+    """Return the hint of a failure as lines (label, text): the traits to declare, or [] for none.
 
     Args:
-        check: the one that is broken.
-        subject: the scaler that breaks it.
-        seen: what was raised by the shortest example.
-        examples: that the check is asked on again.
+        check: the check that failed.
+        subject: the scaler under test.
+        seen: the exception of the minimal example.
+        examples: maximum number of examples of each new run.
     """
     if "habits" not in subject.lives:
         subject.lives["habits"] = dict(_habits(partial(_used, subject, check)))
@@ -54,18 +55,18 @@ def choice(
         found["unsupported"] = found.get("unsupported", frozenset()) | {*lacks}
     for each in ({name: value} for name, value in found.items()):
         if _holds(check, subject, each, examples):
-            return [("choice", _told(subject, each))]
+            return [("hint", _told(subject, each))]
     if len(found) < 2 or not _holds(check, subject, found, examples):
-        known = f"torch's own: {TORCH.get(check.name)}; {EXPECTED}"
+        known = f"torch.amp.GradScaler fails it too ({TORCH.get(check.name)}); {EXPECTED}"
         return [("known", known)] if subject.is_torchs and check.name in TORCH else []
     for name in [*found]:
         fewer = {each: value for each, value in found.items() if each != name}
         found = fewer if _holds(check, subject, fewer, examples) else found
-    return [("choice", _told(subject, found))]
+    return [("hint", _told(subject, found))]
 
 
 class Seen(NamedTuple):
-    """A fresh scaler behind some updates, the scales that it used before each of them and after, and what it raised."""
+    """A scaler after some updates, its scale before each update and at the end, and its exception."""
 
     scaler: Scaler
     scales: list[float]
@@ -73,7 +74,7 @@ class Seen(NamedTuple):
 
     @property
     def last(self) -> float:
-        """The last scale as the scaler itself says it, which may be wider than a loss sees it."""
+        """The last scale from get_scale(), which may have more bits than the scale of a loss."""
         kept = float(self.scaler.get_scale())
         return kept if round_to_float32(kept) == self.scales[-1] else self.scales[-1]
 
@@ -90,7 +91,7 @@ def _used(subject: Subject, check: Check, found_inf: Sequence[bool], **constants
 
 
 def _habits(used: Callable[..., Seen]) -> Iterator[tuple[str, Any]]:
-    """Yield what a scaler is seen to do as a trait has it: the trait's name, and its value."""
+    """Yield the observed traits of a scaler: name and value."""
     is_odd = False
     with suppress(Exception):
         is_odd = used([], init_scale=ODD).scales == [ODD]
@@ -114,7 +115,7 @@ def _habits(used: Callable[..., Seen]) -> Iterator[tuple[str, Any]]:
 def _patience(
     used: Callable[..., Seen], patience: int, down: Sequence[float]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield why so many overflows go by before the scale falls, if it is more than one, and what begins them anew."""
+    """Yield the delay or hysteresis if a backoff takes more than one overflow, and what resets the hysteresis."""
     late = used([True, False, False, False]).scales
     if patience > 1 and min(late) < late[0]:
         yield "delay", patience - 1
@@ -134,7 +135,7 @@ def _patience(
 
 
 def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]:
-    """Yield where overflows without end lead the scale, and where growths do."""
+    """Yield the bounds of the scale after many overflows and after many growths."""
     low = used([True] * 170 * patience, backoff_factor=2.0**-16)
     if low.raised is not None:
         yield "gives_up", (type(low.raised),)
@@ -146,10 +147,10 @@ def _ends(used: Callable[..., Seen], patience: int) -> Iterator[tuple[str, Any]]
 
 
 def _lacks(subject: Subject, feature: str, seen: BaseException) -> bool:
-    """Return whether a failure shows that a scaler does not have a feature: it has no such call, or refuses nothing."""
-    if feature == "refusals":  # a late step that is taken shows in its gradient
+    """Return whether a failure shows that a scaler lacks a feature: a call is missing, or nothing raises."""
+    if feature == "refusals":  # a late step that is accepted shows in its gradient
         return not subject.is_torchs and bool(
-            re.search(r"\btaken|raised None|optimizer 1 saw", str(seen))
+            re.search(r"\baccepted|raised None|optimizer 1 saw", str(seen))
         )
     if feature in SHOWN:
         return bool(re.search(SHOWN[feature], str(seen)))
@@ -157,7 +158,7 @@ def _lacks(subject: Subject, feature: str, seen: BaseException) -> bool:
 
 
 def _declared(subject: Subject, changes: Changes) -> Subject:
-    """Return the scaler as one that declares these changes of its traits as well, always the same object."""
+    """Return the scaler with these additional traits, cached."""
     key = f"declared {sorted(changes.items())}"
     if key not in subject.lives:
         unsupported = subject.traits.unsupported | changes.get("unsupported", frozenset())
@@ -168,7 +169,7 @@ def _declared(subject: Subject, changes: Changes) -> Subject:
 
 
 def _holds(check: Check, subject: Subject, changes: Changes, examples: int) -> bool:
-    """Return whether a check holds, or is not asked, of a scaler that declares these changes."""
+    """Return whether a check passes or is skipped for a scaler with these additional traits."""
     declared = _declared(subject, changes)
     if declared.lacking.intersection(check.needs):
         return True
@@ -181,12 +182,12 @@ def _holds(check: Check, subject: Subject, changes: Changes, examples: int) -> b
 
 
 def _told(subject: Subject, changes: Changes) -> str:
-    """Write what to declare, in Python and in the shell."""
+    """Return the hint, for Python and for the shell."""
     written = ", ".join(f"{name}={_written(value)}" for name, value in changes.items())
     options = " ".join(_declared(subject, changes).traits.as_options())
-    text = f"if this is meant, declare it, and it is no finding: Traits({written})"
+    text = f"if intentional, declare it with Traits({written})"
     in_python_alone = "gives_up" in changes or len(changes.get("hysteresis_reset", "1")) != 1
-    return readable(text if in_python_alone else f"{text}, in the shell {options}")
+    return readable(text if in_python_alone else f"{text}, or in the shell: {options}")
 
 
 def _written(value: Any) -> str:

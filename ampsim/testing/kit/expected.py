@@ -1,4 +1,4 @@
-"""What a check expects and can be known beforehand: the scales of the reference machine, and torch's words."""
+"""Expected values of checks: scales of the reference state machine, and torch's exceptions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,9 +17,9 @@ def scales(
 
     Args:
         traits: the scaler's.
-        rule: that it was asked for.
-        found_inf: of each iteration.
-        overrides: before which iteration update() is told which scale.
+        rule: rule of the scaler.
+        found_inf: overflow flags, one per iteration.
+        overrides: iteration -> new scale, set before that iteration.
     """
     follows = traits.follows(rule)
     state, used = init(follows), []
@@ -37,17 +37,17 @@ def scales(
 def trajectory(
     traits: Traits, found_inf: Flags, rule: Mapping[str, Any] | None = None, **_: object
 ) -> list[float]:
-    """Return the scales of a history, at an interval of 3 where no rule is drawn."""
+    """Return the scales of an overflow sequence; without a rule the growth interval is 3."""
     return scales(traits, Rule(**(rule or {"growth_interval": 3})), found_inf)
 
 
 def backed_off(traits: Traits, **_: object) -> float | None:
-    """Return the scale after an overflow; None where it is used later."""
+    """Return the scale after an overflow; None for a scaler with a delay."""
     return None if traits.delay else scales(traits, Rule(growth_interval=3), [True])[-1]
 
 
 def said(refusal: Refusal) -> Callable[..., str]:
-    """Return a function that gives torch's exception as it is written."""
+    """Return a function that returns the repr of torch's exception."""
 
     def words(*_: object, **__: object) -> str:
         return f"{refusal.kind.__name__}({refusal.text!r})"

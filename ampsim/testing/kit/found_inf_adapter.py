@@ -1,4 +1,4 @@
-"""The adapter of a scaler that is only told whether an iteration overflowed."""
+"""The adapter of a scaler that only takes an overflow flag per iteration."""
 
 import math
 from collections.abc import Callable
@@ -11,10 +11,14 @@ if TYPE_CHECKING:
 
 
 class FoundInfAdapter:
-    """torch's methods around a scaler that is only told whether an iteration overflowed.
+    """torch's GradScaler methods for a scaler that only takes an overflow flag.
 
-    For scalers that are a state machine and leave the gradients to others: `scale` returns the loss scale, and
-    `update` is called with found_inf once per iteration. Divides, then checks; refuses nothing.
+    Use this adapter for a scaler that is a state machine and does not handle gradients. The adapter divides the
+    gradients, then checks them. It does not raise for misuse.
+
+    Args:
+        scale: Returns the loss scale.
+        update: Called once per iteration with whether a gradient was inf or NaN.
 
     >>> from ampsim import Rule, init, update
     >>> import torch
@@ -43,7 +47,7 @@ class FoundInfAdapter:
             *Traits().declares,
         }
     )
-    """The features that a scaler with this adapter lacks: the kit reads them here."""
+    """The unsupported features of a scaler with this adapter."""
 
     def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
         self._scale, self._update = scale, update

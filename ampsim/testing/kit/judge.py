@@ -1,10 +1,9 @@
-"""Ask checks of anyone's loss scaler, and say which was broken by what shortest history.
+"""Run checks on any loss scaler, and report each failure with a minimal overflow sequence.
 
-A scaler's intended differences are its `Traits`; the checks that ask for what it declares not to have are not asked. A
-failure that is known is expected by name, with a reason and a link, and strictly: an expected failure that passes is a
-finding, and so is an exception where a broken check was expected; but what inherits from torch's
-scaler may keep a check of
-`known_failures.TORCH`. A reason that begins with ``raised``, as the failure does, expects the exception.
+The intended differences of a scaler are its `Traits`; checks of unsupported features are skipped. Known failures are
+expected by name, with a reason and a link, and strictly: an xpass is a finding, and so is an exception instead of a
+failed check. A scaler that inherits from torch's may pass a check of `known_failures.TORCH`. A reason that starts with
+``raised``, like the failure, expects the exception.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,9 @@ def chosen(
     """Return the checks of these levels and names, or all; raise ValueError for an unknown level or name."""
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
-            raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
+            raise ValueError(
+                f"level={level}: expected 0 to {len(LEVELS) - 1} ({', '.join(LEVELS)})"
+            )
     check.chosen(CHECKS, expected or ())
     named = sorted(check.chosen(CHECKS, names or None), key=lambda each: each.level)
     return [each for each in named if not levels or each.level in levels]
@@ -45,7 +46,7 @@ def judge(
     expected: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> Iterator[Result]:
-    """Ask checks one after the other and yield each one's Result as it comes; `check_scaler` explains the rest."""
+    """Run checks in order and yield each Result; `check_scaler` explains the arguments."""
     subject = as_subject(target)
     subject.try_out()
     for each in checks:
@@ -55,7 +56,9 @@ def judge(
         )
         result = judged(each, subject.name, ask, reason)
         if result.outcome == "xpassed" and reason == TORCH.get(each.name) and subject.inherits:
-            result = Result(each, subject.name, "passed", "")  # it may do better than torch's own
+            result = Result(
+                each, subject.name, "passed", ""
+            )  # a subclass may be better than torch's scaler
         yield result
         if result.outcome == "error":
             return
@@ -64,7 +67,7 @@ def judge(
 def begin_judging(
     find: Callable[[], Subject], examples: int, expected: Mapping[str, str], limit: float
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a scaler and make one; return a function of names that asks those checks: see `ampsim.testing.child`."""
+    """Load a scaler and make one; return a function of names that runs those checks: see `ampsim.testing.child`."""
     subject = find()
     subject.try_out()
     return lambda names: judge(
@@ -81,22 +84,26 @@ def check_scaler(
     expected_failures: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Ask every check of a scaler, and raise AssertionError with all findings if there are any.
+    """Run all checks on a scaler and raise if one fails.
 
     Args:
-        target: ``make(rule)``, which returns an object with torch's GradScaler methods that works on the CPU; or a
-            class with torch's constructor; or a `Subject`.
-        traits: what it does differently on purpose.
-        levels: indices into `LEVELS`; None is all.
-        examples: histories per check, at most.
-        expected_failures: name of a check -> reason, with a link. Strict. The check is expected to be broken; where
-            the reason begins with ``raised``, the scaler to raise.
-        limit: seconds of CPU time per check; None is a minute, or a second per example if that is more; 0 is no limit,
-            as a debugger wants it. What lasts longer, or five times as long by the clock, is a finding. Kept on Unix,
-            in the main thread, where Python code runs or a lock is waited for, unless an alarm is set already.
+        target: ``make(rule)``, which returns an object with torch's GradScaler methods on the CPU; or a class with
+            torch's constructor; or a `Subject`.
+        traits: intended differences of the scaler.
+        levels: indices into `LEVELS`; None for all.
+        examples: maximum number of generated overflow sequences per check.
+        expected_failures: name of a check -> reason, with a link. Strict: an xpass is a finding. A reason that starts
+            with ``raised`` expects an exception of the scaler instead of a failed check.
+        limit: CPU time in seconds per check; None for the larger of 60 s and 1 s per example; 0 for no limit, e.g. in
+            a debugger. A check that exceeds the limit, or five times the limit in wall time, is a finding. The limit
+            applies on Unix in the main thread, to Python code and waits for locks, unless an alarm is already set.
+
+    Returns:
+        list[Result]: One result per check.
 
     Raises:
-        CannotJudgeError: a second check did not end, or an import in one.
+        AssertionError: A check failed; the text has all findings.
+        CannotJudgeError: A second check, or an import in a check, did not end.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failures or {}
@@ -113,10 +120,22 @@ def check_threads(
     examples: int = EXAMPLES,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Result]:
-    """Ask the checks of threads only, as `check_scaler` would: real threads, in every order with few preemptions.
+    """Run only the checks of threads, like `check_scaler`: real threads, in all orders with few preemptions.
 
-    Locks that the scaler's module and its classes take from `threading` are put under the scheduler, and each
-    access to an attribute of the scaler is a place where another thread may go on.
+    The scheduler controls the locks that the module and the classes of the scaler take from `threading`. Each access
+    to an attribute of the scaler is a point where another thread may run.
+
+    Args:
+        target: scaler, as `check_scaler` takes it.
+        traits: intended differences of the scaler.
+        examples: maximum number of generated overflow sequences per check.
+        expected_failures: name of a check -> reason, with a link. Strict.
+
+    Returns:
+        list[Result]: One result per check.
+
+    Raises:
+        AssertionError: A check failed; the text has all findings.
     """
     __tracebackhide__ = True
     return check_scaler(

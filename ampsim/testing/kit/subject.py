@@ -1,4 +1,4 @@
-"""The scaler under test: whatever has torch's GradScaler methods, and what it declares to do differently."""
+"""The scaler under test, with torch's GradScaler methods and its declared differences."""
 
 import inspect
 import math
@@ -22,57 +22,57 @@ CONSTANTS = (
     "growth_interval",
 )  # of a Rule, and of torch's scaler
 FEATURES = {
-    "drop_in": "torch's answers where others are as right: `Traits.drop_in`, or a class that inherits from torch's",
-    "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that passes everything through",
+    "drop_in": "torch's exact results where others are also correct: `Traits.drop_in`, or a subclass of torch's",
+    "enabled": "make(rule, enabled=False), or a class with torch's `enabled`: a scaler that does nothing",
     "factors": "a growth factor and a backoff factor other than 2 and 1/2",
-    "gradients": "dividing gradients: others leave that to their caller",
-    "fused": "fused optimizers, which check and divide in their own kernel",
-    "float16": "float16 gradients are refused: unscaled, they underflow again",
-    "gives_up": "an exception of update() in place of a scale below the floor: `Traits.gives_up`",
-    "min_scale": "a floor: `Traits.min_scale`",
-    "growth": "a scale that moves; a trait says that it is static",
+    "gradients": "dividing gradients; some scalers leave that to the caller",
+    "fused": "fused optimizers, which check and unscale in their own kernel",
+    "float16": "an error for float16 gradients, which underflow again if unscaled",
+    "gives_up": "an exception of update() instead of a scale below min_scale: `Traits.gives_up`",
+    "min_scale": "a smallest scale: `Traits.min_scale`",
+    "growth": "a scale that changes; see `Traits.static`",
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
-    "reset": "clean steps that begin the count of a backoff's overflows anew: `Traits.hysteresis_reset`",
-    "refusals": "misuse raises, at once and where it is made, and the scaler lives on",
-    "saved_constants": "a state dict that holds the constants, and not the run's state alone",
-    "setters": "get_growth_factor() and set_growth_factor(), and so for backoff_factor and growth_interval",
+    "reset": "finite steps that reset the hysteresis: `Traits.hysteresis_reset`",
+    "refusals": "misuse raises immediately and does not change the scaler",
+    "saved_constants": "a state dict with the constants, not only the state",
+    "setters": "getters and setters of growth_factor, backoff_factor, and growth_interval",
     "skip_report": "last_step.skipped",
-    "steps": "calling the optimizer, or not: others leave that to their caller",
+    "steps": "calling or skipping the optimizer; some scalers leave that to the caller",
     "state_dict": "state_dict() and load_state_dict()",
     "step_value": "step() returns what the optimizer's step returned",
-    "strided": "fused steps, its scale in their kernel, with gradients that lie in memory otherwise than parameters",
+    "strided": "fused steps for gradients whose strides differ from those of their parameters",
     "threads": "calls from more than one thread",
-    "tickets": "begin(), whose ticket says to which iteration a call belongs",
-    "unscale_": "unscale_() apart from step()",
+    "tickets": "begin_iteration(), whose ticket assigns calls to an iteration",
+    "unscale_": "unscale_() as a separate call",
 }
 
 
 TORCHS = ("torch.amp.grad_scaler", "GradScaler")
-NO_OPTION = ("gives_up", "unsupported")  # of Traits: not to be said as ``--trait NAME=VALUE``
+NO_OPTION = ("gives_up", "unsupported")  # traits without ``--trait NAME=VALUE``
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Declared differences of a scaler, made on purpose. A difference that is not declared is a failure.
-
-    Raises ValueError for a feature that is not in `FEATURES`, naming the closest.
+    """Declared, intended differences of a scaler from torch's. An undeclared difference fails a check.
 
     Attributes:
-        min_scale: no backoff leads below.
-        max_scale: no growth leads above.
-        scale_dtype: in which the scale is kept from update to update.
-        drop_in: errors have torch's types and texts, and gradients torch's bits: asked to the letter.
-        hysteresis: overflows that a backoff takes.
-        hysteresis_reset: after which of "clean", "growth" and "backoff" the next backoff takes as many again; one of
-            them or several.
-        powers_of_two: it knows no other scales, and no other factors.
-        static: the scale stays as it is.
-        delay: updates between computing a scale and using it.
-        skips: an overflow skips the optimizer that has it, or every one.
-        gives_up: what `update` raises instead of going below the floor.
-        unsupported: of FEATURES.
+        min_scale: Smallest scale after a backoff; None for no bound.
+        max_scale: Largest scale after a growth; None for no bound.
+        scale_dtype: Precision of the scale between updates.
+        drop_in: Whether errors must have torch's types and texts, and gradients torch's exact bits.
+        hysteresis: Number of overflows needed to trigger a backoff; at least 1.
+        hysteresis_reset: Events that reset the hysteresis: "clean" (a finite step), "growth", "backoff", or a set.
+        powers_of_two: Whether all scales and factors are powers of two.
+        static: Whether the scale never changes.
+        delay: Updates between the computation of a scale and its first use.
+        skips: "each" if an overflow skips only its own optimizer, "all" if it skips every optimizer.
+        gives_up: Exceptions that `update` raises instead of going below `min_scale`.
+        unsupported: Features, from `FEATURES`, that the scaler does not support.
+
+    Raises:
+        ValueError: A feature is not in `FEATURES`; the text has the closest name.
     """
 
     min_scale: float | None = None
@@ -133,7 +133,7 @@ class Traits:
         ]
 
     def possible(self, rule: Rule) -> Rule:
-        """Return `rule` as the scaler can follow it."""
+        """Return the closest rule that the scaler supports."""
         factors = (
             (2.0, 0.5)
             if "factors" in self.unsupported
@@ -145,12 +145,12 @@ class Traits:
         )
 
     def within(self, scale: float) -> float:
-        """Return a scale as the scaler knows it: within its bounds, a double's below float32's top."""
+        """Return the closest scale that the scaler supports, within its bounds."""
         top = self.max_scale or (math.inf if self.scale_dtype == "float32" else 2.0**64)
         return float(self.fitted(max(self.min_scale or 0.0, min(top, scale))))
 
     def fitted(self, value: Any) -> Any:
-        """Return a factor, or a tuple that has some, as the scaler knows it: the nearest power of two."""
+        """Return a factor, or a tuple with factors, as the scaler supports it: for `powers_of_two` the nearest one."""
         if isinstance(value, tuple):
             return tuple(map(self.fitted, value))
         return (
@@ -160,7 +160,7 @@ class Traits:
         )
 
     def follows(self, rule: Rule) -> Rule:
-        """Return the rule that a scaler with these traits follows when it is asked for `rule`."""
+        """Return the rule that a scaler with these traits follows if it is made for `rule`."""
         still = {"growth_factor": 1.0, "backoff_factor": 1.0} if self.static else {}
         return self.possible(rule).replace(
             **still,
@@ -177,16 +177,17 @@ class Traits:
 class Subject:
     """A scaler under test.
 
-    Raises TypeError for a target that cannot be called.
-
     Attributes:
-        make: makes a fresh scaler on the CPU with the rule's four constants; what it refuses it raises. A class, or
-            anything else with torch's arguments, becomes such a function.
-        traits: what it does differently on purpose.
-        name: what reports call it.
-        words: of its driver; None: torch's.
-        lives: what `Example.observe` has seen of it.
-        overdue: which checks did not end.
+        make: Makes a fresh scaler on the CPU with the four constants of a rule, and raises for constants that the
+            scaler does not support. A class, or another callable with torch's arguments, becomes such a function.
+        traits: Intended differences of the scaler.
+        name: Name in reports.
+        words: Functions of its adapter; None for torch's methods.
+        lives: Cache of `Example.observe`.
+        overdue: Checks that did not end.
+
+    Raises:
+        TypeError: The target is not callable.
     """
 
     make: Maker
@@ -213,9 +214,7 @@ class Subject:
 
     @cached_property
     def lacking(self) -> frozenset[str]:
-        """The features that no check may ask for: what is declared, and what the scaler says in
-        its own ``unsupported``.
-        """
+        """The unsupported features: those in `traits`, and those in the scaler's own ``unsupported``."""
         made: object = None
         with suppress(Exception):
             made = self.make(self.traits.possible(Rule()))
@@ -251,7 +250,7 @@ class Subject:
         return self.is_torchs and (self.kind.__module__, self.kind.__name__) != TORCHS
 
     def try_out(self) -> None:
-        """Make one scaler; raise ValueError if that raises, or if what is made is none."""
+        """Make one scaler; raise ValueError if that fails or does not return a scaler."""
         try:
             made = self.make(self.traits.possible(Rule()))
         except (Exception, SystemExit) as error:
@@ -264,8 +263,8 @@ class Subject:
         ]
         if missing:
             raise ValueError(
-                f"{self.name}: making it gave {made!r}, without {', '.join(missing)}: "
-                "expected torch's GradScaler methods; FoundInfAdapter adapts a scaler that has others"
+                f"{self.name}: making it returned {made!r}, without {', '.join(missing)}: "
+                "expected torch's GradScaler methods; FoundInfAdapter adapts a scaler with other methods"
             )
 
 
@@ -276,7 +275,7 @@ def as_subject(target: object, traits: Traits | None = None, name: str = "") -> 
     """
     if isinstance(target, Subject):
         return target if traits is None else Subject(target.make, traits, target.name)
-    return Subject(target, traits or Traits(), name)  # type: ignore[arg-type]  # which it refuses
+    return Subject(target, traits or Traits(), name)  # type: ignore[arg-type]  # which raises
 
 
 def _parameters(target: Callable[..., object]) -> tuple[dict[str, inspect.Parameter], bool]:
@@ -316,8 +315,8 @@ def arguments_of(
     if "init_scale" not in names and not (hides and not {*names} - {"device", "enabled"}):
         if hides and first and first.default is not first.empty:
             raise TypeError(
-                f"{target.__qualname__} does not say where init_scale goes, nor that it takes a rule first; "
-                "expected make(rule), which calls it"
+                f"{target.__qualname__} has neither a parameter init_scale nor a rule as its first parameter: "
+                "expected make(rule)"
             )
         return None
     own = inspect.signature(target).parameters

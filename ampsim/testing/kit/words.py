@@ -89,7 +89,7 @@ def refused(scaler, words):  # in these words; and nothing has changed
     except Exception as error:
         assert repr(error) == words or not drop_in, f"it raised {error!r}, expected {words}"
     else:
-        raise AssertionError(f"it was taken, expected it to raise, as torch's {words}")
+        raise AssertionError(f"it was accepted, expected it to raise torch's {words}")
     assert (scaler.get_scale(), held(), str(param.grad)) == before, (
-        "refused, and gradients or the scale have changed"
+        "it raised, but gradients or the scale changed"
     )

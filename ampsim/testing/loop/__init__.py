@@ -1,3 +1,3 @@
-"""The room that judges a training loop: checks that need no reference run, as multiplying by a
-power of two is exact.
+"""Checks of training loops. They need no reference run, because multiplying by a power of two is
+exact.
 """

@@ -1,4 +1,4 @@
-"""A check of training loops, and what breaking it looks like."""
+"""A check of training loops, and a counterexample to it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ class Broken:
     """A counterexample to a check.
 
     Attributes:
-        where: the step after which two runs differ, in words.
-        step: its index.
-        differences: the arrays that differ, the first one first.
-        scale: by what the scale of one run was larger than that of the other; 1 where both had one scale.
-        cause: the usual one, where the check knows it without the names of arrays; in words, with the cure.
-        seen: what was seen, where it is no difference of arrays.
-        fault: what was planted.
-        places: of the batches before the skipped ones, of those, and of the ones after them.
+        where: the step after which two runs differ, as text.
+        step: index of that step.
+        differences: the arrays that differ, in order.
+        scale: ratio of the scales of the two runs; 1 for equal scales.
+        cause: the usual cause and the fix, if the check knows them without the names of arrays.
+        seen: the observation, if it is not a difference of arrays.
+        fault: the seeded fault.
+        places: positions of the batches before the skipped ones, of the skipped ones, and of the ones after them.
     """
 
     where: str
@@ -36,10 +36,10 @@ class Broken:
 
 @dataclass(frozen=True, kw_only=True)
 class LoopCheck(Check):
-    """One check of loops, whose function says how it is broken on batches, or None if it holds.
+    """A check of loops. Its function returns a counterexample on batches, or None.
 
     Attributes:
-        shrinks: whether a counterexample may be looked for in fewer batches.
+        shrinks: whether to search for a counterexample with fewer batches.
     """
 
     group: str = "loop"
@@ -52,7 +52,7 @@ def check(
     """Make a check of a function: its name and the first paragraph of its docstring are the check's.
 
     Args:
-        issue: address of a public report of a loop that broke it.
-        shrinks: whether it says the same of fewer batches.
+        issue: address of a public report of a loop that failed the check.
+        shrinks: whether the check is also valid for fewer batches.
     """
     return stating(LoopCheck, {}, issue=issue, shrinks=shrinks)

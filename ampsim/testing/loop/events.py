@@ -1,4 +1,4 @@
-"""The order of events in one step of a loop, by lines of the user's own code: what each has changed."""
+"""The order of events in one step of a loop: what each line of the user's code changed."""
 
 import sys
 import sysconfig
@@ -48,7 +48,7 @@ class Lines:
 
 
 def order(make: Make, batches: list[Batch], scale: float, fault: Fault) -> str:
-    """Return what happens in the step on the last of these batches, in one line; "" where it cannot be seen.
+    """Return the events of the step on the last of these batches, in one line; "" if they are not visible.
 
     Args:
         make: the loop's.

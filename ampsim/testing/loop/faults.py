@@ -1,4 +1,4 @@
-"""Which backward passes of a compiled program are to have an inf."""
+"""The backward passes of a compiled program in which to seed an inf."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from ampsim.testing.loop.state import Array
 
 @dataclass
 class Faults:
-    """Counts backward passes and says which of them are faulty.
+    """Count backward passes, and seed a fault in some of them.
 
     Attributes:
-        fault: what is planted.
+        fault: the fault to seed.
         passes: how many of a scaled loss there have been.
-        arrived: how many of these have reached parameters whose gradients can be spoiled one by one.
+        arrived: how many of these have reached parameters whose gradients can be corrupted one by one.
     """
 
     fault: Fault = NOTHING
@@ -23,7 +23,7 @@ class Faults:
     arrived: int = 0
 
     def factor(self, _: object = None) -> np.float32:
-        """Return what the gradient of this backward pass is multiplied by: 1, or what is planted."""
+        """Return the factor of the gradient of this backward pass: 1, or the fault."""
         self.passes += 1
         is_bad = self.fault.place != "output" and self.fault.only in (None, self.passes - 1)
         return np.float32(self.fault.value if is_bad and not self.fault.name else 1.0)
@@ -36,7 +36,7 @@ class Faults:
         return np.array(values, np.float32)
 
     def plant(self, fault: Fault) -> None:
-        """Begin to count anew, with a fault."""
+        """Restart the counts, with a fault."""
         self.fault, self.passes, self.arrived = fault, 0, 0
 
     def loss(self, _: object = None) -> np.float32:

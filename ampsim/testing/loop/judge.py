@@ -1,4 +1,4 @@
-"""Judge a training loop by its checks: refuse what cannot be judged, look for the shortest list of batches, report."""
+"""Run the checks of a training loop: validate the loop, shrink the list of batches, and report."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -54,24 +54,28 @@ def check_loop(
     expected_failures: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Hold a training loop to its checks; raise AssertionError with all findings if there are any.
+    """Run the checks on a training loop and raise if one fails.
 
     Args:
-        make: ``make(scaler)`` builds everything anew, seeded, and returns a `Loop` that uses the scaler it is given,
-            whose scale the kit sets: torch's GradScaler on the CPU, or the class that the parameter is annotated with,
-            a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, or jmp's ``DynamicLossScale``. A
-            ``make(scaler, group=None)`` of torch is also called on each of two ranks, which are threads, with the
-            process group that is torch.distributed's default one there.
-        batches: what ``step`` takes, at least 3; a copy of each is given to it, under a seed of its own.
-        checks: names in `CHECKS`; None is all.
-        expected_failures: name of a check -> reason, with a link. Strict: one that holds is a finding.
-        limit: seconds per check; None is ten minutes. What lasts longer is a finding. 0 is no
-            limit, as a debugger wants it. Kept as `check_scaler` keeps its own.
+        make: ``make(scaler)`` builds all objects from scratch, seeds them, and returns a `Loop` that uses the given
+            scaler. The checks set the scale. The scaler is torch's GradScaler on the CPU, or an instance of the class
+            that annotates the parameter: a `LossScale` or ``DynamicScale`` of `ampsim.jax`, flax's ``DynamicScale``, or
+            jmp's ``DynamicLossScale``. A torch ``make(scaler, group=None)`` also runs on two ranks, which are threads.
+            ``group`` is then the default process group of torch.distributed.
+        batches: at least 3 arguments of ``step``; each step gets a copy, under its own seed.
+        checks: names in `CHECKS`; None for all.
+        expected_failures: name of a check -> reason, with a link. Strict: a check that passes is a finding.
+        limit: seconds per check; None for ten minutes, 0 for no limit, e.g. in a debugger. A check that takes longer
+            is a finding. `check_scaler` explains where limits apply.
+
+    Returns:
+        list[Result]: One result per check.
 
     Raises:
-        LoopError: the loop cannot be judged: it is not the same twice, ignores the scaler, carries nothing that can be
-            compared, or raised an exception, which is then the cause.
-        ValueError: no check has this name.
+        AssertionError: A check failed; the text has all findings.
+        LoopError: The loop cannot be checked: two runs differ, it ignores the scaler, it has no state to compare, or
+            it raised an exception, which is the cause.
+        ValueError: No check has this name.
     """
     __tracebackhide__ = True  # for pytest
     refusals: list[LoopError] = []
@@ -90,7 +94,7 @@ def check_loop(
 
 
 def unasked(results: Iterable[Result]) -> list[str]:
-    """Return which checks were skipped, with what would enable each, or could not run."""
+    """Return one line per check that was skipped or could not run, with the reason."""
     words = {"skipped": "skipped", "error": "error"}
     return [
         f"{each.check.name} {words[each.outcome]}: {each.text}"
@@ -100,7 +104,7 @@ def unasked(results: Iterable[Result]) -> list[str]:
 
 
 def chosen(checks: Collection[str] | None = None) -> list[LoopCheck]:
-    """Return the checks of these names, or all; raise ValueError for an unknown one."""
+    """Return the checks of these names, or all; raise ValueError for an unknown name."""
     return checks_of.chosen(CHECKS, checks)
 
 
@@ -114,10 +118,10 @@ def judge_loop(
     limit: float | None = None,
     refusals: list[LoopError] | None = None,
 ) -> Iterator[Result]:
-    """Yield the outcome of each check as it comes, as `check_loop` has it, but raise nothing for a broken one.
+    """Yield the result of each check, as `check_loop` returns it, without raising for a failure.
 
-    A check in which the loop raises is refused, and the others are asked all the same; its exception is appended to
-    `refusals`.
+    If the loop raises in a check, the outcome is error, the exception is appended to `refusals`, and the other checks
+    still run.
     """
     asked, expected = chosen(checks), expected or {}
     chosen(expected)
@@ -131,7 +135,7 @@ def judge_loop(
             is_used = _try_out(make, numbered)
     except OverdueError as error:
         raise LoopError(
-            f"it {error}, in {place(error)}; expected runs of {len(numbered)} batches that end"
+            f"the loop {error}, in {place(error)}: expected a run of {len(numbered)} batches to end"
         ) from None
     for check in asked:
         reason = expected.get(check.name)
@@ -140,7 +144,7 @@ def judge_loop(
                 check,
                 name,
                 "skipped",
-                "the scaler was never used: make(scaler) is to use its scaler",
+                "the scaler was never used: make(scaler) must use the given scaler",
             )
             continue
         try:
@@ -163,9 +167,9 @@ def begin_judging(
     name: str,
     limit: float,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
-    """Load a loop's maker and its batches; return a function of names that asks those checks: see `kit.apart`.
+    """Load a loop's maker and its batches; return a function of names that runs those checks: see `testing.child`.
 
-    That function raises ValueError for a loop that cannot be judged.
+    That function raises ValueError for a loop that cannot be checked.
     """
     make, batches = find()
 
@@ -183,18 +187,16 @@ def _name(make: Make) -> str:
 
 
 def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
-    """Refuse a loop that no check could be asked of; return whether it uses the scaler that it is given."""
+    """Return whether the loop uses the given scaler; raise LoopError if no check can run on it."""
     if len(batches) < FEWEST:
-        raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
+        raise LoopError(f"got {len(batches)} batches: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError(
-            "state is empty: expected the model, the optimizer and all else that training carries"
+            "state is empty: expected the model, the optimizer, and all other training state"
         )
     if not first.used and not first.others:
-        raise LoopError(
-            "the scaler was never used: expected make(scaler) to use the one that it is given"
-        )
+        raise LoopError("the scaler was never used: expected make(scaler) to use the given scaler")
     for step, (left, right) in enumerate(zip(first.states, second.states, strict=True)):
         if found := differences(left, right):
             raise LoopError(_not_the_same(step, str(found[0])))
@@ -204,18 +206,18 @@ def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
 def _not_the_same(step: int, difference: str) -> str:
     if step == 0:
         return (
-            f"make is not the same twice, before the first batch: {difference}; expected it to seed, and to build "
-            "model, optimizer and all else anew"
+            f"two calls of make differ before the first batch: {difference}; expected make to seed, and to build the "
+            "model, the optimizer, and all other state from scratch"
         )
     return (
-        f"step is not the same twice, after batch {step - 1}: {difference}; expected equal bits. Usual cures: draw "
-        "random numbers from torch's, numpy's or Python's own generator, which the kit seeds; build in make all that "
-        "step changes; torch.use_deterministic_algorithms(True)"
+        f"two runs of step differ after batch {step - 1}: {difference}; expected equal bits. Usual fixes: draw "
+        "random numbers from the default generator of torch, numpy, or Python, which is seeded before each step; build "
+        "in make all objects that step changes; call torch.use_deterministic_algorithms(True)"
     )
 
 
 def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
-    """Raise BrokenError where the check is broken, on the shortest list of batches unless it is to be brief."""
+    """Run a check; raise BrokenError for a failure, on the shortest list of batches unless `brief`."""
     try:
         verdict = check.function(make, batches)
     except LoopError as error:
@@ -230,7 +232,7 @@ def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool)
 
 
 def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
-    """Return what happens, line by line, in the step in which a check was seen to be broken, if it is of one rank."""
+    """Return the events, line by line, of the step in which a check failed, for a single process."""
     if "rank" in broken.where or broken.cause in (SKIPPED, STUCK, UNREACHED, STILL):
         return ""
     scale = broken.scale if broken.scale > 1 else TRIED_AT
@@ -246,9 +248,9 @@ def shrink(
     *,
     ends_there: bool = True,
 ) -> tuple[Sequence[Batch], Broken]:
-    """Return the shortest list of batches on which the check is still broken, found by leaving out one at a time.
+    """Return the shortest list of batches on which the check still fails, removing one batch at a time.
 
-    Unless it `ends_there`, it has those behind the failure, too: they make its place.
+    Without `ends_there`, the list keeps the batches after the failure.
     """
     batches = batches[: broken.step + 1] if ends_there else batches
     for batch in batches[::-1] if check.shrinks else ():
@@ -267,10 +269,7 @@ def shrink(
 
 
 def message(check: LoopCheck, batches: Sequence[Batch], broken: Broken, happened: str = "") -> str:
-    """Write what was seen under the check's name, then the check, the batches, what differs, and the usual cause.
-
-    And what `happened` in the step where it was seen.
-    """
+    """Return the text of a failure: check, observation, batches, events of the step, and the usual cause."""
     cause, shown = cause_of(check.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]

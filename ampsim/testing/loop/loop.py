@@ -1,4 +1,4 @@
-"""The loop under test: what a user's function makes, and what is wrong with it before any check is asked."""
+"""The loop under test, and its errors before any check runs."""
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -9,33 +9,33 @@ from typing import Any
 
 
 class LoopError(Exception):
-    """The loop cannot be judged as it is given: wrong use, or an exception of its own. No check is broken."""
+    """The loop cannot be checked: wrong usage, or an exception in the loop. No check failed."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A training loop, fresh and seeded, as ``make(scaler)`` returns it.
+    """A training loop to check, fresh and seeded, as ``make(scaler)`` returns it.
 
-    A loop of JAX holds the scaler in `state`, and its functions take and return that: ``step(state, batch)`` gives the
-    state after it, or that and what is logged, ``save(state)`` a checkpoint, ``load(checkpoint)`` a state. Its
-    parameters are what stands under ``params`` or ``model``.
+    A JAX loop holds the scaler in `state`, and its functions take and return the state. ``step(state, batch)`` returns
+    the new state, or the new state and the logged values. ``save(state)`` returns a checkpoint, and
+    ``load(checkpoint)`` returns a state. The parameters of a JAX loop are the values of ``params`` or ``model``.
 
-    Anything else with these attributes will do. What is not given is not asked, and a report says so in its last
-    lines: without ``split`` no check asks for micro-batches, without a second parameter ``group``
-        of make none for ranks,
-    and a value of ``state`` that can be read and not loaded needs ``save`` and ``load`` for a check of resuming.
+    Any object with these attributes works. If an optional attribute is missing, the report lists the checks that were
+    skipped: without ``split`` the check of micro-batches, and without a parameter ``group`` of make the check of ranks.
+    If a value of ``state`` can be read but not loaded, the check of resuming needs ``save`` and ``load``.
 
     Attributes:
         step: trains on one batch: forward, scale, backward, clip, step, update, schedule, averages.
-        state: name -> all that training carries beyond the scaler: what has ``state_dict()``, tensors, arrays, numbers,
-            or callables that return them. What it does not name no checkpoint of the kit has, so that a loop which
-            carries more does not resume. A skipped step may move what a forward pass leaves, as batch-norm's statistics
-            or a hidden state, a generator of random numbers, a copy of the scale, and a count whose name has neither
-            ``step`` nor ``update``; and all that is called ``data``.
-        logged: returns what is logged of the last batch, by name.
-        split: ``split(batch, parts)`` returns what ``step`` takes to train on the batch in that many micro-batches.
-        save: returns a checkpoint, the scaler included; without it the kit takes every ``state_dict()``.
-        load: takes what ``save`` returned, in a fresh loop.
+        state: name -> training state other than the scaler: objects with ``state_dict()``, tensors, arrays, numbers,
+            or callables that return these. The default checkpoint has only this state, so a loop with other state
+            does not resume. A skipped step may change: results of the forward pass, such as batch-norm statistics or a
+            hidden state; a random number generator; a copy of the scale; a count whose name has neither ``step`` nor
+            ``update``; and everything named ``data``.
+        logged: returns the logged values of the last batch, by name.
+        split: ``split(batch, parts)`` returns an argument of ``step`` that trains on the batch in that many
+            micro-batches.
+        save: returns a checkpoint, including the scaler; by default every ``state_dict()`` of `state` and the scaler.
+        load: loads a checkpoint of ``save`` in a fresh loop.
     """
 
     step: Callable[..., object]
@@ -48,7 +48,7 @@ class Loop:
 
 @contextmanager
 def blame_user_code(where: str) -> Iterator[None]:
-    """Say where an exception of the user's code was raised; its own traceback stays above as the cause."""
+    """Raise LoopError for an exception of the user's code, with its place; the exception stays the cause."""
     try:
         yield
     except LoopError:
@@ -64,7 +64,7 @@ def blame_user_code(where: str) -> Iterator[None]:
 
 
 def _explained(text: str) -> str:
-    """Return what is known of an error's text, as `ampsim explain` has it: its cause and its fix."""
+    """Return the known cause and fix of an error text, as `ampsim explain` shows them."""
     from ampsim.diagnose.formats import error_in
 
     known = error_in(text)

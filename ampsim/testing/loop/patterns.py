@@ -14,13 +14,13 @@ from ampsim.testing.loop.state import Difference
 
 @dataclass(frozen=True)
 class Pattern:
-    """A kind of difference, and what usually made it so.
+    """A kind of difference, and its usual cause.
 
     Attributes:
-        cause: in words, with the cure.
+        cause: the usual cause and the fix, as text.
         name: a regular expression for the array's name.
-        power: of the scale, by which the change of an array is multiplied; None: by no one power.
-        instead: the cause that the check itself knows, of which this is a kind.
+        power: power of the scale by which the change of an array is multiplied; None for no single power.
+        instead: the more general cause from the check, which this cause replaces.
     """
 
     cause: str
@@ -30,14 +30,14 @@ class Pattern:
 
 
 _READ = (
-    "scaler.get_scale() before and after scaler.update() tells: it falls only if the step was skipped; in JAX, keep "
-    "the old one where gradients are not finite"
+    "compare scaler.get_scale() before and after scaler.update(): it falls only if the step was skipped. In JAX, keep "
+    "the old state where gradients are not finite"
 )
 _SCHEDULED, _AVERAGED = r"\.lr$|last_epoch|_step_count|_last_lr|sched", r"ema|averag|shadow|swa"
 PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
     "gradients_do_not_depend_on_loss_scale": (
         Pattern(
-            "S times as large: the norm is of scaled gradients; call scaler.unscale_(optimizer) before it is taken",
+            "S times as large: the norm is of scaled gradients; call scaler.unscale_(optimizer) before the norm",
             r"^logged.*(norm|grad)",
             1,
         ),
@@ -47,70 +47,72 @@ PATTERNS: Mapping[str, Sequence[Pattern]] = {  # by the check's name
             1,
         ),
         Pattern(
-            "a second moment S^2 times as large is one of gradients that were never unscaled: "
+            "a second moment S^2 times as large comes from gradients that were never unscaled: "
             "step with scaler.step(optimizer), and name every parameter in its optimizer",
             r"_sq|second|square",
             2,
         ),
         Pattern("S^2 times as large: scaled twice, or squared while scaled", power=2),
         Pattern(
-            "S times as large: never unscaled; step with scaler.step(optimizer), and unscale by hand what is taken "
-            "from gradients",
+            "S times as large: never unscaled; step with scaler.step(optimizer), and unscale other values that are "
+            "computed from gradients",
             power=1,
         ),
         Pattern(
             "1/S as large: unscaled twice, or clipped before scaler.unscale_(optimizer), or the loss is never scaled",
             power=-1,
         ),
-        Pattern("1/S^2 as large: unscaled twice, of a loss that was never scaled", power=-2),
+        Pattern("1/S^2 as large: unscaled twice, from a loss that was never scaled", power=-2),
         Pattern(
-            "by no one power of S: one branch of the loss is not scaled, gradients are clipped or mixed before "
-            "scaler.unscale_(optimizer), or a constant is compared with what is scaled"
+            "no single power of S: one branch of the loss is not scaled, gradients are clipped or mixed before "
+            "scaler.unscale_(optimizer), or a constant is compared with a scaled value"
         ),
     ),
     "skipped_step_changes_nothing": (
         Pattern(MIXED, rf"^(?!.*({_SCHEDULED}|{_AVERAGED}))", instead=MIXED),
         Pattern(
-            "what is logged is kept from the skipped step, or averaged over it",
+            "the logged value comes from the skipped step, or is averaged over it",
             r"^logged",
             instead=HIDDEN,
         ),
         Pattern(HIDDEN, instead=HIDDEN),
-        Pattern(f"the schedule goes on although the optimizer did not step; {_READ}", _SCHEDULED),
-        Pattern(f"the average is updated although the parameters did not move; {_READ}", _AVERAGED),
+        Pattern(f"the schedule advances although the optimizer did not step; {_READ}", _SCHEDULED),
         Pattern(
-            "the optimizer's state is updated before it is known that the step is skipped: gradients reach a momentum "
+            f"the average is updated although the parameters did not change; {_READ}", _AVERAGED
+        ),
+        Pattern(
+            "the optimizer's state is updated before the scaler skips the step: gradients reach a momentum "
             "outside scaler.step(optimizer)",
             r"moment|exp_avg|\.state\.",
         ),
         Pattern(
-            f"it goes on although the step was skipped; {_READ}. What counts batches and not steps is called `data` in "
+            f"it changes although the step was skipped; {_READ}. If it counts batches, not steps, name it `data` in "
             "state"
         ),
     ),
     "resume_is_exact": (
         Pattern(
-            "the scaler's state is not saved, or not loaded, or changed afterwards: scaler.state_dict() belongs into "
-            "the checkpoint, and scaler.load_state_dict() comes last",
+            "the scaler's state is not saved, not loaded, or changed afterwards: put scaler.state_dict() into "
+            "the checkpoint, and call scaler.load_state_dict() last",
             r"^scaler\.",
         ),
-        Pattern("it is not saved, or not loaded, or changed between the two"),
+        Pattern("it is not saved, not loaded, or changed between saving and loading"),
     ),
     "micro_batches_equal_one_batch": (
         Pattern(
-            "it goes on with each micro-batch: update it once per step, after scaler.update()",
+            "it changes with each micro-batch: update it once per step, after scaler.update()",
             rf"{_AVERAGED}|step|count|\.lr$|last_epoch",
         ),
         Pattern(
-            "the loss of a micro-batch is not divided by their number once: never, twice, or by another number; "
-            "or gradients are cleared between them"
+            "the loss of a micro-batch is not divided exactly once by the number of micro-batches, "
+            "or gradients are cleared between micro-batches"
         ),
     ),
 }
 
 
 def cause_of(check: str, broken: Broken) -> tuple[str, Difference | None]:
-    """Return the usual cause of a difference, and the array that shows it; "" if none is known."""
+    """Return the usual cause of a difference, and the array that shows it; "" for no known cause."""
     table = PATTERNS.get(check, ())
     if broken.cause not in {each.instead for each in table}:
         return broken.cause, next(iter(broken.differences), None)

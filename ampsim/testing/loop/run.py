@@ -1,4 +1,4 @@
-"""A run of a loop, and what a framework must say of it: all else is the same for torch and JAX."""
+"""A run of a loop, with the parts that differ between torch and JAX as abstract methods."""
 
 import math
 import random
@@ -16,13 +16,13 @@ from ampsim.testing.loop.state import Array, State, snapshot
 
 @dataclass(frozen=True)
 class Fault:
-    """An inf or a NaN, to be planted in the backward passes of an iteration.
+    """An inf or a NaN, to be seeded in the backward passes of an iteration.
 
     Attributes:
-        value: inf, -inf or NaN; 1 plants nothing.
+        value: inf, -inf, or NaN; 1 seeds nothing.
         name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
         only: the index of the backward pass; None for each one.
-        place: "loss" plants it in the scaled loss itself, and so in all gradients; "output" in one element of what
+        place: "loss" seeds it in the scaled loss itself, and so in all gradients; "output" in one element of what
             the last module gave before the first gradient arrived, or of the data where that is not seen, and so in
             the plain loss.
     """
@@ -33,7 +33,7 @@ class Fault:
     place: Literal["", "loss", "output"] = ""
 
     def __str__(self) -> str:
-        places = {"loss": "the scaled loss", "output": "the loss, by way of the model"}
+        places = {"loss": "the scaled loss", "output": "the loss, through the model"}
         where = places.get(self.place) or (
             f"one element of {self.name}'s gradient" if self.name else "all gradients"
         )
@@ -71,7 +71,7 @@ class Run(ABC):
         scaler: what ``make`` is given.
         loop: what it made.
         states: before the first batch, then after each one.
-        scales: in force at the begin of each batch.
+        scales: the loss scale at the start of each batch.
         found: whether an inf was found, one per update.
         verdicts: the same, for each batch.
         scalers: the scaler's state, before the first batch and after each one.
@@ -132,7 +132,7 @@ class Run(ABC):
     @staticmethod
     def together(size: int, live: Callable[[Any], object]) -> str:
         """Call a function with its group on each of so many ranks; return who waits for whom in the end, or ""."""
-        raise LoopError("ranks are played for loops of torch.distributed alone")
+        raise LoopError("ranks are supported only for torch loops")
 
     @property
     @abstractmethod
@@ -142,11 +142,11 @@ class Run(ABC):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """The scale in force."""
+        """The current loss scale."""
 
     @abstractmethod
     def set_scale(self, scale: float) -> None:
-        """Change the scale in force, and nothing else of the scaler."""
+        """Change the current loss scale and nothing else of the scaler."""
 
     @abstractmethod
     def scaler_state(self) -> Mapping[str, Any]:
@@ -167,7 +167,7 @@ class Run(ABC):
     @abstractmethod
     @contextmanager
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
-        """Plant a fault, and give what it has met."""
+        """Seed a fault; yield a record of the backward passes that it reached."""
 
     def look(self) -> Mapping[str, tuple[str, object]]:
         """Return what a line of code may change: by name, what to call it, and what tells that it has changed."""
@@ -182,7 +182,7 @@ class Run(ABC):
         return {}
 
     def again(self, before: State) -> Sequence[State]:
-        """Return what one update makes of a scaler's state, if it is clean and if not; () where that is unknown."""
+        """Return a scaler's state after one finite and after one overflowing update; () if that is unknown."""
         return ()
 
     @contextmanager

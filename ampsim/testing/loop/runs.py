@@ -61,7 +61,7 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) 
         loop = make(run.scaler, **group)
     if not (hasattr(loop, "step") and hasattr(loop, "state")):
         raise LoopError(
-            f"make returned {type(loop).__name__}, expected a Loop(step, state={{...}})"
+            f"make returned {type(loop).__name__}: expected a Loop(step, state={{...}})"
         )
     given: dict[str, Any] = {each.name: getattr(loop, each.name, None) for each in fields(Loop)}
     run.loop = run.named(Loop(**given))

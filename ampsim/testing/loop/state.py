@@ -18,7 +18,7 @@ def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
     """Return copies of all that the loop carries and has logged, by dotted names; see `Run.unpack`.
 
     Raises:
-        LoopError: a value of ``state`` or ``logged`` is nothing that can be compared.
+        LoopError: A value of ``state`` or ``logged`` cannot be compared.
     """
     logged = loop.logged() if loop.logged else {}
     held = dict(loop.state) | {f"{LOGGED}.{key}": value for key, value in logged.items()}
@@ -32,7 +32,7 @@ def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
 def _leaves(
     name: str, value: Any, unpack: Callable[[Any], Any], *, named: bool = False
 ) -> Iterator[tuple[str, Array]]:
-    """Yield arrays with their names. What is `named` by the user and no array is refused, and otherwise left out."""
+    """Yield arrays with their names. A value that is not an array raises if `named` by the user, else it is skipped."""
     value = unpack(value)
     if isinstance(value, Mapping):
         for key, each in value.items():
@@ -47,8 +47,8 @@ def _leaves(
         yield from _leaves(name, value(), unpack, named=True)
     elif value is not None and named:
         raise LoopError(
-            f"{name} is of type {type(value).__name__}: expected what has state_dict(), a tensor, an array, a number, "
-            "or a callable that returns one"
+            f"{name} is of type {type(value).__name__}: expected an object with state_dict(), a tensor, an array, a "
+            "number, or a callable that returns one"
         )
 
 
@@ -103,7 +103,7 @@ class Difference:
 
     def __str__(self) -> str:
         if self.left is None or self.right is None:
-            return f"{self.name} is in one run only"
+            return f"{self.name} exists in only one run"
         if self.left.shape != self.right.shape or self.left.dtype != self.right.dtype:
             kinds = (f"{array.dtype}{list(array.shape)}" for array in (self.left, self.right))
             return f"{self.name} is {' and '.join(kinds)}"

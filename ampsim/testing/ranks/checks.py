@@ -1,4 +1,4 @@
-"""What must be true of ranks that train together. Each check looks at what every rank was seen to do."""
+"""Checks of ranks that train together. Each check compares the records of all ranks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,11 +18,11 @@ CHECKS: dict[str, Check] = {}
 def check(
     issue: str = "", *, of_parting: bool = False, since: str = ""
 ) -> Callable[[Function], Check]:
-    """Register a check of ranks, whose function returns what breaks it in a scenario, or None.
+    """Register a check of ranks, whose function returns the failure in a scenario, or None.
 
     Args:
         issue: as `stating` takes it.
-        of_parting: whether the check is asked where a rank parts from the others; it is asked nowhere else then.
+        of_parting: whether the check runs only in scenarios with a desynchronized rank, or only in the others.
         since: the version of the checks that it is new in.
     """
     state = stating(Check, CHECKS, issue=issue, group="ranks", since=since)
@@ -40,7 +40,7 @@ def check(
 
 
 def _iterations(records: Records) -> Iterator[tuple[int, Sequence[Seen]]]:
-    """Yield each iteration that every rank has ended, and what was seen on each."""
+    """Yield each iteration that every rank has finished, with the records of all ranks."""
     yield from enumerate(zip(*(record.seen for record in records), strict=False))
 
 
@@ -51,7 +51,7 @@ def _moved(seen: Sequence[Seen], i: int) -> dict[int, bool]:
 
 @check("hpcaitech/ColossalAI#5003")
 def no_deadlock(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """Every rank comes to each collective that another one comes to."""
+    """Every rank joins each collective that another rank joins."""
     waiting = [
         f"rank {rank} waits in {record.waits}"
         for rank, record in enumerate(records)
@@ -69,7 +69,7 @@ def no_deadlock(scenario: Scenario, records: Records, _: Played) -> str | None:
 
 @check("pytorch/pytorch#140514")
 def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """Training with gradients on every rank raises nothing on any of them."""
+    """No rank raises if every rank has gradients."""
     return None if scenario.empty else _raised(records)
 
 
@@ -77,7 +77,7 @@ def no_rank_raises(scenario: Scenario, records: Records, _: Played) -> str | Non
 def rank_without_gradients_participates(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
-    """A rank whose parameters got no gradients, as it owns no shard, steps and updates like the others."""
+    """A rank without gradients, such as one without a shard, steps and updates like the others."""
     everywhere = played.get(replace(scenario, empty=frozenset()), ())
     return _raised(records) if scenario.empty and not _raised(everywhere) else None
 
@@ -91,7 +91,7 @@ def _raised(records: Records) -> str | None:
 
 @check("facebookresearch/fairseq2#1346")
 def no_rank_steps_on_overflow(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """An overflow on one rank, or on all, skips that optimizer's step on every rank."""
+    """An overflow on one rank, or on all, skips the step of that optimizer on every rank."""
     for number, seen in _iterations(records):
         for i in sorted({i for _, i in scenario.overflows[number]}):
             if stepped := [rank for rank, moved in _moved(seen, i).items() if moved]:
@@ -101,7 +101,7 @@ def no_rank_steps_on_overflow(scenario: Scenario, records: Records, _: Played) -
 
 @check(of_parting=True, since=CHECKS_VERSION)
 def desynchronized_rank_is_detected(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """Where a rank leaves out a step, steps in another order, or ends, still no rank steps on an overflow."""
+    """If a rank skips step(), steps in another order, or exits, no rank steps on an overflow."""
     for rank, record in enumerate(records):
         for number, (seen, overflows) in enumerate(
             zip(record.seen, scenario.overflows, strict=False)
@@ -114,7 +114,7 @@ def desynchronized_rank_is_detected(scenario: Scenario, records: Records, _: Pla
 
 @check()
 def parameters_stay_finite(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """However many ranks overflow at once, no parameter on any of them becomes inf or NaN."""
+    """No parameter becomes inf or NaN, for any number of ranks that overflow at once."""
     for number, seen in _iterations(records):
         for rank, each in enumerate(seen):
             if not each.finite:
@@ -124,7 +124,7 @@ def parameters_stay_finite(scenario: Scenario, records: Records, _: Played) -> s
 
 @check("deepspeedai/DeepSpeed#7568")
 def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """An optimizer is stepped on every rank or skipped on every rank."""
+    """Each optimizer is stepped on every rank or skipped on every rank."""
     for number, seen in _iterations(records):
         for i in range(scenario.optimizers):
             moved = _moved(seen, i)
@@ -138,7 +138,7 @@ def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str
 
 @check()
 def finite_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """Where no gradient overflowed on any rank every rank steps."""
+    """Every rank steps if no gradient overflows on any rank."""
     for number, seen in _iterations(records):
         for i in range(scenario.optimizers if not scenario.overflows[number] else 0):
             for rank, moved in _moved(seen, i).items():
@@ -149,7 +149,7 @@ def finite_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> s
 
 @check("NVIDIA-NeMo/Megatron-Bridge#5591")
 def ranks_agree_on_scale(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """Every rank multiplies its loss by the same scale, and has the same scale and state dict after each update."""
+    """All ranks multiply the loss by the same scale and have the same scale and state dict after each update."""
     for number, seen in _iterations(records):
         for name in ("used", "after", "state"):
             values = [getattr(each, name) for each in seen]
@@ -164,7 +164,7 @@ _NAMES = {"used": "the scale of the loss", "after": "the scale", "state": "the s
 
 @check()
 def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) -> str | None:
-    """Every rank with gradients has counted as many steps, and they are the steps that were taken."""
+    """Every rank with gradients counts exactly the optimizer steps."""
     taken: dict[tuple[int, int], int] = {}
     for number, seen in _iterations(records):
         for i in range(scenario.optimizers):
@@ -179,7 +179,7 @@ def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) 
 def simultaneous_overflows_count_once(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
-    """However many ranks and optimizers overflow, and whether or not a rank has gradients, the scale is the same."""
+    """The scale does not depend on how many ranks and optimizers overflow at once or have gradients."""
     return _same_scales(records, played.get(scenario.joined(len(records))), "where all overflow") if any(
         scenario.overflows
     ) and not scenario.resumes else None  # fmt: skip
@@ -189,7 +189,7 @@ def simultaneous_overflows_count_once(
 def resume_from_one_rank_is_exact(
     scenario: Scenario, records: Records, played: Played
 ) -> str | None:
-    """All ranks resume from what one rank saved, and the run goes on as if it had not been interrupted."""
+    """All ranks resume exactly from the state dict of one rank."""
     return (
         _same_scales(records, played.get(replace(scenario, resumes=0)), "without it")
         if scenario.resumes

@@ -1,14 +1,14 @@
-"""Judge a scaler on several ranks: play every scenario, and hold what was seen on all ranks to the checks.
+"""Run the checks of ranks: run each scenario on all ranks and check the records.
 
 >>> import torch
 >>> from ampsim.testing import check_ranks
->>> def make(group):  # torch's does not ask the other ranks
+>>> def make(group):  # torch's scaler does not synchronize across ranks
 ...     return torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
 >>> check_ranks(make, checks=["ranks_agree_on_skips"], processes=False)  # doctest: +ELLIPSIS
 Traceback (most recent call last):
     ...
 AssertionError: ranks_agree_on_skips: rank 0 skipped, rank 1 stepped optimizer 0 (iteration 1)
-  property An optimizer is stepped on every rank or skipped on every rank.
+  property Each optimizer is stepped on every rank or skipped on every rank.
   ranks    2, each with 1 optimizer; step, update
   history  clean, inf on rank 0, clean, clean, clean
   seen on  threads
@@ -47,25 +47,28 @@ def check_ranks(
     processes: bool = True,
     wait: float = 30.0,
 ) -> list[Result]:
-    """Hold the scalers of several ranks to the checks; raise AssertionError with all findings if there are any.
+    """Run the checks of ranks on a scaler and raise if one fails.
 
     Args:
-        make: ``make(group)`` returns a fresh scaler with torch's methods, on the CPU, that agrees with the other ranks
-            over the process group it is given. With a short growth interval, as 2, growth is seen too. It is called
-            on every rank, in a thread or a process of its own.
-        ranks: of the group, at least 2.
-        gradients: "sharded": each rank's are its own, as under FSDP; "DDP", "FSDP2": those that torch's wrapper
-            itself leaves, DTensors with fully_shard, which needs processes.
-        unsupported: what the scaler does not have, of `kit.subject.FEATURES`: "fused", "optimizers", "state_dict" and
-            "unscale_" are asked for here.
-        checks: names in `ampsim.testing.ranks.checks.CHECKS`; None is all.
-        expected_failures: name of a check -> reason, with a link. Strict: one that holds is a finding.
-        processes: whether to play every scenario with gloo, in processes, too.
-        wait: seconds that a rank waits for another one in a collective, among processes.
+        make: ``make(group)`` returns a fresh scaler with torch's methods, on the CPU, that synchronizes over the
+            process group. Use a short growth interval, e.g. 2, to test growth too. Each rank calls it in its own thread
+            or process.
+        ranks: Number of ranks; at least 2.
+        gradients: "sharded" if each rank has its own gradients, as under FSDP; "DDP" or "FSDP2" for the gradients of
+            torch's wrapper. "FSDP2" uses DTensors of fully_shard and needs processes.
+        unsupported: Features, from `kit.subject.FEATURES`, that the scaler does not support. These checks use "fused",
+            "optimizers", "state_dict", and "unscale_".
+        checks: names in `ampsim.testing.ranks.checks.CHECKS`; None for all.
+        expected_failures: name of a check -> reason, with a link. Strict: an xpass is a finding.
+        processes: Whether to also run every scenario in processes, with gloo.
+        wait: Seconds that a rank waits in a collective, in processes.
+
+    Returns:
+        list[Result]: One result per check.
 
     Raises:
-        AssertionError: a check is broken, or holds that was expected to be broken.
-        ValueError: fewer than 2 ranks, or no such check.
+        AssertionError: A check failed, or an expected failure passed.
+        ValueError: There are fewer than 2 ranks, or no such check.
     """
     __tracebackhide__ = True  # for pytest
     return without_findings(
@@ -87,15 +90,15 @@ def judge_ranks(
     processes: bool = True,
     wait: float = 30.0,
 ) -> Iterator[Result]:
-    """Yield the outcome of each check, as `check_ranks` has it, but raise nothing for a broken one."""
-    as_int("ranks", ranks, 2, "one rank agrees with itself")
+    """Yield the result of each check, as `check_ranks` returns it, without raising for a failure."""
+    as_int("ranks", ranks, 2, "a single rank has nothing to agree on")
     if not kind_of(gradients).on_threads and not processes:
         raise ValueError(
-            f"gradients={gradients!r} with processes=False: expected processes, as threads cannot have it"
+            f"gradients={gradients!r} with processes=False: expected processes=True, because threads do not support it"
         )
     asked, expected, lacks = chosen(checks), expected or {}, {*unsupported}
     chosen(expected)
-    Traits(unsupported=frozenset(lacks))  # refuses an unknown name
+    Traits(unsupported=frozenset(lacks))  # raises for an unknown name
     fast = [] if "fused" in lacks else FAST_ON_DTENSORS if gradients == "FSDP2" else FAST
     todo = [each for each in scenarios(ranks, fast) if _can_play(each, gradients, lacks)]
     failures: dict[str, str] = {}
@@ -115,7 +118,7 @@ def judge_ranks(
 
 
 def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) -> bool:
-    """Return whether a scenario needs nothing that the scaler lacks, and no wrapper where a rank parts."""
+    """Return whether the scaler supports a scenario; a desynchronized rank needs sharded gradients."""
     needs = {
         "unscale_": scenario.unscales,
         "state_dict": scenario.resumes,
@@ -127,7 +130,7 @@ def _can_play(scenario: Scenario, gradients: Gradients, lacks: Collection[str]) 
 
 
 def chosen(names: Collection[str] | None) -> list[Check]:
-    """Return the checks of these names, or all; raise ValueError for an unknown one."""
+    """Return the checks of these names, or all; raise ValueError for an unknown name."""
     return checks_of.chosen(CHECKS, names)
 
 

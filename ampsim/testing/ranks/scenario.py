@@ -12,7 +12,7 @@ from ampsim.testing.ranks.gradients import Gradients, Optimizer, Sharded, World,
 Make = Callable[[Any], Any]  # make(group) -> a scaler with torch's methods, on the CPU
 Overflows = frozenset[tuple[int, int]]  # rank and optimizer
 Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
-Parts = Literal["", "leaves out optimizer 0", "steps in another order", "ends before it steps"]
+Parts = Literal["", "does not step optimizer 0", "steps in another order", "exits before it steps"]
 NONE: Overflows = frozenset()
 KINDS: dict[str, Optimizer] = {
     "": partial(
@@ -34,7 +34,7 @@ class Scenario:
         unscales: whether `unscale_` is called before `step`.
         empty: ranks whose parameters get no gradients.
         resumes: iterations after which every rank goes on with a new scaler, from what rank 0 saved; 0 is never.
-        parts: what the last rank does in iteration 1, otherwise than the others.
+        parts: how the last rank desynchronizes in iteration 1.
     """
 
     overflows: tuple[Overflows, ...]
@@ -68,9 +68,9 @@ class Scenario:
             yield "empty", f"no gradients on rank {_written(self.empty)}"
         events = [_event(each, self.optimizers) for each in self.overflows]
         if self.resumes:
-            events.insert(self.resumes, "all resume from rank 0's state dict")
+            events.insert(self.resumes, "all ranks resume from rank 0's state dict")
         if self.parts:
-            yield "parts", f"rank {ranks - 1} {self.parts} (iteration 1)"
+            yield "desync", f"rank {ranks - 1} {self.parts} (iteration 1)"
         yield "history", ", ".join(events)
 
 
@@ -143,7 +143,7 @@ def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
     once = Scenario(_around(alone[0]))
     yield from (replace(once, resumes=resumes) for resumes in range(1, len(once.overflows)))
     parting: dict[Parts, tuple[int, int]] = {  # and who overflows
-        "leaves out optimizer 0": (0, 1), "steps in another order": (0, 0), "ends before it steps": (ranks - 1, 0),
+        "does not step optimizer 0": (0, 1), "steps in another order": (0, 0), "exits before it steps": (ranks - 1, 0),
     }  # fmt: skip
     for parts, who in parting.items():
         yield Scenario(_around(frozenset({who})), optimizers=2, parts=parts)
@@ -169,11 +169,12 @@ def play(
         used, empty = float(scaler.scale(torch.ones(()))), world.rank in scenario.empty
         for i, owner in enumerate(owners):
             owner.give(used, bad=(world.rank, i) in overflows, empty=empty)
-        if parts == "ends before it steps":
+        if parts == "exits before it steps":
             return
-        order = {"leaves out optimizer 0": owners[1:], "steps in another order": owners[::-1]}.get(
-            parts, owners
-        )
+        order = {
+            "does not step optimizer 0": owners[1:],
+            "steps in another order": owners[::-1],
+        }.get(parts, owners)
         record.seen.append(_step(scaler, owners, order, scenario, used, empty=empty))
 
 

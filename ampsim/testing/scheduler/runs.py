@@ -150,7 +150,7 @@ def _describe(run: Run) -> str:
 
 
 class FailingScheduleError(AssertionError):
-    """An exploration found a schedule that fails. The cause is what went wrong; `run` has the whole trace."""
+    """An exploration found a schedule that fails. The cause is the failure; `run` has the whole trace."""
 
     def __init__(self, failed: Run, error: BaseException, number: int) -> None:
         what = (

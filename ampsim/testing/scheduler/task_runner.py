@@ -124,7 +124,7 @@ class TaskRunner:
         if ready is None or ready():
             return True
         if not timed:
-            raise DeadlockError(f"{op} {subject} would wait for ever: the run is over")
+            raise DeadlockError(f"{op} {subject} would wait indefinitely: the run is over")
         return False
 
     # ---- decisions -------------------------------------------------------------------------------------

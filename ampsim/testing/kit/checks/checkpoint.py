@@ -1,4 +1,4 @@
-"""Level 4: a run that is saved and resumed, at any point, is the run that was not."""
+"""Level 4: a run that is saved and resumed at any point equals the uninterrupted run."""
 
 import copy
 import io
@@ -37,7 +37,7 @@ NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
     again=st.booleans(),
     overrides=st.booleans(),
     sets=st.booleans(),
-    last=[  # a streak that neither 8 bits hold nor bfloat16 does
+    last=[  # a growth tracker that neither 8 bits nor bfloat16 can represent
         {
             "rule": {"growth_interval": 300},
             "before": [False] * 299,
@@ -49,9 +49,9 @@ NOTHING_ELSE = dict.fromkeys(["used", "again", "overrides", "sets"], False)
 def state_dict_continues_run(
     make, iterate, loss_scale, delay, rule, before, after, used, again, overrides, sets, other
 ):
-    """A state dict loaded into another scaler, before its first use or after, continues the run to the last bit.
+    """A state dict loaded into another scaler, before or after its first use, continues the run exactly.
 
-    So does one behind others and behind what was set by hand, and one that is passed on without an iteration.
+    This includes a state dict taken after others, after a setter call, or saved again without an iteration.
     """
     scaler, after = make(**rule), after + [False] * (delay + 1)
     for overflows in before:
@@ -87,7 +87,7 @@ def state_dict_continues_run(
     other=others,
 )
 def resume_before_first_use_is_exact(make, iterate, delay, rule, after, other):
-    """A scaler saved before its first scale() is resumed as it would have begun."""
+    """A scaler saved before its first scale() resumes exactly."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     saved = copy.deepcopy(scaler.state_dict())
     expected = [iterate(scaler, overflows) for overflows in after]
@@ -99,7 +99,7 @@ def resume_before_first_use_is_exact(make, iterate, delay, rule, after, other):
 
 @check(4, needs="pickle", rule=rules(), before=histories(longest=8), after=histories(longest=8))
 def pickling_is_exact(make, iterate, delay, rule, before, after):
-    """A scaler pickled between iterations continues the run to the last bit."""
+    """A scaler pickled between iterations continues the run exactly."""
     scaler, after = make(**rule), after + [False] * (delay + 1)
     for overflows in before:
         iterate(scaler, overflows)
@@ -118,7 +118,7 @@ def pickling_is_exact(make, iterate, delay, rule, before, after):
     loads=st.booleans(),
 )
 def state_dict_is_snapshot(make, iterate, before, after, loads):
-    """A state dict does not change when the run goes on, and another one is taken, nor when it has been loaded."""
+    """A state dict does not change when the run continues, when another one is taken, or after it is loaded."""
     scaler = make(growth_interval=3)
     for overflows in before:
         iterate(scaler, overflows)
@@ -135,7 +135,7 @@ def state_dict_is_snapshot(make, iterate, before, after, loads):
 
 @check(4, needs="state_dict", before=histories(longest=4))
 def state_dict_loads_with_weights_only(make, iterate, before):
-    """A state dict goes through ``torch.save`` and ``torch.load(weights_only=True)`` unchanged."""
+    """``torch.save`` and ``torch.load(weights_only=True)`` return a state dict unchanged."""
     scaler, file = make(growth_interval=3), io.BytesIO()
     for overflows in before:
         iterate(scaler, overflows)
@@ -148,7 +148,7 @@ def state_dict_loads_with_weights_only(make, iterate, before):
 
 @check(4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"]))
 def invalid_state_dict_changes_nothing(make, iterate, missing):
-    """A state dict that lacks a key is refused, and none of it is taken over."""
+    """Loading a state dict without a required key raises and changes nothing."""
     scaler = make(init_scale=512.0, growth_factor=2.5, backoff_factor=0.3, growth_interval=7)
     iterate(scaler, False)
     before, other = scaler.state_dict(), make(growth_interval=3).state_dict()
@@ -156,6 +156,8 @@ def invalid_state_dict_changes_nothing(make, iterate, missing):
     try:
         scaler.load_state_dict(other)
     except Exception:
-        assert scaler.state_dict() == before, f"refused, but {before} became {scaler.state_dict()}"
+        assert scaler.state_dict() == before, (
+            f"load_state_dict() raised, but {before} became {scaler.state_dict()}"
+        )
     else:
-        assert missing not in before, "taken although a key is missing"
+        assert missing not in before, f"load_state_dict() accepted a state dict without {missing!r}"

@@ -1,4 +1,4 @@
-"""Level 1: torch.amp.GradScaler's methods, what they return, and what they refuse in which words."""
+"""Level 1: torch.amp.GradScaler's methods, their return values, and their errors."""
 
 import math
 
@@ -22,9 +22,9 @@ SCALES = st.sampled_from([2.0, 1024.0, 1700.3, 2.0**100])
     shape=st.sampled_from([(), (3,)]),
 )
 def loss_is_multiplied_by_scale(make, drop_in, rule, dtype, shape):
-    """scale() returns loss times scale in its container, and leaves the loss as it was.
+    """scale() returns loss times scale in the same container and does not change the loss.
 
-    A drop-in promotes it as torch promotes, to the last bit; another may leave it its dtype, or refuse a container.
+    A drop-in uses torch's type promotion exactly. Others may keep the dtype of the loss, or raise for a container.
     """
     scaler, leaf = make(**rule), torch.full(shape, 0.3, dtype=dtype, requires_grad=True)
     loss = leaf * 1.0
@@ -63,7 +63,7 @@ def loss_is_multiplied_by_scale(make, drop_in, rule, dtype, shape):
     kernel=st.booleans(),
 )
 def last_step_reports_skip(make, found_inf, kernel):
-    """After step() ``last_step.skipped`` says whether the optimizer was skipped, fused or not."""
+    """After step(), ``last_step.skipped`` reports whether the optimizer was skipped, fused or not."""
     scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
     optimizer = (
         torch.optim.AdamW([param], lr=0.125, fused=True) if kernel else torch.optim.SGD([param])
@@ -81,7 +81,7 @@ def last_step_reports_skip(make, found_inf, kernel):
 
 @check(1, needs="step_value", overflows=st.booleans(), given=st.booleans())
 def step_returns_optimizer_result(make, loss_scale, overflows, given):
-    """step() returns the value of the optimizer's step, None when it is skipped; arguments reach it or are refused."""
+    """step() returns the value of the optimizer's step, or None for a skip; it passes arguments on or raises."""
 
     class Returns(torch.optim.SGD):
         def step(self, factor=1.0, times=1.0):
@@ -97,7 +97,7 @@ def step_returns_optimizer_result(make, loss_scale, overflows, given):
             Returns([param], lr=0.1), *[2.0] * given, **{"times": 3.0} if given else {}
         )
     except Exception:
-        assert given, "the step was refused"
+        assert given, "step() raised"
         return
     assert got == expected, f"step() returned {got!r}, expected {expected!r}"
 
@@ -113,7 +113,7 @@ FACTORS = st.sampled_from([("growth_factor", 3.0), ("backoff_factor", 0.7), ("gr
 
 @check(1, needs="setters", found_inf=histories(longest=6), factor=FACTORS, expected=after_setting)
 def setters_take_effect(make, iterate, delay, drop_in, found_inf, factor, expected):
-    """A factor, or an interval, that is set is the one that is got, and the next growth or backoff uses it."""
+    """The getter returns the factor or interval that was set, and the next growth or backoff uses it."""
     scaler, (name, value), rounding = (
         make(growth_interval=1),
         factor,
@@ -133,7 +133,7 @@ FEW = histories(longest=4)
 def overridden(
     traits: Traits, before: list[bool], new_scale: float, after: list[bool], tensor: bool
 ) -> list[float]:
-    """Return the scales of a history at whose middle update() is told a scale."""
+    """Return the scales of an overflow sequence with update(new_scale) in the middle."""
     return scales(traits, Rule(growth_interval=3), before + after, {len(before): new_scale})[
         len(before) :
     ]
@@ -151,9 +151,9 @@ def overridden(
 def new_scale_keeps_growth_tracker(
     make, iterate, loss_scale, before, new_scale, after, tensor, expected
 ):
-    """update(new_scale) makes the scale float32(new_scale), and the streak goes on as if nothing had been.
+    """update(new_scale) sets the scale to float32(new_scale) and does not change the growth tracker.
 
-    What becomes of a tensor that it was given afterwards, or that it refuses, is the caller's.
+    A later change of the given tensor has no effect. A scaler may raise for a tensor.
     """
     scaler = make(growth_interval=3)
     for overflows in before:
@@ -184,7 +184,7 @@ HISTORIES = st.lists(st.booleans(), min_size=1, max_size=4)
     loads=st.just(True),
 )
 def disabled_scaler_changes_nothing(make, params, optimizers, rule, found_inf, unscales, loads):
-    """A scaler that is not enabled scales nothing, divides nothing, skips nothing, and loads what it saves."""
+    """A disabled scaler does not scale, unscale, or skip, and loads the state dict that it saves."""
     scaler, (param, alone, _), (optimizer, other, _) = (
         make(**rule, enabled=False),
         params,
@@ -205,11 +205,11 @@ def disabled_scaler_changes_nothing(make, params, optimizers, rule, found_inf, u
         if loads:
             scaler.load_state_dict(scaler.state_dict())
         assert repr(param.tolist()) == repr(alone.tolist()), (
-            "the optimizer stepped otherwise than alone"
+            "the optimizer stepped differently than without the scaler"
         )
 
 
-# ------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------- errors
 
 
 @check(
@@ -219,7 +219,7 @@ def disabled_scaler_changes_nothing(make, params, optimizers, rule, found_inf, u
     words=said(refusals.UNSCALED_TWICE),
 )
 def unscale_twice_raises(ready, refused, optimizer, words):
-    """unscale_() of one optimizer twice between updates is refused, and divides once."""
+    """A second unscale_() of one optimizer between updates raises and does not divide again."""
     scaler = ready()
     scaler.unscale_(optimizer)
     with refused(scaler, words):
@@ -228,7 +228,7 @@ def unscale_twice_raises(ready, refused, optimizer, words):
 
 @check(1, needs="refusals unscale_", words=said(refusals.UNSCALED_LATE))
 def unscale_after_step_raises(ready, refused, optimizer, words):
-    """unscale_() after step() is refused."""
+    """unscale_() after step() raises."""
     scaler = ready()
     scaler.step(optimizer)
     with refused(scaler, words):
@@ -237,7 +237,7 @@ def unscale_after_step_raises(ready, refused, optimizer, words):
 
 @check(1, issue="Haian-Jin/LVSM#19", needs="refusals", words=said(refusals.STEPPED_TWICE))
 def step_twice_raises(ready, refused, optimizer, words):
-    """step() of one optimizer twice between updates is refused: an update is missing."""
+    """A second step() of one optimizer between updates raises, because an update is missing."""
     scaler = ready()
     scaler.step(optimizer)
     with refused(scaler, words):
@@ -253,7 +253,7 @@ def step_twice_raises(ready, refused, optimizer, words):
     update=said(refusals.before_scale("update")),
 )
 def calls_before_scale_raise(make, refused, param, optimizer, unscale, step, update):
-    """Before the first scale() every other call is refused: there is nothing to divide by."""
+    """Before the first scale(), unscale_(), step(), and update() raise."""
     scaler, param.grad = make(), torch.ones(3)
     with refused(scaler, unscale):
         scaler.unscale_(optimizer)
@@ -267,7 +267,7 @@ def calls_before_scale_raise(make, refused, param, optimizer, unscale, step, upd
     1, issue="huggingface/accelerate#328", needs="refusals", words=said(refusals.NOTHING_CHECKED)
 )
 def step_without_gradients_raises(make, loss_scale, refused, optimizer, words):
-    """step() of an optimizer that no gradient reached is refused: frozen, or built for another copy of the model."""
+    """step() of an optimizer without gradients raises: its parameters are frozen, or of another copy of the model."""
     scaler = make()
     loss_scale(scaler)
     with refused(scaler, words):
@@ -276,7 +276,7 @@ def step_without_gradients_raises(make, loss_scale, refused, optimizer, words):
 
 @check(1, needs="refusals", words=said(refusals.NOTHING_CHECKED_AT_ALL))
 def update_without_step_raises(make, iterate, loss_scale, refused, words):
-    """update() is refused when no optimizer was unscaled or stepped since the last one."""
+    """update() raises if no optimizer was unscaled or stepped since the last update."""
     scaler = make()
     iterate(scaler, False)
     loss_scale(scaler)
@@ -291,18 +291,18 @@ def update_without_step_raises(make, iterate, loss_scale, refused, words):
     words=said(refusals.FLOAT16),
 )
 def float16_gradients_raise(make, refused, words):
-    """Gradients that are float16 themselves are refused: unscaled, they would underflow again."""
+    """unscale_() raises for float16 gradients, because unscaled gradients would underflow again."""
     scaler, half = make(), torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
     scaler.scale(torch.ones(()))
     half.grad = torch.ones_like(half)
     with refused(scaler, words):
         scaler.unscale_(torch.optim.SGD([half], lr=0.125))
-    assert (half.grad == 1.0).all(), "refused, and its gradients have changed"
+    assert (half.grad == 1.0).all(), "it raised, but the gradients changed"
 
 
 @check(1, issue="davda54/sam#97", needs="refusals", words=said(refusals.CLOSURE))
 def keyword_closure_raises(ready, refused, optimizer, words):
-    """step(optimizer, closure=...) is refused: what the closure computes was not checked."""
+    """step(optimizer, closure=...) raises, because gradients of the closure are not checked."""
     scaler = ready()
     with refused(scaler, words):
         scaler.step(optimizer, closure=lambda: 5.0)
@@ -310,7 +310,7 @@ def keyword_closure_raises(ready, refused, optimizer, words):
 
 @check(1, issue="davda54/sam#97", needs="refusals", words=said(refusals.CLOSURE))
 def positional_closure_raises(ready, refused, optimizer, words):
-    """step(optimizer, closure) is refused as step(optimizer, closure=...) is."""
+    """step(optimizer, closure) raises like step(optimizer, closure=...)."""
     scaler = ready()
     with refused(scaler, words):
         scaler.step(optimizer, lambda: 5.0)
@@ -318,14 +318,14 @@ def positional_closure_raises(ready, refused, optimizer, words):
 
 @check(1, needs="refusals", junk=st.sampled_from([3.0, None]), words=said(refusals.NOT_A_LOSS))
 def non_tensor_loss_raises(make, refused, junk, words):
-    """scale() refuses what is neither a tensor nor an iterable of tensors."""
+    """scale() raises for an argument that is neither a tensor nor an iterable of tensors."""
     scaler = make()
     with refused(scaler, words):
         scaler.scale(junk)
 
 
 def of_construction(_: Traits, factors: tuple[float, float]) -> str:
-    """Return how torch refuses factors."""
+    """Return the exception that torch raises for factors."""
     return said(refusals.GROWTH_FACTOR if factors[0] <= 1 else refusals.BACKOFF_FACTOR)()
 
 
@@ -336,7 +336,7 @@ def of_construction(_: Traits, factors: tuple[float, float]) -> str:
     words=of_construction,
 )
 def neutral_factors_raise(construct, drop_in, factors, words):
-    """A growth factor of at most 1 and a backoff factor of at least 1 are refused at construction."""
+    """The constructor raises for a growth factor of at most 1 and for a backoff factor of at least 1."""
     growth, backoff = factors
     try:
         construct(growth_factor=growth, backoff_factor=backoff)
@@ -346,7 +346,7 @@ def neutral_factors_raise(construct, drop_in, factors, words):
         )
     else:
         raise AssertionError(
-            f"growth_factor={growth}, backoff_factor={backoff} was taken, expected {words}"
+            f"growth_factor={growth}, backoff_factor={backoff} was accepted, expected {words}"
         )
 
 
@@ -363,10 +363,10 @@ NONSENSE = (
 
 @check(1, issue="ooples/AiDotNet.Tensors#277", needs="refusals", constant=st.sampled_from(NONSENSE))
 def invalid_arguments_raise(construct, constant):
-    """A scale of 0, -1, inf or NaN, a factor of NaN, 0 or -1 and an interval of 0 are refused at construction."""
+    """The constructor raises for a scale of 0, -1, inf, or NaN, a factor of NaN, 0, or -1, and an interval of 0."""
     name, value = constant
     try:
         construct(**{name: value})
     except Exception:
         return
-    raise AssertionError(f"{name}={value!r} was taken")
+    raise AssertionError(f"{name}={value!r} was accepted")

@@ -1,4 +1,4 @@
-"""Level 5: what float32 does to scales and gradients: subnormals, the top, inf and NaN, dtypes, fused kernels."""
+"""Level 5: float32 effects on scales and gradients: subnormals, the largest number, inf, NaN, dtypes, fused kernels."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of
     bad=st.sampled_from([None, *BAD]),
 )
 def no_step_on_nonfinite_gradients(make, applied, scale, size, kernel, bad):
-    """No optimizer steps with a gradient that is inf or NaN once unscaled, at scales from 1."""
+    """At scales of at least 1, no optimizer steps with an unscaled gradient that is inf or NaN."""
     scaler = make(init_scale=scale, backoff_factor=2.0**-16)
     moved = applied(scaler, [size, size, size if bad is None else bad], kernel)
     assert all(map(math.isfinite, moved)), "stepped with a non-finite unscaled gradient"
@@ -43,7 +43,7 @@ def no_step_on_nonfinite_gradients(make, applied, scale, size, kernel, bad):
     kernel=st.booleans(),
 )
 def no_nonfinite_step_below_scale_one(falls, applied, scale, size, kernel):
-    """No optimizer steps with a gradient that is finite while scaled and inf once divided by a scale below 1."""
+    """At scales below 1, no optimizer steps with a gradient that unscaling turns into inf."""
     assert all(map(math.isfinite, applied(falls(scale), [size] * 3, kernel))), (
         "stepped with a non-finite gradient"
     )
@@ -57,7 +57,7 @@ def no_nonfinite_step_below_scale_one(falls, applied, scale, size, kernel):
     kernel=st.booleans(),
 )
 def no_nonfinite_step_at_subnormal_scale(falls, applied, scale, kernel):
-    """However many overflows came before, a clean step leaves finite parameters: 1/S is inf for S <= 2^-128."""
+    """A finite step leaves finite parameters after any number of overflows, although 1/S is inf for S <= 2^-128."""
     assert all(map(math.isfinite, applied(falls(scale), [2.0**-149] * 3, kernel))), (
         "stepped with a non-finite gradient"
     )
@@ -74,7 +74,7 @@ def no_nonfinite_step_at_subnormal_scale(falls, applied, scale, kernel):
     after=backed_off,
 )
 def nonfinite_gradients_are_found(make, loss_scale, bad, dtypes, which, where, kernel, after):
-    """inf, -inf and NaN are found in any elements of any gradients of any dtype, and all of them are one overflow."""
+    """inf, -inf, and NaN are found in any element of any gradient of any dtype, and count as one overflow."""
     shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]  # 37: a vector loop and its remainder
     params = [
         torch.nn.Parameter(torch.ones(each, dtype=dtypes[i % len(dtypes)]))
@@ -99,7 +99,7 @@ def nonfinite_gradients_are_found(make, loss_scale, bad, dtypes, which, where, k
 
 @check(5, bad=st.sampled_from([None, *BAD]), which=st.integers(0, 1), after=backed_off)
 def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
-    """An inf or NaN in a sparse gradient skips the step and is an overflow; or sparse gradients are refused."""
+    """An inf or NaN in a sparse gradient skips the step and is an overflow, unless sparse gradients raise."""
     params, expected = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)], torch.ones(4, 2)
     scaler, optimizer = make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
     scale = loss_scale(scaler)
@@ -112,7 +112,7 @@ def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
         )
     try:
         scaler.step(optimizer)
-    except Exception:  # sparse gradients may be refused
+    except Exception:  # a scaler may raise for sparse gradients
         bad = after = None
     else:
         if bad is None:
@@ -136,7 +136,7 @@ def sparse_gradients_are_checked(make, loss_scale, bad, which, after):
     transposed=st.booleans(),
 )
 def unscale_by_power_of_two_is_exact(make, loss_scale, scale, size, dtype, transposed):
-    """A gradient that was multiplied by a power of two is divided back to the last bit: subnormal, transposed."""
+    """Unscaling by a power of two is exact, also for subnormal and transposed gradients."""
     scaler, param = make(init_scale=2.0**scale), torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
     true = (1 + torch.arange(6.0).reshape(2, 3)).to(dtype) / 3 * 2.0**size
     memory = torch.empty(3, 2, dtype=dtype).t() if transposed else torch.empty(2, 3, dtype=dtype)
@@ -158,7 +158,7 @@ def unscale_by_power_of_two_is_exact(make, loss_scale, scale, size, dtype, trans
     unscales=st.booleans(),
 )
 def unscale_uses_scale_of_loss(make, iterate, loss_scale, applied, scale, found_inf, unscales):
-    """From loss to optimizer the gradient is multiplied and divided once: it is the true one, up to rounding."""
+    """Each gradient is divided once, by the scale of its loss: the optimizer gets the true gradient, up to rounding."""
     scaler = make(init_scale=scale, growth_interval=2)
     for overflows in found_inf:
         iterate(scaler, overflows)
@@ -180,9 +180,9 @@ def unscale_uses_scale_of_loss(make, iterate, loss_scale, applied, scale, found_
 def gradients_are_unscaled_on_their_device(
     make, iterate, loss_scale, delay, scale, found_inf, true, unscales, loads
 ):
-    """From loss to optimizer a gradient is multiplied and divided once, where it lies, right after loading too.
+    """Each gradient is divided once, on its own device, also right after a state dict is loaded.
 
-    Up to rounding it is the true one, large or 0, and no overflow.
+    The optimizer gets the true gradient, large or 0, up to rounding, and no overflow is reported.
     """
     scaler, weight = make(init_scale=scale, growth_interval=2), torch.nn.Parameter(torch.zeros(3))
     for overflows in found_inf:
@@ -198,7 +198,7 @@ def gradients_are_unscaled_on_their_device(
         scaler.unscale_(optimizer)
         seen = gradient[0].item()
         assert math.isclose(seen, true, rel_tol=1e-5), (
-            f"unscale_() left {seen!r} where the gradient lay, not {true}"
+            f"unscale_() left a gradient of {seen!r}, expected {true}"
         )
     scaler.step(optimizer)
     seen = -weight[0].item()
@@ -218,7 +218,7 @@ def gradients_are_unscaled_on_their_device(
     unscales=st.just(True),
 )
 def fused_matches_unfused(make, loss_scale, found_inf, unscales):
-    """A fused optimizer skips where an unfused one does, and moves parameters alike, unscaled by hand or not."""
+    """A fused optimizer skips and updates parameters like an unfused one, with or without unscale_()."""
     one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
     fused, plain = (
         torch.optim.AdamW([one], lr=0.125, fused=True),
@@ -238,9 +238,9 @@ def fused_matches_unfused(make, loss_scale, found_inf, unscales):
 
 @check(5, needs="fused strided", wide=st.booleans(), unscales=st.booleans())
 def fused_step_respects_strides(make, loss_scale, wide, unscales):
-    """A fused step with a gradient that lies in memory otherwise than its parameter is right, or is refused.
+    """A fused step is correct, or raises, if a gradient and its parameter have different strides.
 
-    Where the scaler does not hand its scale to the kernel, it has no part in what the kernel does.
+    A scaler that does not pass its scale to the kernel passes this check.
     """
     scaler, param = make(growth_interval=3), torch.nn.Parameter(torch.ones(2, 3))
     optimizer, true = torch.optim.SGD([param], lr=1.0, fused=True), torch.arange(6.0).reshape(2, 3)
@@ -254,7 +254,7 @@ def fused_step_respects_strides(make, loss_scale, wide, unscales):
         scaler.unscale_(optimizer)
     try:
         scaler.step(optimizer)
-    except Exception:  # it may be refused
+    except Exception:  # a scaler may raise
         true = torch.zeros(2, 3)
     moved = (1.0 - param).tolist()
     assert handed == [None] or torch.equal(param, 1.0 - true), (
@@ -264,7 +264,7 @@ def fused_step_respects_strides(make, loss_scale, wide, unscales):
 
 @check(5, since=CHECKS_VERSION, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
 def finite_gradients_never_skip(make, iterate, applied, delay, size):
-    """Gradients that are all finite, however large, are no overflow: the scale does not fall."""
+    """Finite gradients of any size are no overflow: the scale does not fall."""
     scaler = make(init_scale=1024.0)
     applied(scaler, [size] * 3)
     scales = [iterate(scaler, False) for _ in range(1 + delay)]

@@ -12,7 +12,7 @@ from ampsim.testing.kit.strategies import BAD, FLAGS
 
 @check(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
 def skip_is_per_optimizer(make, iterate_all, params, skips, found_inf):
-    """An optimizer is skipped because of its own gradients, not because of another's, or all are, as declared."""
+    """An overflow skips only the optimizer that has it, or every optimizer, as `Traits.skips` declares."""
     scaler = make(growth_interval=3)
     for overflows in found_inf:
         before = [param.tolist() for param in params]
@@ -29,7 +29,7 @@ def skip_is_per_optimizer(make, iterate_all, params, skips, found_inf):
     late=st.sampled_from(["", "add_param_group", "unfrozen"]),
 )
 def overflow_in_any_group_skips(make, loss_scale, group, bad, late):
-    """A gradient is divided, and found if it is inf or NaN, in whichever parameter group it is, also in a late one."""
+    """Gradients of every parameter group, also of one added later, are unscaled and checked for inf and NaN."""
     params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2,), ())]
     unused = [torch.nn.Parameter(torch.zeros(1)) for _ in params]  # no gradient reaches it
     groups, scaler = [{"params": [*each]} for each in zip(unused, params)], make(growth_interval=3)
@@ -54,7 +54,7 @@ def overflow_in_any_group_skips(make, loss_scale, group, bad, late):
 
 @check(2, issue="huggingface/accelerate#641", micro=st.lists(st.booleans(), min_size=2, max_size=4))
 def overflow_in_any_micro_batch_skips(make, param, optimizer, micro):
-    """Gradients accumulate over micro-batches under one scale, and an overflow in any of them skips the step."""
+    """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips the step."""
     scaler = make(growth_interval=3)
     for overflows in micro:
         scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
@@ -74,7 +74,7 @@ def overflow_in_any_micro_batch_skips(make, param, optimizer, micro):
     after=backed_off,
 )
 def unscaled_overflow_backs_off(make, loss_scale, params, optimizers, steps, which, after):
-    """An overflow that unscale_() has found is one for update(), whether or not the optimizer is stepped."""
+    """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is stepped."""
     scaler = make(growth_interval=3)
     scale = loss_scale(scaler)
     for i, stepped in enumerate(steps):
@@ -90,7 +90,7 @@ def unscaled_overflow_backs_off(make, loss_scale, params, optimizers, steps, whi
 
 @check(2, needs="optimizers", overflows=st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def optimizers_share_scale_of_loss(make, loss_scale, skips, delay, overflows):
-    """The scale stands from scale() to update(): each optimizer's gradients are divided by what the loss had."""
+    """The scale does not change between scale() and update(): all optimizers divide by the scale of the loss."""
     scaler, params = (
         make(init_scale=1024.0, growth_interval=1),
         [torch.nn.Parameter(torch.ones(3)) for _ in range(3)],
@@ -101,7 +101,7 @@ def optimizers_share_scale_of_loss(make, loss_scale, skips, delay, overflows):
     for optimizer in optimizers:
         scaler.step(optimizer)
         assert delay or loss_scale(scaler) == 1024.0, (
-            f"step() led the scale to {loss_scale(scaler)}"
+            f"step() changed the scale to {loss_scale(scaler)}"
         )
     scaler.update()
     for i, (param, own) in enumerate(zip(params, overflows)):
@@ -116,7 +116,7 @@ def optimizers_share_scale_of_loss(make, loss_scale, skips, delay, overflows):
 
 @check(2, needs="optimizers refusals", overflows=st.booleans(), unscales=st.booleans())
 def update_between_steps_keeps_gradients_correct(make, overflows, unscales):
-    """After an update() between two steps of one loss, the second divides by what the loss had, or is refused."""
+    """After an update() between two steps of one loss, the second step divides by the scale of the loss, or raises."""
     scaler, one, two = (
         make(init_scale=1024.0, growth_interval=1),
         *(torch.nn.Parameter(torch.ones(3)) for _ in range(2)),
@@ -131,7 +131,7 @@ def update_between_steps_keeps_gradients_correct(make, overflows, unscales):
             scaler.unscale_(second)
         scaler.step(second)
         scaler.update()
-    except Exception:  # or a refusal
+    except Exception:  # a scaler may raise
         true = 0.0
     seen = (1.0 - two)[0].item()
     assert two.tolist() == [1.0 - true] * 3, (
@@ -144,7 +144,7 @@ def update_between_steps_keeps_gradients_correct(make, overflows, unscales):
 
 @check(2, needs="optimizers refusals")
 def optimizers_with_reused_id_are_distinct(make, loss_scale):
-    """An optimizer that takes the place of a deleted one is another optimizer, although Python gives it the same id."""
+    """A new optimizer with the id() of a deleted one is treated as a new optimizer."""
     scaler, raised = make(growth_interval=3), []
     loss_scale(scaler)
     for _ in range(

@@ -47,8 +47,8 @@ BOTH = [
 class Due(NamedTuple):
     """A call as it is due: how it raises, the scale after it, optimizer calls and gradient, where they are asked for.
 
-    A call that is `late`, as the scale has moved since the gradient was made, may be refused: then nothing is known of
-    what follows.
+    A call is `late` if the scale has changed since the gradient was computed. It may raise, and then nothing is known
+    of the calls after it.
     """
 
     raises: str | None
@@ -138,7 +138,7 @@ def modelled(
     found=[{"rule": {"init_scale": 8.0, "growth_interval": 3}, "calls": BOTH}],
 )
 def call_sequences_match_torch(make, params, optimizers, drop_in, rule, calls, expected):
-    """Any sequence of calls returns, raises, divides and steps as torch's protocol says; a drop-in to the last bit."""
+    """Any sequence of calls returns, raises, unscales, and steps as in torch's protocol; a drop-in matches exactly."""
     scaler, stepped, rounding = make(**rule), [], 0.0 if drop_in else 2.0**-20
     for optimizer in optimizers:
         optimizer.register_step_pre_hook(lambda *_: stepped.append(1))
@@ -160,7 +160,7 @@ def call_sequences_match_torch(make, params, optimizers, drop_in, rule, calls, e
         except Exception as error:
             raised = repr(error)
         if raised and late:
-            return  # torch divides it by the wrong scale, and a refusal is as good
+            return  # torch divides by the wrong scale here, so raising is also correct
         same = raised == raises if drop_in else bool(raised) == bool(raises)
         assert same, f"{event} raised {raised}, expected {raises}"
         shown = scaler.get_scale()

@@ -1,4 +1,4 @@
-"""Level 0: the checks of `ampsim.core.properties`, asked of histories that hypothesis draws, and what a step does."""
+"""Level 0: the checks of `ampsim.core.properties`, run on overflow sequences that hypothesis generates, and steps."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ FOUND = {
     "scale_is_never_infinite": [
         {"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}
     ],
-    "growth_waits_for_interval": [  # an overflow at the floor, which does not move the scale
+    "growth_waits_for_interval": [  # an overflow at min_scale, which does not change the scale
         {
             "rule": {"init_scale": 1.0, "growth_interval": 3},
             "found_inf": [*[True] * 2, *[False] * 2, True, False],
         }
     ],
 }
-LAST = {  # tenths that do not add up to 1, counts that no 8 bits hold, and the last step of torch's own interval
+LAST = {  # tenths that do not add up to 1, counts that 8 bits cannot hold, the last step of torch's interval
     "growth_waits_for_interval": [
         {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},
         {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
@@ -44,7 +44,7 @@ STREAK = (
 
 
 def updates(history: History, shown: list[int | None]) -> Iterator[tuple[str, Update]]:
-    """Yield where and what a run's updates were. The streak before one is counted, after it as the scaler showed."""
+    """Yield the place and the values of each update. The growth tracker before it is counted, after it read."""
     streak = 0
     for t, flag in enumerate(history.found_inf):
         before, after = history.scale[t : t + 2]
@@ -53,21 +53,21 @@ def updates(history: History, shown: list[int | None]) -> Iterator[tuple[str, Up
 
 
 def run(history: History, shown: list[int | None]) -> Iterator[tuple[str, History]]:
-    """Yield the run itself, which is nowhere in particular."""
+    """Yield the whole run, without a place."""
     yield "", history
 
 
 def follows_the_machine(
     make, iterate, rule, found_inf, more, expected
 ):  # printed for the checks of histories
-    """Hold the scales of a history that breaks the check against the reference machine's, up to rounding."""
+    """Compare the scales of a failing overflow sequence with the reference state machine, up to rounding."""
     scaler = make(**rule)
     scales = [iterate(scaler, each) for each in found_inf + more]
     assert all(math.isclose(*pair, rel_tol=1e-6) for pair in zip(scales, expected)), scales
 
 
 def is_finite(make, iterate, rule, found_inf):
-    """Hold the scales of a history to be finite."""
+    """Check that the scales of an overflow sequence are finite."""
     scaler = make(**rule)
     scales = [iterate(scaler, each) for each in [*found_inf, False]]
     assert all(map(math.isfinite, scales)), scales
@@ -77,7 +77,7 @@ def _register(
     predicate: Callable[[Any], str | None],
     parts: Callable[[History, list[int | None]], Iterator[Any]],
 ) -> None:
-    """Make a check of one of `ampsim.core.properties`, which is to hold of each of the `parts` of a run."""
+    """Register one of `ampsim.core.properties` as a check of each of the `parts` of a run."""
 
     def holds(observe, rule, found_inf, more, expected):
         for where, part in parts(*observe(rule, found_inf)):
@@ -107,7 +107,7 @@ for _history_property in HISTORY_PROPERTIES:
 
 @check(0, issue="NVIDIA/apex#179", found_inf=histories(longest=8))
 def skipped_step_changes_nothing(make, iterate, held, found_inf):
-    """A step whose gradients overflowed leaves every bit of parameters and optimizer state as it was."""
+    """A skipped step changes no bit of the parameters or the optimizer state."""
     scaler = make(growth_interval=3)
     for overflows in found_inf:
         before = held()
@@ -119,7 +119,7 @@ def skipped_step_changes_nothing(make, iterate, held, found_inf):
 
 @check(0, found_inf=histories(longest=8))
 def finite_step_is_taken(make, iterate, held, found_inf):
-    """A step whose gradients are finite is taken."""
+    """The optimizer steps if its gradients are finite."""
     scaler = make(growth_interval=3)
     for overflows in found_inf:
         before = held()

@@ -57,7 +57,7 @@ def _explore(example: Example, program: Callable[[scheduler.Scheduler], object])
 
 
 def _report(example: Example, run: scheduler.Run, *, shown: int) -> None:
-    """Fail with what went wrong in a run and its last turns, if anything did."""
+    """Fail with the problem of a run and its last turns, if there was one."""
     if run.failure is None:
         return
     for task, steps in groupby(run.trace, key=lambda step: step.task):
@@ -83,7 +83,7 @@ def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
 
 @check(3, needs="threads")
 def two_threads_step_two_optimizers(example: Example) -> None:
-    """Two optimizers are unscaled and stepped by a thread each, in any order; an overflow skips its own and is seen."""
+    """Two threads step one optimizer each, in any order; an overflow skips its own optimizer and backs off."""
 
     def program(c: scheduler.Scheduler) -> None:
         scaler = instrumented(c, example.subject)
@@ -108,7 +108,7 @@ def two_threads_step_two_optimizers(example: Example) -> None:
 
 @check(3, issue=ROUNDPIPE, needs="threads tickets")
 def queued_gradients_keep_their_scale(example: Example) -> None:
-    """With the optimizer on a thread of its own, every gradient is divided by what its loss was multiplied by."""
+    """With the optimizer on its own thread, every gradient is divided by the scale of its loss."""
 
     def program(c: scheduler.Scheduler) -> None:
         scaler, queue = instrumented(c, example.subject), c.sync.Queue()
@@ -134,9 +134,9 @@ def queued_gradients_keep_their_scale(example: Example) -> None:
 
 @check(3, needs="threads state_dict")
 def state_dict_is_atomic(example: Example) -> None:
-    """A state dict taken by another thread is one that stood before the update or after it, not half of each.
+    """A state dict taken by another thread is the one before or after an update, never a mix.
 
-    A scaler may refuse it in mid-iteration.
+    A scaler may raise during an iteration.
     """
 
     def program(c: scheduler.Scheduler) -> None:
@@ -148,7 +148,7 @@ def state_dict_is_atomic(example: Example) -> None:
 
         for overflows in reversed(
             PLAN[:2]
-        ):  # the streak is 1, then it and the scale change at once
+        ):  # the growth tracker is 1, then it and the scale change together
             states.append(scaler.state_dict())
             param = _gradient(overflows)
             scaler.scale((3 * param).sum()).backward()

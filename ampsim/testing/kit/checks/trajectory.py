@@ -1,4 +1,4 @@
-"""Checks of several levels that need the scale only: with level 0 all that is asked where torch is not installed."""
+"""Checks of several levels that need only the scale. With level 0, these run without torch."""
 
 import math
 
@@ -12,7 +12,7 @@ from ampsim.testing.kit.strategies import FLAGS, histories, rules
 
 @check(1, rule=rules(growth=False), found_inf=histories(), expected=trajectory)
 def scale_is_exact_float32(make, iterate, drop_in, rule, found_inf, expected):
-    """The scale after each update is ``float32(float64(S) * factor)``: up to rounding, a drop-in's to the last bit."""
+    """The scale after each update is ``float32(float64(S) * factor)``, up to rounding; exactly for a drop-in."""
     scaler, rounding = make(**rule), 0.0 if drop_in else 2.0**-18  # of 24 updates
     for overflows, due in zip([*found_inf, False], expected):
         scale = iterate(scaler, overflows)
@@ -27,7 +27,7 @@ def scale_is_exact_float32(make, iterate, drop_in, rule, found_inf, expected):
     expected=trajectory,
 )
 def any_optimizer_overflow_backs_off(make, iterate_all, found_inf, expected):
-    """An overflow in one or more optimizers is one overflow of the scaler; a clean step of all is one clean step."""
+    """Overflows in one or more optimizers count as one overflow; a finite step of all optimizers counts as one."""
     scaler = make(growth_interval=3)
     for overflows, due in zip([*found_inf, (False, False, False)], expected):
         scale = iterate_all(scaler, overflows)
@@ -36,7 +36,7 @@ def any_optimizer_overflow_backs_off(make, iterate_all, found_inf, expected):
 
 @check(2, micro=st.integers(2, 4), found_inf=histories(longest=8))
 def micro_batches_count_as_one_step(make, iterate, loss_scale, micro, found_inf):
-    """However many losses are scaled for one step, it is one step of the streak, under one scale."""
+    """Any number of losses scaled for one step share one scale and count as one step of the growth tracker."""
     runs: list[list[float]] = []
     for losses in (1, micro):
         scaler = make(growth_interval=3)
@@ -48,11 +48,11 @@ def micro_batches_count_as_one_step(make, iterate, loss_scale, micro, found_inf)
     assert often == once, f"{micro} losses per step were multiplied by {often}, one loss by {once}"
 
 
-@check(2, needs="setters growth", lowered=st.integers(1, 4), streak=st.integers(1, 8))
-def growth_continues_after_interval_is_lowered(make, iterate, max_scale, delay, lowered, streak):
-    """An interval set to what the streak has reached or passed: the scale grows within that many clean steps."""
+@check(2, needs="setters growth", lowered=st.integers(1, 4), tracker=st.integers(1, 8))
+def growth_continues_after_interval_is_lowered(make, iterate, max_scale, delay, lowered, tracker):
+    """After the interval is lowered to the growth tracker or below, the scale grows within one new interval."""
     scaler = make(growth_interval=9)
-    for _ in range(streak):
+    for _ in range(tracker):
         iterate(scaler, False)
     scaler.set_growth_interval(lowered)
     before, *_, after = [iterate(scaler, False) for _ in range(lowered + delay + 1)]
@@ -61,7 +61,7 @@ def growth_continues_after_interval_is_lowered(make, iterate, max_scale, delay, 
 
 @check(5, issue="pytorch/pytorch#157436", overflows=st.integers(1, 12))
 def scale_is_never_subnormal(make, run, repeats, overflows):
-    """However many overflows come, the scale stays positive and normal: at least 2^-126."""
+    """After any number of overflows the scale is positive and normal: at least 2^-126."""
     scales = run(make(init_scale=1.0, backoff_factor=2.0**-16), [True] * overflows * repeats)
     assert min(scales) >= 2.0**-126, f"the scale fell to {min(scales)}"
 
@@ -80,17 +80,17 @@ def scale_is_never_subnormal(make, run, repeats, overflows):
 def scale_recovers_after_overflows(
     make, run, repeats, hysteresis, min_scale, max_scale, overflows, growths
 ):
-    """From wherever growths and overflows lead, clean steps raise the scale and an overflow lowers it."""
+    """After any growths and overflows, finite steps raise the scale, and an overflow lowers it."""
     scaler = make(growth_factor=2.0**16, backoff_factor=2.0**-16, init_scale=1.0, growth_interval=1)
     backoff = [True] * hysteresis
     run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
     before, *_, after = run(scaler, [False] * 3)
     assert after > before or before >= (max_scale or 2.0**112), (
-        f"clean steps led from {before} to {after}"
+        f"finite steps changed the scale from {before} to {after}"
     )
     before, *_, after = run(scaler, backoff)
     assert after < before or before <= (min_scale or 0.0), (
-        f"an overflow led from {before} to {after}"
+        f"an overflow changed the scale from {before} to {after}"
     )
 
 
@@ -102,7 +102,7 @@ def scale_recovers_after_overflows(
     found_inf=histories(longest=8),
 )
 def scale_stays_power_of_two(make, iterate, loss_scale, scale, found_inf):
-    """With factors of 2 and 1/2 a scale that is a power of two stays one: to scale and to divide rounds nothing."""
+    """With factors 2 and 1/2, a power-of-two scale stays a power of two, so scaling and unscaling are exact."""
     scaler = make(init_scale=scale, growth_interval=1)
     for overflows in found_inf:
         iterate(scaler, overflows)
@@ -112,7 +112,7 @@ def scale_stays_power_of_two(make, iterate, loss_scale, scale, found_inf):
 
 @check(0, since=CHECKS_VERSION, found_inf=histories(longest=6))
 def new_scaler_starts_at_init_scale(make, iterate, found_inf):
-    """A second scaler of the process begins at its own initial scale, with a streak of its own."""
+    """A second scaler in the process starts at its own initial scale, with its own growth tracker."""
     runs: list[list[float]] = []
     for before in (found_inf, [False] * 0):
         scaler = make(init_scale=1024.0, growth_interval=3)
@@ -126,7 +126,7 @@ def new_scaler_starts_at_init_scale(make, iterate, found_inf):
 
 @check(5, since=CHECKS_VERSION, needs="gives_up")
 def minimum_scale_error_repeats(make, iterate):
-    """A scaler that gave up by an exception gives up by the same one if it is asked again."""
+    """A scaler that raises at its minimum scale raises the same exception at the next update."""
     scaler, kinds = make(init_scale=2.0, growth_interval=2), []
     for _ in range(200):
         try:
@@ -140,11 +140,11 @@ def minimum_scale_error_repeats(make, iterate):
 
 @check(0, since=CHECKS_VERSION, needs="reset", clean=st.integers(1, 3))
 def separated_overflows_do_not_accumulate(make, run, hysteresis, clean):
-    """Where a backoff takes several overflows and a clean step begins their count anew, those apart never back off."""
+    """With hysteresis reset by finite steps, overflows separated by finite steps never back off."""
     few = [True] * (hysteresis - 1)
     scales = run(make(init_scale=1024.0, growth_interval=2000), few + [False] * clean + few)
     assert min(scales) == scales[0], (
-        f"never {hysteresis} overflows in a row, and the scale fell to {min(scales)}"
+        f"the scale fell to {min(scales)} without {hysteresis} overflows in a row"
     )
 
 
@@ -156,8 +156,8 @@ def separated_overflows_do_not_accumulate(make, run, hysteresis, clean):
     overflows=st.integers(1, 12),
 )
 def scale_falls_to_min_scale(make, run, min_scale, hysteresis, above, overflows):
-    """Under overflows without end the scale comes down to the declared minimum, and stays there."""
+    """After enough overflows the scale is the declared minimum and stays there."""
     scales = run(make(init_scale=above * min_scale), [True] * (2 + overflows) * hysteresis)
     assert min(scales) == scales[-1] == min_scale, (
-        f"the scale went to {scales[-3:]}, the minimum is {min_scale}"
+        f"the last scales are {scales[-3:]}, expected {min_scale}"
     )

@@ -42,9 +42,7 @@ class JaxRun(Run):
         super().__init__(wanted, scale, growth_interval)
         self.passes = []
         if wanted is None:
-            raise TypeError(
-                "expected a maker whose parameter is annotated with a class of loss scales"
-            )
+            raise TypeError("expected a make whose parameter is annotated with a loss scale class")
         try:
             self.scaler = make_scale(wanted, scale, growth_interval)
         except TypeError as error:
@@ -108,8 +106,8 @@ class JaxRun(Run):
         state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)
         if not isinstance(state, Mapping):
             raise LoopError(
-                f"step returned {type(state).__name__}: expected the state after it, a mapping as Loop's, or that and "
-                "a mapping of what is logged"
+                f"step returned {type(state).__name__}: expected the new state, a mapping like Loop.state, or the new "
+                "state and a mapping of logged values"
             )
         jax.block_until_ready(state)  # type: ignore[no-untyped-call]
         self.loop = replace(
@@ -207,7 +205,7 @@ class JaxRun(Run):
         state = self.loop.load(checkpoint)
         if not isinstance(state, Mapping):
             raise LoopError(
-                f"load returned {type(state).__name__}: expected the state, a mapping as Loop's"
+                f"load returned {type(state).__name__}: expected the state, a mapping like Loop.state"
             )
         self.loop = replace(self.loop, state=state)
 
@@ -252,7 +250,7 @@ class JaxRun(Run):
         ]
         if not found:
             raise LoopError(
-                "the scaler that make is given is not in state: expected it there, and step to update it"
+                "the given scaler is not in state: expected it there, and expected step to update it"
             )
         return found[0]
 

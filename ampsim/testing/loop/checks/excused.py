@@ -1,4 +1,4 @@
-"""What may rightly be otherwise after a skipped step, told by what it does and not by its name, but for one word."""
+"""State that may change in a skipped step. It is recognized by its behavior, except for one word in its name."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,17 +10,17 @@ from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.state import LOGGED, Array, Difference, State, differences, same
 
 DATA = "data"
-STEPS = r"step|update"  # in its name: a count that promises to be one of steps
+STEPS = r"step|update"  # the name of a count of steps
 ROUNDING = 8 * 2.0**-23  # of the largest element: what is added to a parameter and taken away again
 MANY = 64  # whole numbers of one owner that move together are the state of a generator
 
 
 class Excuses:
-    """The clean runs of the iteration that is skipped, which tell what may go on in it all the same.
+    """Runs of the skipped iteration without a fault, which show the state that may change in it.
 
     Attributes:
         start: what was carried before the iteration.
-        clean: after it, with clean gradients.
+        clean: after it, with finite gradients.
         early: when the first gradient of it arrived.
         trained: the names of the parameters.
         owners: see `Run.owners`.
@@ -40,7 +40,7 @@ class Excuses:
     def remaining(
         self, end: State, scales: Iterable[float]
     ) -> tuple[list[Difference], dict[str, bool]]:
-        """Return what went on in the skipped step without an excuse; and by name whether the excused is an input.
+        """Return what may not have changed in the skipped step; and by name whether allowed changes are inputs.
 
         An input, as a generator's state or a hidden state, makes the next batch another one; a count does not.
         """
@@ -89,7 +89,7 @@ class Excuses:
         )
 
     def _counts(self, each: Difference) -> bool:
-        """Return whether it is one number that counts skips, batches or a streak, by a name that promises no steps."""
+        """Return whether it is a number that counts skips, batches, or finite steps, and is not named for steps."""
         numbers = [array for array in (each.left, each.right) if array is not None]
         if each.name in self.trained or any(array.size != 1 for array in numbers):
             return False
@@ -113,7 +113,7 @@ class Excuses:
         )
 
     def _generators(self, found: list[Difference]) -> set[str]:
-        """Return the names of what is the state of a generator of random numbers: bits that a clean step moves alike.
+        """Return the names of random number generator states, which a finite step changes in the same way.
 
         By its type: unsigned numbers or text, or very many whole numbers of one owner.
         """

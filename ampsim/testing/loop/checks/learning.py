@@ -1,4 +1,4 @@
-"""It learns."""
+"""The check step_changes_parameters."""
 
 import re
 from collections.abc import Sequence
@@ -12,39 +12,37 @@ from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import same
 
-FEWEST = 3  # clean steps, of which a count must have counted one
+FEWEST = 3  # finite steps, of which a count must have counted one
 COUNTS = re.compile(r"(^|\.)(last_epoch|_step_count|n_averaged|(global_?)?steps?|num_updates)$")
 STATE_OF_OPTIMIZER = re.compile(r"\.(state|param_groups)\.")
 SMALL = 1e-4  # of a parameter: gradients below may rightly be lost when they are added to it
 STILL = (
-    "it is named in state and never called: step it where the optimizer has stepped. What moves once per epoch is "
-    "called `data` in state, or given batches of more than one"
+    "state names it, but the loop never calls it: step it after each optimizer step. If it changes once per epoch, "
+    "name it `data` in state, or pass batches of more than one epoch"
 )
-SKIPPED = "every step is skipped: look for inf or NaN in the loss at this scale"
+SKIPPED = "every step is skipped: check the loss for inf and NaN at this scale"
 UNREACHED = (
-    "it is not in the graph of the loss, or detached from it; if it is not to be trained, take it from the optimizer, "
-    "or requires_grad_(False)"
+    "the parameter is not in the graph of the loss, or is detached from it. If it should not be trained, remove it "
+    "from the optimizer, or call requires_grad_(False)"
 )
 STUCK = (
-    "it has gradients and no optimizer steps with them, or the move is lost in the parameter's dtype: keep float32 "
+    "no optimizer steps with its gradients, or the change underflows in the parameter's dtype: keep float32 "
     "parameters"
 )
 
 
 @check(issue="https://github.com/deepspeedai/DeepSpeed/issues/8415", shrinks=False)
 def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Within the given batches, with clean gradients, every trained parameter moves, and what counts their steps.
+    """With finite gradients, every trained parameter and every step count changes within the given batches.
 
-    Trained is what an optimizer in state has. A parameter whose gradients are all zero, or very small beside it, when
-    the optimizer steps is not expected to move. What counts steps is known by its name: a schedule's, an average's, or
-    one that ends in ``step`` or ``steps``.
+    A trained parameter is one that an optimizer in state has. A parameter need not change if its gradients are zero or
+    very small compared to it. A step count is recognized by its name: that of a schedule, of an average, or one that
+    ends in ``step`` or ``steps``.
     """
     run = begin(make, 1.0)
     start = run.parameters()
     if not start:
-        raise NotApplicableError(
-            "no parameters are known: name the model, or the optimizer, in state"
-        )
+        raise NotApplicableError("no parameters found: name the model or the optimizer in state")
     with run.gradients() as largest:
         advance(run, batches)
     end = run.parameters()
@@ -56,7 +54,7 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
     where, step = f"in {len(batches)} batches", len(batches) - 1
     if len(still) == len(start):
         skipped = sum(run.overflows(index) for index in range(len(batches)))
-        seen = f"no parameter moved; {skipped} of {len(batches)} steps were skipped"
+        seen = f"no parameter changed; {skipped} of {len(batches)} steps were skipped"
         return Broken(where, step, cause=SKIPPED if skipped else STUCK, seen=seen)
     for name in still:
         if largest.get(name, 0.0) < 0:
@@ -67,13 +65,13 @@ def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | No
                 seen=f"{name} never had a gradient when its optimizer stepped",
             )
         if largest.get(name, 0.0) > SMALL * max(1.0, float(np.abs(start[name]).max())):
-            seen = f"{name} did not move, with gradients up to {largest[name]:.3g}"
+            seen = f"{name} did not change, with gradients up to {largest[name]:.3g}"
             return Broken(where, step, cause=STUCK, seen=seen)
     return _counts(run, where)
 
 
 def _counts(run: Run, where: str) -> Broken | None:
-    """Say which count of steps stands still although the scaler has counted some."""
+    """Return the first step count that does not change although the scaler counts steps."""
     clean = sum(found == [False] for found in run.verdicts)
     for name, array in run.states[0].items() if clean >= FEWEST else ():
         if (
@@ -84,6 +82,6 @@ def _counts(run: Run, where: str) -> Broken | None:
         ):
             continue
         if all(same(array, state.get(name)) for state in run.states):
-            seen = f"{name} stays {array.item()} in {clean} clean steps"
+            seen = f"{name} stays {array.item()} over {clean} finite steps"
             return Broken(where, len(run.verdicts) - 1, cause=STILL, seen=seen)
     return None

@@ -1,4 +1,4 @@
-"""Ranks are invisible."""
+"""The check ranks_equal_one_process."""
 
 import inspect
 import math
@@ -29,42 +29,43 @@ PLANS: tuple[Collection[int], ...] = (
     *((rank,) for rank in range(RANKS)),
     range(RANKS),
 )  # who has an inf
-APART = "the gradients of the ranks are not averaged alike: of some parameters only, or each clipped before the mean"
+APART = "the ranks average only some gradients, or clip gradients before they average them"
 MEAN = (
-    "all ranks step with the same gradients, which are not the mean of theirs: summed and not divided by the number of "
-    "ranks, divided twice, or clipped by each rank before they are averaged"
+    "all ranks step with the same gradients, but not with the mean: the gradients are summed and not divided by the "
+    "number of ranks, divided twice, or clipped by each rank before they are averaged"
 )
 WAITS = (
-    "a rank goes its own way after its own verdict: "
-    "let all agree on the verdict before any of them skips a collective"
+    "a rank skips a collective because of its own overflow: "
+    "let all ranks agree on the skip before any rank skips a collective"
 )
 COUNTED = (
-    "it follows the rank's own gradients, or its own number: ask after scaler.update() whether the scale fell, once "
-    "all ranks have one verdict"
+    "it depends on the rank's own gradients, or on the rank: let all ranks agree on the skip, and check after "
+    "scaler.update() whether the scale fell"
 )
 VERDICT = (
-    "the verdict is of one rank: average the gradients before the scaler looks at them; where each rank keeps its own, "
-    "let the scaler ask the others, as ampsim.torch.GradScaler(group=group) does"
+    "each rank decides alone whether to skip: average the gradients before the scaler checks them. If each rank keeps "
+    "its own gradients, use a scaler that synchronizes, such as ampsim.torch.GradScaler(group=group)"
 )
 
 
 @check(issue="https://github.com/pytorch/pytorch/issues/136009")
 def ranks_equal_one_process(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Ranks on parts of each batch, with an inf on any of them or none, skip, scale and train as one rank does.
+    """Ranks that share each batch skip, scale, and train like one process, with an inf on any rank or on none.
 
-    Exact for the verdict, which is whether parameters move, the scale and a count of steps, which is what grows by 1 in
-    each iteration of one rank. Parameters that the ranks have alike may differ from one rank's by `Rounding`, and are
-    compared if the loss is a mean: if the whole batch's gradients are the mean of its parts'. What each rank has for
-    itself may be a shard, and is not compared. Without split= a batch is cut by its rows.
+    Skips, scales, and step counts must match exactly. A skip is a step without a change of parameters. A step count
+    is a number that grows by 1 in each iteration of the one process. Parameters that are equal on all ranks may differ
+    from those of one process by `Rounding`. They are compared only if the loss is a mean: if the gradients of the whole
+    batch are the mean of those of its parts. Other state of a rank may be a shard and is not compared. Without split=,
+    a batch is split by rows.
     """
     if not _takes_group(make):
-        raise NotApplicableError(
-            "make takes no group: give it a second parameter, make(scaler, group=None)"
-        )
+        raise NotApplicableError("pass make(scaler, group=None) to test ranks")
     try:
         groups = iterations(make, batches)
         if len(groups) < 2:
-            raise NotApplicableError("fewer than 2 batches after which the scaler is updated")
+            raise NotApplicableError(
+                "pass more batches: the scaler must be updated after at least 2 of them"
+            )
         for bad in PLANS:
             if verdict := _play(make, groups, bad):
                 return verdict
@@ -81,7 +82,7 @@ def _takes_group(make: Make) -> bool:
 
 
 def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Broken | None:
-    """Hold ranks, of which some have an inf in one iteration, against one rank on whole batches that has it too."""
+    """Compare ranks, some with an inf in one iteration, with one process on whole batches with the same inf."""
     whole = begin(make, SCALE, GROWTH_INTERVAL)
     _train(whole, groups, bool(bad), lambda data: data)
     ranks: dict[int, Run] = {}
@@ -103,7 +104,7 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Broken | None
         count = sum(map(len, groups))
         return Broken(f"in {count} batches{planted}", count - 1, cause=WAITS, seen=waits)
     if not bad and any(any(found) for run in (whole, *ranks.values()) for found in run.verdicts):
-        raise NotApplicableError(f"a batch overflows at scale {SCALE:g}")
+        raise NotApplicableError(f"a batch overflows at scale {SCALE:g}: pass batches that do not")
     if not bad and (
         broken := _trains(make, groups, whole, [run for _, run in sorted(ranks.items())])
     ):
@@ -117,19 +118,19 @@ def _play(make: Make, groups: Iterations, bad: Collection[int]) -> Broken | None
 def _train(
     run: Run, groups: Iterations, bad: bool, data: Callable[[Any], Any], fault: Fault = INF
 ) -> None:
-    """Train on all batches, with a fault in the iteration in the middle if this one is `bad`."""
+    """Train on all batches, with a fault in the middle iteration if `bad`."""
     for number, group in enumerate(groups):
         is_bad = bad and number == len(groups) // 2
         with run.planting(fault) if is_bad else nullcontext(Planted({"": 1})) as planted:
             advance(run, group, data)
         if not planted.passes:
             raise LoopError(
-                "no backward pass reached a parameter: name the model, or the optimizer, in state"
+                "no backward pass reached a parameter: name the model or the optimizer in state"
             )
 
 
 def _fault(run: Run, bad: Collection[int]) -> Fault:
-    """Return what is planted: on one rank alone, a -inf or a NaN in one element of its first or last parameter."""
+    """Return the fault: on a single rank, a -inf or a NaN in one element of its first or last parameter."""
     owned = run.owners()
     names = [name for name in run.parameters() if name in owned]
     if len(bad) != 1 or not names:
@@ -142,16 +143,18 @@ def _part(run: Run, rank: int, data: Any) -> Any:
     if run.loop.split is None:
         parts = halved(data, RANKS)
         if parts is None:
-            raise LoopError(f"the batch has no rows to share among {RANKS} ranks: give Loop split=")
+            raise LoopError(
+                f"the rows of a batch cannot be split among {RANKS} ranks: pass Loop(split=...)"
+            )
     else:
         parts = [*run.loop.split(data, RANKS)]
     if len(parts) != RANKS:
-        raise LoopError(f"split(batch, {RANKS}) gave {len(parts)} parts, expected one per rank")
+        raise LoopError(f"split(batch, {RANKS}) returned {len(parts)} parts: expected one per rank")
     return parts[rank]
 
 
 def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) -> Broken | None:
-    """Say in which iteration parameters that the ranks have alike first differ from those of one rank."""
+    """Return the first iteration in which parameters equal on all ranks differ from those of one process."""
     if not _is_mean(make, groups[0]):
         return None
     flat = [*chain(*groups)]
@@ -201,7 +204,7 @@ def _is_mean(make: Make, group: Sequence[Batch]) -> bool:
 
 
 def _compare(whole: Run, run: Run, who: str, groups: Iterations, planted: str) -> Broken | None:
-    """Say in which iteration a rank first did other than one rank on the whole did."""
+    """Return the first iteration in which a rank differs from one process on the whole batch."""
     ends = [0, *accumulate(map(len, groups))]
     middle = len(groups) // 2
     counts = _counts(
@@ -217,16 +220,19 @@ def _compare(whole: Run, run: Run, who: str, groups: Iterations, planted: str) -
         )
         if is_bad and (moved := [name for name in run.parameters() if name in seen - expected]):
             return Broken(
-                where, end - 1, cause=VERDICT, seen=f"{moved[0]} moves in a step that all must skip"
+                where,
+                end - 1,
+                cause=VERDICT,
+                seen=f"{moved[0]} changes in a step that all ranks must skip",
             )
         if found := differences(whole.scalers[end], run.scalers[end]):
             return Broken(where, end - 1, found, cause=VERDICT)
         for name in counts:
             if name in run.states[end] and (name in seen) != (name in expected):
                 said = (
-                    "counts a step that all skip"
+                    "counts a step that all ranks skip"
                     if name in seen
-                    else "does not count a step that all take"
+                    else "does not count a step that all ranks take"
                 )
                 return Broken(where, end - 1, cause=COUNTED, seen=f"{name} {said}")
     return None

@@ -1,4 +1,4 @@
-"""Resuming is invisible."""
+"""The check resume_is_exact."""
 
 import copy
 from collections.abc import Sequence
@@ -17,34 +17,36 @@ SCALE, GROWTH_INTERVAL = (
     2.0**8,
     3,
 )  # so that a scaler which is not saved shows in its tracker or its scale
-SAVING = "saving goes through the optimizer's step or the scaler's update, or leaves something else in the model"
+SAVING = "save() calls the optimizer's step or the scaler's update, or changes the model"
 LOADING = (
-    "what was saved does not fit what make builds: build in make, or in load, what the loop adds while it trains, as "
-    "parameter groups"
+    "the checkpoint does not match the objects that make builds: in make or load, also build the objects that the loop "
+    "adds during training, such as parameter groups"
 )
 WINDOW = (
-    "its place among the batches of one step is in the checkpoint, and the gradients added up so far are not: save "
-    "between steps alone, so that Loop's save= refuses elsewhere, or save the gradients as well"
+    "the checkpoint has the position in the accumulation window, but not the gradients accumulated so far: save only "
+    "between steps, and let save= raise elsewhere, or save the gradients too"
 )
 UNNAMED = (
-    "all that state names was loaded, and training goes on otherwise: it carries something more, which a checkpoint of "
-    "state loses; name it in state, or give Loop save= and load="
+    "everything that state names was loaded, but training continues differently: the loop has other state, which is "
+    "not in the checkpoint. Name it in state, or pass Loop(save=..., load=...)"
 )
 
 
 @check(issue="https://github.com/huggingface/accelerate/issues/4289")
 def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Save, make all anew, load and go on leaves what going on leaves, the scaler included; saving changes nothing.
+    """A run that is saved, rebuilt, and loaded continues exactly like the uninterrupted run; saving changes nothing.
 
-    Exact because the same program computes from the same state; each batch has its own seed. Asked after two batches,
-    as what comes back by itself in some is not back in others. What the kit saves is what state names: a loop that
-    carries more does not resume. Where several batches are one step, and what is loaded in their middle goes on from
-    there, the gradients so far are part of it; a loop that begins the step anew, or that tells its place by the data's
-    alone (state named data), is saved between steps.
+    The scaler is included. The result is exact because the same program computes from the same state, and each batch
+    has its own seed. The run is saved at two positions, because some state recovers by itself at one of them. Without
+    save=, the checkpoint is the state that state names, so a loop with other state does not resume. If several batches
+    form one step and the loop resumes within it, the accumulated gradients belong to the checkpoint. A loop that
+    restarts the step, or whose position is only in the data (state named data), is saved between steps.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
-        raise NotApplicableError("fewer than 2 batches after which the scaler is updated")
+        raise NotApplicableError(
+            "pass more batches: the scaler must be updated after at least 2 of them"
+        )
     middle = len(groups) // 2
     if verdict := _resumed(make, *halves(groups, middle)):
         return verdict
@@ -53,7 +55,7 @@ def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
 
 
 def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
-    """Say that a step of several batches, saved before the last of them and loaded, is taken with a part of them."""
+    """Return a failure if a step saved before its last batch and loaded uses only some of its batches."""
     place = next((index for index, group in enumerate(groups) if len(group) > 1), None)
     if place is None:
         return None
@@ -61,14 +63,16 @@ def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
     run, other = (begin(make, SCALE, GROWTH_INTERVAL) for _ in range(2))
     if any(name.partition(".")[0] == DATA for name in run.states[0]):
         return None
-    with suppress(LoopError), blame_user_code("save or load"):  # who refuses there is right
+    with suppress(LoopError), blame_user_code("save or load"):  # raising here is correct
         other.load(copy.deepcopy(advance(run, before).save()))
         other.see(first=True)
         for each in (run, other) if not differences(_carried(run, -1), _carried(other, -1)) else ():
             advance(each, [last])
         found = differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1])
         if found and other.verdicts and other.verdicts[-1]:
-            where = f"after batch {last.place}, having loaded what was saved after batch {before[-1].place}"
+            where = (
+                f"after batch {last.place}, resumed from a checkpoint of batch {before[-1].place}"
+            )
             return Broken(where, len(before), found, cause=WINDOW)
     return None
 
@@ -80,10 +84,10 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | No
     run.see()
     if found := differences(*(_carried(run, index) for index in (-2, -1))):
         return Broken(
-            f"after saving, after batch {before[-1].place}", len(before) - 1, found, cause=SAVING
+            f"after save() at batch {before[-1].place}", len(before) - 1, found, cause=SAVING
         )
     other = begin(make, SCALE, GROWTH_INTERVAL)
-    place = f"after loading what was saved after batch {before[-1].place}"
+    place = f"after loading a checkpoint of batch {before[-1].place}"
     try:
         with blame_user_code("load"):
             other.load(checkpoint)
@@ -93,7 +97,7 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | No
     if found := differences(_carried(run, -1), _carried(other, -1)):
         if lost := [each.name for each in found if _is_left_out(run, each.name)]:
             raise NotApplicableError(
-                f"{lost[0]} can be read but not loaded: give Loop save= and load="
+                f"pass Loop(save=..., load=...): {lost[0]} can be read but not loaded"
             )
         return Broken(place, len(before) - 1, found)
     for step, batch in enumerate(after):
@@ -102,7 +106,9 @@ def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | No
         if found := differences(
             run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]
         ):
-            where = f"after batch {batch.place}, having loaded what was saved after batch {before[-1].place}"
+            where = (
+                f"after batch {batch.place}, resumed from a checkpoint of batch {before[-1].place}"
+            )
             unnamed = "" if run.loop.load else UNNAMED
             return Broken(where, len(before) + step, found, cause=unnamed)
     return None
@@ -123,7 +129,7 @@ def _carried(run: Run, index: int) -> State:
 
 
 def _is_left_out(run: Run, name: str) -> bool:
-    """Return whether the kit has no way to load what this array was read from."""
+    """Return whether the default checkpoint cannot load the source of this array."""
     if run.loop.load:
         return False
     left_out = (key for key, value in run.loop.state.items() if not run.loads(value))

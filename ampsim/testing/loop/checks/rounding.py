@@ -1,4 +1,4 @@
-"""What rounding makes of a loop's numbers: the same batches with their rows in another order say it."""
+"""The rounding error of a loop, measured on the same batches with their rows in another order."""
 
 import math
 from collections.abc import Callable, Collection, Sequence
@@ -20,7 +20,7 @@ FEW = 1 / 4  # of the arrays that move: of more, the order of the rows means som
 
 
 class Rounding:
-    """The tolerance of a loop: what changes where the rows of its batches change places."""
+    """The tolerance of a loop: the changes that a permutation of the batch rows causes."""
 
     def __init__(self, make: Make, batches: Sequence[Batch], scale: float) -> None:
         self._make, self._batches, self._scale = make, batches, scale

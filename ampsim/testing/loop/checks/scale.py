@@ -1,4 +1,4 @@
-"""The scale is invisible."""
+"""The check gradients_do_not_depend_on_loss_scale."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,26 +14,28 @@ from ampsim.testing.loop.state import LOGGED, Difference, differences
 LOGS = 2.0**-17  # of a logged number: what rounding makes of it
 SLIGHT = 1e-3  # of the largest number of an array: what numbers below the normal ones do not reach
 GROWS = (
-    "differs only once the scale has moved: divided by the scale after scaler.update() and not before, or gradients "
-    "kept over an update without their scale"
+    "differs only after the scale changed: the loop divides by the scale after scaler.update() instead of the one "
+    "before, or keeps gradients over an update without their scale"
 )
-ALIKE = "by one factor for all, which is no power of S: clipped or normalised before scaler.unscale_(optimizer)"
+ALIKE = (
+    "all differ by one factor that is no power of S: gradients are clipped or normalized before "
+    "scaler.unscale_(optimizer)"
+)
 PLANS = (
     (2.0**8, NEVER),
     (2.0**16, NEVER),
     (1.0, 1),
-)  # initial scale and growth interval of what scale 1 is held to
+)  # initial scale and growth interval of the runs that are compared with scale 1
 
 
 @check(issue="https://github.com/areal-project/AReaL/pull/1659")
 def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """In float32, parameters, optimizer state, all else in state and all that is logged have equal bits at any scale.
+    """In float32, parameters, optimizer state, other state, and logged values are bitwise equal at any loss scale.
 
-    Exact because a product with a power of two only moves the exponent, and a sum of such products is the product of
-    the sum, as long as nothing overflows or falls below the normal numbers. Where a constant is added that is no power
-    of two, bits may differ by what the order of a batch's rows makes of them: see `Rounding`. Where an operation gives
-    half precision or numbers below the normal ones, only what is multiplied as a whole by a power of the scale is held
-    against the loop. A copy of the scale itself, as logs have it, is none of all this.
+    This is exact, because a product with a power of two changes only the exponent, as long as no number overflows or
+    becomes subnormal. If the loop adds a constant, results may differ by `Rounding`. If an operation returns half
+    precision or subnormal numbers, only a difference by a power of the scale is a failure. A copy of the scale, as
+    in logs, is not compared.
     """
     doubt = ""
     reference, rounding = play(make, batches, 1.0), Rounding(make, batches, 1.0)
@@ -45,13 +47,15 @@ def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) 
                 doubt = f"batch {batch.place} overflows at scale {max(run.scales[step], 1.0):g}"
                 break
             if any(reference.verdicts) and not reference.verdicts[step]:
-                continue  # a part of a step, whose gradients are scaled as yet
+                continue  # a micro-batch, whose gradients are still scaled
             if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
                 if _by_a_power(found) or not (
                     why := _excuse(found, make, batches[: step + 1], scale, interval)
                 ):
                     return found
-                doubt = f"only up to factors of the scale, as {why}: {found.differences[0]}"
+                doubt = (
+                    f"tested only up to powers of the scale, because {why}: {found.differences[0]}"
+                )
                 break
     if doubt:
         raise NotApplicableError(doubt)
@@ -83,7 +87,7 @@ def _compare(
         return None
     scale = run.scales[step]
     moving = ", which doubles after each update" if grows else ""
-    where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
+    where = f"after batch {batch.place} at scale {scale:g}{moving}, compared with scale 1"
     broken = Broken(where, step, found, scale)
     return (
         broken

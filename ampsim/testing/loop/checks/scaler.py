@@ -1,4 +1,4 @@
-"""The scaler changes by its update only."""
+"""The check only_update_changes_scaler."""
 
 from collections.abc import Sequence
 
@@ -11,23 +11,25 @@ from ampsim.testing.loop.state import State, differences, same
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
 MOST = 4  # updates in one batch that are looked for
 OTHER = (
-    "a scaler of the loop's own, or one that is made anew: its scale and its count are in no checkpoint, and begin "
-    "again; use the one that make is given"
+    "the loop uses a scaler of its own, or recreates it: its scale and growth tracker restart and are in no "
+    "checkpoint. Use the scaler that make receives"
 )
-JUMPS = "its state is set, or loaded, in the middle of training: leave it to scaler.update()"
+JUMPS = (
+    "the loop sets or loads the scaler's state during training: change it only with scaler.update()"
+)
 AGAIN = (
-    "each update counts a clean step, so that the scale grows too soon: update once, after the last "
+    "each update counts a finite step, so the scale grows too early: update once, after the last "
     "scaler.step(optimizer)"
 )
 
 
 @check(issue="https://github.com/davda54/sam/issues/97", shrinks=False)
 def only_update_changes_scaler(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """The scaler that make is given scales the losses, from first to last, and only its update changes it.
+    """The scaler passed to make scales all losses, and only its update changes it.
 
-    An update after which no optimizer has stepped counts a step that nobody took, where that is so in each batch: one
-    such batch may be a guard's. In JAX, whose scaler is a value, an update is known by what it makes of one, and counts
-    a step that nobody took where there are fewer backward passes.
+    There may not be more updates than optimizer steps in every batch. A single such batch is allowed, because a
+    condition may have skipped the step. In JAX a scaler is a value: updates are recognized by their results and
+    compared with the number of backward passes.
     """
     run = play(make, batches, SCALE, GROWTH_INTERVAL)
     if run.steps is None:
@@ -37,7 +39,7 @@ def only_update_changes_scaler(make: Make, batches: Sequence[Batch]) -> Broken |
     if late:
         places = ", ".join(str(batches[each].place) for each in dict.fromkeys(late))
         return Broken(
-            f"in batch {places}", late[-1], cause=OTHER, seen="the loss is scaled by another scaler"
+            f"in batch {places}", late[-1], cause=OTHER, seen="another scaler scales the loss"
         )
     if run.jumps:
         return Broken(
@@ -47,11 +49,11 @@ def only_update_changes_scaler(make: Make, batches: Sequence[Batch]) -> Broken |
 
 
 def _of_values(run: Run, batches: Sequence[Batch]) -> Broken | None:
-    """Say that a scaler's states, one before each batch, do not follow from one another by updates."""
+    """Return a failure if updates do not explain the scaler's states before each batch."""
     counts: list[int] = []
     if not run.again(run.scalers[0]):
         raise NotApplicableError(
-            "only the scaler of a loop of torch, and those of JAX, are seen between updates"
+            "the state between updates is visible only for torch loops and for scalers of JAX"
         )
     for step, batch in enumerate(batches):
         falls = [*run.scales, run.scale][step + 1] < run.scales[step]
@@ -59,14 +61,14 @@ def _of_values(run: Run, batches: Sequence[Batch]) -> Broken | None:
         if count is None:
             left, right = (run.scalers[at] for at in (step, step + 1))
             changed = differences(left, right)[0]
-            seen = f"{changed.name} was {changed.left}, and {changed.right} after the step, which no update makes of it"
+            seen = f"{changed.name} changed from {changed.left} to {changed.right} in the step, which no update does"
             return Broken(f"in batch {batch.place}", step, cause=JUMPS, seen=seen)
         counts.append(count)
     return _again(counts, run.passes or [], batches, "a scaled loss is differentiated")
 
 
 def _updates(run: Run, before: State, after: State, *, falls: bool) -> int | None:
-    """Return how many updates led from one state to another, of which some found an inf if it falls; None for many."""
+    """Return how many updates lead from one state to another, with overflows if `falls`; None for many."""
     states = [before]
     for count in range(MOST + 1):
         if any(all(same(each.get(name), after.get(name)) for name in after) for each in states):
@@ -78,10 +80,10 @@ def _updates(run: Run, before: State, after: State, *, falls: bool) -> int | Non
 def _again(
     updates: Sequence[int], steps: Sequence[int], batches: Sequence[Batch], what: str
 ) -> Broken | None:
-    """Say that each batch that steps updates more often than it steps."""
+    """Return a failure if each batch with a step has more updates than steps."""
     stepping = [(many, few) for many, few in zip(updates, steps, strict=True) if many and few]
     if len(stepping) < 2 or any(many <= few for many, few in stepping):
         return None
     many, few = stepping[0]
-    seen = f"the scaler is updated {many} times where {what} {few} time{'s' * (few > 1)}"
+    seen = f"the scaler is updated {many} times, but {what} {few} time{'s' * (few > 1)}"
     return Broken(f"in each of {len(stepping)} batches", len(batches) - 1, cause=AGAIN, seen=seen)

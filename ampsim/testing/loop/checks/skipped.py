@@ -1,4 +1,4 @@
-"""A skipped step never happened."""
+"""The check skipped_step_changes_nothing."""
 
 import math
 import random
@@ -20,47 +20,50 @@ from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
 from ampsim.testing.loop.state import LOGGED, Difference, State, differences, same
 
 SCALE = 2.0**8
-FAR = 2.0**16  # from where the scale falls many times before it comes to a floor of 1
+FAR = 2.0**16  # a scale that can fall many times before it reaches a min_scale of 1
 MOST = 15  # skips in a row
-EARLY = 2  # iterations before the one in which all kinds of faults are planted
-PARAMETERS = 4  # in which a fault is planted, at most
+EARLY = 2  # iterations before the one in which all kinds of faults are seeded
+PARAMETERS = 4  # in which a fault is seeded, at most
 STEPPED = (
-    "the inf was stepped with: optimizer.step() is called directly, or inf and NaN are taken out of the gradients "
-    "before the scaler looks; step every optimizer with scaler.step(optimizer)"
+    "the optimizer stepped on the inf: optimizer.step() is called directly, or inf and NaN are removed from the "
+    "gradients before the scaler checks them. Step every optimizer with scaler.step(optimizer)"
 )
-KEPT = "the scaler is not updated: no update is called, or it is not told of the inf, or in JAX its result is dropped"
-POISONED = "a loss that is not finite is taken into it for ever: leave out what is not finite before it is averaged"
+KEPT = "the scaler is not updated: update is not called, does not get the inf, or, in JAX, its result is discarded"
+POISONED = (
+    "it includes a non-finite loss and never recovers: exclude non-finite values before you average"
+)
 MIXED = (
-    "it is neither left alone nor what a clean step makes of it: an inf or NaN is taken out of gradients, or part of "
-    "them is looked at, or one backward pass of several; let the scaler look at all gradients, after the last pass, by "
-    "scaler.step(optimizer)"
+    "it is neither unchanged nor the result of a finite step: an inf or NaN is removed from the gradients, or only "
+    "some gradients or backward passes are checked. Let scaler.step(optimizer) check all gradients after the last pass"
 )
 HIDDEN = (
-    "something outside state went on in the skipped step: gradients that were not cleared, or a counter, an average, a "
-    "generator of random numbers that state does not name"
+    "something outside state changed in the skipped step: gradients that were not cleared, or a counter, an average, "
+    "or a random number generator that state does not name"
 )
 
 
 @check(issue="https://github.com/Lightning-AI/pytorch-lightning/issues/18828")
 def skipped_step_changes_nothing(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Batches a, b, c with an inf or NaN in b's gradients leave what a, c leave, but for the data; and the scale falls.
+    """A step with an inf or NaN in its gradients changes no state except the data position, and the scale falls.
 
-    Planted is an inf in all gradients; then, in one element of the first, the last and a drawn one, an inf, a -inf and
-    a NaN, also in one backward pass of several alone, and in the scaled loss. Exact because it compares states of one
-    program, and each batch has its own seed, wherever it stands. What a forward pass moves it may move: see `Excuses`.
-    By how much the scale falls is its rule's affair. It falls twice where each of two optimizers is followed by an
-    update; what is wrong there, gradients divided twice or by another scale,
-    `gradients_do_not_depend_on_loss_scale` sees in clean steps.
+    The result of batches a, b, c with an overflow in b equals the result of a, c. The check seeds an inf in all
+    gradients. Then it seeds an inf, a -inf, and a NaN in one element of the first, the last, and a sampled gradient, in
+    a single backward pass of several, and in the scaled loss. The result is exact because each batch has its own seed.
+    State that a forward pass changes may change: see `Excuses`. The check does not test by how much the scale falls.
+    For two optimizers with an update after each, gradients divided twice or by another scale are a failure of
+    `gradients_do_not_depend_on_loss_scale`.
     """
     groups = iterations(make, batches)
     if len(groups) < 2:
         if broken := _moves_alone(make, batches):
             return broken
-        raise NotApplicableError("fewer than 2 batches after which a clean step updates the scaler")
+        raise NotApplicableError(
+            "pass more batches: a finite step must update the scaler after at least 2 of them"
+        )
     skip = Skip(make, groups, len(groups) // 2)
     if not skip.reached:
         raise NotApplicableError(
-            "no backward pass reached a parameter: name the model, or the optimizer, in state"
+            "no backward pass reached a parameter: name the model or the optimizer in state"
         )
     quiet: set[str] = set()
     if broken := skip.at_all(quiet):
@@ -70,7 +73,7 @@ def skipped_step_changes_nothing(make: Make, batches: Sequence[Batch]) -> Broken
 
 
 def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """Say that parameters move although the scaler is never updated, not even by an overflow."""
+    """Return a failure if parameters change although the scaler is never updated, not even after an overflow."""
     run = begin(make, SCALE)
     before = run.parameters()
     now = differences(dict(before), dict(advance(run, batches).parameters()))
@@ -81,12 +84,12 @@ def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
         advance(bad, batches)
     if bad.scale < SCALE:
         return None
-    seen = f"the scaler was never updated, and {now[0].name} moves"
+    seen = f"the scaler was never updated, but {now[0].name} changes"
     return Broken(f"in {len(batches)} batches", len(batches) - 1, cause=KEPT, seen=seen)
 
 
 class Skip:
-    """The iteration that is skipped, in its place: what it is without a fault, and what faults do in it."""
+    """The skipped iteration: its result without a fault, and the effect of faults in it."""
 
     def __init__(self, make: Make, groups: Sequence[Sequence[Batch]], place: int) -> None:
         self.make, self.places = make, [batch.place for group in groups for batch in group]
@@ -101,7 +104,7 @@ class Skip:
 
     @property
     def reached(self) -> bool:
-        """Whether a fault can be planted: where no hook sees a gradient, in the scaled loss."""
+        """Whether a fault can be seeded: in a gradient, or in the scaled loss if no hook sees a gradient."""
         return bool(self.clean.passes) or self._played(Fault(place="loss"))[0].scale < SCALE
 
     def _begin(self, scale: float = SCALE) -> Run:
@@ -139,7 +142,7 @@ class Skip:
         )
 
     def at_all(self, quiet: set[str]) -> Broken | None:
-        """Plant an inf in all gradients; add to `quiet` what stands still then."""
+        """Seed an inf in all gradients; add to `quiet` the names that do not change."""
         fault = Fault() if self.clean.passes else Fault(place="loss")
         run, _ = self._played(fault)
         end = run.states[-1]
@@ -162,7 +165,7 @@ class Skip:
         return self._hidden(run, taken, {*excused})
 
     def _hidden(self, run: Run, taken: set[str], excused: set[str]) -> Broken | None:
-        """Hold the end of a run against those without the skipped batch, with the scale of then and of before."""
+        """Compare the end of a run with runs without the skipped batch, at the old and the new scale."""
         held, after = run.held(taken), self.rest if excused - taken else self.after
         found: list[Difference] = []
         scale = run.scale
@@ -196,7 +199,7 @@ class Skip:
     # ------------------------------------------------------------------------------------------- all kinds of faults
 
     def faults(self) -> Iterator[Fault]:
-        """Yield what is planted beside an inf in all gradients."""
+        """Yield the faults to seed besides an inf in all gradients."""
         names = [name for name in self.clean.passes if name]
         values = (math.nan, -math.inf, math.inf, -math.inf)
         for name, value in zip(self._drawn(names), values, strict=False):
@@ -216,7 +219,7 @@ class Skip:
             yield Fault()
 
     def _drawn(self, names: Sequence[str]) -> list[str]:
-        """Return the first, the last and a drawn parameter, and the first of each optimizer."""
+        """Return the first, the last, and a sampled parameter, and the first of each optimizer."""
         if not names:
             return []
         firsts = {self.owners.get(name, ""): name for name in reversed(names)}
@@ -224,7 +227,7 @@ class Skip:
         return [*dict.fromkeys((names[-1], names[0], *sorted(firsts.values()), drawn))][:PARAMETERS]
 
     def in_turn(self, quiet: set[str]) -> Broken | None:
-        """Plant one fault after another, each in the same iteration again; what stood still must still do so."""
+        """Seed one fault after another in the same iteration; names in `quiet` must not change."""
         run, planted = self._begin(FAR), 0
         for fault in self.faults():
             scale = run.scale
@@ -249,13 +252,13 @@ class Skip:
         return None
 
     def in_output(self) -> Broken | None:
-        """Plant an inf in the model's last output, and so in the plain loss: a step with it, or an average of it."""
+        """Seed an inf in the model's last output, and so in the unscaled loss, for steps on it and averages of it."""
         if not self.clean.outputs:
             return None
         fault = Fault(place="output", only=self.clean.outputs - 1)
         try:
             run, _ = self._played(fault)
-        except LoopError:  # who raises there is right
+        except LoopError:  # raising here is correct
             return None
         found = [
             each
@@ -279,14 +282,14 @@ class Skip:
         return unlike(found, self.trained)
 
     def _alone(self, fault: Fault, found: list[Difference], scale: float) -> Broken | None:
-        """Say what is wrong after one fault: neither a step that never happened, nor a clean one."""
+        """Return a failure if the state after one fault is neither unchanged nor that of a finite step."""
         clean = self.excuses.clean
         if (
             found
             and all(same(each.right, clean.get(each.name)) for each in found)
             and self._whole(found, clean)
         ):
-            return None  # the fault was where nobody looks: a gradient that is cleared, of no optimizer
+            return None  # the fault was in a gradient that is cleared, or that no optimizer has
         if (
             fault.place == "loss" and len({*self.owners.values()}) > 1
         ):  # losses of another scaler are as they were
@@ -313,14 +316,14 @@ class Skip:
         return None
 
     def _whole(self, found: Sequence[Difference], clean: State) -> bool:
-        """Return whether all that a clean step moves has moved."""
+        """Return whether everything that a finite step changes has changed."""
         names = {each.name for each in found}
         return all(
             each.name in names for each in moved(self.start, clean) if each.name in self.trained
         )
 
     def _is_left_alone(self, fault: Fault) -> bool:
-        """Return whether the fault is in a parameter that no optimizer has, or that a clean step leaves as it is."""
+        """Return whether the fault is in a parameter that no optimizer has, or that a finite step does not change."""
         return bool(fault.name) and (
             fault.name not in self.owners
             or not any(each.name in self.trained for each in moved(self.start, self.excuses.clean))
@@ -328,7 +331,7 @@ class Skip:
 
 
 def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
-    """Plant an inf in all gradients of every iteration but the first, as far as the loop goes on."""
+    """Seed an inf in all gradients of every iteration but the first, until the loop raises."""
     run, step = advance(begin(make, SCALE), groups[0]), len(groups[0]) - 1
     run.set_scale(FAR)
     start, trained = run.states[-1], {*run.parameters()}
@@ -337,7 +340,7 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         try:
             with run.planting() as planted:
                 advance(run, group)
-        except LoopError:  # as some give up after so many
+        except LoopError:  # some loops raise after many skips
             return None
         if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
             return None

@@ -1,4 +1,4 @@
-"""Splitting a batch is invisible."""
+"""The check micro_batches_equal_one_batch."""
 
 import re
 from collections.abc import Sequence
@@ -14,24 +14,22 @@ from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import differences
 
 SCALE, PARTS = 2.0**8, 2
-NO_SPLIT = (
-    "the Loop has no split=: give it split(batch, parts), if a step can be made of micro-batches"
-)
+NO_SPLIT = "pass Loop(split=...) to test micro-batching"
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
 VERDICT = (
-    "the verdict is of one micro-batch, or comes before all are added: "
-    "unscale and update once, after the last one"
+    "the scaler checks one micro-batch alone, or before all gradients are accumulated: "
+    "unscale and update once, after the last micro-batch"
 )
 STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
 
 
 @check(issue="https://github.com/karpathy/nanoGPT/issues/605")
 def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broken | None:
-    """A batch whole or in micro-batches, with an inf in any of them or none: one verdict, one scale, one change.
+    """Micro-batches skip, scale, and train like the whole batch, with an inf in any micro-batch or in none.
 
-    Verdict and scale are exact. What is carried has equal bits where sums are exact; otherwise its change may differ by
-    what the order of the batch's rows makes of it: see `Rounding`. Dropout and batch-norm rightly make another change
-    of a batch in parts; then only verdict and scale are asked for.
+    Skips and scales must match exactly. State must be bitwise equal if sums are exact, and may otherwise differ by
+    `Rounding`. With dropout or batch-norm, a batch in parts may have another result, so only skips and scales are
+    tested.
     """
     whole = begin(make, SCALE)
     if whole.loop.split is None:
@@ -46,7 +44,7 @@ def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broke
         if broken := _compare(whole, split, step, batch, rounding):
             if broken.cause == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
                 return broken
-            doubt = f"only of verdict and scale, as {why}: {broken.differences[0]}"
+            doubt = f"tested only skips and scales, because {why}: {broken.differences[0]}"
             break
     for bad in range(PARTS):
         if broken := _with_inf(make, batches[-1], len(batches) - 1, bad):
@@ -57,12 +55,12 @@ def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broke
 
 
 def _excuse(make: Make, batches: Sequence[Batch], whole: Run) -> str:
-    """Return why a batch in parts may rightly make another change than as a whole; "" for no reason that is known."""
+    """Return why a batch in parts may have another result than the whole batch; "" for no known reason."""
     changed = [
         each.name for each in differences(*whole.states[-2:]) if re.search(STATISTICS, each.name)
     ]
     if changed:
-        return f"{changed[0]} is of a batch as a whole"
+        return f"{changed[0]} depends on the whole batch"
     otherwise = advance(
         begin(make, SCALE), [replace(batch, place=batch.place + OTHER_SEED) for batch in batches]
     )
@@ -87,7 +85,7 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, rounding: Rounding
     if found := differences(whole.scalers[-1], split.scalers[-1]):
         return Broken(where, step, found, cause=VERDICT)
     if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
-        return None  # a batch that is accumulated, and moves nothing: what is apart was so before
+        return None  # an accumulated batch that changes nothing: the difference is older
     far = {each.name for each in rounding.beyond(before, whole.states[-1], split.states[-1], step)}
     found = [
         each for each in differences(whole.states[-1], split.states[-1], before) if each.name in far
@@ -96,10 +94,10 @@ def _compare(whole: Run, split: Run, step: int, batch: Batch, rounding: Rounding
 
 
 def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
-    """Ask for a skip and a backoff where one micro-batch alone has an inf in its gradients."""
+    """Check that an inf in the gradients of one micro-batch causes a skip and a backoff."""
     clean = begin(make, SCALE)
     if not advance(clean, [replace(batch)], partial(_cut, clean)).verdicts[0]:
-        return None  # the verdict comes after several batches
+        return None  # the scaler is updated after several batches
     run = begin(make, SCALE)
     with run.planting(Fault(only=bad)) as planted:
         advance(run, [replace(batch)], partial(_cut, run))
@@ -115,5 +113,5 @@ def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
 
 
 def _say(expected: list[bool], seen: list[bool]) -> str:
-    words = ["skip" if verdict else "step" for verdict in seen] or ["none"]
-    return f"the verdict is {', '.join(words)}, expected {'skip' if any(expected) else 'step'}"
+    words = ["skips" if skipped else "steps" for skipped in seen] or ["does not update"]
+    return f"the scaler {', '.join(words)}, expected a {'skip' if any(expected) else 'step'}"
