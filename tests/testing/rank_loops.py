@@ -134,17 +134,17 @@ def ddp(scaler, group=None, context=lambda model: nullcontext()):
 RIGHT |= {"ours": ours, "accumulating": accumulating, "ddp": ddp}
 WRONG["ddp_that_never_synchronizes"] = (
     partial(ddp, context=DistributedDataParallel.no_sync),
-    "moves in a step that all",
+    "changes in a step that all",
 )
 
 
-@looping(said="moves in a step that all must skip")
+@looping(said="changes in a step that all ranks must skip")
 def fairscale_179_skips_locally(t, group, batch):
     backward(t, batch)
     finish(t)
 
 
-@looping(said="moves in a step that all must skip")
+@looping(said="changes in a step that all ranks must skip")
 def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
     backward(t, batch)
     for flag in flags(t) if group else ():
@@ -165,7 +165,7 @@ def pytorch_136009_scales_differ(t, group, batch):
     t.scaler.update()
 
 
-@looping(said="scheduler.last_epoch counts a step that all skip")
+@looping(said="scheduler.last_epoch counts a step that all ranks skip")
 def schedules_by_its_own_gradients(t, group, batch):
     backward(t, batch)
     finite = all(param.grad.isfinite().all() for param in t.params())

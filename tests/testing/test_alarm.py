@@ -167,7 +167,7 @@ def test_second_hang_ends_the_run(kind):
         ("error", True),
     ]
     with pytest.raises(
-        CannotJudgeError, match=r" cannot be judged: skipped_step_changes_nothing: did not end"
+        CannotJudgeError, match=r" cannot be checked: skipped_step_changes_nothing: did not end"
     ):
         without_findings(results)
     assert {each.outcome for each in judge.judge(TORCH, THREE)} == {"passed"}

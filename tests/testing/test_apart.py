@@ -1,4 +1,4 @@
-"""The commands judge in a process of its own: what hangs, ends it or cannot be loaded is named; the rest goes on."""
+"""The commands run checks in their own process: a check that hangs or exits is named, and the others still run."""
 
 import signal
 import sys
@@ -132,7 +132,7 @@ def test_uninterruptible_hang_is_killed(monkeypatch):
 @pytest.mark.deep
 def test_endless_import_exits_with_3():
     code, text = run("check", "apart_endless:X", "--time-limit", "0.2")
-    assert (code, "cannot be judged" in text) == (3, True), text
+    assert (code, "cannot be checked" in text) == (3, True), text
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,10 @@ def test_finding_suggests_trait_option(scaler, declared, accused):
     with pytest.raises(AssertionError, match=f"^{accused}") as failure:
         CHECKS[accused.partition(":")[0]](scaler, examples=FEW)
     name, value = declared.as_options()[1].split("=")
-    assert f": Traits({name}={value}), in the shell --trait {name}={value}" in str(failure.value)
+    assert (
+        f"declare it with Traits({name}={value}), or in the shell: --trait {name}={value}"
+        in str(failure.value)
+    )
 
 
 class GivesUp(Stranger):
@@ -168,7 +171,7 @@ class TakesNoScale(Stranger):
     ],
 )
 def test_finding_names_its_trait(scaler, check, declared):
-    with pytest.raises(AssertionError, match="\n  choice   if this is meant, ") as failure:
+    with pytest.raises(AssertionError, match="\n  hint     if intentional, declare it ") as failure:
         CHECKS[check](scaler, examples=FEW)
     assert declared in str(failure.value).splitlines()[2]
 
@@ -184,7 +187,7 @@ def test_unfixable_finding_suggests_no_trait():
     for check in ("growth_waits_for_interval", "any_optimizer_overflow_backs_off"):
         with pytest.raises(BrokenError) as failure:
             CHECKS[check](NeverGrows, examples=FEW)
-        assert "  choice " not in str(failure.value)
+        assert "  hint " not in str(failure.value)
 
 
 class HasAFloor(torch.amp.GradScaler):

@@ -236,10 +236,10 @@ def test_loop_test_fails_only_for_fault(name, loops):
     [
         (
             ["skips_stay_within_budget", "torch.amp:GradScaler"],
-            "skips_stay_within_budget holds for torch.amp:GradScaler",
+            "skips_stay_within_budget passed for torch.amp:GradScaler",
         ),
         (["skip_budge", "torch.amp:GradScaler"], "'skips_stay_within_budget'"),
-        (["state_dict_is_atomic", "torch.amp:GradScaler"], "needs the scheduler"),
+        (["state_dict_is_atomic", "torch.amp:GradScaler"], "needs the thread scheduler"),
         (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
         (["skips_stay_within_budget", "math:pi"], "is a float"),
         (["step_changes_parameters", "math:pow"], "'batches'"),

@@ -125,7 +125,7 @@ def test_unclear_constructor_raises():
         def __init__(self, rule, **kwargs):
             self.inner = torch.amp.GradScaler("cpu", rule.init_scale, **kwargs)
 
-    with pytest.raises(TypeError, match="Hides does not say where init_scale goes"):
+    with pytest.raises(TypeError, match="Hides has neither a parameter init_scale nor a rule"):
         judge.as_subject(Hides)
     assert judge.as_subject(OfARule).make(Rule(init_scale=8.0)).get_scale() == 8.0
 

@@ -1,4 +1,4 @@
-"""JAX loops: a right one keeps every check, a planted bug is caught by the check that should."""
+"""JAX loops: a correct loop passes every check, and a seeded fault fails the expected check."""
 
 import os
 
@@ -114,10 +114,10 @@ def with_another_scale(scaler: PolicyScale):
 
 
 REFUSED = {
-    "not in state": (unscaled_loop, "the scaler that make is given is not in state"),
+    "not in state": (unscaled_loop, "the given scaler is not in state"),
     "returns nothing": (
         looping(lambda state, batch: None),
-        "step returned NoneType: expected the state after it",
+        "step returned NoneType: expected the new state",
     ),
     "unused": (looping(lambda state, batch: state), "the scaler was never used"),
     "another class": (

@@ -1,4 +1,4 @@
-"""What cannot be judged is refused in a sentence, and nothing that is right is accused."""
+"""A loop that cannot be checked raises with one sentence, and a correct loop has no finding."""
 
 import random
 import sys
@@ -70,9 +70,9 @@ def ignoring(t, batch):
 REFUSED = {
     "differs from run to run": (
         looping(with_noise),
-        "not the same twice, after batch 0: model.0.weight",
+        "two runs of step differ after batch 0: model.0.weight",
     ),
-    "shares a model": (shared, "make is not the same twice, before the first batch: model.weight"),
+    "shares a model": (shared, "two calls of make differ before the first batch: model.weight"),
     "ignores the scaler": (looping(ignoring), "never used"),
     "carries nothing": (looping(good, setup=lambda t: t.state.clear()), "state is empty"),
     "carries a string": (
@@ -117,7 +117,7 @@ def test_split_training_differently_is_skipped(name):
     outcome, text = outcomes(RIGHT[name], ["micro_batches_equal_one_batch"])[
         "micro_batches_equal_one_batch"
     ]
-    assert (outcome, "only of verdict and scale" in text) == ("skipped", True)
+    assert (outcome, "tested only skips and scales" in text) == ("skipped", True)
 
 
 def test_dropout_hides_no_wrong_verdict():
@@ -205,7 +205,11 @@ def test_half_precision_hides_no_factor():
     outcome, text = outcomes(halved, ["gradients_do_not_depend_on_loss_scale"])[
         "gradients_do_not_depend_on_loss_scale"
     ]
-    assert (outcome, "only up to factors of the scale, as " in text, "float16" in text) == (
+    assert (
+        outcome,
+        "tested only up to powers of the scale, because " in text,
+        "float16" in text,
+    ) == (
         "skipped",
         True,
         True,
@@ -250,7 +254,7 @@ def test_unloadable_state_skips_the_check():
 
     assert outcomes(make)["resume_is_exact"] == (
         "skipped",
-        "data can be read but not loaded: give Loop save= and load=",
+        "pass Loop(save=..., load=...): data can be read but not loaded",
     )
 
 
@@ -261,9 +265,7 @@ def test_unnamed_state_fails_resume():
     assert {name for name, (outcome, _) in held.items() if outcome == "failed"} == {
         "resume_is_exact"
     }
-    assert (
-        "it carries something more, which a checkpoint of state loses" in held["resume_is_exact"][1]
-    )
+    assert "the loop has other state, which is not in the checkpoint" in held["resume_is_exact"][1]
 
 
 # ----------------------------------------------------------------------------------------------- expected, and reports
@@ -350,7 +352,7 @@ def module(tmp_path, monkeypatch):
             0,
             "| `gradients_do_not_depend_on_loss_scale` |",
         ),
-        (["my_loops:halved", "--report", "md"], 0, "only up to factors of the scale"),
+        (["my_loops:halved", "--report", "md"], 0, "only up to powers of the scale"),
         (["my_loops:raises"], 2, "KeyError: 'no such feature'"),
         (["math:pow"], 2, "math has no 'batches'"),
     ],

@@ -77,7 +77,7 @@ NOT_ASKED = {
     ),
     "no group": (
         loops.sgd,
-        "make takes no group: give it a second parameter, make(scaler, group=None)",
+        "pass make(scaler, group=None) to test ranks",
     ),
     "one part": (uneven, "on rank 0 split(batch, 2) gave 1 parts, expected one per rank"),
     "raises": (raising, "on rank 0 make raised KeyError: 'LOCAL_RANK' (test_rank_loops.py:"),
@@ -103,7 +103,7 @@ def test_batch_is_cut_by_its_rows(kind):
         loop = RIGHT["averaged"](scaler, group)
         return Loop(lambda batch: loop.step((batch[0], batch[1])), loop.state)
 
-    for rows, outcome, said in ((8, "passed", ""), (7, "skipped", "give Loop split=")):
+    for rows, outcome, said in ((8, "passed", ""), (7, "skipped", "pass Loop(split=...)")):
         given = [kind(part[:rows] for part in batch) for batch in loops.batches()]
         (result,) = judge_loop(whole, given, [CHECK])
         assert (result.outcome, said in result.text) == (outcome, True), result.text

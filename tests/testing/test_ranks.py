@@ -1,4 +1,4 @@
-"""Checks of ranks: each planted bug fails its check, and a right scaler passes."""
+"""Checks of ranks: each seeded fault fails its check, and a correct scaler passes."""
 
 import os
 import re
@@ -154,7 +154,7 @@ def test_threads_match_gloo():
     todo = [
         each
         for each in scenarios(2)
-        if not each.unscales and each.parts != "leaves out optimizer 0"
+        if not each.unscales and each.parts != "does not step optimizer 0"
     ]
     real = processes.play_all(sharded, todo, 2, "sharded", 30.0)
     for scenario in todo:

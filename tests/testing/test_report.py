@@ -132,7 +132,7 @@ def test_findings_with_one_cause_are_merged():
     assert [each.check for each, _ in Report(bridge).at_length()] == [
         BUDGET
     ]  # the second joins them
-    chosen = [replace(each, text=f"{each.text}\n  choice   a floor") for each in bridge[::2]]
+    chosen = [replace(each, text=f"{each.text}\n  hint     a min_scale") for each in bridge[::2]]
     assert len(Report(chosen).at_length()) == 1
 
 
@@ -149,7 +149,7 @@ def test_aborted_check_is_no_finding():
     late = Result(
         BUDGET, "theirs", "failed", "skips_stay_within_budget: did not end", is_overdue=True
     )
-    given_up = Result(NORMAL, "theirs", "error", "theirs cannot be judged", is_overdue=True)
+    given_up = Result(NORMAL, "theirs", "error", "theirs cannot be checked", is_overdue=True)
     other = Result(NORMAL, "theirs", "failed", "scale_is_never_subnormal: fell")
     assert Report([late]).findings == [late]
     assert Report([late, given_up]).findings == []

@@ -87,7 +87,7 @@ def _compare(
         return None
     scale = run.scales[step]
     moving = ", which doubles after each update" if grows else ""
-    where = f"after batch {batch.place} at scale {scale:g}{moving}, compared with scale 1"
+    where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
     broken = Broken(where, step, found, scale)
     return (
         broken
