@@ -25,7 +25,7 @@ def _import(name: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"{name}: {error}; install the missing package") from error
+            raise ValueError(f"{name}: {error}; install what it needs") from error
         fix = (
             f"write {name[:-3]}:NAME"
             if error.name[-3:] == ".py"

@@ -7,8 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from tests.testing.test_strangers import KeepsDouble  # noqa: E402
-
 from ampsim.testing import Traits, check_scaler, known_failures  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
@@ -20,6 +18,7 @@ from tests.testing.handwritten_scalers import (  # noqa: E402
     Stranger,
     UnscalesByTheScaleOfTheMoment,
 )
+from tests.testing.test_handwritten_scalers import KeepsDouble  # noqa: E402
 from tests.testing.test_kit import AllOrNone  # noqa: E402
 
 torch.set_num_threads(1)

@@ -56,7 +56,7 @@ def test_cause_follows_from_the_difference(check, name, times, known, said):
     found = [difference("model.bias", 1.25)] * (times != 2.0) + [difference(name, times)]
     cause, shown = cause_of(check, Broken("here", 0, found, 256.0, cause=known))
     assert said in cause
-    assert shown is found[0 if "no one" in said else -1]  # which is the one that tells
+    assert shown is found[0 if "no single" in said else -1]  # which is the one that tells
 
 
 def test_difference_factor_is_relative_to_change():

@@ -73,13 +73,13 @@ def naming_nothing(scaler, group=None):
 NOT_ASKED = {
     "no parameters": (
         naming_nothing,
-        "no backward pass reached a parameter: name the model, or the optimizer",
+        "no backward pass reached a parameter: name the model or the optimizer",
     ),
     "no group": (
         loops.sgd,
         "pass make(scaler, group=None) to test ranks",
     ),
-    "one part": (uneven, "on rank 0 split(batch, 2) gave 1 parts, expected one per rank"),
+    "one part": (uneven, "on rank 0 split(batch, 2) returned 1 parts: expected one per rank"),
     "raises": (raising, "on rank 0 make raised KeyError: 'LOCAL_RANK' (test_rank_loops.py:"),
     "overflows": (overflowing, "a batch overflows at scale 256"),
 }

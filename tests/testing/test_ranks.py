@@ -101,7 +101,7 @@ def test_right_scaler_passes_among_processes(ranks):
 def test_ampsim_raises_on_desynchronized_rank(parted):
     program = threads.ThreadRun(ours, parted, 2, "sharded")
     scheduler.attempt(program)
-    if parted.parts.startswith("ends"):
+    if parted.parts.startswith("exits"):
         assert [bool(record.waits) for record in program.records] == [True, False]
     else:
         assert all("did not agree on found_inf" in record.error for record in program.records)
