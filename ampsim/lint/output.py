@@ -54,25 +54,51 @@ def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
     )
 
 
+PAGE = """\
+# {rule.code}: {rule.name}
+
+## What it does
+
+Reports: {message}.{off}
+
+## Why
+
+{rule.why}{check}{report}
+
+## Example
+
+```python
+{rule.wrong}```
+
+## Use instead
+
+{rule.fix}
+
+```python
+{rule.right}```
+
+## Suppression
+
+Add `# ampsim: ignore[{rule.code}]` at the end of the line, or list the rule in `ignore` of \
+`[tool.ampsim]` in pyproject.toml.
+"""
+OFF = " Off by default. Enable it with `--select {rule.code}`."
+CHECK = """
+
+Such a loop fails the check `{rule.check}` of [`ampsim.testing.check_loop`](../how-to/loop.md), \
+which runs the loop."""
+REPORT = "\n\nA public report: <{rule.thread}>"
+
+
 def explained(rule: Rule) -> str:
     """Return the page of a rule, as Markdown."""
-    off = "" if rule.on else f" Off by default. Enable it with `--select {rule.code}`."
-    message = lint(rule.wrong, codes=[rule.code])[0].message
-    parts = [f"# {rule.code}: {rule.name}", "## What it does", f"Reports: {message}.{off}"]
-    parts += ["## Why", rule.why]
-    if rule.check:
-        loop = "[`ampsim.testing.check_loop`](../how-to/loop.md)"
-        parts.append(f"Such a loop fails the check `{rule.check}` of {loop}, which runs the loop.")
-    if rule.thread:
-        parts.append(f"A public report: <{rule.thread}>")
-    parts.append(f"## Example\n\n```python\n{rule.wrong}```")
-    parts.append(f"## Use instead\n\n{rule.fix}\n\n```python\n{rule.right}```")
-    comment = f"`# ampsim: ignore[{rule.code}]`"
-    parts.append(
-        f"## Suppression\n\nAdd {comment} at the end of the line, or list the rule in `ignore` of "
-        "`[tool.ampsim]` in pyproject.toml.\n"
+    return PAGE.format(
+        rule=rule,
+        message=lint(rule.wrong, codes=[rule.code])[0].message,
+        off="" if rule.on else OFF.format(rule=rule),
+        check=CHECK.format(rule=rule) if rule.check else "",
+        report=REPORT.format(rule=rule) if rule.thread else "",
     )
-    return "\n\n".join(parts)
 
 
 FORMATS = {"text": as_text, "json": as_json, "github": as_github}

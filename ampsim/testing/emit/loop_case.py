@@ -75,7 +75,7 @@ class Case:
         else:
             found = _reached(dict(self.run.loop.state), name, f"{loop}.state")
         if found is None:
-            raise ValueError(f"no short expression for {name}: give it its own name in state")
+            raise ValueError(f"{name} has no short expression: give it its own name in state")
         return found
 
 

@@ -42,7 +42,7 @@ def write(
         raise ValueError(f"{check} is skipped for {target}: unsupported: {missing}")
     if asked.level == THREADS:
         raise ValueError(
-            f"no standalone test of {check}: it needs the thread scheduler; use --schedule"
+            f"{check} needs the thread scheduler, so it has no standalone test; use --schedule"
         )
     subject.try_out()
     example, error = asked.shortest(subject, examples)

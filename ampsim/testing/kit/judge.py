@@ -30,9 +30,7 @@ def chosen(
     """Return the checks of these levels and names, or all; raise ValueError for an unknown level or name."""
     for level in levels or ():
         if as_int("level", level, 0, "levels begin at 0") >= len(LEVELS):
-            raise ValueError(
-                f"level={level}: expected 0 to {len(LEVELS) - 1} ({', '.join(LEVELS)})"
-            )
+            raise ValueError(f"level={level}: expected 0 to {len(LEVELS) - 1}: {', '.join(LEVELS)}")
     check.chosen(CHECKS, expected or ())
     named = sorted(check.chosen(CHECKS, names or None), key=lambda each: each.level)
     return [each for each in named if not levels or each.level in levels]

@@ -189,7 +189,7 @@ def _name(make: Make) -> str:
 def _try_out(make: Make, batches: Sequence[Batch]) -> bool:
     """Return whether the loop uses the given scaler; raise LoopError if no check can run on it."""
     if len(batches) < FEWEST:
-        raise LoopError(f"got {len(batches)} batches: expected at least {FEWEST}")
+        raise LoopError(f"{len(batches)} batches: expected at least {FEWEST}")
     first, second = play(make, batches, TRIED_AT), play(make, batches, TRIED_AT)
     if not first.states[-1]:
         raise LoopError(

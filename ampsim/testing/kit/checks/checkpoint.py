@@ -160,4 +160,4 @@ def invalid_state_dict_changes_nothing(make, iterate, missing):
             f"load_state_dict() raised, but {before} became {scaler.state_dict()}"
         )
     else:
-        assert missing not in before, f"load_state_dict() accepted a state dict without {missing!r}"
+        assert missing not in before, "load_state_dict() accepted a state dict without a key"
