@@ -55,7 +55,7 @@ def read_by(node: ast.AST) -> set[str]:
 
 
 class Words:
-    """The words of a driver: the definitions of some files, of which the first that has a name counts."""
+    """The functions of an adapter: definitions from several files; the first file with a name wins."""
 
     def __init__(self, *files: Path) -> None:
         self.files = files

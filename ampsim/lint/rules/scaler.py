@@ -62,7 +62,7 @@ def update_twice(trace: Trace, update: Event) -> bool:
 def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
     """Yield an optimizer's state per block that saves some, in a file that has a scaler and nowhere saves that.
 
-    A scaler that is made anew for each epoch has nothing to save.
+    A scaler that is recreated for each epoch has nothing to save.
     """
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
     used = any(source.events("step")) or (given and "GradScaler(" in source.text)

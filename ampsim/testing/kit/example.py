@@ -101,10 +101,10 @@ class Example:
             "example": self,
         }
         own |= {"repeats": self.repeats, "min_scale": self.floor}
-        driver = self.subject.words or WORDS
-        self._words.update({**driver.modules, **own})
+        adapter = self.subject.words or WORDS
+        self._words.update({**adapter.modules, **own})
         runs = ["run", "iterate", "loss_scale"] if {"observe", "run"} & {*names} else []
-        for code in driver.code([*names, *runs]):
+        for code in adapter.code([*names, *runs]):
             exec(code, self._words)  # noqa: S102  our own file
         for name, told in TOLD.items():
             if name in self._words:
@@ -147,7 +147,7 @@ class Example:
     def observe(
         self, rule: Mapping[str, Any], found_inf: Sequence[bool]
     ) -> tuple[History, list[int | None]]:
-        """Return what a fresh scaler's run was seen to be, and its streak after each update.
+        """Return the observed run of a fresh scaler, and its growth tracker after each update.
 
         It is run once, for all checks that ask about it. The delay is taken out.
         """

@@ -234,7 +234,7 @@ class Late(NamedTuple):
 
 
 def waiting(meetings: Meetings) -> dict[int, str]:
-    """Return which ranks wait for ever, and in which collective without whom."""
+    """Return which ranks wait indefinitely, in which collective, and which ranks are missing."""
     return {
         rank: f"{meeting} ({meeting.status})"
         for meeting in meetings.values()

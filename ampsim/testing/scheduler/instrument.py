@@ -85,7 +85,7 @@ def patch(task_runner: TaskRunner, module: ModuleType) -> tuple[str, ...]:
     """Give a module this package's `threading`, `queue` and `time.sleep` until the run ends.
 
     Replaced is whatever in the module's namespace *is* one of them, under any name; returns the names.
-    Locks that the module made when it was imported stay real: patch, then reload or make them anew.
+    Locks that the module made when it was imported stay real: patch, then reload the module or create the locks again.
     """
     patched = []
     for name, value in [*vars(module).items()]:
@@ -111,4 +111,4 @@ def _stand_ins() -> dict[int, object]:
     return {id(real): ours for real, ours in pairs if real is not ours}
 
 
-_STAND_INS = _stand_ins()  # once: a scaler's classes are patched anew for each schedule
+_STAND_INS = _stand_ins()  # once: a scaler's classes are patched again for each schedule

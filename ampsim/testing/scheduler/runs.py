@@ -39,8 +39,8 @@ Guarantees:
     A timeout is a choice, not a time. A deadlock is found when it happens and reported as a table.
 
 Assumes:
-    The program makes what it works on anew each time, and is deterministic apart from the schedule.
-    It blocks on nothing but ``c.sync``: a real lock held by a task that waits would block the run for ever.
+    The program creates its objects from scratch in each run, and is deterministic apart from the schedule.
+    It blocks only on ``c.sync``: a real lock held by a waiting task would block the run indefinitely.
     It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or a timeout (or: `LivelockError`).
     ``finally`` and ``except BaseException`` of tasks left over run after the run, and may not count on it.
     One run at a time in a process. Python's memory model: no reordering below the level of operations.

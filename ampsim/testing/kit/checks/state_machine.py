@@ -37,7 +37,7 @@ ISSUES = {
     "overflow_backs_off_once": "redai-studio/Relax#44",
     "scale_is_never_infinite": "pytorch/pytorch#98828",
 }
-STREAK = (
+TRACKER = (
     "overflow_resets_growth_tracker",
     "finite_step_counts_once",
 )  # seen in the scale once it grows
@@ -45,11 +45,11 @@ STREAK = (
 
 def updates(history: History, shown: list[int | None]) -> Iterator[tuple[str, Update]]:
     """Yield the place and the values of each update. The growth tracker before it is counted, after it read."""
-    streak = 0
+    tracker = 0
     for t, flag in enumerate(history.found_inf):
         before, after = history.scale[t : t + 2]
-        yield f" (update {t})", Update(history.rule, flag, before, after, streak, shown[t])
-        streak = 0 if flag or streak + 1 == history.rule.growth_interval else streak + 1
+        yield f" (update {t})", Update(history.rule, flag, before, after, tracker, shown[t])
+        tracker = 0 if flag or tracker + 1 == history.rule.growth_interval else tracker + 1
 
 
 def run(history: History, shown: list[int | None]) -> Iterator[tuple[str, History]]:
@@ -85,7 +85,7 @@ def _register(
             assert not seen, f"{seen}{where}"
 
     def more(traits: Traits, rule: dict[str, Any], **_: object) -> list[bool]:
-        return [False] * (1 + (Rule(**rule).growth_interval if name in STREAK else 0))
+        return [False] * (1 + (Rule(**rule).growth_interval if name in TRACKER else 0))
 
     def expected(traits: Traits, rule: dict[str, Any], found_inf: list[bool]) -> list[float]:
         return trajectory(traits, found_inf + more(traits, rule), rule)[:-1]

@@ -100,7 +100,7 @@ class JaxRun(Run):
             with suppress(TypeError):  # of a step that cannot be traced as a whole
                 jax.eval_shape(
                     lambda *args: self.loop.step(*args), self.loop.state, data
-                )  # a new one is traced anew
+                )  # a new one is traced again
                 return
         after = self._stepped(data)
         state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)

@@ -184,7 +184,7 @@ _CLASSES: dict[str, Callable[[Any], type]] = {
 
 
 def make_scale(wanted: type, scale: float, growth_interval: int) -> Any:
-    """Return a fallible loss scale of the class `wanted`, which doubles after so many clean steps and halves.
+    """Return a fallible loss scale of the class `wanted`, which doubles after so many finite steps and halves.
 
     The scale is an array and no constant of the class, so that a step is compiled once for all scales.
     """
