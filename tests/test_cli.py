@@ -56,7 +56,7 @@ def test_replay_prints_each_update() -> None:
         "replay", "torch.amp.GradScaler", "0010", "-s", "growth_interval=2", "-s", "init_scale=2**3"
     )
     assert code == 0
-    assert text.split() == ["clean", "8.0", "clean", "16.0", "overflow", "8.0", "clean", "8.0"]
+    assert text.split() == ["finite", "8.0", "finite", "16.0", "overflow", "8.0", "finite", "8.0"]
 
 
 def test_replay_shows_minimum_scale_error() -> None:

@@ -60,7 +60,7 @@ def test_c_state_machine_is_correct(in_c: str) -> None:
     code, text = judge("--", in_c)
     assert code == 0, text
     plain = sum(not vector.config["quirks"] for vector in vectors.make())
-    assert f"{plain} of {len(vectors.make())} right" in text
+    assert f"{plain} of {len(vectors.make())} passed" in text
 
 
 @st.composite
@@ -128,10 +128,10 @@ def test_wrong_scale_shows_surrounding_sequence(tmp_path: Path) -> None:
     code, text = judge("-d", "megatron.core.DynamicGradScaler", "--", compiled(wrong, tmp_path))
     assert code == 1
     assert "update 2" in text
-    shown = text.split("the program")[1].splitlines()[1:]
+    shown = text.split("actual")[1].splitlines()[1:]
     assert [line.split()[:4] for line in shown[:3]] == [
         ["0", "overflow", "1024.0", "="],
-        ["1", "clean", "1024.0", "="],
+        ["1", "finite", "1024.0", "="],
         ["2", "overflow", "512.0", "="],
     ]
     assert shown[2].split()[5:] == ["1024.0", "=", "0x1p+10"]
@@ -146,11 +146,14 @@ BAD = {
     "is no list": (EACH + "print('0x1p+10', flush=True)", ["'0x1p+10'"]),
     "answers too little": (EACH + "print('[1.0]', flush=True)", ["1 entries"]),
     "answers nothing": (EACH + "pass", ["no answer within 0.3 s"]),
-    "answers twice": (EACH + "print('null\\nnull', flush=True)", ["one line per line"]),
+    "answers twice": (
+        EACH + "print('null\\nnull', flush=True)",
+        ["one output line per input line"],
+    ),
     "goes on at its end": (EACH + "print('null', flush=True)\nprint('bye')", ["bye"]),
     "never ends a line": ("import sys\ninput()\nwhile 1: sys.stdout.write('x' * 65536)", ["'xxx"]),
     "fails at its end": (EACH + "print('null', flush=True)\nsys.exit(5)", ["exit status 5"]),
-    "declines all": (EACH + "print('null', flush=True)", [f"0 of {COUNT} right"]),
+    "declines all": (EACH + "print('null', flush=True)", [f"0 of {COUNT} passed"]),
 }
 
 

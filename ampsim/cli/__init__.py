@@ -1,7 +1,9 @@
-"""The ``ampsim`` command. Exit status: 0 good, 1 a finding, 2 wrong use or an unreadable file.
+"""The ``ampsim`` command.
 
-A command's module is imported when the command is run, or its own help is asked for: ``ampsim --help`` and a mistyped
-name need none of them.
+Exit status: 0 no findings, 1 findings, 2 usage error or unreadable file, 3 no result.
+
+``ampsim`` imports the module of a command only to run the command or to print its help.
+``ampsim --help`` and a mistyped name import no such module.
 """
 
 import importlib
@@ -18,19 +20,19 @@ from ampsim import __version__
 from ampsim.cli.terminal import out
 
 OWN = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-"""The settings of a command that reads its own arguments."""
+"""Settings of a command that parses its own arguments."""
 
 
-RUN, RIGHT, SCALERS = "What did it do to my run?", "Is my scaler right?", "What do scalers do?"
-COMMANDS = {  # in the help's order: its panel there, and the module and the name of its function or program
+RUN, TESTS, SCALERS = "Diagnose a training run", "Test scalers and loops", "Simulate scalers"
+COMMANDS = {  # name -> panel in the help, and module:function (or Typer program); in the help's order
     "explain": (RUN, "explain:explain_log"),
     "report": (RUN, "report:report_run"),
     "playground": (RUN, "playground:write_playground"),
-    "check": (RIGHT, "check:check_scalers"),
-    "check-loop": (RIGHT, "check:check_loops"),
-    "check-ranks": (RIGHT, "check:check_ranks"),
-    "emit-test": (RIGHT, "emit:emit_test"),
-    "lint": (RIGHT, "lint:lint_files"),
+    "check": (TESTS, "check:check_scalers"),
+    "check-loop": (TESTS, "check:check_loops"),
+    "check-ranks": (TESTS, "check:check_ranks"),
+    "emit-test": (TESTS, "emit:emit_test"),
+    "lint": (TESTS, "lint:lint_files"),
     "dialects": (SCALERS, "compare:list_dialects"),
     "replay": (SCALERS, "replay:replay_history"),
     "sweep": (SCALERS, "sweep:sweep_folder"),
@@ -39,21 +41,26 @@ COMMANDS = {  # in the help's order: its panel there, and the module and the nam
 
 
 def line_of(module: str, name: str) -> str:
-    """Return a command's line in the help, read off its source: how its docstring, or its program's help, begins."""
+    """Return a command's line in the help: the start of its docstring or of its program's help.
+
+    The text is read from the source, so the module is not imported.
+    """
     source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
-    begins = (
+    pattern = (
         r'^app = typer.Typer\(\s*help="(.*?)"'
         if name == "app"
         else rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")'
     )
-    found = re.search(begins, source, re.MULTILINE | re.DOTALL)
-    return found[1] if found else ""
+    match = re.search(pattern, source, re.MULTILINE | re.DOTALL)
+    return match[1] if match else ""
 
 
 def build(loaded: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the program, with the modules of these commands imported; of the others it knows name and line."""
+    """Return the program; only the modules of the commands in `loaded` are imported."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-    app.callback(help="ampsim: is my loss scaler right, and what did it do to my run?")(_options)
+    app.callback(help="Test, simulate, and diagnose dynamic loss scaling in fp16 training.")(
+        _options
+    )
     for command, (panel, home) in COMMANDS.items():
         module, _, name = home.partition(":")
         settings = OWN if module == "lint" else None
@@ -65,25 +72,25 @@ def build(loaded: Iterable[str] = COMMANDS) -> typer.Typer:
                 context_settings=settings,
             )(_unloaded)
             continue
-        found = getattr(importlib.import_module(f"ampsim.cli.{module}"), name)
-        if isinstance(found, typer.Typer):
-            app.add_typer(found, name=command, rich_help_panel=panel)
+        target = getattr(importlib.import_module(f"ampsim.cli.{module}"), name)
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=command, rich_help_panel=panel)
         else:
-            app.command(command, rich_help_panel=panel, context_settings=settings)(found)
+            app.command(command, rich_help_panel=panel, context_settings=settings)(target)
     return app
 
 
 def __getattr__(name: str) -> object:
-    if name == "app":  # the whole program, for those who run it in their own process
+    if name == "app":  # the whole program, to run it in-process
         return build()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _unloaded() -> None:
-    """Take the place of a command that this call of the program does not run."""
+    """Stand in for a command that this call does not run."""
 
 
-def _say_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         out.print(f"ampsim {__version__}")
         raise typer.Exit
@@ -93,15 +100,15 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Say the version and exit.", callback=_say_version, is_eager=True
+            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
         ),
     ] = False,
 ) -> None:
-    """Take the options of the program itself."""
+    """Parse the options of the program itself."""
 
 
 def main() -> NoReturn:
-    """Run the command line, and leave with its exit status."""
-    completing = "_AMPSIM_COMPLETE" in os.environ  # a shell asks, and the words are not in argv
+    """Run the command line and exit with its status."""
+    completing = "_AMPSIM_COMPLETE" in os.environ  # the shell passes the words in the environment
     build(COMMANDS if completing else sys.argv[1:])(prog_name="ampsim")
     sys.exit(0)

@@ -1,4 +1,4 @@
-"""``ampsim check``, ``check-loop``, ``check-ranks``: ask the checks of anyone's scalers, loops or ranks."""
+"""``ampsim check``, ``check-loop``, ``check-ranks``: run the checks on scalers, loops, and ranks."""
 
 import inspect
 import json
@@ -26,40 +26,42 @@ if TYPE_CHECKING:
     from ampsim.testing.child import Begin
     from ampsim.testing.report import Report
 
-CANNOT_JUDGE = 3  # exit status, as `explain` has it where a log cannot tell
+NO_RESULT = 3  # exit status; `explain` uses it for logs with too little information
 Checks = list[str] | None
 Expected = Mapping[str, str]
 
 
-def judging(ask: Callable[..., "Report"]) -> Callable[..., None]:
-    """Make a command of what judges targets by checks: it has the options that all such commands have."""
+def checking(run: Callable[..., "Report"]) -> Callable[..., None]:
+    """Return a command that runs checks, with the options that all such commands share."""
 
     def command(
         expect: str | None,
         xfail: list[str] | None,
         report: ReportFormat | None,
         file: Path | None,
-        **asked: Any,
+        **arguments: Any,
     ) -> None:
-        _report(partial(ask, **asked), expect, xfail, report, file)
+        _report(partial(run, **arguments), expect, xfail, report, file)
 
     own = [
-        each
-        for each in inspect.signature(ask).parameters.values()
-        if each.name not in ("check", "expected")
+        parameter
+        for parameter in inspect.signature(run).parameters.values()
+        if parameter.name not in ("check", "expected")
     ]
     parameters = [*own, *SHARED]
-    update_wrapper(command, ask).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    update_wrapper(command, run).__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
 
 
-@judging
+@checking
 def check_scalers(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...", help="module:attribute; several: side by side.", show_default=False
+            metavar="TARGET...",
+            help="module:attribute. Several targets get one column each.",
+            show_default=False,
         ),
     ],
     check: Checks,
@@ -71,13 +73,13 @@ def check_scalers(
     schedule: options.Schedule = None,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
-    """Judge a loss scaler by the checks: a class with torch's constructor, make(rule), or a Subject.
+    """Run the checks on a loss scaler: a class with torch's constructor, make(rule), or a Subject.
 
-    Exit status 1 if a check is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
-    A line `choice` says what to declare where a finding is meant; declared, it is no finding.
-    A check in which it hangs, or ends its process, fails, and the others go on, up to a second in which it hangs.
-    A check may take 60 seconds of CPU time, or one per example.
-    For torch's scaler and what inherits from it: --expect ampsim.testing.known_failures:TORCH
+    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check cannot run.
+    A line `hint` shows how to declare a difference that is intentional. A declared difference is no finding.
+    A check that hangs or ends its process fails. A second hang stops the run.
+    A check may take 60 seconds of CPU time, or one second per example if that is longer.
+    For torch's scaler and its subclasses: --expect ampsim.testing.known_failures:TORCH
 
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
@@ -93,29 +95,29 @@ def check_scalers(
     checks = chosen(level, expected, check)
     if limit and FORKS:
         warm_up()
-    found = {name: partial(find, name, **declared) for name in targets}
+    finders = {name: partial(find, name, **declared) for name in targets}
     begins = {
         name: partial(begin_judging, find, examples, expected, limit)
-        for name, find in found.items()
+        for name, find in finders.items()
     }
-    return _judged(begins, checks, limit)
+    return _run(begins, checks, limit)
 
 
 def _replay(
     targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]
 ) -> int:
-    """Run one check of threads under one schedule, show it step by step, and return the exit status."""
+    """Run one thread check under one schedule, print each step, and return the exit status."""
     from ampsim.testing.kit.judge import THREADS, chosen
     from ampsim.testing.kit.subject import find
 
     if len(targets) != 1 or len(checks) != 1:
         raise ValueError(
-            "--schedule: expected one TARGET and one --check, as the line `replay` of a finding has them"
+            "--schedule: expected one TARGET and one --check; copy them from the line `replay` of a finding"
         )
     (check,) = chosen(names=checks)
     if check.level != THREADS:
         raise ValueError(
-            f"--schedule: {check.name} has no threads; expected a check of level {THREADS}"
+            f"--schedule: {check.name} uses no threads; expected a check of level {THREADS}"
         )
     try:
         schedule = {
@@ -129,17 +131,17 @@ def _replay(
     except AssertionError as error:
         out.print(str(error))
         return 1
-    out.print(f"{check.name} holds under this schedule")
+    out.print(f"{check.name} passed under this schedule")
     return 0
 
 
-@judging
+@checking
 def check_loops(
     targets: Annotated[
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:make, where make(scaler) returns a Loop; `batches` in the module, 3 or more, feed it.",
+            help="module:make, where make(scaler) returns a Loop. The module defines `batches`, at least 3.",
             show_default=False,
         ),
     ],
@@ -147,9 +149,9 @@ def check_loops(
     expected: Expected,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
-    """Judge a training loop by the checks: make(scaler) returns a Loop, and is called on ranks if it takes a group.
+    """Run the checks on a training loop: make(scaler) returns a Loop. If make takes a group, it also runs on ranks.
 
-    Exit status 1 if a check is broken that was not expected to be, or holds that was; 3 if it cannot be judged.
+    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check cannot run.
     A check may take ten minutes of CPU time.
 
     Example: ampsim check-loop my_loop:make
@@ -157,21 +159,21 @@ def check_loops(
     from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
 
     limit = LIMIT if time_limit is None else time_limit
-    chosen(expected)  # refuses an unknown name
+    chosen(expected)  # raises for an unknown name
     begins = {
         name: partial(begin_judging, partial(_find_loop, name), expected, name, limit)
         for name in targets
     }
-    return _judged(begins, chosen(check), limit)
+    return _run(begins, chosen(check), limit)
 
 
-@judging
+@checking
 def check_ranks(
     targets: Annotated[
         list[str],
         typer.Argument(
             metavar="TARGET...",
-            help="module:make, where make(group) makes one rank's scaler, or a class.",
+            help="module:make, where make(group) returns the scaler of one rank; or module:Class.",
             show_default=False,
         ),
     ],
@@ -179,13 +181,13 @@ def check_ranks(
     expected: Expected,
     ranks: options.Ranks = 2,
     gradients: Annotated[
-        str, typer.Option(help="sharded, or of torch's own DDP or FSDP2.", metavar="KIND")
+        str, typer.Option(help="Gradients: sharded, or from torch's DDP or FSDP2.", metavar="KIND")
     ] = "sharded",
     unsupported: options.Unsupported = None,
 ) -> "Report":
-    """Judge scalers that agree over a process group by the checks: one verdict, one scale, one count of steps.
+    """Run the checks on a scaler that synchronizes over a process group: ranks agree on skips, scale, and steps.
 
-    Exit status 1 if a check is broken that was not expected to be, or holds that was.
+    Exit status: 1 if a check fails that was not expected to fail, or passes that was.
 
     Example: ampsim check-ranks my_scaler:make --ranks 2
     """
@@ -210,20 +212,20 @@ def _report(
     form: ReportFormat | None,
     file: Path | None,
 ) -> None:
-    """Judge, given what is expected, show or write what came of it, and leave with the exit status."""
+    """Run the checks, print or write the report, and exit with the status."""
     from ampsim.testing.alarm import CannotJudgeError
 
     if "" not in sys.path:
-        sys.path.insert(
-            0, ""
-        )  # a module of the folder that this is run in, as `python -m` finds it
+        sys.path.insert(0, "")  # finds modules in the current folder, as `python -m` does
     try:
         form = _format_of(file) if file and not form else form
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
             judged = judge(expected=expected)
             raised = [
-                each for each in judged.errors if each.check.group == "loop" and not each.is_overdue
+                result
+                for result in judged.errors
+                if result.check.group == "loop" and not result.is_overdue
             ]
             if raised and not judged.findings:
                 raise ValueError(f"{raised[0].target}: {raised[0].text}")
@@ -233,12 +235,12 @@ def _report(
     except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         fail(str(error))
     except CannotJudgeError as error:
-        fail(str(error), CANNOT_JUDGE)
-    raise typer.Exit(1 if judged.findings else CANNOT_JUDGE if judged.errors else 0)
+        fail(str(error), NO_RESULT)
+    raise typer.Exit(1 if judged.findings else NO_RESULT if judged.errors else 0)
 
 
 def _find_loop(target: str) -> tuple[Any, Any]:
-    """Return a loop's maker, and its batches from the same module; ImportError where its framework is not there."""
+    """Return `make` and `batches` of a module; raise ImportError if its framework is missing."""
     from ampsim.testing.load import load
     from ampsim.testing.loop.runs import run_class
 
@@ -248,15 +250,15 @@ def _find_loop(target: str) -> tuple[Any, Any]:
         batches = load(f"{module}:batches")
     except ValueError as error:
         raise ValueError(
-            f"{str(error).partition(';')[0]}; expected what the loop is fed, as in: batches = [...]"
+            f"{str(error).partition(';')[0]}; expected the batches of the loop in this module: batches = [...]"
         ) from error
     with needing():
         run_class(make)
     return make, batches() if callable(batches) else batches
 
 
-def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float) -> "Report":
-    """Judge each target by checks: in a child process, or without a limit in this one."""
+def _run(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float) -> "Report":
+    """Run the checks on each target: in a child process, or in this process if there is no limit."""
     from ampsim.testing.child import judge_apart
     from ampsim.testing.report import Report
 
@@ -269,7 +271,7 @@ def _judged(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: flo
 
     total, quiet = len(checks) * len(begins), not err.is_terminal
     return Report(
-        track(results(), "judging", total=total, console=err, transient=True, disable=quiet)
+        track(results(), "checking", total=total, console=err, transient=True, disable=quiet)
     )
 
 
@@ -281,29 +283,31 @@ def _expected(text: str | None) -> dict[str, str]:
 
     try:
         is_file = ":" not in text or Path(text).exists()
-        found: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
+        mapping: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"--expect {text}: not JSON ({error}); expected {{check: reason}}"
         ) from error
     except RecursionError as error:
-        raise ValueError(f"--expect {text}: nested too deep; expected {{check: reason}}") from error
+        raise ValueError(
+            f"--expect {text}: nested too deeply; expected {{check: reason}}"
+        ) from error
     except OSError as error:
         raise ValueError(
             f"--expect {text}: {error.strerror}; expected a JSON file {{check: reason}}"
         ) from error
-    if not isinstance(found, dict) or not all(
-        isinstance(word, str) for pair in found.items() for word in pair
+    if not isinstance(mapping, dict) or not all(
+        isinstance(word, str) for pair in mapping.items() for word in pair
     ):
         raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
-    return found
+    return mapping
 
 
 def _format_of(file: Path) -> ReportFormat:
     try:
         return ReportFormat(file.suffix.removeprefix("."))
     except ValueError:
-        fail(f"--out {file}: expected a name that ends in .md, .json or .xml; or say --report")
+        fail(f"--out {file}: expected a name that ends in .md, .json, or .xml; or pass --report")
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:
@@ -313,13 +317,13 @@ def _written(judged: "Report", form: ReportFormat) -> str:
 
 
 def _show(judged: "Report", form: ReportFormat | None) -> None:
-    """Print a report; or the table, then every finding, then one sentence per scaler."""
+    """Print a report in `form`; without `form`, print a table, the findings, and a summary."""
     if form is not None:
         out.print(_written(judged, form), end="")
         return
     from ampsim.testing.report import COLOURS, sign
 
-    spelled = out.encoding.startswith("utf")  # other encodings have no ticks
+    spelled = out.encoding.startswith("utf")  # other encodings lack the check mark
     table = Table("level", box=None, pad_edge=False, header_style="bold")
     table.add_column("check", no_wrap=True)
     for name in judged.scalers:

@@ -1,4 +1,4 @@
-"""``ampsim dialects``: list the scalers, or say where two of them differ."""
+"""``ampsim dialects``: list the scalers, or compare two of them."""
 
 import itertools
 import math
@@ -16,40 +16,42 @@ from ampsim.core.replay.fold import states
 from ampsim.core.validation import nearest
 
 ALIKE = {"init_scale": 1024.0, "growth_interval": 2}
-"""Two dialects are searched with these, so that they differ soon and in more than their defaults."""
+"""Settings of a search: equal defaults and a short interval, so that differences show early."""
 SHOWN = 8
 
 
 def list_dialects(
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option(
-            metavar="A B", help="Say where these two differ.", autocompletion=dialects.names
-        ),
+        typer.Option(metavar="A B", help="Compare two dialects.", autocompletion=dialects.names),
     ] = None,
     parameters: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", "-s", help="With --diff: for both, where they have it.", metavar="NAME=VALUE"
+            "--set",
+            "-s",
+            help="With --diff: parameter of both, or of the one that has it.",
+            metavar="NAME=VALUE",
         ),
     ] = None,
     longest: Annotated[
-        int, typer.Option(help="With --diff: updates of a history.", min=1, max=10**6)
+        int,
+        typer.Option(
+            help="With --diff: longest overflow sequence to try, in updates.", min=1, max=10**6
+        ),
     ] = 2000,
 ) -> None:
-    """List the loss scalers that the reference machine speaks: name, parameters with their defaults, source.
+    """List the loss scalers that ampsim simulates: name, parameters with defaults, source.
 
-    With --diff A B: what differs in their rules, and the shortest history after which they part.
+    With --diff A B: show how the rules differ, and the shortest overflow sequence after which the scales diverge.
     Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s growth_interval=3
     """
     if diff is not None:
         _compare(*diff, parameters or (), longest)
         return
     if parameters:
-        fail("--set: expected --diff A B with it; `ampsim replay` plays one dialect under settings")
-    table = Table(
-        "dialect", "parameters", "read from", box=None, pad_edge=False, header_style="bold"
-    )
+        fail("--set: expected --diff A B; to run one dialect with settings use `ampsim replay`")
+    table = Table("dialect", "parameters", "source", box=None, pad_edge=False, header_style="bold")
     for name in dialects.names():
         dialect = dialects.ALL[name]
         table.add_row(name, ", ".join(_defaults(dialect)), dialect.source)
@@ -57,7 +59,7 @@ def list_dialects(
 
 
 def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
-    """Yield each parameter with the framework's default, as it may be typed after -s."""
+    """Yield each parameter with the framework's default, in the syntax of -s."""
     for name, target in dialect.parameters.items():
         yield f"{name}={_typed(getattr(dialect.rule, 'growth_factor' if target == 'factor' else target))}"
     for name, default in dialect.options.items():
@@ -85,7 +87,7 @@ def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
         for name in given:
             if name not in known[a] | known[b]:
                 raise ValueError(
-                    f"--set {name}: neither has it: {nearest(name, known[a] | known[b])}"
+                    f"--set {name}: neither dialect has it: {nearest(name, known[a] | known[b])}"
                 )
         default = [dialects.get(name, **_of(known[name], given)) for name in names]
         searched = [dialects.get(name, **_of(known[name], ALIKE | given)) for name in names]
@@ -93,7 +95,7 @@ def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
         fail(str(error))
     _print_words(names, default, given)
     search = shortest_separation(searched[0], searched[1], longest)
-    out.print(f"\n{_settings(names, known, ALIKE | given)}: {_found(search)}")
+    out.print(f"\n{_settings(names, known, ALIKE | given)}: {_result(search)}")
     if search.history is not None:
         _print_history(names, searched, search.history)
 
@@ -110,42 +112,42 @@ def _print_words(names: tuple[str, str], rules: Sequence[Rule], given: dict[str,
     if table.row_count:
         print_table(table)
     else:
-        out.print(f"{title} the rules are equal")
+        out.print(f"The rules are equal {title}.")
 
 
 def _settings(names: tuple[str, str], known: dict[str, set[str]], given: dict[str, Any]) -> str:
-    """Return the settings of a search in words, with whose they are where only one has them."""
+    """Return the settings of a search as text; name the dialect where only one has a parameter."""
 
-    def told(name: str) -> str:
+    def setting(name: str) -> str:
         having = [dialect for dialect in dict.fromkeys(names) if name in known[dialect]]
         return f"{name}={given[name]}" + (
-            "" if len(having) == len({*names}) else f" ({having[0]} alone)"
+            "" if len(having) == len({*names}) else f" ({having[0]} only)"
         )
 
     return "With " + (
-        ", ".join(told(name) for name in given if name in known[names[0]] | known[names[1]])
+        ", ".join(setting(name) for name in given if name in known[names[0]] | known[names[1]])
         or "no settings"
     )
 
 
-def _found(search: Search) -> str:
+def _result(search: Search) -> str:
     if search.history is not None:
         runs = [(flag, len([*same])) for flag, same in itertools.groupby(search.history)]
         words = ", ".join(
-            f"{count} {'overflow' if flag else 'clean'}{'s' * (flag and count > 1)}"
+            f"{count} {'overflow' if flag else 'finite step'}{'s' * (count > 1)}"
             for flag, count in runs
         )
-        return f"they part after {words}" if words else "they part before any update"
+        return f"they diverge after {words}" if words else "they differ before any update"
     if search.exhausted:
-        return "no history separates them"
-    return f"no history of up to {search.length} updates separates them"
+        return "no overflow sequence separates them"
+    return f"no overflow sequence of up to {search.length} updates separates them"
 
 
 def _print_history(names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]) -> None:
-    """Print the scales of both, to the first that differs."""
+    """Print the scales of both, up to the first difference."""
     table = Table("update", "", *names, box=None, pad_edge=False, header_style="bold")
     sides = [[f"{init(rule).scale!r}", *_scales(rule, history)] for rule in rules]
-    flags = ["", *("overflow" if flag else "clean" for flag in history)]
+    flags = ["", *("overflow" if flag else "finite" for flag in history)]
     rows = [*zip(itertools.count(-1), flags, *sides, strict=False)]
     for number, flag, *scales in rows if len(rows) <= SHOWN + 1 else [("...",) * 4, *rows[-SHOWN:]]:
         table.add_row("" if number == -1 else str(number), flag, *scales)
@@ -156,7 +158,5 @@ def _scales(rule: Rule, history: Sequence[bool]) -> Iterator[str]:
     try:
         for state in states(rule, history):
             yield repr(state.scale)
-    except (
-        Exception
-    ) as error:  # what the framework itself raises is a result, not a failure of ours
+    except Exception as error:  # an error of the framework is a result
         yield f"raises {type(error).__name__}"

@@ -1,4 +1,4 @@
-"""``ampsim emit-test``: write a failure of a scaler or a loop as a pytest file that does without ampsim."""
+"""``ampsim emit-test``: write a standalone pytest file for a failed check."""
 
 import sys
 from typing import Annotated
@@ -11,13 +11,13 @@ from ampsim.core.files import replacing
 
 Check = Annotated[
     str,
-    typer.Argument(metavar="CHECK", help="As a report names it.", show_default=False),
+    typer.Argument(metavar="CHECK", help="Name of the check, as in a report.", show_default=False),
 ]
 Target = Annotated[
     str,
     typer.Argument(
         metavar="TARGET",
-        help="module:attribute, as the check's check takes it.",
+        help="module:attribute, as for `ampsim check`.",
         show_default=False,
     ),
 ]
@@ -33,14 +33,14 @@ def emit_test(
     time_limit: Annotated[
         float,
         typer.Option(
-            help="Seconds that the written test may take; 0 is no limit.", min=0, max=MOST
+            help="Time limit of the written test in seconds; 0 sets none.", min=0, max=MOST
         ),
     ] = 300.0,
 ) -> None:
-    """Write a failure of CHECK by TARGET as a pytest file that imports the framework alone, to paste into an issue.
+    """Write a standalone pytest file in which TARGET fails CHECK, to attach to an issue. It does not need ampsim.
 
-    It is run once, where ampsim cannot be imported, and written only if it fails there.
-    A check that holds, or has no short test, is one sentence and exit status 2.
+    ampsim runs the file once, in an environment without ampsim, and writes it only if the test fails there.
+    Exit status: 2 if the check passes or has no standalone test.
 
     Example: ampsim emit-test scale_is_never_subnormal torch.amp:GradScaler -o test_it.py
     """

@@ -1,4 +1,4 @@
-"""``ampsim explain``: say what a training log bears about its loss scale."""
+"""``ampsim explain``: diagnose the loss scale of a run from its training log."""
 
 import json
 import math
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from ampsim.diagnose.history import History
 
 ROWS = 10
-"""Of the ledger, the last."""
+"""Number of skips to print: the last ones."""
 STYLES = {"healthy": "green", "wrong": "bold red", "cannot tell": "yellow"}
 
 Log = Annotated[
     Path,
     typer.Argument(
         metavar="LOG",
-        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, ampsim.watch; also "
-        "compressed by gzip. - is standard input. Or, in quotes, an error or lines of a log.",
+        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, or ampsim.watch; "
+        "gzip is supported. Pass - for standard input, or quote an error message or lines of a log.",
         show_default=False,
     ),
 ]
@@ -34,17 +34,17 @@ Page = Annotated[
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print the statements as data, with their lines and bounds.")
+    bool, typer.Option("--json", help="Print the findings as JSON, with their lines and bounds.")
 ]
 Why = Annotated[
-    bool, typer.Option("--why", help="Name the lines of the log that bear each statement.")
+    bool, typer.Option("--why", help="Print the lines of the log that support each finding.")
 ]
 
 
 def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why = False) -> None:
-    """Say in plain words what LOG bears about its loss scale, and what to try.
+    """Diagnose the loss scale of a run from its training log, and suggest fixes.
 
-    Exit status 0 if it is healthy, 1 if something is wrong, 3 if the log cannot tell, 2 if it cannot be read.
+    Exit status: 0 no problem found, 1 problem, 2 LOG cannot be read, 3 LOG has too little to tell.
 
     Example: ampsim explain train.log --html page.html
     """
@@ -71,20 +71,20 @@ def explain_log(log: Log, html: Page = None, as_json: AsJson = False, why: Why =
 
 
 def _pasted(text: str) -> "History":
-    """Return the history in lines of a log; what holds none ends the command."""
+    """Return the history in lines of a log; exit if they have none."""
     from ampsim.diagnose.readers.text import TextReader
 
     history = TextReader("text").read(text.splitlines())
     if not len(history.step):
         fail(
-            f"{text[:80]}: no such file; read as text, no error that is known and no line that tells of a loss scale. "
-            "docs/errors/index.md has the errors that are known; of a NaN see docs/how-to/nan.md"
+            f"{text[:80]}: no such file; read as text, it has no known error and no line about a loss scale. "
+            "docs/errors/index.md lists the known errors; for a NaN see docs/how-to/nan.md"
         )
     return history
 
 
 def _draw(history: "History") -> None:
-    """Print the scale over the steps, where it is looked at and the letters are there."""
+    """Print the scale over the steps, on a terminal whose encoding has the characters."""
     from ampsim.diagnose.wording import sparkline
 
     if out.is_terminal and out.encoding.startswith("utf"):

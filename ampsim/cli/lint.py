@@ -1,10 +1,10 @@
-"""``ampsim lint``: `ampsim.lint` reads its own arguments, and starts without the rest of the package."""
+"""``ampsim lint``: `ampsim.lint` parses its own arguments and imports no other package."""
 
 import typer
 
 
 def lint_files(context: typer.Context) -> None:
-    """Read training loops without running them, and name what breaks a check. Exit status 1: there are findings.
+    """Find loss-scaling problems in training loops without running them. Exit status: 1 if there are findings.
 
     Example: ampsim lint train.py; ampsim lint --explain AMP101
     """

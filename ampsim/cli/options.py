@@ -1,4 +1,4 @@
-"""The options that ask for checks, as more than one command has them."""
+"""Options that the commands which run checks share."""
 
 import enum
 import inspect
@@ -13,11 +13,11 @@ from ampsim.cli.terminal import settings
 from ampsim.core.machine import Rule
 from ampsim.core.validation import nearest
 
-MOST = 1_000_000  # examples, and seconds: a system's calls count milliseconds in 32 bits
+MOST = 1_000_000  # examples, and seconds: system calls count milliseconds in 32 bits
 
 
 class ReportFormat(enum.StrEnum):
-    """A form of a report."""
+    """File format of a report."""
 
     md = "md"
     json = "json"
@@ -26,39 +26,40 @@ class ReportFormat(enum.StrEnum):
 
 Names = Annotated[
     list[str] | None,
-    typer.Option("--check", "--check", "-k", help="One check by its name; again for more."),
+    typer.Option("--check", "-k", help="Name of a check to run. Repeatable."),
 ]
 Traits = Annotated[
     list[str] | None,
     typer.Option(
         "--trait",
-        help="What it does differently on purpose: min_scale, max_scale, hysteresis, static, powers_of_two; a wrong "
-        "name lists all.",
+        help="Intentional difference of the scaler, e.g. min_scale=1.0, hysteresis=2, static=true. Repeatable. "
+        "An unknown name lists all.",
         metavar="NAME=VALUE",
     ),
 ]
 Unsupported = Annotated[
     list[str] | None,
     typer.Option(
-        help="What it does not have, as factors (it has 2 and 1/2 alone), threads, pickle; a wrong name lists all.",
+        help="Feature the scaler does not support, e.g. factors (fixed at 2 and 1/2), threads, pickle. Repeatable. "
+        "An unknown name lists all.",
         metavar="FEATURE",
     ),
 ]
 Expect = Annotated[
     str | None,
     typer.Option(
-        help="Checks expected to be broken: a JSON file {check: reason}, or module:attribute.",
+        help="Checks expected to fail: a JSON file {check: reason}, or module:attribute.",
         metavar="WHICH",
     ),
 ]
 Xfail = Annotated[
     list[str] | None,
-    typer.Option(help="One check expected to be broken.", metavar="CHECK"),
+    typer.Option(help="Name of a check that is expected to fail. Repeatable.", metavar="CHECK"),
 ]
 TimeLimit = Annotated[
     float | None,
     typer.Option(
-        help="Seconds per check; 0: no limit, in this process, as a debugger wants it.",
+        help="Seconds per check. 0 sets no limit and runs in this process, for a debugger.",
         min=0,
         max=MOST,
         show_default=False,
@@ -66,22 +67,23 @@ TimeLimit = Annotated[
 ]
 Form = Annotated[
     ReportFormat | None,
-    typer.Option("--report", help="Write a report instead of a table; xml is JUnit's."),
+    typer.Option("--report", help="Print a report instead of a table; xml is JUnit XML."),
 ]
-File = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Where the report goes.", metavar="FILE")
-]
+File = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")]
 Examples = Annotated[
-    int, typer.Option("--examples", "-n", min=1, max=MOST, help="Histories per check.")
+    int, typer.Option("--examples", "-n", min=1, max=MOST, help="Generated examples per check.")
 ]
-Levels = Annotated[list[int] | None, typer.Option("--level", "-l", help="0 to 5; again for more.")]
+Levels = Annotated[
+    list[int] | None,
+    typer.Option("--level", "-l", help="Level of checks to run, 0 to 5. Repeatable."),
+]
 Schedule = Annotated[
     str | None,
-    typer.Option(
-        help="Replay a schedule that a check of threads found.", metavar="STEP:CHOICE,..."
-    ),
+    typer.Option(help="Replay a schedule that a thread check reported.", metavar="STEP:CHOICE,..."),
 ]
-Ranks = Annotated[int, typer.Option("--ranks", help="Of the group.", min=2, metavar="N")]
+Ranks = Annotated[
+    int, typer.Option("--ranks", help="Number of ranks in the group.", min=2, metavar="N")
+]
 
 
 def _shared(
@@ -91,7 +93,7 @@ def _shared(
     report: Form = None,
     file: File = None,
 ) -> None:
-    """Have the options that all commands have which judge by checks."""
+    """Declare the options that all commands which run checks share."""
 
 
 SHARED = tuple(inspect.signature(_shared).parameters.values())
@@ -104,11 +106,11 @@ def declared_traits(traits: Sequence[str], unsupported: Sequence[str]) -> dict[s
     given = settings(
         "--trait", traits, "each", "all", "float32", "float64", "clean", "growth", "backoff"
     )
-    known = {each.name for each in fields(Traits)} - {*NO_OPTION}
+    known = {field.name for field in fields(Traits)} - {*NO_OPTION}
     for name in given.keys() - known:
         raise ValueError(
-            f"--trait {name}: {nearest(name, known)}; anything else is declared by a Subject"
+            f"--trait {name}: {nearest(name, known)}; declare other differences with a Subject"
         )
     declared = {**given, "unsupported": frozenset(unsupported)}
-    Traits(**declared).follows(Rule())  # refuses what is wrong
+    Traits(**declared).follows(Rule())  # raises for an invalid value
     return declared

@@ -1,4 +1,4 @@
-"""``ampsim playground``: write the page with sliders for the settings of two loss scalers."""
+"""``ampsim playground``: write the loss scaler playground, an HTML page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +8,11 @@ import typer
 from ampsim.cli.terminal import fail, out
 from ampsim.core.files import DamagedFileError
 
-Output = Annotated[Path, typer.Option("--out", "-o", help="The page.")]
+Output = Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")]
 
 
 def write_playground(output: Output = Path("playground.html")) -> None:
-    """Write a page that replays recorded runs under two loss scalers with sliders; for logs use report."""
+    """Write an HTML page that replays recorded runs under two loss scalers. For a log, use report."""
     from ampsim.diagnose.playground.build import playground
 
     try:

@@ -1,4 +1,4 @@
-"""A program that is judged: it is given lines, one by one, and answers each with one line, within a time."""
+"""A program under test: it answers each input line with one output line, within a time limit."""
 
 import collections
 import contextlib
@@ -11,21 +11,29 @@ from collections.abc import Sequence
 from typing import IO, Self
 
 LONGEST = 1 << 20
-"""Characters of an answer; what is longer is none."""
-ONE = "one line per line that it reads"
+"""Characters of an answer; a longer one is an error."""
+ONE = "one output line per input line"
 _TAIL = 10
 
 
 class ProgramError(RuntimeError):
-    """A program that does not keep to one line for a line: says what it did, and what was expected."""
+    """Raised for a program that does not write one output line per input line."""
 
 
 class Program:
-    """A running program. Leaving its context ends it, and all that it started."""
+    """A running program; leaving its context kills it and its children."""
 
     def __init__(self, command: Sequence[str], limit: float) -> None:
-        """Start it; an answer may take `limit` seconds. OSError: there is no such program."""
-        self._limit, self._over, self._said = limit, False, collections.deque[str](maxlen=_TAIL)
+        """Start a program.
+
+        Args:
+            command: Program and arguments.
+            limit: Seconds that one answer may take.
+
+        Raises:
+            OSError: If the program cannot be started.
+        """
+        self._limit, self._over, self._errors = limit, False, collections.deque[str](maxlen=_TAIL)
         self._answers: queue.Queue[str] = queue.Queue(maxsize=2)
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._process = subprocess.Popen(  # noqa: S603 - the user's own
@@ -39,17 +47,17 @@ class Program:
             (self._listen, self._process.stderr),
         )
         self._threads = [
-            threading.Thread(target=each, args=(stream,), daemon=True) for each, stream in work
+            threading.Thread(target=target, args=(stream,), daemon=True) for target, stream in work
         ]
         for thread in self._threads:
             thread.start()
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return the program."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, and all that it started."""
+        """Kill the program and its children."""
         self._lines.put(None)
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL) if hasattr(
@@ -58,45 +66,45 @@ class Program:
         self._process.wait()
         self._over = True
         with contextlib.suppress(queue.Empty):
-            while True:  # what reads may wait for room
+            while True:  # a reader may wait for a free slot
                 self._answers.get_nowait()
         for thread in self._threads:
             thread.join(
                 1.0
-            )  # longer where a process that has left its group holds a pipe: the thread dies with ours
+            )  # a process outside the group may hold a pipe; the daemon thread ends with ours
 
     def ask(self, line: str) -> str:
-        """Return the line that answers a line. ProgramError: there is none, or there was one before."""
-        asked = self._answers.empty()
-        if asked:
+        """Return the answer to a line; raise ProgramError if there is none or it came too early."""
+        is_quiet = self._answers.empty()
+        if is_quiet:
             self._lines.put(line)
         try:
             answer = self._answers.get(timeout=self._limit)
         except queue.Empty:
-            raise self._wrong(
+            raise self._error(
                 f"no answer within {self._limit:g} s (--time-limit)", f"{ONE}, flushed"
             ) from None
         if not answer:
-            raise self._wrong(self._ending(), f"{ONE}, until its input ends")
-        if not asked:
-            raise self._wrong(f"{answer[:80]!r}: written unasked")
+            raise self._error(self._ending(), f"{ONE}, until its input ends")
+        if not is_quiet:
+            raise self._error(f"{answer[:80]!r}: written before an input line")
         return answer
 
     def end(self) -> None:
-        """End its input. ProgramError: it writes more, fails, or goes on."""
+        """Close the input; raise ProgramError if the program writes more, fails, or keeps running."""
         self._lines.put(None)
         try:
             if more := self._answers.get(timeout=self._limit):
-                raise self._wrong(f"{more[:80]!r}: more lines than it was given")
+                raise self._error(f"{more[:80]!r}: more output lines than input lines")
             if self._process.wait(self._limit):
-                raise self._wrong(self._ending(), "status 0 when its input ends")
+                raise self._error(self._ending(), "status 0 when its input ends")
         except (queue.Empty, subprocess.TimeoutExpired):
-            raise self._wrong(
-                f"goes on {self._limit:g} s after its input has ended", "its end"
+            raise self._error(
+                f"still running {self._limit:g} s after the end of its input", "it to exit"
             ) from None
 
     def _ending(self) -> str:
-        """Return in words how it ended."""
+        """Return how the program ended."""
         try:
             status = self._process.wait(self._limit)
         except subprocess.TimeoutExpired:
@@ -104,12 +112,16 @@ class Program:
         self._threads[-1].join(self._limit)
         return f"it ended with {f'signal {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'}"
 
-    def _wrong(self, seen: str, expected: str = ONE) -> ProgramError:
-        said = f"; it said\n    {'    '.join(self._said).rstrip()}" if self._said else ""
-        return ProgramError(f"{seen}; expected {expected}{said}")
+    def _error(self, problem: str, expected: str = ONE) -> ProgramError:
+        stderr = (
+            f"; its standard error:\n    {'    '.join(self._errors).rstrip()}"
+            if self._errors
+            else ""
+        )
+        return ProgramError(f"{problem}; expected {expected}{stderr}")
 
     def _write(self, stream: IO[str]) -> None:
-        with contextlib.suppress(OSError, ValueError):  # it reads no more
+        with contextlib.suppress(OSError, ValueError):  # the program closed its input
             while (line := self._lines.get()) is not None:
                 stream.write(line + "\n")
                 stream.flush()
@@ -125,4 +137,4 @@ class Program:
     def _listen(self, stream: IO[str]) -> None:
         with stream:
             while line := stream.readline(LONGEST):
-                self._said.append(line)
+                self._errors.append(line)

@@ -1,4 +1,4 @@
-"""``ampsim replay``: print the scale after each update of a history."""
+"""``ampsim replay``: print the scale after each update of an overflow sequence."""
 
 from typing import Annotated
 
@@ -19,22 +19,27 @@ def replay_history(
     history: Annotated[
         str,
         typer.Argument(
-            metavar="HISTORY", help="One digit per update: 1 overflow, 0 clean.", show_default=False
+            metavar="OVERFLOWS",
+            help="One digit per update: 1 for an overflow, 0 for a finite step.",
+            show_default=False,
         ),
     ],
     parameters: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", "-s", help="name=value, e.g. -s growth_interval=2", metavar="NAME=VALUE"
+            "--set",
+            "-s",
+            help="Parameter of the dialect, e.g. -s growth_interval=2. Repeatable.",
+            metavar="NAME=VALUE",
         ),
     ] = None,
 ) -> None:
-    """Print the scale after each update of HISTORY.
+    """Print the scale after each update of an overflow sequence.
 
     Example: ampsim replay torch.amp.GradScaler 00100 -s growth_interval=2
     """
     if not history or set(history) - {"0", "1"}:
-        fail(f"history {history!r}: expected digits 0 (clean) and 1 (overflow), e.g. 0001000")
+        fail(f"overflows {history!r}: expected digits 0 (finite) and 1 (overflow), e.g. 0001000")
     try:
         rule = dialects.get(dialect, **settings("--set", parameters))
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
@@ -43,8 +48,6 @@ def replay_history(
         for digit, state in zip(
             history, states(rule, [digit == "1" for digit in history]), strict=False
         ):
-            out.print(f"{'overflow' if digit == '1' else 'clean':8}  {state.scale!r}")
-    except (
-        Exception
-    ) as error:  # what the framework itself raises is a result, not a failure of ours
+            out.print(f"{'overflow' if digit == '1' else 'finite':8}  {state.scale!r}")
+    except Exception as error:  # an error of the framework is a result
         out.print(f"raises    {type(error).__name__}: {error}")

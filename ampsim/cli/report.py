@@ -1,4 +1,4 @@
-"""``ampsim report``: one page of HTML that shows what the loss scale did in a run."""
+"""``ampsim report``: write an HTML page that shows what the loss scale did in a run."""
 
 import contextlib
 import shutil
@@ -23,20 +23,23 @@ Run = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A file that ampsim.watch wrote, or any training log that `ampsim explain` reads.",
+        help="A file written by ampsim.watch, or any training log that `ampsim explain` reads.",
         show_default=False,
     ),
 ]
 Page = Annotated[
     Path | None,
     typer.Option(
-        "--out", "-o", help="The page; else RUN with the ending .html.", show_default=False
+        "--out",
+        "-o",
+        help="HTML file to write; default: RUN with suffix .html.",
+        show_default=False,
     ),
 ]
 
 
 def report_run(run: Run, page: Page = None) -> None:
-    """Write one page of HTML: what the loss scale did in RUN, in words and in charts. It opens without a network.
+    """Write an HTML page that shows what the loss scale did in RUN, in text and charts. The page works offline.
 
     Example: ampsim report run.jsonl -o page.html
     """
@@ -47,7 +50,7 @@ def report_run(run: Run, page: Page = None) -> None:
 
 
 def read_log(log: Path) -> "History":
-    """Return the history in a log, with a bar for a large one; a file that cannot be read ends the command."""
+    """Return the history in a log, with a progress bar if it is large; exit if it cannot be read."""
     from ampsim.diagnose.readers.sniff import read_history
 
     if str(log) == "-":
@@ -62,12 +65,12 @@ def read_log(log: Path) -> "History":
         ) as progress:
             task, stopped = progress.add_task("reading", total=size), list[bool]()
 
-            def told(done: int) -> bool:
+            def on_progress(done: int) -> bool:
                 progress.update(task, completed=done)
                 return bool(stopped)
 
             with _interrupts(stopped):
-                return read_history(log, told)
+                return read_history(log, on_progress)
     except FileNotFoundError:
         fail(f"{log}: no such file; give the path of a training log")
     except (DamagedFileError, ImportError, OSError, ValueError) as error:
@@ -75,7 +78,7 @@ def read_log(log: Path) -> "History":
 
 
 def is_there(log: Path) -> bool:
-    """Tell whether there is a file of this name; what is too long to be a name has none."""
+    """Return whether a file of this name exists; False if the name is too long for a file."""
     try:
         return log.exists()
     except OSError:
@@ -83,18 +86,18 @@ def is_there(log: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _interrupts(asked: list[bool]) -> Iterator[None]:
-    """Take a first Ctrl-C for a wish to see what was read so far; a second one ends the command."""
+def _interrupts(stopped: list[bool]) -> Iterator[None]:
+    """Stop reading at the first Ctrl-C and keep what was read; exit at the second one."""
 
-    def ask(*_: object) -> None:
-        if asked:
+    def stop(*_: object) -> None:
+        if stopped:
             raise KeyboardInterrupt
-        asked.append(True)
+        stopped.append(True)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, stop)
     try:
         yield
     finally:
@@ -102,14 +105,14 @@ def _interrupts(asked: list[bool]) -> Iterator[None]:
 
 
 def write_page(history: "History", log: Path, target: Path) -> None:
-    """Write the page of a history; a place that cannot be written ends the command, and the log stays as it is."""
+    """Write the page of a history; exit if the path cannot be written or is the log itself."""
     from ampsim.diagnose.report import report
 
     try:
         if is_there(log) and target.exists() and target.samefile(log):
             fail(
-                f"{target}: the log itself; expected another name for the page, as in -o page.html"
+                f"{target}: this is the log; expected another file for the page, e.g. -o page.html"
             )
         target.write_text(report(history), encoding="utf-8")
     except OSError as error:
-        fail(f"{target}: {error.strerror}; expected a place where a page can be written")
+        fail(f"{target}: {error.strerror}; expected a writable path")

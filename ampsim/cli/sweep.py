@@ -1,4 +1,4 @@
-"""``ampsim sweep``: play many rules over a folder of recorded traces."""
+"""``ampsim sweep``: replay recorded traces under many rules."""
 
 import csv
 import io
@@ -23,7 +23,9 @@ def sweep_folder(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="A folder of thresholds, one .npy file per run.", show_default=False
+            metavar="DIR",
+            help="Folder of overflow thresholds, one .npy file per run.",
+            show_default=False,
         ),
     ],
     dialect: Annotated[
@@ -37,16 +39,18 @@ def sweep_folder(
         typer.Option(
             "--set",
             "-s",
-            help="One or more values, e.g. -s growth_interval=100,2000",
+            help="Values to try, e.g. -s growth_interval=100,2000. Repeatable.",
             metavar="NAME=VALUE,...",
         ),
     ] = None,
     to: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="CSV: a line per trace and rule."),
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="CSV file to write: one line per trace and rule."
+        ),
     ] = None,
 ) -> None:
-    """Replay the runs in DIR under DIALECT, with every combination of values.
+    """Replay the runs in DIR under DIALECT, with each combination of the given values.
 
     Example: ampsim sweep traces torch.amp.GradScaler -s growth_interval=100,2000 -s init_scale=2**10,2**16
     """
@@ -55,7 +59,9 @@ def sweep_folder(
         rules = [dialects.get(dialect, **chosen) for chosen in grid]
         paths = sorted(folder.glob("*.npy"))
         if not paths:
-            fail(f"{folder}: expected traces of thresholds, *.npy; numpy.save writes them")
+            fail(
+                f"{folder}: expected *.npy files of overflow thresholds; write them with numpy.save"
+            )
         bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
         done = [sweep_file(rules, path) for path in bar]
         if to is not None:
@@ -63,7 +69,7 @@ def sweep_folder(
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error}: expected files that can be read and written")
+        fail(f"{error}: expected readable and writable files")
     print_table(_table(grid, done))
 
 
@@ -74,7 +80,7 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
         name, equals, listed = text.partition("=")
         if name in values:
             raise ValueError(
-                f"--set {text!r}: {name} has values already; expected each name once, e.g. {name}=1,2"
+                f"--set {text!r}: {name} is set twice; pass all its values at once, e.g. {name}=1,2"
             )
         values[name] = [
             settings("--set", [f"{name}{equals}{value}"])[name] for value in listed.split(",")

@@ -1,4 +1,4 @@
-"""What the command line reads and writes: consoles, refusals, ``NAME=VALUE``."""
+"""Consoles, error messages, and ``NAME=VALUE`` options of the command line."""
 
 import math
 import re
@@ -14,14 +14,14 @@ from rich.table import Table
 from ampsim.core.extras import BROUGHT_BY, line_to_type
 from ampsim.core.output import CONTROLS
 
-ABSENT = re.compile(  # as an import says it, and after it what loads the user's own module, which knows no extras
+ABSENT = re.compile(  # the message of an import, and a suffix from the loader of user modules
     r"(.*[Nn]o module (?:named )?'(\w+)[^']*')(?:; pip install [^;,]+)?"
     r"(?:; install what it needs|; run from its folder, or install it)?"
 )
 
 
 class _Console(Console):
-    """A console on which what a file holds is text: a character that would steer the terminal is shown as its code."""
+    """A console that prints control characters as escape codes."""
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -37,12 +37,12 @@ err = _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup
 
 
 def print_table(table: Table) -> None:
-    """Print a table; a pipe has no width to fit."""
+    """Print a table; 200 columns wide if the output is no terminal."""
     (out if out.is_terminal else _Console(width=200, markup=False)).print(table)
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    """Say what is wrong and leave, with status 2 if it is wrong use; of a module that an extra brings, what to type."""
+    """Print an error and exit; for a missing extra, add the `pip install` command."""
     if (absent := ABSENT.fullmatch(message)) and absent[2] in BROUGHT_BY:
         message = f"{absent[1]}; {line_to_type(absent[2])}"
     err.print(f"ampsim: {message}")
@@ -50,21 +50,24 @@ def fail(message: str, status: int = 2) -> NoReturn:
 
 
 def settings(option: str, texts: Iterable[str] | None, *words: str) -> dict[str, Any]:
-    """Return ``NAME=VALUE``s by name: numbers, also as 2**16, true, false, none or one of `words`; else ValueError."""
-    found: dict[str, Any] = {}
+    """Parse ``NAME=VALUE`` options.
+
+    A value is a number (also 2**16), true, false, none, or one of `words`; others raise ValueError.
+    """
+    parsed: dict[str, Any] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
             raise ValueError(f"{option} {text!r}: expected NAME=VALUE, e.g. growth_interval=2")
-        if name in found:
+        if name in parsed:
             raise ValueError(
-                f"{option} {text!r}: {name} is {found[name]!r} already; expected each name once"
+                f"{option} {text!r}: {name} is already {parsed[name]!r}; pass each name once"
             )
-        found[name] = _value(f"{option} {text!r}", value, words)
-    return found
+        parsed[name] = _value(f"{option} {text!r}", value, words)
+    return parsed
 
 
-def _value(said: str, value: str, words: Sequence[str]) -> object:
+def _value(option: str, value: str, words: Sequence[str]) -> object:
     meaning: dict[str, object] = {
         "true": True,
         "false": False,
@@ -78,4 +81,4 @@ def _value(said: str, value: str, words: Sequence[str]) -> object:
     for kind in (int, float):
         with suppress(ValueError):
             return kind(value)
-    raise ValueError(f"{said}: expected a number, {', '.join(meaning)} after '='")
+    raise ValueError(f"{option}: expected a number, {', '.join(meaning)} after '='")

@@ -1,4 +1,4 @@
-"""``ampsim traces``: write the set of vectors, and judge any program by it."""
+"""``ampsim traces``: export conformance vectors, and verify a program against them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from ampsim.core.conformance_vectors import Outcome, Vector
 from ampsim.core.files import write_atomically
 
 app = typer.Typer(
-    help="Vectors of loss scalers: export them, judge a program in any language by them.",
+    help="Export conformance vectors, or verify a loss scaler in any language against them.",
     no_args_is_help=True,
 )
 PAGE = Path(vectors.__file__).with_suffix(".md")
@@ -28,11 +28,13 @@ BEFORE, AFTER = 4, 2
 
 @app.command("export")
 def export_vectors(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON Lines.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON Lines file to write.", show_default=False)
+    ],
 ) -> None:
-    """Write the vectors: settings, histories and scales by which a loss scaler in any language can be judged.
+    """Write conformance vectors: settings, overflow sequences, and expected scales.
 
-    The page that says what a line means is written beside FILE, as .md.
+    A page that describes the format is written next to FILE, with suffix .md.
     """
     data = vectors.as_file(vectors.make(), __version__)
     page = file.with_suffix(".md")
@@ -40,65 +42,69 @@ def export_vectors(
         write_atomically(file, data)
         write_atomically(page, PAGE.read_bytes())
     except OSError as error:
-        fail(f"{error}: expected a folder and files that can be written")
+        fail(f"{error}: expected a writable path")
     out.print(
-        f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; what a line means: {page}"
+        f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; format: {page}"
     )
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A vector with what became of it: what was answered, and what is wrong with it if anything is."""
+    """Result of one vector."""
 
     vector: Vector
     kind: str
-    """right, wrong or declined."""
-    said: str = ""
+    """passed, failed, or declined."""
+    message: str = ""
     outcome: Outcome = ()
     step: int | None = None
-    """The first update that is wrong."""
+    """The first update whose scale differs."""
 
 
 @app.command("verify")
 def verify_program(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="CMD", help="The program and its arguments.", show_default=False),
+        typer.Argument(metavar="CMD", help="Program and its arguments.", show_default=False),
     ],
     only: Annotated[
         list[str] | None,
         typer.Option(
-            "--dialect", "-d", help="This one alone; again for more.", autocompletion=dialects.names
+            "--dialect",
+            "-d",
+            help="Dialect to verify. Repeatable; default: all.",
+            autocompletion=dialects.names,
         ),
     ] = None,
     limit: Annotated[
-        float, typer.Option("--time-limit", help="Seconds per answer.", min=0.01, max=1e6)
+        float,
+        typer.Option("--time-limit", help="Time limit per answer in seconds.", min=0.01, max=1e6),
     ] = 10.0,
 ) -> None:
-    """Judge a program that reads a line of settings and flags and writes a line of scales, again and again.
+    """Verify a program that reads settings and overflow flags line by line, and answers each line with scales.
 
-    `ampsim traces export` writes the page that says what the lines hold. Exit status 1: there are findings.
+    `ampsim traces export` writes a page that describes the lines. Exit status: 1 if there are findings.
     Example: ampsim traces verify -- node scaler.js
     """
     try:
-        asked = _chosen(vectors.make(), only or ())
+        chosen = _chosen(vectors.make(), only or ())
     except dialects.UnknownDialectError as error:
         fail(str(error))
     verdicts: list[Verdict] = []
-    trouble = ""
+    failure = ""
     try:
         with Program(command, limit) as program:
             try:
                 for vector in track(
-                    asked, "verifying", console=err, transient=True, disable=not err.is_terminal
+                    chosen, "verifying", console=err, transient=True, disable=not err.is_terminal
                 ):
-                    verdicts.append(_judge(vector, program.ask(vector.question())))  # noqa: PERF401 - it may raise
+                    verdicts.append(_verify(vector, program.ask(vector.question())))  # noqa: PERF401 - it may raise
                 program.end()
             except ProgramError as error:
-                trouble = str(error)
+                failure = str(error)
     except OSError as error:
-        fail(f"{command[0]}: {error.strerror}; expected a program that can be run, after `--`")
-    raise typer.Exit(_report(asked, verdicts, trouble))
+        fail(f"{command[0]}: {error.strerror}; expected an executable program after `--`")
+    raise typer.Exit(_report(chosen, verdicts, failure))
 
 
 def _chosen(made: Sequence[Vector], names: Sequence[str]) -> list[Vector]:
@@ -107,32 +113,32 @@ def _chosen(made: Sequence[Vector], names: Sequence[str]) -> list[Vector]:
     return [vector for vector in made if not names or vector.dialect in names]
 
 
-def _judge(vector: Vector, line: str) -> Verdict:
+def _verify(vector: Vector, line: str) -> Verdict:
     try:
         outcome = vectors.answer(line, len(vector.found_inf))
     except ValueError as error:
-        return Verdict(vector, "wrong", f"{line.strip()[:200]!r}: {error}")
+        return Verdict(vector, "failed", f"{line.strip()[:200]!r}: {error}")
     if outcome is None:
         return Verdict(vector, "declined")
     step = vectors.first_difference(vector.outcome, outcome)
-    return Verdict(vector, "right" if step is None else "wrong", "", outcome, step)
+    return Verdict(vector, "passed" if step is None else "failed", "", outcome, step)
 
 
-def _report(asked: Sequence[Vector], verdicts: Sequence[Verdict], trouble: str) -> int:
-    """Print what was found, first the first of it, and return the exit status."""
-    first = next((verdict for verdict in verdicts if verdict.kind == "wrong"), None)
+def _report(chosen: Sequence[Vector], verdicts: Sequence[Verdict], failure: str) -> int:
+    """Print the first failure and the counts, and return the exit status."""
+    first = next((verdict for verdict in verdicts if verdict.kind == "failed"), None)
     if first is not None:
         _show(first)
-    if trouble:
-        told = f"{_name(asked[len(verdicts)])}: " if len(verdicts) < len(asked) else ""
-        out.print(f"{told}{trouble}")
-    _count(asked, verdicts)
-    right = sum(verdict.kind == "right" for verdict in verdicts)
+    if failure:
+        name = f"{_name(chosen[len(verdicts)])}: " if len(verdicts) < len(chosen) else ""
+        out.print(f"{name}{failure}")
+    _count(chosen, verdicts)
+    passed = sum(verdict.kind == "passed" for verdict in verdicts)
     out.print(
-        f"{right} of {len(asked)} right"
-        + ("" if right else "; expected some: it may decline, but not all")
+        f"{passed} of {len(chosen)} passed"
+        + ("" if passed else "; expected at least one: a program may not decline all vectors")
     )
-    return int(bool(first or trouble or not right))
+    return int(bool(first or failure or not passed))
 
 
 def _name(vector: Vector) -> str:
@@ -141,22 +147,22 @@ def _name(vector: Vector) -> str:
 
 
 def _show(verdict: Verdict) -> None:
-    """Print a wrong answer: its form, or the first update that is wrong and the history around it."""
+    """Print a failure: its message, or the first update that differs and the updates around it."""
     vector, step = verdict.vector, verdict.step
     if step is None:
-        out.print(f"{_name(vector)}: {verdict.said}")
+        out.print(f"{_name(vector)}: {verdict.message}")
     else:
-        out.print(f"{_name(vector)}: update {step} is the first that is wrong")
+        out.print(f"{_name(vector)}: the first difference is at update {step}")
         table = Table(
-            "update", "", "expected", "the program", box=None, pad_edge=False, header_style="bold"
+            "update", "", "expected", "actual", box=None, pad_edge=False, header_style="bold"
         )
         for n in range(max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)):
-            flag = "overflow" if vector.found_inf[n] else "clean"
+            flag = "overflow" if vector.found_inf[n] else "finite"
             table.add_row(
                 str(n), flag, *(_entry(outcome, n) for outcome in (vector.outcome, verdict.outcome))
             )
         print_table(table)
-    out.print(f"what it read: {vector.question()}")
+    out.print(f"input: {vector.question()}")
 
 
 def _entry(outcome: Outcome, n: int) -> str:
@@ -166,13 +172,13 @@ def _entry(outcome: Outcome, n: int) -> str:
     return vectors.GIVES_UP if scale is None else f"{scale!r} = {vectors.as_hex(scale)}"
 
 
-def _count(asked: Sequence[Vector], verdicts: Sequence[Verdict]) -> None:
-    """Print how many of each family are right."""
-    kinds = "right", "wrong", "declined", "not asked"
+def _count(chosen: Sequence[Vector], verdicts: Sequence[Verdict]) -> None:
+    """Print the number of results of each kind, per family."""
+    kinds = "passed", "failed", "declined", "skipped"
     counts = Counter((verdict.vector.family, verdict.kind) for verdict in verdicts)
-    counts.update((vector.family, "not asked") for vector in asked[len(verdicts) :])
-    shown = [kind for kind in kinds if any(counts[vector.family, kind] for vector in asked)]
+    counts.update((vector.family, "skipped") for vector in chosen[len(verdicts) :])
+    shown = [kind for kind in kinds if any(counts[vector.family, kind] for vector in chosen)]
     table = Table("family", *shown, box=None, pad_edge=False, header_style="bold")
-    for family in dict.fromkeys(vector.family for vector in asked):
+    for family in dict.fromkeys(vector.family for vector in chosen):
         table.add_row(family, *(str(counts[family, kind]) for kind in shown))
     print_table(table)

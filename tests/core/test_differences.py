@@ -79,20 +79,23 @@ def test_description_lists_differing_settings() -> None:
     torch = dialects.get("torch.amp.GradScaler")
     rows = list(in_words(torch, dialects.get("megatron.core.DynamicGradScaler")))
     values = [row[1:] for row in rows]
-    assert values[:4] == [("2**16", "2**32"), ("2000", "1000"), ("no floor", "1"), ("1", "2")]
+    assert values[:4] == [("2**16", "2**32"), ("2000", "1000"), ("none", "1"), ("1", "2")]
     assert list(in_words(torch, torch)) == []
 
 
 @pytest.mark.parametrize(
     ("changes", "sides"),
     [
-        ({"hysteresis_reset": {"clean"}}, []),  # without patience there is nothing to reset
+        ({"hysteresis_reset": {"clean"}}, []),  # with hysteresis=1 there is nothing to reset
         (
             {"hysteresis": 2, "hysteresis_reset": {"clean"}},
-            [("1", "2"), ("a growth", "a clean step")],
+            [("1", "2"), ("a growth", "a finite step")],
         ),
         ({"arithmetic": Arithmetic(flush_subnormals=True)}, [("is kept", "becomes 0")]),
-        ({"arithmetic": Arithmetic(round_factors=True)}, [("as a double", "rounded to that")]),
+        (
+            {"arithmetic": Arithmetic(round_factors=True)},
+            [("not rounded (double)", "rounded to that format")],
+        ),
         ({"quirks": (StreakStartsAt(-1),)}, [("no", "yes")]),
     ],
 )
@@ -112,8 +115,8 @@ def test_command_shows_first_difference() -> None:
     code, text = diff("torch.amp.GradScaler", "flax.DynamicScale")
     assert code == 0
     assert [line.split() for line in text.splitlines()[-2:]] == [
-        ["0", "clean", "1024.0", "1024.0"],
-        ["1", "clean", "2048.0", "1024.0"],
+        ["0", "finite", "1024.0", "1024.0"],
+        ["1", "finite", "2048.0", "1024.0"],
     ]
     code, text = diff(
         "deepspeed.DynamicLossScaler",
