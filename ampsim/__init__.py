@@ -1,7 +1,7 @@
 """ampsim: a testbed for dynamic loss scaling.
 
-Start with `ampsim.core.machine`, the page that says what a loss scaler does. Importing this package loads
-the standard library alone, and numpy with the first of its names.
+Start with `ampsim.core.machine`, the reference state machine of a loss scaler. Importing this package loads only the
+standard library; numpy is loaded when one of its names is first used.
 
 >>> from ampsim import Rule, replay
 >>> replay(Rule(init_scale=1024.0, growth_interval=2), [False, False, True, False]).tolist()
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ampsim.core.replay.fold import replay as replay
     from ampsim.core.replay.thresholds import replay_thresholds as replay_thresholds
 
-_HOMES = {  # public name -> the module that holds it, or that it is; loaded when the name is first used
+_MODULES = {  # public name -> its module, loaded when the name is first used
     "Rule": "ampsim.core.machine",
     "State": "ampsim.core.machine",
     "dialects": "ampsim.core.dialects",
@@ -30,17 +30,17 @@ _HOMES = {  # public name -> the module that holds it, or that it is; loaded whe
     "update": "ampsim.core.machine",
 }
 
-__all__ = [*_HOMES]
+__all__ = [*_MODULES]
 
 __version__ = "0.1.0.dev0"
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(
             f"module {__name__!r} has no attribute {name!r}: expected one of {__all__}"
         )
-    module = importlib.import_module(_HOMES[name])
+    module = importlib.import_module(_MODULES[name])
     return module if module.__name__.endswith(f".{name}") else getattr(module, name)
 
 

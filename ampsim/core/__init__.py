@@ -1,6 +1,6 @@
-"""Floor 0: what a loss scaler does, as pure functions. Standard library and numpy only.
+"""Layer 0: loss scalers as pure functions. Depends only on the standard library and numpy.
 
-Read `machine` first, then `properties`, then `dialects`. `policies` are machines outside the
-backoff family, `replay` runs either over a recorded history, and `torch_model` adds torch's
-optimizers and refusals around the machine.
+Read `machine` first, then `properties`, then `dialects`. `policies` are state machines without the
+backoff rule. `replay` runs a rule or a policy over a recorded overflow sequence. `torch_model` adds
+torch's optimizers and exceptions to the state machine.
 """

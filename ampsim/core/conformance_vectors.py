@@ -1,8 +1,7 @@
-"""Vectors: what a loss scaler does under given settings, as lines that a program in any language can be judged by.
+"""Conformance vectors: settings, overflow sequences, and expected scales, for loss scalers in any language.
 
-A vector is a `Rule` as plain data, a history of overflows, and the outcome of each update. The set is made from the
-dialects, by the machine; `conformance_vectors.md` is the page for those who read the file, and
-says what its lines mean.
+A vector is a `Rule` as plain data, an overflow sequence, and the outcome of each update. The reference state machine
+computes the vectors from the dialects. `conformance_vectors.md` describes the file format.
 """
 
 import dataclasses
@@ -20,10 +19,10 @@ from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
 
 VERSION = 1
-"""Of the set. Lines may change until a release has it, then with another version alone."""
+"""Version of the set. After a release, lines change only with a new version."""
 LICENCE = "Apache-2.0"
 GIVES_UP = "gives up"
-"""Stands for the update at which a scaler raises; none follows."""
+"""Outcome of the update at which a scaler raises; it is the last outcome."""
 
 Data = dict[str, object]
 Outcome = tuple[float | None, ...]
@@ -34,13 +33,13 @@ class Vector:
     """One line of the set.
 
     Attributes:
-        family: what it asks after.
-        dialect: a name that `dialects.get` knows, empty for a rule of nobody's.
-        params: under the framework's own names.
-        config: the rule as plain data, see `as_data`.
-        found_inf: one flag per update.
-        outcome: the scale after each update; None, last, where the scaler gives up.
-        synchronous: per update, whether its scale is in force at once; empty where none is.
+        family: Behavior that the vector tests.
+        dialect: Name of a dialect; empty for a custom rule.
+        params: Parameters under the framework's own names.
+        config: The rule as plain data, see `as_data`.
+        found_inf: One flag per update.
+        outcome: Scale after each update; the last is None if the scaler raises.
+        synchronous: One flag per update: whether its scale is used at once. Empty if all are False.
     """
 
     family: str
@@ -55,28 +54,28 @@ class Vector:
     def of(
         cls, rule: Rule, found_inf: Sequence[bool], synchronous: Sequence[bool] = ()
     ) -> "Vector":
-        """Return what the machine does under a rule, as a vector without names."""
+        """Return the vector of a rule and an overflow sequence, without names."""
         late = [not at_once for at_once in synchronous] or None
         outcome = tuple(_outcome(rule, found_inf, late))
         return cls("", "", {}, as_data(rule), tuple(found_inf), outcome, tuple(synchronous))
 
     def question(self) -> str:
-        """Return the line that a judged program reads: everything but the outcome and the names."""
-        return _json(self._asked())
+        """Return the input line of a program: the vector without outcome and names."""
+        return _json(self._input())
 
     def line(self) -> str:
-        """Return the line of the set."""
+        """Return the line of the vector in the file."""
         outcome = [GIVES_UP if scale is None else as_hex(scale) for scale in self.outcome]
         params = {
             name: as_hex(value) if isinstance(value, float) else value
             for name, value in self.params.items()
         }
         named = {"family": self.family, "dialect": self.dialect, "params": params}
-        return _json({**named, **self._asked(), "outcome": outcome})
+        return _json({**named, **self._input(), "outcome": outcome})
 
-    def _asked(self) -> Data:
-        asked: Data = {"config": self.config, "found_inf": [int(flag) for flag in self.found_inf]}
-        return asked | (
+    def _input(self) -> Data:
+        data: Data = {"config": self.config, "found_inf": [int(flag) for flag in self.found_inf]}
+        return data | (
             {"synchronous": [int(flag) for flag in self.synchronous]} if self.synchronous else {}
         )
 
@@ -92,17 +91,17 @@ def _outcome(
 
 
 def answer(line: str, updates: int) -> Outcome | None:
-    """Return what a program answered, None if it declined; a ValueError says what was expected of its form."""
-    form = f'expected a JSON list such as ["0x1p+16", "0x1p+15"], {updates} entries for as many updates'
+    """Parse the answer of a program; None if it declined. Raise ValueError for an invalid form."""
+    form = f'expected a JSON list such as ["0x1p+16", "0x1p+15"], with {updates} entries, one per update'
     try:
-        given = json.loads(line)
+        entries = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{error}; {form}") from None
-    if given is None:
+    if entries is None:
         return None
-    if not isinstance(given, list):
-        raise ValueError(f"{type(given).__name__}; {form}")
-    scales = tuple(None if entry == GIVES_UP else _scale(entry) for entry in given)
+    if not isinstance(entries, list):
+        raise ValueError(f"{type(entries).__name__}; {form}")
+    scales = tuple(None if entry == GIVES_UP else _scale(entry) for entry in entries)
     if len(scales) != updates and not (scales and scales[-1] is None and len(scales) < updates):
         raise ValueError(f"{len(scales)} entries; {form}, or fewer with {GIVES_UP!r} last")
     if None in scales[:-1]:
@@ -110,10 +109,10 @@ def answer(line: str, updates: int) -> Outcome | None:
     return scales
 
 
-def first_difference(expected: Outcome, seen: Outcome) -> int | None:
-    """Return the first update at which two outcomes differ in any bit, or of which one knows nothing."""
-    differ = (n for n, (a, b) in enumerate(zip(expected, seen, strict=False)) if not _same(a, b))
-    return next(differ, None if len(expected) == len(seen) else min(len(expected), len(seen)))
+def first_difference(expected: Outcome, actual: Outcome) -> int | None:
+    """Return the first update whose outcomes differ in any bit, or where one sequence ends."""
+    differ = (n for n, (a, b) in enumerate(zip(expected, actual, strict=False)) if not _same(a, b))
+    return next(differ, None if len(expected) == len(actual) else min(len(expected), len(actual)))
 
 
 def _same(a: float | None, b: float | None) -> bool:
@@ -121,7 +120,7 @@ def _same(a: float | None, b: float | None) -> bool:
 
 
 def as_hex(x: float) -> str:
-    """Return a number as the shortest hexadecimal float: 0x1.8p+1 for 3.0; inf is written as such."""
+    """Return a number as the shortest hexadecimal float, e.g. 0x1.8p+1 for 3.0, or ``inf``."""
     mantissa, p, exponent = float(x).hex().partition("p")
     return mantissa.rstrip("0").rstrip(".") + p + exponent if p else mantissa
 
@@ -138,25 +137,25 @@ def _scale(entry: object) -> float:
 
 
 def as_data(rule: Rule) -> Data:
-    """Return a rule as JSON can hold it: field -> number, text, list, or an object of these; quirks by name."""
+    """Return a rule as JSON data: field -> number, text, list, or object; quirks by name."""
     quirks = [{"name": type(quirk).__name__, **_fields(quirk)} for quirk in rule.quirks]
     reset, arithmetic = sorted(rule.hysteresis_reset), _fields(rule.arithmetic)
     return _fields(rule) | {"hysteresis_reset": reset, "arithmetic": arithmetic, "quirks": quirks}
 
 
 def _fields(value: object) -> Data:
-    def plain(each: dataclasses.Field[object]) -> object:
-        held = getattr(value, each.name)
-        return as_hex(held) if each.type in (float, float | None) and held is not None else held
+    def plain(field: dataclasses.Field[object]) -> object:
+        held = getattr(value, field.name)
+        return as_hex(held) if field.type in (float, float | None) and held is not None else held
 
-    return {each.name: plain(each) for each in dataclasses.fields(value)}  # type: ignore[arg-type]
+    return {field.name: plain(field) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------ the set
 
 
 def _random(seed: int, often: float, updates: int = 40) -> str:
-    draw = random.Random(seed)  # noqa: S311 - a fixed history
+    draw = random.Random(seed)  # noqa: S311 - a fixed sequence
     return "".join("01"[draw.random() < often] for _ in range(updates))
 
 
@@ -166,22 +165,22 @@ FAMILIES: tuple[tuple[str, Mapping[str, float], tuple[str, ...]], ...] = (
     ("defaults", {}, ("0110",)),
     ("counting", _COUNT, ("0000000000", "00100001100001000100000")),
     ("counting", {"init_scale": 1024.0, "growth_interval": 1}, ("0010110111000",)),
-    ("patience", {**_COUNT, "hysteresis": 2}, ("10101100011010001001110001",)),
-    ("patience", {**_COUNT, "hysteresis": 3}, ("11011100010101000011111011",)),
+    ("hysteresis", {**_COUNT, "hysteresis": 2}, ("10101100011010001001110001",)),
+    ("hysteresis", {**_COUNT, "hysteresis": 3}, ("11011100010101000011111011",)),
     (
         "rounding",
         {"init_scale": 1000 / 3, "growth_interval": 2, "growth_factor": 1.7, "backoff_factor": 0.3},
         (_random(1, 0.3),),
     ),
     ("rounding", {"init_scale": 0.7, "growth_interval": 1, **_THIRDS}, (_random(2, 0.4),)),
-    ("top", {"init_scale": 2.0**126, "growth_interval": 1}, ("000010011000",)),
-    ("top", {"init_scale": 2.0**126, "growth_interval": 1, **_THIRDS}, ("0000100110",)),
-    ("top", {"init_scale": 2.0**1022, "growth_interval": 1}, ("000010011000",)),
-    ("bottom", {"init_scale": 2.0**-120, "growth_interval": 2}, ("1" * 31 + "000011",)),
-    ("bottom", {"init_scale": 2.0**-1060, "growth_interval": 2}, ("1" * 16 + "0000",)),
-    ("floor", {"init_scale": 6.0, "growth_interval": 2, "min_scale": 1.0}, ("1111010100110",)),
+    ("largest scales", {"init_scale": 2.0**126, "growth_interval": 1}, ("000010011000",)),
+    ("largest scales", {"init_scale": 2.0**126, "growth_interval": 1, **_THIRDS}, ("0000100110",)),
+    ("largest scales", {"init_scale": 2.0**1022, "growth_interval": 1}, ("000010011000",)),
+    ("smallest scales", {"init_scale": 2.0**-120, "growth_interval": 2}, ("1" * 31 + "000011",)),
+    ("smallest scales", {"init_scale": 2.0**-1060, "growth_interval": 2}, ("1" * 16 + "0000",)),
+    ("min_scale", {"init_scale": 6.0, "growth_interval": 2, "min_scale": 1.0}, ("1111010100110",)),
     (
-        "threshold",
+        "max_scale",
         {"init_scale": 1000.0, "growth_interval": 1, "max_scale": 4096.0, **_THIRDS},
         ("0000110000010",),
     ),
@@ -192,7 +191,7 @@ FAMILIES: tuple[tuple[str, Mapping[str, float], tuple[str, ...]], ...] = (
         (_random(3, 0.2, 60), _random(4, 0.5)),
     ),
 )
-# What a dialect takes as an option of its own, in the words of `Rule`.
+# Options of dialects -> fields of `Rule`.
 OPTIONS = {
     "hysteresis": "hysteresis",
     "growth_interval": "growth_interval",
@@ -206,7 +205,7 @@ _MIXED = "roundpipe.GradScaler[mixed]"
 
 @functools.cache
 def make() -> tuple[Vector, ...]:
-    """Return the set: each dialect with each of its options, in each family that it has the settings for."""
+    """Return all vectors: each dialect, with each option, in each family whose settings it has."""
     made: dict[str, Vector] = {}
     for name in dialects.names():
         dialect = dialects.ALL[name]
@@ -229,7 +228,7 @@ def _variants(dialect: Dialect) -> Iterator[Data]:
 
 
 def named(dialect: Dialect, fields: Mapping[str, float]) -> Data:
-    """Return fields of a `Rule` under a framework's own names, without those that it does not have."""
+    """Return fields of a `Rule` under a framework's own names; omit fields that it does not have."""
     targets = {
         **dialect.parameters,
         **{name: to for name, to in OPTIONS.items() if name in dialect.options},
@@ -239,7 +238,7 @@ def named(dialect: Dialect, fields: Mapping[str, float]) -> Data:
 
 
 def _add(made: dict[str, Vector], name: str, params: Data, family: str, history: str) -> None:
-    """Add a vector, unless the dialect refuses the settings or has this line already."""
+    """Add a vector, unless the dialect rejects the settings or already has this line."""
     try:
         rule = dialects.get(name, **params)
     except ValueError:
@@ -257,7 +256,7 @@ def _add(made: dict[str, Vector], name: str, params: Data, family: str, history:
 
 
 def as_file(vectors: Sequence[Vector], version: str) -> bytes:
-    """Return the set as JSON Lines: first what it is, with the sha256 of all bytes after that line."""
+    """Return the vectors as JSON Lines; the first line has the sha256 of all following bytes."""
     body = "".join(vector.line() + "\n" for vector in vectors).encode()
     head = {
         "vectors": VERSION,

@@ -1,9 +1,9 @@
-"""Every framework's loss scaler as data: a `Rule`, its parameters' names, and where that was read.
+"""Loss scalers of frameworks as data: a `Rule`, parameter names, and the source they were read from.
 
-A `Dialect` is a framework's default rule together with the names its users know the numbers by.
-``get("megatron.core.DynamicGradScaler", init_scale=2.0**32, hysteresis=2)`` returns the `Rule`. What the rules do
-is checked bit for bit against trajectories recorded from the frameworks themselves;
-nothing here was fitted to them: each line was read from the source named beside it.
+A `Dialect` is the default rule of a framework's scaler with the framework's own parameter names.
+``get("megatron.core.DynamicGradScaler", init_scale=2.0**32, hysteresis=2)`` returns the `Rule`. Tests compare the
+rules bit for bit with trajectories recorded from the frameworks. No rule was fitted to these trajectories: each line
+was read from the source named next to it.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from ampsim.core.quirks import (
 )
 from ampsim.core.validation import as_float, nearest
 
-# The arithmetics of the field. Only torch multiplies by a factor that is still a double.
+# Arithmetics of the frameworks. Only torch multiplies by a factor that is still a double.
 F32 = Arithmetic(round_factors=True)
 F32_UNGUARDED = Arithmetic(round_factors=True, keeps_finite=False)
 XLA = Arithmetic(round_factors=True, flush_subnormals=True)
@@ -45,26 +45,32 @@ Build = Callable[[Rule, Options], Rule]
 
 @dataclass(frozen=True)
 class Dialect:
-    """One framework's scaler."""
+    """A preset: the loss scaler of one framework as data. Call it with parameters to get a `Rule`."""
 
     name: str
     source: str
-    """File and version that was read."""
+    """Version and file of the source code."""
     rule: Rule
-    """The framework's defaults."""
+    """Rule with the framework's defaults."""
     parameters: Mapping[str, str]
-    """The framework's name of a parameter -> field of `Rule`; 'factor' sets both factors."""
+    """Parameter name in the framework -> field of `Rule`; 'factor' sets both factors."""
     options: Options = field(default_factory=dict)
-    """Parameters that are no field of Rule, with their defaults."""
+    """Other parameters, with their defaults."""
     build: Build | None = None
-    """Rule with the fields set, all options -> final Rule."""
+    """(rule with the fields set, all options) -> final rule."""
 
     def __call__(self, **given: object) -> Rule:
-        """Return the rule under these parameters; what is not given takes the framework's default.
+        """Return the rule with these parameters.
+
+        Args:
+            given: Parameters under the framework's own names; others keep the framework's defaults.
+
+        Returns:
+            Rule: The rule of the scaler.
 
         Raises:
-            TypeError: a parameter the framework does not have, or of the wrong kind.
-            ValueError: a value no run could want (see `Rule`), or that the framework fixes otherwise.
+            TypeError: If the framework has no such parameter, or its type is invalid.
+            ValueError: If a value is invalid (see `Rule`), or the framework fixes another value.
         """
         known = {*self.parameters, *self.options}
         for name in given:
@@ -95,12 +101,12 @@ def _both_factors(name: str, value: object) -> dict[str, float]:
 def _fixed_factor(rule: Rule, options: Options) -> Rule:
     if options["factor"] != 2.0:
         raise ValueError(
-            f"factor={options['factor']!r}: this framework fixes it; expected 2.0, or leave it out"
+            f"factor={options['factor']!r}: this framework fixes it; expected 2.0; omit it"
         )
     return rule
 
 
-# ---------------------------------------------------------------------------------------------- torch and kin
+# ---------------------------------------------------------------------------------------------- torch and related
 
 _INIT = {"init_scale": "init_scale", "growth_interval": "growth_interval"}
 _GROWTH_BACKOFF = {**_INIT, "growth_factor": "growth_factor", "backoff_factor": "backoff_factor"}
@@ -126,7 +132,7 @@ COMPOSER = Dialect(
     Rule(),
     _GROWTH_BACKOFF,
 )
-NEMO = Dialect(  # hysteresis is really consecutive: a clean step resets it
+NEMO = Dialect(  # hysteresis counts consecutive overflows: a finite step resets it
     "nemo.GradScaler",
     "nemo_toolkit 2.7.3 nemo/collections/common/parts/nlp_overrides.py; apex csrc/update_scale_hysteresis.cu",
     Rule(hysteresis_reset=frozenset({"clean"})),
@@ -159,11 +165,11 @@ MEGATRON = Dialect(  # documents consecutive overflows, counts them since the la
 
 
 def _colossalai(rule: Rule, options: Options) -> Rule:
-    patience = options["hysteresis"]
+    hysteresis = options["hysteresis"]
     return rule.replace(
         hysteresis=1
-        if patience == 0 and not isinstance(patience, bool)
-        else patience,  # 0 acts as 1
+        if hysteresis == 0 and not isinstance(hysteresis, bool)
+        else hysteresis,  # 0 acts as 1
         min_scale=rule.min_scale or None,  # `if self._min_scale`: 0 is none
         max_scale=rule.max_scale or None,
     )
@@ -198,7 +204,7 @@ DEEPSPEED = Dialect(
     _deepspeed,
 )
 DEEPSPEED_0_17_0 = (
-    dataclasses.replace(  # and earlier: until June 2025 the first clean step counted as one
+    dataclasses.replace(  # and earlier: until June 2025 the first finite step counted as one
         DEEPSPEED,
         name="deepspeed.DynamicLossScaler[0.17.0]",
         source="deepspeed 0.17.0 deepspeed/runtime/fp16/loss_scaler.py:113-210; config.py",
@@ -272,14 +278,14 @@ def _fairscale(rule: Rule, options: Options) -> Rule:
     low, high = rule.min_scale or 0.0, math.inf if rule.max_scale is None else rule.max_scale
     if (
         not low <= rule.init_scale <= high
-    ):  # its every change is held to both bounds, the plain machine's to one
+    ):  # fairscale applies both bounds to each change, the plain machine one of them
         raise ValueError(
-            f"init_scale={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; move it or the bounds"
+            f"init_scale={rule.init_scale!r}: expected a scale from {low!r} to {high!r}; change it or the bounds"
         )
     return rule
 
 
-FAIRSCALE = Dialect(  # of one layer: each has a scale and a count of its own, and overflows by its own gradients
+FAIRSCALE = Dialect(  # one layer: each layer has its own scale and growth tracker, and overflows on its own
     "fairscale.LayerwiseGradientScaler",
     "fairscale 0.4.13 (facebookresearch/fairscale@10d21b3) fairscale/optim/layerwise_gradient_scaler.py:114-272",
     Rule(
@@ -308,7 +314,7 @@ BMTRAIN = Dialect(
 
 
 def _late(rule: Rule, options: Options) -> Rule:
-    """Return the rule of a scaler that compares its count before it adds one: growth comes one clean step late."""
+    """Return the rule of a scaler that compares its count before it adds one: growth comes one finite step late."""
     return rule.replace(growth_interval=rule.growth_interval + 1)
 
 
@@ -424,11 +430,11 @@ def _openseq2seq(rule: Rule, options: Options) -> Rule:
     window, interval = options["step_window"], options["growth_interval"]
     if interval is not None and window is not None and interval != window:
         raise ValueError(
-            f"growth_interval={interval!r} and step_window={window!r} name one number: pass one of them"
+            f"growth_interval={interval!r} and step_window={window!r} set the same parameter; pass one of them"
         )
     steps = next((n for n in (window, interval) if n is not None), rule.growth_interval)
     high = rule.max_scale if rule.max_scale is not None else 2.0**14
-    return rule.replace(init_scale=high, growth_interval=steps)  # starts at its threshold
+    return rule.replace(init_scale=high, growth_interval=steps)  # starts at max_scale
 
 
 OPENSEQ2SEQ = Dialect(
@@ -453,11 +459,13 @@ PADDLE = Dialect(
     Rule(hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32_UNGUARDED),
     {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
 )
-PADDLE_STATIC = Dialect(  # the kernel has a floor and a guard that the dygraph class lacks
-    "paddle.static.update_loss_scaling[cpu kernel]",
-    "paddlepaddle 3.3.1 paddle/phi/kernels/impl/amp_kernel_impl.h:42-",
-    Rule(min_scale=1.0, hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32),
-    {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
+PADDLE_STATIC = (
+    Dialect(  # the kernel has a min_scale and a guard against inf; the dygraph class has neither
+        "paddle.static.update_loss_scaling[cpu kernel]",
+        "paddlepaddle 3.3.1 paddle/phi/kernels/impl/amp_kernel_impl.h:42-",
+        Rule(min_scale=1.0, hysteresis_reset=frozenset({"clean", "backoff"}), arithmetic=F32),
+        {**_GROWTH_BACKOFF, "decr_every_n_nan_or_inf": "hysteresis"},
+    )
 )
 MINDSPORE_AMP = Dialect(
     "mindspore.amp.DynamicLossScaler",
@@ -531,7 +539,7 @@ def _guided_diffusion(rule: Rule, options: Options) -> Rule:
     growth = as_float("growth", options["growth"])
     if not 0 <= growth <= 1:
         raise ValueError(
-            f"growth={growth!r}: expected 0 to 1, in log2 per clean step; the default is 0.001"
+            f"growth={growth!r}: expected 0 to 1, in log2 per finite step; the default is 0.001"
         )
     return rule.replace(growth_factor=2.0**growth, quirks=(StepsInLog2(growth),))
 
@@ -548,20 +556,28 @@ GUIDED_DIFFUSION = Dialect(
 ALL: Mapping[str, Dialect] = {
     d.name: d for d in tuple(globals().values()) if isinstance(d, Dialect)
 }
-"""Every dialect above, by name."""
+"""All dialects, by name."""
 
 
 def names() -> list[str]:
-    """Return the names `get` knows, in alphabetical order."""
+    """Return the names of all dialects in alphabetical order."""
     return sorted(ALL)
 
 
 def get(name: str, **parameters: object) -> Rule:
-    """Return the `Rule` of a framework's scaler under that framework's own parameter names.
+    """Return the `Rule` of a framework's scaler.
+
+    Args:
+        name: Name of a dialect, see `names`.
+        parameters: Parameters under the framework's own names; others keep the framework's defaults.
+
+    Returns:
+        Rule: The rule of the scaler.
 
     Raises:
-        KeyError: no such dialect; the message offers the nearest names.
-        TypeError, ValueError: see `Dialect.__call__`.
+        UnknownDialectError: If there is no such dialect; the message has the closest names. A KeyError.
+        TypeError: If the framework has no such parameter, or its type is invalid.
+        ValueError: If a value is invalid; see `Dialect.__call__`.
 
     >>> get("torch.amp.GradScaler", growth_interval=200).growth_interval
     200
@@ -572,7 +588,7 @@ def get(name: str, **parameters: object) -> Rule:
 
 
 class UnknownDialectError(KeyError):
-    """No dialect of that name."""
+    """Raised for an unknown name of a dialect."""
 
     def __str__(self) -> str:
         """Return the message itself; KeyError would print its repr."""

@@ -1,4 +1,4 @@
-"""Where two scalers differ: in words, and by the shortest history that tells them apart."""
+"""Differences between two scalers: fields of their rules, and the shortest separating overflow sequence."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,52 +9,52 @@ from ampsim.core.machine import Quirk, Rule, State, init, update
 
 Node = tuple[State, State]
 MOST = 20_000
-"""Pairs of states that a search meets at most; about a second."""
+"""Maximum number of state pairs of a search; takes about a second."""
 
 
 def _number(value: object) -> str:
-    """Return a number, as a power of two where it is a large or small one."""
+    """Return a number as text; a large or small power of two as 2**k."""
     return far_power(value, 10) or f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
-# A field in words, and what its values are called where they are not numbers.
+# Labels of fields, and of values that are not numbers.
 _RULE = {
-    "init_scale": "the first scale",
-    "growth_interval": "clean steps to a growth",
-    "growth_factor": "a growth multiplies by",
-    "backoff_factor": "a backoff multiplies by",
-    "min_scale": "a backoff ends at",
-    "max_scale": "a growth ends at",
-    "hysteresis": "overflows that a backoff takes",
-    "hysteresis_reset": "they are counted anew after",
-    "delay": "updates until a scale is in force",
-    "growth_test": "the count of clean steps must",
+    "init_scale": "initial scale",
+    "growth_interval": "finite steps before a growth",
+    "growth_factor": "growth factor",
+    "backoff_factor": "backoff factor",
+    "min_scale": "min_scale",
+    "max_scale": "max_scale",
+    "hysteresis": "overflows per backoff (hysteresis)",
+    "hysteresis_reset": "hysteresis reset after",
+    "delay": "updates until a new scale is used",
+    "growth_test": "growth when the growth tracker",
 }
 _ARITHMETIC = {
-    "dtype": "the scale is held in",
-    "round_factors": "a factor is used",
-    "backoff": "a backoff is computed as",
+    "dtype": "format of the scale",
+    "round_factors": "factors are",
+    "backoff": "backoff is computed as",
     "flush_subnormals": "a subnormal scale",
-    "keeps_finite": "a growth to infinity",
+    "keeps_finite": "a growth to inf",
 }
 _VALUES: dict[tuple[str, object], str] = {
-    ("min_scale", None): "no floor",
-    ("max_scale", None): "no max_scale",
-    ("growth_test", "=="): "equal it",
-    ("growth_test", ">="): "reach it",
-    ("round_factors", True): "rounded to that",
-    ("round_factors", False): "as a double",
+    ("min_scale", None): "none",
+    ("max_scale", None): "none",
+    ("growth_test", "=="): "equals the interval",
+    ("growth_test", ">="): "reaches the interval",
+    ("round_factors", True): "rounded to that format",
+    ("round_factors", False): "not rounded (double)",
     ("backoff", "multiply"): "scale * backoff factor",
     ("backoff", "divide"): "scale / growth factor",
     ("backoff", "reciprocal"): "scale * (1 / growth factor)",
     ("flush_subnormals", True): "becomes 0",
     ("flush_subnormals", False): "is kept",
-    ("keeps_finite", True): "is not taken",
-    ("keeps_finite", False): "is taken, for ever",
+    ("keeps_finite", True): "keeps the old scale",
+    ("keeps_finite", False): "stays inf",
 }
 
 
-_EVENTS = {"backoff": "a backoff", "clean": "a clean step", "growth": "a growth"}
+_EVENTS = {"backoff": "a backoff", "clean": "a finite step", "growth": "a growth"}
 
 
 def _words(name: str, value: object) -> str:
@@ -64,31 +64,33 @@ def _words(name: str, value: object) -> str:
 
 
 def in_words(a: Rule, b: Rule) -> Iterator[tuple[str, str, str]]:
-    """Yield what differs between two rules, and each one's side of it; nothing where they are equal."""
-    patient = max(a.hysteresis, b.hysteresis) > 1
+    """Yield (field, value of a, value of b) for each difference between two rules."""
+    has_hysteresis = max(a.hysteresis, b.hysteresis) > 1
     for x, y, fields in ((a, b, _RULE), (a.arithmetic, b.arithmetic, _ARITHMETIC)):
-        for name, told in fields.items():
+        for name, label in fields.items():
             mine, other = getattr(x, name), getattr(y, name)
-            if mine != other and (patient or name != "hysteresis_reset"):
-                yield told, _words(name, mine), _words(name, other)
+            if mine != other and (has_hysteresis or name != "hysteresis_reset"):
+                yield label, _words(name, mine), _words(name, other)
     for quirk in dict.fromkeys((*a.quirks, *b.quirks)):
         if (quirk in a.quirks) != (quirk in b.quirks):
             yield _quirk(quirk), *(("yes", "no") if quirk in a.quirks else ("no", "yes"))
 
 
 def _quirk(quirk: Quirk) -> str:
-    said = (type(quirk).__doc__ or "").splitlines()[0]
-    return f"{said} {', '.join(f'{name}={value}' for name, value in vars(quirk).items())}".rstrip()
+    summary = (type(quirk).__doc__ or "").splitlines()[0]
+    return (
+        f"{summary} {', '.join(f'{name}={value}' for name, value in vars(quirk).items())}".rstrip()
+    )
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search's end.
+    """Result of a search for a separating overflow sequence.
 
     Attributes:
-        history: the shortest that separates the two; None if none was found.
-        length: all histories up to this length were tried, or led to states that others had led to.
-        exhausted: there are no more states: no history of any length separates them.
+        history: Shortest separating overflow sequence, one flag per update; None if none was found.
+        length: All sequences up to this length were covered, in updates.
+        exhausted: Whether all reachable states were visited, so that no sequence of any length separates the rules.
     """
 
     history: tuple[bool, ...] | None
@@ -97,10 +99,19 @@ class Search:
 
 
 def shortest_separation(a: Rule, b: Rule, longest: int = 2000, most: int = MOST) -> Search:
-    """Return the shortest history after which two rules have other scales, or one gives up and the other does not.
+    """Find the shortest overflow sequence that separates two rules.
 
-    Breadth first over pairs of states, clean steps before overflows, so the answer is always the same one. The search
-    ends at histories of `longest` updates, or with `most` pairs of states.
+    A sequence separates two rules if their scales differ after it, or if only one of them raises. The search is
+    breadth first over pairs of states and tries finite steps before overflows, so the result is deterministic.
+
+    Args:
+        a: First rule.
+        b: Second rule.
+        longest: Maximum length of a sequence in updates.
+        most: Maximum number of state pairs to visit.
+
+    Returns:
+        Search: The sequence if one was found, and how far the search went.
     """
     if a == b:
         return Search(None, 0, exhausted=True)
@@ -123,11 +134,11 @@ def shortest_separation(a: Rule, b: Rule, longest: int = 2000, most: int = MOST)
                     came[x, y] = node, flag
                     reached.append((x, y))
         level = reached
-    raise AssertionError  # the loop has no end
+    raise AssertionError  # unreachable: the loop above returns
 
 
 def _after(rule: Rule, state: State, flag: bool) -> State | None:
-    """Return the next state, None where the rule gives up."""
+    """Return the next state; None if the rule raises."""
     try:
         return update(rule, state, flag)
     except Exception:  # the framework's own, of any type

@@ -1,4 +1,4 @@
-"""What to type for a package that is missing.
+"""The `pip install` command for a missing package.
 
 >>> str(missing(ModuleNotFoundError("No module named 'tyro.conf'", name="tyro.conf"))).partition(";")[0]
 "No module named 'tyro.conf'"
@@ -30,7 +30,7 @@ _CHECKOUT = (Path(__file__).parents[2] / "pyproject.toml").exists()
 
 
 def line_to_type(package: str) -> str:
-    """Return the line that installs a package: by its extra, in a checkout or from an index; else by its own name."""
+    """Return the `pip install` command for a package: by extra of ampsim, or by its own name."""
     extra = BROUGHT_BY.get(package)
     if extra is None:
         return f"pip install {package}"
@@ -42,7 +42,7 @@ def line_to_type(package: str) -> str:
 
 
 def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the same error with the line to type, where an extra of ampsim brings the package."""
+    """Return the error with the `pip install` command if an extra of ampsim has the package."""
     package = (error.name or "").partition(".")[0]
     if package not in BROUGHT_BY:
         return error
@@ -53,10 +53,14 @@ def missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
 
 @contextmanager
 def needing(command: str | None = None) -> Iterator[None]:
-    """Let imports that need an extra say so; those of a command in one line, with which it ends.
+    """Add the `pip install` command to errors of imports in this block.
+
+    Args:
+        command: Name of a command that prints the error and exits; None raises the error.
 
     Raises:
-        ModuleNotFoundError: as the import did, with the line to type. SystemExit, of status 2, for a command.
+        ModuleNotFoundError: If a module is missing and `command` is None.
+        SystemExit: With status 2, if a module is missing in a command.
     """
     try:
         yield
@@ -68,6 +72,6 @@ def needing(command: str | None = None) -> Iterator[None]:
 
 
 def load(module: str) -> Any:
-    """Import a module of a package that is needed only here; without it ModuleNotFoundError says the line to type."""
+    """Import a module; if it is missing, ModuleNotFoundError shows the `pip install` command."""
     with needing():
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Files that are seen whole or not at all, and the error of one that is neither."""
+"""Atomic writes, file locks, and the errors of damaged and busy files."""
 
 import contextlib
 import errno
@@ -12,42 +12,42 @@ from typing import IO, BinaryIO
 
 
 class DamagedFileError(ValueError):
-    """A data file that cannot be read as written: names the file, the line and the cure."""
+    """Raised for a damaged data file; the message has the file, the line, and the fix."""
 
     def __init__(self, path: Path, line: int, found: str, expected: str) -> None:
         self.path, self.line = path, line
         super().__init__(
             f"{path}, line {line}: {found}; expected {expected}; "
-            "restore the file from version control, or delete it and make it again"
+            "restore the file from version control, or delete it and create it again"
         )
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file: at any moment `path` holds all of the old content or all of the new, on the disk."""
+    """Replace a file atomically: `path` has either the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(data)
 
 
 def append(handle: int, data: bytes) -> None:
-    """Write all of it at the end of an open file, or nothing where that fails or is interrupted."""
+    """Append data to an open file; if this fails or is interrupted, restore the old length."""
     end = os.fstat(handle).st_size
     try:
         written = os.write(handle, data)
-        while written < len(data):  # a nearly full disk takes a part; the next call says so
+        while written < len(data):  # a nearly full disk may write a part; the next call raises
             written += os.write(handle, data[written:])
     except BaseException:
-        with contextlib.suppress(OSError):  # a pipe or a device cannot be cut
+        with contextlib.suppress(OSError):  # a pipe or a device cannot be truncated
             os.ftruncate(handle, end)
         raise
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open what takes the place of a file when the context is left without an exception. A device is written to.
+    """Open a temporary file that replaces `path` on exit without an exception. A device is written directly.
 
     Raises:
-        OSError: names `path`; on entry where there is no such folder, or where it takes no file.
+        OSError: On entry, if the folder does not exist or is not writable. The error names `path`.
     """
     try:
         if path.exists() and not path.is_file():
@@ -66,14 +66,14 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp makes files that only their owner can read
+        Path(name).chmod(0o644)  # mkstemp creates files that only their owner can read
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
     if (
         os.name == "posix"
-    ):  # the rename itself survives a power cut, too; elsewhere folders cannot be opened
+    ):  # makes the rename survive a power loss; other systems cannot open folders
         handle = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -82,17 +82,18 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 class BusyError(RuntimeError):
-    """A file that another process is writing: names both and the cure."""
+    """Raised for a file that another process is writing; the message has both and the fix."""
 
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Keep every other process from writing a file, until the context is left; one that dies lets it go.
+    """Lock a file against other writers for the duration of the context.
 
-    A hidden file beside `path` is locked. On a file system without locks this keeps nobody out.
+    The lock is on a hidden file next to `path` and is released when the process ends. A file system without locks
+    gives no protection.
 
     Raises:
-        BusyError: another process has it.
+        BusyError: If another process holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
@@ -102,10 +103,10 @@ def sole_writer(path: Path) -> Iterator[None]:
                 file.seek(0)
                 raise BusyError(
                     f"{path}: {file.read() or 'another process'} is writing it; expected one process per file; "
-                    "wait for its end, or stop it"
+                    "wait until that process ends, or stop it"
                 )
             if not _is(lock, file):
-                continue  # its holder has just removed it
+                continue  # the previous holder has just removed it
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}")
             file.flush()
@@ -117,9 +118,10 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def try_lock(handle: int) -> bool:
-    """Lock an open file without waiting, until its last copy is closed; return whether nobody else has it.
+    """Lock an open file without waiting; return whether the lock was free.
 
-    True too where there are no such locks, as on Windows and on many a network's file system.
+    The lock lasts until the last copy of the handle is closed. Returns True on systems without such locks, e.g.
+    Windows and many network file systems.
     """
     with contextlib.suppress(ImportError):
         import fcntl
@@ -135,7 +137,7 @@ def try_lock(handle: int) -> bool:
 
 
 def _is(path: Path, file: IO[str]) -> bool:
-    """Return whether a file is still the one of that name."""
+    """Return whether an open file is still the file at `path`."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except FileNotFoundError:

@@ -5,7 +5,7 @@ A format with p - 1 stored mantissa bits and smallest normal 2^emin holds the ma
     m * 2^(e - (p-1)),   0 <= m < 2^p,   e >= emin,   up to max_finite,
 
 and rounds to the nearest of them, ties to even. numpy does the arithmetic of fp16, ml_dtypes that of
-bfloat16 and the two fp8 formats; the limits below are written down apart from both, from IEEE 754-2019
+bfloat16 and the two fp8 formats; the limits below do not come from either of them, but from IEEE 754-2019
 (fp16, fp32), from fp32 cut to 8 significant bits (bf16), and from "FP8 Formats for Deep Learning"
 (arXiv:2209.05433, table 1).
 
@@ -25,15 +25,13 @@ import numpy.typing as npt
 
 
 class Kind(enum.IntEnum):
-    """The fate of a value that was cast to a format."""
+    """What a cast to a format does to a value."""
 
     ZERO = 0  # it was zero
-    FLUSHED = 1  # nonzero, and rounded to zero: lost to underflow
-    SUBNORMAL = 2  # below the smallest normal: fewer significant bits than the format promises
+    FLUSHED = 1  # nonzero, rounded to zero: underflow
+    SUBNORMAL = 2  # below the smallest normal: fewer significant bits
     NORMAL = 3
-    OVERFLOWED = (
-        4  # not finite after the cast, which is what a non-finite check sees; inf and NaN included
-    )
+    OVERFLOWED = 4  # not finite after the cast, as a non-finite check sees it; inf and NaN included
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Format:
 
     name: str
     type_name: str
-    """Of numpy, or else of ml_dtypes, which is imported only when it is used."""
+    """Name of the dtype in numpy, or in ml_dtypes, which is imported on first use."""
     mantissa_bits: int
     """Stored bits of the mantissa, p - 1."""
     min_exponent: int
@@ -53,7 +51,7 @@ class Format:
 
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:
-        """The array type that holds its numbers."""
+        """The array dtype of this format."""
         if hasattr(np, self.type_name):
             return np.dtype(self.type_name)
         import ml_dtypes
@@ -69,23 +67,23 @@ class Format:
 
     @property
     def smallest_subnormal(self) -> float:
-        """The smallest magnitude above zero. Half of it, and all that is smaller, is flushed."""
+        """The smallest magnitude above zero. Half of it, and any smaller magnitude, is flushed to zero."""
         # 2^(emin - (p-1))
         return 2.0 ** (self.min_exponent - self.mantissa_bits)
 
     @property
     def overflow_threshold(self) -> float:
-        """Halfway from `max_finite` to the number that would follow it.
+        """The midpoint between `max_finite` and the number that would follow it.
 
-        Above, values overflow; below, they round to `max_finite`. The tie goes to the even mantissa: it
-        overflows in every format with an inf (fp16: 65520), and stays finite in E4M3 (464 becomes 448).
+        Values above it overflow; values below it round to `max_finite`. The midpoint itself rounds to the even
+        mantissa: it overflows in every format with an inf (fp16: 65520), and stays finite in E4M3 (464 becomes 448).
         """
         # max + ulp(max) / 2,  ulp(x) = 2^(floor(log2 x) - (p-1))
         return self.max_finite + 2.0 ** (math.frexp(self.max_finite)[1] - 2 - self.mantissa_bits)
 
     @property
     def range_budget(self) -> int:
-        """Binades [2^e, 2^(e+1)) that hold at least one number: all that one loss scale can share out.
+        """Number of binades [2^e, 2^(e+1)) with at least one number: the representable range.
 
         One more binade separates the largest flushed magnitude from the overflow threshold: the 41 of fp16
         in the flushed fraction of log-normal gradients.
@@ -94,15 +92,15 @@ class Format:
         return (math.frexp(self.max_finite)[1] - 1) - (self.min_exponent - self.mantissa_bits) + 1
 
     def round(self, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """Return `x` in this format: one rounding to nearest, ties to even; subnormals are kept.
+        """Round `x` to this format: once, to nearest, ties to even; subnormals are kept.
 
-        What overflows becomes inf with its sign, or NaN if the format has no inf.
+        An overflow becomes inf with its sign, or NaN if the format has no inf.
 
         Args:
-            x: any shape; float16 and float32 as they are, everything else by way of float64.
+            x: Values of any shape; dtypes other than float16 and float32 are converted to float64 first.
 
         Returns:
-            array of the same shape and of `dtype`.
+            Array of the same shape, of dtype `dtype`.
         """
         wide = np.asarray(x)
         with np.errstate(
@@ -117,15 +115,15 @@ class Format:
             return wide.astype(self.dtype)
 
     def classify(self, x: npt.ArrayLike) -> npt.NDArray[np.uint8]:
-        """Return the `Kind` of each value once it is cast to this format.
+        """Return the `Kind` of each value after a cast to this format.
 
         ``np.bincount(FP16.classify(g).ravel(), minlength=len(Kind))`` counts them.
 
         Args:
-            x: any shape; dtypes as in `round`.
+            x: Values of any shape; dtypes as in `round`.
 
         Returns:
-            uint8 array of the same shape.
+            Array of the same shape, of dtype uint8.
         """
         with np.errstate(invalid="ignore"):
             was_zero = np.asarray(x) == 0
@@ -138,19 +136,19 @@ class Format:
         return kinds
 
     def scaled_round(self, x: npt.ArrayLike, scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        """Return the value that a gradient comes back as: scaled, rounded to this format, unscaled in float32.
+        """Scale gradients, round them to this format, and unscale them in float32.
 
-        The product of two float32 numbers is exact in float64, so the gradient is rounded once on its way
-        in: the best case, since a real backward pass rounds every intermediate result too. The unscale is
+        The product of two float32 numbers is exact in float64, so each gradient is rounded once. This is the best
+        case: a real backward pass also rounds its intermediate results. The unscale is
         torch's (``torch/amp/grad_scaler.py``, ``_unscale_grads_``): a multiplication by the float32
-        reciprocal. At scales of 2^-128 and below that reciprocal is inf, there as here.
+        reciprocal. At scales of 2^-128 and below, the reciprocal is inf, as in torch.
 
         Args:
-            x: true gradients, any shape; exact if float32.
-            scale: loss scale, a float32 number as in ``State.scale``; broadcast against `x`.
+            x: Unscaled gradients of any shape; exact if float32.
+            scale: Loss scale, a float32 number as in ``State.scale``; broadcast against `x`.
 
         Returns:
-            float32 array of the broadcast shape; not finite where the scaled gradient overflowed.
+            Array of the broadcast shape, of dtype float32; not finite where the scaled gradient overflows.
         """
         factor = np.asarray(scale, dtype=np.float64)
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
@@ -161,13 +159,13 @@ class Format:
 
 
 def binade(value: float) -> int | None:
-    """Return k where a value is 2^k, and None where it is no power of two."""
+    """Return k if a value is 2^k; None if it is no power of two."""
     mantissa, exponent = math.frexp(value)
     return exponent - 1 if mantissa == 0.5 else None
 
 
 def far_power(value: float, far: int) -> str | None:
-    """Return ``2**k`` where a value is that power of two and beyond 2^far or 2^-far, else None."""
+    """Return ``2**k`` as text if a value is 2^k with abs(k) >= far, else None."""
     k = binade(value)
     return None if k is None or abs(k) < far else f"2**{k}"
 

@@ -1,37 +1,36 @@
 """The dynamic loss scaler as a pure state machine: the reference.
 
-The same transition stands in four other forms, each held equal to this one by tests: event by event
-(`replay.engine`, tests/core/test_thresholds.py), in integers on JAX's arrays (`ampsim.jax.machine`,
-tests/jax/test_loss_scale.py), as torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py) and for many runs at
-once in numpy (`experiments.theorems`, tests/experiments/test_theory.py).
+Four other implementations exist, and tests compare each with this one: event by event (`replay.engine`,
+tests/core/test_thresholds.py), in integers on JAX arrays (`ampsim.jax.machine`, tests/jax/test_loss_scale.py), as
+torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py), and for many runs at once in numpy
+(`experiments.theorems`, tests/experiments/test_theory.py).
 
 Theory of operation
 -------------------
 fp16 holds magnitudes from 2^-24 to 65504. Gradients are often smaller, so the loss is multiplied by a
 *loss scale* S before the backward pass and the gradients are divided by S before the optimizer sees
-them. If S is too large some gradient overflows to inf or NaN; the optimizer step is then skipped. Nobody
-knows the right S in advance and it moves during training, so the scaler probes for it:
+them. If S is too large, some gradient overflows to inf or NaN, and the optimizer step is skipped. The best S
+is not known in advance and changes during training, so the scaler searches for it:
 
 * An update with ``found_inf`` (the gradients of this iteration were not all finite) is an **overflow**.
-  The streak of clean steps is broken, ``growth_tracker`` restarts, and the scale **backs off**:
-  S <- S * backoff_factor. Some scalers are patient and back off only at the ``hysteresis``-th overflow.
-* An update without is a **clean step**. ``growth_tracker`` counts it. When the count reaches
-  ``growth_interval`` the scale **grows**, S <- S * growth_factor, and the count restarts.
+  ``growth_tracker`` restarts, and the scale **backs off**: S <- S * backoff_factor. With ``hysteresis``, some
+  scalers back off only at the ``hysteresis``-th overflow.
+* An update without ``found_inf`` is a **finite step**. ``growth_tracker`` counts it. When the count reaches
+  ``growth_interval``, the scale **grows**, S <- S * growth_factor, and the count restarts.
 
-``found_inf`` is one bit about all gradients of an iteration, and a join: it is true if any part of them, be it a
-micro-batch's, an optimizer's or a rank's, was not finite (`join`). However an iteration is split, the machine sees the
-same: parts may be joined in any order, in any grouping, more than once. A sum is no join; two overflows are one.
+``found_inf`` is one bit about all gradients of an iteration. It is the logical or (`join`) over the parts of an
+iteration: micro-batches, optimizers, and ranks. Parts may be joined in any order, in any grouping, and more than once.
+A sum would not do: two overflows in one iteration count as one.
 
-A growth that would leave the number format is refused (or saturates, or becomes inf for ever: that is
-part of an `Arithmetic`). ``min_scale`` stops a backoff, ``max_scale`` stops a growth. With ``delay`` = k a
-scale comes into force k updates after it was computed, as in pipelines whose optimizer runs behind.
+A growth beyond the number format keeps the old scale, saturates, or becomes inf indefinitely, depending on the
+`Arithmetic`. ``min_scale`` limits a backoff, ``max_scale`` limits a growth. With ``delay`` = k, a scale is first used
+k updates after it was computed, as in pipelines whose optimizer runs behind.
 
-Everything else that frameworks do differently is either a number in a `Rule`, the rounding in an
-`Arithmetic`, or a `Quirk`: a small piece that wraps one step of the plain machine. ``dialects`` is the list.
+Everything else that frameworks do differently is a number in a `Rule`, the rounding in an
+`Arithmetic`, or a `Quirk` that wraps one step of the plain state machine. ``dialects`` is the list.
 
-`Rule` is what is chosen and never changes during a run. `State` is what is carried, all of it: a
-checkpoint that holds a State resumes the run to the last bit. This module does not know who is asking;
-it sees neither tensors nor threads nor optimizers.
+A `Rule` is chosen once and does not change during a run. A `State` is all that goes from update to update: a
+checkpoint with a State resumes the run to the last bit. This module has no tensors, threads, or optimizers.
 """
 
 import ctypes
@@ -59,11 +58,11 @@ Advance = Callable[["Rule", State, bool], State]
 
 
 class Machine(Protocol[S]):
-    """A `Rule`, or a policy of `ampsim.core.policies`: pure functions over a state of its own."""
+    """Interface of a `Rule` and of the policies in `ampsim.core.policies`."""
 
     @property
     def delay(self) -> int:
-        """Updates between computing a scale and using it."""
+        """Number of updates between computing a scale and using it."""
 
     def init(self) -> S:
         """Return the state before the first update."""
@@ -76,13 +75,13 @@ class Machine(Protocol[S]):
 
 
 def round_to_float32(x: float) -> float:
-    """Return the float32 nearest to a double (ties to even); inf beyond the largest float32."""
+    """Round to float32 (ties to even); inf beyond the largest float32."""
     return ctypes.c_float(x).value
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """A way to hold, multiply and round a scale.
+    """How a scale is stored, multiplied, and rounded.
 
     The default is torch's kernel: ``float32(float64(S) * float64(factor))``, one product in double, one
     rounding. A quotient or product of two float32 numbers that is computed in double and then rounded to
@@ -91,15 +90,15 @@ class Arithmetic:
     """
 
     dtype: Literal["float32", "float64"] = "float32"
-    """Format that holds the scale."""
+    """Format of the scale."""
     round_factors: bool = False
     """Round a factor to `dtype` before it is used (JAX, TensorFlow, Paddle, Megatron)."""
     backoff: Literal["multiply", "divide", "reciprocal"] = "multiply"
-    """S * backoff_factor; S / growth_factor; S * round(1 / growth_factor), what XLA makes of S / constant."""
+    """S * backoff_factor; S / growth_factor; or S * round(1 / growth_factor), as XLA compiles S / constant."""
     flush_subnormals: bool = False
     """A result that is subnormal in `dtype` becomes 0 (XLA and TensorFlow on CPU)."""
     keeps_finite: bool = True
-    """A growth to inf keeps the old scale; if False the scale becomes inf, and inf * 0.5 is inf for ever."""
+    """Whether a growth to inf keeps the old scale; if False, the scale becomes inf and stays inf."""
 
     def __post_init__(self) -> None:
         check_choice("dtype", self.dtype, ("float32", "float64"))
@@ -107,13 +106,13 @@ class Arithmetic:
 
     @property
     def least(self) -> float:
-        """The magnitude below which a result becomes 0; 0 if none does."""
+        """Magnitude below which a result is flushed to 0; 0 if subnormals are kept."""
         if not self.flush_subnormals:
             return 0.0
         return 2.0**-126 if self.dtype == "float32" else 2.0**-1022
 
     def round(self, x: float) -> float:
-        """Return `x` in the format that holds the scale."""
+        """Round `x` to the format of the scale."""
         return round_to_float32(x) if self.dtype == "float32" else float(x)
 
     def _result(self, x: float) -> float:
@@ -142,15 +141,14 @@ class Arithmetic:
 
 
 class Quirk:
-    """One step of the plain machine, wrapped: what a single framework does and nobody else.
+    """A wrapper of one step of the state machine, for behavior of a single framework.
 
-    The same pair of pure functions as the machine. `advance` is the next layer in; a quirk may change what
-    goes in, replace what comes out, leave `advance` out, or raise. What it must remember it keeps in
-    ``State.memory`` under its own names.
+    It has the same two pure functions as the state machine. `advance` is the inner step. A quirk may change the
+    input, replace the output, not call `advance`, or raise. It stores its own values in ``State.memory``.
     """
 
     def init(self, rule: "Rule", state: State) -> State:
-        """Return the first state, given the plain machine's."""
+        """Return the first state, given that of the plain state machine."""
         return state
 
     def update(self, advance: Advance, rule: "Rule", state: State, found_inf: bool) -> State:
@@ -160,24 +158,26 @@ class Quirk:
 
 @dataclass(frozen=True)
 class Rule:
-    """The constants of a loss scaler, chosen once. The defaults are torch's.
-
-    Raises ValueError or TypeError, with the value, what was expected and the cure, for a rule that no
-    run could want. Torch itself accepts more; `Rule.unchecked` does too.
+    """Constants of a loss scaler. The defaults are torch's.
 
     Attributes:
-        init_scale: the first scale: what a loss is multiplied by, a pure number.
-        growth_factor: what a growth multiplies the scale by, at least 1.
-        backoff_factor: what a backoff multiplies it by, in (0, 1].
-        growth_interval: clean steps in a row before a growth.
-        min_scale: a backoff ends here, even one that began below.
-        max_scale: a growth ends here, even one that began above.
-        hysteresis: overflows that a backoff takes.
-        hysteresis_reset: after which of these the next backoff takes `hysteresis` overflows again.
-        delay: updates between computing a scale and using it.
-        growth_test: how the tracker is compared with the interval; they differ once it is past.
-        arithmetic: the format that holds the scale, and how a product is rounded.
-        quirks: outermost last.
+        init_scale: Initial loss scale, a positive factor.
+        growth_factor: Factor of a growth; at least 1. 1.0 disables growth.
+        backoff_factor: Factor of a backoff, in (0, 1]. 1.0 disables backoff.
+        growth_interval: Number of consecutive finite steps before a growth; at least 1.
+        min_scale: Lower bound that a backoff applies; None for no bound.
+        max_scale: Upper bound that a growth applies; None for no bound.
+        hysteresis: Number of overflows needed to trigger a backoff; at least 1.
+        hysteresis_reset: Events that reset the count of overflows: 'clean' (a finite step), 'growth', 'backoff'.
+        delay: Number of updates between computing a scale and using it; at least 0.
+        growth_test: How ``growth_tracker`` is compared with ``growth_interval``. The two differ only if the tracker
+            is above the interval.
+        arithmetic: Format and rounding of the scale.
+        quirks: Wrappers of a step, innermost first.
+
+    Raises:
+        TypeError: If a field has an invalid type.
+        ValueError: If a field is out of range. torch accepts more values; so does `Rule.unchecked`.
     """
 
     init_scale: float = 2.0**16
@@ -196,12 +196,12 @@ class Rule:
 
     def __post_init__(self) -> None:
         self.check()
-        # Whatever collection was passed, a rule is hashable.
+        # A rule is hashable, whatever collection was passed.
         object.__setattr__(self, "hysteresis_reset", frozenset(self.hysteresis_reset))
         object.__setattr__(self, "quirks", tuple(self.quirks))
 
     def check(self) -> None:
-        """Raise ValueError or TypeError for a rule that no run could want; only `unchecked` makes one."""
+        """Raise ValueError or TypeError if a field is invalid; needed only after `unchecked`."""
         check_arithmetic(self.arithmetic)
         held = self.arithmetic
         check_scales(self.init_scale, self.min_scale, self.max_scale, held.round, held.dtype)
@@ -213,7 +213,7 @@ class Rule:
         check_pieces(self.quirks, self.hysteresis_reset)
 
     def replace(self, **changes: object) -> Self:
-        """Return this rule with some fields changed; it is checked again."""
+        """Return a copy with some fields changed; the copy is checked."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
     def init(self) -> State:
@@ -238,7 +238,7 @@ class Rule:
 
     @classmethod
     def unchecked(cls, **fields: object) -> Self:
-        """Return a rule without any check, for reproducing scalers that check nothing."""
+        """Return a rule without validation, to reproduce scalers that validate nothing."""
         rule = object.__new__(cls)
         for f in dataclasses.fields(cls):
             default = (
@@ -253,7 +253,7 @@ class Rule:
 
 
 def advance(rule: Rule, state: State, found_inf: bool) -> State:
-    """Take one step of the plain machine, without quirks and without delay."""
+    """Take one step of the state machine, without quirks and delay."""
     scale, growth_tracker, overflow_tracker = (
         state.scale,
         state.growth_tracker,
@@ -280,7 +280,11 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": o
 
 
 def join(parts: Iterable[object]) -> bool:
-    """Return the ``found_inf`` of an iteration whose parts found these, each taken by its truth: NaN is an overflow."""
+    """Return whether any part of an iteration overflowed.
+
+    Args:
+        parts: One flag per part, used by its truth value; NaN is an overflow.
+    """
     return any(map(bool, parts))
 
 
@@ -292,12 +296,20 @@ def init(rule: Machine[S]) -> S:
 
 
 def update(rule: Machine[S], state: S, found_inf: object, *, synchronous: bool = False) -> S:
-    """Return the state after an iteration whose gradients were (``found_inf``) or were not all finite.
+    """Return the state after one iteration. A pure function.
 
-    Pure. A `synchronous` update brings the newest scale into force at once and drops the ones before it,
-    whatever the rule's delay. ``found_inf`` is taken by its truth, so NaN is an overflow, as in torch; policies
-    read more of an `Observation`. Raises only what the dialect's framework raises: DeepSpeed, fairseq and MindSpore
-    give up.
+    Args:
+        rule: A `Rule` or a policy.
+        state: State before the iteration.
+        found_inf: Whether any gradient was not finite, used by its truth value: NaN is an overflow, as in torch. A
+            policy may need an `Observation`.
+        synchronous: Whether the newest scale is used at once, whatever the delay; older pending scales are dropped.
+
+    Returns:
+        The state after the iteration.
+
+    Raises:
+        Exception: What the framework of the dialect raises; DeepSpeed, fairseq, and MindSpore end a run this way.
     """
     if not hasattr(rule, "update"):
         raise _no_rule(rule)
@@ -305,10 +317,17 @@ def update(rule: Machine[S], state: S, found_inf: object, *, synchronous: bool =
 
 
 def override(rule: Machine[S], state: S, new_scale: float, *, synchronous: bool = False) -> S:
-    """Return the state after ``update(new_scale)``: the scale is set by hand, and the trackers keep their counts.
+    """Return the state after ``update(new_scale)``, which sets the scale and keeps the trackers.
 
-    With a delay the new scale waits its turn like a computed one (RoundPipe's behaviour). Any number is taken,
-    NaN and 0 too, as torch takes it, and bounds are not applied; only the format rounds it.
+    Args:
+        rule: A `Rule` or a policy.
+        state: State before the call.
+        new_scale: The scale to set. Any number is accepted, as in torch, also NaN and 0. It is rounded, and bounds
+            are not applied.
+        synchronous: Whether the scale is used at once. If False, it waits for ``delay`` updates, as in RoundPipe.
+
+    Returns:
+        The state after the call.
     """
     if not hasattr(rule, "override"):
         raise _no_rule(rule)
@@ -317,14 +336,14 @@ def override(rule: Machine[S], state: S, new_scale: float, *, synchronous: bool 
 
 def _no_rule(rule: object) -> TypeError:
     return TypeError(
-        f"{rule!r} is no rule: expected a Rule, or a policy with init, update and override"
+        f"{rule!r} is no rule: expected a Rule, or a policy with init, update, and override"
     )
 
 
 def _publish(rule: Rule, before: State, after: State, synchronous: bool) -> State:
-    """Queue a newly computed scale behind those that wait, and bring the oldest into force."""
+    """Append a new scale to the queue, and make the oldest one the current loss scale."""
     depth = 0 if synchronous else rule.delay
     queue = (before.scale, *before.pending, after.scale)[
         -(depth + 1) :
-    ]  # in force first, newest last
+    ]  # current first, newest last
     return State(queue[0], after.growth_tracker, after.overflow_tracker, queue[1:], after.memory)

@@ -1,22 +1,21 @@
-"""The asynchronous loss scaler as a pure model: tickets and depth.
+"""Model of the asynchronous loss scaler: tickets and depth.
 
 Theory of operation
 -------------------
 When the optimizer runs behind the forward and backward passes, iteration i + 1 must multiply its loss
-before iteration i has been judged. So iterations take *tickets*. Let ``after[j]`` be the scaler's state once
-j updates have been applied; ``after[0]`` is the first. With depth k,
+before the outcome of iteration i is known. So each iteration takes a *ticket*. Let ``after[j]`` be the scaler's state
+after j updates; ``after[0]`` is the first. With depth k,
 
-    ticket i carries after[max(0, i - k)], for life:
+    ticket i uses after[max(0, i - k)] from beginning to end:
 
-its loss is multiplied and its gradients are divided by that one scale, whatever happens meanwhile. Updates
-are applied once each and in ticket order. Hence the scale of every ticket is a function of the outcomes and k
-alone; threads and their schedule cannot change it, only delay it. k = 0 is torch's loop and k = 1 RoundPipe's.
+its loss is multiplied and its gradients are divided by that one scale. Each update is applied once, in ticket order.
+So the scale of a ticket depends only on the outcomes and on k; the schedule of threads can delay it, but not change
+it. k = 0 is torch's loop and k = 1 is RoundPipe's.
 
-A ticket can begin only when the version it carries exists, so at most k + 1 tickets are outstanding: this is
-the pipeline's back-pressure. A synchronous update raises `floor`: no ticket that begins after it carries an
-older version. Versions never go back.
+A ticket can begin only when its version exists, so at most k + 1 tickets are outstanding: this is the pipeline's
+back-pressure. A synchronous update raises `floor`: no ticket that begins after it uses an older version.
 
-Every function is pure and either returns a new `Pipeline` or raises and changes nothing.
+The functions are pure. Each one returns a new `Pipeline`, or raises and changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,38 +27,46 @@ from ampsim.core.validation import as_int, flags
 
 
 class WouldBlockError(RuntimeError):
-    """The version that the next ticket carries does not exist yet; a real scaler waits here."""
+    """Raised if the version of the next ticket does not exist yet; a real scaler waits here."""
 
 
 @dataclass(frozen=True)
 class Pipeline(Generic[S]):
-    """All that is known: which versions exist, and which version each ticket carries."""
+    """State of the pipeline: the versions, and the version of each ticket."""
 
     rule: Machine[S]
     depth: int
-    versions: tuple[S, ...]  # after[0], after[1], ...; one more than updates applied
-    carried: tuple[int, ...] = ()  # of each ticket begun, the version it carries
-    floor: int = 0  # no later ticket carries an older version
+    versions: tuple[S, ...]  # after[0], after[1], ...; one more than the updates applied
+    carried: tuple[int, ...] = ()  # the version of each ticket that began
+    floor: int = 0  # later tickets use no older version
 
     @property
     def applied(self) -> int:
-        """Updates applied so far; also the only ticket whose update may come next."""
+        """Number of updates applied; also the ticket whose update comes next."""
         return len(self.versions) - 1
 
     @property
     def next_version(self) -> int:
-        """The version that the next ticket will carry."""
+        """The version of the next ticket."""
         return max(0, len(self.carried) - self.depth, self.floor)
 
     def scale(self, ticket: int) -> float:
-        """Return the loss scale of a ticket, from its beginning to its end."""
+        """Return the loss scale of a ticket."""
         return self.versions[self.carried[ticket]].newest
 
 
 def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
     """Return a pipeline before its first ticket.
 
-    A Rule's own ``delay`` must be 0: depth takes its place. A policy's must be `depth`: it needs to know.
+    Args:
+        rule: A `Rule` with ``delay=0``, or a policy with ``delay=depth``.
+        depth: Number of iterations by which the updates may lag; at least 0.
+
+    Returns:
+        Pipeline: The pipeline.
+
+    Raises:
+        ValueError: If `depth` is negative, or does not fit the delay of `rule`.
     """
     as_int("depth", depth, 0, "to run synchronously pass depth=0")
     if isinstance(rule, Rule) and rule.delay:
@@ -72,10 +79,10 @@ def start(rule: Machine[S], depth: int = 0) -> Pipeline[S]:
 
 
 def begin_iteration(pipe: Pipeline[S]) -> Pipeline[S]:
-    """Begin one more ticket, number ``len(pipe.carried)``; WouldBlockError if its version does not exist yet."""
+    """Begin ticket ``len(pipe.carried)``; raise WouldBlockError if its version does not exist."""
     if pipe.next_version > pipe.applied:
         raise WouldBlockError(
-            f"ticket {len(pipe.carried)} carries version {pipe.next_version}, not made yet"
+            f"ticket {len(pipe.carried)} needs version {pipe.next_version}, which does not exist yet"
         )
     return replace(pipe, carried=(*pipe.carried, pipe.next_version))
 
@@ -88,11 +95,20 @@ def finish(
     new_scale: float | None = None,
     synchronous: bool = False,
 ) -> Pipeline[S]:
-    """Apply the update of a ticket: it makes version ``ticket + 1``. `found_inf` by its truth; policies
-    read more of an `Observation`.
+    """Apply the update of a ticket, which creates version ``ticket + 1``.
 
-    With `new_scale` the scale is set to it and `found_inf` is not looked at. Raises RuntimeError, and
-    changes nothing, for a ticket that never began, was updated already, or is not the next in order.
+    Args:
+        pipe: The pipeline.
+        ticket: The ticket; its update must be the next one.
+        found_inf: Whether any gradient was not finite; a policy may need an `Observation`.
+        new_scale: Scale to set; `found_inf` is then ignored.
+        synchronous: Whether all later tickets use this version or a newer one.
+
+    Returns:
+        Pipeline: The pipeline after the update.
+
+    Raises:
+        RuntimeError: If the ticket did not begin, was already updated, or is not the next one.
     """
     check_turn(ticket, pipe.applied, len(pipe.carried))
     newest = pipe.versions[-1]
@@ -105,14 +121,14 @@ def finish(
 
 
 def check_turn(ticket: int, applied: int, begun: int) -> None:
-    """Refuse an update that is not the next one."""
+    """Raise RuntimeError for an update that is not the next one."""
     if ticket < applied:
         raise RuntimeError(
-            f"ticket {ticket} was updated already: expected ticket {applied}; update a ticket once"
+            f"ticket {ticket} was already updated: expected ticket {applied}; update each ticket once"
         )
     if ticket >= begun:
         raise RuntimeError(
-            f"ticket {ticket} has not begun: call begin_iteration() and use what it returns"
+            f"ticket {ticket} has not begun: call begin_iteration() and use the iteration it returns"
         )
     if ticket > applied:
         raise RuntimeError(
@@ -127,9 +143,10 @@ def trajectory(
     *,
     is_async: Iterable[bool] | None = None,
 ) -> list[float]:
-    """Return the scale of ticket 0, 1, ... when each begins as soon as it may and updates come as late as they may.
+    """Return the scales of tickets 0, 1, ..., ``len(found_inf)``.
 
-    ``len(found_inf) + 1`` scales. Any other order of events gives the same: see the theory of operation.
+    Each ticket begins as early as possible, and each update comes as late as possible. Any other order of events
+    gives the same scales.
     """
     pipe, modes = begin_iteration(start(rule, depth)), list(is_async or [True] * len(found_inf))
     for ticket, flag in enumerate(flags("found_inf", found_inf)):

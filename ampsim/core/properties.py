@@ -1,13 +1,11 @@
-"""What must be true of any loss scaler, whoever wrote it: named predicates over what was observed.
+"""Properties of loss scalers: named predicates over observed runs.
 
-A property knows the rule that was asked for and what was seen from outside; it never calls the machine. The two
-were written apart so that each tests the other: the machine says what happens, the properties say what must be
-true of what happened. A property's name is its test id, the first word of a kit message, the key of a declared
-deviation and its row in the paper.
+A property reads the rule and the observed scales and does not call the state machine. State machine and properties
+were written independently, so that each tests the other. The name of a property is its test id, the first word of a
+message of the conformance suite, the key of an expected failure, and its row in the paper.
 
-`UPDATE_PROPERTIES` look at one update, `HISTORY_PROPERTIES` at a whole run. What a step does
-`ampsim.testing.kit.checks` states. A property returns None when it holds or does not apply, and a
-sentence that says what was seen when it is broken.
+`UPDATE_PROPERTIES` cover one update, `HISTORY_PROPERTIES` a whole run. `ampsim.testing.kit.checks` covers the steps.
+A property returns None if it holds or does not apply, else a sentence with the observed values.
 """
 
 import math
@@ -23,19 +21,19 @@ _TOP = 2.0**128 * (1 - 2.0**-25)  # from here on a number rounds to inf in float
 
 @dataclass(frozen=True)
 class Update:
-    """One update of a scaler without delay, as seen from outside."""
+    """An observed update of a scaler without delay."""
 
     rule: Rule
     found_inf: bool
     scale: float  # before the update
     new_scale: float  # after it
-    growth_tracker: int | None = None  # clean steps counted before it, where the scaler shows them
+    growth_tracker: int | None = None  # before the update; None if the scaler does not expose it
     new_growth_tracker: int | None = None
 
 
 @dataclass(frozen=True)
 class History:
-    """A whole run without delay, as seen from outside."""
+    """An observed run of a scaler without delay."""
 
     rule: Rule
     found_inf: Sequence[bool]
@@ -43,7 +41,7 @@ class History:
 
 
 def _close(a: float, b: float) -> bool:
-    """Equal up to the roundings of one float32 product and one float32 factor."""
+    """Return whether a and b are equal up to rounding of one float32 product and factor."""
     return (
         a == b
         or abs(a - b) <= 2 * FLOAT32_ULP * max(abs(a), abs(b))
@@ -52,7 +50,7 @@ def _close(a: float, b: float) -> bool:
 
 
 def _at_top(u: Update) -> bool:
-    """A growth from here would leave float32 or pass max_scale."""
+    """Return whether a growth would exceed float32 or max_scale."""
     grown = u.scale * u.rule.growth_factor
     return grown > (u.rule.max_scale or math.inf) or grown >= _TOP
 
@@ -61,7 +59,7 @@ def _at_top(u: Update) -> bool:
 
 
 def overflow_backs_off_once(u: Update) -> str | None:
-    """An overflow multiplies the scale by the backoff factor, once, and stops at min_scale."""
+    """An overflow multiplies the scale by the backoff factor once, and min_scale bounds the result."""
     if not u.found_inf or u.rule.hysteresis > 1:
         return None
     expected = max(u.scale * u.rule.backoff_factor, u.rule.min_scale or 0.0)
@@ -73,30 +71,30 @@ def overflow_backs_off_once(u: Update) -> str | None:
 
 
 def overflow_never_raises_scale(u: Update) -> str | None:
-    """After an overflow the scale is no larger than before, or it is min_scale."""
+    """After an overflow, the scale is at most the old scale, or it is min_scale."""
     if not u.found_inf or u.new_scale <= max(u.scale, u.rule.min_scale or 0.0):
         return None
     return f"{u.scale} -> {u.new_scale} on an overflow"
 
 
 def overflow_resets_growth_tracker(u: Update) -> str | None:
-    """An overflow sets the count of clean steps back to zero."""
+    """An overflow sets the growth tracker to zero."""
     kept = u.found_inf and u.new_growth_tracker not in (None, 0)
-    return f"streak {u.growth_tracker} -> {u.new_growth_tracker}" if kept else None
+    return f"growth tracker {u.growth_tracker} -> {u.new_growth_tracker}" if kept else None
 
 
 def finite_step_never_lowers_scale(u: Update) -> str | None:
-    """A clean step changes the scale only by a growth: it never lowers it."""
+    """A finite step does not lower the scale."""
     return f"{u.scale} -> {u.new_scale}" if not u.found_inf and u.new_scale < u.scale else None
 
 
 def growth_waits_for_interval(u: Update) -> str | None:
-    """The scale grows at the clean step that completes the interval: not before, not after."""
+    """The scale grows exactly at the finite step that completes the interval."""
     if u.found_inf or u.growth_tracker is None:
         return None
     due, grew = u.growth_tracker + 1 == u.rule.growth_interval, u.new_scale > u.scale
     if grew and not due:
-        return f"grew after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
+        return f"grew after {u.growth_tracker + 1} finite steps, interval {u.rule.growth_interval}"
     if (
         due
         and not grew
@@ -104,16 +102,16 @@ def growth_waits_for_interval(u: Update) -> str | None:
         and not _at_top(u)
         and u.scale * (u.rule.growth_factor - 1.0) >= _SUBNORMAL  # else it may round to nothing
     ):
-        return f"did not grow after {u.growth_tracker + 1} clean steps, interval {u.rule.growth_interval}"
+        return f"did not grow after {u.growth_tracker + 1} finite steps, interval {u.rule.growth_interval}"
     return None
 
 
 def growth_multiplies_by_factor(u: Update) -> str | None:
-    """A growth multiplies the scale by the growth factor, once, and stops at max_scale or at the top of float32."""
+    """A growth multiplies the scale by the growth factor once; max_scale or float32 bounds the result."""
     expected = min(u.scale * u.rule.growth_factor, u.rule.max_scale or math.inf)
     if (
         u.found_inf or u.new_scale <= u.scale or expected >= _TOP
-    ):  # what no float32 holds: scalers stay, or clamp
+    ):  # beyond float32 scalers keep the scale, or clamp it
         return None
     return (
         None
@@ -123,21 +121,21 @@ def growth_multiplies_by_factor(u: Update) -> str | None:
 
 
 def finite_step_counts_once(u: Update) -> str | None:
-    """A clean step adds one to the streak; the step that completes the interval sets it to zero."""
+    """A finite step adds one to the growth tracker; the step that completes the interval resets it."""
     if u.found_inf or u.growth_tracker is None or u.new_growth_tracker is None:
         return None
     expected = 0 if u.growth_tracker + 1 == u.rule.growth_interval else u.growth_tracker + 1
-    seen = f"streak {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
-    return None if u.new_growth_tracker == expected else seen
+    message = f"growth tracker {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
+    return None if u.new_growth_tracker == expected else message
 
 
 def scale_is_never_infinite(u: Update) -> str | None:
-    """The scale is never inf or NaN: from inf there is no way back."""
+    """The scale is never inf or NaN."""
     return None if math.isfinite(u.new_scale) else f"{u.scale} -> {u.new_scale}"
 
 
 def scale_stays_within_bounds(u: Update) -> str | None:
-    """A scale that was within [min_scale, max_scale] stays there."""
+    """A scale within [min_scale, max_scale] stays within these bounds."""
     low, high = u.rule.min_scale or 0.0, u.rule.max_scale or math.inf
     left = low <= u.scale <= high and not low <= u.new_scale <= high
     return f"{u.scale} -> {u.new_scale}, bounds [{low}, {high}]" if left else None
@@ -147,17 +145,17 @@ def scale_stays_within_bounds(u: Update) -> str | None:
 
 
 def skips_stay_within_budget(h: History) -> str | None:
-    """T1: skips <= (rho n + G B) / (G + rho), for any history, even an adversary's.
+    """T1: skips <= (rho n + G B) / (G + rho), for any overflow sequence, even an adversarial one.
 
     n updates, G the growth interval, rho = log(growth) / log(1/backoff), and B = log(S_0 / S_n) /
     log(1/backoff) the backoffs that the scale's net descent pays for. Each skip costs one backoff and each
-    growth earns rho of them back, and growths <= (n - skips) / G. A floor lets a scale take an overflow
-    without descending, so where min_scale was reached the check does not apply.
+    growth earns rho of them back, and growths <= (n - skips) / G. At min_scale an overflow does not lower the
+    scale, so the property does not apply to runs that reach min_scale.
     """
     rule, n = h.rule, len(h.found_inf)
-    floored = rule.min_scale is not None and min(h.scale) <= rule.min_scale
+    reached_min = rule.min_scale is not None and min(h.scale) <= rule.min_scale
     lost_bits = min(h.scale) < 2.0**-120 or not all(map(math.isfinite, h.scale))
-    if rule.hysteresis > 1 or rule.backoff_factor == 1 or floored or lost_bits:
+    if rule.hysteresis > 1 or rule.backoff_factor == 1 or reached_min or lost_bits:
         return None
     bits = -math.log2(rule.backoff_factor)
     rho = math.log2(rule.growth_factor) / bits
@@ -169,7 +167,7 @@ def skips_stay_within_budget(h: History) -> str | None:
 
 
 def scale_falls_only_by_overflow(h: History) -> str | None:
-    """Over a run without overflow the scale never ends below where it began."""
+    """In a run without overflows, the last scale is at least the first."""
     return (
         f"{h.scale[0]} -> {h.scale[-1]}"
         if not any(h.found_inf) and h.scale[-1] < h.scale[0]
@@ -195,13 +193,17 @@ HISTORY_PROPERTIES: tuple[Callable[[History], str | None], ...] = (
 
 
 def broken(history: History, growth_trackers: Sequence[int] | None = None) -> dict[str, str]:
-    """The checks that a run breaks: name -> the first place and what was seen there.
+    """Return the properties that a run violates.
 
     Args:
-        history: the run.
-        growth_trackers: clean steps counted, before the first update and after each, where the scaler shows them.
+        history: The observed run.
+        growth_trackers: Growth tracker before the first update and after each update; None if the scaler does not
+            expose it.
+
+    Returns:
+        Mapping from the name of a property to the first violation.
     """
-    found: dict[str, str] = {}
+    violations: dict[str, str] = {}
     for t, flag in enumerate(history.found_inf):
         pair = (
             (growth_trackers[t], growth_trackers[t + 1])
@@ -210,9 +212,9 @@ def broken(history: History, growth_trackers: Sequence[int] | None = None) -> di
         )
         update = Update(history.rule, bool(flag), history.scale[t], history.scale[t + 1], *pair)
         for check in UPDATE_PROPERTIES:
-            if check.__name__ not in found and (seen := check(update)):
-                found[check.__name__] = f"update {t}: {seen}"
+            if check.__name__ not in violations and (message := check(update)):
+                violations[check.__name__] = f"update {t}: {message}"
     for whole in HISTORY_PROPERTIES:
-        if seen := whole(history):
-            found[whole.__name__] = seen
-    return found
+        if message := whole(history):
+            violations[whole.__name__] = message
+    return violations

@@ -1,6 +1,6 @@
-"""What single frameworks do and nobody else: each quirk wraps one step of the plain machine.
+"""Quirks: behavior of single frameworks, each as a wrapper of one step of the state machine.
 
-Every quirk names the framework whose source it was read from; `dialects` says which rule carries it.
+Each quirk names the framework whose source it was read from; `dialects` lists the rules that use it.
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ from ampsim.core.machine import Advance, Arithmetic, Quirk, Rule, State
 
 @dataclass(frozen=True)
 class StreakStartsAt(Quirk):
-    """DeepSpeed, its scaler from 0.17.1 on, counts the good steps *between* an overflow and now: the first is none.
+    """DeepSpeed (from 0.17.1): the first finite step after an overflow does not count towards a growth.
 
-    Growth at first, and after each overflow, therefore needs growth_interval + 1 clean steps; the growths
-    that follow without an overflow need growth_interval.
+    The first growth of a run, and the first growth after an overflow, need growth_interval + 1 finite steps. Further
+    growths without an overflow in between need growth_interval.
     """
 
     start: int = -1
@@ -30,9 +30,9 @@ class StreakStartsAt(Quirk):
 
 @dataclass(frozen=True)
 class RaiseAtMin(Quirk):
-    """DeepSpeed (``raise_error_at_min_scale``): a backoff from exactly min_scale ends the run.
+    """DeepSpeed (``raise_error_at_min_scale``): a backoff from exactly min_scale raises.
 
-    The overflow that reaches the minimum does not raise; the next one that would back off does.
+    The overflow that reaches min_scale does not raise; the next backoff does.
     """
 
     message = "Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
@@ -46,9 +46,9 @@ class RaiseAtMin(Quirk):
 
 @dataclass(frozen=True)
 class Tolerance(Quirk):
-    """fairseq: back off when overflows / updates since the last rescale reaches `fraction`.
+    """fairseq: back off when overflows / updates since the last rescale reach `fraction`.
 
-    A backoff restarts both counts. A growth restarts the updates and keeps the overflows.
+    A backoff resets both counts. A growth resets the count of updates and keeps the overflows.
     """
 
     fraction: float
@@ -69,7 +69,7 @@ class Tolerance(Quirk):
 
 @dataclass(frozen=True)
 class RaiseBelow(Quirk):
-    """fairseq (``min_loss_scale``): an overflow that leaves the scale at or below `limit` ends the run."""
+    """fairseq (``min_loss_scale``): an overflow after which the scale is at most `limit` raises."""
 
     limit: float
 
@@ -85,10 +85,10 @@ class RaiseBelow(Quirk):
 
 @dataclass(frozen=True)
 class HoldAtBounds(Quirk):
-    """BMTrain: bounds are gates, not clamps.
+    """BMTrain: bounds block changes instead of clamping the scale.
 
-    An overflow at or below min_scale changes nothing, not even the streak; a growth at or above max_scale
-    is put off with the streak counting on. So a factor may carry the scale past either bound once.
+    An overflow at or below `low` changes nothing, not even the growth tracker. A finite step at or above `high` only
+    adds to the growth tracker. So one growth or backoff can move the scale past a bound.
     """
 
     low: float
@@ -104,7 +104,7 @@ class HoldAtBounds(Quirk):
 
 @dataclass(frozen=True)
 class ClipEveryUpdate(Quirk):
-    """mpx: after every update, scale <- min(max(scale, low), high), whether it changed or not."""
+    """mpx: each update clamps the scale to [low, high], whether the scale changed or not."""
 
     low: float
     high: float
@@ -117,22 +117,22 @@ class ClipEveryUpdate(Quirk):
 
 @dataclass(frozen=True)
 class RampUntilOverflow(Quirk):
-    """Chainer: until the first overflow of the run the scale grows by `factor` instead of growth_factor."""
+    """Chainer: until the first overflow of the run, the scale grows by `factor`, not growth_factor."""
 
     factor: float
 
     def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
-        seen = found_inf or bool(state.recall("overflow_seen"))
-        step_rule = rule if seen else dataclasses.replace(rule, growth_factor=self.factor)
+        overflowed = found_inf or bool(state.recall("overflow_seen"))
+        step_rule = rule if overflowed else dataclasses.replace(rule, growth_factor=self.factor)
         after = advance(step_rule, state, found_inf)
-        return after.remember(overflow_seen=1) if seen else after
+        return after.remember(overflow_seen=1) if overflowed else after
 
 
 @dataclass(frozen=True)
 class FirstUpdateInDouble(Quirk):
-    """flax outside ``jit``: until the first update the scale is a Python float, so that update is in double.
+    """flax outside ``jit``: the first update is computed in double, as the scale is a Python float.
 
-    The result is rounded to float32 once, and every later update is in float32.
+    The result is rounded to float32 once. Later updates are computed in float32.
     """
 
     def update(self, advance: Advance, rule: Rule, state: State, found_inf: bool) -> State:
@@ -152,7 +152,7 @@ class FirstUpdateInDouble(Quirk):
 
 @dataclass(frozen=True)
 class RaiseAfterConsecutive(Quirk):
-    """MindSpore's manager: more than `overflows` overflows in a row end the run."""
+    """MindSpore's manager: more than `overflows` consecutive overflows raise."""
 
     overflows: int = 1000
 
@@ -170,9 +170,9 @@ class RaiseAfterConsecutive(Quirk):
 
 @dataclass(frozen=True)
 class StepsInLog2(Quirk):
-    """guided-diffusion counts in log2 of the scale: a clean step adds `growth`, an overflow takes 1 away.
+    """guided-diffusion updates log2 of the scale: a finite step adds `growth`, an overflow subtracts 1.
 
-    It holds the logarithm as a double; a float32 loss is multiplied by the float32 nearest to 2^log2.
+    The logarithm is a double; the loss is multiplied by the float32 nearest to 2^log2.
     """
 
     growth: float

@@ -1,8 +1,8 @@
-"""A trace: what some scaler was told and what it did, and the file that holds many of them.
+"""Traces: recorded runs of loss scalers, and the files that store them.
 
-The file is JSON Lines, optionally gzipped (``.gz``), one trace per line, so that scalers in any language can
-write and check it. A first line ``{"provenance": {...}}`` is allowed. Scales are hexadecimal floats
-(``float.hex``), so that no bit is lost in print; ``inf`` is written as such. Nothing is executed on load.
+A file is JSON Lines, optionally gzipped (``.gz``), with one trace per line, so that programs in any language can
+read and write it. A first line ``{"provenance": {...}}`` is allowed. Scales are hexadecimal floats (``float.hex``),
+which are exact, or ``inf``. Loading a file executes no code.
 """
 
 import gzip
@@ -19,7 +19,7 @@ from ampsim.core.files import DamagedFileError, write_atomically
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import first_divergence, states
 
-# Runs are recorded once and not rewritten: how parameters were called then -> how dialects call them.
+# Recorded runs are not rewritten: recorded parameter name -> current parameter name.
 RECORDED = {
     "init": "init_scale",
     "growth": "growth_factor",
@@ -29,7 +29,7 @@ RECORDED = {
 
 
 def today(system: str, params: Mapping[str, object]) -> dict[str, object]:
-    """Return recorded parameters of a dialect under the names that it has today."""
+    """Return recorded parameters of a dialect under their current names."""
     dialect = dialects.ALL.get(system)
     own = {*dialect.parameters, *dialect.options} if dialect else set()
     return {name if name in own else RECORDED.get(name, name): params[name] for name in params}
@@ -37,12 +37,12 @@ def today(system: str, params: Mapping[str, object]) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Raised:
-    """The scaler gave up: at which update (from 0), with which exception.
+    """An exception that a scaler raised.
 
     Attributes:
-        step: the update, from 0.
-        type: name of the exception.
-        msg: its text.
+        step: The update that raised; counted from 0.
+        type: Name of the exception class.
+        msg: Text of the exception.
     """
 
     step: int
@@ -52,18 +52,18 @@ class Raised:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of one scaler.
+    """A recorded run of one scaler.
 
     Attributes:
-        system: a name that `dialects.get` knows.
-        params: under the framework's own names.
-        found_inf: one flag per update.
-        scale: after each update; none for the update that raised.
-        version: of the framework.
-        sequence: the scenario's name.
-        is_async: RoundPipe: whether the update was delayed.
-        raised: how the scaler gave up, if it did.
-        notes: anything else; not compared.
+        system: Name of a dialect, see `ampsim.core.dialects.names`.
+        params: Parameters under the framework's own names.
+        found_inf: One flag per update.
+        scale: Scale after each update that did not raise.
+        version: Version of the framework.
+        sequence: Name of the scenario.
+        is_async: For RoundPipe, one flag per update: whether it was delayed.
+        raised: The exception that ended the run; None if it did not raise.
+        notes: Other data; ignored in comparisons.
     """
 
     system: str
@@ -77,30 +77,36 @@ class Trace:
     notes: object = field(default=None, compare=False)
 
     def rule(self) -> Rule:
-        """Return the rule this trace should follow."""
+        """Return the rule of this trace."""
         return dialects.get(self.system, **today(self.system, self.params))
 
     def mismatch(self) -> str | None:
-        """Return None if the reference machine does the same to the last bit, else what differs first.
+        """Compare the trace with the reference state machine.
 
-        Raises KeyError, TypeError or ValueError (see `dialects.get`) if no dialect fits.
+        Returns:
+            None if all scales are equal to the last bit, else a description of the first difference.
+
+        Raises:
+            KeyError: If there is no such dialect.
+            TypeError: If a parameter is unknown or has an invalid type; see `dialects.get`.
+            ValueError: If a parameter is out of range.
         """
         if not self.found_inf:
-            return "no updates: expected at least one; record some, or leave the trace out"
+            return "no updates: expected at least one; record some, or omit the trace"
         rule, step, error = self.rule(), -1, None
         try:
             for step, state in enumerate(states(rule, self.found_inf, is_async=self.is_async)):
                 if step == len(self.scale):
-                    return f"update {step}: expected {self._ending()}, the machine went on to {state.scale!r}"
+                    return f"update {step}: expected {self._ending()}, the state machine continues with {state.scale!r}"
                 if first_divergence([state.scale], [self.scale[step]]) is not None:
-                    return f"update {step}: expected {self.scale[step]!r}, the machine says {state.scale!r}"
-        except Exception as raised:
-            error = raised
+                    return f"update {step}: expected {self.scale[step]!r}, the state machine has {state.scale!r}"
+        except Exception as exception:
+            error = exception
             step += 1
-        seen = None if error is None else Raised(step, type(error).__name__, str(error))
-        if seen == self.raised:
+        raised = None if error is None else Raised(step, type(error).__name__, str(error))
+        if raised == self.raised:
             return None
-        return f"update {step}: expected {self._ending()}, the machine raised {seen}"
+        return f"update {step}: expected {self._ending()}, the state machine raised {raised}"
 
     def _ending(self) -> str:
         return f"{self.raised.type} at update {self.raised.step}" if self.raised else "no exception"
@@ -125,7 +131,7 @@ class Trace:
 
     @classmethod
     def from_record(cls, record: object) -> "Trace":
-        """Return the trace in a JSON object; a ValueError says what is wrong with it."""
+        """Return the trace in a JSON object; raise ValueError if the object is invalid."""
         if not isinstance(record, dict):
             raise ValueError(f"expected a JSON object, found {type(record).__name__}")
         missing = {"system", "params", "found_inf", "scale"} - record.keys()
@@ -173,30 +179,36 @@ def _scale(text: object) -> float:
 def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
     """Yield the traces of a file, one by one.
 
+    Args:
+        path: A ``.jsonl`` or ``.jsonl.gz`` file.
+
+    Yields:
+        Trace: Each trace, in file order.
+
     Raises:
-        FileNotFoundError: no such file.
-        DamagedFileError: at the line that cannot be read; the traces before it have been yielded.
+        FileNotFoundError: If there is no such file.
+        DamagedFileError: If a line cannot be read; the traces before it are yielded first.
     """
-    file, number, seen = Path(path), 0, 0
+    file, number, count = Path(path), 0, 0
     opener = gzip.open if file.suffix == ".gz" else open
     try:
         with opener(file, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 record = json.loads(line.decode())
                 if not (number == 1 and isinstance(record, dict) and "provenance" in record):
-                    seen += 1
+                    count += 1
                     yield Trace.from_record(record)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedFileError(
-            file, number + 1, f"cut off or damaged ({error})", "a whole file"
+            file, number + 1, f"truncated or damaged ({error})", "a complete file"
         ) from error
     except RecursionError as error:
         raise DamagedFileError(
-            file, number, "nested too deep", "a trace as a JSON object"
+            file, number, "nested too deeply", "a trace as a JSON object"
         ) from error
     except (ValueError, TypeError) as error:
         raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
-    if not seen:
+    if not count:
         raise DamagedFileError(file, max(number, 1), "the file holds no trace", "at least one")
 
 
@@ -205,9 +217,12 @@ def write(
     traces: Iterable[Trace],
     provenance: Mapping[str, object] | None = None,
 ) -> None:
-    """Write a trace file: to a temporary name beside it, then renamed, so that no half file is ever seen.
+    """Write a trace file atomically. The same traces give the same bytes.
 
-    The same traces give the same bytes, gzipped or not.
+    Args:
+        path: File to write; a ``.gz`` suffix selects gzip.
+        traces: Traces to write.
+        provenance: Data for the first line; None writes no such line.
     """
     file = Path(path)
     records: list[object] = [{"provenance": dict(provenance)}] if provenance else []

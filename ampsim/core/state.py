@@ -1,4 +1,4 @@
-"""What a loss scaler carries from update to update."""
+"""The state of a loss scaler between updates."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,23 +7,23 @@ from typing import Protocol, TypeVar
 
 
 class Carried(Protocol):
-    """Any state: a `State`, or that of a policy."""
+    """Interface of a `State` and of the states of policies."""
 
     @property
     def scale(self) -> float:
-        """In force: what the next loss is multiplied by."""
+        """Current loss scale: the factor of the next loss."""
 
     @property
     def newest(self) -> float:
-        """Computed last."""
+        """The scale computed last."""
 
     @property
     def pending(self) -> tuple[float, ...]:
-        """Computed and not yet in force, oldest first."""
+        """Scales that are computed and not yet used, oldest first."""
 
     @property
     def growth_tracker(self) -> int:
-        """Clean steps counted towards the next growth."""
+        """Number of finite steps counted towards the next growth."""
 
 
 S = TypeVar("S", bound=Carried)
@@ -31,15 +31,15 @@ S = TypeVar("S", bound=Carried)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """All that goes from update to update, and that a checkpoint must hold. Hashable.
+    """State of a loss scaler between updates; a checkpoint must save all of it. Hashable.
 
     Attributes:
-        scale: in force: what the next loss is multiplied by. Exactly representable in ``Arithmetic.dtype``.
-        growth_tracker: clean steps since the last overflow or growth; an overflow and a growth reset it to 0.
-        overflow_tracker: overflows let pass without a backoff, at most ``hysteresis - 1``; ``hysteresis_reset`` resets
-            it.
-        pending: scales already computed and not yet in force, oldest first; at most ``delay`` of them.
-        memory: what the rule's quirks remember, sorted by name; empty for a rule without quirks.
+        scale: Current loss scale, exactly representable in ``Arithmetic.dtype``.
+        growth_tracker: Number of finite steps since the last overflow or growth.
+        overflow_tracker: Number of overflows without a backoff, at most ``hysteresis - 1``; an event of
+            ``hysteresis_reset`` sets it to 0.
+        pending: Scales that are computed and not yet used, oldest first; at most ``delay``.
+        memory: Values of the rule's quirks, sorted by name; empty for a rule without quirks.
     """
 
     scale: float
@@ -54,10 +54,10 @@ class State:
         return self.pending[-1] if self.pending else self.scale
 
     def recall(self, name: str, default: float = 0) -> float:
-        """Return what a quirk remembered under `name`."""
+        """Return the value that a quirk stored under `name`."""
         return next((value for key, value in self.memory if key == name), default)
 
     def remember(self, **values: float) -> "State":
-        """Return this state with quirks' values stored."""
+        """Return a copy with values of quirks stored."""
         memory: Mapping[str, float] = {**dict(self.memory), **values}
         return dataclasses.replace(self, memory=tuple(sorted(memory.items())))

@@ -1,4 +1,4 @@
-"""Refusals: every message shows the value, what was expected, and the cure."""
+"""Argument validation. A message shows the value, what was expected, and the fix."""
 
 import difflib
 import math
@@ -12,7 +12,7 @@ TEXT = (str, bytes, bytearray)
 
 
 def as_float(name: str, value: object) -> float:
-    """Return `value` as a float; bool, str and everything else that is no real number raise TypeError."""
+    """Return `value` as a float; raise TypeError unless it is a real number (bool is not)."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(
             f"{name}={value!r} is a {type(value).__name__}: expected a real number; pass a float such as 2.0"
@@ -26,13 +26,13 @@ def as_float(name: str, value: object) -> float:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse what is none of the choices."""
+    """Raise ValueError unless `value` is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(repr, choices))}")
 
 
-def as_int(name: str, value: object, least: int, cure: str) -> int:
-    """Return `value` as an int of at least `least`; a float or bool raises TypeError."""
+def as_int(name: str, value: object, least: int, fix: str) -> int:
+    """Return `value` as an int of at least `least`; raise TypeError for a float or bool."""
     try:
         count = operator.index(cast("SupportsIndex", value))
     except TypeError:
@@ -42,12 +42,12 @@ def as_int(name: str, value: object, least: int, cure: str) -> int:
             f"{name}={value!r} is a {type(value).__name__}: expected a whole number; pass an int such as 2000"
         )
     if count < least:
-        raise ValueError(f"{name}={value!r}: expected at least {least}; {cure}")
+        raise ValueError(f"{name}={value!r}: expected at least {least}; {fix}")
     return count
 
 
 def flags(name: str, values: Iterable[T]) -> Iterator[T]:
-    """Yield flags that are taken by their truth; text is refused, as the digit "0" is true."""
+    """Yield flags, which are used by their truth value; raise TypeError for text, as "0" is true."""
     for value in [values] if isinstance(values, TEXT) else values:
         if isinstance(value, TEXT):
             raise TypeError(
@@ -58,7 +58,7 @@ def flags(name: str, values: Iterable[T]) -> Iterator[T]:
 
 
 def check_arithmetic(arithmetic: object) -> None:
-    """Refuse what cannot back off."""
+    """Raise TypeError for an object without `back_off`."""
     if not hasattr(arithmetic, "back_off"):
         raise TypeError(
             f"arithmetic={arithmetic!r}: expected an ampsim.core.machine.Arithmetic; torch's is the default"
@@ -72,7 +72,7 @@ def check_scales(
     rounded: Callable[[float], float],
     dtype: str,
 ) -> None:
-    """Refuse a first scale and bounds that no run could want, as a format with this rounding holds them."""
+    """Raise ValueError for an invalid initial scale or bound, after rounding to the scale's format."""
     _check_numbers(init_scale=init)
     _check_numbers(
         **{
@@ -91,22 +91,24 @@ def check_scales(
             f"init_scale={init!r} is {held} in {dtype}: expected a number that "
             "format can hold; pass one between 2.0**-126 and 2.0**127"
         )
-    floor, top = (None if bound is None else rounded(bound) for bound in (low, high))
-    if floor is not None and (math.isnan(floor) or floor < 0 or math.isinf(floor)):
+    least, most = (None if bound is None else rounded(bound) for bound in (low, high))
+    if least is not None and (math.isnan(least) or least < 0 or math.isinf(least)):
         raise ValueError(
-            f"min_scale={low!r}: expected a finite number >= 0; for no floor pass None"
+            f"min_scale={low!r}: expected a finite number >= 0; for no lower bound pass None"
         )
-    if top is not None and not top > 0:
-        raise ValueError(f"max_scale={high!r}: expected a positive number; for no bound pass None")
-    if floor is not None and top is not None and floor > top:
+    if most is not None and not most > 0:
+        raise ValueError(
+            f"max_scale={high!r}: expected a positive number; for no upper bound pass None"
+        )
+    if least is not None and most is not None and least > most:
         raise ValueError(
             f"min_scale={low!r} > max_scale={high!r}: expected min_scale <= max_scale; "
-            "swap them, or pass None for the bound that is not wanted"
+            "swap them, or pass None for no bound"
         )
 
 
 def check_factors(growth: float, backoff: float, *, divides: bool = False) -> None:
-    """Refuse factors that no run could want; with `divides` a backoff divides by the growth factor."""
+    """Raise ValueError for invalid factors; with `divides`, a backoff divides by the growth factor."""
     _check_numbers(growth_factor=growth, backoff_factor=backoff)
     if not (math.isfinite(growth) and growth >= 1):
         raise ValueError(
@@ -119,21 +121,19 @@ def check_factors(growth: float, backoff: float, *, divides: bool = False) -> No
     if divides and backoff != 1.0 / growth:
         raise ValueError(
             f"backoff_factor={backoff!r} with a backoff that divides by growth_factor={growth!r}: "
-            f"expected {1.0 / growth!r}; leave arithmetic at its default to choose the two factors apart"
+            f"expected {1.0 / growth!r}; to choose the two factors independently, use the default arithmetic"
         )
 
 
 def _check_numbers(**values: object) -> None:
     for name, value in values.items():
         if value is None:
-            raise TypeError(
-                f"{name}=None: expected a real number; leave it out to take the default"
-            )
+            raise TypeError(f"{name}=None: expected a real number; omit it to use the default")
         as_float(name, value)
 
 
 def check_pieces(quirks: object, reset: object) -> None:
-    """Refuse quirks and resets that are none."""
+    """Raise TypeError or ValueError for invalid quirks or reset events."""
     if not isinstance(quirks, (tuple, list)) or not all(
         callable(getattr(quirk, "update", None)) for quirk in quirks
     ):
@@ -151,15 +151,15 @@ def check_pieces(quirks: object, reset: object) -> None:
 
 
 MANY = 30
-"""Names; more than these are not all listed where one is unknown."""
+"""Maximum number of names that an 'unknown name' message lists."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an 'unknown name' message: the closest names, those it is part of, all, or a few of many."""
+    """Return the end of an 'unknown name' message: the closest names, or some of the known names."""
     known = sorted(known)
     text = str(name).lower()
     close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-    close = close or [each for each in known if len(text) > 2 and text in each.lower()][:5]
+    close = close or [other for other in known if len(text) > 2 and text in other.lower()][:5]
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     some = (

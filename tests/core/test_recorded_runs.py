@@ -81,9 +81,9 @@ def test_record_round_trip_keeps_fields() -> None:
 def test_a_missing_raise_is_a_mismatch() -> None:
     gives_up = next(trace for trace in TRACES if trace.raised)
     silent = dataclasses.replace(gives_up, raised=None, scale=(*gives_up.scale, 1.0))
-    assert "the machine raised" in silent.mismatch()
+    assert "the state machine raised" in silent.mismatch()
     other_text = dataclasses.replace(gives_up, raised=dataclasses.replace(gives_up.raised, msg="?"))
-    assert "the machine raised" in other_text.mismatch()
+    assert "the state machine raised" in other_text.mismatch()
 
 
 RECORD = TRACE.to_record()

@@ -1,5 +1,5 @@
-"""What a rule would have done over a recorded run: by folding, over thresholds, from event to event, for many rules.
+"""Replay of rules and policies over recorded runs.
 
-`fold` replays overflows, `thresholds` the scales that would not have overflowed, `engine` is the loop below it, and
-`sweep` does many rules. It knows rules and numbers, and not where a trace came from.
+`fold` replays an overflow sequence. `thresholds` replays the overflow thresholds of a run; `engine` is its inner loop.
+`sweep` replays many rules.
 """

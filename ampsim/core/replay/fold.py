@@ -1,4 +1,4 @@
-"""Runs of the machine: fold `update` over a history of overflows, and compare two trajectories."""
+"""Replay of overflow sequences, and comparison of two trajectories."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -13,10 +13,9 @@ from ampsim.core.validation import flags
 def states(
     rule: Machine[S], found_inf: Iterable[object], *, is_async: Iterable[bool | None] | None = None
 ) -> Iterator[S]:
-    """Yield the state after each update, one by one.
+    """Yield the state after each update.
 
-    If the rule's framework gives up (raises) at some update, so does this iterator, after having yielded
-    every state before it. Flags written as text raise TypeError.
+    If the rule's framework raises at an update, the iterator raises there too. Flags given as text raise TypeError.
     """
     state = init(rule)
     modes = repeat(None) if is_async is None else flags("is_async", is_async)
@@ -28,25 +27,26 @@ def states(
 def replay(
     rule: Machine[S], found_inf: Iterable[object], *, is_async: Sequence[bool | None] | None = None
 ) -> npt.NDArray[np.float64]:
-    """Return the scale after each update of a history.
+    """Return the scale after each update of an overflow sequence.
 
     Args:
-        rule: a `Rule`, or any policy.
-        found_inf: one flag per update, taken by its truth.
-        is_async: one flag per update: whether it was delayed, for rules with ``delay``; None stands for True.
+        rule: A `Rule` or a policy.
+        found_inf: One flag per update, used by its truth value.
+        is_async: One flag per update: whether it was delayed, for rules with ``delay``. None means True.
 
     Returns:
-        float64 array of shape (len(found_inf),); float32 scales are exact in it.
+        Array of shape ``(len(found_inf),)`` and dtype float64; float32 scales are exact in it.
 
     Raises:
-        ValueError: the two histories differ in length; TypeError: flags written as text, "0" being true.
-        Exception: whatever the rule's framework raises, with a note that says at which update.
+        TypeError: If flags are text, as "0" is true.
+        ValueError: If the two sequences differ in length.
+        Exception: What the rule's framework raises, with a note that names the update.
     """
     history = list(flags("found_inf", found_inf))
     if is_async is not None and len(is_async) != len(history):
         raise ValueError(
             f"is_async has {len(is_async)} flags for {len(history)} updates: expected one per update; "
-            "leave it out to delay all of them"
+            "omit it to delay all of them"
         )
     scales: list[float] = []
     try:
@@ -58,9 +58,15 @@ def replay(
 
 
 def first_divergence(a: npt.ArrayLike, b: npt.ArrayLike) -> int | None:
-    """Return the index of the first update after which two trajectories differ in any bit; None if they are equal.
+    """Return the first update after which two trajectories differ in any bit.
 
-    Trajectories of different lengths diverge at the end of the shorter one. NaN equals NaN.
+    Args:
+        a: Scales of shape ``(steps,)``.
+        b: Scales of shape ``(steps,)``.
+
+    Returns:
+        Index of the update, or None if the trajectories are equal. NaN equals NaN. Trajectories of different lengths
+        diverge at the end of the shorter one.
     """
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     shorter = min(len(x), len(y))

@@ -1,4 +1,4 @@
-"""Many rules over one trace of thresholds: one row per rule."""
+"""Replay of many rules over one trace of overflow thresholds."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,18 +19,18 @@ def sweep(
     rules: Iterable[Machine[S]],
     thresholds: npt.ArrayLike | ThresholdIndex,
 ) -> npt.NDArray[np.void]:
-    """Return what each rule does over the same trace, in the order of the rules.
+    """Replay each rule over the same trace.
 
     Args:
-        rules: of any number; memory grows with rows only.
-        thresholds: see `replay_thresholds`; a trace is indexed once.
+        rules: Rules or policies, any number.
+        thresholds: Overflow thresholds, see `replay_thresholds`; a trace is indexed once.
 
     Returns:
-        A structured array: ``skips`` (int64), ``skip_rate``, ``mean_log2_scale`` and ``scale``, the one in force
-        in the end; see `ThresholdReplay`.
+        Structured array of shape ``(rules,)``, in the order of the rules: ``skips`` (int64), ``skip_rate``,
+        ``mean_log2_scale``, and ``scale``, the last loss scale; see `ThresholdReplay`.
 
     Raises:
-        What `replay_thresholds` raises, with a note that says for which rule.
+        Exception: What `replay_thresholds` raises, with a note that names the rule.
     """
     index = thresholds if isinstance(thresholds, ThresholdIndex) else index_thresholds(thresholds)
     rows = []
@@ -45,7 +45,7 @@ def sweep(
 
 
 class FileSweep(NamedTuple):
-    """What each rule does over the trace of a file: `rows` as `sweep` returns them."""
+    """Results of all rules for the trace of one file; `rows` is as `sweep` returns it."""
 
     path: Path
     steps: int
@@ -53,20 +53,23 @@ class FileSweep(NamedTuple):
 
 
 def sweep_file(rules: Iterable[Machine[S]], path: Path) -> FileSweep:
-    """Return what each rule does over the trace of a file, which is mapped and not loaded.
+    """Replay each rule over the trace of a file, which is memory-mapped.
 
     Args:
-        rules: of any number.
-        path: a file that `numpy.save` wrote, of shape (steps,), float32 or float64.
+        rules: Rules or policies, any number.
+        path: File written by `numpy.save`, of shape ``(steps,)`` and dtype float32 or float64.
+
+    Returns:
+        FileSweep: The path, the number of steps, and one row per rule.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is no trace.
+        OSError: If the file cannot be read.
+        ValueError: If the file has no trace.
     """
     try:
         trace = np.load(path, mmap_mode="r")
     except (EOFError, ValueError) as error:
-        raise ValueError(f"{path}: expected a file that numpy.save wrote; {error}") from error
+        raise ValueError(f"{path}: expected a file written by numpy.save; {error}") from error
     try:
         return FileSweep(path, len(trace), sweep(rules, trace))
     except (TypeError, ValueError) as error:

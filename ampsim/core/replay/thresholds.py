@@ -1,8 +1,8 @@
-"""What would another rule have done? A run's overflows at every scale, and any rule replayed over them.
+"""Replay of any rule over the overflow thresholds of a run.
 
-The gradients of a step do not depend on the loss scale, only whether they fit in fp16 does. So one number per
-step is enough to replay any rule over a run: the step's **threshold**, the largest scale at which it would not
-have overflowed. ``found_inf = scale > threshold``; inf never overflows, 0 always does (a NaN batch).
+The unscaled gradients of a step do not depend on the loss scale; only their overflow does. So one number per step is
+enough to replay any rule over a run: the step's **overflow threshold**, the largest loss scale at which its gradients
+stay finite. ``found_inf = scale > threshold``: inf never overflows, and 0 always does (a NaN batch).
 """
 
 import itertools
@@ -24,14 +24,14 @@ from ampsim.core.validation import TEXT, as_int, check_choice
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 CHANGE = np.dtype([("step", np.int64), ("scale", np.float64)])
-_CHUNK = 2**24  # steps looked at before their memory is given back
-_KEPT = 2**28  # bytes of a memory map that may stay resident
+_CHUNK = 2**24  # steps read before their memory is released
+_KEPT = 2**28  # bytes of a memory map that stay resident
 _ROOM = 4096  # events per call of the loop
 
 
 @dataclass(frozen=True, eq=False)
 class ThresholdIndex:
-    """A trace of thresholds, checked, with the minimum of each block of steps; serves any number of rules."""
+    """A validated trace with the minimum of each block of steps, for replay of many rules."""
 
     thresholds: Floats  # (n,); the trace itself, no copy
     minima: Floats  # (ceil(n / block),)
@@ -43,15 +43,15 @@ class ThresholdIndex:
 
 @dataclass(frozen=True, eq=False)
 class ThresholdReplay(Generic[S]):
-    """A rule's run over a trace of n steps.
+    """Result of a replay of one rule over a trace.
 
     Attributes:
-        n: steps.
-        first: the scale in force at step 0.
-        skipped: steps that overflowed, ascending.
-        scale_changes: fields ``step``, int64, and ``scale``, float64: the scale that differs from the one before it and
-            came into force with update ``step``. Step ``step + 1`` is the first to use it.
-        state: after the last update.
+        n: Number of steps.
+        first: Loss scale of step 0.
+        skipped: Skipped steps in ascending order, int64, of shape ``(skips,)``.
+        scale_changes: Structured array with fields ``step`` (int64) and ``scale`` (float64), one entry per change of
+            the loss scale. Update ``step`` makes the change; step ``step + 1`` is the first to use the scale.
+        state: State after the last update.
     """
 
     n: int
@@ -62,14 +62,14 @@ class ThresholdReplay(Generic[S]):
 
     @property
     def skip_rate(self) -> float:
-        """Skipped steps / steps."""
+        """Number of skipped steps divided by the number of steps."""
         return len(self.skipped) / self.n
 
     @property
     def mean_log2_scale(self) -> float:
-        """The mean over updates of log2 of the scale in force after them, from the runs of equal scale.
+        """Mean of log2 of the loss scale after each update.
 
-        Exact for powers of two; -inf if the scale ever was 0.
+        Exact for powers of two; -inf if the scale was ever 0.
         """
         lengths, scales = self._runs()
         used = lengths > 0  # 0 * log2(0) is NaN
@@ -77,7 +77,7 @@ class ThresholdReplay(Generic[S]):
             return float((lengths[used] * np.log2(scales[used])).sum()) / self.n
 
     def scales(self) -> npt.NDArray[np.float64]:
-        """Return the scale after each update, shape (n,), as `ampsim.replay` gives it; 8 n bytes."""
+        """Return the scale after each update, of shape ``(n,)``, as `ampsim.replay` returns it."""
         lengths, scales = self._runs()
         return np.repeat(scales, lengths)
 
@@ -87,15 +87,19 @@ class ThresholdReplay(Generic[S]):
 
 
 def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> ThresholdIndex:
-    """Check a trace and take the minimum of each block of steps, in one pass.
+    """Validate a trace and compute the minimum of each block of steps.
 
     Args:
-        thresholds: one number >= 0 per step, inf allowed, shape (n,). An array of float32 or float64 is taken as it
-            is, a memory map too, which may be larger than memory.
-        block: steps, a power of two.
+        thresholds: Overflow thresholds of shape ``(n,)``, each at least 0 or inf. An array of float32 or float64 is
+            not copied; a memory map may be larger than memory.
+        block: Steps per block, a power of two.
+
+    Returns:
+        ThresholdIndex: The index, which `replay_thresholds` accepts.
 
     Raises:
-        ValueError: an empty trace, another shape, NaN or a negative number; TypeError: another dtype.
+        TypeError: If the dtype is neither float32 nor float64.
+        ValueError: If the trace is empty, is not one-dimensional, or has a NaN or a negative number.
     """
     if (size := as_int("block", block, 1, "the default is 64")) & (size - 1):
         raise ValueError(f"block={block!r}: expected a power of two; the default is 64")
@@ -113,8 +117,8 @@ def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> Threshold
         if least < 0 or most > highest:
             for step in np.flatnonzero(~(chunk >= 0))[:1]:
                 raise ValueError(
-                    f"thresholds[{start + step}]={float(chunk[step])!r}: expected a number >= 0, inf if the step never "
-                    "overflows; pass 0.0 if it overflows at every scale"
+                    f"thresholds[{start + step}]={float(chunk[step])!r}: expected a number >= 0, or inf if the step "
+                    "never overflows; pass 0.0 if it overflows at every scale"
                 )
         _give_back(values)
     return ThresholdIndex(values, minima, size)
@@ -128,20 +132,25 @@ def replay_thresholds(
     state: S | None = None,
     top: float = FP16.max_finite,
 ) -> ThresholdReplay[S]:
-    """Return what `rule` does over a trace: equal to folding ``update(rule, state, state.scale > threshold)``.
+    """Replay a rule over the overflow thresholds of a run.
+
+    The result equals a fold of ``update(rule, state, state.scale > threshold)``.
 
     Args:
-        rule: a `Rule`, or any policy.
-        thresholds: what `index_thresholds` takes, or what it returned.
-        method: "events" jumps from event to event, for rules without quirks; time and memory grow with skips
-            and growths, not with steps. "fold" takes any policy step by step. "auto" chooses.
-        state: where to start, for a run that goes on; by default ``init(rule)``.
-        top: largest number of the gradients' format: a policy that is no `Rule` is told the largest gradient
-            of each step, ``top / threshold``.
+        rule: A `Rule` or a policy.
+        thresholds: Overflow thresholds of shape ``(steps,)``, or the result of `index_thresholds`.
+        method: "events" jumps between skips and growths, for rules without quirks. "fold" replays any rule or policy
+            step by step. "auto" selects the method.
+        state: State before the first step; default ``init(rule)``.
+        top: Largest number of the gradients' format. A policy receives ``top / threshold`` as the largest gradient.
+
+    Returns:
+        ThresholdReplay: Skips, changes of the scale, and the last state.
 
     Raises:
-        ValueError: see `index_thresholds`; or a rule that "events" cannot do; or `state` of another delay.
-        Exception: whatever the rule's framework raises, with a note that says at which update.
+        TypeError: If the dtype is neither float32 nor float64.
+        ValueError: If `thresholds` is invalid (see `index_thresholds`), or "events" does not support `rule` or `state`.
+        Exception: What the rule's framework raises, with a note that names the update.
     """
     check_choice("method", method, ("auto", "events", "fold"))
     index = thresholds if isinstance(thresholds, ThresholdIndex) else index_thresholds(thresholds)
@@ -151,7 +160,7 @@ def replay_thresholds(
         raise ValueError(f"method='events' with {obstacle}; pass method='fold'")
     if method == "fold" or obstacle:
         return _fold(rule, index, start, top)
-    # Without an obstacle the rule is a Rule.
+    # Without an obstacle, the rule is a Rule.
     done = run_events(cast("Rule", rule), index, cast("State", start), engine.fastest())
     return cast("ThresholdReplay[S]", done)
 
@@ -160,17 +169,18 @@ def _floats(thresholds: npt.ArrayLike) -> Floats:
     if isinstance(thresholds, TEXT):
         kind = type(thresholds).__name__
         raise TypeError(
-            f"thresholds={thresholds!r} is a {kind}: expected one number per step; to replay overflows call replay"
+            f"thresholds={thresholds!r} is a {kind}: expected one number per step; "
+            "to replay an overflow sequence, call replay"
         )
     values = np.asarray(thresholds)
     if not isinstance(thresholds, np.ndarray) and values.dtype.kind in "iu":
-        values = values.astype(np.float64)  # a list of whole numbers
+        values = values.astype(np.float64)  # a list of integers
     if values.ndim != 1:
         raise ValueError(
             f"thresholds of shape {values.shape}: expected one number per step; pass thresholds.ravel()"
         )
     if not len(values):
-        raise ValueError("thresholds of 0 steps: expected at least one; there is nothing to replay")
+        raise ValueError("thresholds of 0 steps: expected at least one step")
     if values.dtype not in (np.float32, np.float64):  # native byte order
         raise TypeError(
             f"thresholds of {values.dtype}: expected float32 or float64; pass thresholds.astype('float64')"
@@ -179,7 +189,7 @@ def _floats(thresholds: npt.ArrayLike) -> Floats:
 
 
 def _give_back(values: Floats) -> None:
-    """Drop a large memory map's pages from resident memory; the next look brings them back from the file."""
+    """Release the resident pages of a large memory map; the next access reads them from the file."""
     base: object = values
     shared = False
     if values.nbytes <= _KEPT:
@@ -187,17 +197,19 @@ def _give_back(values: Floats) -> None:
     while isinstance(base, np.ndarray):
         shared |= (
             isinstance(base, np.memmap) and base.mode != "c"
-        )  # changes to a copy are in memory only
+        )  # changes to a copy exist only in memory
         base = base.base
     if shared and isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)
 
 
-_check_rule = lru_cache(Rule.check)  # a tenth of a replay; what cannot be hashed was never checked
+_check_rule = lru_cache(
+    Rule.check
+)  # a check takes a tenth of a replay; an unhashable rule was never checked
 
 
 def _obstacle(rule: object, state: Carried) -> str | None:
-    """Return why this run is none of the plain machine's, with what was expected."""
+    """Return why "events" does not support this run, and what it expects; None if it does."""
     if type(rule) is not Rule:
         return f"a {type(rule).__name__}: expected an ampsim Rule"
     if rule.quirks:
@@ -207,7 +219,7 @@ def _obstacle(rule: object, state: Carried) -> str | None:
     try:
         _check_rule(rule)
     except (TypeError, ValueError) as error:
-        return f"an unchecked rule ({error}): expected one that Rule accepts"
+        return f"an unchecked rule ({error}): expected a rule that Rule accepts"
     if len(state.pending) > rule.delay:
         return f"pending={state.pending!r}: expected at most delay={rule.delay} scales"
     return None
@@ -216,7 +228,7 @@ def _obstacle(rule: object, state: Carried) -> str | None:
 def run_events(
     rule: Rule, index: ThresholdIndex, state: State, loop: Engine
 ) -> ThresholdReplay[State]:
-    """Do as `replay_thresholds` for a rule without quirks."""
+    """Replay a rule without quirks from event to event; see `replay_thresholds`."""
     c, bits = engine.constants(rule), index.block.bit_length() - 1
     waiting = _waiting(state, c.delay)
     trackers = int(state.growth_tracker), int(state.overflow_tracker)
@@ -243,7 +255,7 @@ def run_events(
 
 
 def _waiting(state: State, delay: int) -> npt.NDArray[np.void]:
-    """Return pending scales as changes: the last of them comes into force with update delay - 1."""
+    """Return pending scales as changes; the last change is made by update delay - 1."""
     first = delay - len(state.pending)
     pairs = enumerate(itertools.pairwise((state.scale, *state.pending)), first)
     return np.array([(step, new) for step, (old, new) in pairs if engine.differ(old, new)], CHANGE)
