@@ -1,39 +1,39 @@
-"""The file that a watched run leaves: JSON Lines that grow while the run goes on.
+"""The file of a watched run: JSON Lines that grow during training.
 
 Theory of operation
 -------------------
 ::
 
-    {"run": {...}, "format": 1}                                   where it comes from: versions, device, settings
+    {"run": {...}, "format": 1}                                   versions, device, settings
     {"step": 0, "loss_scale": 65536.0, "skipped": false, "grad_norm": 0.31}
-    {"step": 1, "loss_scale": 65536.0, "skipped": true, "nonfinite": {"fc.weight": "inf"}}
-    {"run": {...}, "format": 1}                                   the program was started again and goes on
+    {"step": 1, "loss_scale": 65536.0, "skipped": true, "nonfinite": {"fc.weight": "has inf"}}
+    {"run": {...}, "format": 1}                                   the program was restarted
     {"step": 2, "loss_scale": 32768.0, "skipped": false, "grad_norm": 0.29}
 
-Each line is handed to the operating system in one call before `RunFile.append` returns: a process that is killed
-loses nothing that was appended. A kill, or a full disk, can tear the last line only; readers leave it out and the
-next start cuts it off. While a file is open for writing no other process can open it, where the file system has locks;
-a child that is forked lets go of it, so that no worker that outlives its run keeps the next start out. Numbers are
-written as `ampsim.records` writes them, so inf and NaN come back.
+Each line is passed to the operating system before `RunFile.append` returns, so a killed process loses no appended
+record. A kill or a full disk can only truncate the last line; readers skip this line, and the next start removes it.
+While a file is open for writing, no other process can open it, if the file system has locks. A forked child closes the
+file, so a worker that outlives its run does not block the next start. Numbers are written as `ampsim.records` writes
+them, so inf and NaN are preserved.
 
-A run that is started again goes on at `RunFile.next_step`, one after the last record's. One that is told another step,
-as it went back to a checkpoint, leaves the earlier records where they are: what was written last counts.
+A restarted run continues at `RunFile.next_step`, one after the last record. A run that resumes from a checkpoint may
+pass an earlier step; earlier records stay in the file, and the record written last for a step is used.
 
-A record has ``step``; each of the others may be absent:
+A record has ``step``; the other fields may be absent:
 
 ========================  ==============================================================================
-``step``                  int, the optimizer's steps begun before this one, skipped ones among them
-``scale``                 float, the loss scale that the step's gradients carried; absent without a scaler
-``skipped``               bool, whether a step was skipped: with several optimizers, that of any
-``optimizers``            with several optimizers: for each true if its step was skipped, null if it made none
-``norm``                  float, the 2-norm of all gradients together, unscaled; with a scaler before any clip
-``loss``                  float, the true loss, if it was logged
-``bad``                   parameter -> "has inf" or "has nan", where the unscaled gradient was not finite
-``by_parameter``          of a sampled step: parameter -> what `pack_counts` returns, of its unscaled gradient
-``alarm``                 str, what went wrong, such as that no parameter has moved for many steps
+``step``                  int, number of the step, counted from 0; skipped steps count
+``loss_scale``            float, the loss scale of the step's gradients; absent without a scaler
+``skipped``               bool, whether the step of any optimizer was skipped
+``optimizers``            with several optimizers: for each, whether its step was skipped; null without a step
+``grad_norm``             float, the 2-norm of all unscaled gradients; with a scaler, before clipping
+``loss``                  float, the unscaled loss, if it was logged
+``nonfinite``             parameter -> "has inf" or "has nan", for unscaled gradients that are not finite
+``exponent_histograms``   in sampled steps: parameter -> result of `pack_counts` for its unscaled gradient
+``warning``               str, e.g. that no parameter changed for many steps
 ========================  ==============================================================================
 
-Other keys are what the user logged.
+Other keys are values that the user logged.
 """
 
 import errno
@@ -60,15 +60,16 @@ class RunFile:
     """A run's file, open for appending; ``with`` closes it.
 
     Args:
-        path: a new file, an empty file, or what an earlier start of the same run left.
-        run: what is known of the run, with str keys and values that JSON has a place for.
+        path: New file, empty file, or file of an earlier start of the same run.
+        run: Header of the run, JSON data with str keys.
 
     Raises:
-        ValueError: the file holds something else; it stays as it is. BlockingIOError: another process writes it.
+        BlockingIOError: If another process is writing the file.
+        ValueError: If the file is not the file of a run; it is not changed.
     """
 
     next_step = 0
-    """The step after the last one that was in the file when it was opened; 0 in a new one."""
+    """The step after the last step in the file when it was opened; 0 in a new file."""
 
     def __init__(self, path: AnyPath, run: Mapping[str, object]) -> None:
         self.path = Path(path)
@@ -79,7 +80,7 @@ class RunFile:
             if not try_lock(self._handle):
                 raise BlockingIOError(
                     errno.EWOULDBLOCK,
-                    f"{self.path} is being written by another run: expected a file of its own; give another name",
+                    f"{self.path}: another run is writing this file; pass another name",
                 )
             self._go_on()
             self._write(line)
@@ -98,26 +99,25 @@ class RunFile:
         """Write one record.
 
         Raises:
-            ValueError, TypeError: a value that `ampsim.records.encode` refuses; OSError: the disk is full. Nothing of
-                the record is then in the file.
+            OSError: If the disk is full; the file then has no part of the record.
+            TypeError: If `ampsim.records.encode` does not support the type of a value.
+            ValueError: If `ampsim.records.encode` does not support a value.
         """
         self._write(_line(record))
 
     def close(self) -> None:
-        """Close the file; twice is once."""
+        """Close the file. Idempotent."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
     def _write(self, line: bytes) -> None:
         if self._handle < 0:
-            raise ValueError(
-                f"{self.path} is closed: expected an open file; make another RunFile to go on"
-            )
+            raise ValueError(f"{self.path} is closed; create another RunFile to continue")
         append(self._handle, line)
 
     def _go_on(self) -> None:
-        """Remove what follows the last line feed, after a look whether the file is a run's at all; find `next_step`."""
+        """Check that the file is a run's, remove a truncated last line, and find `next_step`."""
         if not os.fstat(self._handle).st_size:  # as of a pipe and a device
             return
         with mmap.mmap(self._handle, 0, access=mmap.ACCESS_READ) as file:
@@ -146,26 +146,40 @@ if hasattr(os, "register_at_fork"):
 
 
 def read_run(path: AnyPath) -> Record:
-    """Return what is known of the run: the first line, the rest is left unread.
+    """Return the header of a run; reads only the first line.
+
+    Args:
+        path: File of a run.
+
+    Returns:
+        dict: The header.
 
     Raises:
-        ValueError: not a run's file; FileNotFoundError: no such file.
+        FileNotFoundError: If there is no such file.
+        ValueError: If the file is not the file of a run.
     """
     with Path(path).open("rb") as file:
         return _header(Path(path), file.readline())
 
 
 def records(path: AnyPath) -> Iterator[Record]:
-    """Yield the records one by one; a torn last line is left out, and memory does not grow with the file.
+    """Yield the records one by one; a truncated last line is skipped.
+
+    Args:
+        path: File of a run.
+
+    Yields:
+        dict: Each record, in file order.
 
     Raises:
-        DamagedFileError: a line before the last is not a record; ValueError: not a run's file.
+        DamagedFileError: If a line before the last is not a record.
+        ValueError: If the file is not the file of a run.
     """
     yield from (record for _, record in numbered(path))
 
 
 def numbered(path: AnyPath) -> Iterator[tuple[int, Record]]:
-    """Yield what `records` does with the number of its line: a start that goes on writes a line of its own."""
+    """Yield each record with its line number; restarts add header lines."""
     path = Path(path)
     with path.open("rb") as file:
         _header(path, file.readline())
@@ -192,7 +206,7 @@ def _record(path: Path, number: int, line: bytes) -> Record:
 
 
 def _is_number(value: object) -> bool:
-    """Tell whether a value is a float, or an int that has one."""
+    """Return whether a value is a float, or an int that fits into a float."""
     return isinstance(value, float) or (type(value) is int and abs(value) < 2**1023)
 
 
@@ -218,16 +232,16 @@ _KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
         ("loss_scale", "grad_norm", "loss"), (_is_number, "a number that a float can hold")
     ),
     "skipped": (lambda value: isinstance(value, bool), "true or false"),
-    "optimizers": (_is_list_of_skips, "true, false or null for each"),
+    "optimizers": (_is_list_of_skips, "true, false, or null for each"),
     "nonfinite": (_is_text_by_name, "text by parameter"),
     "exponent_histograms": (_are_counts_by_name, "packed counts by parameter"),
     "warning": (lambda value: isinstance(value, str), "text"),
 }
-"""What each key of a record holds, if it has it and it is not null."""
+"""Check and description of each field of a record, if it is present and not null."""
 
 
 def pack_counts(counts: npt.NDArray[np.int64]) -> Record:
-    """Return a histogram of 280 bins (zeros, binades 2^-149 to 2^127, inf, NaN) without its empty ends."""
+    """Pack a histogram of 280 bins (zeros, binades 2^-149 to 2^127, inf, NaN), without empty ends."""
     binades = np.flatnonzero(counts[1 : BINS - 2])
     first, last = (int(binades[0]), int(binades[-1]) + 1) if len(binades) else (0, 0)
     return {
@@ -240,10 +254,16 @@ def pack_counts(counts: npt.NDArray[np.int64]) -> Record:
 
 
 def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
-    """Return the histogram that `pack_counts` packed, shape (280,).
+    """Unpack a histogram of `pack_counts`.
+
+    Args:
+        packed: Result of `pack_counts`.
+
+    Returns:
+        Array of shape ``(280,)`` and dtype int64.
 
     Raises:
-        ValueError: keys that are missing, or counts beyond float32's binades.
+        ValueError: If a key is missing, or a count is outside the binades of float32.
     """
     counts = np.zeros(BINS, np.int64)
     try:
@@ -259,14 +279,14 @@ def unpack_counts(packed: Mapping[str, object]) -> npt.NDArray[np.int64]:
             )
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(
-            f"a histogram with {sorted(packed)}: expected what pack_counts returns"
+            f"a histogram with {sorted(packed)}: expected the result of pack_counts"
         ) from error
     counts[first : first + len(values)] = values
     return counts
 
 
 def _step_after(line: bytes) -> int:
-    """Return the step after a record's; 0 if the line is none, which readers will tell."""
+    """Return the step after that of a record; 0 if the line is no record."""
     try:
         step = decode(line.decode())["step"]
     except (ValueError, RecursionError, KeyError, TypeError):
@@ -293,5 +313,5 @@ def _not_a_run(path: Path, line: bytes) -> ValueError:
     beginning = line[:40].decode(errors="replace").strip()
     return ValueError(
         f"{path} begins with {beginning!r}: expected the file of a watched run, which begins with "
-        f'{{"run": ...}}; for a training log use `ampsim explain`, for a new run another name'
+        f'{{"run": ...}}; for a training log use `ampsim explain`; for a new run pass another name'
     )

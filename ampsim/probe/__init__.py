@@ -1,4 +1,4 @@
-"""Floor 1: where gradients lie among the binades, and what each loss scale would lose of them.
+"""Layer 1: exponent histograms of gradients, and the underflow and overflow at any loss scale.
 
 >>> import torch
 >>> from ampsim.core.formats import FP16

@@ -1,11 +1,11 @@
-"""What was read of gradients, on its way to the host."""
+"""Asynchronous copies to the host."""
 
 import torch
 from torch import Tensor
 
 
 class Fetched:
-    """Tensors on their way to the host, into pinned memory from CUDA; on the CPU they are there."""
+    """Copies of tensors to the host: asynchronous from CUDA, none from the CPU."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         devices = {tensor.device for tensor in tensors if tensor.is_cuda}
@@ -19,11 +19,11 @@ class Fetched:
             self._copied.append(event)
 
     def arrived(self) -> bool:
-        """Return whether `wait` would return at once."""
+        """Return whether all copies have arrived."""
         return all(event.query() for event in self._copied)  # type: ignore[no-untyped-call]
 
     def wait(self) -> list[Tensor]:
-        """Return the tensors on the host."""
+        """Wait for the copies, and return the tensors on the host."""
         for event in self._copied:
             event.synchronize()
         self._copied = []

@@ -1,4 +1,4 @@
-"""The gradients of the step in progress, until their counts are on the host."""
+"""Gradients of the current step, until their counts are on the host."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class HasScale(Protocol):
 
 
 class Counts(NamedTuple):
-    """The counts of gradients that were counted in one pass."""
+    """Counts of gradients that were counted in one pass."""
 
     scale: float
     keys: list[Key]
@@ -33,16 +33,16 @@ class Counts(NamedTuple):
 class Batch:
     """Gradients of one step.
 
-    Those of parameters stay where they are until the backward pass ends, and are then counted all at once: a hook
-    that does more than take a note costs more than the counting, as its code is not in the cache. Those of
-    activations, which do not live as long, are counted in their hooks.
+    Gradients of parameters are counted together when the backward pass ends: their hooks do no work, as code that is
+    not in the cache costs more than the counting. Gradients of activations are freed earlier, so their hooks count
+    them.
     """
 
     def __init__(self, source: float | HasScale) -> None:
         self._source = source
         self._scale: float | None = None
         self._left: dict[Key, Tensor] = {}  # parameters
-        self._graph_task = -1  # the backward pass that has been asked to call back
+        self._graph_task = -1  # the backward pass with a registered callback
         self._single: dict[torch.device, list[tuple[Key, Tensor]]] = {}  # counts
         self._done: list[Counts] = []
 
@@ -50,10 +50,10 @@ class Batch:
         """Count the gradient of a parameter when the backward pass in progress is over."""
         self._left[key] = param
         task = torch._C._current_graph_task_id()  # noqa: SLF001
-        # Another number is another pass: the one before may have ended by an exception, or this one runs within it.
+        # Another id is another pass: the previous one may have raised, or this one is nested in it.
         if task != self._graph_task:
             self._graph_task = task
-            # After those of DistributedDataParallel, which are there when the backward pass ends.
+            # After the callbacks of DistributedDataParallel, which are registered by the end of the backward pass.
             _call_back(lambda: _call_back(self._count_left))
 
     def add(self, key: Key, grad: Tensor) -> None:
@@ -66,7 +66,7 @@ class Batch:
         self._single.setdefault(values.device, []).append((key, exponent_counts(values)))
 
     def finish(self) -> list[Counts]:
-        """Return the counts of the step, which is over; waits for nothing."""
+        """Return the counts of the finished step without waiting."""
         self._count_left()
         for pairs in self._single.values():
             self._send(pairs, torch.stack)
@@ -75,7 +75,7 @@ class Batch:
 
     @property
     def scale(self) -> float:
-        """What the step's gradients are multiplied by; its source is asked once per step."""
+        """Loss scale of the step; read from its source once per step."""
         if self._scale is None:
             source = self._source
             self._scale = float(source.get_scale() if hasattr(source, "get_scale") else source)
@@ -106,7 +106,7 @@ class Batch:
 
 def _call_back(function: Callable[[], None]) -> None:
     """Make the backward pass in progress call a function when it is over."""
-    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001 - there is no other door
+    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001 - there is no public function
 
 
 def divides(scale: float) -> bool:
@@ -115,5 +115,5 @@ def divides(scale: float) -> bool:
 
 
 def _must_be_divided(scale: float) -> bool:
-    """Return whether the elements are to be divided, since moving the histogram will not do."""
+    """Return whether elements must be divided because the scale is no power of two."""
     return divides(scale) and binade(scale) is None

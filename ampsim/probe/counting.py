@@ -1,7 +1,7 @@
-"""Counts the elements in each binade of float32, and finds the largest magnitude, in one pass over a tensor.
+"""Counts elements per binade of float32, and finds the largest magnitude, in one pass over a tensor.
 
-float16 and bfloat16 are counted as the float32 numbers that they are: both convert exactly. All is done on the bits,
-as integers: a CPU may be set to read subnormals as zero.
+float16 and bfloat16 are converted to float32, which is exact. The code works on bits as integers, because a CPU may be
+set to read subnormals as zero.
 
 On the CPU the 8 bits of exponent are cut out of each element and counted by `torch.bincount`, of many small tensors
 at once, as calls cost more than counting does. On other devices torch's kernels count one tensor at a time, and
@@ -37,21 +37,21 @@ Ints = npt.NDArray[np.int64]
 
 
 def exponent_counts(values: Tensor) -> Tensor:
-    """Count the elements per binade, and find the largest magnitude.
+    """Count elements per binade, and find the largest magnitude.
 
     Args:
-        values: any shape and device; float32, float16 or bfloat16.
+        values: Tensor of any shape and device, of dtype float32, float16, or bfloat16.
 
     Returns:
-        int64, shape (281,), on the device of `values`: `Histogram.counts`, then the bits of the largest magnitude
-        as a float32. Two of them are merged by `merge_counts`.
+        Tensor of shape ``(281,)`` and dtype int64 on the device of `values`: `Histogram.counts`, then the bits of the
+        largest magnitude as float32. `merge_counts` merges two of them.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: If the dtype is another one.
     """
     if values.dtype not in DTYPES:
         raise TypeError(
-            f"values of {values.dtype}: expected float32, float16 or bfloat16; pass values.float()"
+            f"values of {values.dtype}: expected float32, float16, or bfloat16; pass values.float()"
         )
     flat = values.detach().reshape(-1)
     if not flat.numel():
@@ -69,7 +69,7 @@ def merge_counts(a: Tensor, b: Tensor) -> Tensor:
 
 
 def counts_of_each(tensors: list[Tensor]) -> Tensor:
-    """Count tensors on one device, at least one, each as `exponent_counts` does; int64, shape (tensors, 281)."""
+    """Count tensors on one device; int64 of shape ``(tensors, 281)``, see `exponent_counts`."""
     if tensors[0].device.type == "cpu":
         return torch.from_numpy(_of_many(tensors))
     return torch.stack([*map(exponent_counts, tensors)])
@@ -189,7 +189,7 @@ def _small_index(magnitudes: Tensor) -> Tensor:
 
 
 def _on_device(values: Tensor) -> Tensor:
-    """Do as `_on_host`, waiting for nothing."""
+    """Count on the device without waiting; see `_on_host`."""
     magnitudes = values.float().view(torch.int32) & MAGNITUDE
     field = magnitudes >> 23
     normal = field + (FIRST_NORMAL - 1) + (magnitudes > INF_BITS)

@@ -1,8 +1,8 @@
-"""Which modules must stay in float32 for a batch to be finite: delta debugging over the tree of modules.
+"""Search for modules that must stay in float32 for a batch to be finite: delta debugging over the module tree.
 
-The whole model is known to be finite in float32. From the root down, a module is replaced by those of its children
-that suffice, found by ddmin (A. Zeller and R. Hildebrandt, Simplifying and isolating failure-inducing input, 2002);
-where children do not suffice, as the operation is in the module's own forward, the module stays.
+The whole model must be finite in float32. From the root down, the search replaces a module by a sufficient subset of
+its children, found by ddmin (A. Zeller and R. Hildebrandt, Simplifying and isolating failure-inducing input, 2002). If
+the children do not suffice, because the overflow is in the module's own forward, the module stays.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,10 +20,10 @@ Finite = Callable[[Names], bool]
 
 
 def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> list[str]:
-    """Find a smallest set of modules without which in float32 the loss or a gradient of a batch is not finite.
+    """Find modules that must run in float32 to keep a batch finite.
 
-    Smallest means that none of them can be left out. Each trial is a forward and a backward pass; parameters,
-    ``.grad``, buffers and random numbers stay as they were.
+    The set is minimal: without any one of the modules, the loss or a gradient is not finite. Each trial runs a forward
+    and a backward pass. Parameters, ``.grad``, buffers, and RNG state are restored.
 
     >>> class Square(nn.Module):
     ...     def forward(self, x):
@@ -38,15 +38,16 @@ def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> li
     ['1', '2']
 
     Args:
-        model: the model; its parameters are in float32.
-        loss: computes the loss of one batch, under the autocast of the training loop.
-        scale: what the loss is multiplied by; gradients that overflow only scaled count, too.
+        model: Model with float32 parameters.
+        loss: Callable that returns the scalar loss of one batch, under the autocast used for training.
+        scale: Loss scale, a positive factor; gradients that overflow at this scale count as not finite.
 
     Returns:
-        Names of modules as in ``model.named_modules()``, "" for the model's own forward; none if all is finite.
+        list[str]: Names of modules as in ``model.named_modules()``; "" is the model's own forward. Empty if the loss
+        and the gradients are finite without changes.
 
     Raises:
-        ValueError: not finite in float32 either: the batch, the parameters or the loss itself have inf or NaN.
+        ValueError: If the loss or a gradient is not finite in float32 either.
     """
     modules = dict(model.named_modules())
 
@@ -62,15 +63,15 @@ def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> li
         return []
     if not finite(frozenset([""])):
         raise ValueError(
-            "the loss or a gradient is not finite although the whole model ran in float32: expected a batch that "
-            "float32 can do; look for inf or NaN in the batch and the parameters, or lower scale="
+            "the loss or a gradient is not finite with the whole model in float32: expected a batch that is finite "
+            "in float32; check the batch and the parameters for inf or NaN, or lower scale="
         )
     found = _narrowed("", frozenset(), modules, finite)
     return [name for name in modules if name in found]
 
 
 def _narrowed(name: str, others: Names, modules: dict[str, nn.Module], finite: Finite) -> Names:
-    """Return what may take a module's place, given that it and `others` suffice."""
+    """Return modules that may replace a module, given that it and `others` suffice."""
     prefix = f"{name}." if name else ""
     children = [
         prefix + child for child, _ in modules[name].named_children() if prefix + child in modules
@@ -86,7 +87,7 @@ def _narrowed(name: str, others: Names, modules: dict[str, nn.Module], finite: F
 
 
 def _ddmin(items: list[str], suffices: Callable[[list[str]], bool]) -> list[str]:
-    """Return items that suffice and of which none can be left out, given that all together do."""
+    """Return a minimal sufficient subset, given that all items together suffice."""
     parts = 2
     while len(items) >= 2:
         size = -(-len(items) // parts)

@@ -1,6 +1,6 @@
-"""What a scale and a format would lose of a tensor, from how many of its elements lie in each binade of float32.
+"""Exponent histograms of tensors, and the underflow and overflow of a cast at any loss scale.
 
-Multiplying by a power of two moves a whole histogram, so one count answers for every loss scale.
+A power of two shifts the histogram, so one count is enough for all loss scales.
 """
 
 import math
@@ -17,11 +17,11 @@ from ampsim.probe.counting import exponent_counts
 
 
 class Bounds(NamedTuple):
-    """Bounds of a fraction; equal unless elements lie in the binade that a limit of the format cuts.
+    """Bounds of a fraction. They differ only if elements lie in a binade that contains a limit of the format.
 
     Attributes:
-        low: at least this.
-        high: at most this.
+        low: Lower bound, 0 to 1.
+        high: Upper bound, 0 to 1.
     """
 
     low: float
@@ -29,12 +29,12 @@ class Bounds(NamedTuple):
 
 
 class CastLoss(NamedTuple):
-    """Fractions of the nonzero elements, inf and NaN among them, by what a cast makes of them.
+    """Fractions of the nonzero elements by the result of a cast; inf and NaN count as nonzero.
 
     Attributes:
-        flushed: rounded to zero.
-        subnormal: nonzero, and below the smallest normal.
-        overflowed: not finite; inf and NaN included.
+        flushed: Underflow: rounded to zero.
+        subnormal: Nonzero and below the smallest normal.
+        overflowed: Not finite, including elements that are inf or NaN.
     """
 
     flushed: Bounds
@@ -44,11 +44,11 @@ class CastLoss(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Elements per binade of float32. Histograms add up with ``+``.
+    """Number of elements per binade of float32. ``+`` adds two histograms.
 
     Attributes:
-        counts: shape (280,): zeros; binades 2^-149 (index 1) to 2^127 (index 277); inf; NaN.
-        largest: the largest magnitude; inf or NaN if one is, NaN before inf; 0.0 of nothing.
+        counts: Array of shape ``(280,)``: zeros; binades 2^-149 (index 1) to 2^127 (index 277); inf; NaN.
+        largest: Largest magnitude; NaN if an element is NaN, else inf if one is inf; 0.0 without elements.
     """
 
     counts: npt.NDArray[np.int64]
@@ -56,22 +56,22 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Tensor) -> "Histogram":
-        """Count a tensor, see `exponent_counts`. Of a tensor on a device, this waits for it."""
+        """Count a tensor, see `exponent_counts`; waits for its device."""
         return cls.from_counts(exponent_counts(values).cpu().numpy())
 
     @classmethod
     def from_counts(cls, counts: npt.NDArray[np.int64]) -> "Histogram":
-        """Make one from what `exponent_counts` returned, int64, shape (281,)."""
+        """Return the histogram of a result of `exponent_counts`, int64 of shape ``(281,)``."""
         return cls(counts[:BINS], float(largest_of(counts)))
 
     @property
     def size(self) -> int:
-        """Elements counted."""
+        """Number of elements."""
         return int(self.counts.sum())
 
     @property
     def not_finite(self) -> int:
-        """Elements that are inf or NaN."""
+        """Number of elements that are inf or NaN."""
         return int(self.counts[INF:].sum())
 
     def __add__(self, other: "Histogram") -> "Histogram":
@@ -81,24 +81,31 @@ class Histogram:
         )
 
     def lost(self, scale: float, fmt: Format) -> CastLoss:
-        """Return what rounding ``scale * g`` to `fmt` would lose, for any scale, from this one count.
+        """Return the fractions of elements that underflow or overflow when ``scale * g`` is cast to `fmt`.
 
-        A binade that a limit does not cut is counted exactly. With a power of two for scale, three binades are
-        cut (fp16's are given): at the largest flushed magnitude, 2^-25, of which only exact powers of two are
-        flushed; below the smallest normal, of which the last 2^-11 rounds up to it; and at the top, of which
-        65520 and more overflow. Whether anything overflows is exact, as `largest` is known.
+        Binades without a limit of the format are exact. If the scale is a power of two, three binades contain a limit
+        (numbers for fp16): that of the largest flushed magnitude, 2^-25, where only 2^-25 itself is flushed; the
+        binade below the smallest normal, whose last 2^-11 rounds up; and the highest one, where 65520 and more
+        overflow. Whether any element overflows is exact, as `largest` is known.
+
+        Args:
+            scale: Loss scale, a positive factor.
+            fmt: Floating-point format of the cast.
+
+        Returns:
+            CastLoss: Bounds of the three fractions.
 
         Raises:
-            ValueError: `scale` is not a positive number.
+            ValueError: If `scale` is not a positive finite number.
         """
         if not 0 < scale < math.inf:
             raise ValueError(
-                f"scale={scale!r}: expected a positive number; for gradients as they are pass 1.0"
+                f"scale={scale!r}: expected a positive finite number; for unscaled gradients pass 1.0"
             )
         # Element x = scale * g of binade e is in [low, high) = scale * [2^e, 2^(e+1)).
         edges = scale * np.exp2(np.arange(SMALLEST, LARGEST + 2, dtype=np.float64))
         low, high = edges[:-1], edges[1:]
-        # Ties go to the even neighbour: zero, and the smallest normal.
+        # Ties go to the even neighbor: zero, and the smallest normal.
         half = fmt.smallest_subnormal / 2
         normal = fmt.smallest_normal - half
         return CastLoss(
@@ -129,9 +136,13 @@ class Histogram:
         return max(int(self.counts[1:].sum()), 1)
 
     def overflow_threshold(self, fmt: Format) -> float:
-        """Return the largest power of two at which no element would overflow in `fmt`: exact, from `largest`.
+        """Return the overflow threshold: the largest power of two at which no element overflows in `fmt`.
 
-        inf if all are zero; 0.0 if one is inf or NaN.
+        Args:
+            fmt: Floating-point format of the gradients.
+
+        Returns:
+            The threshold, exact. inf if all elements are zero; 0.0 if an element is inf or NaN.
         """
         if self.largest == 0:
             return math.inf
@@ -147,14 +158,14 @@ def _overflows(magnitude: float, fmt: Format) -> bool:
 
 
 def largest_of(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Return the largest magnitudes in some `exponent_counts`, shape (..., 281) to (...)."""
+    """Return the largest magnitudes of `exponent_counts`, shape ``(..., 281)`` to ``(...)``."""
     return counts[..., BINS].astype(np.int32).view(np.float32)
 
 
 def moved(counts: npt.NDArray[np.int64], exponent: int) -> npt.NDArray[np.int64]:
-    """Return the counts of every element times 2^exponent, from `Histogram.counts`, shape (..., 280).
+    """Return counts of all elements times 2^exponent, from `Histogram.counts` of shape ``(..., 280)``.
 
-    Exact within float32's range; what leaves it is counted in the last binade at that end.
+    Exact within the range of float32; elements outside are counted in the last binade at that end.
     """
     binades = counts[..., 1:INF]
     last = binades.shape[-1] - 1

@@ -1,4 +1,4 @@
-"""The right initial loss scale for a model and a batch, from backward passes without a step."""
+"""Calibration of the initial loss scale, by backward passes without optimizer steps."""
 
 import math
 from typing import NamedTuple
@@ -12,17 +12,17 @@ from ampsim.probe.probe import Probe
 from ampsim.probe.undoable_backward import Loss, backward, undone
 
 TRIALS = tuple(2.0**exponent for exponent in (16, 0, -16, -32))
-"""Scales that are tried until the gradients are finite; the first nearly always is."""
+"""Scales to try until the gradients are finite; usually the first one is."""
 
 
 class Calibration(NamedTuple):
-    """An initial scale, and how it was found by `calibrate`.
+    """Result of `calibrate`.
 
     Attributes:
-        init_scale: the scale to begin with, a power of two.
-        threshold: the largest power of two at which no gradient of this batch overflows.
-        lost: what the format loses of the parameters' gradients at `init_scale`, as shares of the nonzero ones.
-        passes: backward passes that it took: one to measure and one to confirm, unless more were needed.
+        init_scale: Initial loss scale, a power of two.
+        threshold: Overflow threshold: the largest power of two at which no gradient of the batch overflows.
+        lost: Fractions of the parameters' nonzero gradients that underflow or overflow at `init_scale`.
+        passes: Number of backward passes: one to measure, one to confirm, and more if needed.
     """
 
     init_scale: float
@@ -34,10 +34,10 @@ class Calibration(NamedTuple):
 def calibrate(
     model: nn.Module, loss: Loss, *, headroom: int = 1, fmt: Format = FP16
 ) -> Calibration:
-    """Find the initial scale at which a batch just does not overflow, so that no first steps are skipped.
+    """Find an initial loss scale that does not overflow on one batch.
 
-    Parameters' gradients and those of modules' outputs are looked at, as an overflow begins in the latter.
-    Parameters, ``.grad``, buffers and random numbers stay as they were.
+    Runs backward passes without optimizer steps, and measures the gradients of parameters and of modules' outputs,
+    where overflows begin. Parameters, ``.grad``, buffers, and RNG state are restored.
 
     >>> import torch
     >>> model = nn.Linear(4, 1)
@@ -45,15 +45,18 @@ def calibrate(
     8192.0
 
     Args:
-        model: the model, as it is trained.
-        loss: computes the loss of one batch, under the autocast of the training loop.
-        headroom: doublings between `init_scale` and the threshold, which other batches may need.
-        fmt: the format of the gradients.
+        model: Module to measure, in training mode.
+        loss: Callable that returns the scalar loss of one batch, under the autocast used for training.
+        headroom: Factors of two to keep below the overflow threshold, for other batches; at least 0.
+        fmt: Floating-point format of the gradients.
+
+    Returns:
+        Calibration: The scale, the overflow threshold, and the fractions lost at that scale.
 
     Raises:
-        ValueError: not finite at any scale that was tried: the forward pass overflows, see `find_fp32_modules`.
+        ValueError: If gradients are not finite at any tested scale; see `find_fp32_modules`.
     """
-    headroom = as_int("headroom", headroom, 0, "0 begins at the threshold")
+    headroom = as_int("headroom", headroom, 0, "to start at the threshold pass 0")
     for passes, scale in enumerate(TRIALS, start=1):
         total, inner = _histograms(model, loss, scale)
         if not (total.not_finite or inner.not_finite):
@@ -61,15 +64,13 @@ def calibrate(
                 min(total.overflow_threshold(fmt), inner.overflow_threshold(fmt), 2.0**126),
                 1,
             )
-            while not _finite(
-                model, loss, threshold
-            ):  # what lies between two modules' outputs was larger
+            while not _finite(model, loss, threshold):  # a gradient inside a module was larger
                 threshold, more = threshold / 2, more + 1
             init_scale = math.ldexp(threshold, -headroom)
             return Calibration(init_scale, threshold, total.lost(init_scale, fmt), passes + more)
     raise ValueError(
-        f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite ones at "
-        "some scale; the forward pass overflows, or the batch has NaN: ampsim.probe.find_fp32_modules finds the modules"
+        f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite "
+        "gradients; the forward pass overflows or the batch has NaN: run ampsim.probe.find_fp32_modules"
     )
 
 
@@ -84,7 +85,7 @@ def _finite(model: nn.Module, loss: Loss, scale: float) -> bool:
 
 
 def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, Histogram]:
-    """Return where the unscaled gradients of the parameters lie, and those of the modules' outputs."""
+    """Return histograms of the unscaled gradients of parameters and of modules' outputs."""
     with undone(model), Probe(model, scale=scale, activations=True) as probe:
         backward(loss, scale)
         probe.step()

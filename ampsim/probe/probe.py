@@ -1,4 +1,4 @@
-"""A probe in the backward pass: a histogram of every gradient."""
+"""A probe in the backward pass: exponent histograms of gradients."""
 
 import itertools
 import math
@@ -22,14 +22,14 @@ Model = nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 class GradientRecord(NamedTuple):
-    """One gradient at one step.
+    """Histogram of one gradient at one step.
 
     Attributes:
-        step: the step, from 0.
-        kind: whether the gradient is that of a parameter, or of a module's output.
-        name: the parameter's, or the module's (its i-th output's: ``name[i]``).
-        scale: the loss scale that was divided out.
-        histogram: of the unscaled gradient.
+        step: Number of the step, from 0.
+        kind: "parameter", or "activation" for the output of a module.
+        name: Name of the parameter or module; ``name[i]`` for the i-th of several outputs.
+        scale: Loss scale that was divided out.
+        histogram: Histogram of the unscaled gradient.
     """
 
     step: int
@@ -40,7 +40,7 @@ class GradientRecord(NamedTuple):
 
 
 def _rows_of(step: int, counted: Counts) -> Iterator[GradientRecord]:
-    """Yield one row per gradient, in the order of `counted`; waits for it."""
+    """Yield one record per gradient, in the order of `counted`; waits for it."""
     counts = counted.fetched.wait()[0].numpy()
     exponent = binade(counted.scale) or 0
     histograms = moved(counts[:, :BINS], -exponent) if exponent else counts[:, :BINS]
@@ -50,18 +50,18 @@ def _rows_of(step: int, counted: Counts) -> Iterator[GradientRecord]:
 
 
 class Probe:
-    """Counts the exponents of gradients in the backward pass, every `every` steps, until it is closed.
+    """Records exponent histograms of gradients in the backward pass.
 
-    Gradients are taken as the backward pass left them, that is scaled, whether the step is skipped or not. Those of
-    parameters are read when it ends: averaged, under DistributedDataParallel; an optimizer that steps within it comes
-    too early. The scale is divided out: a power of two by moving the histogram, which is exact; any other by a
-    float32 division before the count. A scale of 0 or inf cannot be divided out and is left in.
+    The probe reads scaled gradients, in skipped steps too. Gradients of parameters are read at the end of the backward
+    pass, after the average of DistributedDataParallel; the optimizer must step later. The scale is divided out: a
+    power of two shifts the histogram, which is exact; another scale divides the gradients in float32 before the count.
+    A scale of 0 or inf is not divided out.
 
-    With gradient accumulation the last backward pass of a step counts for parameters, whose gradient is then
-    complete; activations' gradients add up. Sparse gradients are counted by their stored values. Until it is drained
-    each gradient of each sampled step takes 2 kB of memory.
+    With gradient accumulation, the last backward pass of a step counts for parameters, whose gradients are then
+    complete; counts of activations are added. Sparse gradients are counted by their stored values. Each gradient of
+    each sampled step takes 2 kB of memory until `drain`.
 
-    It listens from the moment that it is made; `close`, or the end of a ``with`` block, takes its hooks off the model.
+    The hooks are active from construction; `close`, or the end of a ``with`` block, removes them from the model.
 
     >>> import torch
     >>> model = nn.Linear(2, 1)
@@ -72,15 +72,15 @@ class Probe:
     [('bias', 3.0), ('weight', 3.0)]
 
     Args:
-        model: a module, or its named parameters as pairs or a mapping.
-        every: steps from one sample to the next; the first step is sampled.
-        scale: what the loss is multiplied by, or the scaler that knows. Of a scaler whose scale is on a device,
-            each sampled step waits for it once. A number is positive and finite.
-        activations: also gradients of the outputs of modules without submodules; needs a module.
+        model: Module, or named parameters as pairs or as a mapping.
+        every: Number of steps between two samples, at least 1; step 0 is sampled.
+        scale: Loss scale, a positive finite number, or a scaler with ``get_scale()``. If its scale is on a device, each
+            sampled step waits for it once.
+        activations: Whether to record gradients of the outputs of modules without submodules; requires a module.
 
     Raises:
-        ValueError: `every` below 1, a number that is no scale, or nothing to watch; TypeError: parameters of another
-            dtype than float32, float16 and bfloat16, or activations without a module.
+        TypeError: If a parameter is neither float32, float16, nor bfloat16, or `activations` is used without a module.
+        ValueError: If `every` is below 1, `scale` is invalid, or the model has no trainable parameters.
     """
 
     def __init__(
@@ -96,19 +96,19 @@ class Probe:
         for name, param in parameters.items():
             if param.dtype not in DTYPES:
                 raise TypeError(
-                    f"{name} is {param.dtype}: expected float32, float16 or bfloat16; leave it out"
+                    f"{name} is {param.dtype}: expected float32, float16, or bfloat16; omit this parameter"
                 )
         modules = _leaves(model) if activations else {}
         if not parameters and not modules:
             raise ValueError(
-                "a model without parameters that need a gradient: expected at least one; pass the model that is "
-                "trained, or activations=True"
+                "a model without parameters that require a gradient: expected at least one; pass the trained "
+                "model, or activations=True"
             )
         self._step = 0
         self._batch = Batch(_checked(scale))
         self._counted: list[tuple[int, Counts]] = []  # with their step
         self._closed = False
-        with ExitStack() as hooks:  # if one is refused, the others go
+        with ExitStack() as hooks:  # if one raises, the others are removed
             for name, param in parameters.items():
                 hook = partial(self._on_parameter, ("parameter", name))
                 hooks.callback(param.register_post_accumulate_grad_hook(hook).remove)  # type: ignore[no-untyped-call]
@@ -118,32 +118,35 @@ class Probe:
 
     def __enter__(self) -> Self:
         if self._closed:
-            raise RuntimeError("this probe is closed: expected an open one; make another")
+            raise RuntimeError("this probe is closed; create another")
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Take the hooks off the model; what was counted can still be drained. Twice is once."""
+        """Remove the hooks from the model; `drain` still works. Idempotent."""
         self._closed = True
         self._hooks.close()
 
     @property
     def sampling(self) -> bool:
-        """Whether the step in progress is sampled."""
+        """Whether the current step is sampled."""
         return self._step % self._every == 0
 
     def step(self) -> None:
-        """Say that a step is over: call once for every step, after its backward passes, skipped or not."""
+        """End a step. Call once per step, after its backward passes, for skipped steps too."""
         self._finish()
         self._step += 1
 
     def drain(self, *, wait: bool = True) -> list[GradientRecord]:
-        """Return the rows since the last call, step by step; call it between steps.
+        """Return the records since the last call. Call it between steps.
 
         Args:
-            wait: for the devices of the gradients. If not, the steps that have arrived, and the others next time.
+            wait: Whether to wait for the device. If False, return only the steps that have arrived.
+
+        Returns:
+            list[GradientRecord]: Records in the order of steps.
         """
         self._finish()
         late = (
@@ -173,7 +176,7 @@ class Probe:
             return
         many = isinstance(outputs, (tuple, list))
         for i, output in enumerate(outputs if many else [outputs]):
-            # A module's hooks on its gradients would forbid to change its output in place; a tensor's do not.
+            # A module's backward hooks forbid in-place changes of its output; hooks of a tensor do not.
             if getattr(output, "requires_grad", False):
                 output.register_hook(
                     partial(self._on_activation, ("activation", f"{name}[{i}]" if many else name))
@@ -187,15 +190,19 @@ class Probe:
 def overflow_thresholds(
     rows: Iterable[GradientRecord], fmt: Format = FP16
 ) -> npt.NDArray[np.float64]:
-    """Return for each step the largest power of two at which no gradient in `rows` would overflow: what replay takes.
+    """Return the overflow threshold of each step, the input of `ampsim.replay_thresholds`.
 
-    Exact for the gradients probed; what overflowed inside a module and vanished before its output is not seen. A
-    step that did overflow at its scale gets the next lower power of two: an upper bound, as how far down it would
-    have overflowed cannot be known; a step at scale 0, of which nothing is known, gets 0.
+    The threshold is the largest power of two at which no recorded gradient overflows. It is exact for the recorded
+    gradients; an overflow inside a module that does not reach its output is not seen. For a step that overflowed, the
+    result is the next power of two below its scale, an upper bound. For a step at scale 0 the result is 0.
+
+    Args:
+        rows: Records of a `Probe`.
+        fmt: Floating-point format of the gradients.
 
     Returns:
-        shape (steps,), one for each step with rows, in order. `ampsim.replay_thresholds` takes them for consecutive
-        steps, as they are if the probe sampled every step; it refuses none at all.
+        Array of shape ``(steps,)`` and dtype float64, one threshold per step with records, in order.
+        `ampsim.replay_thresholds` treats the steps as consecutive, so sample each step (``every=1``).
     """
     least: dict[int, float] = {}
     for row in rows:
@@ -212,10 +219,10 @@ def _named(model: Model) -> Iterable[tuple[str, Tensor]]:
 
 
 def _checked(scale: float | HasScale) -> float | HasScale:
-    """Refuse a number by which no loss can be multiplied; a scaler's own are taken as they come."""
+    """Raise for an invalid number; a scaler is not checked."""
     if not hasattr(scale, "get_scale") and not divides(as_float("scale", scale)):
         raise ValueError(
-            f"scale={scale!r}: expected a positive finite number; for a scale that changes pass the scaler"
+            f"scale={scale!r}: expected a positive finite number; for a dynamic scale pass the scaler"
         )
     return scale
 

@@ -1,4 +1,4 @@
-"""A backward pass that leaves nothing behind: gradients, buffers and random numbers are as they were before."""
+"""Backward passes that restore gradients, buffers, and RNG state."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 Loss = Callable[[], Tensor]
-"""Computes the loss of one batch, with whatever autocast the training loop has."""
+"""Callable that returns the scalar loss of one batch, under the autocast used for training."""
 
 
 @contextmanager
 def undone(model: nn.Module) -> Iterator[None]:
-    """Undo what a forward and a backward pass in this block do to a model and to the random numbers."""
+    """Restore gradients, buffers, and RNG state at the end of the block."""
     grads = [(param, param.grad) for param in model.parameters()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = sorted({param.device.index or 0 for param in model.parameters() if param.is_cuda})
@@ -30,15 +30,15 @@ def undone(model: nn.Module) -> Iterator[None]:
 
 
 def backward(loss: Loss, scale: float) -> Tensor:
-    """Compute the loss and the gradients of `scale` times it; return the loss, which has one element.
+    """Run a forward and a backward pass, with the loss multiplied by `scale`; return the loss.
 
     Raises:
-        TypeError: `loss` returned something else.
+        TypeError: If `loss` does not return a tensor with one element.
     """
     value = loss()
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise TypeError(
-            f"loss() returned {value!r}: expected a tensor with one element, such as a mean"
+            f"loss() returned {value!r}: expected a tensor with one element, e.g. a mean"
         )
     (value.float() * scale).backward()  # type: ignore[no-untyped-call]
     return value.detach()

@@ -1,4 +1,4 @@
-"""Floor 1: loss scaling in torch.
+"""Layer 1: loss scaling in torch.
 
 >>> from ampsim.torch import GradScaler
 >>> scaler = GradScaler("cpu", init_scale=1024.0)
@@ -9,7 +9,9 @@
 from ampsim.core.extras import needing as _needing
 
 with _needing():
-    from ampsim.torch import roundpipe  # nobody asks for it here: it is loaded to be marked below
+    from ampsim.torch import (
+        roundpipe,
+    )  # imported so that `leave_alone_package` below can exclude it from torch.compile
     from ampsim.torch.dynamo import leave_alone_package as _leave_alone_package
     from ampsim.torch.grad_scaler import GradScaler
     from ampsim.torch.pipelined import Pipelined

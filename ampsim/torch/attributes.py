@@ -1,13 +1,13 @@
-"""The attributes of torch's scaler, which ours does not keep: what is read and written is what they stand for."""
+"""Descriptors for private attributes of torch's scaler, which read and write the state of ampsim's."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 class Name:
-    """One of torch's attributes, read and written by methods; a plain one where it was made disabled, as torch's is.
+    """An attribute of torch's scaler, read and written by methods.
 
-    And before `__init__`, where a subclass may set it.
+    It is a plain attribute of a disabled scaler, and before `__init__`, where a subclass may set it.
     """
 
     def __init__(self, read: Callable[[Any], Any], write: Callable[[Any, Any], None]) -> None:
@@ -33,12 +33,12 @@ class Name:
 
 
 def _is_made(scaler: Any) -> bool:
-    """Tell whether a scaler was made enabled and its `__init__` has run."""
+    """Return whether `__init__` has run and the scaler is enabled."""
     return "_owners" in vars(scaler) and "_rule" in vars(scaler)
 
 
 def constant(name: str) -> Any:
-    """Make an attribute that is a constant of the scaler's rule."""
+    """Return a descriptor for a constant of the scaler's rule."""
 
     def read(scaler: Any) -> Any:
         return getattr(scaler._rule, name)  # noqa: SLF001
@@ -50,12 +50,12 @@ def constant(name: str) -> Any:
 
 
 class NotMade:
-    """An attribute that only `__init__` makes, of a subclass that calls none of ours."""
+    """Raises a clear error if a subclass does not call ``GradScaler.__init__``."""
 
     def __get__(self, scaler: Any, owner: type) -> Any:
         if scaler is None:
             return self
         raise AttributeError(
-            f"{owner.__name__} was made without GradScaler.__init__: expected it to run; call super().__init__(...) in "
-            "place of setting torch's attributes"
+            f"{owner.__name__} was created without GradScaler.__init__; call super().__init__(...) instead of "
+            "setting torch's attributes"
         )

@@ -1,4 +1,4 @@
-"""A scaler beyond one process: its state as a dict, and the child of a fork."""
+"""State dicts of a scaler, and forked processes."""
 
 import dataclasses
 import os
@@ -14,12 +14,12 @@ from ampsim.core.torch_model.protocol import FIELDS
 from ampsim.core.validation import as_int
 from ampsim.torch import config
 
-Dict = dict[str, Any]  # numbers, lists of numbers and strings; plain pickle and JSON take it
+Dict = dict[str, Any]  # numbers, lists of numbers, and strings, for pickle and JSON
 States = tuple[Any, ...]  # States or PolicyStates: of the next ticket and every newer one
 
 
 def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:
-    """Return torch's five keys and, with depth > 0, ``pending``; for a policy its name, its numbers and its state."""
+    """Return torch's five keys and, with depth > 0, ``pending``; for a policy its name, numbers, and state."""
     if isinstance(rule, Policy):
         return {
             "policy": type(rule).__name__,
@@ -35,14 +35,14 @@ def to_dict(rule: Rule | Policy, states: States, depth: int) -> Dict:
 
 
 def as_torch_has_it(rule: Rule | Policy, states: States) -> Dict:
-    """Return under the names of torch's attributes what a pickled scaler of torch's holds."""
+    """Return the attributes of a pickled scaler of torch, under torch's names."""
     constants = {f"_{name}": getattr(rule, name) for name in FIELDS if hasattr(rule, name)}
     starts = {"_init_scale": states[0].scale, "_init_growth_tracker": states[-1].growth_tracker}
     return {"_scale": None, "_growth_tracker": None, **starts, **constants}
 
 
 class MissingKeyError(KeyError):
-    """A state dict lacks a key; still a KeyError, as torch's scaler raises."""
+    """Raised if a state dict lacks a key; a KeyError, as in torch."""
 
     def __str__(self) -> str:
         """Return the message itself; KeyError would print its repr."""
@@ -52,10 +52,10 @@ class MissingKeyError(KeyError):
 def from_dict(
     saved: Dict, rule: Rule | Policy, options: config.Options
 ) -> tuple[Rule | Policy, States]:
-    """Return the rule and the states of `to_dict`; raise before anything is changed.
+    """Return the rule and the states of a dict; raise before anything is changed.
 
-    Only the newest state's tracker counts: the others are never updated again. Of scales from a deeper scaler, those
-    that `depth` can still delay.
+    Only the newest state needs a tracker: the others are not updated again. Of more pending scales than `depth` allows,
+    the newest are used.
     """
     if isinstance(rule, Policy):
         return rule, (_policy_state(saved, rule),)
@@ -65,7 +65,7 @@ def from_dict(
     if missing and not options.exact_torch:
         raise MissingKeyError(
             f"the state dict has no {', '.join(map(repr, missing))}, only {sorted(saved)}: expected all five keys of a "
-            "GradScaler's state_dict(); load what it returned"
+            "GradScaler's state_dict(); load an unchanged state dict"
         )
     saved = {
         name: value.item() if isinstance(value, Tensor) else value for name, value in saved.items()
@@ -78,7 +78,7 @@ def from_dict(
     if not options.exact_torch:
         scales = [config.within_bounds("scale", scale, rule) for scale in scales]
         tracker = int(tracker) if isinstance(tracker, float) and tracker.is_integer() else tracker
-        tracker = as_int("_growth_tracker", tracker, 0, "load what state_dict() returned")
+        tracker = as_int("_growth_tracker", tracker, 0, "load an unchanged state dict")
     return rule, tuple(State(scale, tracker) for scale in scales)
 
 
@@ -87,16 +87,16 @@ def _policy_state(saved: Dict, policy: Policy) -> PolicyState:
     if saved.get("policy") != name:
         raise ValueError(
             f"policy={saved.get('policy')!r} in the state dict: expected {name!r}; "
-            "load it into a scaler made with the policy it was saved from"
+            "load it into a scaler with the policy it was saved from"
         )
     return unflatten(policy, saved.get("state"))
 
 
 class Forkable(Protocol):
-    """An object with locks that the child of a fork must make anew."""
+    """Interface of an object with locks that a forked child must recreate."""
 
     def after_fork(self) -> None:
-        """Make the locks anew: they may be held by threads that are not there."""
+        """Recreate the locks: threads that do not exist in the child may hold them."""
 
 
 alive: weakref.WeakSet[Forkable] = weakref.WeakSet()

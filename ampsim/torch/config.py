@@ -1,4 +1,4 @@
-"""What a GradScaler is given, when it is made and by calls: checks with torch's types and texts where it has any."""
+"""Validation of a GradScaler's arguments, with torch's exception types and texts where torch has them."""
 
 import dataclasses
 import numbers
@@ -25,7 +25,7 @@ SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in 
 
 
 def usable(device: str, enabled: bool) -> bool:
-    """Return `enabled`, or False where CUDA was asked for and is not there: torch warns and disables then, so do we."""
+    """Return `enabled`, or warn and return False if CUDA is requested and missing, as torch does."""
     if enabled and device == "cuda" and amp_definitely_not_available():  # type: ignore[no-untyped-call]
         warnings.warn(
             "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling.",
@@ -36,18 +36,18 @@ def usable(device: str, enabled: bool) -> bool:
 
 
 def check_device(device: object) -> None:
-    """Refuse what torch knows no device by, such as the scale that is torch.cuda.amp's first argument."""
+    """Raise ValueError for an unknown device, e.g. the scale that torch.cuda.amp takes first."""
     try:
         torch.device(str(device))
     except RuntimeError:
         raise ValueError(
-            f'device={device!r}: expected a device that torch knows; pass "cuda" or "cpu", and the scale as init_scale='
+            f'device={device!r}: expected a torch device; pass "cuda" or "cpu", and the scale as init_scale='
         ) from None
 
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of a scaler beside its device, its rule and its threads: checked, and never changed."""
+    """Validated, immutable settings of a scaler, without its device, rule, and threads."""
 
     depth: int
     on_min_scale: AtMinScale
@@ -56,36 +56,39 @@ class Options:
     capturable: bool
 
     def __post_init__(self) -> None:
-        depth = as_int("depth", self.depth, 0, "to run synchronously as torch does pass depth=0")
+        depth = as_int("depth", self.depth, 0, "to run synchronously, as torch does, pass depth=0")
         object.__setattr__(self, "depth", depth)  # an int, whatever was passed
         check_choice("on_min_scale", self.on_min_scale, get_args(AtMinScale))
         if self.exact_torch and self.on_min_scale != "clamp":
             raise ValueError(
-                f"on_min_scale={self.on_min_scale!r} with exact_torch=True: expected one of the two; torch does neither"
+                f"on_min_scale={self.on_min_scale!r} with exact_torch=True: torch has no such option; pass one of them"
             )
 
     def check_capturable(self, launch: object) -> None:
-        """Refuse what no graph can do: it replays one iteration, on one stream, and cannot wait for the host."""
-        at_floor = None if self.on_min_scale == "clamp" else self.on_min_scale
-        for name, value, cure in (
+        """Raise ValueError for settings that a CUDA graph does not support.
+
+        A graph replays one iteration on one stream and cannot wait for the host.
+        """
+        at_min = None if self.on_min_scale == "clamp" else self.on_min_scale
+        for name, value, fix in (
             ("depth", self.depth, "depth=0"),
             ("launch", launch, "launch=None: one stream must order the iteration"),
-            ("on_min_scale", at_floor, '"clamp", which does not read the scale'),
+            ("on_min_scale", at_min, '"clamp", which does not read the scale'),
         ):
             if self.capturable and value:
-                raise ValueError(f"capturable=True with {name}={value!r}: expected {cure}")
+                raise ValueError(f"capturable=True with {name}={value!r}: expected {fix}")
 
 
 def common_to_ranks(options: Options, rule: Rule | Policy) -> dict[str, object]:
-    """Return what the ranks of a group must have alike; refuse what they cannot agree on by the largest they saw."""
+    """Return settings that must be equal on all ranks; raise for settings that a group does not support."""
     if options.capturable:
         raise ValueError(
-            "capturable=True with a group: expected one of the two; replays of a collective are untested"
+            "capturable=True with a group: replays of a collective are untested; pass only one of the two"
         )
     if isinstance(rule, Policy) and "saturated" in rule.needs:
         raise ValueError(
-            f"policy={rule!r} with a group needs the share of saturated elements: expected one that needs found_inf or "
-            "amax, as one all-reduce tells the largest of all ranks and no sum; pass another policy"
+            f"policy={rule!r} with a group needs the share of saturated elements: expected a policy that needs "
+            "found_inf or amax, as one all-reduce computes a maximum and no sum; pass another policy"
         )
     return {
         name: getattr(options, name) for name in ("depth", "exact_torch", "on_min_scale")
@@ -105,11 +108,11 @@ DEFAULTS: Numbers = (2.0**16, 2.0, 0.5, 2000, None, None)
 
 
 def check_policy(policy: object, numbers: Numbers, options: Options) -> Policy:
-    """Return a policy; refuse what is none, one with another delay, and constants beside it, which it would ignore."""
+    """Return a policy; raise if it is none, has another delay, or is passed together with constants."""
     if (*numbers, options.capturable) != (*DEFAULTS, False):
         raise ValueError(
             f"policy= with {(*numbers, options.capturable)}: expected the defaults of init_scale, growth_factor, "
-            "backoff_factor, growth_interval, min_scale, max_scale and capturable; give the numbers to the policy"
+            "backoff_factor, growth_interval, min_scale, max_scale, and capturable; pass these numbers to the policy"
         )
     if not isinstance(policy, Policy):
         raise TypeError(
@@ -117,7 +120,7 @@ def check_policy(policy: object, numbers: Numbers, options: Options) -> Policy:
         )
     if options.exact_torch:
         raise ValueError(
-            f"policy={policy!r} with exact_torch=True: expected one of the two; torch has no policies"
+            f"policy={policy!r} with exact_torch=True: torch has no policies; pass only one of the two"
         )
     if policy.delay != options.depth:
         raise ValueError(
@@ -137,7 +140,7 @@ def make_rule(
     *,
     exact_torch: bool,
 ) -> Rule:
-    """Return the rule behind a scaler. `exact_torch` checks no more than torch does."""
+    """Return the rule of a scaler; with `exact_torch`, validate only what torch validates."""
     if growth_factor <= 1.0:
         raise refusals.GROWTH_FACTOR.error()
     if backoff_factor >= 1.0:
@@ -158,12 +161,12 @@ def make_rule(
 
 
 def _check_reach(rule: Rule, min_scale: float | None) -> None:
-    """Refuse bounds that reach where 1/scale is inf, and a first scale outside of them."""
+    """Raise ValueError for bounds at which 1/scale is inf, and for an initial scale outside of them."""
     low, high = bounds_of(rule)
     if low < SMALLEST_NORMAL:
         raise ValueError(
             f"min_scale={min_scale!r}: expected at least 2.0**-126, below which 1/scale may be inf; "
-            "pass exact_torch=True for torch's behaviour"
+            "pass exact_torch=True for torch's behavior"
         )
     if not low <= round_to_float32(rule.init_scale) <= high:
         raise ValueError(
@@ -172,7 +175,7 @@ def _check_reach(rule: Rule, min_scale: float | None) -> None:
 
 
 def _as_held(bound: Any) -> Any:
-    """Round a bound to float32, so that a scale that reached it compares equal; leave what is no number."""
+    """Round a bound to float32, so that a scale at the bound compares equal; return other objects."""
     return (
         round_to_float32(bound)
         if isinstance(bound, (int, float)) and not isinstance(bound, bool)
@@ -181,7 +184,7 @@ def _as_held(bound: Any) -> Any:
 
 
 def bounds_of(rule: Rule) -> tuple[float, float]:
-    """Return the smallest and the largest scale that a rule admits."""
+    """Return the smallest and the largest scale of a rule."""
     largest = FP32.max_finite
     return rule.min_scale or 0.0, largest if rule.max_scale is None else min(
         rule.max_scale, largest
@@ -189,7 +192,7 @@ def bounds_of(rule: Rule) -> tuple[float, float]:
 
 
 def version_class(rule: Rule | Policy, device: torch.device, options: Options) -> type[AnyVersion]:
-    """Choose where the state lives: with a policy on the host; for a rule on the host or on the device."""
+    """Return the class of the state: on the host for a policy, on the host or device for a rule."""
     if isinstance(rule, Policy):
         return PolicyVersion
     if options.capturable:
@@ -198,7 +201,7 @@ def version_class(rule: Rule | Policy, device: torch.device, options: Options) -
 
 
 def changed(rule: Rule, options: Options, **change: Any) -> Rule:
-    """Return the rule with constants changed; `exact_torch` does not check them."""
+    """Return the rule with changed constants; `exact_torch` does not validate them."""
     if not options.exact_torch:
         return dataclasses.replace(rule, **change)
     return Rule.unchecked(
@@ -209,9 +212,9 @@ def changed(rule: Rule, options: Options, **change: Any) -> Rule:
 def new_scale_by_value(
     new_scale: Any, device: str, rule: Rule, options: Options
 ) -> float | torch.Tensor:
-    """Take by value now what ``update(new_scale)`` was given; with torch's refusals.
+    """Copy the argument of ``update(new_scale)``; raise torch's errors for invalid ones.
 
-    On the CPU it becomes a float; a tensor on another device stays there, copied.
+    The result is a float; for a tensor on another device than the CPU, it is a copy on that device.
     """
     if options.exact_torch:
         return _as_torch_takes_it(new_scale, device)
@@ -224,7 +227,7 @@ def new_scale_by_value(
 
 
 def _as_torch_takes_it(new_scale: Any, device: str) -> float | torch.Tensor:
-    """Fill or copy it into a float32 scalar, which refuses what no float32 can hold and shape (1,)."""
+    """Fill or copy it into a float32 scalar, which raises for large numbers and shape (1,)."""
     if isinstance(new_scale, float):
         return torch.zeros(()).fill_(new_scale).item()
     _check_tensor(new_scale, device)
@@ -237,7 +240,7 @@ def _check_tensor(new_scale: Any, device: str) -> None:
 
 
 def within_bounds(name: str, scale: object, rule: Rule) -> float:
-    """Return a scale from outside as a float; refuse it unless float32 holds it within the rule's bounds."""
+    """Return a scale as a float; raise unless it is a number within the rule's bounds."""
     low, high = bounds_of(rule)
     if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
         raise TypeError(
@@ -246,13 +249,13 @@ def within_bounds(name: str, scale: object, rule: Rule) -> float:
     if not low <= round_to_float32(float(scale)) <= high:
         raise ValueError(
             f"{name}={scale!r}: expected a number within [min_scale, max_scale] = [{low!r}, {high!r}]; "
-            "pass one, or construct the scaler with wider bounds"
+            "pass such a number, or construct the scaler with wider bounds"
         )
     return float(scale)
 
 
 def check_max_norm(max_norm: Any) -> float | torch.Tensor:
-    """Return the norm to clip to as a float; a tensor on a device as it is: to refuse it would be to wait for it."""
+    """Return `max_norm` as a float; a tensor on a device is not validated, which would wait for it."""
     one = isinstance(max_norm, torch.Tensor) and max_norm.numel() == 1
     if one and max_norm.device.type != "cpu":
         return max_norm.detach().reshape(())  # type: ignore[no-any-return]
@@ -260,23 +263,23 @@ def check_max_norm(max_norm: Any) -> float | torch.Tensor:
         raise TypeError(f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0")
     if not (norm := float(max_norm)) >= 0:
         raise ValueError(
-            f"max_norm={max_norm!r}: expected a number of at least 0; to clip nothing pass math.inf"
+            f"max_norm={max_norm!r}: expected a number of at least 0; for no clipping pass math.inf"
         )
     return norm
 
 
-def check_floor(
+def check_min_scale(
     on_min_scale: AtMinScale, rule: Rule, version: AnyVersion, found_inf: list[torch.Tensor]
 ) -> None:
-    """Answer an overflow at ``min_scale`` as chosen: by nothing, a warning, or FloatingPointError."""
+    """Handle an overflow at ``min_scale``: do nothing, warn, or raise FloatingPointError."""
     if on_min_scale == "clamp":
         return
     scale = version.read().scale
     if scale > bounds_of(rule)[0] or not any(flag.item() for flag in found_inf):
         return
     text = (
-        f"overflow at scale {scale!r}, which is min_scale: the scale cannot go lower, so the loss or the forward "
-        "pass itself overflows; lower the learning rate, clip gradients, or pass a lower min_scale"
+        f"overflow at scale {scale!r}, which is min_scale: the scale cannot decrease further; the loss or the "
+        "forward pass itself may overflow; lower the learning rate, clip gradients, or pass a lower min_scale"
     )
     if on_min_scale == "raise":
         raise FloatingPointError(text)

@@ -1,8 +1,8 @@
 """Keeps torch.compile out of the scaler, as torch keeps it out of its own.
 
-A compiled training step calls the scaler between graphs. Its methods wait, lock and read flags, which no
-graph holds; if the compiler tried them it would split the step once more in each. torch has a list of its
-own files that are left alone; ours are marked here, function by function, without importing the compiler.
+A compiled training step calls the scaler between graphs. Its methods wait, lock, and read flags, which a graph cannot
+contain: compiling them would add a graph break per method. torch keeps a list of its own files to skip; this module
+marks ampsim's functions one by one, without importing the compiler.
 """
 
 import sys
@@ -13,9 +13,9 @@ from torch._C._dynamo import eval_frame
 
 
 def leave_alone_package(name: str) -> None:
-    """Have torch.compile run every function of a package's loaded modules as plain Python.
+    """Exclude the functions of a package's loaded modules from torch.compile.
 
-    What they call is compiled where it can be, as torch's optimizers are that a scaler steps.
+    Functions that they call, such as the optimizer's step, are still compiled if possible.
     """
     modules = [
         module
@@ -29,8 +29,8 @@ def leave_alone_package(name: str) -> None:
 
 
 def _skip(code: types.CodeType) -> None:
-    """Do what ``torch._dynamo.eval_frame.skip_code`` does; where torch has no such call, a step splits more often."""
-    for inner in code.co_consts:  # a function that is defined in this one has a frame of its own
+    """Do what ``torch._dynamo.eval_frame.skip_code`` does; without it, a step has more graph breaks."""
+    for inner in code.co_consts:  # a nested function has its own frame
         if isinstance(inner, types.CodeType):
             _skip(inner)
     if hasattr(eval_frame, "set_code_exec_strategy"):
@@ -40,7 +40,7 @@ def _skip(code: types.CodeType) -> None:
 
 
 def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionType]:
-    """Iterate over the functions and methods that a module defines, under their decorators too."""
+    """Yield the functions and methods that a module defines, including decorated ones."""
     for value in values:
         if isinstance(value, (staticmethod, classmethod)):
             value = value.__func__
@@ -48,7 +48,7 @@ def _functions(values: Iterable[object], name: str) -> Iterator[types.FunctionTy
             value = value.fget
         if isinstance(value, type) and value.__module__ == name:
             yield from _functions(vars(value).values(), name)
-        while getattr(value, "__module__", None) == name:  # a cache is no function, but wraps one
+        while getattr(value, "__module__", None) == name:  # a cache wraps a function
             if isinstance(value, types.FunctionType):
                 yield value
             value = getattr(value, "__wrapped__", None)

@@ -1,4 +1,4 @@
-"""The thread-safe, asynchronous loss scaler: torch.amp.GradScaler's interface over tickets."""
+"""The thread-safe, asynchronous loss scaler with the interface of torch.amp.GradScaler."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -28,65 +28,68 @@ from ampsim.torch.threads.register import Register, Sync, Ticket
 from ampsim.torch.torch_names import CHECK, TorchNames
 
 T = TypeVar("T")
-ByHand = Callable[[AnyVersion], AnyVersion]  # makes the version after an update whatever was found
+ByHand = Callable[[AnyVersion], AnyVersion]  # makes the next version, whatever found_inf is
 
 
 class GradScaler(TorchNames):
-    """A loss scaler for any depth and any number of threads; drop-in for torch.amp.GradScaler, and an instance of it.
+    """Thread-safe drop-in replacement for `torch.amp.GradScaler`, of which it is a subclass.
+
+    With ``depth`` > 0 the optimizer may run behind the forward and backward passes; see `ampsim.core.pipeline`.
 
     Guarantees:
-        * Every gradient is divided by the scale its loss was multiplied by, whatever the schedule, or refused; see 15.
-        * No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
+        * Each gradient is divided by the scale that its loss was multiplied by, whatever the schedule of threads; else
+          a call raises. See 15 for the exceptions.
+        * No optimizer steps with an unscaled gradient that is inf or NaN, at any scale.
         * A skipped step changes no bit of parameters or optimizer state.
-        * A tensor that was used as a scale is never written again, unless `capturable`.
-        * A call that raises changes neither scale nor stages (gradients it was unscaling excepted).
-        * With depth 0 the scales, the stages, the errors and their texts are torch's; see Differences.
+        * A tensor that was used as a scale is not written again, unless `capturable`.
+        * A call that raises changes neither the scale nor the stages. Gradients that it was unscaling may change.
+        * With ``depth=0`` the scales, the stages, the errors, and their texts are torch's; see Differences.
 
     Assumes:
-        * One optimizer is stepped by one thread at a time, and its gradients are complete by then.
+        * One thread at a time steps an optimizer, and its gradients are complete by then.
         * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
-          end the process in torch itself, earlier than anything here could refuse it.
+          end the process in torch itself, before ampsim can raise.
         * Gradients are not accumulated over an `update` that changes the scale.
-        * An optimizer with ``_step_supports_amp_scaling`` divides and skips by what it is handed.
-        * CUDA: the optimizers of one iteration step on one stream, or `update` is called behind all of theirs.
-        * Updates come in ticket order. In a loop that passes no tickets one thread calls `scale` and `update`.
+        * An optimizer with ``_step_supports_amp_scaling`` divides and skips by the scale and flag it receives.
+        * CUDA: the optimizers of one iteration step on one stream, or `update` is ordered after all their streams.
+        * Updates come in ticket order. In a loop without tickets, one thread calls `scale` and `update`.
 
-    Differences from torch. With ``exact_torch=True`` only 8 to 12, 14 and 16 remain:
-        1. ``min_scale`` is 2^-126 unless given: below 2^-128 torch's reciprocal is inf and a clean step writes
-           inf into the parameters; 144 overflows in a row lead there from the default scale.
-        2. Below scale 1 gradients are checked after the division too, and at any scale the sums of a sparse
-           gradient's duplicates: torch steps with inf there.
-        3. A closure is refused by position as well as by keyword.
-        4. Constants and scales that no run could want are refused, as are devices; torch accepts NaN, 0, -1 and "gpu".
-        5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch takes a Python float or shape ().
-        6. What state a fused optimizer makes in a step that is skipped is dropped. torch keeps it, and its fused SGD
-           then takes uninitialized memory for its momentum. In both a fused optimizer is called although its kernel
-           skips, so that accelerate and transformers, which look for a call, see no skip; `last_step` does.
-        7. ``load_state_dict`` in the middle of an iteration refuses the gradients of it that are not divided yet, as 15
-           does, if they would be divided by another scale; torch divides them by that. In a loop that passes tickets it
-           ends the iteration.
-        8. An `update` or `load_state_dict` that raises has changed nothing; torch has added found_inf up in
-           place, or taken over half of the dict. A key that is missing is named in a sentence, still as a KeyError.
-        9. A fused step that raises leaves no ``grad_scale`` behind; torch then divides twice.
-        10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel finds an
-           int for a found_inf.
+    Differences from torch. With ``exact_torch=True`` only 8 to 12, 14, and 16 remain:
+        1. ``min_scale`` defaults to 2^-126. Below 2^-128 torch's reciprocal is inf, and a finite step writes inf into
+           the parameters; 144 consecutive overflows reach this scale from the default.
+        2. Below scale 1 gradients are also checked after the division, and at any scale the sums of duplicates in a
+           sparse gradient are checked. torch steps with inf there.
+        3. A closure raises as a positional argument too, not only as a keyword.
+        4. Invalid constants, scales, and devices raise; torch accepts NaN, 0, -1, and "gpu".
+        5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch accepts a Python float or a tensor of shape ().
+        6. Optimizer state that a fused optimizer creates in a skipped step is dropped. torch keeps it, and its fused
+           SGD then uses uninitialized memory as momentum. In both, a fused optimizer is called although its kernel
+           skips, so accelerate and transformers, which look for a call, see no skip; `last_step` shows it.
+        7. After ``load_state_dict`` in the middle of an iteration, gradients of that iteration that are not yet divided
+           raise as in 15 if another scale would divide them; torch divides them by that scale. In a loop with tickets
+           ``load_state_dict`` ends the iteration.
+        8. An `update` or `load_state_dict` that raises has changed nothing; torch has then summed found_inf in place,
+           or loaded half of the dict. A missing key raises a KeyError with a message.
+        9. A fused step that raises leaves no ``grad_scale`` on the optimizer; torch then divides twice.
+        10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel receives an int
+           as found_inf and raises.
         11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler, and a
-           RuntimeWarning says so: one that divides them all the same, by a scale that it was told elsewhere, must not.
-        12. A gradient on the CPU that lies in memory otherwise than its parameter is copied before a fused step, or
-           refused if it is expanded, and so is a parameter with gaps; torch's kernel takes no notice of strides.
-        13. A growth interval set or loaded below the clean steps counted so far: the next clean step grows. torch
-           waits for the count to equal it, and grows no more until an overflow restarts the count.
-        14. Of torch's private names (`ampsim.torch.torch_names`) ``_scale`` and ``_growth_tracker`` are obeyed when
-           they are written between iterations, or in an `update` that is not ours, and refused within an iteration, as
-           numpy's writing of them always is; a tensor that is put there is taken by value, not shared, and what
-           ``_scale.set_`` does is not seen; in ``_per_optimizer_states`` all may be written, with `group` the stages;
-           of torch's private methods ``_unscale_grads_``, ``_maybe_opt_step`` and ``_lazy_init_scale_growth_tracker``
-           may be overridden, the first two in torch's class itself too, where no other change reaches ours.
-        15. Gradients from before an `update`, which no step of that iteration has had and nothing has written since,
-           are refused, unless they are zero, where the scale is now another, or `unscale_` has divided them: torch
-           divides them by the new one. Not if `capturable`, nor of parameters that no loss before the first `update`
-           reached, until a call has had their optimizer.
-        16. A first `scale` in inference mode leaves a scale that training can use; torch's raises there.
+           RuntimeWarning. Such an optimizer must not divide by a scale from elsewhere.
+        12. A gradient on the CPU with another memory layout than its parameter is copied before a fused step. An
+           expanded gradient, and a parameter with gaps, raise. torch's kernel ignores strides.
+        13. If a growth interval is set or loaded below the current ``growth_tracker``, the next finite step grows.
+           torch waits until the tracker equals the interval, so it does not grow before the next overflow.
+        14. Of torch's private names (`ampsim.torch.torch_names`), writes to ``_scale`` and ``_growth_tracker`` take
+           effect between iterations, or in an overridden `update`. Within an iteration they raise; writes by numpy
+           always raise. A tensor is copied, not shared. ``_scale.set_`` is not detected. In ``_per_optimizer_states``
+           all may be written, with `group` only the stages. ``_unscale_grads_``, ``_maybe_opt_step``, and
+           ``_lazy_init_scale_growth_tracker`` may be overridden; the first two also in torch's class itself. Other
+           changes of torch's class have no effect here.
+        15. Gradients from before an `update` that no step consumed and nothing wrote since raise if the scale changed
+           or `unscale_` has divided them; zero gradients do not. torch divides them by the new scale. This is not
+           detected if `capturable`, nor for parameters that no loss before the first `update` reached, until a call
+           has had their optimizer.
+        16. A first `scale` in inference mode creates a scale that training can use; torch raises in training then.
 
     ================ ====================================== =======================
     attribute        written by                             read by
@@ -100,32 +103,37 @@ class GradScaler(TorchNames):
     ================ ====================================== =======================
 
     Args:
-        device: type of the device the scale lives on; the first scaled output decides which.
-        init_scale, growth_factor, backoff_factor, growth_interval: the constants of the `Rule`.
-        enabled: if False every method passes through.
-        depth: k; iteration i uses the scale after max(0, i - k) updates. 0 is torch, 1 is RoundPipe.
-        min_scale, max_scale: bounds of the scale.
-        on_min_scale: what an overflow at ``min_scale`` does: "clamp" stays there, "warn" says so, "raise" raises
-            FloatingPointError (those two wait for the device at each update).
-        exact_torch: do exactly what torch does, also where it goes wrong; see Differences.
-        policy: a policy of `ampsim.core.policies` with ``delay`` equal to `depth`, in place of constants and bounds,
-            which must be left at their defaults. It is computed on the host: elsewhere each update waits.
-        launch: runs a function later, in order, on the thread that owns the optimizer, such as
-            ``OptimizerThread().launch``. None runs everything on the caller's thread.
-        allow_fp16: unscale float16 gradients instead of refusing them.
-        capturable: for CUDA graphs: every `update` writes the same two tensors, so that a replayed `scale` reads
-            what the replayed `update` before it wrote. Before the capture run iterations until one was not
-            skipped. The constants are captured as they are. In the captured iteration `update` comes after the
-            backward pass and after `loss_value`. `get_scale`, `state_dict` and `last_step` tell of the latest
-            replay; `update` with a new scale and `load_state_dict` work between replays. Depth 0, one stream.
-        group: a process group of torch.distributed, or "world": what one rank finds in an optimizer's gradients
-            all know before any steps it, with DDP, FSDP2 or other shards, so that scales, skips and state dicts are
-            equal on all. The largest flag of all, and for a policy the largest amax, by one all-reduce, waited for when
-            it is needed. Every rank makes the same calls in the same order, this one included; a step that one rank
-            leaves out or makes in another order raises on all. Run with gloo; nccl has not been run yet.
+        device: Device type of the scale. The first scaled output determines the device.
+        init_scale: Initial loss scale, a positive factor within the bounds.
+        growth_factor: Factor of a growth; above 1.
+        backoff_factor: Factor of a backoff; above 0 and below 1.
+        growth_interval: Number of consecutive finite steps before a growth; at least 1.
+        enabled: If False, all methods pass their inputs through.
+        depth: Number of updates by which the scale may lag, at least 0: iteration i uses the scale after
+            max(0, i - depth) updates. 0 is torch's loop, 1 is RoundPipe's.
+        min_scale: Lower bound of the scale; at least 2^-126, the default.
+        max_scale: Upper bound of the scale; default: the largest float32 number.
+        on_min_scale: Action for an overflow at ``min_scale``: "clamp" keeps the scale, "warn" warns, "raise" raises
+            FloatingPointError. "warn" and "raise" wait for the device at each update.
+        exact_torch: Whether to reproduce torch exactly, including its defects; see Differences.
+        policy: Policy of `ampsim.core.policies` with ``delay`` equal to `depth`. It replaces the constants and bounds,
+            which must keep their defaults. It is computed on the host, so each update waits for other devices.
+        launch: Function that runs another function later, in order, on the thread that owns the optimizer, e.g.
+            ``OptimizerThread().launch``. None runs all work on the caller's thread.
+        allow_fp16: Whether to unscale float16 gradients instead of raising.
+        capturable: Whether to support CUDA graphs: each `update` writes the same two tensors, so that a replayed
+            `scale` reads the result of the `update` before it. Run iterations before the capture until one is not
+            skipped. The constants are captured. In the captured iteration, call `update` after the backward pass and
+            after `loss_value`. `get_scale`, `state_dict`, and `last_step` show the latest replay. Call `update` with a
+            new scale and `load_state_dict` between replays. Requires ``depth=0`` and one stream.
+        group: Process group of torch.distributed, or "world". Ranks share found_inf before any rank steps, with DDP,
+            FSDP2, or other shards, so scales, skips, and state dicts are equal on all ranks. One all-reduce computes
+            the largest flag and, for a policy, the largest amax; a call waits for the result when it needs it. All
+            ranks must make the same calls in the same order, including this one. A missing or reordered step raises on
+            all ranks. Tested with gloo; not yet run with nccl.
     """
 
-    _sync: Sync = threading  # where locks come from; a test's scheduler takes its place
+    _sync: Sync = threading  # module of locks; a test's scheduler replaces it
 
     def __init__(
         self,
@@ -213,10 +221,20 @@ class GradScaler(TorchNames):
         return self._iterations.register or self._start(device)
 
     def begin_iteration(self, timeout: float | None = None) -> ScaleTicket:
-        """Return the next iteration's ticket, for loops that pass tickets; from then on `scale` and `update` need one.
+        """Begin an iteration and return its ticket.
 
-        Waits until its scale is known, that is until at most `depth` tickets are outstanding; TimeoutError
-        after `timeout` seconds. If disabled: a ticket that changes nothing.
+        After this call, `scale` and `update` require tickets. The call waits until at most `depth` tickets are
+        outstanding. A disabled scaler returns a ticket without effect.
+
+        Args:
+            timeout: Maximum time to wait in seconds; None waits indefinitely.
+
+        Returns:
+            Ticket: The ticket of the iteration.
+
+        Raises:
+            TimeoutError: If the scale is not known after `timeout` seconds.
+            ClosedError: If the scaler was closed, or its background work failed.
         """
         if not self._enabled:
             return _NO_TICKET
@@ -227,7 +245,19 @@ class GradScaler(TorchNames):
     # --------------------------------------------------------------------------------------------- scale
 
     def scale(self, outputs: Any, ticket: ScaleTicket | None = None) -> Any:
-        """Multiply a tensor, or tensors in nested iterables, by the ticket's scale. Dtypes as in torch."""
+        """Multiply a tensor, or tensors in nested iterables, by the loss scale.
+
+        Args:
+            outputs: A tensor of any shape, or nested iterables of tensors.
+            ticket: Ticket of the iteration; required after `begin_iteration`.
+
+        Returns:
+            The scaled tensors, with dtypes as in torch.
+
+        Raises:
+            ValueError: If `outputs` has an object that is neither a tensor nor an iterable.
+            RuntimeError: If a ticket is missing, or is not outstanding.
+        """
         if not self._enabled:
             return outputs
         if not isinstance(outputs, Tensor):
@@ -253,11 +283,20 @@ class GradScaler(TorchNames):
         return scaled
 
     def loss_value(self, loss: Tensor, ticket: ScaleTicket | None = None) -> Tensor:
-        """Return the true loss of a scaled one: `loss` over the scale it was multiplied by. Waits for nothing.
+        """Return the unscaled loss: `loss` divided by the scale it was multiplied by.
 
-        Right at every point of the loop, after `update` too: without a ticket it takes the one `scale` used
-        last. ``loss.item() / scaler.get_scale()`` after ``update()`` is wrong wherever the scale changes. If
-        `capturable`, RuntimeError after `update`.
+        Correct anywhere in the loop, also after `update`; waits for no device. In contrast,
+        ``loss.item() / scaler.get_scale()`` after ``update()`` is wrong if the scale changed.
+
+        Args:
+            loss: Scaled loss of any shape.
+            ticket: Ticket of the iteration; default: the one that `scale` used last.
+
+        Returns:
+            Detached tensor of the same shape.
+
+        Raises:
+            RuntimeError: If the scaler is `capturable` and `update` was called.
         """
         ticket = ticket or self._scaled
         if not self._enabled or ticket is None:
@@ -269,7 +308,16 @@ class GradScaler(TorchNames):
     # ----------------------------------------------------------------------------------- unscale and step
 
     def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
-        """Divide the gradients by the ticket's scale, in place, and note whether all were finite."""
+        """Divide the gradients by the loss scale in place, and record whether all were finite.
+
+        Args:
+            optimizer: Optimizer whose gradients to unscale.
+            ticket: Ticket of the iteration, for loops with tickets.
+
+        Raises:
+            RuntimeError: If the gradients were already unscaled or stepped, or belong to another iteration.
+            ValueError: If a gradient is float16 and `allow_fp16` is False.
+        """
         if self._enabled:
             ticket = self._iterations.stepping("unscale_", ticket)
             self._holding("unscale_", optimizer, ticket, OptimizerStep.divide_gradients)
@@ -277,16 +325,25 @@ class GradScaler(TorchNames):
     def unscale_and_clip_(
         self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
     ) -> Tensor:
-        """Do what `unscale_` and ``clip_grad_norm_`` do, in one read of the gradients; return the unscaled total norm.
+        """Unscale and clip gradients in one pass.
 
-        With a fused optimizer both multiplications are left to its kernel: ``.grad`` stays scaled until
-        `step`. Other optimizers' gradients are unscaled and clipped here, in one write.
-        A `max_norm` that is NaN or negative is refused; in a tensor on a device, which is not waited for, it skips
-        the step.
+        Equivalent to `unscale_` and ``torch.nn.utils.clip_grad_norm_``, with one read of the gradients. The kernel of
+        a fused optimizer does both multiplications, so ``.grad`` stays scaled until `step`. Gradients of other
+        optimizers are unscaled and clipped here, in one write.
+
+        Args:
+            optimizer: Optimizer whose gradients to unscale and clip.
+            max_norm: Maximum 2-norm of all gradients, at least 0. An invalid value in a tensor on another device than
+                the CPU, which is not waited for, skips the step.
+            ticket: Ticket of the iteration, for loops with tickets.
 
         Returns:
-            Tensor of shape (), float32: the 2-norm of all unscaled gradients before the clip, what
-            ``torch.nn.utils.clip_grad_norm_`` returns.
+            Tensor of shape () and dtype float32: the 2-norm of all unscaled gradients before the clip.
+
+        Raises:
+            TypeError: If `max_norm` is no number.
+            ValueError: If `max_norm` is NaN or negative.
+            RuntimeError: If the gradients were already unscaled or stepped, or belong to another iteration.
         """
         max_norm = config.check_max_norm(max_norm)
         if not self._enabled:
@@ -300,10 +357,24 @@ class GradScaler(TorchNames):
     def step(
         self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any
     ) -> Any:
-        """Step the optimizer with unscaled gradients, or skip it if any was not finite; unscales if need be.
+        """Step the optimizer, or skip the step if any gradient is not finite.
 
-        Returns what ``optimizer.step(*args, **kwargs)`` returned, None if it was skipped. From another
-        thread than the optimizer's, with `launch`: runs there, is waited for, and returns None.
+        Unscales the gradients first if `unscale_` was not called. With `launch`, the step runs on the thread that owns
+        the optimizer, and the caller waits for it.
+
+        Args:
+            optimizer: Optimizer to step.
+            args: Positional arguments of ``optimizer.step``; no closure.
+            ticket: Ticket of the iteration, for loops with tickets.
+            kwargs: Keyword arguments of ``optimizer.step``.
+
+        Returns:
+            The result of ``optimizer.step``; None for a skipped step, or if the step ran on another thread.
+
+        Raises:
+            RuntimeError: If the optimizer already stepped, a closure is passed, or the gradients belong to
+                another iteration.
+            AssertionError: If no gradient was checked, as in torch.
         """
         if ticket is not None and not isinstance(ticket, Ticket):  # the optimizer's own keyword
             kwargs["ticket"], ticket = ticket, None
@@ -344,7 +415,7 @@ class GradScaler(TorchNames):
         ticket: ScaleTicket,
         work: Callable[[OptimizerStep], T],
     ) -> T:
-        """Do `work` with an optimizer's gradients: on the thread that owns it, while no other call has it."""
+        """Run `work` on an optimizer's gradients, on the thread that owns it, one call at a time."""
         if self._by_hand is not None:
             raise _written_late(name)
         if self._launcher.remote:
@@ -381,18 +452,24 @@ class GradScaler(TorchNames):
 
     @property
     def last_step(self) -> StepReport:
-        """What the newest iteration's steps did: ``.skipped``, ``.skipped_by(optimizer)``."""
+        """Report of the newest iteration's steps: ``.skipped``, ``.skipped_by(optimizer)``."""
         return self._report
 
     def observe(self, observer: Observer) -> Callable[[], object]:
-        """Tell `observer` of every step from now on; return what ends that. Copies and pickles are not observed.
+        """Notify `observer` of each step from now on; copies and pickles are not observed.
+
+        Args:
+            observer: Object with the methods of `ampsim.torch.observer.Observer`.
+
+        Returns:
+            Function that removes the observer.
 
         Raises:
-            ValueError: the scaler is `capturable`: a replayed graph runs none of this.
+            ValueError: If the scaler is `capturable`, as a graph replay runs no Python code.
         """
         if self._enabled and self._options.capturable:
             raise ValueError(
-                "a capturable scaler: expected one whose steps run in Python; a graph's replay tells nobody"
+                "a capturable scaler: expected one without capturable=True; a graph replay runs no Python code"
             )
         key = object()
         self._observers[key] = observer
@@ -406,10 +483,21 @@ class GradScaler(TorchNames):
         is_async: bool = True,
         ticket: ScaleTicket | None = None,
     ) -> None:
-        """Close the iteration: grow or back off by what its steps found, or set the scale to `new_scale`.
+        """End the iteration: grow or back off the scale, or set it to `new_scale`.
 
-        With `launch` the update runs behind the steps on the optimizer's thread; ``is_async=False`` waits for
-        it, and the next ticket then carries its result whatever the depth. `new_scale` is taken by value now.
+        With `launch`, the update runs after the steps on the optimizer's thread.
+
+        Args:
+            new_scale: Scale to set, copied at once; None updates the scale by the gradients' found_inf.
+            is_async: Whether the update may run later. False waits for it, and the next ticket then uses its result,
+                whatever the depth.
+            ticket: Ticket of the iteration, for loops with tickets.
+
+        Raises:
+            AssertionError: If no gradient was checked in the iteration, as in torch.
+            RuntimeError: If a ticket is missing, or is not the next one.
+            TypeError: If `new_scale` is no number.
+            ValueError: If `new_scale` is out of bounds.
         """
         if not self._enabled:
             return
@@ -443,7 +531,7 @@ class GradScaler(TorchNames):
         register = self._iterations.started("update")
         with (
             self._records.lock
-        ):  # who comes later finds the ticket closed, and must not begin a record of it anew
+        ):  # later calls find the ticket closed and must not begin another record
             outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
             if by_hand is None and not outcome.flags:
                 raise refusals.NOTHING_CHECKED_AT_ALL.error()
@@ -455,7 +543,7 @@ class GradScaler(TorchNames):
                 version = self._by_hand or version
                 if by_hand is not None:
                     return by_hand(version)
-                config.check_floor(self._options.on_min_scale, rule, version, outcome.flags)
+                config.check_min_scale(self._options.on_min_scale, rule, version, outcome.flags)
                 return version.next(rule, outcome)
 
             register.apply(ticket, advance, is_async=is_async)
@@ -468,16 +556,20 @@ class GradScaler(TorchNames):
             )
 
     def synchronize(self) -> None:
-        """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
+        """Wait for all work on the optimizer's thread; raise its error if it failed."""
         self._iterations.synchronize()
 
     # ------------------------------------------------------------------------------------------- reading
 
     def get_scale(self, up_to_date: bool = False) -> float:
-        """Return the scale that this thread's next call uses, or 1.0 if disabled. Waits for the device.
+        """Return the loss scale; waits for the device.
 
-        On the optimizer's thread: the one gradients are divided by. Elsewhere: the one the next loss is
-        multiplied by. With `up_to_date`, or in loops that pass tickets: the newest.
+        Args:
+            up_to_date: Whether to wait for pending updates and return the newest scale.
+
+        Returns:
+            On the optimizer's thread, the scale that divides the next gradients; elsewhere, the scale of the next
+            loss. In loops with tickets, the newest scale. 1.0 if disabled.
         """
         if not self._enabled:
             return 1.0
@@ -491,17 +583,17 @@ class GradScaler(TorchNames):
         return scale
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
-        """Return the growth factor; `up_to_date` waits for changes still on their way."""
+        """Return the growth factor; `up_to_date` waits for pending changes."""
         self._settle(up_to_date)
         return self._growth_factor
 
     def get_backoff_factor(self, up_to_date: bool = False) -> float:
-        """Return the backoff factor; `up_to_date` waits for changes still on their way."""
+        """Return the backoff factor; `up_to_date` waits for pending changes."""
         self._settle(up_to_date)
         return self._backoff_factor
 
     def get_growth_interval(self, up_to_date: bool = False) -> int:
-        """Return the growth interval; `up_to_date` waits for changes still on their way."""
+        """Return the growth interval; `up_to_date` waits for pending changes."""
         self._settle(up_to_date)
         return self._growth_interval
 
@@ -520,10 +612,14 @@ class GradScaler(TorchNames):
         return (*(version.read() for version in older), newest.saved())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return torch's five keys, and with depth > 0 ``pending``: the scales computed and not yet in force.
+        """Return the state as a dict; waits for the optimizer's thread.
 
-        Waits for the optimizer's thread. With depth > 0 no ticket may be outstanding. {} if disabled. Of a policy:
-        its name, its numbers and its state.
+        Returns:
+            torch's five keys, and with depth > 0 ``pending``: the scales that are computed and not yet used. For a
+            policy, its name, its numbers, and its state. {} if disabled.
+
+        Raises:
+            RuntimeError: If depth > 0 and a ticket is outstanding.
         """
         if not self._enabled:
             return {}
@@ -536,10 +632,17 @@ class GradScaler(TorchNames):
         return checkpoint.to_dict(self._rule, self._states(), self._options.depth) | own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; takes torch's five keys too. Ends the iteration that runs.
+        """Load a state dict of this class or of torch's scaler; see 7 in Differences.
 
-        Of more scales than `depth` can delay the newest are taken. KeyError if a key is missing. With a group every
-        rank loads the same.
+        Args:
+            state_dict: Result of `state_dict`. Of more pending scales than `depth` allows, the newest are used. With a
+                group, all ranks must load equal dicts.
+
+        Raises:
+            KeyError: If a key is missing.
+            RuntimeError: If the dict is empty.
+            TypeError: If a value has an invalid type.
+            ValueError: If a value is out of bounds, or belongs to another policy.
         """
         if not self._enabled:
             return
@@ -569,7 +672,7 @@ class GradScaler(TorchNames):
         if self._options.capturable:
             changed["_report"] = replace(
                 self._report, ticket=-1
-            )  # graphs still write it; tickets are counted anew
+            )  # graphs still write it; tickets restart from 0
         else:
             changed["_report"] = StepReport()
         self._iterations.restore(versions, partial(vars(self).update, changed))
@@ -577,7 +680,7 @@ class GradScaler(TorchNames):
     def __getstate__(self) -> dict[str, Any]:
         if self._ranks:
             raise TypeError(
-                "a scaler with a group cannot be pickled: expected its state_dict(); save that"
+                "a scaler with a group cannot be pickled: save its state_dict() instead"
             )
         kept = {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
         if hasattr(self, "_rule"):  # if not, it was disabled when it was made
@@ -592,21 +695,21 @@ class GradScaler(TorchNames):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._ranks = None
-        self._reset(launch=None)  # a thread does not travel: the copy works on its caller's
-        if hasattr(self, "_rule"):  # what a subclass has changed among torch's names is obeyed
+        self._reset(launch=None)  # a thread is not pickled: the copy works on its caller's thread
+        if hasattr(self, "_rule"):  # changes of a subclass to torch's names take effect
             for name in checkpoint.as_torch_has_it(self._rule, self._first):
                 value = vars(self).pop(name, None)
                 if value is not None and value != getattr(self, name):
                     setattr(self, name, value)
 
     def after_fork(self) -> None:
-        """Make the locks anew in a child; the optimizer's thread stayed with the parent."""
+        """Recreate the locks in a forked child, which has no optimizer's thread."""
         self._lock = self._sync.Lock()
         self._records.after_fork()
         self._iterations.after_fork()
 
     def close(self) -> None:
-        """Refuse further work and wake every thread that waits for a ticket. Idempotent."""
+        """Close the scaler: later calls raise ClosedError, and waiting threads wake up. Idempotent."""
         self._iterations.close()
 
 

@@ -1,9 +1,9 @@
-"""A small pipeline with the optimizer on a background thread: the loop that an asynchronous scaler is for.
+"""A small pipeline with the optimizer on a background thread, for use with an asynchronous scaler.
 
 Forward and backward run on the caller's thread with the model's own parameters, which may be float16. The
-optimizer runs on an `OptimizerThread` with float32 master weights. Gradients are handed over, not shared, and
-the weights that iteration i computes with are those after max(0, i - depth) steps, whatever the schedule: they
-are versions in the same register that holds the scales.
+optimizer runs on an `OptimizerThread` with float32 master weights. Gradients are handed over, not shared. Iteration i
+uses the weights after max(0, i - depth) steps, whatever the schedule of threads: weights are versions in the same kind
+of register as the scales.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ from ampsim.torch.threads.register import Register, Ticket
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """One version of the weights; never written again."""
+    """One immutable version of the weights."""
 
     tensors: tuple[Tensor, ...]
     ready: tuple[
@@ -43,27 +43,27 @@ class Weights:
                 torch.cuda.current_stream(tensor.device).wait_event(event)
 
     def keep(self, tensors: Iterable[Tensor | None]) -> None:
-        """Keep the memory of one tensor per weight, made on another stream, until the current one is done with it."""
+        """Keep the memory of tensors from another stream until the current stream is done with them."""
         for tensor, event in zip(tensors, self.ready, strict=True):
             if event is not None and tensor is not None:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 class Pipelined:
-    """Runs a model's optimizer behind its backward passes, in the shape of RoundPipe's loop.
+    """Runs the optimizer of a model behind its backward passes, with the interface of RoundPipe's loop.
 
     Guarantees:
-        * Iteration i computes with the weights after max(0, i - depth) steps.
+        * Iteration i uses the weights after max(0, i - depth) steps.
         * Step functions run on one background thread, in order; their exceptions reach the caller.
 
     Assumes:
-        * One thread calls `forward_backward` and `step`, in turns; the model's parameters are left alone.
+        * One thread calls `forward_backward` and `step` alternately; no other code writes the model's parameters.
 
     Args:
-        model: its parameters are overwritten with the newest permitted weights before each iteration.
-        optim_dtype: dtype of the master weights and their gradients.
-        depth: how many steps the weights may lag.
-        thread: where the optimizer runs; the process's shared one if None.
+        model: Module whose parameters are overwritten with the weights of each iteration.
+        optim_dtype: Dtype of the master weights and their gradients.
+        depth: Number of steps by which the weights may lag; at least 0.
+        thread: Thread of the optimizer; None uses the process's shared thread.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Pipelined:
         self._ticket: Ticket[Weights] | None = None
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Iterate over the master weights: what the optimizer is made with."""
+        """Return the master weights, for the constructor of the optimizer."""
         return iter(self._masters)
 
     def _snapshot(self) -> Weights:
@@ -97,7 +97,7 @@ class Pipelined:
         label: Any = None,
         loss_fn: Callable[[Any, Any], Tensor] = lambda outputs, _: outputs,
     ) -> Tensor:
-        """Run the model on ``input_args`` and backpropagate ``loss_fn(outputs, label)``, which is returned.
+        """Run the model on ``input_args``, backpropagate ``loss_fn(outputs, label)``, and return this loss.
 
         May be called several times before `step`: gradients accumulate, all with the same weights.
         """
@@ -109,11 +109,11 @@ class Pipelined:
         return loss.detach()
 
     def step(self, step_fn: Callable[[], object], is_async: bool = True) -> None:
-        """Hand the gradients over and run `step_fn` on the optimizer's thread; wait for it unless `is_async`."""
+        """Run `step_fn` on the optimizer's thread with the gradients; wait for it unless `is_async`."""
         ticket = self._ticket
         if ticket is None:
             raise RuntimeError(
-                "step() without a forward_backward(): expected gradients; call that first"
+                "step() without forward_backward(): there are no gradients; call forward_backward() first"
             )
         grads = [p.grad for p in self._params]
         job = self.thread.launch(self._run, ticket, grads, step_fn)
@@ -142,7 +142,7 @@ class Pipelined:
 
 
 def _close_if_failed(register: Register[Weights], job: Future[None]) -> None:
-    """Tell whoever waits for weights that they will never be made; also if other work failed before."""
+    """Wake threads that wait for weights if a step, or earlier work, failed."""
     error = CancelledError("the step was cancelled") if job.cancelled() else Future.exception(job)
     if error is not None:
         register.close(error)

@@ -1,4 +1,4 @@
-"""The same scaler behind RoundPipe's constructor: depth 1, work on RoundPipe's optimizer stream where it is."""
+"""The scaler with RoundPipe's constructor: depth 1, and RoundPipe's optimizer stream if it is imported."""
 
 import sys
 from typing import Any
@@ -11,15 +11,18 @@ from ampsim.torch.threads.optimizer_thread import shared_thread
 class GradScaler(AnyDepth):
     """Drop-in for ``roundpipe.GradScaler``.
 
-    `scale` uses the scale after all updates but the last, `update` returns at once, `unscale_` and `step` run
-    on the optimizer stream wherever they are called. Beyond RoundPipe's: `state_dict`, pickling, `loss_value`,
-    `last_step`, errors that reach the caller instead of ending the process, and any other keyword of
-    `ampsim.torch.GradScaler`.
+    `scale` uses the scale after all updates but the last, `update` returns at once, and `unscale_` and `step` run on
+    the optimizer stream. In addition to RoundPipe's methods, it has `state_dict`, pickling, `loss_value`, `last_step`,
+    and all keywords of `ampsim.torch.GradScaler`; errors reach the caller instead of ending the process.
 
     Args:
-        init_scale, growth_factor, backoff_factor, growth_interval, enabled: as RoundPipe's.
-        launch: runs a function on the optimizer's thread, in order. RoundPipe's own stream if RoundPipe was
-            imported, else `ampsim.torch.threads.optimizer_thread.shared_thread`, which `Pipelined` uses too.
+        init_scale: Initial loss scale, as RoundPipe's.
+        growth_factor: Factor of a growth, as RoundPipe's.
+        backoff_factor: Factor of a backoff, as RoundPipe's.
+        growth_interval: Number of consecutive finite steps before a growth, as RoundPipe's.
+        enabled: If False, all methods pass their inputs through.
+        launch: Function that runs another function on the optimizer's thread, in order. Default: RoundPipe's stream if
+            RoundPipe is imported, else `ampsim.torch.threads.optimizer_thread.shared_thread`, as in `Pipelined`.
     """
 
     def __init__(
@@ -50,7 +53,7 @@ class GradScaler(AnyDepth):
 
 
 def optimizer_stream() -> Launch:
-    """Return RoundPipe's ``launch_optim_kernel`` if RoundPipe was imported, else our own thread's ``launch``."""
+    """Return RoundPipe's ``launch_optim_kernel`` if RoundPipe is imported, else ``launch`` of our thread."""
     theirs = sys.modules.get("roundpipe.optim_stream")
     if theirs is not None:
         return theirs.launch_optim_kernel  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a scaler shows under torch's private names, alive: what is written into it reaches the scaler, or is refused."""
+"""Live views of a scaler's state under torch's private names: a write reaches the scaler, or raises."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -19,9 +19,9 @@ V = TypeVar("V")
 
 
 class ShownTensor(Tensor):
-    """A number that a scaler holds, alive: what reads it reads what is in force, what writes it tells the scaler.
+    """A live tensor of a scaler's number: a read returns the current value, and a write changes the scaler.
 
-    What shares its memory, as a view does, is one too. Other results are plain tensors; arrays of numpy are read-only.
+    Views of it are live too. Other results are plain tensors; numpy arrays are read-only.
     """
 
     number: "_Number"
@@ -33,7 +33,7 @@ class ShownTensor(Tensor):
         written: Callable[[Tensor], None],
         updated: Callable[[], None],
     ) -> "ShownTensor | None":
-        """Show what `read` returns; None where that is None."""
+        """Return a live tensor of the result of `read`; None if that is None."""
         seen = read()
         return None if seen is None else _Number(read, written, updated, seen).shown()
 
@@ -61,7 +61,7 @@ class ShownTensor(Tensor):
 
 
 class _Number:
-    """A number that shown tensors show, in memory that they share."""
+    """A number, and the memory that its live tensors share."""
 
     def __init__(
         self,
@@ -76,19 +76,19 @@ class _Number:
             self.tensor = seen.clone()
 
     def shown(self, view: Tensor | None = None) -> ShownTensor:
-        """Return a view of it, all of it unless one is given, as a shown tensor."""
+        """Return a view, by default of the whole number, as a live tensor."""
         shown = (self.tensor if view is None else view).as_subclass(ShownTensor)
         shown.number = self
         return shown
 
     def has(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor lies in its memory. Not of the memory's own, which is what Dynamo asks a view for."""
+        """Return whether a tensor shares this memory; False for the memory itself, as Dynamo needs."""
         storages = [each.untyped_storage()._cdata for each in (tensor, self.tensor)]  # noqa: SLF001
         return tensor is not self.tensor and storages[0] == storages[1]
 
 
 class _Use:
-    """A shown tensor while a function of torch's has it, as the plain `tensor`."""
+    """A live tensor during a call of a torch function, which receives the plain `tensor`."""
 
     def __init__(self, shown: ShownTensor) -> None:
         self.number, self.tensor = shown.number, shown.as_subclass(Tensor)
@@ -99,7 +99,7 @@ class _Use:
         self._version = self.tensor._version  # noqa: SLF001 - counts what is written in place
 
     def end(self, *, writes: bool) -> None:
-        """Tell the scaler if the function has written the number."""
+        """Notify the scaler if the function has written the number."""
         elsewhere = not self.number.has(self.tensor)  # as after ``.data = ``
         if elsewhere:
             self.number.tensor.copy_(self.tensor)
@@ -114,7 +114,7 @@ _COLLECTIVES = "torch.distributed.distributed_c10d"
 
 
 def refusal_of_states(what: str) -> RuntimeError:
-    """Return the error for a write into ``_per_optimizer_states`` that would not count."""
+    """Return the error for a write into ``_per_optimizer_states`` that has no effect."""
     return RuntimeError(
         f"_per_optimizer_states {what}: expected a stage of torch's OptState and flags by device, and with group= "
         "the stage alone; where ranks must agree pass group= to the scaler, in place of flags of your own"
@@ -122,10 +122,10 @@ def refusal_of_states(what: str) -> RuntimeError:
 
 
 class _Shown(MutableMapping[K, V]):
-    """A mapping that also is a dict, of which nothing is kept: its own C code would find it empty."""
+    """A mapping that is also an empty dict, for isinstance; C code for dicts sees it as empty."""
 
     def copy(self) -> Any:
-        """Return a plain one of what it has now."""
+        """Return a plain dict of the current contents."""
         kind, args = cast("tuple[Callable[..., Any], tuple[Any, ...]]", self.__reduce__())
         return kind(*args)
 
@@ -151,10 +151,10 @@ class _Shown(MutableMapping[K, V]):
 class OptimizerState(_Shown[str, Any], dict[str, Any]):
     """The state of one optimizer in one iteration as torch keeps it: its record, under torch's names.
 
-    ``stage`` and ``found_inf_per_device`` are read off the record and written to it, before `unscale_` and after
-    `step`; of an iteration that has ended it is what it was. A stage may be of a client's own copy of torch's enum, and
-    is read back so; 1 and 2 are taken for theirs, not 0, with which torch's `step` divides nothing. Under other names
-    a client may note what it likes.
+    ``stage`` and ``found_inf_per_device`` are read from the record and written to it, before `unscale_` and after
+    `step`. After the iteration they keep their values. A stage may be a member of a client's copy of torch's enum; it
+    is read back as such. The integers 1 and 2 are accepted; 0 is not, as torch's `step` then divides nothing. Clients
+    may store values under other keys.
     """
 
     def __init__(self, states: "OptimizerStates", record: Record) -> None:
@@ -201,7 +201,7 @@ class OptimizerState(_Shown[str, Any], dict[str, Any]):
 
 
 class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerState]):
-    """The states of all optimizers in this iteration, by id. As torch's it has one for every id that is asked for."""
+    """States of all optimizers in this iteration, by id; a default dict, as torch's."""
 
     def __init__(
         self,
@@ -215,7 +215,7 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
         self._records, self._stepped, self._end, self.by_ranks = records, stepped, end, by_ranks
 
     def move(self, record: Record, stage: Stage) -> None:
-        """Put a record into a stage by hand; STEPPED is told as a step is, unless one is on its way."""
+        """Set the stage of a record; STEPPED is reported as a step, unless a step is running."""
         ticket = self._records.ticket_of(record)
         if ticket is not None and stage is Stage.STEPPED and not record.is_held:
             if record.folded is not None:
@@ -247,9 +247,9 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
         self._records.drop(key)
 
     def clear(self) -> None:
-        """Forget what was done in this iteration; if it has written a scale or a count of its own, end it with them.
+        """Clear the states of this iteration; if a scale or tracker was written in it, end it with these.
 
-        That is how an `update` which was copied from torch's ends. Where nothing is noted, nothing is done.
+        An `update` that was copied from torch's ends with this call. Without states, the call does nothing.
         """
         if self.by_ranks and any(record.is_used for record in self._records.by_id().values()):
             raise refusal_of_states("cleared")
@@ -258,7 +258,7 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
             self._records.drop(key)
 
     def pop(self, key: int, *default: Any) -> Any:
-        """Forget an optimizer and return its state, or the default; of one that was not looked at none is made."""
+        """Remove an optimizer and return its state, or the default; creates no state."""
         if key in self:
             return super().pop(key)
         if not default:
@@ -266,7 +266,7 @@ class OptimizerStates(_Shown[int, OptimizerState], defaultdict[int, OptimizerSta
         return default[0]
 
     def get(self, key: int, default: Any = None) -> Any:
-        """Return the state of an optimizer that was looked at, unscaled or stepped, or the default."""
+        """Return the state of an optimizer if it exists, else the default."""
         return self[key] if key in self._records.by_id() else default
 
     def __contains__(self, key: object) -> bool:

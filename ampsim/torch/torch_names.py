@@ -1,4 +1,4 @@
-"""The private names of torch's scaler, for code that was written against them.
+"""The private names of torch's scaler, for code that uses them.
 
     ================================================ ==========================================================
     name                                             who uses it
@@ -18,8 +18,8 @@
     ``update``, copied                               overflows first
     ================================================ ==========================================================
 
-What is read is in force. What is written is obeyed, or refused with the call that does it. An override is called
-where torch calls it, or refused when the scaler is constructed.
+A read returns the current value. A write takes effect or raises. An override is called where torch calls it, or the
+constructor raises.
 """
 
 from collections.abc import Callable
@@ -47,10 +47,9 @@ CHECK = "_check_inf_per_device"
 
 
 class TorchNames(TorchScaler):
-    """An instance of torch's class, whose ``__init__`` does not run, with its private names; see the module.
+    """A subclass of torch's scaler with its private names, without its ``__init__``; see the module.
 
-    Those of torch's methods that do no more than read or write such a name, `set_growth_factor`, `is_enabled` and the
-    like, are torch's own.
+    Methods that only read or write such a name, e.g. `set_growth_factor` and `is_enabled`, are torch's own.
     """
 
     _iterations: Iterations[AnyVersion] = NotMade()  # type: ignore[assignment]
@@ -63,7 +62,7 @@ class TorchNames(TorchScaler):
     _holding: Callable[..., Any]
     _stepped: Callable[[int, Record], None]
     _end: Callable[..., None]
-    _by_hand: AnyVersion | None  # what an `update` of a subclass has made so far
+    _by_hand: AnyVersion | None  # the version that an `update` of a subclass has built so far
     synchronize: Callable[[], None]
 
     def _scale_now(self) -> Tensor | None:
@@ -73,15 +72,15 @@ class TorchNames(TorchScaler):
         return version.scale_on(version.device)
 
     def _read_scale(self) -> Tensor | None:
-        """Show the scale that this thread's next call uses, or None; of a capturable scaler return it itself."""
+        """Return a live tensor of the current scale, or None; of a capturable scaler the tensor itself."""
         if self._options.capturable:
             return self._scale_now()
         return ShownTensor.of(self._scale_now, self._write_scale, self._updated)
 
     def _write_scale(self, new_scale: Any) -> None:
-        """Do what ``update(new_scale)`` does in an iteration of nothing else; within one only the same is taken.
+        """Set the scale, as ``update(new_scale)``; within an iteration, raise unless it is the same number.
 
-        None begins anew, as in torch.
+        None restores the initial scale, as in torch.
         """
         new_scale = self._init_scale if new_scale is None else new_scale
         if isinstance(new_scale, int) or (
@@ -105,9 +104,9 @@ class TorchNames(TorchScaler):
         read: Callable[[], Tensor | None],
         advance: Callable[[AnyVersion], AnyVersion],
     ) -> None:
-        """Make the newest version another; RuntimeError while an iteration runs, unless `value` is what is read.
+        """Replace the newest version; raise RuntimeError within an iteration, unless `value` is unchanged.
 
-        A subclass with an `update` of its own may write in it: what it wrote is in force when it clears the states.
+        A subclass with its own `update` may write in it; the write takes effect when it clears the states.
         """
         register = self._iterations.register or self._start(torch.device(self._device))
         self.synchronize()
@@ -119,9 +118,8 @@ class TorchNames(TorchScaler):
             self._by_hand = advance(self._by_hand or register.newest)
         elif read() != value:
             raise RuntimeError(
-                f"{name} set to {value!r} between scale() and update(): expected an iteration to keep the scale and "
-                "the count that it began with; set it after update(), call update(new_scale), or pass group= where "
-                "ranks must agree"
+                f"{name} set to {value!r} between scale() and update(): an iteration must keep its scale and "
+                "growth tracker; set it after update(), call update(new_scale), or pass group= if ranks must agree"
             )
 
     def _tracker_now(self) -> Tensor | None:
@@ -133,7 +131,7 @@ class TorchNames(TorchScaler):
         return ShownTensor.of(self._tracker_now, self._write_tracker, self._updated)
 
     def _write_tracker(self, tracker: Any) -> None:
-        """Set the count of clean steps, as `_write_scale` sets the scale."""
+        """Set the growth tracker, as `_write_scale` sets the scale."""
         if isinstance(self._rule, Policy):
             raise RuntimeError(
                 f"_growth_tracker set to {tracker!r} with a policy, which has none: expected a rule; call "
@@ -142,7 +140,7 @@ class TorchNames(TorchScaler):
         tracker = self._init_growth_tracker if tracker is None else tracker
         if isinstance(tracker, Tensor) and tracker.numel() == 1:
             tracker = tracker.item()
-        tracker = as_int("_growth_tracker", tracker, 0, "to start counting again set 0")
+        tracker = as_int("_growth_tracker", tracker, 0, "to restart the count set 0")
 
         def counted(version: AnyVersion) -> AnyVersion:
             return version.restored(
@@ -210,7 +208,7 @@ class TorchNames(TorchScaler):
         def change() -> None:
             self._rule = changed()
 
-        changed()  # refuses here and now
+        changed()  # raises on the caller's thread
 
         launcher = self._iterations.launcher
         if launcher.here():

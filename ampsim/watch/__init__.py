@@ -1,9 +1,9 @@
-"""Watch a training run: one line, and each step's scale, skip, true norm and exponents are on record.
+"""Record the loss scale, skip flag, gradient norm, and sampled exponents of each training step.
 
-``examples.md`` here has loops with torch, accelerate, Lightning, Weights & Biases and TensorBoard.
+``examples.md`` has training loops with torch, accelerate, Lightning, Weights & Biases, and TensorBoard.
 
-It knows torch, the probe and the file of a run. What is attached to whose scaler is in `attach`, what is read of the
-gradients in `measure`, how it comes to the host and into the record in `run`, where records go in `sinks`.
+Modules: `attach` hooks into a scaler or optimizers, `measure` reads gradients, `run` builds the records, and `sinks`
+writes them.
 """
 
 from ampsim.core.extras import needing as _needing

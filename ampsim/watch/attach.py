@@ -1,4 +1,4 @@
-"""Attach a watcher to whatever steps a model: our scaler, torch's and its children, or an optimizer alone."""
+"""Attach a watcher to a scaler of ampsim or torch, or to optimizers."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -12,40 +12,44 @@ from torch.optim import Optimizer
 Found = list[tuple[Optimizer, list[Tensor]]]
 Detach = Callable[[], None]
 
-_ATTACHED = "_ampsim_attached"  # where a scaler of torch's carries its watcher
+_ATTACHED = "_ampsim_attached"  # attribute of torch's scaler that holds its watcher
 
 
 class Watcher(Protocol):
-    """A listener to every step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
+    """Observer of each step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Take note of gradients that are complete and still multiplied by `scale`, shape (); the first call counts."""
+        """Read complete gradients, still multiplied by `scale` of shape (); later calls are ignored."""
 
     def stepping(self, optimizer: Optimizer) -> None:
-        """Take note that an optimizer steps, if there is a scaler."""
+        """Note an optimizer step, if there is a scaler."""
 
     def closing(self, key: Any) -> None:
-        """Take note that the iteration ends."""
+        """Note the end of the iteration."""
 
     def closed(self, key: Any, found_inf: Found) -> None:
-        """Take note of each optimizer's flags, 0.0 or 1.0; none where nobody looks for them."""
+        """Read each optimizer's flags, 0.0 or 1.0; none if no scaler checks them."""
 
 
 def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> Detach:
-    """Attach a watcher; return what takes it off again, where twice is once.
+    """Attach a watcher.
+
+    Returns:
+        Function that detaches the watcher; idempotent.
 
     Raises:
-        TypeError: not a scaler; ValueError: a scaler that is being watched, or is `capturable`.
+        TypeError: If `scaler` is no scaler.
+        ValueError: If the scaler is already watched, or is `capturable`.
     """
     if scaler is not None and not hasattr(scaler, "is_enabled"):
         raise TypeError(
             f"scaler={scaler!r}: expected an ampsim.torch.GradScaler, a torch.amp.GradScaler, or None; "
-            "of accelerate pass accelerator.scaler, of Lightning trainer.precision_plugin.scaler"
+            "with accelerate pass accelerator.scaler, with Lightning trainer.precision_plugin.scaler"
         )
     if scaler is None or not scaler.is_enabled():
         return _attach_to_optimizers(watcher, optimizers)
     with ExitStack() as detach:
-        if hasattr(scaler, "observe"):  # ours, which is torch's too
+        if hasattr(scaler, "observe"):  # ampsim's scaler, a subclass of torch's
             detach.callback(scaler.observe(watcher))
             detach.callback(scaler.synchronize)
         elif isinstance(scaler, torch.amp.GradScaler):
@@ -63,11 +67,11 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
         return detach.pop_all().close
 
 
-# ------------------------------------------------------------------------------------- a scaler of torch's
+# ------------------------------------------------------------------------------------- torch's scaler
 
 
 class _Attached:
-    """A watcher of one scaler, and what it needs to know of the iteration in progress."""
+    """A watcher of one scaler, with the state of the current iteration."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.watcher = watcher
@@ -78,7 +82,7 @@ class _Attached:
         self.optimizers: dict[int, Optimizer] = {}
 
     def look(self, scaler: Any, optimizer: Optimizer) -> None:
-        """Tell of gradients that nobody has divided yet."""
+        """Report gradients that are not yet divided."""
         state = scaler._per_optimizer_states.get(id(optimizer))  # noqa: SLF001
         ready = state is None or state["stage"].name == "READY"
         if ready and scaler._scale is not None:  # noqa: SLF001
@@ -94,10 +98,10 @@ class _Attached:
 
 
 def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
-    """Make the scaler an instance of a child of its class: its methods, then ours, and all else as it was."""
+    """Make the scaler an instance of a subclass of its class that reports to the watcher."""
     if hasattr(scaler, _ATTACHED):
         raise ValueError(
-            f"this {type(scaler).__name__} is being watched: expected one watch; close the other"
+            f"this {type(scaler).__name__} is already watched: close the other run first"
         )
     kind: Any = type(scaler)
     setattr(scaler, _ATTACHED, _Attached(watcher))
@@ -112,7 +116,7 @@ def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
 
 @functools.cache
 def _watched(kind: Any) -> Any:
-    """Return a child of a scaler's class that tells its watcher, is printed like it, and pickles as it."""
+    """Return a subclass of a scaler's class that reports to its watcher, with the same name and pickle."""
 
     def unscale_(self: Any, optimizer: Optimizer) -> None:
         getattr(self, _ATTACHED).look(self, optimizer)
@@ -131,12 +135,10 @@ def _watched(kind: Any) -> Any:
         attached.watcher.closing(key)
         attached.watcher.closed(key, found)
 
-    def __reduce_ex__(self: Any, _protocol: Any) -> Any:  # noqa: N807 - of the class that is made here
+    def __reduce_ex__(self: Any, _protocol: Any) -> Any:  # noqa: N807 - a method of the class below
         plain = object.__new__(kind)
         vars(plain).update({name: value for name, value in vars(self).items() if name != _ATTACHED})
-        return plain.__reduce_ex__(
-            0
-        )  # later protocols insist on the class of what is being pickled
+        return plain.__reduce_ex__(0)  # later protocols require the class of the pickled object
 
     members = {
         "__module__": kind.__module__,
@@ -151,7 +153,7 @@ def _watched(kind: Any) -> Any:
 
 
 class _Steps:
-    """The optimizers' own steps: an iteration ends with the last one's, or when one steps once more."""
+    """Steps of optimizers: an iteration ends with the last optimizer, or if one steps again."""
 
     def __init__(self, watcher: Watcher, last: Optimizer) -> None:
         self.watcher, self.last = watcher, last
@@ -162,12 +164,10 @@ class _Steps:
         self.stepped: list[Optimizer] = []
 
     def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(optimizer is each for each in self.stepped):
+        if any(optimizer is stepped for stepped in self.stepped):
             self.end()
         self.stepped.append(optimizer)
-        given = getattr(
-            optimizer, "grad_scale", None
-        )  # whoever sets it leaves the division to the fused step
+        given = getattr(optimizer, "grad_scale", None)  # if set, the fused step divides
         scale = torch.ones(()) if given is None else given.detach().clone()
         return _when_complete(
             functools.partial(self.watcher.gradients, self.key, optimizer, scale), args, kwargs
@@ -186,7 +186,7 @@ class _Steps:
 
 def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> Detach:
     steps, detach = _Steps(watcher, optimizers[-1]), ExitStack()
-    detach.callback(steps.end)  # when the hooks are off
+    detach.callback(steps.end)  # after the hooks are removed
     for optimizer in optimizers:
         detach.callback(optimizer.register_step_pre_hook(steps.before).remove)
         detach.callback(optimizer.register_step_post_hook(steps.after).remove)
@@ -194,14 +194,14 @@ def _attach_to_optimizers(watcher: Watcher, optimizers: Sequence[Optimizer]) -> 
 
 
 def _when_complete(read: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read gradients now, or when the closure has made them; return the arguments of the step, None as they were."""
+    """Read gradients now, or after the closure; return new arguments of the step, None if unchanged."""
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
     if not callable(closure):
         return read()
 
     def complete(*inputs: Any, **options: Any) -> Any:
         result = closure(*inputs, **options)
-        read()  # the first of several calls counts
+        read()  # only the first of several calls counts
         return result
 
     return args[:1], {**kwargs, "closure": complete}

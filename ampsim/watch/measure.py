@@ -1,4 +1,4 @@
-"""What is read of the gradients of a step: on their device, without waiting for it."""
+"""Measurements of gradients on their device, without waiting for it."""
 
 import math
 from collections.abc import Mapping
@@ -14,22 +14,22 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Norms(NamedTuple):
-    """The 2-norms of some gradients that were made together, still scaled."""
+    """2-norms of gradients of one device and dtype, still scaled."""
 
     names: list[str]
     norms: Tensor  # (len(names),), float64
-    scale: Tensor  # (), float32, that the gradients are multiplied by
+    scale: Tensor  # (), float32, the loss scale of the gradients
 
 
 class Counts(NamedTuple):
-    """The exponent counts of some gradients, unscaled."""
+    """Exponent counts of unscaled gradients."""
 
     names: list[str]
     counts: Tensor  # (len(names), 281), int64
 
 
 def gradients_of(optimizer: Optimizer, names: Mapping[Tensor, str]) -> list[tuple[str, Tensor]]:
-    """Return the names and gradients of an optimizer's parameters: plain, those of sharded ones are the local part."""
+    """Return names and plain gradients of an optimizer's parameters; the local part of sharded ones."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     return [
         (names.get(param, f"parameter {number}"), _plain(param.grad))
@@ -39,10 +39,11 @@ def gradients_of(optimizer: Optimizer, names: Mapping[Tensor, str]) -> list[tupl
 
 
 def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
-    """Return the 2-norm of each gradient, one `Norms` per device and dtype: inf or NaN if an element is.
+    """Return the 2-norm of each gradient, one `Norms` per device and dtype.
 
-    On CUDA squares are summed in float64, as reading takes the time there. On the CPU, where that would take four
-    times as long, they are summed in float32, and anew in float64 where a sum of squares has left it, at either end.
+    A norm is inf or NaN if an element is. On CUDA squares are summed in float64, as the read dominates the time. On the
+    CPU, where float64 takes four times as long, squares are summed in float32, and again in float64 if the sum
+    overflows or underflows.
     """
     kinds: dict[tuple[torch.device, torch.dtype], list[tuple[str, Tensor]]] = {}
     for name, grad in grads:
@@ -65,7 +66,7 @@ def norms(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Norms]:
 
 
 def exponents(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Counts]:
-    """Return the exponent counts of unscaled gradients: divided as `unscale_` divides them, and not written."""
+    """Return exponent counts of unscaled gradients, without writing the gradients."""
     devices: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, grad in grads:
         if grad.dtype in DTYPES and grad.numel():
@@ -78,7 +79,7 @@ def exponents(grads: list[tuple[str, Tensor]], scale: Tensor) -> list[Counts]:
 
 
 def fingerprint(params: list[Tensor]) -> list[Tensor]:
-    """Return one int64 per device that another value of any parameter changes, all but certainly."""
+    """Return one int64 checksum per device over the bits of all parameters."""
     devices: dict[torch.device, list[Tensor]] = {}
     for param in map(_plain, params):
         whole = param.view(_INTEGERS[param.element_size()])
@@ -87,7 +88,7 @@ def fingerprint(params: list[Tensor]) -> list[Tensor]:
 
 
 def _plain(tensor: Any) -> Tensor:
-    """Return the values of a tensor as they lie on this rank, densely; of complex ones both parts."""
+    """Return the local, dense values of a tensor; of complex tensors both parts."""
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     values: Tensor = local.detach()
     dense = values.coalesce().values() if values.is_sparse else values

@@ -1,4 +1,4 @@
-"""A watched run: what is read of its steps as they happen."""
+"""A watched run: recording of its steps."""
 
 import atexit
 import fnmatch
@@ -48,16 +48,15 @@ def watch(
     on_skip: OnSkip | None = None,
     first_step: int | None = None,
 ) -> "Run":
-    """Record each step of a training loop, which stays as it is.
+    """Record each step of a training loop without changing the loop.
 
-    From now on each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the
-    last optimizer does. A step reads each gradient once more for its norm, and waits for no device: what lies there
-    is written when it has arrived. Those that wait are `watch` itself (for `stall_steps`),
-    `Run.skipped`, `Run.flush` and
-    `Run.close`, and sparse gradients. What goes wrong in watching is a warning and does not end the run.
+    Each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the last optimizer
+    does. Each step reads the gradients once more for their norm and does not wait for the device: a record is written
+    when its values have arrived. Only `watch` itself (for `stall_steps`), `Run.skipped`, `Run.flush`, `Run.close`, and
+    sparse gradients wait. Errors in recording are warnings and do not stop training.
 
-    Norms are of complete gradients before a clip; without a scaler, of those that the optimizer is given. Of sharded
-    parameters each process sees its own part: give each a file of its own.
+    Norms are those of unscaled, complete gradients before clipping; without a scaler, of the gradients that the
+    optimizer receives. With sharded parameters, each process records its own part: pass a separate file per process.
 
     >>> import torch, tempfile
     >>> from ampsim.run_file import records
@@ -73,28 +72,29 @@ def watch(
     [(0, 8.0, False, 1.732)]
 
     Args:
-        model: whose parameters' names are recorded: a module, or a mapping of names to parameters.
-        optimizer: one, several in a sequence, or a wrapper that has it as ``optimizer``, as accelerate's.
-        scaler: `ampsim.torch.GradScaler`, `torch.amp.GradScaler` or its child, or None. Not a `capturable` one.
-        to: a path, a Weights & Biases run, a TensorBoard SummaryWriter, or a list of them; see `sinks.sink`.
-        sample_every: steps from one sample of the exponents to the next; 0 for none.
-        sample_pattern: a pattern such as ``"*attn*"``: the parameters whose exponents are sampled.
-        stall_steps: after how many steps in which no parameter has moved there is an alarm; 0 for none.
-        on_skip: called with the record of each skipped step once it is known: in the step's `update` on the CPU,
-            some steps later on CUDA; what it raises comes out there. Code that must not run after a skip, such as a
-            schedule's, asks `Run.skipped`.
-        first_step: the number of the next step. None goes on after the last one in the file, from 0 in a new one; a run
-            that goes back to a checkpoint passes its step, and what was recorded from there on counts no more.
+        model: Module, or mapping of names to parameters; its parameter names are recorded.
+        optimizer: Optimizer, sequence of optimizers, or wrapper with an attribute ``optimizer``, as accelerate's.
+        scaler: `ampsim.torch.GradScaler`, `torch.amp.GradScaler` or a subclass, or None. Must not be `capturable`.
+        to: Path, Weights & Biases run, TensorBoard SummaryWriter, or a list of them; see `sinks.sink`.
+        sample_every: Number of steps between two samples of the exponents; 0 takes no samples.
+        sample_pattern: Shell-style pattern of the parameters to sample, e.g. ``"*attn*"``.
+        stall_steps: Warn after this many steps without a parameter change; 0 disables the warning.
+        on_skip: Function called with the record of each skipped step, once the skip is known: in the step's `update`
+            on the CPU, some steps later on CUDA. Its exceptions are raised there. Code that must not run after a skip,
+            such as a scheduler step, reads `Run.skipped` instead.
+        first_step: Number of the next step, at least 0. None continues after the last step in the file, or starts at
+            0. To resume from a checkpoint, pass its step: later records in the file are then ignored.
 
     Returns:
-        The run: log to it, close it, or use it in a ``with`` block.
+        Run: The run. Log values to it and close it, or use it in a ``with`` block.
 
     Raises:
-        TypeError, ValueError: an argument of another kind, or a scaler that is watched already; nothing is attached.
+        TypeError: If an argument has an invalid type.
+        ValueError: If an argument is out of range, or the scaler is already watched or is `capturable`.
     """
     sample_every, stall_steps = (
-        as_int("sample_every", sample_every, 0, "0 takes no samples"),
-        as_int("stall_steps", stall_steps, 0, "0 for no alarm"),
+        as_int("sample_every", sample_every, 0, "to take no samples pass 0"),
+        as_int("stall_steps", stall_steps, 0, "to disable the warning pass 0"),
     )
     optimizers = optimizers_of(optimizer)
     named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
@@ -120,7 +120,7 @@ def watch(
 
 
 class Run:
-    """A training run that is being watched; made by `watch`."""
+    """A watched training run; `watch` creates it."""
 
     def __init__(
         self,
@@ -134,14 +134,14 @@ class Run:
         stall_steps: int,
     ) -> None:
         self._optimizers, self._names, self._writer = optimizers, names, writer
-        self._every, self._pattern, self._still = sample_every, pattern, stall_steps
+        self._every, self._pattern, self._stall_steps = sample_every, pattern, stall_steps
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
         self._logged_at: dict[Any, Record] = {}
         self._begun = self._closed = 0
-        self._last: Step | None = None  # the step that is over, until the next one begins
+        self._last: Step | None = None  # the finished step, until the next one begins
         self._detach = attach(self, optimizers, scaler)
         self._forget: Callable[[], None] | None = None
         atexit.register(self.close)
@@ -155,24 +155,26 @@ class Run:
     # ------------------------------------------------------------------------------------- for the user
 
     def log(self, **values: float | Tensor) -> None:
-        """Add to the record in progress, or to that of the step that is just over.
+        """Add values to the record of the current step.
 
-        A step is over with ``scaler.update()``; the next one begins where the model is called in training mode. What is
-        logged in between, and not yet in the record, belongs to the step before: a record to which nothing was logged
-        waits until then, so that a kill may lose one. Where `watch` was given a mapping of parameters, which nobody
-        calls, all belongs to the next step: ``run.log(loss=loss)`` before ``scaler.update()``.
+        A step ends with ``scaler.update()``; the next step begins when the model is called in training mode. Values
+        logged in between are added to the finished step, unless its record already has the name. A record without
+        logged values is written only when the next step begins, so a killed process may lose it. If `watch` was given
+        a mapping of parameters, values belong to the next step: call ``run.log(loss=loss)`` before
+        ``scaler.update()``.
 
         Args:
-            values: real numbers, and tensors with one element, which are not waited for; of a name's values in one
-                iteration the last counts.
+            values: Real numbers, or tensors with one element, which are not waited for. If a name is logged twice in
+                one iteration, the last value is kept.
 
         Raises:
-            ValueError: a name that a record has for itself; TypeError: not a number.
+            TypeError: If a value is neither a real number nor a tensor with one element.
+            ValueError: If a name is a field of each record, e.g. ``loss_scale``.
         """
         for name, value in values.items():
             if name in RESERVED:
                 raise ValueError(
-                    f"log({name}=...): expected a name that is not in every record; call it my_{name}"
+                    f"log({name}=...): this name is a field of each record; use another name, e.g. my_{name}"
                 )
             if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
                 kept: Any = value.detach().reshape(()).clone()
@@ -190,7 +192,7 @@ class Run:
                     self._logged[name] = kept
 
     def begins_with(self, model: nn.Module) -> None:
-        """Take each call of a model in training mode for the beginning of a step."""
+        """Let each call of a model in training mode begin a step."""
 
         def begin(module: nn.Module, _inputs: object) -> None:
             if module.training:
@@ -200,22 +202,22 @@ class Run:
 
     @property
     def skipped(self) -> bool:
-        """Whether a step of the last closed iteration was skipped. Waits for the device.
+        """Whether a step of the last closed iteration was skipped; waits for the device.
 
-        ``if not run.skipped: schedule.step()`` is right for fused optimizers too.
+        ``if not run.skipped: schedule.step()`` is correct for fused optimizers too.
         """
         self._writer.write(wait=True)
         return self._writer.skipped
 
     def flush(self) -> None:
-        """Write what is known so far; waits for the device."""
+        """Write all records so far; waits for the device."""
         self._writer.write(wait=True, last=True)
 
     def close(self) -> None:
-        """Write everything, let go of the scaler, and close the file. Twice is once. Waits for the device.
+        """Write all records, detach from the scaler, and close the file; waits for the device. Idempotent.
 
         Raises:
-            Exception: what `on_skip`, or work on the optimizer's thread, has raised; all is closed nevertheless.
+            Exception: If `on_skip`, or work on the optimizer's thread, raised. The run is closed nevertheless.
         """
         atexit.unregister(self.close)
         if self._is_forked():
@@ -230,16 +232,16 @@ class Run:
             self._logged = {}
 
     def _is_forked(self) -> bool:
-        """Tell a child process, which has its parent's files open and none of its threads."""
+        """Return whether this is a forked child, which has the parent's files and none of its threads."""
         return os.getpid() != self._process
 
     # ------------------------------------------------------------------------------- for what is watched
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Read gradients that are complete and stall_steps scaled."""
+        """Read gradients that are complete and still scaled."""
         if self._is_forked():
             error = RuntimeError("expected watch() in the process that trains")
-            self._writer.warn(error, "nothing of this fork is recorded")
+            self._writer.warn(error, "this forked process is not recorded")
             return
         with self._lock:
             step = self._open.get(key)
@@ -261,7 +263,7 @@ class Run:
             self._writer.warn(error)
 
     def stepping(self, optimizer: Optimizer) -> None:
-        """Notice a step of which the scaler has told nothing."""
+        """Warn about an optimizer step that the scaler did not report."""
         if not self._open and not self._is_forked():
             error = RuntimeError(
                 "expected steps of the watched scaler; if it was replaced, watch() again"
@@ -269,7 +271,7 @@ class Run:
             self._writer.warn(error, f"a step of {type(optimizer).__name__} is not recorded")
 
     def closing(self, key: Any) -> None:
-        """Take what was logged for the iteration that ends."""
+        """Collect the values logged for the iteration that ends."""
         with self._lock:
             self._last = self._open.get(key) if self._forget else None
             if self._last is not None:
@@ -277,7 +279,7 @@ class Run:
             self._logged_at[key], self._logged = self._logged, {}
 
     def closed(self, key: Any, found_inf: Found) -> None:
-        """Make the record of an iteration that is over."""
+        """Build the record of a finished iteration."""
         if self._is_forked():
             return
         with self._lock:
@@ -289,7 +291,7 @@ class Run:
             step.logged, step.flags = logged, self._in_order(found_inf)
             self._closed += 1
             try:
-                if self._still and self._closed % self._still == 0:
+                if self._stall_steps and self._closed % self._stall_steps == 0:
                     step.fingerprint = fingerprint(parameters_of(self._optimizers))
                 step.fetch()
                 self._writer.add(step)
@@ -298,6 +300,6 @@ class Run:
         self._writer.write(wait=False)
 
     def _in_order(self, found_inf: Found) -> list[list[Tensor]]:
-        """Return the flags of each optimizer as `watch` was given them, none if it made no step; then of others."""
+        """Return the flags per optimizer, in the order of `watch`, then of others; [] without a step."""
         flags = {id(optimizer): each for optimizer, each in found_inf}
         return [flags.pop(id(each), []) for each in self._optimizers] + list(flags.values())

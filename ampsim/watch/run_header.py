@@ -1,4 +1,4 @@
-"""What is known of a run before its first step."""
+"""The header of a run's file."""
 
 import platform
 import sys
@@ -12,37 +12,38 @@ from torch.optim import Optimizer
 
 
 def optimizers_of(given: Any) -> list[Optimizer]:
-    """Return the optimizers that step by themselves: of accelerate's and Lightning's wrappers what they wrap.
+    """Return the optimizers, without the wrappers of accelerate and Lightning.
 
     Raises:
-        TypeError: not an optimizer; ValueError: none.
+        TypeError: If an object is no optimizer.
+        ValueError: If there is no optimizer.
     """
     several = list(given) if isinstance(given, Iterable) else [given]
     plain = [each if _has_hooks(each) else getattr(each, "optimizer", each) for each in several]
     for each in plain:
         if not hasattr(each, "param_groups"):
             raise TypeError(
-                f"{each!r}: expected an optimizer with param_groups; pass what scaler.step is given"
+                f"{each!r}: expected an optimizer with param_groups; pass the argument of scaler.step"
             )
     if not plain:
-        raise ValueError("no optimizer: expected at least one; pass what scaler.step is given")
+        raise ValueError("no optimizer: expected at least one; pass the argument of scaler.step")
     return plain
 
 
 def _has_hooks(optimizer: Any) -> bool:
-    """Tell an optimizer from a wrapper that inherits from torch's class and leaves out its ``__init__``."""
+    """Return whether this is an optimizer, not a subclass that skips ``Optimizer.__init__``."""
     return isinstance(optimizer, Optimizer) and "_optimizer_step_pre_hooks" in vars(optimizer)
 
 
 def parameters_of(optimizers: list[Optimizer]) -> list[Tensor]:
-    """Return what the optimizers step."""
+    """Return the parameters of the optimizers."""
     return [
         param for each in optimizers for group in each.param_groups for param in group["params"]
     ]
 
 
 def known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return what the head of a run's file says of it."""
+    """Return the header of a run's file."""
     settings = {}
     for name in ("growth_factor", "backoff_factor", "growth_interval"):
         getter = getattr(scaler, f"get_{name}", None)

@@ -1,4 +1,4 @@
-"""Where records go: a run's file, a Weights & Biases run, a TensorBoard writer."""
+"""Destinations of records: a file, a Weights & Biases run, a TensorBoard writer."""
 
 import contextlib
 import itertools
@@ -17,20 +17,24 @@ Record = Mapping[str, Any]
 
 
 class Sink(Protocol):
-    """A taker of the records of a run, in order."""
+    """Interface of a destination, which receives the records of a run in order."""
 
     def append(self, record: Record) -> None:
-        """Take one record, see `ampsim.run_file`."""
+        """Write one record, see `ampsim.run_file`."""
 
     def close(self) -> None:
-        """Take note that the run is over; a tracker that the user made stays open."""
+        """Finish; a tracker that the user created stays open."""
 
 
 def sink(to: object, run: Mapping[str, object]) -> Sink:
-    """Return the sink that `to` means; `run` is what is known of the run.
+    """Return the sink for a destination.
+
+    Args:
+        to: Path, Weights & Biases run, TensorBoard SummaryWriter, or object with ``append(record)`` and ``close()``.
+        run: Header of the run.
 
     Raises:
-        TypeError: neither a path, nor a Weights & Biases run, nor a TensorBoard writer, nor a sink.
+        TypeError: If `to` is none of these.
     """
     if isinstance(to, str | os.PathLike):
         return _file(Path(to), run)
@@ -47,7 +51,7 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
 
 
 def _file(path: Path, run: Mapping[str, object]) -> RunFile:
-    """Open a run's file, or name.2.jsonl and so on where another process has it: that must not end a run."""
+    """Open a run's file; if another process has it locked, open name.2.jsonl and so on."""
     for other in itertools.chain(
         [path], (path.with_stem(f"{path.stem}.{n}") for n in itertools.count(2))
     ):
@@ -56,8 +60,8 @@ def _file(path: Path, run: Mapping[str, object]) -> RunFile:
             break
     if other != path:
         warnings.warn(
-            f"{path} is being written by another process: expected a file per process; this run goes to {other}, "
-            f"whose steps begin with {file.next_step}; pass first_step= to go on with another",
+            f"{path}: another process is writing this file; this run is written to {other} instead, "
+            f"from step {file.next_step}; pass a file per process, and first_step= for another first step",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -65,7 +69,7 @@ def _file(path: Path, run: Mapping[str, object]) -> RunFile:
 
 
 class _Wandb:
-    """Logs under ``ampsim/``, with a step of its own: the run's step counter is the user's."""
+    """Logs under ``ampsim/`` with its own step; the step counter of the run is the user's."""
 
     def __init__(self, run: Any, known: Mapping[str, object]) -> None:
         self._run = run
@@ -83,7 +87,7 @@ class _Wandb:
             counts = unpack_counts(packed)
             bins = np.arange(
                 SMALLEST - 1, LARGEST + 2
-            )  # zeros are counted one binade below the smallest
+            )  # zeros are counted one binade below the smallest one
             values[f"ampsim/exponents/{name}"] = wandb.Histogram(np_histogram=(counts[:-2], bins))
         self._run.log({"ampsim/step": record["step"], **values})
 
@@ -124,7 +128,7 @@ class _TensorBoard:
 
 
 def _scalars(record: Record) -> dict[str, float | str]:
-    """Return what a tracker draws as a curve, and text; log2 of the scale too, as trackers draw linearly."""
+    """Return the scalars and texts of a record for a tracker, and log2 of the scale."""
     found: dict[str, float | str] = {}
     for name, value in record.items():
         if name not in {"step", "nonfinite", "optimizers", "exponent_histograms"} and isinstance(

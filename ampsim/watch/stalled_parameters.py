@@ -1,4 +1,4 @@
-"""Whether any parameter still moves: bfloat16 rounds small steps away, and a scaler may skip every one."""
+"""Detection of stalled parameters: bfloat16 rounds small steps to 0, and a scaler may skip all steps."""
 
 from torch.optim import Optimizer
 
@@ -7,7 +7,7 @@ from ampsim.watch.run_header import parameters_of
 
 
 class Standstill:
-    """A look at the parameters' bits now and then, the first when it is made, which waits for the device."""
+    """Compares checksums of the parameters; the constructor waits for the device."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self._bits = [
@@ -16,7 +16,7 @@ class Standstill:
         self._steps = self._skips = 0
 
     def alarm(self, bits: list[int], steps: int, skips: int) -> str | None:
-        """Return what is wrong after so many steps and skips since the beginning; None if a parameter has moved."""
+        """Return a warning if no parameter changed since the last call, else None."""
         before, self._bits = self._bits, bits
         steps_before, self._steps = self._steps, steps
         skips_before, self._skips = self._skips, skips
@@ -26,6 +26,6 @@ class Standstill:
         why = (
             f"{skips} of these steps were skipped"
             if skips
-            else "none was skipped: is the learning rate too small?"
+            else "no step was skipped; the learning rate may be too small"
         )
-        return f"no parameter has moved in {steps - steps_before} steps; {why}"
+        return f"no parameter changed in {steps - steps_before} steps; {why}"

@@ -1,4 +1,4 @@
-"""One iteration of a watched run: what was read of it, and its record once that is on the host."""
+"""One iteration of a watched run: its measurements, and its record."""
 
 import math
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ class Step:
     flags: list[list[Tensor]] = field(default_factory=list)  # per optimizer that was stepped
     fingerprint: list[Tensor] = field(default_factory=list)
     fetched: Fetched = field(default_factory=lambda: Fetched([]))
-    waits: bool = False  # its record, for what may be logged to it
+    waits: bool = False  # the record waits for values that may be logged
     written: bool = False
     late: dict[str, Fetched | float] = field(
         default_factory=dict
-    )  # logged after the step, before the next one began
+    )  # logged after the step and before the next one
 
     def fetch(self) -> None:
-        """Send to the host what `record` reads."""
+        """Start the copy of all measurements to the host."""
         tensors = [tensor for each in self.norms for tensor in (each.norms, each.scale)]
         tensors += [each.counts for each in self.counts] + [
             flag for flags in self.flags for flag in flags
@@ -44,7 +44,7 @@ class Step:
         self.fetched = Fetched(tensors)
 
     def on_host(self) -> tuple[Record, list[int]]:
-        """Return the record without its step, and the fingerprint; waits for the device."""
+        """Return the record without its step number, and the checksums; waits for the device."""
         tensors = iter(self.fetched.wait())
         pairs = [(each.names, next(tensors).tolist(), next(tensors).item()) for each in self.norms]
         counts = [(each.names, next(tensors).numpy()) for each in self.counts]
@@ -63,7 +63,7 @@ class Step:
         return record | logged, moved
 
     def logged_late(self) -> Record:
-        """Return what was logged when the step was over; waits for the device."""
+        """Return the values logged after the step; waits for the device."""
         return {
             name: v.wait()[0].item() if isinstance(v, Fetched) else v
             for name, v in self.late.items()

@@ -1,4 +1,4 @@
-"""Steps that are over become records, in order, and go to the sinks."""
+"""Turns finished steps into records, in order, and writes them to the sinks."""
 
 import threading
 import warnings
@@ -19,11 +19,11 @@ class Writer:
     """A queue of steps whose values are on their way to the host.
 
     Args:
-        to: one sink, or a list of them, see `sinks.sink`.
-        run: what is known of the run.
-        first_step: the first record's number; None goes on after the last one of a file that goes on.
-        standstill: what looks at the parameters of some steps; None if nothing does.
-        on_skip: called with the record of each skipped step.
+        to: Destination, or list of destinations, see `sinks.sink`.
+        run: Header of the run.
+        first_step: Number of the first record; None continues after the last record of an existing file.
+        standstill: Detector of stalled parameters, or None.
+        on_skip: Function called with the record of each skipped step.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Writer:
         self._waiting: deque[Step] = deque()
         self._standstill, self._on_skip = standstill, on_skip
         self._held: tuple[Step, Record] | None = (
-            None  # the last record, to which something may still be logged
+            None  # the last record, to which values may still be logged
         )
         self._written = self._skips = 0
         self._warned: set[str] = set()
@@ -55,14 +55,16 @@ class Writer:
             opened.pop_all()
 
     def add(self, step: Step) -> None:
-        """Take a step that is over."""
+        """Add a finished step."""
         with self._lock:
             self._waiting.append(step)
 
     def write(self, *, wait: bool, last: bool = False) -> None:
-        """Write the records that have arrived, in order; with `wait` all, which waits for the device.
+        """Write the records that have arrived, in order.
 
-        The last one is held back, if something may still be logged to it, until another comes or `last` asks for it.
+        Args:
+            wait: Whether to wait for the device and write all records.
+            last: Whether to write the last record too, although values may still be logged to it.
         """
         with self._lock:
             skips = []
@@ -76,14 +78,14 @@ class Writer:
             self._on_skip(record)  # type: ignore[misc]
 
     def close(self) -> None:
-        """Write everything and close the sinks, whatever `on_skip` raises."""
+        """Write all records and close the sinks, even if `on_skip` raises."""
         with ExitStack() as last:
             last.callback(self._close_sinks)
             last.callback(self._put)
             self.write(wait=True)
 
     def warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
-        """Warn once of what must not end a run."""
+        """Warn once about an error that must not stop training."""
         text = f"watching: {what}: {type(error).__name__}: {error}"
         if text not in self._warned:
             self._warned.add(text)
@@ -110,7 +112,7 @@ class Writer:
         return record
 
     def _put(self) -> None:
-        """Give the record that is held back to the sinks."""
+        """Write the held record to the sinks."""
         if self._held is None:
             return
         (step, record), self._held = self._held, None
@@ -119,7 +121,7 @@ class Writer:
         for each in list(self._sinks):
             try:
                 each.append(record)
-            except Exception as error:  # a full disk must not end a run
+            except Exception as error:  # a full disk must not stop training
                 self._sinks.remove(each)
                 self.warn(
                     error, f"the record of step {record['step']} and all later ones are not written"

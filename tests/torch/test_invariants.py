@@ -184,7 +184,7 @@ def test_06_outstanding_tickets_are_bounded(depth):
     scaler = GradScaler("cpu", depth=depth)
     tickets = [scaler.begin_iteration() for _ in range(depth + 1)]
     with pytest.raises(
-        TimeoutError, match=f"tickets {', '.join(map(str, range(depth + 1)))} await update"
+        TimeoutError, match=f"tickets {', '.join(map(str, range(depth + 1)))} wait for update"
     ):
         scaler.begin_iteration(timeout=0)
     scaler.update(2.0, ticket=tickets[0])

@@ -476,7 +476,7 @@ def test_numpy_cannot_write_scale():
 
 def test_subclass_without_super_init_raises():
     odd = type("Odd", (GradScaler,), {"__init__": lambda self: setattr(self, "_enabled", True)})
-    with pytest.raises(AttributeError, match="Odd was made without"):
+    with pytest.raises(AttributeError, match="Odd was created without"):
         odd().scale(torch.ones(()))
 
 

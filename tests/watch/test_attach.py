@@ -321,7 +321,7 @@ def forked(child):
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:watching. nothing of this fork is recorded:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:watching. this forked process is not recorded:RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_forked_process_writes_nothing(path, kind):
     param, optimizer = one()

@@ -56,7 +56,7 @@ def test_steps_do_not_wait_for_device(cuda):
     param = torch.nn.Parameter(torch.empty(4, 3, device="cuda"))
     optimizer = torch.optim.SGD([param], 0.1)
     run = watch({"w": param}, optimizer, to=written, sample_every=1, stall_steps=0)
-    run._still = 1  # watch() itself would wait for the sums that the alarm begins with
+    run._stall_steps = 1  # watch() itself would wait for the first checksums
     flag = torch.empty((), device="cuda")
     for number in range(3):
         param.grad = torch.empty(4, 3, device="cuda")

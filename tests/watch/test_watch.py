@@ -185,7 +185,7 @@ def test_sample_every_and_pattern_select_samples(tmp_path):
 def test_stalled_parameters_warn(tmp_path, kind, moves, told):
     steps = [0.0 if moves else math.inf for moves in moves]
     with pytest.warns(
-        RuntimeWarning, match="no parameter has moved in 3 steps; 3 of these steps were skipped"
+        RuntimeWarning, match="no parameter changed in 3 steps; 3 of these steps were skipped"
     ):
         train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", stall_steps=3)
     alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "warning" in record]
@@ -219,7 +219,7 @@ def test_watched_scaler_copies_as_original_class(tmp_path):
     optimizer, scaler = OPTIMIZERS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
     run = watch(model, optimizer, scaler, to=tmp_path / "run.jsonl")
     assert isinstance(scaler, torch.amp.GradScaler)
-    with pytest.raises(ValueError, match="is being watched"):
+    with pytest.raises(ValueError, match="is already watched"):
         watch(model, optimizer, scaler, to=tmp_path / "other.jsonl")
     assert type(scaler).__doc__ == torch.amp.GradScaler.__doc__
     for other in (copy.deepcopy(scaler), pickle.loads(pickle.dumps(scaler))):  # noqa: S301
@@ -282,7 +282,7 @@ def test_restart_continues_step_numbers(tmp_path):
     path, new = tmp_path / "run.jsonl", tmp_path / "new.jsonl"
     start(path, [1.0, 2.0])
     start(path, [])
-    with pytest.warns(RuntimeWarning, match="step 3: no parameter has moved in 2 steps"):
+    with pytest.warns(RuntimeWarning, match="step 3: no parameter changed in 2 steps"):
         start([new, path], [0.0, 0.0], stall_steps=2)
     assert [(record["step"], record["grad_norm"]) for record in records(path)] == [
         (0, 1),
@@ -320,7 +320,7 @@ def test_busy_file_selects_another_name(tmp_path):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         with pytest.warns(
             RuntimeWarning,
-            match=r"run\.jsonl is being written by .*: expected .*run\.3\.jsonl.*first_step=",
+            match=r"run\.jsonl: another process is writing .*run\.3\.jsonl.*first_step=",
         ):
             run = watch(model, optimizer, to=path)
         with run:

@@ -82,7 +82,7 @@ def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
 
 
 def are_plain(grads: list[Tensor]) -> bool:
-    """Tell whether gradients, at least one, are of one device and dtype, no subclasses, and contiguous."""
+    """Return whether gradients, at least one, are contiguous plain tensors of one device and dtype."""
     if {*map(type, grads)} != {Tensor} or {*map(_DTYPE, grads)} != {grads[0].dtype}:
         return False
     device = grads[0].device  # of a CPU torch says -1, and of others without a number
@@ -98,14 +98,14 @@ def are_plain(grads: list[Tensor]) -> bool:
 
 
 def check_separate(groups: Groups) -> None:
-    """Refuse, before they are written, gradients whose elements share memory: each would be divided for every other."""
+    """Raise for gradients whose elements share memory, which an in-place division would divide repeatedly."""
     for grads in groups.values():
         if not all(map(Tensor.is_contiguous, grads)) and any(map(_overlaps, grads)):
             raise refusals.OVERLAPS.error()
 
 
 def _overlaps(grad: Tensor) -> bool:
-    """Tell whether two elements of a gradient lie in one place."""
+    """Return whether two elements of a gradient share memory."""
     known = torch._debug_has_internal_overlap(grad)  # noqa: SLF001
     if known in (_SEPARATE, _OVERLAPS):
         return known == _OVERLAPS
@@ -133,10 +133,10 @@ def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
 
 
 def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None:
-    """Make every gradient on the CPU lie in memory as its parameter does; refuse what has no such layout.
+    """Give each gradient on the CPU the memory layout of its parameter; raise if that is impossible.
 
-    torch's fused kernels on the CPU look at no strides: they read and write as many elements as there are, one
-    after the other from the first address. Costs nothing per element unless a gradient must be copied. `are_plain`: the
+    torch's fused kernels on the CPU ignore strides: they read and write all elements consecutively from the first
+    address. Costs nothing per element unless a gradient must be copied. `are_plain`: the
     gradients are known to be contiguous.
     """
     for group in optimizer.param_groups:
@@ -153,7 +153,7 @@ def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None
 
 @torch.no_grad()
 def _laid_out(grad: Tensor, param: Tensor) -> Tensor:
-    """Return a gradient that lies in memory as its parameter does."""
+    """Return a gradient with the memory layout of its parameter."""
     if torch._debug_has_internal_overlap(grad) == _OVERLAPS:  # noqa: SLF001
         raise refusals.OVERLAPS.error()
     dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others

@@ -20,7 +20,7 @@ PART = 1 << 19  # elements per partial sum in float32: a longer one would lose d
 
 
 def on_host(device: torch.device, dtype: torch.dtype) -> bool:
-    """Tell whether numpy may do the sums: it has BLAS for these, and nothing waits for a device."""
+    """Return whether numpy can compute the sums: BLAS supports them, and no device is waited for."""
     return device.type == "cpu" and (dtype is torch.float32 or dtype is torch.float64)
 
 
@@ -44,7 +44,7 @@ def finite_if_all_are(grads: list[Tensor]) -> float:
 
 
 def are_small(grads: list[Tensor]) -> bool:
-    """Tell whether a call for each of these gradients costs more than to read it."""
+    """Return whether a call per gradient costs more than reading the gradients."""
     return max(map(Tensor.numel, grads), default=0) <= SMALL
 
 

@@ -1,1 +1,1 @@
-"""Versions of the scale: where one lives and how the next one is made. This room knows no optimizer's step."""
+"""Versions of the scale: their device, and how an update computes the next one."""

@@ -58,7 +58,7 @@ class DeviceVersion(Version[Rule, State]):
 
     @property
     def may_be_below_one(self) -> bool:
-        """Always: to know would be to wait for the device."""
+        """Always True: reading the scale would wait for the device."""
         return True
 
     def read(self) -> State:
@@ -144,7 +144,7 @@ class StaticVersion(DeviceVersion):
 
     @classmethod
     def start(cls, states: tuple[State, ...], rule: Rule, device: torch.device) -> tuple[Self, ...]:
-        """Make the one version; RuntimeError in a capture, as each replay would make it again."""
+        """Create the version; raise RuntimeError in a capture, as each replay would recreate it."""
         if _capturing(device):
             raise RuntimeError(
                 "the scale would be made inside a CUDA graph, and every replay would set it back: expected a scaler "

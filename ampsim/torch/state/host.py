@@ -58,7 +58,7 @@ class HostScale(Version[M, S]):
 
 
 def _is_ordinary(tensor: Tensor) -> bool:
-    """Tell whether a tensor can be used when the mode in which it was made has ended: inference, or fake tensors."""
+    """Return whether a tensor is usable after the mode in which it was created (inference, fake tensors)."""
     return type(tensor) is Tensor and not tensor.is_inference()
 
 
@@ -91,5 +91,5 @@ class HostVersion(HostScale[Rule, State]):
 
 
 def any_found(outcome: Outcome) -> bool:
-    """Tell whether any gradient was inf or NaN; waits for the flags."""
+    """Return whether any gradient was inf or NaN; waits for the flags."""
     return join(flag.item() for flag in outcome.flags)

@@ -1,8 +1,9 @@
-"""Whose gradients are in a ``.grad``: those of a ticket that another one would unscale are an error, not silence.
+"""Owners of gradients: unscaling gradients of one ticket by another ticket raises.
 
 With depth > 0 backward passes of several tickets may run at once: each tags the ``.grad`` that it writes with the
 ticket of its scaled output, by a hook that autograd calls after it wrote one. The tag stays on the tensor when it is
-handed over. At depth 0 tickets follow one another, and what an update finds unstepped says enough, without a hook.
+handed over. At depth 0 tickets follow one another, so it suffices to record the gradients that an update finds
+unstepped, without a hook.
 """
 
 import operator
@@ -49,7 +50,7 @@ def _tag_on(grad: Tensor) -> _Tag | None:
 
 
 class Owners:
-    """Knows whose gradients an optimizer has. This one knows nothing and refuses nothing, as torch."""
+    """Tracks owners of gradients. This base class tracks nothing and never raises, as torch."""
 
     may_refuse = False  # whether `check_owner` has anything to look at
 
@@ -57,10 +58,10 @@ class Owners:
         """Note an output that a ticket has scaled, before its backward pass."""
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
-        """Refuse to unscale by one ticket what another's scale was multiplied into, and nothing has written since."""
+        """Raise if gradients of another ticket would be unscaled by this one."""
 
     def release(self, optimizer: Optimizer) -> None:
-        """Note that the optimizer has stepped or skipped: its gradients are nobody's."""
+        """Release the gradients of an optimizer that stepped or skipped."""
 
     def leave(self, ticket: ScaleTicket, records: list[Record]) -> None:
         """Note that a ticket with these records ends."""
@@ -125,7 +126,7 @@ class GradientOwners(Owners):
         vars(grad)[_TAG] = _Tag(ticket, grad._version)  # noqa: SLF001
 
     def check_owner(self, optimizer: Optimizer, ticket: ScaleTicket) -> None:
-        """Refuse to unscale by one ticket what another ticket's backward pass wrote, and nothing has since."""
+        """Raise if gradients of another ticket's backward pass would be unscaled by this one."""
         params = list(_parameters_of(optimizer).values())
         seen = self._seen.get(params[0], []) if params else []  # type: ignore[no-untyped-call]
         if len(seen) != len(params) or not all(
@@ -167,7 +168,7 @@ class _Left:
         return self.grad() is grad and self.version == grad._version  # noqa: SLF001
 
     def check_divisor(self, ticket: ScaleTicket, grad: Tensor) -> None:
-        """Refuse to divide it by the scale of a later ticket, unless that is the same number or it is zero. Waits."""
+        """Raise if a nonzero gradient would be divided by another scale than its own; waits."""
         if self.ticket is None or not self.is_still(grad):
             return
         held, divisor = 1.0 if self.divided else self.ticket.value.number(), ticket.value.number()
@@ -186,7 +187,7 @@ class _Seen:
         self._lists, self._sizes, self._known = lists, list(map(operator.length_hint, lists)), known
 
     def is_of(self, lists: list[list[Tensor]], known: int) -> bool:
-        """Tell whether groups and count are those of before; a look at each parameter would read it all from memory."""
+        """Return whether groups and count are unchanged, without reading each parameter."""
         same = len(lists) == len(self._lists) and all(map(operator.is_, lists, self._lists))
         return (
             same and known == self._known and self._sizes == list(map(operator.length_hint, lists))
@@ -198,7 +199,7 @@ class LeftGradients(Owners):
 
     Looked for among the leaves of what was scaled before the first update and the parameters of optimizers seen, but
     for those of optimizers that stepped after the last output was scaled: in most loops, nowhere. What was stepped
-    between two outputs of one iteration is told by its version.
+    between two outputs of one iteration is detected by its version.
     """
 
     def __init__(self) -> None:

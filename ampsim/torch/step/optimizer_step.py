@@ -1,4 +1,4 @@
-"""Unscale, clip and step one optimizer within one ticket: what happens to its gradients, and whether it steps."""
+"""Unscale, clip, and step one optimizer within one ticket."""
 
 import functools
 import inspect
@@ -33,10 +33,10 @@ Kwargs = dict[str, Any]
 
 
 def is_fused(optimizer: Optimizer) -> bool:
-    """Tell whether the optimizer's kernel divides by ``grad_scale`` and skips on ``found_inf`` itself.
+    """Return whether the optimizer's kernel divides by ``grad_scale`` and skips on ``found_inf``.
 
     One that wants the scaler itself, as ``step(grad_scaler=...)``, does not: torch stopped recommending that,
-    and here its gradients are unscaled before its step like anyone's.
+    and here its gradients are unscaled before its step, as those of other optimizers.
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False):
         return False
@@ -346,7 +346,7 @@ def _call_fused(
 
 
 def _is_read_by_torch_alone(optimizer: Any) -> bool:
-    """Tell whether no hook and no step of a client's runs before torch's step, or sees the flag that it is handed."""
+    """Return whether torch's step is the only reader of the flag: no client hook or step sees it."""
     if not type(optimizer).__module__.startswith("torch.optim."):
         return False
     own = vars(optimizer).get("step")  # torch's schedules count calls by one of theirs
@@ -361,7 +361,7 @@ def _is_read_by_torch_alone(optimizer: Any) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _is_torchs(step: Any) -> bool:
-    """Tell whether a step is torch's own, in no wrappers but torch's."""
+    """Return whether a step is torch's own, without wrappers of clients."""
     while getattr(getattr(step, "__code__", None), "co_filename", "").startswith(_OPTIM):
         step = getattr(step, "__wrapped__", None)
     return step is None

@@ -1,4 +1,4 @@
-"""Ranks of a process group that train one model: what one finds in its gradients all know before any of them steps."""
+"""Ranks of a process group that share found_inf before any rank steps."""
 
 import functools
 import weakref
@@ -20,9 +20,9 @@ from ampsim.torch.step.records import Record
 class Ranks:
     """The ranks of a group, with one scaler each.
 
-    Assumes that every rank unscales and steps in the same order, as any collective does. Gradients may be missing. An
-    optimizer is known by the order in which a rank first came to its optimizers: if a rank leaves a step out, or comes
-    to it in another order than before, all ranks raise, and none is stepped by what was found in another.
+    Assumes that all ranks unscale and step in the same order, as collectives require. Gradients may be missing.
+    Optimizers are numbered in the order of their first use on a rank. If a rank omits a step or changes the order, all
+    ranks raise, and no optimizer steps with the flag of another one.
     """
 
     def __init__(self, group: Any, device: str) -> None:
@@ -32,10 +32,12 @@ class Ranks:
             int, tuple[Callable[[], Any], int]
         ] = {}  # by id: an optimizer, as long as it lives
         self._count = 0  # optimizers that this rank came to
-        self._doubts: list[tuple[Tensor, torch.cuda.Event]] = []  # what a device has not told yet
+        self._doubts: list[
+            tuple[Tensor, torch.cuda.Event]
+        ] = []  # results that have not arrived yet
 
     def check_equal(self, call: str, mine: dict[str, object]) -> None:
-        """Raise ValueError, on every rank, if the ranks differ in what these names stand for."""
+        """Raise ValueError on all ranks if a named value differs between ranks."""
         everyone: list[Any] = [None] * len(self._members)
         with _missing(call):
             dist.all_gather_object(
@@ -44,19 +46,19 @@ class Ranks:
         for name in dict.fromkeys(name for each in everyone for name in each):
             values = [each.get(name) for each in everyone]
             if len(set(values)) > 1:
-                told = ", ".join(
+                values = ", ".join(
                     f"{name}={value} on rank {rank}" for rank, value in enumerate(values)
                 )
                 raise ValueError(
-                    f"{call} with {told}: expected the same on all ranks of the group; pass the same"
+                    f"{call} with {values}: expected equal values on all ranks of the group"
                 )
 
     def begin_to_agree(self, record: Record, ticket: int, *, joins_amax: bool) -> None:
-        """Let the record tell what all ranks found in this optimizer's gradients, as soon as somebody asks it.
+        """Start the all-reduce of found_inf for this optimizer; the record waits for it when it is read.
 
         One all-reduce of a few float64, of which the largest counts: of the flags, not their sum, as a kernel asks
         whether a flag is 1; of amax; of ticket and number of the optimizer, and of their negatives, as the largest and
-        the smallest differ where the ranks do. On a device that is told by a later call, and this one's flag is 1.
+        the smallest differ where the ranks do. On a device a later call raises, and this call's flag is 1.
         """
         self._check_doubts()
         home = next(iter(record.found_inf), self._device)
@@ -71,20 +73,20 @@ class Ranks:
             torch.full((), n, dtype=torch.float64, device=device)
             for n in (*key, *(-n for n in key), 0)
         ]
-        told = torch.stack(
+        sent = torch.stack(
             [*numbers[:4], torch.stack([*flags, numbers[4]]).amax(), *(amax or numbers[4:])]
         )
         with _missing("found_inf"):
-            work = dist.all_reduce(told, dist.ReduceOp.MAX, self._group, async_op=True)
+            work = dist.all_reduce(sent, dist.ReduceOp.MAX, self._group, async_op=True)
 
         def joined() -> FoundInf:
             with _missing("found_inf"):
                 work.wait()
-            differ = self._doubt(told[:4])
+            differ = self._doubt(sent[:4])
             if joins_amax:
-                record.observed = DeviceObservation(told[5], None, 0)
+                record.observed = DeviceObservation(sent[5], None, 0)
             return FoundInf(
-                {home: torch.maximum(told[4], differ).float().to(home, non_blocking=True)}
+                {home: torch.maximum(sent[4], differ).float().to(home, non_blocking=True)}
             )
 
         record.expect(joined)
@@ -146,7 +148,7 @@ def _check_alike(ends: Tensor) -> None:
 
 
 def _checked(group: Any) -> Any:
-    """Return the group; RuntimeError if there is none yet, TypeError for what is none."""
+    """Return the group; raise RuntimeError if it is not initialized, TypeError if it is no group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(
             f"group={group!r}: expected torch.distributed to be initialized; call init_process_group() before"
@@ -162,7 +164,7 @@ def _checked(group: Any) -> Any:
 
 @contextmanager
 def _missing(what: str) -> Iterator[None]:
-    """Say of a collective that failed what it was for."""
+    """Return the error for a failed collective, with its purpose."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What was done to each optimizer within one ticket: its stage, what its gradients were found to be."""
+"""Records of each optimizer within one ticket: its stage and its found_inf."""
 
 import enum
 import threading
@@ -41,7 +41,7 @@ class Record:
 
     @property
     def found_inf(self) -> FoundInf:
-        """What is known of the gradients, by device. Waits for other ranks, if they were asked."""
+        """Flags of the gradients by device. Waits for other ranks, if there are any."""
         if self._expected is not None:
             self._flags = self._expected()
             self._expected = None  # not before: what failed to come is missed at the next look too
@@ -57,7 +57,7 @@ class Record:
 
     @property
     def is_used(self) -> bool:
-        """Whether it tells more than that nothing was done."""
+        """Whether anything was done to the optimizer."""
         return self.stage is not Stage.READY or bool(self.found_inf)
 
     @property
@@ -108,7 +108,7 @@ class StepRecords:
         self._looked_at: dict[int, Record] = {}  # by id, before a ticket had them
 
     def any_from(self, applied: int) -> bool:
-        """Tell whether anything is recorded of a ticket from this number on; what comes before was updated."""
+        """Return whether a ticket from this number on has records; earlier tickets were updated."""
         noted = [
             ticket for ticket, records in self._records.items() if records and ticket >= applied
         ]
@@ -133,7 +133,7 @@ class StepRecords:
                 record = self._of_ticket(ticket, optimizer)
                 if record.is_held:
                     raise RuntimeError(
-                        f"another call unscales or steps this {type(optimizer).__name__} just now: expected one at "
+                        f"another call is unscaling or stepping this {type(optimizer).__name__}: expected one call at "
                         "a time, and none within another; order the calls, or step it with another ticket"
                     )
                 record.is_held, held = True, record
@@ -167,18 +167,18 @@ class StepRecords:
             ]
 
     def renewed(self, ticket: int | None) -> "StepRecords":
-        """Return records for tickets that are counted anew: the newest of these are that ticket's; nobody's if None."""
-        anew = StepRecords(sync=self._sync)
-        anew.factory = self.factory
+        """Return records for restarted tickets; `ticket` gets the newest of the current records, if given."""
+        renewed = StepRecords(sync=self._sync)
+        renewed.factory = self.factory
         if ticket is not None:
             newest = self.by_id()
-            anew._records[ticket] = {
+            renewed._records[ticket] = {
                 key: record for key, record in newest.items() if record.optimizer is not None
             }
-            anew._looked_at = {
+            renewed._looked_at = {
                 key: record for key, record in newest.items() if record.optimizer is None
             }
-        return anew
+        return renewed
 
     def move_on(self, ticket: int) -> None:
         """Give the next ticket the records that a load left to this one, which ended without a step."""
@@ -224,7 +224,7 @@ class StepRecords:
         self._looked_at, self.factory = {}, _refresh_per_optimizer_state
 
     def after_fork(self) -> None:
-        """Make the lock anew in a child: it may be held by a thread that is not there."""
+        """Recreate the lock in a forked child, as a thread of the parent may hold it."""
         self.lock = self._sync.Lock()
 
 
@@ -235,7 +235,7 @@ class _Flag(NamedTuple):
     ready: torch.cuda.Event | None  # recorded on the stream that made it
 
     def __bool__(self) -> bool:
-        """Tell whether it is set; waits for the device."""
+        """Return whether the flag is set; waits for the device."""
         if self.ready is not None:
             torch.cuda.current_stream(self.found_inf.device).wait_event(self.ready)
         return self.found_inf.item() != 0
@@ -253,9 +253,10 @@ def _copied(flag: Tensor) -> _Flag | bool:
 
 @dataclass(eq=False, slots=True)
 class StepReport:
-    """The outcome of one iteration's steps. Reading it waits for the device; making it does not. It never changes.
+    """Immutable report of one iteration's steps. Reading a field waits for the device.
 
-    True for fused optimizers too, whose ``step`` is called although their kernel skips. It keeps its optimizers alive.
+    It is correct for fused optimizers too, whose ``step`` is called although their kernel skips. It keeps references to
+    its optimizers.
     """
 
     ticket: int = -1  # of the iteration it is about
@@ -272,7 +273,7 @@ class StepReport:
         return (optimizer for optimizer, _ in self._steps)
 
     def skipped_by(self, optimizer: Optimizer) -> bool:
-        """Tell whether this optimizer's step was skipped. KeyError if it had none."""
+        """Return whether this optimizer's step was skipped; raise KeyError if it had none."""
         for stepped, flags in self._steps:
             if stepped is optimizer:
                 return any(flags)

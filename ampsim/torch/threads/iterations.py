@@ -1,4 +1,4 @@
-"""Which iteration a call is about, and updates in order: the part of a scaler that knows threads and no tensors."""
+"""Iterations of a scaler: maps calls to tickets and runs updates in order, without tensors."""
 
 import threading
 from collections.abc import Callable
@@ -14,17 +14,17 @@ V = TypeVar("V")
 
 
 class Iterations(Generic[V]):
-    """The register of versions, the way to the optimizer's thread, and what a call without a ticket means.
+    """The register of versions, the launcher, and the ticket of a call that passes none.
 
-    That is not stored but read off the register. On the optimizer's thread work runs in order: the oldest
-    outstanding ticket. Elsewhere updates may be on their way: the oldest outstanding one whose update was not
-    asked for. So an interrupted call leaves nothing to be put right.
+    This ticket is not stored but derived from the register. On the optimizer's thread, it is the oldest outstanding
+    ticket. On other threads, it is the oldest outstanding ticket without a requested update. So an interrupted call
+    leaves no inconsistent state.
 
     ================ ======================================= =======================
     attribute        written by                              read by
     ================ ======================================= =======================
     ``register``     `start`, locked, once                   any thread, lock-free
-    ``_requested``   who asks for an update, locked          any thread, lock-free
+    ``_requested``   the thread that updates, locked         any thread, lock-free
     ``by_ticket``    `begin`                                 any thread, lock-free
     ================ ======================================= =======================
 
@@ -47,13 +47,11 @@ class Iterations(Generic[V]):
         )  # again by one thread: a launcher that drops work tells so at once
 
     def start(self, first: Callable[[], tuple[V, ...]]) -> Register[V]:
-        """Return the register; whoever asks first makes it, from the versions that `first` makes."""
+        """Return the register; the first call creates it from the versions that `first` returns."""
         with self._lock:
             if self.register is None:
                 if self._closed:
-                    raise ClosedError(
-                        "this scaler takes no more work: it was closed; make a new one"
-                    )
+                    raise ClosedError("this scaler is closed; create a new one")
                 versions = first()
                 register = Register(versions[0], self._depth, sync=self._sync)
                 register.restore(versions)
@@ -71,7 +69,7 @@ class Iterations(Generic[V]):
 
     @property
     def _waiting(self) -> int:
-        """Number of the first ticket that a call without a ticket may mean."""
+        """Number of the first ticket that a call without a ticket may use."""
         return 0 if self.launcher.here() else self._requested
 
     def stepping(self, name: str, ticket: Ticket[V] | None) -> Ticket[V]:
@@ -94,11 +92,11 @@ class Iterations(Generic[V]):
         return ticket
 
     def is_outstanding(self, ticket: Ticket[V]) -> bool:
-        """Tell whether this ticket is one of ours and was not updated."""
+        """Return whether this ticket belongs to this scaler and was not updated."""
         return self.register is not None and ticket in self.register.outstanding()
 
     def needs_no_ticket(self, name: str) -> None:
-        """Refuse a call without a ticket in a loop that passes them: it would mean another's, or wait for ever."""
+        """Raise for a call without a ticket in a loop with tickets: it could use another ticket or deadlock."""
         if self.by_ticket:
             raise RuntimeError(
                 f"{name} without a ticket in a loop that passes tickets: "
@@ -117,7 +115,7 @@ class Iterations(Generic[V]):
     # -------------------------------------------------------------------------------------------- updates
 
     def check_thread(self, ticket: Ticket[V] | None) -> None:
-        """Refuse an update without a ticket on the optimizer's thread: the ticket it means may be the next one."""
+        """Raise for an update without a ticket on the optimizer's thread, which may use the next ticket."""
         if ticket is None and self.launcher.remote and self.launcher.here():
             raise RuntimeError(
                 "update() without a ticket on the optimizer's thread: expected it on the thread that calls scale(); "
@@ -131,7 +129,7 @@ class Iterations(Generic[V]):
         return self.stepping("update", ticket)
 
     def ask(self, ticket: Ticket[V], finish: Callable[[], None], is_async: bool) -> Job[None]:
-        """Ask the optimizer's thread for an update. If this raises, nothing was asked; an interrupt may come after."""
+        """Send an update to the optimizer's thread; if this raises, nothing was sent, except after an interrupt."""
         register, withdrawn = self.started("update"), False
 
         def unless_withdrawn() -> None:
@@ -140,12 +138,12 @@ class Iterations(Generic[V]):
 
         def failed(error: BaseException) -> None:
             if is_async:
-                register.close(error)  # whoever waits for the version must hear of it
+                register.close(error)  # wake the threads that wait for the version
                 return
             with self._asking:  # the caller waits and hears; the ticket is as it was
                 self._requested = min(self._requested, ticket.index)
 
-        with self._asking:  # in ticket order, whoever calls
+        with self._asking:  # in ticket order, on any thread
             check_turn(ticket.index, max(self._requested, register.applied), register.begun)
             self._requested = ticket.index + 1
             try:
@@ -156,7 +154,7 @@ class Iterations(Generic[V]):
                 raise
 
     def synchronize(self) -> None:
-        """Wait until everything sent to the optimizer's thread is done; raise what went wrong there."""
+        """Wait for all work on the optimizer's thread; raise its error if it failed."""
         with suppress(ClosedError):  # a closed thread has done what it was given
             self.launcher.call(bool)  # its end says that the work before it is done
         if self.register is not None:
@@ -177,15 +175,15 @@ class Iterations(Generic[V]):
                 also()
 
     def close(self) -> None:
-        """Refuse further work, and wake the threads that wait."""
+        """Close: later calls raise, and waiting threads wake up."""
         with self._lock:
             self._closed = True
         if self.register is not None:
             self.register.close()
 
     def after_fork(self) -> None:
-        """Make the locks anew in a child: the threads that held them, and the optimizer's, are not there."""
-        gone = RuntimeError("this process is a fork: the optimizer's thread stayed with the parent")
+        """Recreate the locks in a forked child, which has no other threads."""
+        gone = RuntimeError("this is a forked process, which has no optimizer's thread")
         self._make_locks()
         self.launcher.after_fork(gone)
         if self.register is not None:

@@ -1,4 +1,4 @@
-"""Work sent to the thread that owns the optimizer, through any launcher that keeps order, and how it ended."""
+"""Work for the thread that owns the optimizer, sent through an ordered launcher, and its results."""
 
 import _thread
 import threading
@@ -18,21 +18,20 @@ class Launch(Protocol):
     """A function that runs another later, in order, always on the same thread."""
 
     def __call__(self, work: Callable[[], object], /) -> object:
-        """Run `work` behind everything launched before; a Future that is returned says if it was dropped."""
+        """Run `work` after all earlier work; a returned Future shows whether it was dropped."""
 
 
 class _Lock(_thread.RLock):  # type: ignore[misc]  # final in the stubs only
-    """A lock in the place of a Future's condition, whose Python code an interrupt could leave locked."""
+    """A lock that replaces a Future's condition, whose Python code an interrupt could leave locked."""
 
     def notify_all(self) -> None:
         """Do nothing: a thread that waits for a Job waits in a callback of it."""
 
 
 class Job(Future[T]):
-    """A Future over injected locks, which knows whether anybody asked how it ended, and which a fork can settle.
+    """A Future that records whether its result was requested, and that a forked child can end.
 
-    An interrupt at any point of a call leaves it whole. `sync` is the namespace that locks come from; a test passes
-    its scheduler's.
+    An interrupt leaves it consistent. `sync` is the module of its locks; a test passes its scheduler's.
     """
 
     def __init__(self, *, sync: Sync = threading) -> None:
@@ -67,16 +66,16 @@ class Job(Future[T]):
             raise TimeoutError
 
     def doing(self, work: Callable[[], T]) -> T:
-        """Return what `work` returns, and record where its stream is then, also when it raises."""
+        """Run `work`, and record an event on its stream, also if it raises."""
         try:
             return work()
         finally:
             self.finished = record_event()
 
     def fail(self, error: BaseException) -> None:
-        """End in an error, unless the job has ended already; then tell those who wait once more.
+        """End with an error; if the job has already ended, run its callbacks again.
 
-        An interrupt may have struck between the outcome and the news of it.
+        An interrupt may have occurred between the result and its callbacks.
         """
         if self.done():
             self._invoke_callbacks()  # type: ignore[attr-defined]
@@ -84,22 +83,22 @@ class Job(Future[T]):
             self.set_exception(error)
 
     def after_fork(self, error: BaseException) -> None:
-        """End in an error in a child, where the thread that would have settled this, or holds its lock, is not."""
+        """End with an error in a forked child, which has no thread to finish the job."""
         self._make_locks()
         self.fail(error)
 
 
 class Launcher:
-    """The way to the thread behind a ``launch`` function, or to the caller's own if there is none.
+    """Sends work to the thread of a ``launch`` function, or runs it on the caller's thread.
 
     Guarantees:
         * Work runs in the order it was sent.
-        * An exception in it goes to the Job, never into the launcher's thread. So does the news that the
-          launcher dropped it, if the launcher returns a Future that tells.
-        * In a forked child, where there is no such thread, `send` raises.
+        * An exception ends the Job and does not reach the launcher's thread. If the launcher returns a Future, dropped
+          work ends the Job too.
+        * In a forked child, which has no such thread, `send` raises.
 
     Assumes:
-        * `launch` runs every function it is given, in order, always on the same thread.
+        * `launch` runs all functions in order, on one thread.
     """
 
     def __init__(self, launch: Launch | None, *, sync: Sync = threading) -> None:
@@ -107,31 +106,33 @@ class Launcher:
         self._ident: int | None = None
         self._gone: BaseException | None = None
         if launch is not None:
-            launch(self._note)  # the first job of all: any later one finds the note written
+            launch(self._note)  # the first job: later jobs find the id set
 
     def _note(self) -> None:
         self._ident = self._sync.get_ident()
 
     @property
     def remote(self) -> bool:
-        """Whether there is another thread at all."""
+        """Whether the optimizer has its own thread."""
         return self._launch is not None
 
     def here(self) -> bool:
-        """Tell whether the caller is on the thread that owns the optimizer."""
+        """Return whether the caller is on the thread that owns the optimizer."""
         return self._launch is None or self._ident == self._sync.get_ident()
 
     def send(
         self, work: Callable[[], T], on_error: Callable[[BaseException], object] | None = None
     ) -> Job[T]:
-        """Run `work` there, behind everything sent before; `on_error` hears of an exception, there too."""
+        """Run `work` on that thread after all earlier work; `on_error` receives its exception there."""
         if self._launch is None:
             raise RuntimeError("no launch function: work runs on the caller's thread")
         if self._gone is not None:
-            raise ClosedError("the optimizer's thread is gone: make a new scaler") from self._gone
+            raise ClosedError(
+                "the optimizer's thread does not exist in this forked process: create a new scaler"
+            ) from self._gone
         job: Job[T] = Job(sync=self._sync)
         if on_error is not None:
-            job.add_done_callback(partial(_tell, on_error))
+            job.add_done_callback(partial(_report, on_error))
         handle = self._launch(_runner(work, job))
         if isinstance(handle, Future):
             handle.add_done_callback(partial(_dropped, job))
@@ -144,7 +145,7 @@ class Launcher:
         return kept(self.send(partial(work, *args, **kwargs)).result())
 
     def after_fork(self, gone: BaseException) -> None:
-        """Refuse work in a child, where only the thread that forked is."""
+        """Make `send` raise in a forked child."""
         self._gone = gone
 
 
@@ -162,8 +163,8 @@ def _runner(work: Callable[[], T], job: Job[T]) -> Callable[[], None]:
     return run
 
 
-def _tell(on_error: Callable[[BaseException], object], job: Future[T]) -> None:
-    error = Future.exception(job)  # not job.exception: that would count as asked
+def _report(on_error: Callable[[BaseException], object], job: Future[T]) -> None:
+    error = Future.exception(job)  # not job.exception, which sets `asked`
     if error is not None:
         on_error(error)
 

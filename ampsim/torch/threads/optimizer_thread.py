@@ -29,22 +29,22 @@ class _Work(NamedTuple):
 
 
 class OptimizerThread:
-    """A FIFO of functions, run on one thread; on CUDA on one stream of its own.
+    """Runs functions in order on one thread; on CUDA on its own stream.
 
     Guarantees:
-        * Functions run in the order they were launched, each once, and never two at a time.
-        * An exception goes to its Future; unless somebody asked for the Future by then, also to the next
-          `launch`, `synchronize` or `close`, with its cause. What was launched behind it fails with it.
-        * CUDA: what runs here sees the work that the launching thread's stream had been given before; the stream of
-          who waits, for a Future, in `synchronize` or in `close`, sees what was done here. Streams wait, the host does
+        * Functions run in the order of their launch, each once, and one at a time.
+        * An exception ends its Future. If the Future's result was not requested, the next `launch`, `synchronize`, or
+          `close` raises too, with the exception as cause. Work launched after it fails.
+        * CUDA: a function runs after the earlier work of the launching thread's stream. The stream of a caller that
+          waits (for a Future, in `synchronize`, or in `close`) runs after the functions. Streams wait, the host does
           not.
-        * `close` is idempotent and bounded in time; the interpreter's exit closes. After a fork the child's
-          copy refuses work at once, and nobody waits there for what the parent launched.
-        * What a function held is let go before the thread waits for the next one.
+        * `close` is idempotent and limited in time; the interpreter closes the thread at exit. After a fork, `launch`
+          in the child raises, and no call there waits for work of the parent.
+        * References of a function are released before the thread waits for the next one.
 
     Assumes:
         * A launched function does not wait for a later one.
-        * CUDA: what a job reads of other devices than the launching thread's current one is ready by then.
+        * CUDA: data on other devices than the launching thread's current one is ready at the launch.
 
     ============ ======================== =====================
     attribute    written                  read
@@ -78,13 +78,26 @@ class OptimizerThread:
         self._lock = self._changed.lock
 
     def launch(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run ``work(*args, **kwargs)`` behind everything launched before. Does not wait."""
+        """Run ``work(*args, **kwargs)`` after all earlier work, without waiting.
+
+        Args:
+            work: Function to run.
+            args: Positional arguments of `work`.
+            kwargs: Keyword arguments of `work`.
+
+        Returns:
+            Future: The result of `work`.
+
+        Raises:
+            ClosedError: If the thread is closed.
+            RuntimeError: If earlier work failed and its result was not requested.
+        """
         job: Job[T] = Job(sync=self._sync)
         item = _Work(job, partial(work, *args, **kwargs), record_event())
         with self._lock:
             if not self._open:
                 raise ClosedError(
-                    f"the {self._thread.name} thread is closed: make a new OptimizerThread"
+                    f"the {self._thread.name} thread is closed: create a new OptimizerThread"
                 )
             self._raise_error()
             self._changed.notify_all()
@@ -92,10 +105,14 @@ class OptimizerThread:
         return job
 
     def synchronize(self) -> None:
-        """Wait until all that was launched is done; raise the error of a job that failed."""
+        """Wait for all launched work.
+
+        Raises:
+            RuntimeError: If work failed and its result was not requested, or if called on this thread.
+        """
         if self.here():
             raise RuntimeError(
-                f"synchronize() on the {self._thread.name} thread would wait for itself: leave it out"
+                f"synchronize() on the {self._thread.name} thread would wait for itself: remove this call"
             )
         self._changed.wait_for(lambda: not self._queue and self._running is None)
         come_behind(self._finished)
@@ -104,17 +121,22 @@ class OptimizerThread:
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes work."""
+        """Whether `launch` accepts work."""
         return self._open
 
     def here(self) -> bool:
-        """Tell whether the caller runs on this thread."""
+        """Return whether the caller runs on this thread."""
         return self._sync.current_thread() is self._thread
 
     def close(self, timeout: float = 10.0) -> None:
-        """Finish what was launched, end the thread, raise the error of a job that failed.
+        """Finish all launched work and end the thread. Idempotent.
 
-        After `timeout` seconds it reports on stderr the job that does not end, and lets go for good.
+        Args:
+            timeout: Maximum time to wait in seconds. After it, the call prints a message to stderr and abandons the
+                thread.
+
+        Raises:
+            RuntimeError: If work failed and its result was not requested.
         """
         with self._lock:
             self._changed.notify_all()
@@ -126,7 +148,7 @@ class OptimizerThread:
             else:
                 self._let_go = True
                 print(
-                    f"ampsim: {self._thread.name} thread still busy after {timeout} s; letting go",
+                    f"ampsim: {self._thread.name} thread still busy after {timeout} s; abandoning it",
                     file=sys.stderr,
                 )
         finished, self._finished = self._finished, None  # once: the interpreter's exit closes again
@@ -138,12 +160,12 @@ class OptimizerThread:
         try:
             while self._run_next():
                 pass
-        except BaseException as error:  # this thread itself is ending: nobody may wait for it
+        except BaseException as error:  # this thread is ending: no call may wait for it
             with self._lock:
                 self._changed.notify_all()
                 self._open, self._running = False, None
                 left, self._queue = self._queue, deque()
-            _fail_all([item.job for item in left], f"the {self._thread.name} thread died", error)
+            _fail_all([item.job for item in left], f"the {self._thread.name} thread ended", error)
         finally:
             with self._lock:
                 self._changed.notify_all()
@@ -196,8 +218,8 @@ class OptimizerThread:
             ) from failed[1]
 
     def _after_fork(self) -> None:
-        """Refuse work in a child, where there is no such thread; make the locks anew, and end what was launched."""
-        gone = ClosedError("this process is a fork: the optimizer's thread stayed with the parent")
+        """Close in a forked child: recreate the locks, and end all launched work with an error."""
+        gone = ClosedError("this is a forked process, which has no optimizer's thread")
         jobs = [item.job for item in self._queue] + (
             [self._running] if self._running is not None else []
         )
@@ -220,7 +242,7 @@ _making = threading.Lock()
 
 
 def shared_thread() -> OptimizerThread:
-    """Return the process's one optimizer thread, for loops that name none; make it when it is first asked for."""
+    """Return the shared optimizer thread of the process; the first call creates it."""
     global _shared
     with _making:
         if _shared is None or not _shared.is_open:

@@ -1,8 +1,8 @@
 """The multi-version register of the asynchronous scaler.
 
-``after[j]`` is an immutable value, the scaler's state once j updates have been applied. Ticket i carries
-``after[max(0, i - depth)]`` for life (see `ampsim.core.pipeline`, the pure model of this class). This file
-imports no torch, so that it can be stressed on an interpreter without the GIL.
+``after[j]`` is an immutable value: the scaler's state after j updates. Ticket i uses ``after[max(0, i - depth)]`` from
+beginning to end (see `ampsim.core.pipeline`, the pure model of this class). This file does not import torch, so that it
+can be stress-tested on an interpreter without the GIL.
 """
 
 import threading
@@ -20,24 +20,24 @@ Sync = Any  # a namespace with Lock, RLock, Condition, Thread, get_ident: `threa
 
 
 class ClosedError(RuntimeError):
-    """The scaler was closed, or its background work failed (then ``__cause__`` says how)."""
+    """Raised if the scaler was closed, or its background work failed; ``__cause__`` is that error."""
 
 
 class Changes:
-    """A lock, and the threads that wait until what it guards has changed; an interrupt at any point leaves it whole.
+    """A lock with a wait for changes of the guarded state; an interrupt leaves it consistent.
 
-    `threading.Condition` is Python code, and CPython looks at signals there: Ctrl-C may leave its lock taken for
-    ever, or free while `with` thinks that it has it. Here a lock is taken by `with` alone, which is C code for a
-    Lock, and nobody holds one while waiting. So nothing has to be taken again.
+    `threading.Condition` is Python code, in which CPython handles signals: Ctrl-C may leave its lock held
+    indefinitely, or free inside a ``with`` block. Here only ``with`` acquires a lock, which is C code for a Lock, and a
+    waiting thread holds no lock, so no lock is acquired again after a wait.
     """
 
     def __init__(self, sync: Sync) -> None:
         self._sync = sync
         self.lock = sync.Lock()
-        self._gates: list[Any] = []  # taken locks: in each, one thread waits
+        self._gates: list[Any] = []  # held locks; one thread waits for each
 
     def wait_for(self, look: Callable[[], T], timeout: float | None = None) -> T:
-        """Return what `look` returns once that is true, or after `timeout` seconds; it is called with the lock held."""
+        """Return the result of `look` once it is true, or after `timeout` seconds; `look` runs with the lock held."""
         end, late = time.monotonic() + (timeout or 0.0), False
         while True:
             with self.lock:
@@ -52,21 +52,21 @@ class Changes:
             )
 
     def notify_all(self) -> None:
-        """Let all look again. For a caller that has the lock."""
+        """Wake all waiting threads. The caller holds the lock."""
         while self._gates:
-            with suppress(RuntimeError):  # it is open: an interrupt struck here, the time before
+            with suppress(RuntimeError):  # already released: an interrupt occurred here before
                 self._gates[-1].release()
             self._gates.pop()
 
 
 @dataclass(frozen=True, eq=False)
 class Ticket(Generic[V]):
-    """One iteration's claim to one version, for life.
+    """The handle of one iteration, with its version of the scaler's state.
 
     Attributes:
-        index: the iteration, counted from 0.
-        version: how many updates `value` has seen.
-        value: after[version], immutable.
+        index: Number of the iteration, from 0.
+        version: Number of updates before `value`.
+        value: State of the scaler after `version` updates; immutable.
     """
 
     index: int
@@ -76,13 +76,13 @@ class Ticket(Generic[V]):
 
 @dataclass(frozen=True)
 class _Book(Generic[V]):
-    """All that is known at one moment. Never changed, only replaced whole: one reference store is atomic."""
+    """Immutable state of a register; replaced by one atomic assignment."""
 
-    versions: tuple[V, ...]  # after[base], ..., after[applied]: those a ticket may still ask for
+    versions: tuple[V, ...]  # after[base], ..., after[applied]: those a later ticket may use
     applied: int  # updates applied
     begun: int  # tickets begun
     tickets: tuple[Ticket[V], ...] = ()  # outstanding, oldest first
-    floor: int = 0  # no later ticket carries an older version
+    floor: int = 0  # later tickets use no older version
 
     def next_version(self, depth: int) -> int:
         return max(0, self.begun - depth, self.floor)
@@ -99,7 +99,9 @@ class _Book(Generic[V]):
     def with_version(self, made: V, depth: int, is_async: bool) -> "_Book[V]":
         applied = self.applied + 1
         floor = self.floor if is_async else applied
-        kept = applied - max(0, self.begun - depth, floor) + 1  # from what the next ticket carries
+        kept = (
+            applied - max(0, self.begun - depth, floor) + 1
+        )  # from the version of the next ticket
         versions = (*self.versions, made)[-max(1, kept) :]
         return _Book(
             versions, applied, self.begun, self.tickets[1:], floor
@@ -112,13 +114,13 @@ class Register(Generic[V]):
     Guarantees:
         * ``after[j + 1]`` is made from ``after[j]`` exactly once, in ticket order.
         * A ticket's version never changes, and versions never decrease from one ticket to the next.
-        * At most ``depth + 1`` tickets are outstanding; `begin` waits for room.
-        * A call that raises, be it by an interrupt, has changed nothing or everything, never half.
-        * `newest`, `applied`, `begun`, `outstanding`, `known` and `coming` never wait.
-        * `close` wakes every waiter; whoever waits then gets ClosedError, with its cause.
+        * At most ``depth + 1`` tickets are outstanding; `begin` waits if there are more.
+        * A call that raises, also by an interrupt, has made its change completely or not at all.
+        * `newest`, `applied`, `begun`, `outstanding`, `known`, and `coming` do not wait.
+        * `close` wakes all waiting threads, which raise ClosedError with its cause.
 
     Assumes:
-        * Values are immutable, or nobody writes them.
+        * Values are not written.
         * An `advance` function does not call back into the register.
 
     ============== ============================== ===================
@@ -128,10 +130,10 @@ class Register(Generic[V]):
     ``_closed``    under the lock, once           anywhere, lock-free
     ============== ============================== ===================
 
-    Each change notifies first and stores last, in one assignment: those who wait need the lock to look, so
-    they see no difference, and an interrupt in between leaves a waiter that looks in vain, not one that sleeps.
+    A change first notifies and then stores the new state in one assignment. Waiting threads need the lock to look, so
+    they see no difference. An interrupt in between causes a spurious wakeup, not a lost one.
 
-    `sync` is the namespace that Lock comes from; a test passes its scheduler's.
+    `sync` is the module of Lock; a test passes its scheduler's.
     """
 
     def __init__(self, first: V, depth: int, *, sync: Sync = threading) -> None:
@@ -147,17 +149,17 @@ class Register(Generic[V]):
 
     @property
     def newest(self) -> V:
-        """The version made last."""
+        """The newest version."""
         return self._book.versions[-1]
 
     @property
     def applied(self) -> int:
-        """Updates applied."""
+        """Number of updates applied."""
         return self._book.applied
 
     @property
     def begun(self) -> int:
-        """Tickets begun."""
+        """Number of tickets begun."""
         return self._book.begun
 
     def outstanding(self) -> tuple[Ticket[V], ...]:
@@ -172,14 +174,14 @@ class Register(Generic[V]):
         return None
 
     def coming(self) -> V:
-        """Return what the next ticket will carry, or the newest version where that one does not exist yet."""
+        """Return the version of the next ticket, or the newest version if that does not exist yet."""
         book = self._book
         return book.version(min(book.next_version(self.depth), book.applied))
 
     def begin(self, timeout: float | None = None) -> Ticket[V]:
-        """Begin the next ticket. Waits until the version it carries exists; TimeoutError after `timeout` seconds.
+        """Begin the next ticket; wait until its version exists, or raise TimeoutError after `timeout` seconds.
 
-        A ticket that an interrupt keeps from its caller is taken back, unless there is a later one already.
+        If an interrupt keeps the ticket from the caller, it is withdrawn, unless a later ticket exists.
         """
         before = after = None
 
@@ -199,14 +201,14 @@ class Register(Generic[V]):
         if ticket is None:
             numbers = ", ".join(str(ticket.index) for ticket in self._book.tickets)
             raise TimeoutError(
-                f"no room for a ticket in {timeout} s: tickets {numbers} await update()"
+                f"no ticket available after {timeout} s: tickets {numbers} wait for update()"
             )
         return ticket
 
     def current(self, first: int = 0) -> Ticket[V]:
-        """Return `known`, and where there is none begin the next ticket, which may wait as `begin` does.
+        """Return `known`; if there is none, begin the next ticket, which may wait as `begin` does.
 
-        One ticket for all who ask at once; and if an interrupt keeps it from its caller, for the next to ask.
+        Concurrent callers get one ticket. If an interrupt keeps it from its caller, the next caller gets it.
         """
         ticket = self._changed.wait_for(lambda: self._known_or_begun(first))
         assert ticket is not None  # noqa: S101 - without a timeout it waits until there is one
@@ -217,7 +219,7 @@ class Register(Generic[V]):
         return self.known(first) or self._begin()
 
     def _begin(self) -> Ticket[V] | None:
-        """Begin the next ticket if the version that it carries exists."""
+        """Begin the next ticket if its version exists."""
         self.check_open()
         if not self._has_next():
             return None
@@ -226,7 +228,7 @@ class Register(Generic[V]):
         return book.tickets[-1]
 
     def peek(self) -> V:
-        """Return what the next ticket will carry. Waits until it exists."""
+        """Return the version of the next ticket; waits until it exists."""
 
         def look() -> list[V]:
             if self._has_next():
@@ -240,11 +242,11 @@ class Register(Generic[V]):
         return self._book.next_version(self.depth) <= self._book.applied
 
     def apply(self, ticket: Ticket[V], advance: Callable[[V], V], *, is_async: bool = True) -> V:
-        """Make ``after[ticket.index + 1] = advance(after[ticket.index])`` and publish it.
+        """Compute and publish ``after[ticket.index + 1] = advance(after[ticket.index])``.
 
-        `advance` runs outside the lock: it may wait for a device. If it raises, nothing has changed and the
-        ticket stays outstanding. Raises RuntimeError for a ticket that is not the next; of two threads that
-        apply the same one, the slower gets it and what it made is dropped.
+        `advance` runs outside the lock, as it may wait for a device. If it raises, nothing changes and the ticket
+        stays outstanding. A ticket that is not the next one raises RuntimeError. If two threads apply one ticket, the
+        slower one raises.
         """
         self._check_turn(ticket)
         made = advance(self.newest)
@@ -261,11 +263,11 @@ class Register(Generic[V]):
         check_turn(ticket.index, book.applied, book.begun)
         if book.tickets[0] is not ticket:
             raise RuntimeError(
-                f"ticket {ticket.index} is another scaler's, or from before load_state_dict()"
+                f"ticket {ticket.index} belongs to another scaler, or to the time before load_state_dict()"
             )
 
     def pending(self) -> tuple[V, ...]:
-        """Return what a checkpoint must hold: the version the next ticket carries, and every newer one.
+        """Return the versions for a checkpoint: that of the next ticket and all newer ones.
 
         Raises RuntimeError while tickets are outstanding.
         """
@@ -273,14 +275,14 @@ class Register(Generic[V]):
         if book.tickets:
             numbers = ", ".join(str(ticket.index) for ticket in book.tickets)
             raise RuntimeError(
-                f"saved before the update() of ticket number {numbers}: expected none to come; save after it"
+                f"tickets {numbers} are outstanding: save the state after their update()"
             )
         return book.versions[book.next_version(self.depth) - book.applied - 1 :]
 
     def restore(self, versions: tuple[V, ...], also: Callable[[], object] = bool) -> None:
-        """Start again from what `pending` returned, at most depth + 1 versions. Outstanding tickets are void.
+        """Restart from the versions of `pending`, at most depth + 1; outstanding tickets become invalid.
 
-        `also` is one call of C code, which changes what must change with it: an interrupt strikes before or after both.
+        `also` is one call of C code for changes that belong to it, so an interrupt occurs before or after both.
         """
         with self._lock:
             self.check_open()
@@ -293,13 +295,13 @@ class Register(Generic[V]):
                 self._book = book
 
     def close(self, cause: BaseException | None = None) -> None:
-        """Refuse calls from now on, and wake the threads that wait. Idempotent; the first cause stays."""
+        """Close: later calls raise, and waiting threads wake up. Idempotent; the first cause stays."""
         with self._lock:
             self._changed.notify_all()
             self._closed = self._closed or cause or True
 
     def after_fork(self, cause: BaseException | None) -> None:
-        """Make the locks anew in a forked child, and close if there is a cause."""
+        """Recreate the locks in a forked child, and close if there is a cause."""
         self._make_locks()
         self._closed = self._closed or cause or False
 
@@ -313,4 +315,4 @@ class Register(Generic[V]):
         if self._closed:
             cause = self._closed if isinstance(self._closed, BaseException) else None
             text = f"its background work failed: {cause}" if cause else "it was closed"
-            raise ClosedError(f"this scaler takes no more work: {text}; make a new one") from cause
+            raise ClosedError(f"this scaler is closed: {text}; create a new one") from cause
