@@ -1,29 +1,28 @@
-"""Policies: machines outside the backoff family, each a pair of pure functions over a state of its own.
+"""Policies: loss scalers beyond the backoff rule, each a pair of pure functions over its own state.
 
-A policy knows its own numbers and what it is told of one iteration, and neither tensors nor who asks.
+A policy reads its own numbers and an `Observation` of each iteration; it has no tensors.
 
 >>> from ampsim import replay
 >>> from ampsim.core.policies import Headroom, Observation
 >>> history = [Observation(False, amax=1.0), Observation(False, amax=3.0), Observation(True, amax=float("inf"))]
->>> replay(Headroom(init_scale=2.0**15, margin=1), history).tolist()  # 1 bit between amax and fp16's largest
+>>> replay(Headroom(init_scale=2.0**15, margin=1), history).tolist()  # 1 bit between amax and fp16's maximum
 [16384.0, 8192.0, 4096.0]
 
 Theory of operation
 -------------------
-A `Policy` is a frozen dataclass of numbers and a pair of pure functions: ``start(xp)`` makes what it remembers at
-first, ``decide(xp, ...)`` the next scale and what it remembers then. Both are written without a branch on an array
-namespace, so the same lines run on numpy scalars in float32 and are traced by JAX. The queue below makes a machine
-of them: `machine.init`, `update` and `override` take a policy wherever they take a `Rule`. An update learns an
-`Observation` of one iteration: whether the gradients overflowed and, if the policy wants it, how large they were.
+A `Policy` is a frozen dataclass of numbers and two pure functions: ``start(xp)`` returns the first memory, and
+``decide(xp, ...)`` returns the next scale and the next memory. Both are free of branches and take an array namespace,
+so the same code runs on float32 scalars of numpy and is traced by JAX. The queue below makes state machines of
+policies: `machine.init`, `update`, and `override` accept a policy wherever they accept a `Rule`. An update receives an
+`Observation` of one iteration: whether the gradients overflowed and, if the policy needs it, how large they were.
 
-With ``delay`` = k a decision takes effect k updates after it was made, as in a pipeline whose optimizer runs
-behind. The state holds the queue: ``scale`` is in force, that is, the next update reports on an iteration that
-used it, and ``pending`` are the scales of the k iterations after that one. So ``scale`` means what it means with
-``Rule(delay=k)``, and replay reads it. A pipeline of depth k begins iterations k ahead of the reports: what it
-makes of j updates is used by iteration j + k, whose scale is ``newest``. Both views give iteration i the same
-scale, and a policy sees both ends of the queue, so it knows which scale a report is about.
+With ``delay`` = k, a decision takes effect k updates later, as in a pipeline whose optimizer runs behind. The state has
+the queue: ``scale`` is the scale of the iteration that the next update reports, and ``pending`` has the scales of the k
+iterations after it. So ``scale`` has the same meaning as with ``Rule(delay=k)``, and replay reads it. A pipeline of
+depth k begins iterations k ahead of the reports: iteration j + k uses the scale after j updates, ``newest``. Both views
+give iteration i the same scale. A policy sees both ends of the queue, so it knows the scale of the reported iteration.
 
-The scale stays finite and within [``min_scale``, ``max_scale``]; `LogMax` with ``faithful=True`` is the exception.
+The scale stays finite and within [``min_scale``, ``max_scale``], except for `LogMax` with ``faithful=True``.
 """
 
 import math
@@ -38,18 +37,18 @@ from ampsim.core.formats import FP16
 from ampsim.core.machine import round_to_float32
 from ampsim.core.validation import as_float, as_int, check_factors
 
-RELOAD = "load what state_dict() returned"
+RELOAD = "load an unchanged state dict"
 Memory = tuple[float, ...]  # of one policy, a NamedTuple; under JAX its numbers are arrays
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The sight of one iteration's gradients. True if they overflowed, so that every `Rule` takes it.
+    """Input of a policy for one iteration. Its truth value is `found_inf`, so a `Rule` accepts it too.
 
     Attributes:
-        found_inf: whether any gradient was inf or NaN.
-        amax: largest magnitude of the gradients once *unscaled*; inf or NaN where it is not known for an overflow.
-        saturated: share of the elements at the largest number of their format, 0 to 1.
+        found_inf: Whether any gradient was inf or NaN.
+        amax: Largest magnitude of the *unscaled* gradients; inf or NaN if unknown because of an overflow.
+        saturated: Fraction of the elements at the largest number of their format, 0 to 1.
     """
 
     found_inf: bool
@@ -61,12 +60,12 @@ class Observation:
 
 
 class PolicyState(NamedTuple):
-    """A policy's state: float32 and int32 scalars, as Python's numbers in core, as arrays in JAX.
+    """State of a policy: float32 and int32 scalars, as Python numbers in core and as arrays in JAX.
 
     Attributes:
-        scale: in force: of the iteration that the next update reports on.
-        pending: of the k iterations after it, oldest first.
-        memory: what the policy remembers, a NamedTuple of its own.
+        scale: Loss scale of the iteration that the next update reports.
+        pending: Loss scales of the k iterations after it, oldest first.
+        memory: Values of the policy, a NamedTuple.
     """
 
     scale: float
@@ -75,27 +74,29 @@ class PolicyState(NamedTuple):
 
     @property
     def newest(self) -> float:
-        """The scale decided last; of the iteration that a pipeline of depth k begins next."""
+        """The newest scale, of the iteration that a pipeline of depth k begins next."""
         return self.pending[-1] if self.pending else self.scale
 
     @property
     def growth_tracker(self) -> int:
-        """Clean steps counted towards the next growth; 0 for policies that count none."""
+        """Number of finite steps counted towards the next growth; 0 for policies without a count."""
         return getattr(self.memory, "growth_tracker", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The queue, the bounds and the checks that all policies share. A policy defines `decide` and `start`.
-
-    Raises ValueError or TypeError, with the value, what was expected and the cure.
+    """Base class of policies, with the queue, the bounds, and validation. A policy defines `decide` and `start`.
 
     Attributes:
-        init_scale: the first scale.
-        min_scale: no scale is below; of 2^-126, the smallest normal float32, the reciprocal is finite.
-        max_scale: no scale is above.
-        delay: updates between a decision and its first use; a pipeline's depth.
-        needs: what `decide` reads of an `Observation` beside ``found_inf``.
+        init_scale: Initial loss scale, within the bounds.
+        min_scale: Lower bound of the scale, at least 2^-126, whose reciprocal is finite in float32.
+        max_scale: Upper bound of the scale.
+        delay: Number of updates between a decision and its first use, at least 0; the depth of a pipeline.
+        needs: Fields of an `Observation` that `decide` reads besides ``found_inf``.
+
+    Raises:
+        TypeError: If a field has an invalid type.
+        ValueError: If a field is out of range.
     """
 
     init_scale: float = 2.0**16
@@ -112,7 +113,7 @@ class Policy:
         if not low <= init <= high:
             raise ValueError(
                 f"init_scale={self.init_scale!r}: expected within [min_scale, max_scale] = "
-                f"[{self.min_scale!r}, {self.max_scale!r}]; widen them or start inside"
+                f"[{self.min_scale!r}, {self.max_scale!r}]; widen the bounds or change init_scale"
             )
         as_int("delay", self.delay, 0, "to use each scale at once pass delay=0")
 
@@ -123,29 +124,31 @@ class Policy:
     def decide(
         self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
     ) -> tuple[float, Memory]:
-        """Return the next scale to be used, unbounded, and the next memory.
+        """Return the next scale, before the bounds apply, and the next memory.
 
         Args:
-            xp: numpy or jax.numpy, of which all numbers are scalars.
-            used: the scale of the iteration that is reported.
-            newest: the scale decided last.
-            memory: what `start` or the last `decide` returned.
-            seen: with the fields that `needs` names; booleans and float32 scalars.
+            xp: numpy or jax.numpy; all numbers are its scalars.
+            used: Scale of the reported iteration.
+            newest: Scale decided last.
+            memory: Result of `start` or of the last `decide`.
+            seen: Observation with the fields in `needs`; booleans and float32 scalars.
         """
         raise NotImplementedError
 
     def overridden(self, xp: ModuleType, memory: Memory, scale: float) -> Memory:
-        """Return the memory when all scales to come are `scale`; the default keeps it, as torch keeps its tracker."""
+        """Return the memory after the scale is set to `scale`; the default keeps it, as torch its tracker."""
         return memory
 
     def settled(self, newest: float, memory: Memory) -> float:
-        """Return the scale to go on with when the queue is emptied."""
+        """Return the scale to use after the queue is emptied."""
         return newest
 
     def restored(self, name: str, like: float, number: object) -> float:
-        """Return a number of a saved state, of the type of `like`; refuse one that no run leaves."""
+        """Return a number of a saved state, of the type of `like`; raise ValueError for an invalid one."""
         if isinstance(like, int):
-            if (count := as_int(name, number, 0, RELOAD)) > 2**31 - 2:  # one more is still an int32
+            if (
+                count := as_int(name, number, 0, RELOAD)
+            ) > 2**31 - 2:  # so that one more still fits int32
                 raise ValueError(f"{name}={number!r}: expected at most 2**31 - 2; {RELOAD}")
             return count
         value = round_to_float32(as_float(name, number))
@@ -164,27 +167,27 @@ class Policy:
         return PolicyState(first, (first,) * self.delay, self.start(xp))
 
     def update_in(self, xp: ModuleType, state: PolicyState, seen: Observation) -> PolicyState:
-        """Return the state after one iteration was reported.
+        """Return the state after one iteration.
 
         Raises:
-            ValueError: `seen` lacks what this policy needs.
+            ValueError: If `seen` lacks a field in `needs`.
         """
         for name in self.needs:
             if getattr(seen, name) is None:
                 raise ValueError(
-                    f"{name}=None: {type(self).__name__} expected {name} with every update; pass "
-                    f"Observation(found_inf, {name}=...), in torch use a scaler made with this policy"
+                    f"{name}=None: {type(self).__name__} needs {name} in each update; pass "
+                    f"Observation(found_inf, {name}=...), or in torch use a scaler with this policy"
                 )
         decided, memory = self.decide(xp, state.scale, state.newest, state.memory, seen)
         return _queued(state, self.bounded(xp, decided), memory)
 
     def override_in(self, xp: ModuleType, state: PolicyState, new_scale: object) -> PolicyState:
-        """Return the state after the scale was set by hand; it waits its turn like a decided one."""
+        """Return the state after the scale was set; it waits in the queue like a decided scale."""
         scale = xp.float32(new_scale)
         return _queued(state, scale, self.overridden(xp, state.memory, scale))
 
     def synchronized(self, xp: ModuleType, state: PolicyState) -> PolicyState:
-        """Return the state after a synchronous update: every iteration from the next one on uses the settled scale."""
+        """Return the state after a synchronous update: all later iterations use the settled scale."""
         scale = self.settled(state.newest, state.memory)
         return PolicyState(scale, (scale,) * self.delay, self.overridden(xp, state.memory, scale))
 
@@ -202,7 +205,7 @@ class Policy:
     def update(
         self, state: PolicyState, found_inf: object, *, synchronous: bool = False
     ) -> PolicyState:
-        """Return the state after an iteration, of which an `Observation` or only its `found_inf` is given."""
+        """Return the state after an iteration; `found_inf` is a flag or an `Observation`."""
         seen = found_inf if isinstance(found_inf, Observation) else Observation(bool(found_inf))
         numbers = (
             None if value is None else np.float32(value) for value in (seen.amax, seen.saturated)
@@ -210,7 +213,7 @@ class Policy:
         as_scalars: list[Any] = [np.bool_(bool(seen)), *numbers]
         with np.errstate(
             all="ignore"
-        ):  # inf and NaN are looked for, and branches not taken are computed too
+        ):  # inf and NaN are inputs, and unused branches are computed too
             after = self.update_in(np, _map(_as_scalar, state), Observation(*as_scalars))
             after = self.synchronized(np, after) if synchronous else after
         return _map(_as_python, after)
@@ -218,7 +221,7 @@ class Policy:
     def override(
         self, state: PolicyState, new_scale: float, *, synchronous: bool = False
     ) -> PolicyState:
-        """Return the state after the scale was set by hand; see `machine.override`."""
+        """Return the state after the scale was set; see `machine.override`."""
         with np.errstate(all="ignore"):
             after = self.override_in(np, _map(_as_scalar, state), new_scale)
             after = self.synchronized(np, after) if synchronous else after
@@ -227,12 +230,12 @@ class Policy:
 
 @dataclass(frozen=True, kw_only=True)
 class Growing(Policy):
-    """A policy that grows by a factor after an interval of clean steps and backs off by another, as torch's machine.
+    """Base class of policies that grow and back off by factors, as torch's scaler.
 
     Attributes:
-        growth_factor: what a growth multiplies the scale by, at least 1.
-        backoff_factor: what a backoff multiplies it by, in (0, 1].
-        growth_interval: clean steps before a growth.
+        growth_factor: Factor of a growth; at least 1.
+        backoff_factor: Factor of a backoff, in (0, 1].
+        growth_interval: Number of finite steps before a growth; at least 1.
     """
 
     growth_factor: float = 2.0
@@ -248,17 +251,17 @@ class Growing(Policy):
 class DeduplicatedState(NamedTuple):
     """The memory of `Deduplicated` and `Ratio`."""
 
-    growth_tracker: int  # clean steps at the newest scale since the last growth or overflow
+    growth_tracker: int  # finite steps at the newest scale since the last growth or overflow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deduplicated(Growing):
-    """A policy that backs off once for all the overflows of one scale.
+    """A policy that backs off once for all overflows of one scale.
 
-    With delay k one scale that was too large makes k + 1 iterations overflow, and a `Rule` backs off at each. Here
-    an overflow says only that the scale *it used* was too large: new = min(newest, used * backoff_factor). A clean
-    step counts only at the newest scale. On a stationary threshold it skips (k+1)/(G+2k+1) of the steps.
-    With delay 0 this is torch's machine.
+    With delay k, one scale that is too large makes k + 1 iterations overflow, and a `Rule` backs off at each of them.
+    This policy uses new = min(newest, used * backoff_factor) after an overflow. A finite step counts only at the newest
+    scale. With a constant overflow threshold, it skips (k+1)/(G+2k+1) of the steps. With delay 0 it equals torch's
+    scaler.
     """
 
     def start(self, xp: ModuleType) -> DeduplicatedState:
@@ -267,8 +270,8 @@ class Deduplicated(Growing):
     def decide(
         self, xp: ModuleType, used: float, newest: float, memory: Memory, seen: Observation
     ) -> tuple[float, DeduplicatedState]:
-        (clean,), bad = memory, seen.found_inf
-        growth_tracker = xp.where(bad, 0, clean + (used == newest))
+        (tracker,), bad = memory, seen.found_inf
+        growth_tracker = xp.where(bad, 0, tracker + (used == newest))
         grows = growth_tracker >= self.growth_interval
         kept = xp.where(grows, newest * self.growth_factor, newest)
         scale = xp.where(bad, xp.minimum(newest, used * self.backoff_factor), kept)
@@ -277,16 +280,16 @@ class Deduplicated(Growing):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Deduplicated):
-    """A policy that backs off when too many elements saturate: the rule of FP8-LM (arXiv:2310.18313, section 2.1).
+    """A policy that backs off if too many elements saturate: the rule of FP8-LM (arXiv:2310.18313, section 2.1).
 
-    Halves when more than 0.001 % of the elements stand at the format's maximum, doubles after 1000 steps below. The
-    paper spreads the doubling over those steps: ``growth_factor=2 ** (1 / 1000), growth_interval=1``; in one
-    step the scale stays a power of two. The released code (Azure/MS-AMP@0f4c06f, `msamp/nn/distributed.py`)
-    has a constant 1/sqrt(ranks) in its place. A non-finite gradient counts as saturated.
+    It halves the scale if more than 0.001 % of the elements are at the format's maximum, and doubles it after 1000
+    steps below. The paper spreads the doubling over these steps: ``growth_factor=2 ** (1 / 1000), growth_interval=1``.
+    With one doubling, the scale stays a power of two. The released code (Azure/MS-AMP@0f4c06f,
+    `msamp/nn/distributed.py`) uses a constant 1/sqrt(ranks) instead. A non-finite gradient counts as saturated.
 
     Attributes:
-        threshold: share of saturated elements from which on the scale is too large.
-        top: for whoever counts: the largest number of the gradients' format; 448 for E4M3.
+        threshold: Fraction of saturated elements above which the scale is too large, in [0, 1).
+        top: Largest number of the gradients' format, for counting saturated elements; 448 for E4M3.
     """
 
     growth_interval: int = 1000
@@ -317,20 +320,20 @@ class Ratio(Deduplicated):
 class FloorScheduleState(NamedTuple):
     """The memory of `FloorSchedule`."""
 
-    growth_tracker: int  # clean steps since the last growth or overflow
+    growth_tracker: int  # finite steps since the last growth or overflow
     step: int  # updates so far, up to the last milestone
 
 
 @dataclass(frozen=True, kw_only=True)
 class FloorSchedule(Growing):
-    """A policy that is torch's machine with a floor that rises at milestones.
+    """A policy like torch's scaler with a lower bound that rises at milestones.
 
-    ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` lifts the scale to at least 8192 with the 40 000th update:
-    Mellempudi et al. 2019 (arXiv:1905.12334) so kept fp8 training from settling too low. Each backs off by itself
-    with a delay, as with ``Rule(delay=k)``, of which this is the whole for no milestones.
+    ``milestones=((40_000, 8192.0), (150_000, 32768.0))`` raises the scale to at least 8192 at the 40 000th update.
+    Mellempudi et al. 2019 (arXiv:1905.12334) used such a schedule in fp8 training. With a delay, each overflow backs
+    off, as with ``Rule(delay=k)``; without milestones, the policy equals this rule.
 
     Attributes:
-        milestones: (updates, floor), rising.
+        milestones: Pairs (number of updates, lower bound) in ascending order.
     """
 
     milestones: tuple[tuple[int, float], ...] = ()
@@ -341,18 +344,18 @@ class FloorSchedule(Growing):
             self, "milestones", tuple((step, floor) for step, floor in self.milestones)
         )
         steps = [
-            as_int("milestone", step, 1, "to start with a floor pass min_scale")
+            as_int("milestone", step, 1, "to start with a lower bound pass min_scale")
             for step, _ in self.milestones
         ]
-        floors = [held("floor", floor) for _, floor in self.milestones]
+        floors = [held("milestone", floor) for _, floor in self.milestones]
         if steps != sorted(set(steps)):
-            raise ValueError(f"milestones={self.milestones!r}: expected rising steps; sort them")
+            raise ValueError(f"milestones={self.milestones!r}: expected ascending steps; sort them")
         if floors != sorted(floors) or not all(
             self.min_scale <= floor <= self.max_scale for floor in floors
         ):
             raise ValueError(
-                f"milestones={self.milestones!r}: expected floors that do not fall, within [min_scale, max_scale] = "
-                f"[{self.min_scale!r}, {self.max_scale!r}]; widen the bounds or sort the floors"
+                f"milestones={self.milestones!r}: expected ascending lower bounds within [min_scale, max_scale] "
+                f"= [{self.min_scale!r}, {self.max_scale!r}]; widen the bounds or sort the milestones"
             )
 
     def start(self, xp: ModuleType) -> FloorScheduleState:
@@ -380,22 +383,23 @@ class FloorSchedule(Growing):
 class HeadroomState(NamedTuple):
     """The memory of `Headroom`."""
 
-    growth_tracker: int  # steps of the interval that runs; a fall or an overflow begins another
+    growth_tracker: int  # steps of the current interval; a decrease or an overflow starts another
     peak: float  # largest unscaled gradient in them
 
 
 @dataclass(frozen=True, kw_only=True)
 class Headroom(Policy):
-    """A policy that keeps `margin` bits between the largest gradient and the format's top.
+    """A policy that keeps `margin` bits between the largest gradient and the format's maximum.
 
-    It never overflows to find out. The scale is a power of two. It falls at once to the largest with
-    amax * S <= top / 2^margin. At the end of each `interval` of clean steps it doubles if the largest gradient in them
-    leaves the margin at the doubled scale too. An overflow, whose size is not known, halves the scale that was used.
+    It does not need overflows to find the scale, which is a power of two. The scale decreases at once to the largest
+    one with amax * S <= top / 2^margin. After each `interval` of finite steps it doubles, if the largest gradient of
+    these steps keeps the margin at the doubled scale. An overflow, whose size is unknown, halves the scale that was
+    used.
 
     Attributes:
-        margin: bits.
-        interval: clean steps.
-        top: largest number of the gradients' format.
+        margin: Bits between the largest gradient and the maximum, 0 to 12.
+        interval: Number of finite steps before the scale may double; at least 1.
+        top: Largest number of the gradients' format, 1 to 65536.
     """
 
     max_scale: float = 2.0**126
@@ -410,17 +414,17 @@ class Headroom(Policy):
         for name in ("init_scale", "min_scale", "max_scale"):
             if math.frexp(getattr(self, name))[0] != 0.5:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r}: expected a power of two; pass 2.0**16 or another"
+                    f"{name}={getattr(self, name)!r}: expected a power of two, e.g. 2.0**16"
                 )
         if self.max_scale > 2.0**126:
             raise ValueError(
-                f"max_scale={self.max_scale!r}: expected at most 2.0**126; that is the default"
+                f"max_scale={self.max_scale!r}: expected at most 2.0**126, the default"
             )
         if as_int("margin", self.margin, 0, "for no margin pass 0") > 12:
             raise ValueError(
-                f"margin={self.margin!r}: expected at most 12 bits, or little of the format is left"
+                f"margin={self.margin!r}: expected at most 12 bits, as more leave little of the format"
             )
-        as_int("interval", self.interval, 1, "for a doubling at every chance pass 1")
+        as_int("interval", self.interval, 1, "to allow a doubling after each step pass 1")
         if not 1 <= as_float("top", self.top) <= 65536:
             raise ValueError(
                 f"top={self.top!r}: expected a number from 1 to 65536; fp16's is {FP16.max_finite}, E4M3's 448.0"
@@ -435,7 +439,7 @@ class Headroom(Policy):
         assert seen.amax is not None  # noqa: S101 - it is needed, so it was looked for
         clean, before = memory
         lost = seen.found_inf | ~xp.isfinite(seen.amax)
-        amax = xp.where(lost | (seen.amax < 2.0**-126), 0, seen.amax)  # XLA takes subnormals for 0
+        amax = xp.where(lost | (seen.amax < 2.0**-126), 0, seen.amax)  # XLA flushes subnormals to 0
         fits = xp.minimum(newest, self._largest(xp, amax))
         peak, growth_tracker = xp.maximum(before, amax), clean + 1
         goes_on = ~lost & (fits == newest) & (growth_tracker < self.interval)
@@ -460,7 +464,7 @@ class Headroom(Policy):
 
 
 class LogMaxState(NamedTuple):
-    """The memory of `LogMax`: averages of x = log2 max|gradient|, from 0 on, and the weight their start still has."""
+    """The memory of `LogMax`: averages of x = log2 max|gradient|, and the remaining weights of their start at 0."""
 
     mean: float  # of x, over about 1 / (1 - beta1) steps
     slow_mean: float  # of x, over about 1 / (1 - beta2)
@@ -471,24 +475,25 @@ class LogMaxState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LogMax(Policy):
-    """A policy whose scale a normally distributed log2 max|gradient| passes with a fixed, small probability.
+    """A policy with a fixed, small overflow probability for normally distributed log2 max|gradient|.
 
-    S = 2^(log_max - mu - z sigma), with mean and deviation from exponential averages; z = 3.09 is a probability of
-    0.001. OpenSeq2Seq's (NVIDIA/OpenSeq2Seq@2383d5d, `open_seq2seq/optimizers/automatic_loss_scaler.py`,
-    arXiv:1805.10387), whose first scale is 1 and which rounds no scale to a power of two. This differs in two:
+    S = 2^(log_max - mu - z sigma), with mean and standard deviation from exponential averages; z = 3.09 is a
+    probability of 0.001. This is the scaler of OpenSeq2Seq (NVIDIA/OpenSeq2Seq@2383d5d,
+    `open_seq2seq/optimizers/automatic_loss_scaler.py`, arXiv:1805.10387): its initial scale is 1, and scales are not
+    rounded to powers of two. There are two differences:
 
-    1. An overflow counts as x = log_max + 1 - log2(used): twice the least it can have been. OpenSeq2Seq averages
-       2^log_max = 65536 with logarithms, which holds the scale at ``min_scale`` for about 12 000 steps.
-    2. A gradient that is all zeros is left out. There its logarithm, -inf, makes the scale NaN for ever.
+    1. An overflow counts as x = log_max + 1 - log2(used), twice its minimum. OpenSeq2Seq averages 2^log_max = 65536
+       with logarithms, which keeps the scale at ``min_scale`` for about 12 000 steps.
+    2. A gradient of zeros is ignored. In OpenSeq2Seq its logarithm, -inf, makes the scale NaN indefinitely.
 
-    ``faithful=True`` does both as OpenSeq2Seq does, and has its 16 in place of ``log_max`` in S.
+    ``faithful=True`` reproduces OpenSeq2Seq in both, and uses its constant 16 instead of ``log_max`` in S.
 
     Attributes:
-        log_max: log2 of where the format ends.
-        beta1: weight of the past in the average of x = log2 amax from which mu is.
-        beta2: weight of the past in the averages of x and x^2 from which sigma is.
+        log_max: log2 of the overflow limit of the format.
+        beta1: Weight of the past in the average of x = log2 amax for mu, in [0, 1).
+        beta2: Weight of the past in the averages of x and x^2 for sigma, in [0, 1).
         overflow_std_dev: z, in standard deviations.
-        faithful: whether to do 1 and 2 as OpenSeq2Seq does.
+        faithful: Whether to reproduce OpenSeq2Seq in 1 and 2.
     """
 
     init_scale: float = 1.0
@@ -517,7 +522,7 @@ class LogMax(Policy):
 
     def restored(self, name: str, like: float, number: object) -> float:
         value = as_float(name, number)
-        if self.faithful and not math.isfinite(value):  # what OpenSeq2Seq's arithmetic ends in
+        if self.faithful and not math.isfinite(value):  # OpenSeq2Seq's arithmetic produces it
             return value
         value = round_to_float32(value)
         if name in ("mean", "slow_mean"):  # logarithms have either sign
@@ -557,20 +562,20 @@ class LogMax(Policy):
 class ProbeState(NamedTuple):
     """The memory of `Probe`."""
 
-    base: float  # the scale of every step that is no probe
-    growth_tracker: int  # clean steps while no probe was out
-    waiting: int  # updates until the probe's verdict, at most delay + 1; 0: none is out
+    base: float  # scale of all steps except probes
+    growth_tracker: int  # finite steps without an outstanding probe
+    waiting: int  # updates until the probe's result, at most delay + 1; 0: no probe
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Growing):
-    """A policy that sends a single step at the larger scale and keeps the old one until that step is judged.
+    """A policy that tests a larger scale on a single step, and keeps the old scale until the result is known.
 
-    After G clean steps one iteration runs at base * growth_factor. If it is clean that becomes the base; if it
-    overflows one step is lost, whatever the delay. On a stationary threshold: skips 1/(G+1+k) of the steps in bursts
-    of one. Clean steps count only while no probe is out; an overflow of another step recalls the probe, whose verdict
-    then counts like any step's, and lowers the base to at most used * backoff_factor. With delay 0 on a stationary
-    threshold this is torch's machine.
+    After G finite steps, one iteration runs at base * growth_factor. If it is finite, this scale becomes the base; if
+    it overflows, one step is skipped, whatever the delay. With a constant overflow threshold, it skips 1/(G+1+k) of the
+    steps, one at a time. Finite steps count only without an outstanding probe. An overflow of another step cancels the
+    probe and lowers the base to at most used * backoff_factor; the probe's result then counts as that of any step.
+    With delay 0 and a constant overflow threshold, the policy equals torch's scaler.
     """
 
     def start(self, xp: ModuleType) -> ProbeState:
@@ -596,11 +601,11 @@ class Probe(Growing):
         return ProbeState(scale, growth_tracker, xp.int32(0))  # type: ignore[arg-type]
 
     def settled(self, newest: float, memory: Memory) -> float:
-        return memory[0]  # the base: a probe on its way is recalled
+        return memory[0]  # the base: an outstanding probe is canceled
 
 
 def held(name: str, scale: object) -> float:
-    """Return a scale as float32 holds it; refuse one whose reciprocal would not be a normal number's."""
+    """Return a scale rounded to float32; raise ValueError below 2^-126, where the reciprocal may be inf."""
     value = round_to_float32(as_float(name, scale))
     if not 2.0**-126 <= value < math.inf:
         raise ValueError(
@@ -610,12 +615,12 @@ def held(name: str, scale: object) -> float:
 
 
 def flatten(state: PolicyState) -> list[float]:
-    """Return every number of a state, in order: what a checkpoint holds."""
+    """Return all numbers of a state in order, for a checkpoint."""
     return [state.scale, *state.pending, *state.memory]
 
 
 def unflatten(policy: Policy, numbers: object) -> PolicyState:
-    """Return the state that `flatten` gave these numbers for; refuse others."""
+    """Return the state of the numbers of `flatten`; raise for invalid numbers."""
     first = policy.init()
     if not isinstance(numbers, (list, tuple)):
         raise TypeError(f"state={numbers!r}: expected a list of numbers; {RELOAD}")
@@ -641,7 +646,7 @@ def _queued(state: PolicyState, scale: float, memory: Memory) -> PolicyState:
 
 
 def _map(leaf: Callable[[float], float], state: PolicyState) -> PolicyState:
-    """Return a state with `leaf` applied to every number, in the order of `flatten`."""
+    """Return a state with `leaf` applied to all numbers, in the order of `flatten`."""
     make = getattr(type(state.memory), "_make", tuple)
     scale, pending = leaf(state.scale), tuple(map(leaf, state.pending))
     return PolicyState(scale, pending, make(map(leaf, state.memory)))

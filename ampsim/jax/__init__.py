@@ -1,4 +1,4 @@
-"""Floor 1: loss scaling in JAX.
+"""Layer 1: loss scaling in JAX.
 
 >>> from ampsim import Rule
 >>> from ampsim.jax import LossScale
@@ -6,8 +6,8 @@
 >>> float(loss_scale.update(False).update(False).loss_scale)
 2048.0
 
-Start with `loss_scale`; `machine` is the reference machine on arrays and `exact_product` its one product. ``loops.md``
-has a training loop for optax, equinox, flax and haiku each.
+Start with `loss_scale`; `machine` is the reference state machine on arrays, and `exact_product` its multiplication.
+``loops.md`` has training loops for optax, equinox, flax, and haiku.
 """
 
 from ampsim.core.extras import needing as _needing

@@ -1,7 +1,8 @@
-"""What a checkpoint keeps of a class, told to ``flax.serialization``: `saved` is the decorator.
+"""Checkpoints by ``flax.serialization``: `saved` is a class decorator.
 
-flax learns it when it is imported, before this package or after, and is not imported for it. A state dict has the
-fields that are no part of a rule, by name; a rule is the target's, as flax does with what is no pytree node.
+Classes are registered when flax is imported, before or after this package; this package does not import flax. A state
+dict has the fields that are not part of a rule. On restore, the rule is that of the target, as for static fields in
+flax.
 """
 
 import dataclasses
@@ -24,9 +25,9 @@ _CLASSES: list[type] = []
 
 
 def saved(cls: type[C]) -> type[C]:
-    """Let flax save and restore a dataclass that is a pytree, in ``to_state_dict``, ``to_bytes`` and its checkpoints.
+    """Register a pytree dataclass for ``to_state_dict``, ``to_bytes``, and checkpoints of flax.
 
-    Restoring raises ValueError for a field that is missing or unknown, or of another shape or dtype than the target's.
+    A restore raises ValueError if a field is missing or unknown, or its shape or dtype differs from the target's.
     """
     _CLASSES.append(cls)
     if FLAX in sys.modules:
@@ -43,7 +44,7 @@ def _register(flax: Any, cls: type) -> None:
         if fields.keys() != state.keys():
             raise ValueError(
                 f"{cls.__name__} saved with {sorted(state)}: expected {sorted(fields)}, at path {flax.current_path()}; "
-                "restore into one of the rule that it was saved with"
+                "restore into a target with the rule it was saved with"
             )
         restored = {
             name: flax.from_state_dict(field, state[name], name) for name, field in fields.items()
@@ -64,13 +65,13 @@ def _restored(target: Any, leaf: Any) -> Any:
     )
     if (was, dtype) != (shape, found):
         raise ValueError(
-            f"saved as {found}{shape}: expected {dtype}{was}; restore into one of the rule that it was saved with"
+            f"saved as {found}{shape}: expected {dtype}{was}; restore into a target with the rule it was saved with"
         )
     return jnp.asarray(leaf)
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
-    """A finder that waits for flax's import. It finds nothing itself and is gone once it was asked."""
+    """An import finder that detects the import of flax, then removes itself."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""Tensors of torch as arrays of JAX and back, without a copy."""
+"""Zero-copy conversion between torch tensors and JAX arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,18 +12,21 @@ from ampsim.jax.machine import has_64_bits
 
 
 def to_jax(tree: Tree) -> Tree:
-    """Return the torch tensors of a tree as JAX arrays that share their memory, on the device they are on.
+    """Convert the torch tensors of a tree to JAX arrays that share their memory.
 
-    JAX takes its arrays for constant: while one is in use, do not write to the tensor. A tensor that
-    requires a gradient is taken without its graph.
+    JAX treats arrays as constant: do not write to a tensor while its array is in use. The autograd graph of a tensor
+    is dropped.
 
     Args:
-        tree: lists, tuples, dicts ... of ``torch.Tensor``: contiguous, and on the CPU aligned to 64 bytes, as
-            every tensor is that does not begin inside of another one.
+        tree: Pytree of ``torch.Tensor``. Tensors must be contiguous; on the CPU, they must be aligned to 64 bytes, as
+            tensors are that do not start inside another tensor.
+
+    Returns:
+        Pytree of ``jax.Array`` on the same devices.
 
     Raises:
-        TypeError: a leaf is no tensor, or of a dtype JAX does not hold; 64 bits need jax_enable_x64.
-        ValueError: a tensor that JAX could only copy.
+        TypeError: If a leaf is no tensor, or JAX does not support its dtype; 64 bits need jax_enable_x64.
+        ValueError: If JAX would have to copy a tensor.
     """
     tensor_type = load("torch").Tensor
     return jax.tree.map(lambda leaf: _to_jax(leaf, tensor_type), tree)
@@ -36,7 +39,7 @@ def _to_jax(leaf: object, tensor_type: type) -> Array:
     if not tensor.is_contiguous():
         raise ValueError(
             f"a tensor of strides {tuple(tensor.stride())} and shape {tuple(tensor.shape)}: expected a contiguous "
-            "one; pass tensor.contiguous()"
+            "tensor; pass tensor.contiguous()"
         )
     if tensor.element_size() // (2 if tensor.is_complex() else 1) > 4 and not has_64_bits():
         raise TypeError(
@@ -49,7 +52,7 @@ def _to_jax(leaf: object, tensor_type: type) -> Array:
         raise _refusal(tensor, error) from error
     if str(array.dtype) != str(tensor.dtype).removeprefix("torch."):
         raise TypeError(
-            f"a tensor of {tensor.dtype}, which JAX makes {array.dtype}: expected one that both have"
+            f"a tensor of {tensor.dtype}, which JAX converts to {array.dtype}: expected a dtype of both"
         )
     return array
 
@@ -57,22 +60,28 @@ def _to_jax(leaf: object, tensor_type: type) -> Array:
 def _refusal(tensor: Any, error: Exception) -> Exception:
     if "align" in str(error):
         return ValueError(
-            f"a tensor at address {tensor.data_ptr():#x}: expected one aligned to 64 bytes, which one that "
-            "begins inside of another is not; pass tensor.clone()"
+            f"a tensor at address {tensor.data_ptr():#x}: expected alignment to 64 bytes; a tensor that "
+            "starts inside another one has none; pass tensor.clone()"
         )
     return TypeError(
-        f"a tensor of {tensor.dtype} on {tensor.device}: expected one that JAX holds ({error}); convert it"
+        f"a tensor of {tensor.dtype} on {tensor.device}: expected a dtype and device of JAX ({error}); convert it"
     )
 
 
 def to_torch(tree: Tree) -> Tree:
-    """Return the JAX arrays of a tree as torch tensors that share their memory, on the device they are on.
+    """Convert the JAX arrays of a tree to torch tensors that share their memory.
 
-    A JAX array is constant to JAX: do not write to the tensor in place, or pass ``tensor.clone()`` on.
+    JAX treats arrays as constant: do not write to a tensor in place; write to ``tensor.clone()`` instead.
+
+    Args:
+        tree: Pytree of ``jax.Array``, each on one device.
+
+    Returns:
+        Pytree of ``torch.Tensor`` on the same devices.
 
     Raises:
-        TypeError: a leaf is no array, is traced by a transformation, or is of a dtype torch does not hold.
-        ValueError: an array spread over several devices.
+        TypeError: If a leaf is no array, is traced, or has a dtype that torch does not support.
+        ValueError: If an array is on several devices.
     """
     from_dlpack = load("torch").from_dlpack
     return jax.tree.map(lambda leaf: _to_torch(leaf, from_dlpack), tree)

@@ -1,7 +1,7 @@
 """flax's names for a loss scale: import this module where a loop imports ``flax.training.dynamic_scale``.
 
-flax's ``scale`` is a number that loops log; in torch and jmp, and so in `LossScale`, ``scale`` is what multiplies a
-loss. One attribute cannot be both, so flax's loops have a class of their own, and `LossScale` keeps the verb.
+In flax, ``scale`` is a number that loops log; in torch, jmp, and `LossScale`, it is a method that multiplies a loss.
+So flax's loops have a separate class.
 """
 
 import functools
@@ -35,30 +35,30 @@ class DynamicScaleResult(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DynamicScale:
-    """A `LossScale` under the names of flax's ``DynamicScale``, with its arguments, its defaults and its checkpoints.
+    """A `LossScale` under the names of flax's ``DynamicScale``, with its arguments, defaults, and checkpoints.
 
-    Under ``jit`` scales and counts are flax's to the last bit, and gradients at scales that are powers of two.
+    Under ``jit``, scales and counts equal flax's to the last bit; so do gradients at scales that are powers of two.
     Differences:
 
-    1. The loss is the one that the function returned, also where the scaled one overflows; see `grad.value_and_grad`.
-    2. State is float32 and int32 from the first step on, so that ``lax.scan`` carries it and nothing is traced twice.
-    3. Keyword arguments reach the function.
-    4. The state of flax's fp8 layers, which comes back as a gradient, is not divided by the scale.
+    1. The returned loss is that of the function, also if the scaled loss overflows; see `grad.value_and_grad`.
+    2. The state is float32 and int32 from the first step on, so ``lax.scan`` can carry it and nothing is traced twice.
+    3. Keyword arguments are passed to the function.
+    4. The state of flax's fp8 layers, which is returned as a gradient, is not divided by the scale.
     """
 
     growth_factor: float = field(default=2.0, metadata=STATIC)
     backoff_factor: float = field(default=0.5, metadata=STATIC)
     growth_interval: int = field(default=2000, metadata=STATIC)
-    """Clean steps before a growth, less one: flax compares the count before it adds one."""
+    """Finite steps before a growth, minus one: flax compares the count before it adds one."""
     fin_steps: ArrayLike = field(default_factory=np.int32)
-    """(), int32: clean steps since the last overflow or growth."""
+    """(), int32: number of finite steps since the last overflow or growth."""
     scale: ArrayLike = field(default_factory=lambda: np.float32(65536.0))
-    """(), float32: what the next loss is multiplied by."""
+    """(), float32: current loss scale."""
     minimum_scale: float | None = field(default=2.0**-126, metadata=STATIC)
 
     @property
     def loss_scale(self) -> LossScale:
-        """The same scale and count under our names."""
+        """The same state as a `LossScale`."""
         count, scale = jnp.asarray(self.fin_steps, jnp.int32), jnp.asarray(self.scale, jnp.float32)
         return LossScale(
             loss_scale=scale,

@@ -1,8 +1,8 @@
-"""A scale's reciprocal and its product with a constant, on its bits, in integers; powers of two take a short branch.
+"""Reciprocal of a scale and its product with a constant, in integer arithmetic on bits.
 
-XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, each as it sees fit, so
-what a float expression gives depends on the compiler, on ``jit`` and on ``vmap``. Integers leave it no choice.
-The result below is the one that ``core.machine.Arithmetic`` gives, for every scale, factor, device and transform:
+XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, so the
+result of a float expression depends on the compiler, on ``jit``, and on ``vmap``. Integer arithmetic is exact.
+The result equals that of ``core.machine.Arithmetic`` for every scale, factor, device, and transform:
 a product or quotient in double, then rounded to the format of the scale.
 
 A positive scale is n * 2^e with p bits in n (24 in float32). A factor is K * 2^q with K held in limbs of W - p
@@ -55,7 +55,7 @@ class Format:
         return 1 << (self.precision - 1)
 
     def ignored(self, limbs: int) -> int:
-        """Return the low limbs of a product that a reciprocal, rounded up, has spoilt: at least 53 + p bits."""
+        """Return the number of inexact low limbs of a product with a rounded reciprocal: at least 53 + p bits."""
         return 10 if limbs == self.divisor_limbs else 0
 
 

@@ -1,4 +1,4 @@
-"""Whether a tree of arrays is finite, and choosing between two trees."""
+"""Check that a tree of arrays is finite, and select one of two trees."""
 
 import functools
 from typing import Any, TypeAlias, TypeVar
@@ -15,9 +15,9 @@ Tree: TypeAlias = (
 
 
 def is_array(x: object) -> bool:
-    """Return whether a leaf is an array or a number; what equinox keeps in a module beside them, as functions, is not.
+    """Return whether a leaf is an array or a number; other leaves of equinox modules, e.g. functions, are not.
 
-    A foreign tensor counts as an array, so that JAX refuses it: it is not passed over unchecked.
+    Tensors of other packages count as arrays, so that JAX raises instead of skipping them.
     """
     if isinstance(x, type):  # jnp.float32
         return False
@@ -29,20 +29,20 @@ def is_array(x: object) -> bool:
 
 
 def is_inexact(x: Any) -> bool:
-    """Return whether a leaf is floating point or complex; integers, bools, JAX's float0 and no arrays are neither."""
+    """Return whether a leaf is a floating-point or complex array; integers, bools, and float0 are not."""
     return is_array(x) and jnp.issubdtype(jnp.result_type(x), jnp.inexact)
 
 
 def all_finite(tree: Tree, axis_name: str | None = None) -> Array:
-    """Return whether every floating-point or complex element of a tree is neither inf nor NaN; True for an empty tree.
+    """Return whether all floating-point and complex elements of a tree are finite.
 
     Args:
-        tree: arrays of any shape and dtype; leaves that are no arrays are passed over.
-        axis_name: a mapped axis (``pmap``, ``shard_map``, ``vmap``): True only if it is true on all of it. One
-            worker that sees inf and skips alone ends with other parameters and another scale than the rest.
+        tree: Pytree of arrays of any shape and dtype; leaves that are no arrays are skipped.
+        axis_name: Mapped axis (``pmap``, ``shard_map``, ``vmap``) over which the results are combined. Without it, a
+            worker that skips alone gets other parameters and another scale than the others.
 
     Returns:
-        Array of shape (), bool.
+        Array of shape () and dtype bool; True for an empty tree.
     """
     parts = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree) if is_inexact(x)]
     finite: Array = functools.reduce(jnp.logical_and, parts, jnp.bool_(1))
@@ -53,18 +53,21 @@ def all_finite(tree: Tree, axis_name: str | None = None) -> Array:
 
 
 def select_tree(pred: ArrayLike, a: T, b: T) -> T:
-    """Return tree `a` if `pred` else tree `b`, leaf by leaf and bit by bit; both of one structure.
+    """Return tree `a` if `pred` else tree `b`, without changing a bit.
 
-    A leaf that both trees share is returned as it is, so that a module's functions and Python numbers stay static. Two
-    ``nnx.state`` of one model share every leaf: copy the first, see ``loops.md``.
+    A leaf that both trees share is returned unchanged, so functions and Python numbers of a module stay static. Two
+    ``nnx.state`` of one model share all leaves: copy the first, see ``loops.md``.
 
     Args:
-        pred: shape (), bool.
-        a: arrays, and leaves that are no arrays.
-        b: arrays of the same shapes and dtypes, and the same other leaves.
+        pred: Array of shape () and dtype bool.
+        a: Pytree of arrays and other leaves.
+        b: Pytree of the same structure, with arrays of the same shapes and dtypes, and equal other leaves.
+
+    Returns:
+        Pytree of the same structure.
 
     Raises:
-        ValueError: `pred` is not one bool, or leaves that are no arrays differ.
+        ValueError: If `pred` is not one bool, or leaves that are no arrays differ.
     """
     if jnp.shape(pred) != () or jnp.result_type(pred) != jnp.bool_:
         raise ValueError(
@@ -82,5 +85,5 @@ def _select(pred: ArrayLike, x: Any, y: Any) -> Any:
     if type(x) is type(y) and x == y:
         return x
     raise ValueError(
-        f"leaves {x!r} and {y!r}: expected arrays, or one and the same; select what differs by jax.lax.cond, or drop it"
+        f"leaves {x!r} and {y!r}: expected arrays or equal leaves; select others with jax.lax.cond, or remove them"
     )

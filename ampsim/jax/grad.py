@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Scaler(Protocol):
-    """A scaler: it scales a loss, unscales its gradients and learns whether they overflowed, as a `LossScale` does."""
+    """Interface of a scaler, e.g. a `LossScale`."""
 
     def scale(self, tree: T) -> T:
         """Return a tree of losses, scaled."""
@@ -32,10 +32,10 @@ class Result(NamedTuple, Generic[S]):
     """The fields of flax's ``DynamicScaleResult``, in its order.
 
     Attributes:
-        loss_scale: updated.
-        finite: (), bool: whether every gradient is.
-        aux: the loss, or (loss, aux) with ``has_aux``.
-        grad: unscaled; float16 and bfloat16 widened to float32.
+        loss_scale: Updated loss scale.
+        finite: Array of shape () and dtype bool: whether all gradients are finite.
+        aux: The loss, or (loss, aux) with ``has_aux``.
+        grad: Unscaled gradients; float16 and bfloat16 are widened to float32.
     """
 
     loss_scale: S
@@ -53,27 +53,29 @@ def value_and_grad(
     *,
     grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
 ) -> Callable[..., Result[S]]:
-    """Return ``jax.value_and_grad`` of the scaled loss, unscaled again, checked, and the loss scale updated.
+    """Return ``jax.value_and_grad`` with loss scaling.
+
+    The function scales the loss, unscales and checks the gradients, and updates the loss scale.
 
     As ``flax.training.dynamic_scale.DynamicScale.value_and_grad``, with these differences:
 
-    1. The loss is the one that `fun` returned; flax returns fl(fl(S * loss) / S), inf where that overflows.
-    2. Gradients that are wider than float32 stay so.
-    3. The gradient of float16 is multiplied by the reciprocal of S, see `LossScale.unscale`.
+    1. The returned loss is that of `fun`; flax returns fl(fl(S * loss) / S), which is inf if S * loss overflows.
+    2. Gradients wider than float32 keep their dtype.
+    3. A float16 gradient is multiplied by the reciprocal of S, see `LossScale.unscale`.
 
-    The unscaled gradients are checked, so one that only the division by a scale below 1 makes inf is found too.
+    The unscaled gradients are checked, so an overflow in the division by a scale below 1 is found too.
 
     Args:
-        loss_scale: the scale in force.
-        fun: returns a scalar loss, or (loss, aux) with `has_aux`.
-        argnums: arguments to differentiate, as in ``jax.value_and_grad``.
-        has_aux: see `fun`.
-        axis_name: average the gradients over this mapped axis first; inf on one worker is then inf on all.
-        grad: what differentiates, called as ``grad(f, has_aux=True)``, and with ``argnums`` where they are not 0:
-            ``equinox.filter_value_and_grad`` and ``flax.nnx.value_and_grad`` take whole modules.
+        loss_scale: Current loss scale.
+        fun: Function that returns a scalar loss, or (loss, aux) with `has_aux`.
+        argnums: Arguments to differentiate, as in ``jax.value_and_grad``.
+        has_aux: Whether `fun` returns (loss, aux).
+        axis_name: Mapped axis over which gradients are averaged first; inf on one worker is then inf on all.
+        grad: Function that differentiates, called as ``grad(f, has_aux=True)``, and with ``argnums`` if not 0. For
+            whole modules, pass ``equinox.filter_value_and_grad`` or ``flax.nnx.value_and_grad``.
 
     Returns:
-        A function of `fun`'s arguments, returning a `Result`.
+        Function with the arguments of `fun` that returns a `Result`.
     """
 
     def scaled(*args: Tree, **kwargs: Tree) -> Tree:

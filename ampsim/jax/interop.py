@@ -1,8 +1,7 @@
 """The state of a loss scale to and from torch's ``state_dict``, flax's ``DynamicScale`` and jmp's.
 
-Each pair is inverse to the other, and after it both sides continue alike to the last bit. What the other side
-cannot hold is refused. What it holds but treats otherwise at the ends of float32 is said at each function:
-there the promise ends.
+The two functions of a pair are inverse, and after a conversion both sides continue equally to the last bit. Values that
+the other side does not support raise. Each function documents differences at the ends of float32.
 """
 
 import math
@@ -21,9 +20,9 @@ from ampsim.jax.loss_scale import LossScale
 CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
-def _refuse(name: str, value: object, expected: object, framework: str, cure: str) -> ValueError:
+def _refuse(name: str, value: object, expected: object, framework: str, fix: str) -> ValueError:
     return ValueError(
-        f"{name}={value!r}: expected {expected}, {framework} holds nothing else; {cure}"
+        f"{name}={value!r}: expected {expected}, as {framework} supports no other value; {fix}"
     )
 
 
@@ -41,13 +40,13 @@ def _require(rule: Rule, framework: str, **expected: object) -> None:
 def to_torch_state_dict(
     loss_scale: LossScale, *, elsewhere: Collection[str] = ()
 ) -> dict[str, object]:
-    """Return what ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler` load.
+    """Convert to a state dict of ``torch.amp.GradScaler`` and `ampsim.torch.GradScaler`.
 
-    Torch's five keys, and with a delay ``pending``, which only ours reads. The dict has no bounds: name in
-    `elsewhere` those that the other side was constructed with (``min_scale``, ``max_scale``).
+    The dict has torch's five keys and, with a delay, ``pending``, which only ampsim reads. It has no bounds: pass those
+    of the torch scaler in `elsewhere` (``min_scale``, ``max_scale``).
 
     Raises:
-        ValueError: a rule that is not torch's family.
+        ValueError: If the rule has features that torch lacks.
     """
     rule, state = loss_scale.rule, loss_scale.state
     expected: dict[str, object] = {"hysteresis": 1, "growth_test": "==", "arithmetic": Arithmetic()}
@@ -62,15 +61,17 @@ def to_torch_state_dict(
 
 
 def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) -> LossScale:
-    """Return the loss scale that goes on where a torch or `ampsim.torch` scaler was saved.
+    """Return the loss scale of a saved torch or `ampsim.torch` scaler.
 
     Args:
-        saved: its ``state_dict()``.
-        rule: what the dict does not hold: bounds and delay. Torch's by default; its factors and interval are
-            replaced by the dict's.
+        saved: Result of ``state_dict()``.
+        rule: Rule with the bounds and delay; default: torch's. The dict replaces its factors and interval.
+
+    Returns:
+        LossScale: The loss scale.
 
     Raises:
-        ValueError: empty, as a disabled scaler's, or without one of torch's keys.
+        ValueError: If the dict is empty, as of a disabled scaler, or lacks a key.
     """
     for key in ("scale", *CONSTANTS, "_growth_tracker"):
         if key not in saved:
@@ -88,15 +89,15 @@ def from_torch_state_dict(saved: Mapping[str, Any], rule: Rule | None = None) ->
 
 
 def to_flax(loss_scale: LossScale) -> Any:
-    """Return a ``flax.training.dynamic_scale.DynamicScale`` that goes on like `loss_scale`.
+    """Return a ``flax.training.dynamic_scale.DynamicScale`` that continues `loss_scale`.
 
-    flax compares the count before it adds one: our growth_interval G is its G - 1, and the counts are the
-    same number. Promised while the scale stays within [2^-126, 2^127]: flax ends a growth at the largest
-    float32 number instead of refusing it, and flushes subnormals.
+    flax compares the count before it adds one, so a growth_interval G is G - 1 in flax; the counts are equal. Both
+    continue equally while the scale is within [2^-126, 2^127]: flax limits a growth to the largest float32 number
+    instead of keeping the scale, and flushes subnormals.
 
     Raises:
-        ValueError: a rule with what flax does not have, or with a factor that is no float32 number, which
-            flax would round before it multiplies.
+        ValueError: If the rule has features that flax lacks, or a factor that is no float32 number, which flax would
+            round.
     """
     module = load("flax.training.dynamic_scale")
     rule, state = loss_scale.rule, loss_scale.state
@@ -117,7 +118,7 @@ def to_flax(loss_scale: LossScale) -> Any:
 
 
 def _require_multiplication(rule: Rule, framework: str) -> None:
-    """Refuse what is not the float32 product of the scale and a float32 factor."""
+    """Raise unless a backoff is the float32 product of the scale and a float32 factor."""
     arithmetic = rule.arithmetic
     if arithmetic.dtype != "float32":
         raise _refuse("dtype", arithmetic.dtype, "'float32'", framework, "use a float32 scale")
@@ -139,10 +140,10 @@ def _require_multiplication(rule: Rule, framework: str) -> None:
 
 
 def from_flax(dynamic_scale: Any) -> LossScale:
-    """Return the loss scale that goes on like a flax ``DynamicScale`` under ``jit``, flushes and upper bound included.
+    """Return the loss scale that continues a flax ``DynamicScale`` under ``jit``, with its flushes and upper bound.
 
-    Outside of ``jit`` flax's first update is in double if its scale is still a Python float; it is the same
-    unless that float or a factor has more digits than float32.
+    Outside ``jit``, flax computes the first update in double if its scale is a Python float; the result is equal unless
+    the scale or a factor has more digits than float32.
     """
     scale = _float32_scale("DynamicScale.scale", dynamic_scale.scale)
     return LossScale.from_state(
@@ -171,14 +172,14 @@ def _float32_scale(name: str, scale: Any) -> float:
 
 
 def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
-    """Return a ``jmp.DynamicLossScale`` that goes on like `loss_scale`; `jit` says where it will be used.
+    """Return a ``jmp.DynamicLossScale`` that continues `loss_scale`, for use within or outside ``jit``.
 
-    Within ``jit`` jmp 0.0.4 forgets ``min_loss_scale``, which is then 1, and divides by multiplying with a
-    rounded reciprocal; outside it does neither.
+    Within ``jit``, jmp 0.0.4 replaces ``min_loss_scale`` by 1 and multiplies by a rounded reciprocal instead of
+    dividing.
 
     Raises:
-        ValueError: a rule with what jmp does not have. Its backoff is always a division by the growth factor,
-            and a floor there always is.
+        ValueError: If the rule has features that jmp lacks. jmp's backoff is a division by the growth factor, and it
+            always has a ``min_loss_scale``.
     """
     jmp = load("jmp")
     rule, state = loss_scale.rule, loss_scale.state
@@ -204,25 +205,25 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
 
 
 def _require_division(rule: Rule, *, jit: bool) -> None:
-    """Refuse what is not jmp's backoff: S / factor, or S * (1 / factor) within ``jit``."""
+    """Raise unless a backoff is jmp's: S / factor, or S * (1 / factor) within ``jit``."""
     arithmetic, factor = rule.arithmetic, rule.growth_factor
     if rule.backoff_factor != 1.0 / factor:
         raise _refuse("backoff_factor", rule.backoff_factor, f"1 / growth_factor = {1.0 / factor!r}", "jmp",
-                      "choose the two factors so")  # fmt: skip
+                      "change one of the two factors")  # fmt: skip
     wanted = "reciprocal" if jit else "divide"
     if binade(factor) is None and arithmetic.backoff != wanted:
         raise _refuse("backoff", arithmetic.backoff, repr(wanted), f"jmp {'within' if jit else 'outside of'} jit",
                       "use a growth_factor that is a power of two")  # fmt: skip
     if arithmetic.dtype != "float32" or not arithmetic.keeps_finite:
         raise ValueError(
-            f"{arithmetic!r}: expected float32 that keeps_finite, as jmp's; use such an arithmetic"
+            f"{arithmetic!r}: expected float32 with keeps_finite=True, as jmp's; pass such an arithmetic"
         )
     if not arithmetic.round_factors and round_to_float32(factor) != factor:
         raise _refuse("growth_factor", factor, "a float32 number", "jmp", "round it to float32")
 
 
 def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
-    """Return the loss scale that goes on like a ``jmp.DynamicLossScale`` used within or outside of ``jit``."""
+    """Return the loss scale that continues a ``jmp.DynamicLossScale``, used within or outside ``jit``."""
     rule = dialects.get(
         "jmp.DynamicLossScale",
         init_scale=_float32_scale("loss_scale", loss_scale.loss_scale),

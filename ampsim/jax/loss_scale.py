@@ -34,13 +34,13 @@ OVERWRITE = "_overwrite_with_gradient"
 
 DEVIATIONS = {
     "subnormal_scale": "A scale below 2^-126 is computed exactly, but XLA on CPU multiplies by it as by 0, so the "
-    "gradients are NaN and every later step is skipped; torch goes on. Pass min_scale=2.0**-126.",
-    "reciprocal_of_a_huge_scale": "Above 2^126 the reciprocal of the scale is subnormal and XLA on CPU takes it for "
+    "gradients are NaN and every later step is skipped; torch continues. Pass min_scale=2.0**-126.",
+    "reciprocal_of_a_huge_scale": "Above 2^126 the reciprocal of the scale is subnormal and XLA on CPU flushes it to "
     "0, so gradients unscale to 0; torch keeps them. Pass max_scale=2.0**126.",
     "subnormal_gradients": "XLA on CPU flushes a gradient below 2^-126 to 0 when it is unscaled; torch keeps it.",
-    "quirks": "What one framework does alone (ampsim.core.quirks) is Python code and is refused at create().",
-    "float64_needs_x64": "A rule whose arithmetic is float64 is refused unless jax_enable_x64 is set.",
-    "counts_are_int32": "Trackers are int32, as torch's is; a growth_interval or hysteresis above is refused.",
+    "quirks": "Quirks of single frameworks (ampsim.core.quirks) are Python code; create() raises for them.",
+    "float64_needs_x64": "create() raises for a rule with float64 arithmetic unless jax_enable_x64 is set.",
+    "counts_are_int32": "Trackers are int32, as in torch; create() raises for a larger growth_interval or hysteresis.",
 }
 """Where this package cannot do as `core.machine` and `ampsim.torch` do: name -> what happens instead.
 
@@ -52,21 +52,21 @@ What is said of the CPU is not so on GPUs, which keep subnormals.
 @jax.tree_util.register_dataclass  # from dataclasses.fields: no field can be forgotten
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
-    """A rule and its state. `scale` the loss, `unscale` the gradients, `update` once an iteration.
+    """A loss scale as a pytree: call `scale` on the loss, `unscale` on the gradients, and `update` once per step.
 
-    Every update equals `ampsim.update` to the last bit, for every rule without quirks, eager or compiled, on
-    every device: it is integer arithmetic (see `exact_product`). `DEVIATIONS` says what is not so. What the rule never
-    uses is None, no leaf: each leaf costs a compiled call about a microsecond.
+    Updates equal `ampsim.update` to the last bit for rules without quirks, eager or compiled, on any device, as they
+    use integer arithmetic (see `exact_product`). `DEVIATIONS` lists the exceptions. Fields that the rule does not use
+    are None, because each leaf adds about a microsecond to a compiled call.
 
     Attributes:
-        loss_scale: (), float32 (float64 if the rule's arithmetic is): in force, what the next loss is multiplied by.
-        growth_tracker: (), int32: clean steps since the last overflow or growth; both reset it to 0.
-        overflow_tracker: (), int32: overflows let pass without a backoff; the rule's ``hysteresis_reset`` resets it to
-            0. None if ``hysteresis`` is 1.
-        pending: (delay,), as `loss_scale`: computed and not yet in force, oldest first; the last `waiting` of them, the
-            places before hold the scale in force. None if ``delay`` is 0.
-        waiting: (), int32: how many of `pending` wait; counts up to ``delay``. None if ``delay`` is 0.
-        rule: the constants; static, no leaf.
+        loss_scale: Current loss scale, of shape () and dtype float32, or float64 if the rule's arithmetic is.
+        growth_tracker: Number of finite steps since the last overflow or growth, of shape () and dtype int32.
+        overflow_tracker: Number of overflows without a backoff, of shape () and dtype int32; reset by the events of
+            ``hysteresis_reset``. None if ``hysteresis`` is 1.
+        pending: Scales that are computed and not yet used, oldest first, of shape ``(delay,)``. Only the last `waiting`
+            are valid; earlier places hold the current scale. None if ``delay`` is 0.
+        waiting: Number of valid entries of `pending`, of shape () and dtype int32. None if ``delay`` is 0.
+        rule: The rule; static, no leaf.
     """
 
     loss_scale: Array
@@ -78,15 +78,19 @@ class LossScale:
 
     @classmethod
     def create(cls, rule: Rule | None = None, *, enabled: bool = True) -> Self:
-        """Return the state before the first update; the default rule is torch's.
+        """Return the loss scale before the first update.
 
         Args:
-            rule: see `DEVIATIONS` for what cannot be followed bit for bit.
-            enabled: False, for bfloat16 and float32: the scale is 1 for ever, whatever the rule, and no other line of a
-                loop changes. Gradients are checked as before and a non-finite step is skipped: bfloat16 has NaN too.
+            rule: The rule; default: torch's.
+            enabled: If False, for bfloat16 and float32, the scale stays 1, whatever the rule. Gradients are still
+                checked, and steps that are not finite are skipped, as bfloat16 has NaN too.
+
+        Returns:
+            LossScale: The loss scale.
 
         Raises:
-            ValueError, TypeError: a rule that cannot be followed bit for bit, see `DEVIATIONS`.
+            TypeError: If `rule` is no `Rule`.
+            ValueError: If the rule is not supported, see `DEVIATIONS`.
         """
         if not enabled:
             rule = Rule(1.0, growth_factor=1.0, backoff_factor=1.0)
@@ -96,7 +100,7 @@ class LossScale:
 
     @classmethod
     def from_state(cls, rule: Rule, state: State) -> Self:
-        """Go on where a reference machine, or another framework's scaler, stands."""
+        """Return the loss scale for a state of the reference state machine or of another scaler."""
         machine.constants(rule)
         _check_state(rule, state)
         form = FORMATS[rule.arithmetic.dtype]
@@ -114,7 +118,7 @@ class LossScale:
 
     @property
     def state(self) -> State:
-        """What must survive a checkpoint, as Python numbers; waits for the device, not under ``jit``."""
+        """The state for a checkpoint as Python numbers; waits for the device, not available under ``jit``."""
         overflows = 0 if self.overflow_tracker is None else int(self.overflow_tracker)
         pending: list[float] = []
         if self.pending is not None and self.waiting is not None:
@@ -127,24 +131,27 @@ class LossScale:
         return self.loss_scale if self.pending is None else self.pending[-1]
 
     def scale(self, tree: T) -> T:
-        """Multiply every floating-point or complex leaf by the scale; its dtype stays, as in torch.
+        """Multiply all floating-point and complex leaves by the loss scale; dtypes are kept, as in torch.
 
-        float16 and bfloat16 are multiplied in float32 and rounded once. A float16 loss overflows at 65504: keep
-        the loss in float32, as torch's autocast does. Other leaves are returned as they are.
+        float16 and bfloat16 are multiplied in float32 and rounded once. A float16 loss overflows above 65504: keep the
+        loss in float32, as torch's autocast does. Other leaves are returned unchanged.
         """
         return jax.tree.map(lambda x: _times(x, self.loss_scale, widen=False), tree)  # type: ignore[no-any-return]
 
     def unscale(self, grads: T, *, widen: bool = False) -> T:
-        """Multiply every floating-point or complex leaf by the reciprocal of the scale; its dtype stays.
+        """Multiply all floating-point and complex leaves by the reciprocal of the scale; dtypes are kept.
 
-        g * f32(1 / S), torch's arithmetic. A division would be the same: XLA turns g / S with a scalar S into this
-        product, in some programs and not in others, so it is written out. The reciprocal is made of integers, as GPUs
-        would round it otherwise. Exact if S is a power of two and neither g nor g / S is subnormal.
+        Computes g * f32(1 / S), as torch. XLA may or may not turn g / S into this product, so it is written explicitly.
+        The reciprocal uses integer arithmetic, as GPUs round a float reciprocal differently. Exact if S is a power of
+        two and neither g nor g / S is subnormal.
 
         Args:
-            grads: arrays; integers and float0 are returned as they are, and so is the state of fp8 layers that flax
-                hands on as a gradient, under the key `OVERWRITE`.
-            widen: float16 and bfloat16 leaves become float32, so that a small gradient is not lost again.
+            grads: Pytree of gradients. Integers and float0 are returned unchanged; so is the state of fp8 layers that
+                flax passes as a gradient, under the key `OVERWRITE`.
+            widen: Whether to convert float16 and bfloat16 leaves to float32, so that small gradients do not underflow.
+
+        Returns:
+            Pytree of the same structure.
         """
         form = FORMATS[self.rule.arithmetic.dtype]
         bits = exact_product.to_bits(form, self.loss_scale)
@@ -160,12 +167,15 @@ class LossScale:
         return jax.tree_util.tree_map_with_path(times, grads)  # type: ignore[no-any-return]
 
     def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:
-        """Return the loss scale after an iteration whose gradients were not all finite (`found_inf`) or were.
+        """Return the loss scale after one iteration.
 
         Args:
-            found_inf: shape (), any dtype; by its truth, so NaN is an overflow. On a mapped axis it must be
-                the same everywhere: ``~all_finite(grads, axis_name)``.
-            synchronous: True brings the newest scale into force at once and drops the ones before it.
+            found_inf: Whether any gradient was not finite, of shape () and any dtype; NaN is an overflow. On a mapped
+                axis it must be equal everywhere: pass ``~all_finite(grads, axis_name)``.
+            synchronous: Whether the newest scale is used at once; older pending scales are dropped.
+
+        Returns:
+            LossScale: The updated loss scale.
         """
         if jnp.shape(found_inf) != ():
             raise ValueError(
@@ -184,16 +194,19 @@ class LossScale:
         return self._after(form, queue, growth_tracker=growth, overflow_tracker=overflow_tracker)
 
     def override(self, new_scale: ArrayLike, *, synchronous: bool = False) -> Self:
-        """Return the loss scale after the scale was set by hand, as `ampsim.core.machine.override`.
+        """Set the scale, as `ampsim.core.machine.override`.
 
-        The trackers keep their counts, bounds are not applied, and with a delay the new scale waits its turn.
+        The trackers are kept and bounds are not applied. With a delay, the new scale waits for ``delay`` updates.
 
         Args:
-            new_scale: shape (); at least 0, rounded to the format of the scale.
-            synchronous: True brings it into force at once and drops the ones before it.
+            new_scale: Scale of shape (), at least 0; rounded to the format of the scale.
+            synchronous: Whether the scale is used at once; older pending scales are dropped.
+
+        Returns:
+            LossScale: The updated loss scale.
 
         Raises:
-            ValueError: more than one number, or a negative one, where it is known outside of ``jit``.
+            ValueError: If `new_scale` is not one number, or is negative (detected outside ``jit``).
         """
         if jnp.shape(new_scale) != ():
             raise ValueError(
@@ -261,25 +274,21 @@ def _or_zero(count: Array | None) -> Array:
 
 def _check_state(rule: Rule, state: State) -> None:
     if state.memory:
-        raise ValueError(
-            f"memory={state.memory!r}: expected a state without quirks' memory; pass a state of a rule without quirks"
-        )
+        raise ValueError(f"memory={state.memory!r}: expected a state of a rule without quirks")
     if len(state.pending) > rule.delay:
         raise ValueError(
             f"{len(state.pending)} pending scales with delay={rule.delay}: expected at most {rule.delay}; "
-            "pass the rule the state belongs to"
+            "pass the rule of this state"
         )
     if rule.hysteresis == 1 and state.overflow_tracker:
         raise ValueError(
-            f"overflow_tracker={state.overflow_tracker} with hysteresis=1: expected 0; pass the state's own rule"
+            f"overflow_tracker={state.overflow_tracker} with hysteresis=1: expected 0; pass the rule of this state"
         )
     for scale in (state.scale, *state.pending):
         if not (math.isnan(scale) or (scale >= 0 and rule.arithmetic.round(scale) == scale)):
-            raise ValueError(
-                f"scale={scale!r}: expected a number >= 0 that {rule.arithmetic.dtype} holds; pass a scaler's own scale"
-            )
+            raise ValueError(f"scale={scale!r}: expected a number >= 0 in {rule.arithmetic.dtype}")
     for name in ("growth_tracker", "overflow_tracker"):
         if not -machine.LARGEST_COUNT <= getattr(state, name) <= machine.LARGEST_COUNT:
             raise ValueError(
-                f"{name}={getattr(state, name)}: expected a count that int32 holds; restart it from 0"
+                f"{name}={getattr(state, name)}: expected an int32 count; restart it from 0"
             )

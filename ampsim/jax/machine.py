@@ -1,7 +1,7 @@
-"""One update of the machine on arrays: `core.machine.advance` without a branch, all constants being arrays.
+"""One update of the state machine on arrays: `core.machine.advance` without branches.
 
-Whatever a rule chooses is a number or a flag in `Constants`, so rules that differ in any constant share one
-compiled step, and a batch of rules is a vmap.
+All constants of a rule are numbers or flags in `Constants`, so all rules share one compiled step, and a batch of rules
+is a vmap.
 """
 
 import functools
@@ -22,7 +22,7 @@ LARGEST_COUNT = 2**31 - 1  # trackers are int32
 
 
 class Constants(NamedTuple):
-    """A rule as arrays; with one more axis behind, many rules."""
+    """A rule as arrays; with a trailing axis, many rules."""
 
     growth: Factor
     backoff: Factor
@@ -39,16 +39,16 @@ class Constants(NamedTuple):
 
 
 def check(rule: object) -> None:
-    """Refuse a rule that this package cannot follow to the last bit."""
+    """Raise for a rule that this package cannot reproduce to the last bit."""
     if not isinstance(rule, Rule) or type(rule.arithmetic) is not Arithmetic:
         raise TypeError(
-            f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic; for a policy take PolicyScale"
+            f"{rule!r}: expected an ampsim.Rule with an ampsim.core.machine.Arithmetic; for a policy use PolicyScale"
         )
     if rule.quirks:
         names = ", ".join(type(quirk).__name__ for quirk in rule.quirks)
         raise ValueError(
             f"quirks={names}: expected a rule without quirks, which are Python code; "
-            "pass rule.replace(quirks=()), or use ampsim.update outside of JAX"
+            "pass rule.replace(quirks=()), or use ampsim.update outside JAX"
         )
     if rule.arithmetic.dtype == "float64" and not has_64_bits():
         raise ValueError(
@@ -58,7 +58,7 @@ def check(rule: object) -> None:
     for name in ("growth_interval", "hysteresis"):
         if getattr(rule, name) > LARGEST_COUNT:
             raise ValueError(
-                f"{name}={getattr(rule, name)}: expected at most 2**31 - 1, counts are int32; lower it"
+                f"{name}={getattr(rule, name)}: expected at most 2**31 - 1, as counts are int32; lower it"
             )
 
 
@@ -121,7 +121,7 @@ def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
         if not (0 < value < math.inf):
             raise ValueError(
                 f"{name}={getattr(rule, name)!r} is {value} in {arithmetic.dtype}: expected a positive finite factor; "
-                "pass one that the format can hold"
+                "pass a factor within the format"
             )
     up = exact_product.factor(form, growth, "multiply", limbs)
     if divides(rule):
@@ -147,7 +147,7 @@ def stacked(rules: Sequence[Rule]) -> Constants:
 def advance(
     form: Format, c: Constants, old: Array, trackers: tuple[Array, Array], found_inf: Array
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Take one step of the plain machine without delay, from the newest scale's bits; `found_inf` of shape (), bool."""
+    """Take one step of the state machine without delay, from the bits of the newest scale."""
     clean, overflows = trackers
     patient = found_inf & (overflows + 1 < c.hysteresis)
     backs_off = found_inf & ~patient
@@ -172,7 +172,7 @@ def advance(
 
 
 class Queue(NamedTuple):
-    """The scale in force and those that wait, as bits."""
+    """The current loss scale and the pending ones, as bits."""
 
     scale: Array  # (), word
     pending: Array  # (delay,), word: oldest first; places not yet taken hold the scale in force
@@ -180,9 +180,9 @@ class Queue(NamedTuple):
 
 
 def publish(queue: Queue, computed: Array, *, at_once: bool) -> Queue:
-    """Put a newly computed scale behind those that wait, and bring the oldest into force.
+    """Append a new scale to the queue, and make the oldest one the current loss scale.
 
-    `at_once` brings the new one into force and drops the others.
+    `at_once` makes the new one current and drops the others.
     """
     delay = queue.pending.shape[0]
     if delay == 0:

@@ -17,11 +17,11 @@ class SkipState(NamedTuple):
     """The state of `skip_nonfinite`.
 
     Attributes:
-        loss_scale: scale the next loss with it; changes at every update.
-        inner: the wrapped optimizer's state; a skipped step changes no bit of it.
-        finite: (), bool: whether the last gradients were finite; True at first.
-        notfinite_count: (), int32: non-finite updates since the last finite one.
-        total_notfinite: (), int32: non-finite updates since the start; stops at 2^31 - 1.
+        loss_scale: Loss scale of the next loss; each update changes it.
+        inner: State of the wrapped optimizer; a skipped step changes no bit of it.
+        finite: Whether the last gradients were finite, of shape () and dtype bool; True at first.
+        notfinite_count: Number of non-finite updates since the last finite one, of shape () and dtype int32.
+        total_notfinite: Number of non-finite updates since the start, of shape () and dtype int32; at most 2^31 - 1.
     """
 
     loss_scale: LossScale
@@ -38,9 +38,9 @@ def skip_nonfinite(
     axis_name: str | None = None,
     max_consecutive_errors: int | None = None,
 ) -> Any:
-    """Wrap an optax optimizer: the result takes scaled gradients, unscales them, and skips if any is not finite.
+    """Wrap an optax optimizer to unscale gradients and skip non-finite steps.
 
-    A skip gives zero updates and leaves the inner state as it is: moments, counts, schedules. ::
+    A skipped step returns zero updates and keeps the inner state: moments, counts, schedules. ::
 
         tx = skip_nonfinite(optax.adam(1e-3), Rule())
         state = tx.init(params)
@@ -48,22 +48,22 @@ def skip_nonfinite(
         updates, state = tx.update(grads, state, params)
 
     Args:
-        optimizer: an ``optax.GradientTransformation``.
-        rule: of the loss scale; torch's by default.
-        axis_name: gradients that are not averaged over this mapped axis are finite only if all are.
-        max_consecutive_errors: non-finite updates in a row that are skipped, as in ``optax.apply_if_finite``: the next
-            one is given up on and taken, so that a run which only skips ends in NaN and not in silence. A scale needs
-            log2(init_scale) skips to fall to 1. None: skip them all.
+        optimizer: An ``optax.GradientTransformation``.
+        rule: Rule of the loss scale; default: torch's.
+        axis_name: Mapped axis over which the finite checks are combined, if gradients are not averaged over it.
+        max_consecutive_errors: Number of consecutive non-finite updates to skip, at least 0, as in
+            ``optax.apply_if_finite``. The next one is applied, so that a run that only skips ends in NaN. A scale needs
+            log2(init_scale) skips to fall to 1. None skips all of them.
 
     Returns:
-        An ``optax.GradientTransformationExtraArgs`` whose state is a `SkipState`.
+        ``optax.GradientTransformationExtraArgs`` whose state is a `SkipState`.
 
     Raises:
-        ValueError: a negative `max_consecutive_errors`.
+        ValueError: If `max_consecutive_errors` is negative.
     """
     if max_consecutive_errors is not None and max_consecutive_errors < 0:
         raise ValueError(
-            f"max_consecutive_errors={max_consecutive_errors}: expected at least 0; to skip without end pass None"
+            f"max_consecutive_errors={max_consecutive_errors}: expected at least 0; for no limit pass None"
         )
     optax = load("optax")
     inner = optax.with_extra_args_support(optimizer)

@@ -1,7 +1,7 @@
 """A loss-scale policy of `ampsim.core.policies` as a pytree, for jit, vmap, scan and donation.
 
-The same lines run here and in core. States are core's to the last bit, except `LogMax`'s: its logarithms and powers
-are XLA's and its variance is a small difference of them, so its scale agrees to 0.1 bit, not to the last.
+The code is shared with core, and states equal core's to the last bit. `LogMax` is the exception: it uses logarithms and
+powers of XLA, so its scale agrees within 0.1 bit.
 """
 
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class PolicyScale:
     """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static.
 
     Attributes:
-        policy: its numbers; static, no leaf.
-        state: scalars, float32 and int32.
+        policy: The policy; static, no leaf.
+        state: State of the policy; scalars of dtype float32 and int32.
     """
 
     policy: Policy = field(metadata={"static": True})
@@ -32,17 +32,17 @@ class PolicyScale:
 
     @classmethod
     def create(cls, policy: Policy) -> Self:
-        """Return the state before the first update."""
+        """Return the policy scale before the first update."""
         return cls(policy, policy.init_in(jnp))
 
     @property
     def loss_scale(self) -> Array:
-        """Shape (), float32: of the step that the next update reports on, as in replay."""
+        """Loss scale of the step that the next update reports, as in replay; shape (), float32."""
         return jnp.asarray(self.state.scale)
 
     @property
     def newest(self) -> Array:
-        """Shape (), float32: of the step begun next in a pipeline that is ``policy.delay`` steps ahead."""
+        """Loss scale of the step that begins next, ``policy.delay`` steps ahead; shape (), float32."""
         return jnp.asarray(self.state.newest)
 
     def update(
@@ -51,15 +51,18 @@ class PolicyScale:
         amax: ArrayLike | None = None,
         saturated: ArrayLike | None = None,
     ) -> "PolicyScale":
-        """Return the state after one step.
+        """Return the policy scale after one step.
 
         Args:
-            found_inf: shape (); whether the gradients overflowed, taken by its truth, so that NaN is True.
-            amax: shape (); largest magnitude of the unscaled gradients. Needed if ``policy.needs`` names it.
-            saturated: shape (); share of the elements at their format's maximum. Likewise.
+            found_inf: Whether any gradient was not finite, of shape (); NaN is an overflow.
+            amax: Largest magnitude of the unscaled gradients, of shape (). Required if in ``policy.needs``.
+            saturated: Fraction of elements at their format's maximum, of shape (). Required if in ``policy.needs``.
+
+        Returns:
+            PolicyScale: The updated policy scale.
 
         Raises:
-            ValueError: what the policy needs is missing.
+            ValueError: If an input in ``policy.needs`` is missing.
         """
         sizes = (
             None if value is None else jnp.asarray(value, jnp.float32)
@@ -74,7 +77,7 @@ class PolicyScale:
         )
 
     def override(self, new_scale: ArrayLike) -> "PolicyScale":
-        """Return it with the scale set by hand; with a delay it waits its turn. Bounds are not applied."""
+        """Set the scale; with a delay, it waits for ``delay`` updates. Bounds are not applied."""
         return PolicyScale(
             self.policy, self.policy.override_in(jnp, self.state, jnp.asarray(new_scale))
         )

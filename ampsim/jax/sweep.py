@@ -1,7 +1,7 @@
-"""Many rules, or many policies, over one trace or each over its own: a vmap of a scan.
+"""Replay of many rules or policies over one trace, or over one trace each: a vmap of a scan.
 
-`sweep` runs rules of the machine and `sweep_policies` policies of one kind; both are one scan over the steps with
-another stepper in it. Every step is computed: the grid is what runs side by side.
+`sweep` replays rules, `sweep_policies` replays policies of one type. Both scan over all steps; the rules run in
+parallel.
 """
 
 import dataclasses
@@ -24,13 +24,13 @@ from ampsim.jax.finite import Tree
 
 
 class Summary(NamedTuple):
-    """The end of each rule's run; JAX arrays of shape (rules,).
+    """Summary of each rule's run; JAX arrays of shape ``(rules,)``.
 
     Attributes:
-        scale: in force at the end, in the rules' dtype.
-        growth_tracker: int32: clean steps since the last overflow or growth.
-        overflow_tracker: int32: overflows let pass without a backoff.
-        skipped: int32: overflows.
+        scale: Last loss scale, in the rules' dtype.
+        growth_tracker: Number of finite steps since the last overflow or growth, int32.
+        overflow_tracker: Number of overflows without a backoff, int32.
+        skipped: Number of overflows, int32.
     """
 
     scale: Array
@@ -40,12 +40,12 @@ class Summary(NamedTuple):
 
 
 class PolicySummary(NamedTuple):
-    """The end of each policy's run; JAX arrays of shape (policies,).
+    """Summary of each policy's run; JAX arrays of shape ``(policies,)``.
 
     Attributes:
-        scale: float32, in force at the end.
-        skipped: int32: overflows.
-        mean_log2_scale: float32: of the scale in force after each update.
+        scale: Last loss scale, float32.
+        skipped: Number of overflows, int32.
+        mean_log2_scale: Mean of log2 of the loss scale after each update, float32.
     """
 
     scale: Array
@@ -60,28 +60,30 @@ def sweep(
     thresholds: npt.ArrayLike | None = None,
     summary: bool = False,
 ) -> Array | Summary:
-    """Return the scales of many rules after each update; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
+    """Replay many rules; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
 
-    Compiled once for a number of rules and steps: the constants of the rules are data. On one CPU core some
-    10^7 rule-steps a second.
+    Compiled once per number of rules and steps, as the constants of the rules are data. One CPU core computes about
+    10^7 rule-steps per second.
 
     Args:
-        rules: of one ``delay`` and one dtype, without quirks.
-        found_inf: shape (steps,) for all rules, or (rules, steps); by its truth.
-        thresholds: instead of `found_inf`: the largest scale that does not overflow, of either shape. A step
-            overflows if the scale in force is above it; NaN never does.
-        summary: return a `Summary`, which needs no memory for the steps.
+        rules: Rules with one ``delay`` and one dtype, without quirks.
+        found_inf: One flag per step, of shape ``(steps,)`` for all rules, or ``(rules, steps)``.
+        thresholds: Overflow thresholds instead of `found_inf`, of either shape. A step overflows if its loss scale is
+            above the threshold; NaN never overflows.
+        summary: Whether to return a `Summary`, which needs no memory for the steps.
 
     Returns:
-        Array of shape (rules, steps), float32 (float64 if the rules' arithmetic is), or a `Summary`.
+        Array of scales after each update, of shape ``(rules, steps)`` and dtype float32, or float64 if the rules'
+        arithmetic is; or a `Summary`.
 
     Raises:
-        ValueError, TypeError: as `LossScale.create`, or arguments that do not fit each other.
+        TypeError: If an object is no `Rule`, or the flags are text.
+        ValueError: If a rule is not supported (see `LossScale.create`), or shapes do not match.
     """
     rules = list(rules)
     form, delay = _shared_by_rules(rules)
     if (found_inf is None) == (thresholds is None):
-        raise ValueError("expected found_inf or thresholds, and not both; pass one of them")
+        raise ValueError("expected either found_inf or thresholds; pass one of them")
     if np.asarray(found_inf if thresholds is None else thresholds).dtype.kind in "US":
         raise TypeError(
             "text: expected flags or numbers, one per step; pass [digit == '1' for digit in history]"
@@ -110,23 +112,23 @@ def sweep_policies(
     top: float = FP16.max_finite,
     summary: bool = False,
 ) -> Array | PolicySummary:
-    """Return the scales of many policies after each update; row i equals
-    ``replay_thresholds(policies[i], thresholds)``.
+    """Replay many policies; row i equals ``replay_thresholds(policies[i], thresholds)``.
 
-    To the last bit, except for `LogMax`, see `ampsim.jax.policy`. Numbers in which the policies differ are data, so
-    that a grid is compiled once.
+    Equal to the last bit, except for `LogMax`, see `ampsim.jax.policy`. Numbers in which the policies differ are data,
+    so a grid is compiled once.
 
     Args:
-        policies: of one type, one ``delay``, and equal in all that is no number.
-        thresholds: shape (steps,) for all, or (policies, steps): the largest scale that does not overflow, >= 0.
-        top: largest number of the gradients' format; the largest gradient of a step is ``top / threshold``.
-        summary: return a `PolicySummary`, which needs no memory for the steps.
+        policies: Policies of one type and one ``delay``, which differ only in numbers.
+        thresholds: Overflow thresholds, at least 0, of shape ``(steps,)`` for all policies, or ``(policies, steps)``.
+        top: Largest number of the gradients' format; the largest gradient of a step is ``top / threshold``.
+        summary: Whether to return a `PolicySummary`, which needs no memory for the steps.
 
     Returns:
-        float32 array of shape (policies, steps), or a `PolicySummary`.
+        Array of scales of shape ``(policies, steps)`` and dtype float32, or a `PolicySummary`.
 
     Raises:
-        ValueError, TypeError: policies that do not belong together; thresholds that are NaN, negative or none.
+        TypeError: If an object is no policy.
+        ValueError: If the policies cannot be combined, or a threshold is NaN or negative.
     """
     policies, trace = list(policies), np.asarray(thresholds, np.float64)
     numbers = _differing(policies)
@@ -141,7 +143,7 @@ def sweep_policies(
     if not (trace >= 0).all():
         where = tuple(np.argwhere(~(trace >= 0))[0].tolist())
         raise ValueError(
-            f"thresholds[{where}]={trace[where]}: expected numbers >= 0; a step that always overflows has 0"
+            f"thresholds[{where}]={trace[where]}: expected numbers >= 0; pass 0 if the step overflows at every scale"
         )
     with np.errstate(divide="ignore", over="ignore", under="ignore"):
         amax = (top / trace).astype(np.float32)
@@ -245,7 +247,7 @@ def _shared_by_rules(rules: Sequence[Rule]) -> tuple[Format, int]:
     shapes = {(rule.arithmetic.dtype, rule.delay) for rule in rules}
     if len(shapes) != 1:
         raise ValueError(
-            f"rules of (dtype, delay) {sorted(shapes)}: expected one or more rules that share them; sweep each apart"
+            f"rules of (dtype, delay) {sorted(shapes)}: expected rules that share them; call sweep for each group"
         )
     dtype, delay = shapes.pop()
     return FORMATS[dtype], delay
@@ -255,12 +257,12 @@ def _differing(policies: Sequence[Policy]) -> dict[str, npt.NDArray[np.generic]]
     """Return the numbers in which policies differ, (policies,), and always the first scale."""
     if not policies or not all(isinstance(policy, Policy) for policy in policies):
         raise TypeError(
-            f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; sweep takes rules"
+            f"{list(policies)!r}: expected one or more policies of ampsim.core.policies; for rules call sweep"
         )
     names = sorted({type(policy).__name__ for policy in policies})
     if len(names) > 1:
         raise ValueError(
-            f"policies of types {', '.join(names)}: expected one type; sweep each apart"
+            f"policies of types {', '.join(names)}: expected one type; call sweep_policies for each type"
         )
     numbers: dict[str, npt.NDArray[np.generic]] = {}
     for name in (field.name for field in dataclasses.fields(policies[0])):
@@ -269,7 +271,7 @@ def _differing(policies: Sequence[Policy]) -> dict[str, npt.NDArray[np.generic]]
             continue
         if name == "delay" or not all(type(value) in (int, float) for value in values):
             raise ValueError(
-                f"{name} is {values[0]!r} and others: expected one and the same; sweep each apart"
+                f"{name} is {values[0]!r} and others: expected equal values; call sweep_policies for each value"
             )
         whole = name != "init_scale" and all(type(value) is int for value in values)
         numbers[name] = np.array(values, np.int32 if whole else np.float32)

@@ -89,8 +89,8 @@ def test_summary_contains_final_trackers() -> None:
     [
         ([], {"found_inf": [True]}, "expected one or more rules"),
         ([Rule(), Rule(delay=1)], {"found_inf": [True]}, "expected one or more rules"),
-        ([Rule()], {}, "found_inf or thresholds"),
-        ([Rule()], {"found_inf": [True], "thresholds": [1.0]}, "found_inf or thresholds"),
+        ([Rule()], {}, "either found_inf or thresholds"),
+        ([Rule()], {"found_inf": [True], "thresholds": [1.0]}, "either found_inf or thresholds"),
         ([Rule()], {"found_inf": ["0", "1"]}, "text"),  # each digit is true
         ([Rule()], {"found_inf": [[True], [False]]}, r"shape \(2, 1\)"),
         ([Rule(quirks=(StreakStartsAt(),))], {"found_inf": [True]}, "StreakStartsAt"),

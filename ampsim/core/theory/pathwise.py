@@ -14,7 +14,7 @@ def bits(rule: Rule) -> tuple[float, float]:
     """Return (a, b): what a growth adds to log2 of the scale and what a backoff takes from it."""
     if rule.backoff_factor >= 1.0:
         raise ValueError(
-            f"backoff_factor={rule.backoff_factor}: expected below 1; a scale that never backs off has no skip rate"
+            f"backoff_factor={rule.backoff_factor}: expected below 1; without a backoff there is no skip rate"
         )
     return math.log2(rule.growth_factor), -math.log2(rule.backoff_factor)
 
@@ -23,8 +23,8 @@ def bits(rule: Rule) -> tuple[float, float]:
 
 
 def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
-    """Return W, the clean steps of a history, from its first update on, that were counted and never became a growth."""
-    # W = sum over runs of clean steps of (length mod G); the last run's remainder is not lost yet, but counts
+    """Return W, the number of finite steps that were counted but did not lead to a growth."""
+    # W = sum over runs of finite steps of (length mod G); the last run's remainder is not lost yet, but counts
     runs = (
         sum(1 for _ in run)
         for found, run in groupby(map(bool, flags("found_inf", found_inf)))
@@ -34,12 +34,11 @@ def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
 
 
 def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
-    """Return T1, the skip budget: how many of `updates` steps were skipped, for any history, even an adversary's.
+    """Return T1, the skip budget: the number of skips in `updates` steps, for any overflow sequence.
 
-    Exact with the history's `wasted` clean steps; with none it is an upper bound, met by histories that overflow
-    only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale: T1 holds
-    for every ``delay``. A growth that is refused, or cut short by ``max_scale``, keeps the bound. Assumes that
-    each overflow backs off: no ``hysteresis``, no floor reached.
+    Exact with the `wasted` finite steps of the sequence; with 0 it is an upper bound, attained by sequences that
+    overflow only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale:
+    T1 holds for every ``delay``. The bound also holds if the format or ``max_scale`` limits a growth. Assumes that each overflow backs off: no ``hysteresis``, and ``min_scale`` is not reached.
     """
     a, b = bits(rule)
     # (T1.1) s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
@@ -65,7 +64,7 @@ def skip_rate(rule: Rule) -> float:
 def headroom(rule: Rule) -> float:
     """Return T2, the mean headroom in bits under a constant threshold.
 
-    Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at clean steps takes q values b / q
+    Exact if rho is irrational. If rho = p / q in lowest terms, the headroom at finite steps takes q values b / q
     apart and stays on them: this is the mean over a uniform phase, a single run is at most b / 2q away from it.
     """
     # (T2.2) E[u - x] = b / 2
@@ -140,13 +139,13 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
 
     Policies: "cumulative", every overflow backs off the newest scale (RoundPipe; ``Rule(delay=k)``);
     "deduplicated", an overflow lowers the newest scale at most to half of the scale that overflowed; "probe", one
-    step is sent at twice the scale and the scale waits for its verdict, as does the count of clean steps.
+    step runs at twice the scale, and the scale and the growth tracker wait for its result.
 
     T1 holds for "cumulative", so staleness cannot raise its skip rate: the price is headroom.
     """
     if not 0 <= k < growth_interval:
         raise ValueError(
-            f"k={k}: expected 0 to {growth_interval - 1}; with more the scale grows again unjudged"
+            f"k={k}: expected 0 to {growth_interval - 1}; with more, the scale grows again before the result is known"
         )
     g = growth_interval
     if policy == "cumulative":
@@ -159,7 +158,7 @@ def stale(policy: str, growth_interval: int, k: int) -> Stale:
     if policy == "probe":
         # (T5.3) r = 1 / (G + 1 + k)
         return Stale(1 / (g + 1 + k), 0.5, 1)
-    raise ValueError(f"policy={policy!r}: expected 'cumulative', 'deduplicated' or 'probe'")
+    raise ValueError(f"policy={policy!r}: expected 'cumulative', 'deduplicated', or 'probe'")
 
 
 # ------------------------------------------------------------------------------------------ T6: a drifting threshold
@@ -200,8 +199,8 @@ def hysteresis_skip_rate(rule: Rule) -> float:
     """Return T10, the skip rate when a backoff takes H overflows, reset at a growth; H / (G + H) if a = b.
 
     Exact under a constant threshold if rho >= 1 (if a = b it is the same for the other resets), and T1's bound on
-    the long-run rate of any history. Refilled by a clean step there is no such bound: overflow and clean step in
-    turn skip every second step and never back off.
+    the long-run rate of any overflow sequence. If a finite step resets the hysteresis, there is no such bound:
+    alternating overflows and finite steps skip every second step and never back off.
     """
     a, b = bits(rule)
     # (T10.1) r = (rho + H - 1) / (G + rho + H - 1)
@@ -210,21 +209,21 @@ def hysteresis_skip_rate(rule: Rule) -> float:
 
 
 def hysteresis_bound(rule: Rule) -> float:
-    """Return T10, the largest long-run skip rate of any history whose scale does not drift down, for rule's reset.
+    """Return T10, the largest long-run skip rate of any overflow sequence without downward drift of the scale.
 
     Equal to `hysteresis_skip_rate` for a reset at a growth; attained by an adversary for the others.
 
     Raises:
-        ValueError: a clean step resets the patience, so that there is no bound.
+        ValueError: If a finite step resets the hysteresis, so that there is no bound.
     """
-    reset, patience = rule.hysteresis_reset, rule.hysteresis
-    if "clean" in reset and patience > 1:
+    reset, hysteresis = rule.hysteresis_reset, rule.hysteresis
+    if "clean" in reset and hysteresis > 1:
         raise ValueError(
             f"hysteresis_reset={sorted(reset)}: expected no 'clean'; with it there is no bound (T10)"
         )
     a, b = bits(rule)
     # (T10.2) r = l / (G + l),  l = rho (H if a backoff resets else 1) + (H - 1 if a growth resets else 0)
-    lost = a / b * (patience if "backoff" in reset else 1) + (
-        patience - 1 if "growth" in reset else 0
+    lost = a / b * (hysteresis if "backoff" in reset else 1) + (
+        hysteresis - 1 if "growth" in reset else 0
     )
     return lost / (rule.growth_interval + lost)

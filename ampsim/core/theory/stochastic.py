@@ -23,7 +23,7 @@ _normal = NormalDist()
 
 @dataclass(frozen=True)
 class Stationary:
-    """T3: the stationary distribution of (level, count of clean steps), where level j is x = x_0 + j a.
+    """T3: the stationary distribution of (level, growth tracker), where level j is x = x_0 + j a.
 
     Attributes:
         overflow: p, (levels,): chance that a step at this level overflows.
@@ -47,7 +47,7 @@ class Stationary:
 
     @property
     def clean(self) -> Array:
-        """Share of the clean steps spent at each level, (levels,)."""
+        """Share of the finite steps spent at each level, (levels,)."""
         clean = self.levels * (1 - self.overflow)
         return np.asarray(clean / clean.sum())
 
@@ -72,7 +72,7 @@ def stationary(
 
     Args:
         overflow: (levels,), p_j = P(threshold < x_0 + j a), not decreasing. The lowest level is ``min_scale``, the
-            highest ``max_scale``; with p = 0 below and p = 1 above neither bound is ever felt.
+            highest ``max_scale``; with p = 0 below and p = 1 above, neither bound is reached.
         growth_interval: G.
         backoff_levels: m = b / a, a whole number.
     """
@@ -102,7 +102,7 @@ def normal_thresholds(mean: float, sigma: float) -> tuple[Array, Array]:
     """Return (x, p): whole log2 scales, and the chance to overflow there if log2 of the threshold
     is normal(mean, sigma).
 
-    Levels reach from where p is the smallest float to where it is 1, so T3's bounds are never felt.
+    Levels reach from where p is the smallest float to where it is 1, so T3's bounds are never reached.
     """
     x = np.arange(math.floor(mean - 38 * sigma), math.ceil(mean + 9 * sigma) + 1, dtype=np.float64)
     # Phi((x - mean) / sigma); statistics.NormalDist has no digits left below -8 sigma
@@ -153,7 +153,7 @@ def cost_of_ranks(sigma: float, growth_interval: int, ranks: int) -> float:
 def critical_bad_rate(rule: Rule) -> float:
     """Return T8, the critical rate of independent steps that overflow at every scale (NaN batches, fp16 forwards).
 
-    Without a floor the scale is stable if and only if lambda is below this; at it and above it falls to 0. Exact;
+    Without ``min_scale`` the scale is stable if and only if lambda is below this; at it and above it falls to 0. Exact;
     about ln(1 + rho) / G, and ln 2 / G for torch's factors: one bad step in 2885.
     """
     a, b = bits(rule)
@@ -211,12 +211,12 @@ def _bad_visit(growth_interval: int, rate: float) -> tuple[float, float]:
 def flushed_share(
     sigma: float, score: float, headroom: float = 0.0, binades: float = FP16_BINADES
 ) -> float:
-    """Return T9, the share of gradient elements that a backward pass in fp16 makes zero.
+    """Return T9, the share of gradient elements that underflow in a backward pass in fp16.
 
     Elements are log-normal, log2|g| of standard deviation `sigma`, and the scale puts the element of standard
     score `score` `headroom` bits below overflow: Phi^-1(1 - 1/n) for the largest of n elements (a convention;
     the largest itself is random), Phi^-1(2^(-1/(n G))) for a dynamic scale (T3 b with n independent elements as
-    ranks). Exact for that scale, for elements rounded once: what is lost inside the backward pass is not counted.
+    ranks). Exact for that scale, for elements rounded once: underflow inside the backward pass is not counted.
     """
     # (T9.1) Phi((l - R) / sigma + z)
     return _normal.cdf((headroom - binades) / sigma + score)

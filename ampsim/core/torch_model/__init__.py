@@ -1,5 +1,5 @@
-"""torch's GradScaler as a pure model: what it refuses, skips, leaves behind and saves.
+"""A pure model of torch's GradScaler.
 
-`protocol` is the calls of an iteration, `refusals` torch's exceptions and their texts, `arithmetic` its kernels in
-numpy, `state_dict` what is read, set, saved and loaded. It knows torch's source and does not import torch.
+`protocol` models the calls of an iteration, `refusals` has torch's exceptions and their texts, `arithmetic` has its
+kernels in numpy, and `state_dict` models getters, setters, and state dicts. The package does not import torch.
 """

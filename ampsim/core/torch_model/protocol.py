@@ -1,15 +1,15 @@
-"""The sequential protocol of torch.amp.GradScaler as a pure model: what is refused, skipped and left behind.
+"""A pure model of the sequential protocol of torch.amp.GradScaler.
 
 Theory of operation
 -------------------
-The machine (``ampsim.core.machine``) needs one bit per iteration. The protocol is how torch collects that bit
-from several optimizers, and which calls it refuses on the way. Every event is a pure function: it takes a
-`Protocol` and returns the next one and an `Outcome`. A refusal is an outcome too, because some of torch's
-refusals change something before they are raised.
+The state machine (``ampsim.core.machine``) needs one bit per iteration. The protocol models how torch collects this
+bit from several optimizers, and which calls raise. Each event is a pure function: it takes a `Protocol` and returns
+the next one and an `Outcome`. An exception is an outcome too, because some of torch's calls change something before
+they raise.
 
-An iteration is ``scale``, backward, ``step`` for every optimizer, ``update``. The scale does not exist before
-the first ``scale``: until then it is the number that was given, unrounded, and all but ``scale`` is refused.
-Each optimizer walks through three stages, forgotten together by a successful ``update``::
+An iteration is ``scale``, backward, ``step`` for each optimizer, ``update``. The scale does not exist before the first
+``scale``: until then it is the given number, unrounded, and all calls except ``scale`` raise. Each optimizer passes
+through three stages, which a successful ``update`` resets::
 
     READY ----unscale_----> UNSCALED ----step----> STEPPED
       |                                               ^
@@ -21,13 +21,13 @@ Each optimizer walks through three stages, forgotten together by a successful ``
 * A **fused** optimizer is not unscaled by ``step``: its gradients are checked only, and its kernel divides by
   the scale, or does nothing if found_inf is exactly 1. It is called even when it skips.
 * ``update`` adds up found_inf over optimizers, and a sum that is not zero is an overflow for the one machine.
-  So the **backoff is global**. ``update(new_scale)`` asks no optimizer anything and forgets the stages too.
+  So the **backoff is global**. ``update(new_scale)`` ignores found_inf and resets the stages too.
 
-What can surprise: a ``step`` that finds no gradient leaves its optimizer UNSCALED; an optimizer that was
-only looked up counts as mid-iteration for pickling; a fused step that raises leaves ``grad_scale`` on its
-optimizer, and the next step divides by both. All of it is torch's behaviour and reproduced, not endorsed.
+Notable cases: a ``step`` without gradients leaves its optimizer UNSCALED; an optimizer that was only looked up counts
+as mid-iteration for pickling; a fused step that raises leaves ``grad_scale`` on its optimizer, and the next step
+divides by both. The model reproduces these cases of torch; they are not recommendations.
 
-Assumes one device and dense gradients. Not modelled: a tensor as a factor, a growth tracker beyond int32.
+Assumes one device and dense gradients. Not modeled: a tensor as a factor, a growth tracker beyond int32.
 Source: torch/amp/grad_scaler.py of torch 2.13.0. The arithmetic is in ``gradients``, the texts in
 ``refusals``, and what is read, set, saved and loaded between iterations in ``checkpoint``.
 """
@@ -88,7 +88,7 @@ class Protocol:
         return dict(self.records).get(key, Record())
 
     def note(self, key: Hashable, **changes: object) -> "Protocol":
-        """Return this protocol with an optimizer's record changed, or made anew."""
+        """Return this protocol with an optimizer's record changed, or created."""
         records = {**dict(self.records), key: replace(self.record(key), **changes)}  # type: ignore[arg-type]
         return replace(self, records=tuple(records.items()))
 
@@ -133,7 +133,7 @@ Result = tuple[Protocol, Outcome]
 
 
 def refuse(p: Protocol, refusal: Refusal, optimizer: Optimizer | None = None) -> Result:
-    """Return the outcome of an event that changes nothing, or nothing more, and raises."""
+    """Return the outcome of an event that raises and changes nothing more."""
     return p, Outcome(refusal=refusal, optimizer=optimizer)
 
 

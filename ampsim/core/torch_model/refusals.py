@@ -1,7 +1,7 @@
-"""Every refusal of torch.amp.GradScaler: the exception's type and its exact text.
+"""Exceptions of torch.amp.GradScaler: type and exact text.
 
 Source: torch/amp/grad_scaler.py and the argument parser of torch 2.13.0. The texts are torch's, because a
-drop-in must raise what the original raises; ``tests/torch`` holds each against the installed torch.
+drop-in must raise what the original raises; ``tests/torch`` compares each with the installed torch.
 """
 
 import math
@@ -61,42 +61,42 @@ PICKLED_LATE = Refusal(
 
 
 def before_scale(event: str) -> Refusal:
-    """Refuse what comes before the first scale; `event` is "unscale_", "step" or "update"."""
+    """Return the error for a call before the first scale; `event` is "unscale_", "step", or "update"."""
     fix = "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration."
     return Refusal(AssertionError, f"Attempted {event} but _scale is None.  {fix}")
 
 
 def overflow(x: float) -> Refusal | None:
-    """Refuse, as a float32 tensor does, to be filled with a finite number it cannot hold; it takes inf and NaN."""
+    """Return the error for a finite number beyond float32, as of a float32 tensor; None for inf and NaN."""
     if math.isfinite(x) and abs(x) > FP32.max_finite:
         return Refusal(RuntimeError, "value cannot be converted to type float without overflow")
     return None
 
 
 def unset(name: str) -> Refusal:
-    """Refuse to read what was never set, for which a disabled scaler has no attribute."""
+    """Return the error for an attribute that a disabled scaler lacks."""
     return Refusal(AttributeError, f"'GradScaler' object has no attribute '_{name}'")
 
 
 def missing_key(name: str) -> Refusal:
-    """Refuse a state dict that lacks a key."""
+    """Return the error for a state dict that lacks a key."""
     return Refusal(KeyError, repr(name))
 
 
 def shape(shape: tuple[int, ...]) -> Refusal:
-    """Refuse a tensor of one element that is not 0-d: it cannot be copied into the scale."""
+    """Return the error for a tensor of one element that is not 0-d, which cannot be copied into the scale."""
     return Refusal(
         RuntimeError, f"output with shape [] doesn't match the broadcast shape {[*shape]}"
     )
 
 
 def no_parameter(value: object) -> Refusal:
-    """Refuse to unscale what is no tensor in an optimizer's groups."""
+    """Return the error for an object in an optimizer's groups that is no tensor."""
     return Refusal(AssertionError, f"expected param to be torch.Tensor, got {type(value).__name__}")
 
 
 def no_tensor(value: object) -> Refusal:
-    """Refuse ``update(value)`` with what is neither a float nor a tensor, such as an int."""
+    """Return the error for ``update(value)`` with neither a float nor a tensor, e.g. an int."""
     try:
         kind = value.device.type  # type: ignore[attr-defined]
     except AttributeError as error:
@@ -114,7 +114,7 @@ KERNEL_ARGUMENTS: Mapping[str, tuple[str, int]] = {
 
 
 def kernel_argument(rule: Rule) -> Refusal | None:
-    """Refuse, as the update kernel does, a factor or interval; the setters look at nothing."""
+    """Return the update kernel's error for an invalid factor or interval; the setters do not validate."""
     for name, (argument, position) in KERNEL_ARGUMENTS.items():
         value = getattr(rule, name)
         whole = name == "growth_interval"

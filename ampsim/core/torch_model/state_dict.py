@@ -1,7 +1,7 @@
-"""What is read, set, saved and loaded of a torch.amp.GradScaler between the events of ``core.protocol``.
+"""Getters, setters, state dicts, and pickles of torch.amp.GradScaler.
 
-Five numbers survive a checkpoint: the scale, its two factors, the interval and the growth tracker. The stages
-and found_inf do not; a state dict taken in mid-iteration silently lacks them, pickling refuses.
+A checkpoint has five numbers: the scale, the two factors, the interval, and the growth tracker. A state dict taken in
+mid-iteration silently lacks the stages and found_inf; pickling raises there.
 
 Source: torch/amp/grad_scaler.py of torch 2.13.0.
 """
@@ -48,7 +48,7 @@ def state_dict(p: Protocol) -> dict[str, object]:
 
 
 def load_state_dict(p: Protocol, source: Mapping[str, float]) -> Result:
-    """Do ``load_state_dict(source)``. Keys are taken one by one: what precedes a missing one stays loaded."""
+    """Do ``load_state_dict(source)``. Keys are loaded one by one: those before a missing key stay loaded."""
     if not p.enabled:
         return p, Outcome()
     if not source:
