@@ -1,8 +1,7 @@
-"""Other projects' scalers, driven as they are: no copy of a rule, no stand-in for a class.
+"""Adapters for the loss scalers of other frameworks, which run the frameworks' own code.
 
-Each file of `adapters` drives one project's package by the few methods of `Adapter`, and `load`
-returns the class that does so. ``make frameworks`` installs the packages. Importing this module
-loads nothing but the standard library.
+Each file of `adapters` drives one framework's package by the methods of `Adapter`; `load` returns the adapter class.
+``make frameworks`` installs the packages. Importing this module loads only the standard library.
 
 >>> from ampsim.frameworks import load
 >>> adapter = load("torch")()

@@ -1,4 +1,4 @@
-"""What a framework's scaler looks like from outside: eight methods, one iteration at a time, in floats."""
+"""The interface of an adapter: eight methods, one iteration at a time, in floats."""
 
 import importlib.metadata
 import math
@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration as it went.
+    """Observed values of one iteration.
 
     Attributes:
-        used: the scale in force when the gradients were made, by which the loss was multiplied.
-        stepped: whether the optimizer moved the parameters; None where the adapter leaves that to its caller.
-        unscaled: the gradients as the optimizer saw them; None where it was not called, or the adapter divides none.
-        scale: in force after the update, by which the next loss is multiplied.
+        used: Loss scale of the iteration.
+        stepped: Whether the optimizer changed the parameters; None if the framework leaves the step to its caller.
+        unscaled: Gradients as the optimizer saw them; None if it was not called, or the framework does not divide.
+        scale: Loss scale of the next iteration.
     """
 
     used: float
@@ -26,9 +26,9 @@ class Step:
 
 
 class Adapter(ABC):
-    """One framework's scaler, driven through its own package, which its methods import when they are called.
+    """Base class of adapters; the methods import the framework's package when they are called.
 
-    An exception of the package comes through as it is. Gradients and losses are values of float32.
+    Exceptions of the package are not caught. Gradients and losses are float32 values.
     """
 
     name: ClassVar[str]
@@ -53,46 +53,47 @@ class Adapter(ABC):
     """What was changed around the scaler so that it runs on a CPU, and why; never the scaler itself."""
 
     def version(self) -> str:
-        """Return the version that is installed."""
+        """Return the installed version."""
         return importlib.metadata.version(self.requirement.partition("==")[0])
 
     @abstractmethod
     def start(self, **constants: Any) -> None:
-        """Make a fresh scaler of these `constants`; a constant that is left out takes the adapter's default."""
+        """Create a scaler with these `constants`; others keep the framework's defaults."""
 
     @abstractmethod
     def get_scale(self) -> float:
-        """Return the scale by which the next loss is multiplied."""
+        """Return the loss scale of the next loss."""
 
     @abstractmethod
     def scale_loss(self, loss: float) -> float:
-        """Return the loss as the adapter scales it."""
+        """Return the scaled loss."""
 
     @abstractmethod
     def step(self, scaled: Sequence[float]) -> Step:
-        """Go through one iteration with these gradients of the scaled loss: check, divide, step or skip, update.
+        """Run one iteration with these gradients: check, divide, step or skip, update.
 
         Args:
-            scaled: as backward leaves them, already multiplied by `scale`; infinities and NaN allowed.
+            scaled: Scaled gradients, as after a backward pass; may be inf or NaN.
+
+        Returns:
+            Step: The observed values.
         """
 
     def state_dict(self) -> object:
-        """Return what the adapter itself saves in a checkpoint, as JSON can hold it."""
-        raise NotImplementedError(f"{self.name} saves nothing of its scaler")
+        """Return the framework's own checkpoint of the scaler as JSON data."""
+        raise NotImplementedError(f"{self.name} does not save its scaler")
 
     def load_state_dict(self, state: object) -> None:
-        """Restore what `state` returned into the scaler that is running."""
-        raise NotImplementedError(f"{self.name} loads nothing into its scaler")
+        """Load the result of `state_dict` into the current scaler."""
+        raise NotImplementedError(f"{self.name} does not load its scaler")
 
 
 def held_by_float16(scaled: Sequence[float]) -> None:
-    """Raise NotImplementedError where a finite gradient is none in float16, in which backward would have left it."""
+    """Raise NotImplementedError if a finite gradient overflows in float16, the dtype of the gradients."""
     if any(65520 <= abs(each) < math.inf for each in scaled):
-        raise NotImplementedError(
-            "its gradients are float16, in which a number of 65520 or above is infinite"
-        )
+        raise NotImplementedError("its gradients are float16, where 65520 and above overflow")
 
 
 def is_pinned(adapter: Adapter, version: str) -> bool:
-    """Tell whether a version is the one that was read; a build's suffix, as in 2.13.0+cpu, does not count."""
+    """Return whether a version is the pinned one; build suffixes, as in 2.13.0+cpu, are ignored."""
     return version.partition("+")[0] == adapter.requirement.partition("==")[2]

@@ -1,4 +1,4 @@
-"""The names of the adapters, and what each stands for: every class of `adapters` that has a name of its own."""
+"""Registry of adapters: all classes in `adapters` with their own name."""
 
 import importlib
 import pkgutil
@@ -25,11 +25,17 @@ REGISTRY = {adapter.name: adapter for adapter in sorted(_found(), key=lambda ada
 
 
 def load(name: str) -> type[Adapter]:
-    """Return the adapter class of this name; its package need not be installed.
+    """Return an adapter class by name; its package need not be installed.
+
+    Args:
+        name: Name of the adapter.
+
+    Returns:
+        The class, a subclass of `Adapter`.
 
     Raises:
-        KeyError: there is no such adapter.
+        KeyError: If there is no such adapter.
     """
     if name not in REGISTRY:
-        raise KeyError(f"no adapter {name!r}; there are {', '.join(REGISTRY)}")
+        raise KeyError(f"no adapter {name!r}: expected one of {', '.join(REGISTRY)}")
     return REGISTRY[name]

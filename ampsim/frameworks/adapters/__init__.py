@@ -1,1 +1,1 @@
-"""One short file per project, named after it. A file imports the project inside its methods only."""
+"""One adapter file per framework. A file imports the framework only inside its methods."""

@@ -1,4 +1,4 @@
-"""ampsim.jax.LossScale, ours, under jit."""
+"""ampsim.jax.LossScale under jit."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from ampsim.frameworks.adapters.torch_like import TORCH_CONSTANTS
 
 
 class AmpsimJax(JaxLike):
-    """Our scaler in JAX."""
+    """The scaler of ampsim in JAX."""
 
     name = "ampsim-jax"
     requirement = "ampsim==0.1.0.dev0"

@@ -1,4 +1,4 @@
-"""ampsim's own scaler on torch, judged as the others are."""
+"""ampsim.torch.GradScaler."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from ampsim.frameworks.adapters.torch_like import TorchLike
 
 
 class AmpsimTorch(TorchLike):
-    """The drop-in for torch's, as it is by default."""
+    """The drop-in for torch's scaler, with defaults."""
 
     name = "ampsim-torch"
     requirement = "ampsim==0.1.0.dev0"

@@ -28,7 +28,7 @@ def _one_rank() -> None:
 
 
 class DeepSpeedScaler(Adapter):
-    """The state machine that ZeRO's optimizers ask; they check and divide themselves."""
+    """The scaler of ZeRO's optimizers; the optimizers check and divide the gradients."""
 
     name = "deepspeed"
     requirement = "deepspeed==0.19.8"

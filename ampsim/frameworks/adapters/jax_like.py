@@ -1,4 +1,4 @@
-"""What adapters on JAX share: a loss with prescribed gradients, and a state that is a tree of arrays."""
+"""Shared code of JAX adapters: a loss with prescribed gradients, and a state as a tree of arrays."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -26,7 +26,7 @@ def prescribed() -> Callable[[Any, Any], Any]:
 
 @cache
 def compiled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function under jit, the same each time: constants that came before are not compiled again."""
+    """Return a jitted function from a cache, so that known constants are not compiled again."""
     import jax
 
     return jax.jit(step)
@@ -45,7 +45,7 @@ def floats(array: Any) -> tuple[float, ...]:
 
 
 class JaxLike(Adapter):
-    """A scaler that is a tree, with a function of it, parameters and scaled gradients that descends and updates it."""
+    """A scaler that is a pytree, with a function that steps the parameters and updates the scaler."""
 
     scaler: Any
     descend: Callable[..., Any]
@@ -68,7 +68,7 @@ class JaxLike(Adapter):
 
 
 def leaves(tree: Any) -> list[float]:
-    """Return the leaves of a tree of scalars, which is all that a checkpoint of it holds."""
+    """Return the leaves of a tree of scalars, for a checkpoint."""
     import jax
 
     return [leaf.item() if hasattr(leaf, "item") else leaf for leaf in jax.tree.leaves(tree)]

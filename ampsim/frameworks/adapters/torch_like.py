@@ -1,4 +1,4 @@
-"""What torch's kin share: one parameter under torch's SGD, which notes what it was given, and torch's own methods."""
+"""Shared code of torch-like adapters: one parameter under an SGD that records its gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +22,9 @@ def one_rank() -> None:
 
 
 class Optimized:
-    """One parameter under an SGD that notes the gradients of its first step.
+    """One parameter under an SGD that records the gradients of its first step.
 
-    It has 64 numbers, which is as many gradients as it takes: some frameworks lay parameters out once and for all.
+    It has 64 elements, the maximum number of gradients, as some frameworks lay out parameters once.
     """
 
     count = 0
@@ -38,32 +38,32 @@ class Optimized:
         self.optimizer.register_step_pre_hook(self.note)
 
     def give(self, scaled: Sequence[float]) -> None:
-        """Lay these gradients down as backward does, the rest being zero, and forget what was noted."""
+        """Set these gradients, pad with zeros, and clear the recorded ones."""
         import torch
 
         self.count, self.seen, self.param.grad = len(scaled), None, torch.zeros_like(self.param)
         self.param.grad[: self.count] = torch.tensor(scaled)
 
     def note(self, optimizer: Any, *_: Any) -> None:
-        """Keep the gradients of the parameters that an optimizer steps, which need not be ours."""
+        """Record the gradients of an optimizer's parameters, which may be copies."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         seen = [number for param in params for number in param.grad.float().tolist()]
         self.seen = self.seen or tuple(seen[: self.count])
 
     def noted(self, used: float, scale: float) -> Step:
-        """Return the iteration as the optimizer saw it."""
+        """Return the iteration as the optimizer observed it."""
         return Step(used, self.seen is not None, self.seen, scale)
 
 
 class TorchLike(Adapter):
-    """A scaler with torch's methods, which `make` makes."""
+    """Base class for scalers with torch's methods; `make` creates the scaler."""
 
     constants = TORCH_CONSTANTS
     scaler: Any
     optimized: Optimized
 
     def make(self, **constants: Any) -> Any:
-        """Return a fresh scaler."""
+        """Return a new scaler."""
         raise NotImplementedError
 
     def start(self, **constants: Any) -> None:

@@ -1,10 +1,8 @@
-"""The checks of the conformance table: those of the kit that any scaler can be asked, asked of
-other projects' scalers as they are.
+"""Checks of the conformance table: the conformance suite's checks, run on scalers of other frameworks.
 
-`subject` makes of an adapter a scaler with torch's names, which the kit's checks drive; `judging` says
-which checks those are, whose promise each is, and what it came to; `reports` has what public
-threads say of a broken one; `drift` asks whether an adapter still equals its dialect. What tensors,
-several optimizers, threads and ranks add is asked by `ampsim.testing`.
+`subject` wraps an adapter as a scaler with torch's names. `judging` selects the checks, runs them, and decides who is
+responsible for a failure. `reports` links public threads about failures. `drift` compares an adapter with its dialect.
+`ampsim.testing` covers tensors, several optimizers, threads, and ranks.
 
 >>> from ampsim.frameworks import load
 >>> from ampsim.frameworks.checks import CHECKS, judge

@@ -1,7 +1,7 @@
-"""Whether the dialect that we ship still equals the package. Random histories of both, compared to the last bit.
+"""Comparison of a dialect with the framework's package on random overflow sequences, to the last bit.
 
-Each history is one setting of the constants and flags in runs; its gradients are zeros, and an infinity where a flag is
-true, so that what an adapter makes of a gradient's size does not matter here: that is for the checks.
+Each sequence has one setting of the constants. Gradients are zeros, or inf if the flag is true, so the size of a
+gradient does not matter here; the checks cover it.
 """
 
 import random
@@ -30,7 +30,7 @@ GRID: Mapping[str, Sequence[Any]] = {  # field of `Rule` -> what is drawn for it
 
 
 class RefusedError(Exception):
-    """The adapter or its dialect takes no such constants."""
+    """Raised if the adapter or its dialect does not accept the constants."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Drift:
     """A comparison of an adapter with its dialect.
 
     Attributes:
-        dialect: the one compared with.
-        histories: that were run.
-        iterations: in them.
-        refused: histories that the adapter or the dialect took no such constants for.
-        differing: histories in which a scale differs in any bit, or one gives up and the other does not.
-        first: the shortest of those, in words; "" if none differs.
+        dialect: Name of the dialect.
+        histories: Number of sequences that were run.
+        iterations: Number of iterations in them.
+        refused: Number of sequences whose constants the adapter or the dialect did not accept.
+        differing: Number of sequences in which a scale differs in any bit, or only one of the two raises.
+        first: Description of the shortest of them; "" if none differs.
     """
 
     dialect: str
@@ -55,7 +55,7 @@ class Drift:
 
 
 def drift(adapter: Adapter, *, histories: int = HISTORIES, seed: int = 0) -> Drift:
-    """Compare an adapter with its dialect on random histories, always the same."""
+    """Compare an adapter with its dialect on random overflow sequences with a fixed seed."""
     if adapter.dialect is None:
         raise ValueError(f"{adapter.name} has no dialect to compare with")
     draw, differing = random.Random(seed), []  # noqa: S311  no secret
@@ -81,7 +81,7 @@ def drift(adapter: Adapter, *, histories: int = HISTORIES, seed: int = 0) -> Dri
 
 
 def taken_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
-    """Return a setting that the adapter and its dialect take; after many in vain, one that they do not."""
+    """Return a setting that the adapter and its dialect accept; after many attempts, any setting."""
     for _ in range(50):
         setting = drawn_setting(adapter, draw)
         try:
@@ -93,7 +93,7 @@ def taken_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
 
 
 def drawn_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
-    """Return fields of `Rule` that the adapter can be started with."""
+    """Return generated fields of `Rule` for the adapter."""
     known = fields(adapter)
     has_one = "factor" in known
     setting = {field: draw.choice(values) for field, values in GRID.items()}
@@ -108,7 +108,7 @@ def drawn_setting(adapter: Adapter, draw: random.Random) -> Mapping[str, Any]:
 
 
 def drawn_flags(draw: random.Random) -> list[bool]:
-    """Return flags in runs of equal ones: uniform ones hardly ever grow."""
+    """Return flags in runs of equal values; uniform flags rarely lead to a growth."""
     flags: list[bool] = []
     for _ in range(draw.randint(1, 6)):
         flags += [draw.random() < 0.4] * draw.randint(1, 3)
@@ -118,10 +118,10 @@ def drawn_flags(draw: random.Random) -> list[bool]:
 def run(
     adapter: Adapter, setting: Mapping[str, Any], flags: Sequence[bool]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the scales that an adapter used, then its last, and those of its dialect; None where one gave up."""
+    """Return the scales of an adapter and of its dialect; None for an update that raised."""
     given = constants(adapter, setting)
     if (rule := followed(adapter, given)) is None:
-        raise RefusedError("the dialect takes no such constants")
+        raise RefusedError("the dialect does not accept these constants")
     try:
         adapter.start(**given)
     except Exception as error:
@@ -136,7 +136,7 @@ def run(
 
 
 def expected(rule: Rule, flags: Sequence[bool]) -> list[Any]:
-    """Return the scale before each update and after the last; None for the update at which the rule gives up."""
+    """Return the scale before each update and after the last; None for an update that raised."""
     scales: list[Any] = [first_state(rule).scale]
     try:
         scales.extend(state.scale for state in states(rule, flags))

@@ -1,8 +1,8 @@
-"""Which of the kit's checks an adapter is asked, whose promise each is, and what came of it.
+"""Runs the conformance suite's checks on an adapter.
 
-One rule for all, ours too: what a package documents that it does otherwise is an expected failure, with the address;
-but at the ends of float32, where the checks say what a run survives, it is a failure, documented or not. Whether
-nonsense is refused is left to each package: one that takes it does so by choice.
+One rule applies to all packages, including ampsim: documented behavior that fails a check is an expected failure, with
+a link. At the limits of float32, it is a failure, documented or not. Packages may accept invalid arguments: the checks
+do not require an error.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -86,7 +86,7 @@ OWN = {  # check -> what the package itself promises by a parameter
 
 
 def asked(check: ScalerCheck) -> bool:
-    """Return whether a check of the kit can be asked of an adapter: by its words, and with no tensor of torch."""
+    """Return whether a check of the suite can run on an adapter, i.e. needs no torch tensors."""
     words = {
         "make",
         "construct",
@@ -113,7 +113,7 @@ CHECKS = {name: check for name, check in KIT.items() if asked(check)}
 
 
 def promise(check: str) -> str:
-    """Return whose promise a check is, and in what words."""
+    """Return who states the property of a check, and the text."""
     if check in TORCH:
         return f"torch: {TORCH[check]}"
     return f"the package: {OWN[check]}" if check in OWN else "ours"
@@ -121,12 +121,12 @@ def promise(check: str) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a check on an adapter.
+    """Outcome of a check on an adapter.
 
     Attributes:
-        result: the kit's.
-        example: the shortest that broke it; None if none did.
-        seen: what that showed, without its story.
+        result: Result of the conformance suite.
+        example: Minimal falsifying example; None if the check passed.
+        seen: Observation in that example, without its steps.
     """
 
     result: Result
@@ -135,12 +135,15 @@ class Verdict:
 
 
 def judge(adapter: Adapter, check: ScalerCheck, *, examples: int = EXAMPLES) -> Verdict:
-    """Ask a check of an adapter, on histories that hypothesis draws, always the same, and shrinks.
+    """Run a check on an adapter, with examples that Hypothesis generates (fixed seed) and shrinks.
 
     Args:
-        adapter: one that is asked.
-        check: one of `CHECKS`.
-        examples: histories, at most.
+        adapter: Adapter to check.
+        check: One of `CHECKS`.
+        examples: Maximum number of generated examples.
+
+    Returns:
+        Verdict: The outcome.
     """
     return next(judge_all(adapter, [check], examples=examples))
 
@@ -148,14 +151,14 @@ def judge(adapter: Adapter, check: ScalerCheck, *, examples: int = EXAMPLES) -> 
 def judge_all(
     adapter: Adapter, checks: Iterable[ScalerCheck], *, examples: int = EXAMPLES
 ) -> Iterator[Verdict]:
-    """Ask checks of an adapter one after the other; those of histories share the runs that they look at."""
+    """Run checks on an adapter one by one; checks of overflow sequences share their runs."""
     subjects = cache(partial(subject_of, adapter))
     for check in checks:
         yield _Asking(adapter, check, examples, subjects).verdict()
 
 
 class _Asking:
-    """A check that is asked of an adapter: whether any example could be judged, and the shortest that broke it."""
+    """A running check on an adapter, with its minimal falsifying example."""
 
     def __init__(
         self, adapter: Adapter, check: ScalerCheck, examples: int, subjects: Callable[..., Subject]
@@ -165,7 +168,7 @@ class _Asking:
         self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
 
     def verdict(self) -> Verdict:
-        """Ask, and return what came of it."""
+        """Run the check and return the outcome."""
         name, documented = (
             self.check.name,
             {} if self.check.name in ENDS else self.adapter.deviations,
@@ -178,7 +181,7 @@ class _Asking:
         return Verdict(result, self.example, self.seen)
 
     def ask(self) -> None:
-        """Raise BrokenError or RaisedError where the check is broken, NotApplicableError where it says nothing."""
+        """Raise BrokenError or RaisedError if the check fails, NotApplicableError if it does not apply."""
         check = self.check
         patience = (
             2 if check.level == 4 or "reset" in check.needs else 1
@@ -199,7 +202,7 @@ class _Asking:
             raise NotApplicableError(self.why_not)
 
     def _judged(self) -> Any:
-        """Return the check's function, which says nothing where the adapter cannot be asked."""
+        """Return the function of the check; it raises if the check cannot run on the adapter."""
 
         @wraps(self.check.function)
         def function(**given: Any) -> None:

@@ -1,4 +1,4 @@
-"""What public threads say of the checks that adapters break."""
+"""Public threads about failed checks of adapters."""
 
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -42,7 +42,7 @@ REPORTS: Mapping[tuple[str, str], str] = {  # (adapter, check) -> addresses
 
 
 def reported(adapter: Adapter, check: str) -> str:
-    """Return what is known of a check that an adapter breaks: a thread of another repository was only seen there."""
+    """Return the public thread about a failed check; name the repository if it is another one."""
     text = REPORTS.get((adapter.name, check), NONE)
     words, _, address = text.partition(": https://")
     elsewhere = words.startswith("reported") and not address.startswith(

@@ -1,7 +1,7 @@
-"""An adapter as a scaler that the kit's checks can drive: torch's constants in its own words, and its dialect's rule.
+"""Wraps an adapter as a scaler with torch's names for the conformance suite, with the rule of its dialect.
 
-What an adapter has fixed, or bounds, it follows; a floor and a patience that it takes are asked
-for. Where it gives up as its dialect does, the example ends.
+Fixed constants and bounds of the framework apply. If the framework accepts min_scale and hysteresis, they are checked
+too. If it raises where its dialect raises, the example ends.
 """
 
 import json
@@ -36,24 +36,24 @@ WORDS = Words(Path(__file__).with_name("words.py"), *TORCH)
 
 
 class UnaskableError(BaseException):
-    """The example ends without a verdict; no check catches it."""
+    """Raised to end an example without an outcome; no check catches it."""
 
 
 class RefusedError(Exception):
-    """The adapter takes no such constants."""
+    """Raised if the adapter does not accept the constants."""
 
 
 class GaveUpError(Exception):
-    """The adapter raised where its dialect does."""
+    """Raised if the adapter raises where its dialect raises."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterTraits(Traits):
-    """The differences of an adapter, by its dialect.
+    """Traits of an adapter, from its dialect.
 
     Attributes:
-        fixed: factors that `start` does not take, with their values.
-        one_factor: growth and backoff have one factor, and its inverse.
+        fixed: Factors that `start` does not accept, with their values.
+        one_factor: Whether growth and backoff use one factor and its inverse.
     """
 
     fixed: Mapping[str, float] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class AdapterTraits(Traits):
 
 
 class Driven:
-    """A scaler that an adapter has started, with torch's names."""
+    """A started scaler of an adapter, with torch's names."""
 
     def __init__(
         self,
@@ -144,13 +144,13 @@ def threshold(rule: Rule) -> float | None:
 def subject_of(
     adapter: Adapter, *, patience: int = 1, floor: float | None = FLOOR, late: bool = False
 ) -> Subject:
-    """Return an adapter as the kit's checks ask it.
+    """Return an adapter as a subject of the conformance suite.
 
     Args:
-        adapter: one that is asked.
-        patience: overflows that a backoff takes, where the adapter can be told.
-        floor: the smallest scale, where it can be told; None leaves it to the adapter.
-        late: whether a delay of its dialect is taken out of what is observed.
+        adapter: Adapter to check.
+        patience: Hysteresis, if the adapter accepts it.
+        floor: ``min_scale``, if the adapter accepts it; None keeps the adapter's default.
+        late: Whether to remove the delay of its dialect from the observed scales.
     """
     known, options = fields(adapter), {"min_scale": floor, "hysteresis": patience}
     asked = {name: value for name, value in options.items() if name in known and value is not None}
@@ -185,7 +185,7 @@ def subject_of(
 
 
 def fields(adapter: Adapter) -> Mapping[str, str]:
-    """Return field of `Rule`, or 'factor' for both factors -> what the adapter's `start` calls it."""
+    """Return field of `Rule` ('factor' for both factors) -> name of the parameter of `start`."""
     if not adapter.dialect:
         return {field: name for name, field in adapter.constants.items()}
     known = dialects.ALL[adapter.dialect].parameters
@@ -193,7 +193,7 @@ def fields(adapter: Adapter) -> Mapping[str, str]:
 
 
 def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `start` is given for these fields of `Rule`; UnaskableError where the adapter has one fixed."""
+    """Return the arguments of `start` for fields of `Rule`; raise UnaskableError for a fixed field."""
     known, given = fields(adapter), {}
     for each, value in wanted.items():
         if each in known:
@@ -209,9 +209,9 @@ def constants(adapter: Adapter, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def followed(adapter: Adapter, given: Mapping[str, Any]) -> Rule | None:
-    """Return the rule that the dialect, or where there is none torch's, makes of what `start` is given.
+    """Return the rule of the dialect (default: torch's) for the arguments of `start`.
 
-    None if it takes no such constants.
+    None if the dialect does not accept the constants.
     """
     asked = {adapter.constants[key]: value for key, value in given.items()}
     try:
@@ -229,7 +229,7 @@ def _of_one_factor(known: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _lacking(adapter: Adapter) -> set[str]:
-    """Return the features that an adapter is seen to lack in one clean iteration."""
+    """Return the features that an adapter lacks in one finite iteration."""
     adapter.start()
     step = adapter.step((1.0, 1.0))
     seen = {"gradients": bool(step.unscaled), "steps": step.stepped is not None}

@@ -1,4 +1,4 @@
-"""The words that the kit's checks ask an adapter by."""
+"""Adapter of the conformance suite for framework adapters."""
 
 # mypy: ignore-errors
 
