@@ -56,17 +56,17 @@ def test_array_keeps_tensor_memory_alive() -> None:
         (
             lambda: torch.zeros(3, 4).t(),
             ValueError,
-            r"strides \(1, 4\) and shape \(4, 3\): expected a contiguous one",
+            r"strides \(1, 4\) and shape \(4, 3\): expected a contiguous tensor",
         ),
         (
             lambda: torch.zeros(1).expand(4),
             ValueError,
-            "expected a contiguous one; pass tensor.contiguous",
+            "expected a contiguous tensor; pass tensor.contiguous",
         ),
         (
             lambda: torch.zeros(8)[1:],
             ValueError,
-            r"expected one aligned to 64 bytes, .* pass tensor.clone\(\)",
+            r"expected alignment to 64 bytes; .* pass tensor.clone\(\)",
         ),
         (
             lambda: torch.zeros(2, dtype=torch.float64),

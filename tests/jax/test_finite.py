@@ -115,5 +115,5 @@ def test_select_tree_keeps_equal_static_leaves() -> None:
     ids=lambda leaf: type(leaf).__name__,
 )
 def test_select_tree_differing_static_leaves_raise(a, b) -> None:
-    with pytest.raises(ValueError, match="expected arrays, or one and the same"):
+    with pytest.raises(ValueError, match="expected arrays or equal leaves"):
         select_tree(jnp.bool_(1), {"x": a}, {"x": b})

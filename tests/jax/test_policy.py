@@ -123,7 +123,7 @@ def test_flag_truth_and_missing_observation() -> None:
         4,
         8,
     ]
-    with pytest.raises(ValueError, match="amax=None: Headroom expected amax"):
+    with pytest.raises(ValueError, match="amax=None: Headroom needs amax"):
         PolicyScale.create(Headroom()).update(found_inf=False)
 
 

@@ -87,8 +87,8 @@ def test_summary_contains_final_trackers() -> None:
 @pytest.mark.parametrize(
     ("rules", "given", "shown"),
     [
-        ([], {"found_inf": [True]}, "expected one or more rules"),
-        ([Rule(), Rule(delay=1)], {"found_inf": [True]}, "expected one or more rules"),
+        ([], {"found_inf": [True]}, "expected rules that share them"),
+        ([Rule(), Rule(delay=1)], {"found_inf": [True]}, "expected rules that share them"),
         ([Rule()], {}, "either found_inf or thresholds"),
         ([Rule()], {"found_inf": [True], "thresholds": [1.0]}, "either found_inf or thresholds"),
         ([Rule()], {"found_inf": ["0", "1"]}, "text"),  # each digit is true

@@ -2,8 +2,9 @@
 
 The state is x = log2 of the scale, in *bits*, and the growth tracker. A growth adds a = log2(growth_factor),
 a backoff takes b = -log2(backoff_factor); G is the growth interval and rho = a / b. Step t overflows, and is
-skipped, when the current loss scale is above that step's *overflow threshold*. The *skip rate* is skipped steps
-over steps in the long run; the *headroom* is threshold - x, averaged over finite steps: bits of fp16's range that stay unused.
+skipped, when the current loss scale is above that step's *overflow threshold*. The *skip rate* is skipped steps over
+steps in the long run; the *headroom* is threshold - x, averaged over finite steps: bits of fp16's range that stay
+unused.
 
 Each theorem states its assumptions and whether it is exact or a limit. Bounds of the scale and the rounding of factors
 that are no powers of two are ignored, unless a theorem names them. Formulas are above the lines that

@@ -37,8 +37,9 @@ def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:
     """Return T1, the skip budget: the number of skips in `updates` steps, for any overflow sequence.
 
     Exact with the `wasted` finite steps of the sequence; with 0 it is an upper bound, attained by sequences that
-    overflow only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale:
-    T1 holds for every ``delay``. The bound also holds if the format or ``max_scale`` limits a growth. Assumes that each overflow backs off: no ``hysteresis``, and ``min_scale`` is not reached.
+    overflow only right after a growth or another overflow. `descent` is x_0 - x_n in bits, of the *newest* scale: T1
+    holds for every ``delay``. The bound also holds if the format or ``max_scale`` limits a growth. Assumes that each
+    overflow backs off: no ``hysteresis``, and ``min_scale`` is not reached.
     """
     a, b = bits(rule)
     # (T1.1) s = (rho (n - W) + G B) / (G + rho),  B = (x_0 - x_n) / b
