@@ -156,7 +156,7 @@ class LossScale:
         form = FORMATS[self.rule.arithmetic.dtype]
         bits = exact_product.to_bits(form, self.loss_scale)
         inverse = exact_product.from_bits(form, exact_product.reciprocal(form, bits))
-        # XLA computes a product anew for each reader of it, and with it the backward pass's conversion from float16,
+        # XLA recomputes a product for each reader of it, and with it the backward pass's conversion from float16,
         # but a quotient only once. So the gradients are divided by a 1 that the compiler cannot know to be 1: it is NaN
         # where the scale is, and where the loss was multiplied by 0, as a CPU does that takes a subnormal scale for 0.
         one = jnp.where(self.loss_scale > 0, 1.0, jnp.nan)

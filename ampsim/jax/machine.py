@@ -175,7 +175,7 @@ class Queue(NamedTuple):
     """The current loss scale and the pending ones, as bits."""
 
     scale: Array  # (), word
-    pending: Array  # (delay,), word: oldest first; places not yet taken hold the scale in force
+    pending: Array  # (delay,), word: oldest first; unused places hold the current scale
     waiting: Array  # (), int32: how many wait
 
 

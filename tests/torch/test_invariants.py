@@ -213,7 +213,7 @@ def test_07_updates_in_order_on_thread(thread):
     with pytest.raises(RuntimeError, match="ticket 1 is not next"):
         scaler.update(2.0, ticket=second)
     scaler.update(2.0, ticket=first)
-    with pytest.raises(RuntimeError, match="ticket 0 was updated already"):
+    with pytest.raises(RuntimeError, match="ticket 0 was already updated"):
         scaler.update(2.0, ticket=first)
     scaler.update(4.0, ticket=second)
     release.set()

@@ -48,13 +48,13 @@ class Carry(NamedTuple):
     """A run's position between two calls of `run`."""
 
     step: int  # updates done
-    scale: float  # in force
+    scale: float  # current
     newest: float
     growth_tracker: int
     overflows: int  # let pass without a backoff
     skips: int  # entries of `skipped`
     logged: int  # entries of `steps` and `scales`
-    applied: int  # how many of these are in force
+    applied: int  # number of scales already used
 
 
 @lru_cache
@@ -130,7 +130,7 @@ def differ(a: float, b: float) -> bool:
 
 
 def _until_growth(growth_tracker: int, c: Constants) -> int:
-    """Return the clean steps up to the next growth, which is the last of them."""
+    """Return the number of finite steps up to and including the next growth."""
     if growth_tracker < c.interval:
         return c.interval - growth_tracker
     return 1 if c.at_least else NEVER
