@@ -46,11 +46,11 @@ class Ranks:
         for name in dict.fromkeys(name for each in everyone for name in each):
             values = [each.get(name) for each in everyone]
             if len(set(values)) > 1:
-                values = ", ".join(
+                shown = ", ".join(
                     f"{name}={value} on rank {rank}" for rank, value in enumerate(values)
                 )
                 raise ValueError(
-                    f"{call} with {values}: expected equal values on all ranks of the group"
+                    f"{call} with {shown}: expected equal values on all ranks of the group"
                 )
 
     def begin_to_agree(self, record: Record, ticket: int, *, joins_amax: bool) -> None:
