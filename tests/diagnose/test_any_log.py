@@ -51,7 +51,7 @@ NAMES = st.sampled_from(["train.log", "log.json", "log.jsonl", "metrics.csv", "a
 @example('{"run": 1, "loss": 2}', "log.jsonl")
 @example('{"run": 65536.0 -', "train.log")
 @example('{"cells": [{"outputs": [{"text": 7}, 1]}]}', "a.ipynb")
-@example('{"loss": 1, "ampsim/bad": "w has inf"}', "log.jsonl")
+@example('{"loss": 1, "ampsim/nonfinite": "w has inf"}', "log.jsonl")
 @example('loss,scale\n1,"2\0\n', "metrics.csv")
 def test_arbitrary_text_is_explained_or_raises(tmp_path_factory: Any, text: str, name: str) -> None:
     path: Path = tmp_path_factory.mktemp("log") / name

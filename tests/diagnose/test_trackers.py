@@ -163,11 +163,11 @@ def test_logged_step_overrides_tracker_step():
         "step": 3,
         "iteration": 4,
         "ampsim/step": 50,
-        "ampsim/scale": 8.0,
-        "ampsim/bad": "a.w has inf, b has nan",
+        "ampsim/loss_scale": 8.0,
+        "ampsim/nonfinite": "a.w has inf, b has nan",
     }
     history = history_of(
-        "run", "Weights & Biases", enumerate([{**own, "ampsim/alarm": "still"}]), steps=True
+        "run", "Weights & Biases", enumerate([{**own, "ampsim/warning": "still"}]), steps=True
     )
     assert (history.step.tolist(), history.bad, history.alarms) == (
         [50], {50: {"a.w": "has inf", "b": "has nan"}}, [(50, "still")],

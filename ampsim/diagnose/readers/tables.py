@@ -29,10 +29,10 @@ def history_of(source: str, program: str, rows: Rows, *, steps: bool = False) ->
         step = _add(builder, row, line=0 if steps else number, step=number if steps else math.nan)
         if steps and any(name.startswith("ampsim/") for name in row):  # as ampsim.watch logs it
             builder.settings["values"] = True
-            if isinstance(bad := row.get("ampsim/bad"), str):
+            if isinstance(bad := row.get("ampsim/nonfinite"), str):
                 names = (each.rpartition(" has ") for each in bad.split(", "))
                 builder.bad[int(step)] = {name: f"has {what}" for name, _, what in names}
-            if isinstance(alarm := row.get("ampsim/alarm"), str):
+            if isinstance(alarm := row.get("ampsim/warning"), str):
                 builder.alarms.append((int(step), alarm))
     if damaged:
         builder.notes.append(f"Ignored, because not a table row: {counted(damaged, 'line')}.")
