@@ -26,7 +26,7 @@ from rich.table import Table
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
-from ampsim.core.recorded_runs import today
+from ampsim.core.recorded_runs import with_current_names
 from ampsim.core.replay.fold import replay
 from ampsim.core.theory import pathwise, stochastic
 from ampsim.diagnose.explain import findings, least_skips
@@ -73,7 +73,7 @@ def rule_of(log: Mapping[str, Any]) -> Rule:
     """Return the rule that the run's settings name, from the scale that its first line prints."""
     return dialects.get(
         log["dialect"],
-        **{"init_scale": log["scale"][0], **today(log["dialect"], log["parameters"])},
+        **{"init_scale": log["scale"][0], **with_current_names(log["dialect"], log["parameters"])},
     )
 
 

@@ -28,7 +28,7 @@ from rich.table import Table
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.quirks import StreakStartsAt
-from ampsim.core.recorded_runs import today
+from ampsim.core.recorded_runs import with_current_names
 from ampsim.core.state import State
 from ampsim.core.theory import pathwise
 from ampsim.records import Record
@@ -75,7 +75,7 @@ def inputs() -> dict[str, str]:
 
 def rule_of(log: Mapping[str, Any]) -> Rule:
     """Return the rule that the run's settings name."""
-    return dialects.get(log["dialect"], **today(log["dialect"], log["parameters"]))
+    return dialects.get(log["dialect"], **with_current_names(log["dialect"], log["parameters"]))
 
 
 class Event(NamedTuple):

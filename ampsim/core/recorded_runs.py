@@ -28,7 +28,7 @@ RECORDED = {
 }
 
 
-def today(system: str, params: Mapping[str, object]) -> dict[str, object]:
+def with_current_names(system: str, params: Mapping[str, object]) -> dict[str, object]:
     """Return recorded parameters of a dialect under their current names."""
     dialect = dialects.ALL.get(system)
     own = {*dialect.parameters, *dialect.options} if dialect else set()
@@ -78,7 +78,7 @@ class Trace:
 
     def rule(self) -> Rule:
         """Return the rule of this trace."""
-        return dialects.get(self.system, **today(self.system, self.params))
+        return dialects.get(self.system, **with_current_names(self.system, self.params))
 
     def mismatch(self) -> str | None:
         """Compare the trace with the reference state machine.

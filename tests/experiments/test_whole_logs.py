@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, dialects, replay
-from ampsim.core.recorded_runs import today
+from ampsim.core.recorded_runs import with_current_names
 from experiments import whole_logs
 from experiments.whole_logs import Block, Event, Follower
 from tests.examples import examples
@@ -62,7 +62,7 @@ def test_current_deepspeed_rule_is_refuted() -> None:
             SFT,
             dialects.get(
                 "deepspeed.DynamicLossScaler",
-                **today("deepspeed.DynamicLossScaler", SFT["parameters"]),
+                **with_current_names("deepspeed.DynamicLossScaler", SFT["parameters"]),
             ),
         )
         == 920
