@@ -1,0 +1,74 @@
+"""Unscaling and clipping of gradients in one read.
+
+torch reads and writes each gradient to unscale it, reads it for the norm, and reads and writes it
+to clip. Both changes are multiplications by numbers that are known before the optimizer runs. One
+read, for the norm and the non-finite check together, is enough. A fused optimizer multiplies in
+its step, by the reciprocal of its ``grad_scale``; for other optimizers there is one write.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ampsim.torch.gradients.collect import Groups, check_separate
+from ampsim.torch.gradients.unscale import (
+    FoundInf,
+    check_unscaled,
+    copied,
+    multiply_,
+    norm_and_check,
+    norm_on_host,
+)
+
+
+class Clipped(NamedTuple):
+    """The result of a clip."""
+
+    norm: Tensor  # (), float32: of all unscaled gradients, before the clip
+    found_inf: FoundInf
+    divisor: Tensor | None  # (), float32: the fused step's grad_scale; None if all is done
+
+
+@torch.no_grad()
+def unscale_and_clip_(
+    groups: Groups, scale: Tensor, max_norm: float, *, folds: bool, may_be_below_one: bool
+) -> Clipped:
+    """Unscale gradients and clip their total 2-norm.
+
+    Args:
+        groups: Gradients multiplied by the scale.
+        scale: Loss scale, shape (), float32, on any device.
+        max_norm: Largest norm after the clip; at least 0.
+        folds: Whether to leave the gradients as they are, for a fused step with `divisor`.
+        may_be_below_one: Whether the scale may be below 1, so that a division may overflow.
+
+    Returns:
+        The norm, the flags of gradients that are not finite once unscaled, and the divisor.
+    """
+    if not groups:
+        return Clipped(torch.zeros((), dtype=torch.float32), FoundInf(), None)
+    home = next(iter(groups))[0]
+    if folds and scale.is_cpu and max_norm > 0:
+        # After a large read little else is in the cache: numbers are faster than tensors.
+        norm = norm_on_host(groups, scale.item())
+        if norm is not None:
+            divisor = scale.item() / min(1.0, max_norm / (norm + 1e-6))
+            found = FoundInf({home: torch.zeros((), dtype=torch.float32)})
+            total = torch.tensor(norm, dtype=torch.float32)
+            return Clipped(total, found, torch.tensor(divisor, dtype=torch.float32))
+    divisor = copied(scale, home)
+    inverse = divisor.double().reciprocal().float()
+    total, flag = norm_and_check(groups, inverse)
+    found = FoundInf({home: flag})
+    # A norm in float32 does not show whether a gradient leaves a narrower format. A clipped
+    # gradient is at most max_norm, so the format needs another read only if it is below that.
+    narrow = {key: part for key, part in groups.items() if max_norm > torch.finfo(key[1]).max}
+    if narrow and may_be_below_one:
+        check_unscaled(narrow, lambda device: copied(scale, device), found)
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
+    if folds:
+        return Clipped(total, found, divisor / factor)
+    check_separate(groups)
+    multiply_(groups, lambda device: copied(inverse * factor, device))
+    return Clipped(total, found, None)

@@ -1,0 +1,86 @@
+"""Tags of divided gradients: a gradient is divided by the loss scale once.
+
+Two optimizers may share a parameter, and each would divide its gradient. The tag is an attribute
+of the gradient, so that a new gradient has none. Its parts are an int that is unique to an
+iteration, the gradient's version, and what is still open: nothing, a flag, or a step to come.
+"""
+
+import itertools
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+_TAG = "_ampsim_divided"
+_PENDING = "pending"  # a fused step will divide the gradient
+_keys = itertools.count(1)
+
+
+def new_key() -> int:
+    """Return an int that no other iteration of this process has."""
+    return next(_keys)
+
+
+def mark(
+    optimizer: Optimizer, key: int, *, found_inf: Tensor | None = None, pending: bool = False
+) -> None:
+    """Tag an optimizer's gradients as divided.
+
+    Args:
+        optimizer: Optimizer whose gradients to tag.
+        key: Key of the iteration, from `new_key`.
+        found_inf: Flag of a fused step, shape (): the kernel divided only if it is 0.
+        pending: Whether a fused step is still to divide the gradients.
+    """
+    state = _PENDING if pending else found_inf
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            grad = param.grad
+            if grad is not None:
+                setattr(grad, _TAG, (key, _version(grad), state))
+
+
+def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
+    """List the parameters whose gradients this iteration has not divided.
+
+    Waits for the device only if a fused step had one of the gradients.
+
+    Args:
+        optimizer: Optimizer whose gradients are to be divided.
+        key: Key of the iteration, from `new_key`.
+
+    Returns:
+        The parameters, or None if no gradient of the optimizer is divided.
+
+    Raises:
+        RuntimeError: If a gradient was divided and written since, or if a fused step is still to
+            divide it.
+    """
+    params: list[Any] = [param for group in optimizer.param_groups for param in group["params"]]
+    rest = [param for param in params if not _is_divided(getattr(param, "grad", None), key)]
+    return None if len(rest) == len(params) else rest
+
+
+def _is_divided(grad: Tensor | None, key: int) -> bool:
+    """Return whether a gradient is divided; raise RuntimeError if that is unknown."""
+    tag = getattr(grad, _TAG, None)
+    if grad is None or tag is None or tag[0] != key:
+        return False
+    _, version, state = tag
+    if state is _PENDING:
+        raise RuntimeError(
+            "a gradient that unscale_and_clip_ has left to another optimizer's fused step would be "
+            "divided twice: expected that step first; call scaler.step() with that optimizer"
+        )
+    if version != _version(grad):
+        raise RuntimeError(
+            "a gradient was divided by the loss scale for another optimizer, and then written: "
+            "expected it unchanged or new, because a second division may be wrong; unscale both "
+            "optimizers before you clip, or zero_grad(set_to_none=True) before the next backward()"
+        )
+    return not isinstance(state, Tensor) or not state.item()
+
+
+def _version(grad: Tensor) -> int:
+    """Return how often a gradient was written; inference tensors do not count that."""
+    return -1 if grad.is_inference() else grad._version  # noqa: SLF001

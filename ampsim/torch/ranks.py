@@ -1,0 +1,177 @@
+"""Ranks of a process group that share found_inf before any of them steps."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampsim.torch.gradients.collect import Groups
+
+Joined = tuple[Tensor, Tensor]  # the largest flag and the largest amax of all ranks; both ()
+
+
+class Ranks:
+    """The ranks of a group, with one scaler each.
+
+    Collectives assume that all ranks make the same calls in the same order. Each all-reduce also
+    carries an iteration and the number of an optimizer, counted in the order in which a rank first
+    used them. If these differ between ranks, all ranks raise. On a device the error comes with a
+    later call, because this one does not wait; the step of this call is skipped on all ranks.
+    """
+
+    def __init__(self, group: Any, device: str) -> None:
+        """Check the group.
+
+        Args:
+            group: Process group, or "world".
+            device: Device type of the scaler.
+
+        Raises:
+            RuntimeError: If torch.distributed is not initialized.
+            TypeError: If `group` is not a process group with this rank in it.
+        """
+        self._group, self._device = _checked(group), torch.device(device)
+        self._members = set(dist.get_process_group_ranks(self._group))
+        # by id: a reference that shows whether the id still belongs to the same optimizer
+        self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}
+        self._count = 0
+        self._arriving: list[tuple[Tensor, torch.Event]] = []  # keys on their way to the host
+
+    def check_equal(self, call: str, values: dict[str, object]) -> None:
+        """Raise ValueError on all ranks if a named value differs between ranks."""
+        shown = {name: repr(value) for name, value in values.items()}
+        everyone: list[Any] = [None] * len(self._members)
+        with _missing(call):
+            dist.all_gather_object(everyone, shown, self._group)
+        for name in dict.fromkeys(name for one in everyone for name in one):
+            ours = [one.get(name) for one in everyone]
+            if len(set(ours)) > 1:
+                by_rank = ", ".join(f"{name}={v} on rank {rank}" for rank, v in enumerate(ours))
+                raise ValueError(
+                    f"{call} with {by_rank}: expected equal values on all ranks of the group"
+                )
+
+    def begin(
+        self, optimizer: Optimizer, key: int, flags: list[Tensor], amax: Tensor | None = None
+    ) -> Callable[[], Joined]:
+        """Start one asynchronous all-reduce of an optimizer's flags.
+
+        Args:
+            optimizer: Optimizer whose gradients were checked.
+            key: Number of the iteration, equal on all ranks.
+            flags: Flags of this rank, each of shape (); may be empty.
+            amax: Largest unscaled gradient of this rank, shape (), for a policy.
+
+        Returns:
+            Function that waits for the result: the largest flag and the largest amax, shape ().
+
+        Raises:
+            RuntimeError: If another rank made other calls, or does not come.
+        """
+        self._raise_arrived()
+        numbers = (key, self._number(optimizer))
+        keys = [*numbers, *(-number for number in numbers)]  # a MAX of both shows whether all agree
+        sent = torch.tensor([*keys, 0, 0], dtype=torch.float64, device=self._device)
+        if flags:
+            sent[4] = torch.stack([flag.to(sent.device).double() for flag in flags]).amax()
+        if amax is not None:
+            sent[5] = amax.to(sent.device).double().nan_to_num(torch.inf, torch.inf)
+        with _missing("found_inf"):
+            work = dist.all_reduce(sent, dist.ReduceOp.MAX, self._group, async_op=True)
+
+        def joined() -> Joined:
+            with _missing("found_inf"):
+                work.wait()
+            differ = self._compare(sent[:4])
+            return torch.maximum(sent[4], differ).float(), sent[5]
+
+        return joined
+
+    def _number(self, optimizer: Optimizer) -> int:
+        known, number = self._numbers.get(id(optimizer), (None, -1))
+        if known is None or known() is not optimizer:
+            number = self._count
+            self._count += 1
+            self._numbers[id(optimizer)] = _reference(optimizer), number
+        return number
+
+    def _compare(self, keys: Tensor) -> Tensor:
+        """Return 1.0, shape (), if the ranks' keys differ; on the CPU that raises."""
+        if keys.is_cpu:
+            _check_equal_keys(keys)
+        else:
+            on_host = torch.empty(keys.shape, dtype=keys.dtype, pin_memory=True)
+            on_host.copy_(keys, non_blocking=True)
+            event = torch.Event(keys.device)
+            event.record(torch.accelerator.current_stream(keys.device))
+            self._arriving.append((on_host, event))
+        return (keys[:2] != -keys[2:]).any().double()
+
+    def _raise_arrived(self) -> None:
+        while self._arriving and self._arriving[0][1].query():
+            _check_equal_keys(self._arriving.pop(0)[0])
+
+    @torch.no_grad()
+    def own_part(self, groups: Groups) -> Groups:
+        """Replace each DTensor by this rank's part, if the ranks with other parts are members."""
+        return {key: [*map(self._local, grads)] for key, grads in groups.items()}
+
+    def _local(self, grad: Any) -> Any:
+        mesh = getattr(grad, "device_mesh", None)
+        if mesh is None or not self._members.issuperset(mesh.mesh.flatten().tolist()):
+            return grad
+        return grad.to_local()
+
+
+def _reference(optimizer: Optimizer) -> Callable[[], Any]:
+    try:
+        return weakref.ref(optimizer)
+    except TypeError:  # a client's wrapper without weak references is kept alive
+        return lambda: optimizer
+
+
+def _check_equal_keys(keys: Tensor) -> None:
+    """Raise RuntimeError unless the largest iteration and number are the smallest too."""
+    iteration, number, first_iteration, first_number = (int(abs(key)) for key in keys.tolist())
+    if (iteration, number) != (first_iteration, first_number):
+        raise RuntimeError(
+            f"the ranks did not agree on found_inf: they are at iterations {first_iteration} to "
+            f"{iteration} and optimizers {first_number} to {number}, counted from 0 in the order in "
+            "which a rank first used them: expected the same calls in the same order; step each "
+            "optimizer on all ranks, one without gradients too"
+        )
+
+
+def _checked(group: Any) -> Any:
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            f"group={group!r}: expected torch.distributed to be initialized; "
+            "call init_process_group() before"
+        )
+    if isinstance(group, str) and group == "world":
+        return dist.group.WORLD
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(
+            f'group={group!r}: expected a process group with this rank in it, or "world"; '
+            "pass what new_group() returns"
+        )
+    return group
+
+
+@contextmanager
+def _missing(purpose: str) -> Iterator[None]:
+    """Name the purpose of a collective that fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        first_line = str(error).partition("\n")[0]
+        raise RuntimeError(
+            f"the ranks did not agree on {purpose}: expected every rank of the group to come to "
+            "this call within the group's time-out; look which one ended, or made other calls "
+            f"({first_line})"
+        ) from error
