@@ -19,7 +19,7 @@ from ampsim.cli import options
 from ampsim.cli.options import SHARED, ReportFormat, declared_traits
 from ampsim.cli.terminal import err, fail, out, print_table
 from ampsim.core.extras import needing
-from ampsim.core.files import replacing
+from ampsim.core.files import check_own, replacing
 
 if TYPE_CHECKING:
     from ampsim.testing.check import Check, Result
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from ampsim.testing.report import Report
 
 NO_RESULT = 3  # exit status; `explain` uses it for logs with too little information
+_MARKS = {  # text near the start of a report
+    ReportFormat.md: "| level | check |",
+    ReportFormat.json: '"findings": ',
+    ReportFormat.xml: 'name="ampsim check"',
+}
 Checks = list[str] | None
 Expected = Mapping[str, str]
 
@@ -39,9 +44,14 @@ def checking(run: Callable[..., "Report"]) -> Callable[..., None]:
         xfail: list[str] | None,
         report: ReportFormat | None,
         file: Path | None,
+        *,
+        force: bool,
         **arguments: Any,
     ) -> None:
-        _report(partial(run, **arguments), expect, xfail, report, file)
+        form = _format_of(file) if file and not report else report
+        if file and form:
+            _check_own(file, form, force=force)
+        _report(partial(run, **arguments), expect, xfail, form, file)
 
     own = [
         parameter
@@ -218,7 +228,6 @@ def _report(
     if "" not in sys.path:
         sys.path.insert(0, "")  # finds modules in the current folder, as `python -m` does
     try:
-        form = _format_of(file) if file and not form else form
         expected = {**_expected(expect), **dict.fromkeys(xfail or (), "--xfail")}
         with replacing(file) if file else nullcontext() as stream:
             judged = judge(expected=expected)
@@ -308,6 +317,14 @@ def _format_of(file: Path) -> ReportFormat:
         return ReportFormat(file.suffix.removeprefix("."))
     except ValueError:
         fail(f"--out {file}: expected a name that ends in .md, .json, or .xml; or pass --report")
+
+
+def _check_own(file: Path, form: ReportFormat, *, force: bool) -> None:
+    """Exit if the file holds something else than a report of this form."""
+    try:
+        check_own(file, _MARKS[form], force=force)
+    except OSError as error:
+        fail(str(error))
 
 
 def _written(judged: "Report", form: ReportFormat) -> str:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from ampsim.cli.options import MOST, Examples, File, Traits, Unsupported, declared_traits
+from ampsim.cli.options import MOST, Examples, File, Force, Traits, Unsupported, declared_traits
 from ampsim.cli.terminal import fail, out
-from ampsim.core.files import replacing
+from ampsim.core.files import check_own, replacing
 
 Check = Annotated[
     str,
@@ -27,6 +27,7 @@ def emit_test(
     check: Check,
     target: Target,
     file: File = None,
+    force: Force = False,
     examples: Examples = 60,
     trait: Traits = None,
     unsupported: Unsupported = None,
@@ -49,6 +50,8 @@ def emit_test(
     try:
         from ampsim.testing.emit.run_emitted import emit
 
+        if file is not None:
+            check_own(file, f'"""{check}: ', force=force)
         declared = declared_traits(trait or (), unsupported or ())
         source = emit(target, check, limit=time_limit, examples=examples, **declared)
         if file is None:

@@ -70,6 +70,7 @@ Form = Annotated[
     typer.Option("--report", help="Print a report instead of a table; xml is JUnit XML."),
 ]
 File = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that ampsim did not write.")]
 Examples = Annotated[
     int, typer.Option("--examples", "-n", min=1, max=MOST, help="Generated examples per check.")
 ]
@@ -92,6 +93,7 @@ def _shared(
     xfail: Xfail = None,
     report: Form = None,
     file: File = None,
+    force: Force = False,
 ) -> None:
     """Declare the options that all commands which run checks share."""
 

@@ -5,20 +5,21 @@ from typing import Annotated
 
 import typer
 
+from ampsim.cli.options import Force
+from ampsim.cli.report import MARK
 from ampsim.cli.terminal import fail, out
-from ampsim.core.files import DamagedFileError
+from ampsim.core.files import DamagedFileError, check_own, write_atomically
 
 Output = Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")]
 
 
-def write_playground(output: Output = Path("playground.html")) -> None:
+def write_playground(output: Output = Path("playground.html"), force: Force = False) -> None:
     """Write an HTML page that replays recorded runs under two loss scalers. For a log, use report."""
     from ampsim.diagnose.playground.build import playground
 
     try:
-        output.write_text(playground(), encoding="utf-8")
-    except FileNotFoundError as error:
-        fail(f"{error.filename}: no such file; give the path of a file to write")
+        check_own(output, MARK, force=force)
+        write_atomically(output, playground().encode())
     except (DamagedFileError, OSError) as error:
         fail(str(error))
     out.print(f"wrote {output}", soft_wrap=True)

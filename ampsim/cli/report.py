@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress
 
+from ampsim.cli.options import Force
 from ampsim.cli.terminal import err, fail, out
-from ampsim.core.files import DamagedFileError
+from ampsim.core.files import DamagedFileError, check_own, write_atomically
 
 if TYPE_CHECKING:
     from ampsim.diagnose.history import History
 
+MARK = (
+    '<meta name="generator" content="ampsim">'  # in each page of this command and of `playground`
+)
 Run = Annotated[
     Path,
     typer.Argument(
@@ -38,14 +42,14 @@ Page = Annotated[
 ]
 
 
-def report_run(run: Run, page: Page = None) -> None:
+def report_run(run: Run, page: Page = None, force: Force = False) -> None:
     """Write an HTML page that shows what the loss scale did in RUN, in text and charts. The page works offline.
 
     Example: ampsim report run.jsonl -o page.html
     """
     history = read_log(run)
     target = page or (run if run.name else run.resolve()).with_suffix(".html")
-    write_page(history, run, target)
+    write_page(history, run, target, force=force)
     out.print(f"wrote {target}")
 
 
@@ -104,8 +108,8 @@ def _interrupts(stopped: list[bool]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def write_page(history: "History", log: Path, target: Path) -> None:
-    """Write the page of a history; exit if the path cannot be written or is the log itself."""
+def write_page(history: "History", log: Path, target: Path, *, force: bool = False) -> None:
+    """Write the page of a history; exit if the path cannot be written, or holds something else."""
     from ampsim.diagnose.report import report
 
     try:
@@ -113,6 +117,7 @@ def write_page(history: "History", log: Path, target: Path) -> None:
             fail(
                 f"{target}: this is the log; expected another file for the page, e.g. -o page.html"
             )
-        target.write_text(report(history), encoding="utf-8")
+        check_own(target, MARK, force=force)
+        write_atomically(target, report(history).encode())
     except OSError as error:
-        fail(f"{target}: {error.strerror}; expected a writable path")
+        fail(str(error))

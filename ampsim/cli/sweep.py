@@ -11,9 +11,10 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
+from ampsim.cli.options import Force
 from ampsim.cli.terminal import err, fail, print_table, settings
 from ampsim.core import dialects
-from ampsim.core.files import write_atomically
+from ampsim.core.files import check_own, write_atomically
 from ampsim.core.replay.sweep import FileSweep, sweep_file
 
 COLUMNS = ("skips", "skip_rate", "mean_log2_scale", "scale")
@@ -49,6 +50,7 @@ def sweep_folder(
             "--out", "-o", metavar="FILE", help="CSV file to write: one line per trace and rule."
         ),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Replay the runs in DIR under DIALECT, with each combination of the given values.
 
@@ -65,6 +67,7 @@ def sweep_folder(
         bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
         done = [sweep_file(rules, path) for path in bar]
         if to is not None:
+            check_own(to, "trace,steps,", force=force)
             write_atomically(to, _csv(grid, done).encode())
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))

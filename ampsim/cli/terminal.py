@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from ampsim.core.extras import BROUGHT_BY, line_to_type
-from ampsim.core.output import CONTROLS
+from ampsim.core.output import printable
 
 ABSENT = re.compile(  # the message of an import, and a suffix from the loader of user modules
     r"(.*[Nn]o module (?:named )?'(\w+)[^']*')(?:; pip install [^;,]+)?"
@@ -25,11 +25,7 @@ class _Console(Console):
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield (
-                segment
-                if segment.control
-                else segment._replace(text=segment.text.translate(CONTROLS))
-            )
+            yield (segment if segment.control else segment._replace(text=printable(segment.text)))
 
 
 out = _Console(soft_wrap=True, highlight=False, emoji=False, markup=False)

@@ -11,17 +11,19 @@ from rich.progress import track
 from rich.table import Table
 
 from ampsim import __version__
+from ampsim.cli.options import Force
 from ampsim.cli.program import Program, ProgramError
 from ampsim.cli.terminal import err, fail, out, print_table
 from ampsim.core import conformance_vectors as vectors
 from ampsim.core import dialects
 from ampsim.core.conformance_vectors import Outcome, Vector
-from ampsim.core.files import write_atomically
+from ampsim.core.files import check_own, write_atomically
 
 app = typer.Typer(
     help="Export conformance vectors, or verify a loss scaler in any language against them.",
     no_args_is_help=True,
 )
+TITLE = "# Vectors for loss scalers\n"
 PAGE = Path(vectors.__file__).with_suffix(".md")
 BEFORE, AFTER = 4, 2
 
@@ -31,6 +33,7 @@ def export_vectors(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="JSON Lines file to write.", show_default=False)
     ],
+    force: Force = False,
 ) -> None:
     """Write conformance vectors: settings, overflow sequences, and expected scales.
 
@@ -39,10 +42,12 @@ def export_vectors(
     data = vectors.as_file(vectors.make(), __version__)
     page = file.with_suffix(".md")
     try:
+        check_own(file, '{"vectors":', force=force)
+        check_own(page, TITLE, force=force)
         write_atomically(file, data)
         write_atomically(page, PAGE.read_bytes())
     except OSError as error:
-        fail(f"{error}: expected a writable path")
+        fail(str(error))
     out.print(
         f"{file}: version {vectors.VERSION}, {len(data):,} bytes, {vectors.LICENCE}; format: {page}"
     )

@@ -101,7 +101,7 @@ def answer(line: str, updates: int) -> Outcome | None:
         return None
     if not isinstance(entries, list):
         raise ValueError(f"{type(entries).__name__}; {form}")
-    scales = tuple(None if entry == GIVES_UP else _scale(entry) for entry in entries)
+    scales = tuple(None if entry == GIVES_UP else parse_scale(entry) for entry in entries)
     if len(scales) != updates and not (scales and scales[-1] is None and len(scales) < updates):
         raise ValueError(f"{len(scales)} entries; {form}, or fewer with {GIVES_UP!r} last")
     if None in scales[:-1]:
@@ -125,7 +125,12 @@ def as_hex(x: float) -> str:
     return mantissa.rstrip("0").rstrip(".") + p + exponent if p else mantissa
 
 
-def _scale(entry: object) -> float:
+def parse_scale(entry: object) -> float:
+    """Return the scale in a JSON entry: a number, or text of a decimal or hexadecimal number, inf, or nan.
+
+    Raises:
+        ValueError: If the entry is none of these. Text is hexadecimal only with 0x: "65536.0" is a decimal number.
+    """
     try:
         if isinstance(entry, str):
             return float.fromhex(entry) if "0x" in entry.lower() else float(entry)
@@ -133,7 +138,7 @@ def _scale(entry: object) -> float:
             return float(entry)
     except (ValueError, OverflowError):
         pass
-    raise ValueError(f"{entry!r}: expected a scale, such as '0x1.8p+1', 3.0, 'inf' or {GIVES_UP!r}")
+    raise ValueError(f"scale {entry!r}: expected a number such as '0x1.8p+1', 3.0, or 'inf'")
 
 
 def as_data(rule: Rule) -> Data:

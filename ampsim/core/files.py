@@ -4,7 +4,8 @@ import contextlib
 import errno
 import os
 import platform
-import tempfile
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,28 @@ def write_atomically(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def check_own(path: Path, mark: str, *, force: bool = False) -> None:
+    """Check that a command may replace a file: it is absent, empty, or written by this command before.
+
+    Args:
+        path: File that the command is going to write.
+        mark: Text that stands in the first 4,096 bytes of each file that the command writes.
+        force: Whether to skip the check.
+
+    Raises:
+        FileExistsError: If the file does not contain the mark.
+        OSError: If the file cannot be read.
+    """
+    if force or not path.is_file():  # a device, e.g. /dev/stdout, has nothing to lose
+        return
+    with path.open("rb") as file:
+        start = file.read(4096)
+    if start and mark.encode() not in start:
+        raise FileExistsError(
+            f"{path}: ampsim did not write this file; pass another name, or --force to replace it"
+        )
+
+
 def append(handle: int, data: bytes) -> None:
     """Append data to an open file; if this fails or is interrupted, restore the old length."""
     end = os.fstat(handle).st_size
@@ -46,6 +69,9 @@ def append(handle: int, data: bytes) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `path` on exit without an exception. A device is written directly.
 
+    A new file has the permissions that the umask leaves; an existing file keeps its permissions. The target of a
+    symbolic link is replaced, and the link stays.
+
     Raises:
         OSError: On entry, if the folder does not exist or is not writable. The error names `path`.
     """
@@ -54,31 +80,33 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
         else:
-            yield from _replacing(path)
+            yield from _replacing(Path(os.path.realpath(path)))
     except OSError as error:
         raise type(error)(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    # The kernel applies the umask; tempfile would create a file for its owner alone.
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # mkstemp creates files that only their owner can read
-        Path(name).replace(path)
+        if path.exists():
+            shutil.copymode(path, new)
+        new.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        new.unlink(missing_ok=True)
         raise
-    if (
-        os.name == "posix"
-    ):  # makes the rename survive a power loss; other systems cannot open folders
-        handle = os.open(path.parent, os.O_RDONLY)
+    if os.name == "posix":
+        # Makes the rename survive a power loss. Other systems cannot open folders.
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            os.fsync(folder)
         finally:
-            os.close(handle)
+            os.close(folder)
 
 
 class BusyError(RuntimeError):

@@ -1,8 +1,9 @@
-"""Standard output of a command: handles closed pipes, full disks, and limited encodings."""
+"""Output of a command: shows text from outside safely; handles closed pipes, full disks, and limited encodings."""
 
 import io
 import os
 import sys
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,28 @@ class _Output(io.FileIO):
             return len(data)
 
 
-# Control characters, which steer a terminal and are invalid in XML -> escape codes, for `str.translate`.
-CONTROLS = {
-    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
-}
+# Unicode categories of characters that steer a terminal, reverse the order of others (U+202E), or have
+# no width (U+200B): control, format, surrogate, line separator, and paragraph separator.
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+
+
+def printable(text: str) -> str:
+    r"""Return a text from outside, e.g. the name of a parameter, in a form that is safe to show.
+
+    Control, bidirectional, and zero-width characters and lone surrogates become escape codes. Line feeds and tabs stay.
+
+    >>> print(printable("weight\u202ecba\x1b[2J"))
+    weight\u202ecba\x1b[2J
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_shown, text))
+
+
+def _shown(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in _INVISIBLE:
+        return character
+    return character.encode("unicode_escape").decode()
 
 
 def run_command(name: str, command: Callable[[], int]) -> int:

@@ -1,21 +1,23 @@
 """Traces: recorded runs of loss scalers, and the files that store them.
 
 A file is JSON Lines, optionally gzipped (``.gz``), with one trace per line, so that programs in any language can
-read and write it. A first line ``{"provenance": {...}}`` is allowed. Scales are hexadecimal floats (``float.hex``),
-which are exact, or ``inf``. Loading a file executes no code.
+read and write it. A first line ``{"provenance": {...}}`` is allowed. Scales are written as hexadecimal floats
+(``float.hex``), which are exact, or ``inf``; decimal numbers are read, too. Loading a file executes no code.
 """
 
 import gzip
 import json
 import math
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ampsim.core import dialects
+from ampsim.core.conformance_vectors import parse_scale
 from ampsim.core.files import DamagedFileError, write_atomically
+from ampsim.core.json_lines import read_objects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import first_divergence, states
 
@@ -130,10 +132,8 @@ class Trace:
         return record
 
     @classmethod
-    def from_record(cls, record: object) -> "Trace":
-        """Return the trace in a JSON object; raise ValueError if the object is invalid."""
-        if not isinstance(record, dict):
-            raise ValueError(f"expected a JSON object, found {type(record).__name__}")
+    def from_record(cls, record: Mapping[str, Any]) -> "Trace":
+        """Return the trace in a JSON object; raise ValueError or TypeError if the object is invalid."""
         missing = {"system", "params", "found_inf", "scale"} - record.keys()
         if missing:
             raise ValueError(f"{', '.join(sorted(missing))} missing")
@@ -159,21 +159,13 @@ class Trace:
             record["system"],
             record["params"],
             tuple(bool(flag) for flag in flags),
-            tuple(map(_scale, scales)),
+            tuple(map(parse_scale, scales)),
             record.get("version", ""),
             record.get("sequence", ""),
             None if is_async is None else tuple(is_async),
             raised,
             record.get("notes"),
         )
-
-
-def _scale(text: object) -> float:
-    if not isinstance(text, str):
-        raise ValueError(
-            f"scale {text!r}: expected a hexadecimal float such as '0x1.0000000000000p+16'"
-        )
-    return float.fromhex(text)  # reads 'inf' and 'nan' too
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
@@ -190,24 +182,15 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
         DamagedFileError: If a line cannot be read; the traces before it are yielded first.
     """
     file, number, count = Path(path), 0, 0
-    opener = gzip.open if file.suffix == ".gz" else open
-    try:
-        with opener(file, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                record = json.loads(line.decode())
-                if not (number == 1 and isinstance(record, dict) and "provenance" in record):
-                    count += 1
-                    yield Trace.from_record(record)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedFileError(
-            file, number + 1, f"truncated or damaged ({error})", "a complete file"
-        ) from error
-    except RecursionError as error:
-        raise DamagedFileError(
-            file, number, "nested too deeply", "a trace as a JSON object"
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
+    for number, record in read_objects(file):
+        if number == 1 and "provenance" in record:
+            continue
+        try:
+            trace = Trace.from_record(record)
+        except (ValueError, TypeError) as error:
+            raise DamagedFileError(file, number, str(error), "a trace as a JSON object") from error
+        count += 1
+        yield trace
     if not count:
         raise DamagedFileError(file, max(number, 1), "the file holds no trace", "at least one")
 

@@ -309,7 +309,7 @@ def read(path: Path) -> str:
         return io.TextIOWrapper(io.BytesIO(data), encoding).read()
     except OSError as error:
         raise UnreadableError(f"{error.strerror}: expected a readable file") from error
-    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+    except (SyntaxError, UnicodeError, LookupError) as error:
         raise UnreadableError(
             f"{error}: expected Python source in its declared encoding, or UTF-8"
         ) from error

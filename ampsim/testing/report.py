@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from xml.etree import ElementTree as ET
 
-from ampsim.core.output import CONTROLS
+from ampsim.core.output import printable
 from ampsim.testing.check import Check, Outcome, Result, by_cause, findings
 
 # outcome -> its sign and color in a table, and its word in a summary
@@ -133,7 +133,7 @@ class Report:
                 )
                 if found := _JUNIT.get(result.outcome):
                     element, kind = found
-                    text = result.text.translate(CONTROLS)
+                    text = printable(result.text)
                     ET.SubElement(
                         case, element, type=kind, message=text.partition("\n")[0]
                     ).text = text

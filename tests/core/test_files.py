@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ampsim.core import files
-from ampsim.core.files import BusyError, replacing, sole_writer, write_atomically
+from ampsim.core.files import BusyError, check_own, replacing, sole_writer, write_atomically
 
 
 def names(folder: Path) -> list[str]:
@@ -20,7 +20,6 @@ def test_file_is_replaced_after_write(tmp_path: Path) -> None:
         file.write(b"new")
         assert path.read_text() == "old"
     assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o644  # others may read it
     assert names(tmp_path) == ["report.md"]
 
 
@@ -31,6 +30,46 @@ def test_failed_write_keeps_old_file(tmp_path: Path) -> None:
         file.write(b"%d" % (1 // 0))
     assert path.read_text() == "old"
     assert names(tmp_path) == ["report.md"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a umask")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_new_file_honors_umask(tmp_path: Path, umask: int) -> None:
+    path, before = tmp_path / "report.md", os.umask(umask)
+    try:
+        write_atomically(path, b"new")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs permissions")
+def test_replaced_file_keeps_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    path.write_text("old")
+    path.chmod(0o600)
+    write_atomically(path, b"new")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs links")
+def test_symbolic_link_stays(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.md", tmp_path / "link.md"
+    link.symlink_to(target)
+    write_atomically(link, b"new")
+    assert (link.is_symlink(), target.read_bytes()) == (True, b"new")
+
+
+def test_foreign_file_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "report.md"
+    check_own(path, "ours")  # there is none
+    for text in ("", "by ours\n"):
+        path.write_text(text)
+        check_own(path, "ours")
+    path.write_text("notes")
+    check_own(path, "ours", force=True)
+    with pytest.raises(FileExistsError, match=r"report\.md: .*--force"):
+        check_own(path, "ours")
 
 
 def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

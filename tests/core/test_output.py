@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ampsim.core.output import run_command
+from ampsim.core.output import printable, run_command
 
 PRINT = "from ampsim.core.output import run_command; raise SystemExit(run_command('it', lambda: print('\\u2713') or 3))"
 
@@ -22,6 +22,20 @@ def run(stdout: int, **environment: str) -> "subprocess.CompletedProcess[str]":
 def test_ascii_output_escapes_characters() -> None:
     done = run(subprocess.PIPE, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (done.returncode, done.stdout, done.stderr) == (3, "\\u2713\n", "")
+
+
+@pytest.mark.parametrize(
+    "character",
+    ["\x1b", "\x9b", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff", "\u2028", "\udc80"],
+)
+def test_invisible_characters_are_escaped(character: str) -> None:
+    shown = printable(f"fc{character}.weight")
+    assert (shown.isprintable(), shown.startswith("fc\\"), shown.endswith(".weight")) == (True,) * 3
+
+
+@pytest.mark.parametrize("text", ["", "fc.weight", "π ≈ 3\n\t", "重み", "a\u00a0b", "🙂"])
+def test_visible_text_is_unchanged(text: str) -> None:
+    assert printable(text) == text
 
 
 def test_interrupted_command_exits_130(monkeypatch: pytest.MonkeyPatch) -> None:

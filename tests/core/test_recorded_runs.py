@@ -89,6 +89,12 @@ def test_a_missing_raise_is_a_mismatch() -> None:
 RECORD = TRACE.to_record()
 
 
+@pytest.mark.parametrize("scale", ["4.0", "0x1p+2", 4, 4.0])
+def test_scales_are_read_in_any_form(scale: object) -> None:
+    record = {**RECORD, "scale": [scale, "8", "inf"]}
+    assert Trace.from_record(record).scale == (4.0, 8.0, math.inf)
+
+
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -102,8 +108,9 @@ RECORD = TRACE.to_record()
         (json.dumps({**RECORD, "params": []}), "params"),
         (json.dumps({**RECORD, "found_inf": [0, 2, 0]}), "found_inf"),
         (json.dumps({**RECORD, "scale": RECORD["scale"][:2]}), "scale: expected 3"),
-        (json.dumps({**RECORD, "scale": [1.0, 2.0, 3.0]}), "scale 1.0"),
-        (json.dumps({**RECORD, "scale": ["0x1", "zz", "0x1"]}), "hexadecimal"),
+        (json.dumps({**RECORD, "scale": ["0x1", "zz", "0x1"]}), "scale 'zz'"),
+        (json.dumps({**RECORD, "scale": ["0x1", "0x1p+99999", "0x1"]}), "99999"),
+        (json.dumps({**RECORD, "scale": ["0x1", True, "0x1"]}), "scale True"),
         (json.dumps({**RECORD, "is_async": [True] * 4}), "is_async: expected 3"),
         (json.dumps({**RECORD, "raised": {"step": 1}}), ""),
     ],
