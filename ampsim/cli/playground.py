@@ -8,7 +8,7 @@ import typer
 from ampsim.cli.options import Force
 from ampsim.cli.report import MARK
 from ampsim.cli.terminal import fail, out
-from ampsim.core.files import DamagedFileError, check_own, write_atomically
+from ampsim.core.files import DamagedFileError, check_own, replacing
 
 Output = Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")]
 
@@ -19,7 +19,8 @@ def write_playground(output: Output = Path("playground.html"), force: Force = Fa
 
     try:
         check_own(output, MARK, force=force)
-        write_atomically(output, playground().encode())
+        with replacing(output) as file:
+            file.write(playground().encode())
     except (DamagedFileError, OSError) as error:
         fail(str(error))
     out.print(f"wrote {output}", soft_wrap=True)

@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from ampsim.cli.options import Force
 from ampsim.cli.terminal import err, fail, out
-from ampsim.core.files import DamagedFileError, check_own, write_atomically
+from ampsim.core.files import DamagedFileError, check_own, replacing
 
 if TYPE_CHECKING:
     from ampsim.diagnose.history import History
@@ -118,6 +118,7 @@ def write_page(history: "History", log: Path, target: Path, *, force: bool = Fal
                 f"{target}: this is the log; expected another file for the page, e.g. -o page.html"
             )
         check_own(target, MARK, force=force)
-        write_atomically(target, report(history).encode())
+        with replacing(target) as file:
+            file.write(report(history).encode())
     except OSError as error:
         fail(str(error))
