@@ -51,7 +51,7 @@ print(platform.python_version(), *([each.version for each in d(name=name)] or ["
 def torch(session: nox.Session, version: str) -> None:
     """Test the packages that import torch."""
     session.install(TORCH[version], "numpy>=2")
-    test(session, "torch,testing", "tests/torch", "tests/probe", "tests/watch")
+    test(session, "torch,testing", "tests/torch", "tests/probe", "tests/runs/record")
 
 
 @nox.session

@@ -15,7 +15,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 SHOWN = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "ampsim/testing/MAINTAINERS.md", "ampsim/jax/loops.md",
-    "ampsim/watch/examples.md", "experiments/data/README.md", "figures/*.md", "figures/*.svg", "figures/*.png",
+    "ampsim/runs/record/examples.md", "experiments/data/README.md", "figures/*.md", "figures/*.svg", "figures/*.png",
     "figures/*.html", "paper/ampsim.pdf",
 )  # fmt: skip
 LINK = re.compile(r"(?<!`)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\)|!\[[^\]]*\]\([^)]*\))*)\]\(([^)\s]+)\)")

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from ampsim.core.machine import update as update
     from ampsim.core.replay.fold import replay as replay
     from ampsim.core.replay.thresholds import replay_thresholds as replay_thresholds
+    from ampsim.runs.data_frame import load as load
 
 _MODULES = {  # public name -> its module, loaded when the name is first used
     "Rule": "ampsim.core.machine",
     "State": "ampsim.core.machine",
     "dialects": "ampsim.core.dialects",
     "init": "ampsim.core.machine",
+    "load": "ampsim.runs.data_frame",
     "replay": "ampsim.core.replay.fold",
     "replay_thresholds": "ampsim.core.replay.thresholds",
     "update": "ampsim.core.machine",

@@ -2,7 +2,7 @@
 
 `python -m experiments` lists the experiments. `python -m experiments.<stem>` runs one, and
 `python -m experiments all` runs those whose data is missing or stale. Each writes
-`experiments/data/<device>/<stem>.jsonl` in the format of `ampsim.records`. Experiments may import
+`experiments/data/<device>/<stem>.jsonl` in the format of `ampsim.core.json_lines`. Experiments may import
 `ampsim` and frameworks, but not matplotlib. Start with `scale_crash.py`.
 """
 

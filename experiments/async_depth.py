@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from ampsim.core import pipeline
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
-from ampsim.records import Record
 from ampsim.torch import GradScaler, OptimizerThread, Pipelined
 from experiments import runner
 from experiments.training import fp16, series, tasks

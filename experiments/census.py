@@ -22,12 +22,12 @@ from typing import Any
 
 from rich.table import Table
 
+from ampsim.core.json_lines import Record
 from ampsim.lint.engine import RULES
 from ampsim.lint.event import Event
 from ampsim.lint.rules.scaler import saved_optimizers
 from ampsim.lint.source import Source, Trace, UnreadableError, parse, read
 from ampsim.lint.walk import traces_of
-from ampsim.records import Record
 from experiments import runner
 
 DEVICES = ("cpu",)

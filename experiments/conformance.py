@@ -15,13 +15,15 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from ampsim import frameworks, records
+from ampsim import frameworks
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 from ampsim.frameworks.adapter import Adapter, is_pinned
 from ampsim.frameworks.checks import CHECKS, Verdict
 from ampsim.frameworks.checks.drift import HISTORIES, drift
 from ampsim.frameworks.checks.judging import ENDS, EXAMPLES, judge_all, promise
 from ampsim.frameworks.checks.reports import reported
-from ampsim.records import Record
+from ampsim.runs.record import data_file
 from experiments import runner
 
 REQUIRES = ("hypothesis",)
@@ -33,7 +35,7 @@ ADDED = ("arm", "seed", "settings")  # to a record, by the runner
 def committed() -> dict[str, Record]:
     """Return the committed record of each scaler, live or not, without what the runner adds."""
     path = runner.DATA / "cpu" / "conformance.jsonl"
-    rows = records.read(path)[1] if path.exists() else ()
+    rows = data_file.read(path)[1] if path.exists() else ()
     return {
         row["arm"]: {key: value for key, value in row.items() if key not in ADDED}
         for row in rows
@@ -89,7 +91,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
             raise
         return before
     found["date"] = before and before["date"]
-    if before != records.decode(records.encode(found)):
+    if before != json_lines.decode(json_lines.encode(found)):
         found["date"] = str(datetime.now(UTC).date())
     return found
 

@@ -14,8 +14,8 @@ import torch
 from rich.markup import escape
 from rich.table import Table
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.claims import numbers, scalers, steps
 from experiments.claims.claim import Claim
@@ -53,7 +53,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "claim": claim.text,
         "expected_from_cpu": claim.expected,
         "seen": seen,
-        "holds": records.encode(seen) == records.encode(claim.expected),
+        "holds": json_lines.encode(seen) == json_lines.encode(claim.expected),
     }
 
 
@@ -73,7 +73,7 @@ def differences(expected: object, seen: object) -> dict[str, list[object]]:
             for key in expected
             for path, pair in differences(expected[key], seen[key]).items()
         }
-    return {} if records.encode(expected) == records.encode(seen) else {"": [expected, seen]}
+    return {} if json_lines.encode(expected) == json_lines.encode(seen) else {"": [expected, seen]}
 
 
 def table(rows: Sequence[Record]) -> Table:

@@ -1,6 +1,6 @@
 """Does `ampsim explain` name the fault seeded in a run, and no fault in a healthy run?
 
-Small networks train in native fp16 with one of seven faults, or none. `ampsim.watch` records half of
+Small networks train in native fp16 with one of seven faults, or none. `ampsim.runs.watch` records half of
 the runs. For the other half, only the log remains that Megatron, DeepSpeed, Hugging Face's Trainer, or
 fairseq would print, with a line every 10 steps. The rules of `ampsim.diagnose` were tuned on seeds 0 to
 7, which are not among these.
@@ -20,11 +20,11 @@ import torch
 from rich.table import Table
 from torch import Tensor, nn
 
+from ampsim.core.json_lines import Record
 from ampsim.diagnose.explain import explain
 from ampsim.diagnose.readers.sniff import read_history
-from ampsim.records import Record
+from ampsim.runs import watch
 from ampsim.torch import GradScaler
-from ampsim.watch import watch
 from experiments import runner
 from experiments.training import fp16, printed_logs
 from experiments.training.printed_logs import Step

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import torch
 
+from ampsim.core.json_lines import Record
 from ampsim.probe import Histogram
 from ampsim.probe.binades import INF, SMALLEST
-from ampsim.records import Record
 from experiments import runner
 from experiments.models.gpt import GPT2_SMALL
 from experiments.training import loop, series, tasks

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.models.gpt import BYTES, GPT2_SMALL, Size
 from experiments.training import fp16, loop, tasks, text_data

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ampsim.core.formats import FP16
+from ampsim.core.json_lines import Record
 from ampsim.probe import GradientRecord, Histogram
 from ampsim.probe.binades import INF, SMALLEST, ZERO
-from ampsim.records import Record
 from experiments import runner
 from experiments.training import gradient_snapshots, series
 from experiments.training.gradient_snapshots import CASES, layer, probed, snapshots, total

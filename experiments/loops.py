@@ -20,8 +20,8 @@ from typing import Annotated
 import torch
 from rich.table import Table
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from ampsim.testing.loop.judge import CHECKS, judge_loop
 from experiments import runner
 from experiments.bugs.loops import BUGS
@@ -111,7 +111,7 @@ def judged(framework: Framework, steps: int) -> Record:
 def earlier(name: str) -> Record | None:
     """Return the committed record of a framework that was run, without what the runner adds; None if there is none."""
     path = runner.DATA / "cpu" / "loops.jsonl"
-    rows = records.read(path)[1] if path.exists() else ()
+    rows = data_file.read(path)[1] if path.exists() else ()
     found = [row for row in rows if row["arm"] == name and row["version"]]
     return (
         {key: found[0][key] for key in ("version", "date", "checks", "not_run")} if found else None

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from ampsim.core import theory
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
-from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
 from experiments.training import fp16, loop, series, tasks

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import torch
 from torch import nn
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from ampsim.torch import GradScaler, roundpipe
 from ampsim.torch.gradients import unscale
 from experiments import runner

@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy
 
 from ampsim import init, update
 from ampsim.core.formats import FP16
+from ampsim.core.json_lines import Record
 from ampsim.core.policies import Observation
-from ampsim.records import Record
 from experiments import runner
 from experiments.training import digits_data, fp16, tasks
 from experiments.training.policies import mean_and_deviation, policies, three_decimals, worst_burst

@@ -25,13 +25,13 @@ import numpy as np
 from rich.table import Table
 
 from ampsim.core import dialects
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.recorded_runs import with_current_names
 from ampsim.core.replay.fold import replay
 from ampsim.core.theory import pathwise, stochastic
 from ampsim.diagnose.explain import findings, least_skips
 from ampsim.diagnose.readers.text import read_text
-from ampsim.records import Record
 from experiments import runner
 
 DEVICES = ("cpu",)

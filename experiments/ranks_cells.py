@@ -32,8 +32,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 from ampsim.torch import GradScaler
 from experiments import runner
 
@@ -119,7 +119,7 @@ def run(
     """Start both ranks, and return what each of them saw of each cell."""
     with tempfile.TemporaryDirectory() as folder:
         tried = [asdict(cell) for cell in cells(config)]
-        Path(folder, "job").write_text(records.encode({"seed": seed, "cells": tried}))
+        Path(folder, "job").write_text(json_lines.encode({"seed": seed, "cells": tried}))
         commands = [[sys.executable, "-c", START, str(rank), folder] for rank in range(RANKS)]
         started = [subprocess.Popen(command, cwd=ROOT) for command in commands]  # noqa: S603
         codes = [process.wait() for process in started]
@@ -128,7 +128,7 @@ def run(
                 f"the ranks ended with {codes}: expected 0 of each; the error is printed above"
             )
         seen = [
-            records.decode(Path(folder, str(rank)).read_text())["seen"] for rank in range(RANKS)
+            json_lines.decode(Path(folder, str(rank)).read_text())["seen"] for rank in range(RANKS)
         ]
     tick(config.steps)
     return {"cells": [{**cell, "ranks": ranks} for cell, *ranks in zip(tried, *seen, strict=True)]}
@@ -138,12 +138,12 @@ def work(rank: int, folder: str) -> None:
     """Do one rank's part of every cell, and write what it saw into the folder."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")  # torch's own, of its scaler's flags and of FSDP1's end
-    job = records.decode(Path(folder, "job").read_text())
+    job = json_lines.decode(Path(folder, "job").read_text())
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
     )
     seen = [iterate(rank, job["seed"], Cell(**cell)) for cell in job["cells"]]
-    Path(folder, str(rank)).write_text(records.encode({"seen": seen}))
+    Path(folder, str(rank)).write_text(json_lines.encode({"seen": seen}))
     dist.barrier()
     os._exit(0)  # an interpreter that ends with gloo's threads alive may abort
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.models.gpt import BYTES, Size
 from experiments.training import on_ranks, tasks
@@ -90,9 +90,9 @@ def run(
         f"--nproc-per-node={RANKS}",
     ]
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "job").write_text(records.encode(dataclasses.asdict(job)))
+        Path(folder, "job").write_text(json_lines.encode(dataclasses.asdict(job)))
         subprocess.run([*torchrun, "-m", on_ranks.__name__, folder], cwd=ROOT, check=True)  # noqa: S603
-        seen = [records.decode(Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
+        seen = [json_lines.decode(Path(folder, str(rank)).read_text()) for rank in range(RANKS)]
     tick(config.steps)
     runs = [{"way": way, "scaler": scaler} for way in on_ranks.WAYS for scaler in on_ranks.SCALERS]
     return {"runs": [{**run, "ranks": ranks} for run, *ranks in zip(runs, *seen, strict=True)]}

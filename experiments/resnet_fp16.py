@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training import loop, tasks
 

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 
 from ampsim import Rule
+from ampsim.core.json_lines import Record
 from ampsim.core.policies import Headroom, LogMax, Policy
-from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
 from experiments.training import series, tasks

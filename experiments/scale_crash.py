@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training import crash, fp16, loop, series, tasks
 

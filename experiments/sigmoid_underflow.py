@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training import digits_data, fp16, loop, series, tasks
 

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ampsim import Rule, init, update
+from ampsim.core.json_lines import Record
 from ampsim.core.policies import Deduplicated, Probe
 from ampsim.core.theory import stale
-from ampsim.records import Record
 from ampsim.torch import GradScaler
 from experiments import runner
 from experiments.training import digits_data, fp16, series, tasks

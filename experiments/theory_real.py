@@ -26,8 +26,8 @@ import torch
 from rich.table import Table
 
 from ampsim.core import theory
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
-from ampsim.records import Record
 from experiments import runner
 from experiments.models import mlp
 from experiments.training import fp16, loop, series, tasks

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ampsim import Rule, replay
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training.two_threads import INIT_SCALE, MAKERS, Iteration, Naive
 

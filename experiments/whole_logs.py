@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from ampsim.core import dialects
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.quirks import StreakStartsAt
 from ampsim.core.recorded_runs import with_current_names
 from ampsim.core.state import State
 from ampsim.core.theory import pathwise
-from ampsim.records import Record
 from experiments import runner
 
 DEVICES = ("cpu",)

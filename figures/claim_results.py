@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from ampsim import records
-from ampsim.records import DamagedFileError, Record
+from ampsim.core.files import DamagedFileError
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from figures import results
 from figures.claims import CLAIMS, Claim
 
@@ -59,11 +60,11 @@ def judge_folder(folder: Path) -> dict[str, Verdict]:
         folder: A folder of data files, or one with `verdicts.jsonl`.
 
     Raises:
-        ampsim.records.DamagedFileError: `verdicts.jsonl` cannot be read as written.
+        ampsim.core.files.DamagedFileError: `verdicts.jsonl` cannot be read as written.
     """
     if not (folder / VERDICTS).exists():
         return {name: judge(claim, folder) for name, claim in CLAIMS.items()}
-    _, rows = records.read(folder / VERDICTS)
+    _, rows = data_file.read(folder / VERDICTS)
     recorded = {row["claim"]: Verdict(row["number"], row["holds"]) for row in rows}
     missing = Verdict("not recorded", None)
     return {name: recorded.get(name, missing) for name in CLAIMS}
@@ -80,10 +81,12 @@ def write(folder: Path, path: Path) -> int:
         path: File to write, replaced at once.
     """
     kept = ("commit", "cpu", "device", "versions", "kernels", "bits", "date")
-    origins = {data.stem: records.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))}
+    origins = {
+        data.stem: data_file.read_provenance(data) for data in sorted(folder.glob("*.jsonl"))
+    }
     files = {stem: {name: origin.get(name) for name in kept} for stem, origin in origins.items()}
     rows = [*_rows(judge_folder(folder))]
-    records.write(
+    data_file.write(
         path, {"script": "figures/claim_results.py", "folder": folder.name, "files": files}, rows
     )
     return len(rows)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ampsim.core.formats import FP16
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import _style, results
 from figures.results import ArmRecords, Result
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from ampsim.core import theory
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
-from ampsim.records import Record
 from figures import _style, results
 from figures.results import ArmRecords, Result
 

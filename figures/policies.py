@@ -7,7 +7,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import _policies, _style
 from figures.results import ArmRecords, Result
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import _style
 from figures.results import Result
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import _style, results
 from figures.results import Result
 

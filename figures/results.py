@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ampsim import records
 from ampsim.core import recorded_runs
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 
 Value = TypeVar("Value")
 Array = NDArray[np.float64]
@@ -225,7 +225,7 @@ def load(stem: str, *folders: Path) -> Result:
 
     Raises:
         FileNotFoundError: The file does not exist; the message names the command that creates it.
-        ampsim.records.DamagedFileError: it cannot be read as written.
+        ampsim.core.files.DamagedFileError: it cannot be read as written.
     """
     if stem == "traces":
         return traces()
@@ -282,7 +282,7 @@ def read(path: Path, *stems: str) -> Result:
 
 @cache  # the paper and its claims read the same files hundreds of times
 def _records(path: Path, changed: int, size: int) -> tuple[Record, tuple[Record, ...]]:
-    provenance, rows = records.read(path)
+    provenance, rows = data_file.read(path)
     return provenance, tuple(rows)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import _style
 from figures.results import Result
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ampsim.core import theory
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import _style
 from figures.results import Result
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import typst
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from figures.claim_results import judge
 from figures.claims import CLAIMS
 from paper import sources, values
@@ -143,7 +143,7 @@ def build_here(data: Path, figures: Path) -> tuple[bytes, list[str]]:
     with sources.reading(data):
         content = evaluation.content()
     raise_problems(evaluation.problems)
-    names = {records.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
+    names = {data_file.read_provenance(path)["device"]["name"] for path in data.glob("*.jsonl")}
     notice = f"NOT THE PUBLISHED TEXT: built from data made on {', '.join(sorted(names))}"
     marked = [name for name, claim in content["claims"].items() if not claim["holds"]]
     return compile_text(content, notice), marked

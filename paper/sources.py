@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core.files import DamagedFileError
+from ampsim.core.json_lines import Record
 from figures import results
 from figures.results import CPU, DATA, Result
 
@@ -52,7 +52,7 @@ def load(stem: str) -> Result:
     folders = [DATA / folder] if folder else FOLDERS
     try:
         return results.load(name, *folders)
-    except (FileNotFoundError, records.DamagedFileError) as error:
+    except (FileNotFoundError, DamagedFileError) as error:
         raise PaperError(str(error).replace(f"{ROOT}/", "")) from None
 
 

@@ -49,7 +49,11 @@ def test_loaded_modules_are_detected() -> None:
     assert "typer" in modules_after("import ampsim.cli")
 
 
-LAZY = ("ampsim/__init__.py", "ampsim/testing/__init__.py")  # load a name when it is first used
+LAZY = (
+    "ampsim/__init__.py",
+    "ampsim/runs/__init__.py",
+    "ampsim/testing/__init__.py",
+)  # load a name when it is first used
 ROOT = Path(__file__).parents[1]
 PACKAGES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "ampsim").rglob("__init__.py"))
 
@@ -110,7 +114,7 @@ def test_extra_includes_its_package() -> None:
     ("module", "absent", "extra"),
     [
         ("ampsim.torch", "torch", "torch"),
-        ("ampsim.watch", "torch", "torch"),
+        ("ampsim.runs", "torch", "torch"),
         ("ampsim.jax", "jax", "jax"),
         ("ampsim.testing", "hypothesis", "testing"),
     ],

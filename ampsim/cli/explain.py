@@ -22,7 +22,7 @@ Log = Annotated[
     Path,
     typer.Argument(
         metavar="LOG",
-        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, or ampsim.watch; "
+        help="A training log: console text, JSON Lines, CSV, trainer_state.json, TensorBoard, W&B, or a run file; "
         "gzip is supported. Pass - for standard input, or quote an error message or lines of a log.",
         show_default=False,
     ),

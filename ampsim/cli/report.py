@@ -27,7 +27,7 @@ Run = Annotated[
     Path,
     typer.Argument(
         metavar="RUN",
-        help="A file written by ampsim.watch, or any training log that `ampsim explain` reads.",
+        help="A file written by ampsim.runs.watch, or any training log that `ampsim explain` reads.",
         show_default=False,
     ),
 ]

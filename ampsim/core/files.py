@@ -13,14 +13,18 @@ from typing import IO, BinaryIO
 
 
 class DamagedFileError(ValueError):
-    """Raised for a damaged data file; the message has the file, the line, and the fix."""
+    """Raised for a file that cannot be read as expected; the message has the file, the line, and the fix."""
 
-    def __init__(self, path: Path, line: int, found: str, expected: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        line: int,
+        found: str,
+        expected: str,
+        fix: str = "restore the file from version control, or delete it and create it again",
+    ) -> None:
         self.path, self.line = path, line
-        super().__init__(
-            f"{path}, line {line}: {found}; expected {expected}; "
-            "restore the file from version control, or delete it and create it again"
-        )
+        super().__init__(f"{path}, line {line}: {found}; expected {expected}; {fix}")
 
 
 def write_atomically(path: Path, data: bytes) -> None:

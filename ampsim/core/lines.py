@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from ampsim.core.files import DamagedFileError
 
@@ -16,7 +16,7 @@ LONGEST = 1 << 20
 """Default limit on the characters of a line."""
 
 _LAYERS = 3  # a file may be compressed again, e.g. by a web server
-_OPENERS: dict[bytes, Callable[[BinaryIO], IO[bytes]]] = {
+_OPENERS: dict[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
 }
@@ -96,7 +96,7 @@ class Lines:
                 raise self._damaged(f"compressed by {name}", "text, or text compressed by gzip")
         for magic, opener in _OPENERS.items():
             if start.startswith(magic) and layers:
-                return self._decoded(opener(cast("BinaryIO", file)), layers - 1)
+                return self._decoded(opener(file), layers - 1)
         encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
         # The decoder is ahead of the lines, so `_whole_lines` checks each line by itself.
         errors = "surrogateescape" if self._strict else "replace"

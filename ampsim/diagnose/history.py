@@ -61,7 +61,7 @@ class Told:
     """The words of a log, beside its rows."""
 
     source: str  # the file, or whatever the reader was given
-    program: str  # who wrote it: "ampsim.watch", "HF Trainer", "DeepSpeed", ...
+    program: str  # who wrote it: "ampsim.runs.watch", "HF Trainer", "DeepSpeed", ...
     settings: dict[str, object] = field(default_factory=dict)
     """What is known of the scaler, such as "growth_interval": 2000, and of the run."""
     notes: list[str] = field(

@@ -28,7 +28,7 @@ class Way(History):
 
     @cached_property
     def own(self) -> bool:
-        """Whether the rows are values and flags by contract, as `ampsim.watch` writes them."""
+        """Whether the rows are values and flags by contract, as `ampsim.runs.watch` writes them."""
         return "ampsim" in self.program or bool(self.settings.get("values"))
 
     @property

@@ -2,7 +2,7 @@
 
 import torch
 
-from ampsim.watch import watch
+from ampsim.runs import watch
 
 
 def main(file: str = "run.jsonl", lr: float = 0.5, steps: int = 400) -> None:

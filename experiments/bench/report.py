@@ -10,7 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from ampsim import records
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from experiments.runner import device, provenance
 from experiments.timing.rounds import spread
 
@@ -61,7 +62,7 @@ def run(name: str, measure: Callable[[], list[Row]]) -> None:
     rows = measure()
     path = FOLDER / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    records.write(path, origin(name), [row._asdict() for row in rows])
+    data_file.write(path, origin(name), [row._asdict() for row in rows])
     Console(width=160).print(table(rows))
     print(f"written to {path}")
 
@@ -76,7 +77,7 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def origin(name: str) -> records.Record:
+def origin(name: str) -> Record:
     """Return where the numbers come from."""
     return {
         "script": f"experiments/bench/{name}.py",

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from ampsim.probe import GradientRecord as Probed
 from ampsim.probe import Probe
-from ampsim.watch import watch
+from ampsim.runs import watch
 from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
 from experiments.models.gpt import BYTES, GPT, Size
 from experiments.timing.clocks import timed

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from ampsim import records
-from ampsim.core.files import BusyError
+from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
+from ampsim.runs.record import data_file
 from experiments.runner import device, pool, settings
 from experiments.runner.execute import Options, Outcome, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Config, Experiment, UsageError
@@ -44,7 +44,7 @@ def attempt(
         with pool.kernels(own=not Experiment(stem).repeats):
             run = parse(stem, argv)
             outcome = execute(run, workers, bar)
-    except (UsageError, BusyError, records.DamagedFileError, UnitsFailedError, OSError) as error:
+    except (UsageError, BusyError, DamagedFileError, UnitsFailedError, OSError) as error:
         return Outcome(refuse(stem, error), "failed")
     if show and outcome.status == 0 and not run.options.smoke:
         print_table(run)
@@ -65,7 +65,7 @@ def refuse(name: str, error: Exception) -> int:
 def print_table(run: Run) -> None:
     """Print the table of an experiment that has one."""
     if hasattr(run.experiment.module, "table"):
-        origin, rows = records.read(run.path)
+        origin, rows = data_file.read(run.path)
         table = run.experiment.module.table(rows)
         width = max(120, Console().width)
         Console(width=width, highlight=False, soft_wrap=isinstance(table, str)).print(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ampsim import records
+from ampsim.core import json_lines
 from ampsim.core.files import BusyError, DamagedFileError
 from experiments.runner import everything, reproduced
 from experiments.runner.cli import main as run_one
@@ -101,7 +101,7 @@ def compare_bits(options: Sequence[str]) -> int:
     from experiments.runner import kernel_digests  # it loads torch
 
     if options[:1] == ["--json"] and len(options) < 3:
-        print(records.encode(kernel_digests.line(*options[1:])))
+        print(json_lines.encode(kernel_digests.line(*options[1:])))
     elif options:
         print(
             f"experiments: error: {' '.join(options)!r}: expected bits [--json [NAME]]",

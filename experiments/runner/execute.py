@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, ParamSpec, Protocol, TypeVar
 
-from ampsim import records
-from ampsim.core.files import sole_writer
-from ampsim.records import Record
+from ampsim.core.files import DamagedFileError, sole_writer
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from experiments.runner import device, on_ray, pool, previous_data, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
+from experiments.runner.journal import Journal
 from experiments.runner.time_left import duration
 
 P = ParamSpec("P")
@@ -144,7 +145,7 @@ def fill(
 ) -> Outcome:
     """Run the units that the journal lacks, and write the file."""
     start = time.monotonic()
-    journal = records.Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
+    journal = Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
     for part, difference in journal.others().items():
         print(f"{run.stem}: kept an unfinished run with other settings in {part}: {difference}")
     if journal.done:
@@ -182,7 +183,7 @@ def perform(
     run: Run,
     units: Sequence[Unit],
     origin: Record,
-    journal: records.Journal,
+    journal: Journal,
     workers: pool.Workers,
     bar: Progress,
 ) -> None:
@@ -233,7 +234,7 @@ def seconds_of(
     """
     try:
         path = experiment.data(options.ask(device.slug, options.device))
-        origin = records.read_provenance(path)
+        origin = data_file.read_provenance(path)
         factor = 1.0
         if config:
             then, now = dict(origin["config"]), config.plain()
@@ -242,6 +243,6 @@ def seconds_of(
             if then != now:
                 return None
         seconds = factor * float(origin["unit_seconds"])
-    except (FileNotFoundError, records.DamagedFileError, KeyError):
+    except (FileNotFoundError, DamagedFileError, KeyError):
         return None
     return seconds / options.processes if experiment.repeats else seconds

@@ -20,7 +20,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from ampsim import records
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 
 FOLDER = Path(__file__).parent.parent
 DATA = FOLDER / "data"
@@ -46,9 +47,9 @@ class Config:
     steps: int = 1000  # optimizer steps per unit
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)  # of weights and batches
 
-    def plain(self) -> records.Record:
+    def plain(self) -> Record:
         """Return the settings as they stand in a file, where tuples are lists."""
-        plain: records.Record = records.decode(records.encode(dataclasses.asdict(self)))
+        plain: Record = json_lines.decode(json_lines.encode(dataclasses.asdict(self)))
         return plain
 
 
@@ -70,7 +71,7 @@ class Unit:
         """The unit's name in a journal and in messages."""
         return f"{self.arm}, seed {self.seed}"
 
-    def named(self) -> records.Record:
+    def named(self) -> Record:
         """Return what stands first in the unit's record."""
         return {"arm": self.arm, "seed": self.seed, "settings": dataclasses.asdict(self.settings)}
 

@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from ampsim import records
 from ampsim.core.files import BusyError, DamagedFileError
-from experiments.runner import archives, device, device_tests, experiment, pool, provenance
+from ampsim.runs.record import data_file
+from experiments.runner import archives, device, device_tests, experiment, journal, pool, provenance
 from experiments.runner.execute import Options, Run, UnitsFailedError, execute
 from experiments.runner.experiment import Experiment, UsageError, stems
 from experiments.runner.slot import Lines, Part, Slot
@@ -180,7 +180,7 @@ def is_done(run: Run) -> bool:
     """Return whether the data exists for the current source, settings, and inputs."""
     if not run.path.exists():
         return False
-    origin = records.read_provenance(run.path)
+    origin = data_file.read_provenance(run.path)
     wanted = {
         "source_sha256": provenance.source_sha256(run.stem),
         "config": run.config.plain(),
@@ -196,7 +196,7 @@ def expected(chosen: Experiment, slot: Slot) -> float:
     seconds = UNKNOWN
     for path in (chosen.data("cpu"), slot.data / f"{chosen.stem}.jsonl"):
         if path.exists():
-            seconds = float(records.read_provenance(path)["unit_seconds"])
+            seconds = float(data_file.read_provenance(path)["unit_seconds"])
     return seconds / slot.jobs if chosen.repeats else seconds
 
 
@@ -222,10 +222,10 @@ def problems(slot: Slot) -> Iterator[str]:
     here = device.describe(slot.device)
     for path in sorted(slot.data.glob("*.jsonl")):
         try:
-            there = records.read(path)[0]["device"]
+            there = data_file.read(path)[0]["device"]
         except DamagedFileError as error:
             yield str(error)
             continue
         if there != here:
-            what = records.difference(there, here)
+            what = journal.difference(there, here)
             yield f"{path}: {what}; expected data from this device; move the file to another folder"

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 from experiments import KERNELS
 from experiments.runner import device, exact_half_matmul
 from experiments.runner.experiment import DATA
@@ -43,7 +43,7 @@ def settings() -> dict[str, str]:
 @functools.cache
 def digest() -> str:
     """Return one digest of all, in twelve hexadecimal digits: equal where every operation gives the same bits."""
-    return _sha(records.encode(digests()).encode())
+    return _sha(json_lines.encode(digests()).encode())
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def compare(here: Mapping[str, str], known: Path = KNOWN) -> list[str]:
     """Return a line per known processor: how many operations give equal bits here, and which differ."""
     said = []
     for text in known.read_text(encoding="utf-8").splitlines():
-        row = records.decode(text)
+        row = json_lines.decode(text)
         names = sorted(here.keys() & row["bits"].keys())
         other = [name for name in names if here[name] != row["bits"][name]]
         chosen = (

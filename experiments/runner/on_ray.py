@@ -13,8 +13,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ampsim import records
-from experiments.runner import pool, provenance
+from experiments.runner import journal, pool, provenance
 from experiments.runner.experiment import UsageError
 
 TRIES = 3  # runs of a unit whose workers die
@@ -106,7 +105,7 @@ def _work(job: pool.Job, wanted: Mapping[str, object]) -> pool.Ended:
     here = provenance.machine(job.device)
     here = {name: here[name] for name in wanted}
     if here != wanted:
-        what = records.difference(wanted, here)
+        what = journal.difference(wanted, here)
         return pool.Failed(
             job.unit,
             f"the node differs from the first: {what}; use nodes of one kind with one installation",

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import KERNELS
 from experiments.runner.experiment import Config, Experiment, Unit
 

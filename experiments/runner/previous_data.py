@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core import json_lines
+from ampsim.core.files import DamagedFileError
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from experiments.runner.provenance import IDENTITY
 
 
@@ -44,7 +46,7 @@ class Earlier:
             "python"
         }  # any Python may give the same; so may an unused package
         return (
-            records.encode(self.rows) == records.encode(rows)
+            json_lines.encode(self.rows) == json_lines.encode(rows)
             and all(then[name] == now[name] for name in packages)
             and (not self.origin.get("dirty") or bool(origin["dirty"]))
             and self.origin.get("source_sha256") == origin["source_sha256"]
@@ -57,13 +59,13 @@ def earlier(
     """Return the content of a file, if it exists and has the same settings and inputs.
 
     Raises:
-        ampsim.records.DamagedFileError: The file cannot be read and is not to be `replaced`.
+        ampsim.core.files.DamagedFileError: The file cannot be read and is not to be `replaced`.
     """
     try:
-        origin, rows = records.read(path)
+        origin, rows = data_file.read(path)
     except FileNotFoundError:
         return None
-    except records.DamagedFileError:
+    except DamagedFileError:
         if replaced:
             return None
         raise
@@ -75,7 +77,7 @@ def is_of(path: Path, origin: Record) -> bool:
     """Return whether `path` is a finished file of the run that `origin` describes."""
     if not path.exists():
         return False
-    there = records.read_provenance(path)
+    there = data_file.read_provenance(path)
     return all(there.get(name) == origin[name] for name in IDENTITY)
 
 
@@ -90,9 +92,9 @@ def write(path: Path, origin: Record, rows: Sequence[Record], before: Earlier | 
     """
     written = before is None or not before.keeps(origin, rows)
     if written:
-        records.write(path, origin, rows)
+        data_file.write(path, origin, rows)
     return written
 
 
 def _results(row: Record) -> str:
-    return records.encode({name: value for name, value in row.items() if name != "settings"})
+    return json_lines.encode({name: value for name, value in row.items() if name != "settings"})

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments.runner import device
 from experiments.runner.experiment import Experiment
 

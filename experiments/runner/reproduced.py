@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from experiments.runner import experiment, previous_data
 from experiments.runner.experiment import Experiment, UsageError, stems
 
@@ -40,10 +40,10 @@ def compare(folder: Path) -> Iterator[Comparison]:
 
     Raises:
         UsageError: The folder does not exist.
-        ampsim.records.DamagedFileError: A file of the folder cannot be read.
+        ampsim.core.files.DamagedFileError: A file of the folder cannot be read.
     """
     for path in _files(folder):
-        asked, (origin, rows) = Experiment(path.stem), records.read(path)
+        asked, (origin, rows) = Experiment(path.stem), data_file.read(path)
         old = previous_data.earlier(asked.data("cpu"), origin["config"], origin["inputs_sha256"])
         device = str(old.origin["device"]["name"]) if old else ""
         yield Comparison(path.stem, old.equal(rows) if old else 0, len(rows), device, asked.repeats)
@@ -85,7 +85,7 @@ def adopt(folder: Path) -> Iterator[str]:
     A committed file with equal records and valid provenance is not changed.
     """
     for path in _files(folder):
-        target, (origin, rows) = Experiment(path.stem).data("cpu"), records.read(path)
+        target, (origin, rows) = Experiment(path.stem).data("cpu"), data_file.read(path)
         before = previous_data.earlier(target, origin["config"], origin["inputs_sha256"])
         written = previous_data.write(target, origin, rows, before)
         yield f"{path.stem}: {'written' if written else 'unchanged'}"

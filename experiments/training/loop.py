@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from ampsim.torch import GradScaler
 from experiments.training import fp16, series
 from experiments.training.tasks import Batch, Task

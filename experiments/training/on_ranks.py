@@ -20,8 +20,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.nn.utils import vector_to_parameters
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
 from ampsim.torch import GradScaler
 from experiments.models.gpt import Size
 from experiments.training import fp16, series, tasks
@@ -115,9 +115,9 @@ def main(folder: Path) -> None:
         "ignore", "Found a non-scalar tensor"
     )  # of torch's scaler, about its own flags
     dist.init_process_group("gloo")
-    job = Job(**records.decode((folder / "job").read_text()))
+    job = Job(**json_lines.decode((folder / "job").read_text()))
     runs = [train(job, way, scaler) for way in WAYS.values() for scaler in SCALERS]
-    (folder / str(dist.get_rank())).write_text(records.encode(runs))
+    (folder / str(dist.get_rank())).write_text(json_lines.encode(runs))
     dist.barrier()
     os._exit(0)  # an interpreter that ends with gloo's threads alive may abort
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from paper import sources
 from paper.values import Formula, Number, Table
 

@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from ampsim.core.json_lines import Record
 from ampsim.frameworks.checks.judging import UNASKED
-from ampsim.records import Record
 from figures.derived_numbers import BROKEN, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from math import sqrt
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures import derived_numbers
 from figures.derived_numbers import total
 from figures.results import Result

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ampsim import records
+from ampsim.core import json_lines
 from figures import derived_numbers as q
 from figures.claim_results import judge
 from figures.claims import CLAIMS, Claim
@@ -16,7 +16,7 @@ COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by i
 
 def digests() -> list[dict[str, str]]:
     """Return a digest per operation of each processor that was measured with the common kernels."""
-    rows = map(records.decode, (DATA / "bits.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = map(json_lines.decode, (DATA / "bits.jsonl").read_text(encoding="utf-8").splitlines())
     return [row["bits"] for row in rows if row["settings"].get("MKL_CBWR") == COMMON]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from functools import partial
 from math import floor
 
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from figures.derived_numbers import least_overflows
 from figures.results import Result
 from paper.values import Number

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from math import hypot, sqrt
 
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
-from ampsim.records import Record
 from figures.derived_numbers import (
     INTERVALS,
     exact_errors,

@@ -15,7 +15,7 @@ from ampsim.diagnose import history
 from ampsim.diagnose.explain import Explanation, explain, in_words
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.readers.text import read_text
-from ampsim.run_file import RunFile, pack_counts
+from ampsim.runs.record.run_file import RunFile, pack_counts
 from tests.diagnose.drawn_runs import Drawn, Step, deepspeed
 from tests.examples import examples
 

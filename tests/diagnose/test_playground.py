@@ -20,7 +20,7 @@ from ampsim.diagnose.playground.build import (
     settings,
     thresholds,
 )
-from ampsim.records import read
+from ampsim.runs.record.data_file import read
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt-get install nodejs")

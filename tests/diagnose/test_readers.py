@@ -14,7 +14,7 @@ from ampsim.cli.report import _interrupts
 from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.history import History
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
-from ampsim.run_file import RunFile
+from ampsim.runs.record.run_file import RunFile
 
 LOG = "".join(f"step {at}: loss {3 - at / 9}, loss_scale {2.0 ** (16 - at)}\n" for at in range(9))
 

@@ -19,7 +19,7 @@ from ampsim.diagnose.history import History, HistoryBuilder, Sample
 from ampsim.diagnose.page.page import assemble, packed
 from ampsim.diagnose.readers.sniff import read_history
 from ampsim.diagnose.report import report, skip_rows
-from ampsim.run_file import RunFile, pack_counts
+from ampsim.runs.record.run_file import RunFile, pack_counts
 from tests.examples import examples
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--<script>", "\ud800", "\u2028", "&lt;", "]]>"]
@@ -59,7 +59,9 @@ def counts_of(values: np.ndarray) -> np.ndarray:
 def history(steps: int, skips: Any = (), scale: float = 65536.0, name: str = "") -> History:
     """Return a run whose scale halves after each skip; all of its names are this one."""
     alarms = [(0, name)] if name else []
-    builder = HistoryBuilder(f"runs/{name}", "ampsim.watch", {name: name}, [name], alarms=alarms)
+    builder = HistoryBuilder(
+        f"runs/{name}", "ampsim.runs.watch", {name: name}, [name], alarms=alarms
+    )
     for step in range(steps):
         bad = step in skips
         builder.add(step, scale=scale, skipped=float(bad), norm=math.inf if bad else 1.0, loss=2.0)

@@ -10,7 +10,7 @@ import torch
 from ampsim.diagnose.explain import findings
 from ampsim.diagnose.readers.sniff import NothingReadError, read_history
 from ampsim.diagnose.readers.tables import history_of
-from ampsim.watch import watch
+from ampsim.runs import watch
 
 HOW = "pip install -c constraints.txt -e '.[trackers]'"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from experiments.runner import archives, device, gpu
 from experiments.runner.experiment import Experiment, stems
 from experiments.runner.slot import Part, Slot
@@ -26,7 +26,7 @@ def slot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Slot:
     monkeypatch.setattr(gpu.provenance, "ROOT", folder)
     tiny.write(folder, "slow")
     for stem, seconds in (("slow", 86_400.0), ("tiny", 1.0)):
-        records.write(folder / "data" / "cpu" / f"{stem}.jsonl", {"unit_seconds": seconds}, [])
+        data_file.write(folder / "data" / "cpu" / f"{stem}.jsonl", {"unit_seconds": seconds}, [])
     end = time.monotonic() + 600.0
     return Slot("cpu", folder / "data" / "b999", folder / "logs", end, jobs=1)
 
@@ -54,7 +54,7 @@ def test_first_experiments_support_cuda() -> None:
 
 def test_part_that_fits_runs_once(slot: Slot) -> None:
     assert outcomes(slot) == {"tests": "ran", "tiny": "ran", "slow": "skipped"}
-    assert len(records.read(slot.data / "tiny.jsonl")[1]) == 4
+    assert len(data_file.read(slot.data / "tiny.jsonl")[1]) == 4
     assert outcomes(slot)["tiny"] == "up to date"
 
 
@@ -85,7 +85,7 @@ def test_a_damaged_file_is_named(slot: Slot, capsys: pytest.CaptureFixture[str])
     out = slot.logs / "out"
     assert gpu.report(slot, out) == 0
     other, cut = slot.data / "other.jsonl", slot.data / "cut.jsonl"
-    records.write(other, {"device": {"type": "cuda", "name": "B999"}}, [])
+    data_file.write(other, {"device": {"type": "cuda", "name": "B999"}}, [])
     cut.write_bytes(other.read_bytes()[:-2])
     capsys.readouterr()
     assert gpu.report(slot, out) == 1

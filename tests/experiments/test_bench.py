@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from ampsim.torch import GradScaler
 from experiments.bench import commands, replay, report, step
 from experiments.bench.report import SHARE, SPEEDUP, TIME, Row
@@ -98,6 +98,6 @@ def test_rows_are_written_with_their_origin(tmp_path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(report, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["bench"])
     report.run("step", lambda: [Row("work", "framework", "us", [1.0], [2.0])])
-    origin, rows = records.read(tmp_path / "step.jsonl")
+    origin, rows = data_file.read(tmp_path / "step.jsonl")
     assert origin["versions"]["torch"] == torch.__version__
     assert np.array_equal(rows[0]["theirs"], [2.0])

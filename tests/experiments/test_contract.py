@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ampsim import Rule, records
-from ampsim.records import Record
+from ampsim import Rule
+from ampsim.core import json_lines
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from experiments import runner
 from experiments.runner import pool, provenance, settings
 from experiments.runner.experiment import Experiment, Unit, stems
@@ -50,7 +52,9 @@ def test_settings_and_arms_are_valid(experiment: Experiment) -> None:
         for unit in units:
             assert dataclasses.is_dataclass(unit.settings)
             assert hash(unit.settings) == hash(dataclasses.replace(unit.settings))
-            assert records.decode(records.encode(dataclasses.asdict(unit.settings))) is not None
+            assert (
+                json_lines.decode(json_lines.encode(dataclasses.asdict(unit.settings))) is not None
+            )
 
 
 @every(EXPERIMENTS)
@@ -73,7 +77,7 @@ def test_smoke_run_is_reproducible(
     assert runner.main(experiment.stem, ["--smoke"]) == 0
     path = Path(capsys.readouterr().out.split("written to ")[1].strip())
     assert not path.is_relative_to(runner.DATA)
-    rows, units = records.read(path)[1], experiment.units(module.SMOKE)
+    rows, units = data_file.read(path)[1], experiment.units(module.SMOKE)
     assert_of_units(rows, units)
     assert_of_the_machine(rows, module.SMOKE.steps)
     if hasattr(module, "table"):
@@ -84,7 +88,7 @@ def test_smoke_run_is_reproducible(
         )
         assert isinstance(again, pool.Done)  # the first, after all others
         unit = {name: rows[0][name] for name in ("arm", "seed", "settings")}
-        assert records.encode(unit | again.record) == records.encode(rows[0])
+        assert json_lines.encode(unit | again.record) == json_lines.encode(rows[0])
 
 
 def assert_of_units(rows: Sequence[Record], units: Sequence[Unit]) -> None:
@@ -93,9 +97,9 @@ def assert_of_units(rows: Sequence[Record], units: Sequence[Unit]) -> None:
         {"arm": unit.arm, "seed": unit.seed, "settings": dataclasses.asdict(unit.settings)}
         for unit in units
     ]
-    assert records.encode(
+    assert json_lines.encode(
         [{name: row[name] for name in wanted[0]} for row in rows]
-    ) == records.encode(wanted)
+    ) == json_lines.encode(wanted)
 
 
 @every(EXPERIMENTS)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ampsim import records
 from ampsim.core.files import sole_writer
+from ampsim.runs.record import data_file
 from experiments import runner
 from experiments.runner import previous_data
 
@@ -43,7 +43,7 @@ ORIGIN = {
     ],
 )
 def test_file_is_kept_while_valid(change: dict[str, object], keeps: bool, tmp_path: Path) -> None:
-    records.write(tmp_path / "x.jsonl", ORIGIN, [{"a": 1.0}, {"a": 2.0}])
+    data_file.write(tmp_path / "x.jsonl", ORIGIN, [{"a": 1.0}, {"a": 2.0}])
     before = previous_data.earlier(tmp_path / "x.jsonl", {"steps": 1}, {})
     assert before is not None
     assert before.keeps({**ORIGIN, **change}, [{"a": 1.0}, {"a": 2.0}]) is keeps

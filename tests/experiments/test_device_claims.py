@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from ampsim import records
+from ampsim.core import json_lines
 from ampsim.torch import GradScaler
 from experiments import device_claims
 from experiments.claims import claim as _claims
@@ -88,7 +88,7 @@ def test_error_is_recorded_as_result(monkeypatch: pytest.MonkeyPatch) -> None:
     record = looked("none")
     assert not record["holds"]
     assert record["seen"] == {"error": "ZeroDivisionError: division by zero"}
-    records.encode(record)
+    json_lines.encode(record)
 
 
 def test_differences_name_the_place() -> None:

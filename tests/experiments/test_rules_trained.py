@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ampsim import Rule
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
 from experiments import rules_trained
 from experiments.rules_trained import RULES, Config
 from experiments.training.loop import Log

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from experiments import runner
 from experiments.__main__ import main as experiments_main
 from experiments.runner import device, everything, pool, provenance, settings
@@ -29,13 +29,14 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import experiments
-from ampsim import records
+from ampsim.runs.record import data_file
+from experiments.runner import journal
 from experiments import runner
 from experiments.runner import experiment
 
 experiment.FOLDER = Path(sys.argv[0]).parent
 experiments.__path__.append(str(experiment.FOLDER))
-append = records.Journal.append
+append = journal.Journal.append
 
 def kill_after(journal, unit, value):
     append(journal, unit, value)
@@ -44,7 +45,7 @@ def kill_after(journal, unit, value):
             file.write(b'{"unit":"power 2, se')  # the third line, torn
         os.kill(os.getpid(), signal.SIGKILL)
 
-records.Journal.append = kill_after
+journal.Journal.append = kill_after
 if __name__ == "__main__":
     runner.main("tiny", sys.argv[1:])
 """
@@ -61,7 +62,7 @@ def run(path: Path, *more: str) -> int:
 
 
 def timeless(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    origin, rows = records.read(path)
+    origin, rows = data_file.read(path)
     return {key: value for key, value in origin.items() if key not in TIMES}, rows
 
 
@@ -80,7 +81,7 @@ def broken_by(error: Callable[[], BaseException], arm: int, seed: int) -> Callab
 
 def test_data_file_records_provenance(path: Path) -> None:
     assert run(path) == 0
-    origin, rows = records.read(path)
+    origin, rows = data_file.read(path)
     assert rows[1] == {"arm": "power 1", "seed": 1, "settings": {"power": 1}, "loss": [1.1] * 3}
     wanted = {
         "script",
@@ -352,7 +353,7 @@ def test_reproduce_leaves_the_committed_data_alone(
     (here / "tiny.jsonl").write_bytes(other)
     assert "0 of the 1 comparable files" in tables("records")
     tables("adopt")
-    assert records.read(data / "tiny.jsonl") == records.read(here / "tiny.jsonl")
+    assert data_file.read(data / "tiny.jsonl") == data_file.read(here / "tiny.jsonl")
 
 
 def tables(*argv: str) -> str:
@@ -399,7 +400,7 @@ def test_timed_experiment_uses_torch_kernels(three: Path, monkeypatch: pytest.Mo
         seen = lambda *_: {"loss": [0.0], "kernels": os.environ["AMPSIM_KERNELS"]}  # noqa: E731
         monkeypatch.setattr(Experiment(stem).module, "run", seen)
         assert everything.main(["--jobs", "1"], [stem]) == 0
-        kernels[stem] = records.read(three / "data" / "cpu" / f"{stem}.jsonl")[1][0]["kernels"]
+        kernels[stem] = data_file.read(three / "data" / "cpu" / f"{stem}.jsonl")[1][0]["kernels"]
     assert kernels == {"tiny": "common", "clock": "own"}
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from figures import _gallery, claim_results, claims, results
 from figures.claims import CLAIMS
 
@@ -53,9 +53,9 @@ def test_recorded_verdicts_of_other_processors(name: str) -> None:
 
 
 def test_recorded_verdicts_match_data(tmp_path: Path) -> None:
-    provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
+    provenance, rows = data_file.read(results.CPU / "scale_crash.jsonl")
     calm = [row | {"crash_step": None} for row in rows]
-    records.write(tmp_path / "data" / "scale_crash.jsonl", provenance, calm)
+    data_file.write(tmp_path / "data" / "scale_crash.jsonl", provenance, calm)
     (tmp_path / "kept").mkdir()
     count = claim_results.write(tmp_path / "data", tmp_path / "kept" / claim_results.VERDICTS)
     before = claim_results.judge_folder(tmp_path / "data")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from figures import __main__ as cli
 from figures import _gallery, _style, rendering, results
 from tests.figures.drawings import drawn
@@ -50,10 +50,10 @@ def test_a_figure_as_a_pdf(tmp_path: Path) -> None:
 def test_device_data_has_its_own_figure(
     tmp_path: Path,
 ) -> None:
-    provenance, rows = records.read(results.CPU / "threads.jsonl")
+    provenance, rows = data_file.read(results.CPU / "threads.jsonl")
     for device, stem in (("cpu", "threads"), ("some-gpu", "threads"), ("half", "other")):
         kind = {"type": "cpu" if device == "cpu" else "cuda", "name": f"Device {device}"}
-        records.write(tmp_path / device / f"{stem}.jsonl", {**provenance, "device": kind}, rows)
+        data_file.write(tmp_path / device / f"{stem}.jsonl", {**provenance, "device": kind}, rows)
     found = cli.sources("threads", tmp_path)
     assert [path.name for path in found] == ["cpu", "some-gpu"]
     assert cli.sources("state_machine", tmp_path) == [tmp_path / "cpu"]
@@ -105,8 +105,8 @@ def test_own_data_is_rendered_beside_file(
 ) -> None:
     own, out = tmp_path / "own.jsonl", tmp_path / "out"
     out.mkdir()
-    provenance, rows = records.read(results.CPU / "threads.jsonl")
-    records.write(own, {**provenance, "device": {"type": "cpu", "name": "my own"}}, rows)
+    provenance, rows = data_file.read(results.CPU / "threads.jsonl")
+    data_file.write(own, {**provenance, "device": {"type": "cpu", "name": "my own"}}, rows)
     committed = (_style.HERE / "threads.svg").read_bytes()
     assert cli.main(["threads", "--data", str(own)]) == 0
     assert str(tmp_path / "own.svg") in capsys.readouterr().out
@@ -117,8 +117,8 @@ def test_own_data_is_rendered_beside_file(
 
 
 def test_invalid_file_gives_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    provenance, rows = records.read(results.CPU / "scale_crash.jsonl")
-    records.write(tmp_path / "poor.jsonl", provenance, rows[:1])
+    provenance, rows = data_file.read(results.CPU / "scale_crash.jsonl")
+    data_file.write(tmp_path / "poor.jsonl", provenance, rows[:1])
     (tmp_path / "text.jsonl").write_text("words\n")
     crash = str(results.CPU / "scale_crash.jsonl")
     for stem, file, shown in (
@@ -156,8 +156,8 @@ def test_folder_render_falls_back_to_committed(
 ) -> None:
     data, out = tmp_path / "cpu", tmp_path / "out"
     for stem, kept in (("threads", 48), ("scale_crash", 3)):
-        provenance, rows = records.read(results.CPU / f"{stem}.jsonl")
-        records.write(
+        provenance, rows = data_file.read(results.CPU / f"{stem}.jsonl")
+        data_file.write(
             data / f"{stem}.jsonl",
             {**provenance, "device": {"type": "cpu", "name": "mine"}},
             rows[:kept],

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ampsim import records
-from ampsim.records import Record
+from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,11 +60,11 @@ def run(checkout: Path, *commands: Sequence[str]) -> list[str]:
 
 def write_changed(source: Path, target: Path, change: Callable[[Record], object]) -> None:
     """Write a data file with changed records, as if made on another processor."""
-    origin, rows = records.read(source)
+    origin, rows = data_file.read(source)
     for row in rows:
         change(row)
     origin |= {"device": {"type": "cpu", "name": "another processor"}}
-    records.write(target, origin, rows)
+    data_file.write(target, origin, rows)
 
 
 def remove_crash(row: Record) -> None:

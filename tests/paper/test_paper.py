@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typst
 
-from ampsim import records
+from ampsim.runs.record import data_file
 from figures import claims
 from figures.claims import Finding
 from figures.derived_numbers import INTERVALS
@@ -152,7 +152,7 @@ def test_bounds_are_rounded_outwards(value: float, form: str, text: str) -> None
 
 
 def rows(stem: str) -> list[dict]:
-    """The records of a file, read without `ampsim.records`."""
+    """The records of a file, read without `ampsim.core.json_lines`."""
     lines = (CPU / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines[1:]]
 
@@ -201,8 +201,8 @@ def test_numbers_have_script_and_device() -> None:
 
 
 def test_stale_data_file_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    provenance, rows = records.read(CPU / "scale_crash.jsonl")
-    records.write(tmp_path / "scale_crash.jsonl", {**provenance, "source_sha256": "0" * 64}, rows)
+    provenance, rows = data_file.read(CPU / "scale_crash.jsonl")
+    data_file.write(tmp_path / "scale_crash.jsonl", {**provenance, "source_sha256": "0" * 64}, rows)
     with (
         sources.reading(tmp_path),
         pytest.raises(
@@ -255,9 +255,9 @@ def test_number_of_missing_file_is_reported(*, strict: bool) -> None:
 def test_evaluation_reads_given_data(tmp_path: Path) -> None:
     number = Number("gpt_fp16", lambda run: run.arm("unscaled").min("test_loss"))
     before = number.compute()
-    provenance, rows = records.read(CPU / "gpt_fp16.jsonl")
+    provenance, rows = data_file.read(CPU / "gpt_fp16.jsonl")
     changed = [row | {"test_loss": row["test_loss"] + (row["arm"] == "unscaled")} for row in rows]
-    records.write(tmp_path / "gpt_fp16.jsonl", provenance, changed)
+    data_file.write(tmp_path / "gpt_fp16.jsonl", provenance, changed)
     strict, here = Evaluation(), Evaluation(strict=False)
     with sources.reading(tmp_path):
         assert number.compute() == before + 1

@@ -12,8 +12,9 @@ import numpy as np
 
 from ampsim.core.dialects import get
 from ampsim.core.formats import FP16
+from ampsim.core.json_lines import Record
 from ampsim.diagnose.page.page import assemble
-from ampsim.records import Record, read
+from ampsim.runs.record.data_file import read
 
 HERE = Path(__file__).parent
 DATA = (

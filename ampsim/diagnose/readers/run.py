@@ -1,10 +1,10 @@
-"""The file of a run that `ampsim.watch` recorded."""
+"""The file of a run that `ampsim.runs.watch` recorded."""
 
 from pathlib import Path
 
 from ampsim.diagnose.history import EVENTS, History, HistoryBuilder, Sample
 from ampsim.diagnose.readers.fields import as_number
-from ampsim.run_file import numbered, read_run, unpack_counts
+from ampsim.runs.record.run_file import numbered, read_run, unpack_counts
 
 SAMPLES = 512  # samples of the exponents that are kept; of more, every second is left out, so that memory has a bound
 
@@ -17,7 +17,7 @@ def read_own(path: Path) -> History:
     Raises:
         ValueError: another file; DamagedFileError: a line that is no record.
     """
-    builder = HistoryBuilder(str(path), "ampsim.watch", settings=read_run(path))
+    builder = HistoryBuilder(str(path), "ampsim.runs.watch", settings=read_run(path))
     if builder.settings.get("scaler", "") is None:
         builder.notes.append(
             "watch() received no scaler. If the run has one, the skipped steps are unknown."

@@ -18,7 +18,7 @@ from ampsim.diagnose.readers.run import read_own
 from ampsim.diagnose.readers.tables import csv_rows, history_of, json_rows, object_rows, parsed
 from ampsim.diagnose.readers.text import read_text
 from ampsim.diagnose.readers.trackers import read_tracker
-from ampsim.run_file import read_run
+from ampsim.runs.record.run_file import read_run
 
 LINE = (
     1 << 20
@@ -50,7 +50,7 @@ def read_history(path: Path, progress: Callable[[int], object] = lambda _: None)
     if not len(history.step):
         raise NothingReadError(
             f"{path}: found no loss scale, gradient norm, or training loss{_instead(path)}; expected lines such "
-            "as 'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.watch wrote"
+            "as 'step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2', or a file that ampsim.runs.watch wrote"
         )
     return history
 

@@ -27,7 +27,9 @@ def history_of(source: str, program: str, rows: Rows, *, steps: bool = False) ->
         if "ampsim/step" in row:  # of the loop; Weights & Biases counts the calls of its log
             row = {**row, "iteration": row["ampsim/step"]}
         step = _add(builder, row, line=0 if steps else number, step=number if steps else math.nan)
-        if steps and any(name.startswith("ampsim/") for name in row):  # as ampsim.watch logs it
+        if steps and any(
+            name.startswith("ampsim/") for name in row
+        ):  # as ampsim.runs.watch logs it
             builder.settings["values"] = True
             if isinstance(bad := row.get("ampsim/nonfinite"), str):
                 names = (each.rpartition(" has ") for each in bad.split(", "))

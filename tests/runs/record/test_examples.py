@@ -1,4 +1,4 @@
-"""The examples of ``ampsim/watch/examples.md``, each where its package is installed."""
+"""The examples of ``ampsim/runs/record/examples.md``, each where its package is installed."""
 
 import doctest
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "ampsim/watch/examples.md"
+PAGE = Path(__file__).parents[3] / "ampsim/runs/record/examples.md"
 HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
 EXAMPLES = {section.partition("\n")[0]: section for section in SECTIONS}
 HOW = "pip install -c constraints.txt 'ampsim[clients,trackers]'"
@@ -35,7 +35,7 @@ def run(name):
         "torch",
         *(
             pytest.param(name, marks=pytest.mark.framework(name.lower(), how=HOW))
-            for name in ("accelerate", "Lightning")
+            for name in ("accelerate", "Lightning", "transformers")
         ),
     ],
 )

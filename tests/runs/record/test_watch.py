@@ -13,9 +13,9 @@ from torch import nn
 
 import ampsim.torch
 from ampsim import Rule, replay
-from ampsim.run_file import RunFile, pack_counts, read_run, records, unpack_counts
-from ampsim.watch import watch
-from ampsim.watch.sinks import sink
+from ampsim.runs import watch
+from ampsim.runs.record.run_file import RunFile, pack_counts, read_run, records, unpack_counts
+from ampsim.runs.record.sinks import sink
 from tests.examples import examples
 
 OPTIMIZERS = {
@@ -185,11 +185,39 @@ def test_sample_every_and_pattern_select_samples(tmp_path):
 def test_stalled_parameters_warn(tmp_path, kind, moves, told):
     steps = [0.0 if moves else math.inf for moves in moves]
     with pytest.warns(
-        RuntimeWarning, match="no parameter changed in 3 steps; 3 of these steps were skipped"
+        RuntimeWarning, match="no parameter changed in 3 steps: all of these steps were skipped"
     ):
         train("sgd", kind, steps, False, 1, to=tmp_path / "run.jsonl", stall_steps=3)
     alarms = [record["step"] for record in records(tmp_path / "run.jsonl") if "warning" in record]
     assert alarms == [told]
+
+
+@pytest.mark.parametrize("kind", ["torch", "ours"])
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        ("lost step", r"optimizer\.step\(\) was not called; call scaler\.step\(optimizer\)"),
+        ("lr", "the learning rate is 0"),
+        ("gradients", "the gradients are 0"),
+        ("bfloat16", "the steps are too small, and torch.bfloat16 rounds small steps to 0"),
+        ("skips", "2 of these steps were skipped, and the learning rate is 0"),
+    ],
+)
+def test_stalled_parameters_have_a_reason(tmp_path, kind, cause, reason):
+    param = nn.Parameter(torch.ones(1, dtype=torch.bfloat16 if cause == "bfloat16" else None))
+    lr = 0.0 if cause in ("lr", "skips") else 1e-6
+    optimizer, scaler = torch.optim.SGD([param], lr), SCALERS[kind]()
+    run = watch({"w": param}, optimizer, scaler, to=Kept(), stall_steps=4)
+    for number in range(4):
+        optimizer.zero_grad()
+        factor = math.inf if cause == "skips" and number < 2 else float(cause != "gradients")
+        scaler.scale(param.sum() * factor).backward()
+        scaler.unscale_(optimizer)
+        if cause != "lost step":
+            scaler.step(optimizer)
+        scaler.update()
+    with pytest.warns(RuntimeWarning, match=f"step 3: no parameter changed in 4 steps: {reason}"):
+        run.close()
 
 
 @pytest.mark.parametrize("kind", ["torch", "ours"])
@@ -258,14 +286,15 @@ def test_unsupported_watch_arguments_raise(tmp_path, change, error, text):
 
 
 @pytest.mark.parametrize("size", [1e20, 1e-24])  # whose squares float32 cannot hold
-def test_the_norm_of_extreme_gradients(tmp_path, size):
-    param = nn.Parameter(torch.zeros(64))
+@pytest.mark.parametrize("elements", [64, 4096])  # of a small tensor, and of a large one
+def test_the_norm_of_extreme_gradients(tmp_path, size, elements):
+    param = nn.Parameter(torch.zeros(elements))
     optimizer = torch.optim.SGD([param], 1e-30)
     with watch({"w": param}, optimizer, to=tmp_path / "run.jsonl"):
-        param.grad = torch.full((64,), size)
+        param.grad = torch.full((elements,), size)
         optimizer.step()
     assert next(records(tmp_path / "run.jsonl"))["grad_norm"] == pytest.approx(
-        8 * size, rel=1e-6, abs=0
+        math.sqrt(elements) * size, rel=1e-6, abs=0
     )
 
 

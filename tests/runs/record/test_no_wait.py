@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ampsim.watch import watch
+from ampsim.runs import watch
 
 
 class Copies(TorchDispatchMode):

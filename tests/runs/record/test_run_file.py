@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ampsim.core.files import DamagedFileError
 from ampsim.diagnose.explain import explain
 from ampsim.diagnose.readers.sniff import read_history
-from ampsim.run_file import BINS, RunFile, pack_counts, read_run, records, unpack_counts
+from ampsim.runs.record.run_file import BINS, RunFile, pack_counts, read_run, records, unpack_counts
 from tests.examples import examples
 from tests.test_cli import run
 

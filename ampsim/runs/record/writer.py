@@ -1,16 +1,23 @@
 """Turns finished steps into records, in order, and writes them to the sinks."""
 
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
+from torch import Tensor
+
+from ampsim.core.json_lines import Record
 from ampsim.core.validation import as_int
-from ampsim.watch.sinks import Sink, sink
-from ampsim.watch.stalled_parameters import Standstill
-from ampsim.watch.step import Record, Step
+from ampsim.runs.record.measure import on_host
+from ampsim.runs.record.sinks import Sink, sink
+from ampsim.runs.record.stalled_parameters import StalledParameters
+from ampsim.runs.record.step import Step
+
+_MOST, _LONGEST = 32, 0.1
 
 OnSkip = Callable[[Record], None]
 
@@ -20,44 +27,60 @@ class Writer:
 
     Args:
         to: Destination, or list of destinations, see `sinks.sink`.
-        run: Header of the run.
+        header: Header of the run.
         first_step: Number of the first record; None continues after the last record of an existing file.
-        standstill: Detector of stalled parameters, or None.
+        names: Names of the parameters.
+        stalled: Detector of stalled parameters, or None.
         on_skip: Function called with the record of each skipped step.
+
+    Attributes:
+        skipped: Whether a step of the last record was skipped.
     """
 
     def __init__(
         self,
         to: Any,
-        run: Mapping[str, object],
+        header: Mapping[str, object],
+        *,
         first_step: int | None,
-        standstill: Standstill | None,
+        names: dict[Tensor, str],
+        stalled: StalledParameters | None,
         on_skip: OnSkip | None,
     ) -> None:
         self._lock = threading.RLock()  # an on_skip may log, or close the run
         self._waiting: deque[Step] = deque()
-        self._standstill, self._on_skip = standstill, on_skip
-        self._held: tuple[Step, Record] | None = (
-            None  # the last record, to which values may still be logged
-        )
-        self._written = self._skips = 0
+        self._names, self._stalled, self._on_skip = names, stalled, on_skip
+        # The last record, to which values may still be logged.
+        self._held: tuple[Step, Record] | None = None
+        self._written_at = time.monotonic()
         self._warned: set[str] = set()
         self._sinks: list[Sink] = []
         self.skipped = False
-        """Whether a step of the last written record was skipped."""
         with ExitStack() as opened:
             opened.callback(self._close_sinks)
-            for each in to if isinstance(to, list | tuple) else [to]:
-                self._sinks.append(sink(each, run))
+            for destination in to if isinstance(to, list | tuple) else [to]:
+                self._sinks.append(sink(destination, header))
             if first_step is None:
                 first_step = max((getattr(each, "next_step", 0) for each in self._sinks), default=0)
-            self._first_step = as_int("first_step", first_step, 0, "steps are counted from 0")
+            self._next = as_int("first_step", first_step, 0, "steps are counted from 0")
             opened.pop_all()
 
     def add(self, step: Step) -> None:
         """Add a finished step."""
         with self._lock:
             self._waiting.append(step)
+
+    def is_due(self) -> bool:
+        """Return whether records should be written now.
+
+        Building and writing a record takes a fraction of the time if it follows others, so short steps share the
+        work. A killed process loses at most `_MOST` records or those of the last `_LONGEST` seconds.
+        """
+        return (
+            self._on_skip is not None
+            or len(self._waiting) >= _MOST
+            or time.monotonic() - self._written_at > _LONGEST
+        )
 
     def write(self, *, wait: bool, last: bool = False) -> None:
         """Write the records that have arrived, in order.
@@ -66,16 +89,18 @@ class Writer:
             wait: Whether to wait for the device and write all records.
             last: Whether to write the last record too, although values may still be logged to it.
         """
+        skips = []
         with self._lock:
-            skips = []
-            while self._waiting and (wait or self._waiting[0].fetched.arrived()):
-                record = self._next_record()
+            while self._waiting and (wait or self._waiting[0].has_arrived()):
+                record = self._finish(self._waiting.popleft())
                 if self.skipped:
                     skips.append(record)
             if last:
                 self._put()
-        for record in skips if self._on_skip else ():
-            self._on_skip(record)  # type: ignore[misc]
+            self._written_at = time.monotonic()
+        if self._on_skip is not None:
+            for record in skips:
+                self._on_skip(record)
 
     def close(self) -> None:
         """Write all records and close the sinks, even if `on_skip` raises."""
@@ -91,23 +116,17 @@ class Writer:
             self._warned.add(text)
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
-    def _next_record(self) -> Record:
-        step = self._waiting.popleft()
-        record, bits = step.on_host()
-        record = {"step": self._first_step + self._written, **record}
-        self._written += 1
-        self.skipped = bool(record.get("skipped", False))
-        self._skips += self.skipped
-        if (
-            self._standstill
-            and bits
-            and (alarm := self._standstill.alarm(bits, self._written, self._skips))
-        ):
-            record["warning"] = alarm
-            warnings.warn(f"step {record['step']}: {alarm}", RuntimeWarning, stacklevel=2)
+    def _finish(self, step: Step) -> Record:
+        """Build the record of a step, and write it unless values may still be logged to it."""
+        record = step.record(self._next, self._names)
+        self._next += 1
+        self.skipped = record.get("skipped", False)
+        if self._stalled and (text := self._stalled.warning(step, record)):
+            record["warning"] = text
+            warnings.warn(f"step {record['step']}: {text}", RuntimeWarning, stacklevel=2)
         self._put()
         self._held = step, record
-        if not step.waits:
+        if not step.is_open:
             self._put()
         return record
 
@@ -116,16 +135,16 @@ class Writer:
         if self._held is None:
             return
         (step, record), self._held = self._held, None
-        step.written = True
-        record |= step.logged_late()
+        step.is_written = True
+        for name, value in step.late.items():
+            record[name] = on_host(value)
         for each in list(self._sinks):
             try:
                 each.append(record)
             except Exception as error:  # a full disk must not stop training
                 self._sinks.remove(each)
-                self.warn(
-                    error, f"the record of step {record['step']} and all later ones are not written"
-                )
+                what = f"the record of step {record['step']} and all later ones are not written"
+                self.warn(error, what)
 
     def _close_sinks(self) -> None:
         sinks, self._sinks = self._sinks, []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-Found = list[tuple[Optimizer, list[Tensor]]]
+Flags = list[tuple[Optimizer, list[Tensor]]]
 Detach = Callable[[], None]
 
 _ATTACHED = "_ampsim_attached"  # attribute of torch's scaler that holds its watcher
@@ -19,15 +19,18 @@ class Watcher(Protocol):
     """Observer of each step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
-        """Read complete gradients, still multiplied by `scale` of shape (); later calls are ignored."""
+        """Read complete gradients, still multiplied by `scale` of shape (), which may change afterwards.
+
+        Later calls with the same key and optimizer are ignored.
+        """
 
     def stepping(self, optimizer: Optimizer) -> None:
-        """Note an optimizer step, if there is a scaler."""
+        """Note an optimizer step, which a scaler may have turned into none."""
 
     def closing(self, key: Any) -> None:
         """Note the end of the iteration."""
 
-    def closed(self, key: Any, found_inf: Found) -> None:
+    def closed(self, key: Any, flags: Flags) -> None:
         """Read each optimizer's flags, 0.0 or 1.0; none if no scaler checks them."""
 
 
@@ -43,8 +46,8 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
     """
     if scaler is not None and not hasattr(scaler, "is_enabled"):
         raise TypeError(
-            f"scaler={scaler!r}: expected an ampsim.torch.GradScaler, a torch.amp.GradScaler, or None; "
-            "with accelerate pass accelerator.scaler, with Lightning trainer.precision_plugin.scaler"
+            f"scaler={scaler!r}: expected an ampsim.torch.GradScaler, a torch.amp.GradScaler, or "
+            "None; with Lightning pass trainer.precision_plugin.scaler"
         )
     if scaler is None or not scaler.is_enabled():
         return _attach_to_optimizers(watcher, optimizers)
@@ -87,9 +90,9 @@ class _Attached:
         ready = state is None or state["stage"].name == "READY"
         if ready and scaler._scale is not None:  # noqa: SLF001
             self.optimizers[id(optimizer)] = optimizer
-            self.watcher.gradients(self.key, optimizer, scaler._scale.clone())  # noqa: SLF001 - update() writes it
+            self.watcher.gradients(self.key, optimizer, scaler._scale)  # noqa: SLF001
 
-    def found(self, scaler: Any) -> Found:
+    def found(self, scaler: Any) -> Flags:
         states = scaler._per_optimizer_states  # noqa: SLF001
         return [
             (optimizer, [flag.clone() for flag in states[number]["found_inf_per_device"].values()])
@@ -118,13 +121,16 @@ def _attach_to_torch(watcher: Watcher, scaler: torch.amp.GradScaler) -> Detach:
 def _watched(kind: Any) -> Any:
     """Return a subclass of a scaler's class that reports to its watcher, with the same name and pickle."""
 
-    def unscale_(self: Any, optimizer: Optimizer) -> None:
-        getattr(self, _ATTACHED).look(self, optimizer)
-        kind.unscale_(self, optimizer)
+    def looking(name: str) -> Any:
+        """Return a method that reports the gradients of its optimizer first."""
+        method = getattr(kind, name)
 
-    def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        getattr(self, _ATTACHED).look(self, optimizer)
-        return kind.step(self, optimizer, *args, **kwargs)
+        @functools.wraps(method)
+        def look(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            getattr(self, _ATTACHED).look(self, optimizer)
+            return method(self, optimizer, *args, **kwargs)
+
+        return look
 
     def update(self: Any, *args: Any, **kwargs: Any) -> None:
         attached: _Attached = getattr(self, _ATTACHED)
@@ -140,13 +146,16 @@ def _watched(kind: Any) -> Any:
         vars(plain).update({name: value for name, value in vars(self).items() if name != _ATTACHED})
         return plain.__reduce_ex__(0)  # later protocols require the class of the pickled object
 
-    members = {
+    members: dict[str, Any] = {
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
+        "update": update,
+        "__reduce_ex__": __reduce_ex__,
     }
-    methods = (unscale_, step, update, __reduce_ex__)
-    return type(kind.__name__, (kind,), members | {method.__name__: method for method in methods})
+    dividing = "unscale_", "unscale_and_clip_", "step"  # the second is that of ampsim.torch
+    members |= {name: looking(name) for name in dividing if hasattr(kind, name)}
+    return type(kind.__name__, (kind,), members)
 
 
 # -------------------------------------------------------------------------------------------- no scaler
@@ -174,6 +183,7 @@ class _Steps:
         )
 
     def after(self, optimizer: Optimizer, *_: Any) -> None:
+        self.watcher.stepping(optimizer)
         if optimizer is self.last:
             self.end()
 

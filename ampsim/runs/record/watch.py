@@ -1,4 +1,4 @@
-"""A watched run: recording of its steps."""
+"""Record each step of a training loop."""
 
 import atexit
 import fnmatch
@@ -7,19 +7,21 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ampsim.core.validation import as_int
-from ampsim.probe.async_host_copy import Fetched
-from ampsim.watch.attach import Found, attach
-from ampsim.watch.measure import exponents, fingerprint, gradients_of, norms
-from ampsim.watch.run_header import known, optimizers_of, parameters_of
-from ampsim.watch.stalled_parameters import Standstill
-from ampsim.watch.step import Record, Step
-from ampsim.watch.writer import OnSkip, Writer
+from ampsim.runs.record.attach import Flags, attach
+from ampsim.runs.record.header import header_of, optimizers_of, scaler_of
+from ampsim.runs.record.measure import Gradients, checksums, parameters_of, read
+from ampsim.runs.record.stalled_parameters import StalledParameters
+from ampsim.runs.record.step import Step, name_of
+from ampsim.runs.record.writer import OnSkip, Writer
+
+if TYPE_CHECKING:
+    from ampsim.core.json_lines import Record
 
 RESERVED = frozenset(
     {
@@ -51,15 +53,16 @@ def watch(
     """Record each step of a training loop without changing the loop.
 
     Each ``scaler.update()`` closes a record; without a scaler, or with a disabled one, each step of the last optimizer
-    does. Each step reads the gradients once more for their norm and does not wait for the device: a record is written
-    when its values have arrived. Only `watch` itself (for `stall_steps`), `Run.skipped`, `Run.flush`, `Run.close`, and
-    sparse gradients wait. Errors in recording are warnings and do not stop training.
+    does. Each step reads the gradients once more for their norm and does not wait for the device. Records are written
+    in groups, at most 32 steps or 0.1 seconds after the step; a process that is killed loses those that wait. Only
+    `watch` itself (for `stall_steps`), `Run.skipped`, `Run.flush`, `Run.close`, and sparse gradients wait for the
+    device. Errors in recording are warnings and do not stop training.
 
     Norms are those of unscaled, complete gradients before clipping; without a scaler, of the gradients that the
     optimizer receives. With sharded parameters, each process records its own part: pass a separate file per process.
 
     >>> import torch, tempfile
-    >>> from ampsim.run_file import records
+    >>> from ampsim.runs import records, watch
     >>> model, path = nn.Linear(2, 1), f"{tempfile.mkdtemp()}/run.jsonl"
     >>> optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
     >>> with watch(model, optimizer, scaler, to=path) as run:
@@ -74,7 +77,8 @@ def watch(
     Args:
         model: Module, or mapping of names to parameters; its parameter names are recorded.
         optimizer: Optimizer, sequence of optimizers, or wrapper with an attribute ``optimizer``, as accelerate's.
-        scaler: `ampsim.torch.GradScaler`, `torch.amp.GradScaler` or a subclass, or None. Must not be `capturable`.
+        scaler: `torch.amp.GradScaler` or a subclass, a scaler of `ampsim.torch`, or None. With accelerate, None takes
+            the scaler of the prepared optimizer.
         to: Path, Weights & Biases run, TensorBoard SummaryWriter, or a list of them; see `sinks.sink`.
         sample_every: Number of steps between two samples of the exponents; 0 takes no samples.
         sample_pattern: Shell-style pattern of the parameters to sample, e.g. ``"*attn*"``.
@@ -90,21 +94,24 @@ def watch(
 
     Raises:
         TypeError: If an argument has an invalid type.
-        ValueError: If an argument is out of range, or the scaler is already watched or is `capturable`.
+        ValueError: If an argument is out of range, or the scaler is already watched or cannot be watched.
     """
-    sample_every, stall_steps = (
-        as_int("sample_every", sample_every, 0, "to take no samples pass 0"),
-        as_int("stall_steps", stall_steps, 0, "to disable the warning pass 0"),
-    )
+    sample_every = as_int("sample_every", sample_every, 0, "to take no samples pass 0")
+    stall_steps = as_int("stall_steps", stall_steps, 0, "to disable the warning pass 0")
     optimizers = optimizers_of(optimizer)
+    scaler = scaler_of(optimizer, scaler)
     named = dict(model.named_parameters()) if isinstance(model, nn.Module) else dict(model)
-    standstill = Standstill(optimizers) if stall_steps else None
-    writer = Writer(to, known(optimizers, scaler, named), first_step, standstill, on_skip)
-    names_of = {param: name for name, param in named.items()}
+    names = {param: name for name, param in named.items()}
+    stalled = StalledParameters(optimizers) if stall_steps else None
+    header = header_of(optimizers, scaler, named)
+    writer = Writer(
+        to, header, first_step=first_step, names=names, stalled=stalled, on_skip=on_skip
+    )
     try:
         run = Run(
+            model if isinstance(model, nn.Module) else None,
             optimizers,
-            names_of,
+            names,
             scaler,
             writer,
             sample_every=sample_every,
@@ -114,18 +121,21 @@ def watch(
     except BaseException:
         writer.close()
         raise
-    if isinstance(model, nn.Module):
-        run.begins_with(model)
     return run
 
 
 class Run:
     """A watched training run; `watch` creates it."""
 
+    # One iteration: gradients() for each optimizer -> closing() when update() is called -> closed() when
+    # its flags are known. With an AsyncGradScaler the three may come from different threads, and the next
+    # iterations may begin in between; `_lock` guards all attributes below it.
+
     def __init__(
         self,
+        model: nn.Module | None,
         optimizers: list[Optimizer],
-        names: Mapping[Tensor, str],
+        names: dict[Tensor, str],
         scaler: Any,
         writer: Writer,
         *,
@@ -133,17 +143,19 @@ class Run:
         pattern: str,
         stall_steps: int,
     ) -> None:
-        self._optimizers, self._names, self._writer = optimizers, names, writer
-        self._every, self._pattern, self._stall_steps = sample_every, pattern, stall_steps
+        self._model, self._optimizers = model, optimizers
+        self._names, self._writer = names, writer
+        self._sample_every, self._pattern, self._stall_steps = sample_every, pattern, stall_steps
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
         self._logged_at: dict[Any, Record] = {}
-        self._begun = self._closed = 0
-        self._last: Step | None = None  # the finished step, until the next one begins
-        self._detach = attach(self, optimizers, scaler)
+        self._begun = self._closed = self._taken = 0
+        # The finished step, if nothing was logged to it, until the next one begins.
+        self._last: Step | None = None
         self._forget: Callable[[], None] | None = None
+        self._detach = attach(self, optimizers, scaler)
         atexit.register(self.close)
 
     def __enter__(self) -> Self:
@@ -152,14 +164,11 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ------------------------------------------------------------------------------------- for the user
-
     def log(self, **values: float | Tensor) -> None:
         """Add values to the record of the current step.
 
         A step ends with ``scaler.update()``; the next step begins when the model is called in training mode. Values
-        logged in between are added to the finished step, unless its record already has the name. A record without
-        logged values is written only when the next step begins, so a killed process may lose it. If `watch` was given
+        logged in between are added to the finished step, unless values were logged before its end. If `watch` was given
         a mapping of parameters, values belong to the next step: call ``run.log(loss=loss)`` before
         ``scaler.update()``.
 
@@ -174,31 +183,15 @@ class Run:
         for name, value in values.items():
             if name in RESERVED:
                 raise ValueError(
-                    f"log({name}=...): this name is a field of each record; use another name, e.g. my_{name}"
+                    f"log({name}=...): this name is a field of each record; "
+                    f"use another name, e.g. my_{name}"
                 )
-            if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
-                kept: Any = value.detach().reshape(()).clone()
-            elif isinstance(value, numbers.Real):
-                kept = value if isinstance(value, int) else float(value)
-            else:
-                raise TypeError(
-                    f"{name}={value!r}: expected a real number or a tensor with one element"
-                )
+            kept = _scalar(name, value)
             with self._lock:
-                last = self._last
-                if last is not None and name not in last.logged and not last.written:
-                    last.late[name] = Fetched([kept]) if isinstance(kept, Tensor) else kept
+                if self._last is not None and not self._last.is_written:
+                    self._last.late[name] = kept
                 else:
                     self._logged[name] = kept
-
-    def begins_with(self, model: nn.Module) -> None:
-        """Let each call of a model in training mode begin a step."""
-
-        def begin(module: nn.Module, _inputs: object) -> None:
-            if module.training:
-                self._last = None
-
-        self._forget = model.register_forward_pre_hook(begin).remove
 
     @property
     def skipped(self) -> bool:
@@ -225,7 +218,7 @@ class Run:
         with ExitStack() as last:
             last.callback(self._writer.close)
             last.callback(self._detach)
-            last.callback(self._forget or (lambda: None))
+            last.callback(self._begin)
         if self._logged:
             error = ValueError(f"{', '.join(self._logged)}: log before update()")
             self._writer.warn(error, "logged after the last record")
@@ -235,7 +228,7 @@ class Run:
         """Return whether this is a forked child, which has the parent's files and none of its threads."""
         return os.getpid() != self._process
 
-    # ------------------------------------------------------------------------------- for what is watched
+    # The methods below are called by what is watched, see `attach.Watcher`.
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
         """Read gradients that are complete and still scaled."""
@@ -244,26 +237,29 @@ class Run:
             self._writer.warn(error, "this forked process is not recorded")
             return
         with self._lock:
+            self._begin()
             step = self._open.get(key)
-            self._last = None
             if step is None:
-                step = self._open[key] = Step(self._every > 0 and self._begun % self._every == 0)
+                is_sampled = self._sample_every > 0 and self._begun % self._sample_every == 0
+                step = self._open[key] = Step(is_sampled)
                 self._begun += 1
-            if any(optimizer is each for each in step.optimizers):
+            if any(optimizer is known for known in step.optimizers):
                 return
             step.optimizers.append(optimizer)
         try:
-            grads = gradients_of(optimizer, self._names)
-            step.norms += norms(grads, scale)
-            if step.sampled:
-                step.counts += exponents(
-                    [pair for pair in grads if fnmatch.fnmatch(pair[0], self._pattern)], scale
-                )
-        except Exception as error:  # watching must not end a run
+            grads = Gradients(optimizer)
+            step.norms += grads.norms(scale)
+            if step.is_sampled:
+                step.counts += grads.exponents(scale, self._matches)
+        except Exception as error:  # recording must not stop training
             self._writer.warn(error)
 
+    def _matches(self, param: Tensor) -> bool:
+        return fnmatch.fnmatch(name_of(param, self._names), self._pattern)
+
     def stepping(self, optimizer: Optimizer) -> None:
-        """Warn about an optimizer step that the scaler did not report."""
+        """Count an optimizer step; warn if the scaler did not report the step."""
+        self._taken += 1  # a lost race costs one of many steps
         if not self._open and not self._is_forked():
             error = RuntimeError(
                 "expected steps of the watched scaler; if it was replaced, watch() again"
@@ -273,33 +269,61 @@ class Run:
     def closing(self, key: Any) -> None:
         """Collect the values logged for the iteration that ends."""
         with self._lock:
-            self._last = self._open.get(key) if self._forget else None
-            if self._last is not None:
-                self._last.logged, self._last.waits = self._logged, not self._logged
+            step = self._open.get(key)
+            if self._model is not None and step is not None and not self._logged:
+                # A hook on each forward pass would cost loops that log before update().
+                hook = self._model.register_forward_pre_hook(self._forward)
+                step.is_open, self._last, self._forget = True, step, hook.remove
             self._logged_at[key], self._logged = self._logged, {}
 
-    def closed(self, key: Any, found_inf: Found) -> None:
+    def _forward(self, model: nn.Module, _inputs: object) -> None:
+        if model.training:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Note that the next iteration has begun: values are logged to it from now on."""
+        self._last = None
+        if self._forget is not None:
+            forget, self._forget = self._forget, None
+            forget()
+
+    def closed(self, key: Any, flags: Flags) -> None:
         """Build the record of a finished iteration."""
         if self._is_forked():
             return
         with self._lock:
-            step = self._open.pop(key, None) or Step(sampled=False)
+            step = self._open.pop(key, None) or Step()
             logged = self._logged_at.pop(key, {})
-            if not found_inf:  # an update(new_scale) without a step
+            if not flags:  # an update(new_scale) without a step
                 self._logged = logged | self._logged
                 return
-            step.logged, step.flags = logged, self._in_order(found_inf)
+            step.logged = logged
             self._closed += 1
             try:
+                step.flags = self._in_order(flags)
                 if self._stall_steps and self._closed % self._stall_steps == 0:
-                    step.fingerprint = fingerprint(parameters_of(self._optimizers))
-                step.fetch()
+                    step.checksums = checksums(parameters_of(self._optimizers))
+                    step.steps, self._taken = self._taken, 0
                 self._writer.add(step)
-            except Exception as error:  # watching must not end a run
+            except Exception as error:  # recording must not stop training
                 self._writer.warn(error)
-        self._writer.write(wait=False)
+        if self._writer.is_due():
+            self._writer.write(wait=False)
 
-    def _in_order(self, found_inf: Found) -> list[list[Tensor]]:
+    def _in_order(self, flags: Flags) -> list[list[Any]]:
         """Return the flags per optimizer, in the order of `watch`, then of others; [] without a step."""
-        flags = {id(optimizer): each for optimizer, each in found_inf}
-        return [flags.pop(id(each), []) for each in self._optimizers] + list(flags.values())
+        values = {
+            id(optimizer): [read(flag.reshape(())) for flag in tensors]
+            for optimizer, tensors in flags
+        }
+        own = [values.pop(id(optimizer), []) for optimizer in self._optimizers]
+        return own + list(values.values())
+
+
+def _scalar(name: str, value: object) -> Any:
+    """Return a logged value, see `measure.read`."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
+        return read(value.detach().reshape(()))
+    if isinstance(value, numbers.Real):
+        return value if isinstance(value, int) else float(value)
+    raise TypeError(f"{name}={value!r}: expected a real number or a tensor with one element")

@@ -35,14 +35,15 @@ def _has_hooks(optimizer: Any) -> bool:
     return isinstance(optimizer, Optimizer) and "_optimizer_step_pre_hooks" in vars(optimizer)
 
 
-def parameters_of(optimizers: list[Optimizer]) -> list[Tensor]:
-    """Return the parameters of the optimizers."""
-    return [
-        param for each in optimizers for group in each.param_groups for param in group["params"]
-    ]
+def scaler_of(optimizer: Any, scaler: Any) -> Any:
+    """Return the scaler to watch: the given one, or that of an optimizer of accelerate."""
+    wrapped = getattr(optimizer, "optimizer", None) is not None
+    return getattr(optimizer, "scaler", None) if scaler is None and wrapped else scaler
 
 
-def known(optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]) -> dict[str, Any]:
+def header_of(
+    optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """Return the header of a run's file."""
     settings = {}
     for name in ("growth_factor", "backoff_factor", "growth_interval"):

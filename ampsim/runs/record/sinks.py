@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ampsim.probe.binades import LARGEST, SMALLEST
-from ampsim.run_file import RunFile, unpack_counts
+from ampsim.runs.record.run_file import RunFile, unpack_counts
 
 Record = Mapping[str, Any]
 
@@ -20,7 +20,7 @@ class Sink(Protocol):
     """Interface of a destination, which receives the records of a run in order."""
 
     def append(self, record: Record) -> None:
-        """Write one record, see `ampsim.run_file`."""
+        """Write one record, see `run_file`."""
 
     def close(self) -> None:
         """Finish; a tracker that the user created stays open."""

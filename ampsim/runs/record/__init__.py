@@ -1,0 +1,1 @@
+"""Recording: watched loops, run files, and the data files of experiments."""

@@ -1,0 +1,94 @@
+"""One iteration of a watched run: its measurements, and its record."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampsim.core.json_lines import Record
+from ampsim.probe.async_host_copy import Fetched
+from ampsim.runs.record.measure import Counts, Norms, on_host, pack
+
+
+@dataclass(eq=False, slots=True)
+class Step:
+    """One iteration, from its first gradients until its record is written.
+
+    Attributes:
+        is_sampled: Whether the exponents are counted.
+        optimizers: Optimizers whose gradients were read.
+        norms: Norms of the gradients.
+        counts: Exponent counts; empty unless sampled.
+        flags: For each optimizer, its found_inf flags, see `measure.read`; [] if it made no step.
+        logged: Values logged before the end of the iteration.
+        late: Values logged after the end of the iteration and before the next one.
+        checksums: Checksums of the parameters, in the steps that look for stalled parameters.
+        steps: Number of optimizer steps since the last checksums.
+        is_open: Whether values may be logged late.
+        is_written: Whether the record was written.
+    """
+
+    is_sampled: bool = False
+    optimizers: list[Optimizer] = field(default_factory=list)
+    norms: list[Norms] = field(default_factory=list)
+    counts: list[Counts] = field(default_factory=list)
+    flags: list[list[Any]] = field(default_factory=list)
+    logged: Record = field(default_factory=dict)
+    late: Record = field(default_factory=dict)
+    checksums: list[Any] = field(default_factory=list)
+    steps: int = 0
+    is_open: bool = False
+    is_written: bool = False
+
+    def has_arrived(self) -> bool:
+        """Return whether all values are on the host."""
+        values = [*self.checksums, *self.logged.values()]
+        for norms in self.norms:
+            values += norms.norms, norms.scale
+        for flags in self.flags:
+            values += flags
+        values += [counts.counts for counts in self.counts]
+        return all(value.arrived() for value in values if isinstance(value, Fetched))
+
+    def record(self, number: int, names: dict[Tensor, str]) -> Record:
+        """Return the record of the step; waits for the device."""
+        record: Record = {"step": number}
+        if self.norms:
+            record["loss_scale"] = on_host(self.norms[0].scale)
+        if any(self.flags):
+            skips = [any(map(on_host, flags)) if flags else None for flags in self.flags]
+            record["skipped"] = any(skips)
+            if len(skips) > 1:
+                record["optimizers"] = skips
+        if self.norms:
+            self._add_norms(record, names)
+        for counts in self.counts:
+            histograms = record.setdefault("exponent_histograms", {})
+            for param, packed in zip(counts.params, pack(counts), strict=True):
+                histograms[name_of(param, names)] = packed
+        for name, value in self.logged.items():
+            record[name] = on_host(value)
+        return record
+
+    def _add_norms(self, record: Record, names: dict[Tensor, str]) -> None:
+        """Add the norm of all gradients, and what is not finite, by parameter."""
+        nonfinite, unscaled = {}, []
+        for params, scaled, scale in self.norms:
+            divisor = on_host(scale) or math.nan  # 0 * (1 / 0) is NaN in torch, too
+            norms = [norm / divisor for norm in on_host(scaled)]
+            unscaled += norms
+            if not math.isfinite(sum(norms)):
+                for param, norm in zip(params, norms, strict=True):
+                    if not math.isfinite(norm):
+                        what = "has nan" if math.isnan(norm) else "has inf"
+                        nonfinite[name_of(param, names)] = what
+        record["grad_norm"] = math.hypot(*unscaled)
+        if nonfinite:
+            record["nonfinite"] = nonfinite
+
+
+def name_of(param: Tensor, names: dict[Tensor, str]) -> str:
+    """Return the name of a parameter; of one that the model does not have, a number."""
+    return names.setdefault(param, f"parameter {len(names)}")

@@ -1,0 +1,108 @@
+"""The finished units of an experiment that is still running, so that a killed run continues.
+
+A journal (`<name>.<digits>.part`) has a header with the identity of the run, then one line per unit. Each line is on
+the disk before `Journal.append` returns. A kill can only truncate the last line; the next run drops that line, keeps
+the units before it, and computes the others. The digits are the sha256 of the identity, so runs with other settings
+have other journals: no units are mixed, and none are lost (`Journal.others` names them).
+"""
+
+import contextlib
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ampsim.core.files import DamagedFileError, append
+from ampsim.core.json_lines import decode, decode_object, encode
+from ampsim.runs.record import data_file
+
+
+def difference(old: object, new: object) -> str:
+    """Return the first place where two values differ, in words: ``old then, new now``."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                inner = difference(old.get(key), new.get(key))
+                return f"{key}.{inner}" if isinstance(new.get(key), dict) else f"{key}: {inner}"
+    return f"{encode(old)} then, {encode(new)} now"
+
+
+class Journal:
+    """The finished units of a run that is not over, kept in `part` beside `path` until `finish` writes `path`.
+
+    Args:
+        path: Data file that the run is going to write.
+        identity: What two runs must share for their units to be mixed.
+
+    Attributes:
+        path: Data file that the run is going to write.
+        part: File of the journal.
+        done: Value of each finished unit, as read back from JSON.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
+        header = encode({"journal": path.name, "identity": dict(identity)})
+        digits = hashlib.sha256(header.encode()).hexdigest()[:12]
+        self.path = path
+        self.part = path.with_name(f"{path.name}.{digits}.part")
+        self.done: dict[str, Any] = {}
+        self._identity = decode(header)["identity"]
+        if not self._resume():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.part.write_bytes(f"{header}\n".encode())
+
+    def others(self) -> dict[Path, str]:
+        """Return the journals of other runs for `path`, each with the first place where the two runs differ."""
+        differences = {}
+        parts = self.path.parent.glob(f"{glob.escape(self.path.name)}.*part")
+        for part in sorted({*parts} - {self.part}):
+            with contextlib.suppress(DamagedFileError):  # killed while the header was written
+                identity = _object(part, 1, _lines(part)[0]).get("identity")
+                differences[part] = difference(identity, self._identity)
+        return differences
+
+    def append(self, unit: str, value: Mapping[str, object]) -> None:
+        """Keep one finished unit: on the disk when this returns."""
+        line = encode({"unit": unit, "value": dict(value)})
+        handle = os.open(self.part, os.O_WRONLY | os.O_APPEND)
+        try:
+            append(handle, f"{line}\n".encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self.done[unit] = decode(line)["value"]
+
+    def finish(
+        self, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]
+    ) -> None:
+        """Write the finished file and remove the journal; a kill between the two leaves both complete."""
+        data_file.write(self.path, provenance, records)
+        self.part.unlink(missing_ok=True)
+
+    def _resume(self) -> bool:
+        """Take over the units of an earlier run; return False if there is none."""
+        *whole, torn = _lines(self.part) if self.part.exists() else [b""]
+        if not whole:
+            return False  # no journal, or one whose header was cut
+        for number, line in enumerate(whole[1:], start=2):
+            entry = _object(self.part, number, line)
+            unit, value = entry.get("unit"), entry.get("value")
+            if not (isinstance(unit, str) and isinstance(value, dict)):
+                found = f"a unit {unit!r} with a value of type {type(value).__name__}"
+                raise DamagedFileError(
+                    self.part, number, found, "text as unit and an object as value"
+                )
+            self.done[unit] = value
+        os.truncate(self.part, self.part.stat().st_size - len(torn))
+        return True
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Return the file split at line feeds; the last item is empty unless the last line was cut."""
+    return path.read_bytes().split(b"\n")
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    return decode_object(path, number, line.decode(errors="replace"))
