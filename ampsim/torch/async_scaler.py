@@ -1,0 +1,875 @@
+"""A loss scaler for loops whose backward passes, optimizer steps, and updates run on different
+threads.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ampsim.core.machine import Rule, State, round_to_float32
+from ampsim.core.pipeline import WouldBlockError
+from ampsim.core.torch_model import refusals
+from ampsim.core.validation import as_float, as_int
+from ampsim.torch.async_state import (
+    AsyncState,
+    Call,
+    ClosedError,
+    Stage,
+    StepRecord,
+    Ticket,
+    WithdrawnError,
+)
+from ampsim.torch.gradients import collect, unscale
+from ampsim.torch.gradients.clip import unscale_and_clip_
+from ampsim.torch.gradients.divided import mark, new_key, undivided
+from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
+from ampsim.torch.ranks import Joined, Ranks
+from ampsim.torch.scale_versions import DeviceVersion, Flag, HostVersion, Version, has_streams
+from ampsim.torch.shared_state import SharedState
+from ampsim.torch.step_report import StepReport
+from ampsim.torch.ticket_tags import check_tags, tag_gradients_of
+
+ScaleTicket = Ticket[Version]
+Launch = Callable[[Callable[[], object]], object]
+Work = Callable[[ScaleTicket, StepRecord, Call], Any]
+
+SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
+CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
+
+
+@dataclass(frozen=True, eq=False)
+class SharedFlag:
+    """The flag of all ranks, on its way; reading it waits for them."""
+
+    joined: Callable[[], Joined]
+
+    def on(self, device: torch.device) -> Tensor:
+        """Return the flag on a device, shape (), float32."""
+        return self.joined()[0].to(device, non_blocking=True)
+
+    def __bool__(self) -> bool:
+        return bool(self.joined()[0].item())
+
+
+class AsyncGradScaler:
+    """A loss scaler like `torch.amp.GradScaler`, for any depth and any number of threads.
+
+    Each iteration holds a ticket. Iteration i uses the scale after ``max(0, i - depth)`` updates,
+    and updates apply in the order of the tickets, so the scales depend on the outcomes and the
+    depth, and not on the schedule of threads::
+
+        ticket = scaler.begin_iteration()             # waits while depth + 1 are in flight
+        scaler.scale(loss, ticket=ticket).backward()  # compute thread
+        scaler.step(optimizer, ticket=ticket)         # optimizer thread
+        scaler.update(ticket=ticket)
+
+    Without tickets a call means the oldest iteration in flight; with an executor, a call of another
+    thread than the executor's means the oldest one whose update was not called. So torch's loop
+    runs unchanged with depth 0, and RoundPipe's with depth 1 and an executor.
+
+    Each gradient is divided once, by the scale of its own ticket. A skipped step changes no bit of
+    the parameters or the optimizer's state. A call that raises changes neither the scale nor the
+    stage of an optimizer. If the optimizer's thread fails, the scaler closes with that cause;
+    `state_dict` still works, and a new scaler resumes from it.
+
+    Args:
+        device: Device type of the scale. "cpu" keeps it as a Python number.
+        init_scale: Initial loss scale, a positive factor within the bounds.
+        growth_factor: Factor of a growth; above 1.
+        backoff_factor: Factor of a backoff; above 0 and below 1.
+        growth_interval: Number of consecutive finite steps before a growth; at least 1.
+        enabled: If False, all methods pass their inputs through.
+        depth: Number of updates by which the scale may lag; at least 0. 0 is torch's loop, 1 is
+            RoundPipe's.
+        min_scale: Lower bound of the scale; at least 2^-126, the default.
+        max_scale: Upper bound of the scale; default: the largest float32 number.
+        executor: Where the optimizer runs: an `OptimizerThread`, an `Executor` with one worker, or
+            a function that runs functions in order on one thread, such as RoundPipe's
+            ``launch_optim_kernel``. Default: the calling thread.
+        allow_fp16: Whether to unscale float16 gradients instead of raising.
+        check_at_step: Whether `step` checks gradients again that `unscale_` has checked, because
+            the loop may have written them.
+        group: Process group of torch.distributed, or "world", whose ranks skip a step together.
+
+    Raises:
+        AssertionError: With torch's text, if `growth_factor` is at most 1 or `backoff_factor` at
+            least 1.
+        ValueError: If another number is out of range, if an executor has several workers, or if the
+            work of several iterations in flight cannot be ordered on `device`.
+    """
+
+    # =================== =================================== ======================
+    # attribute           written                             read
+    # =================== =================================== ======================
+    # `_shared`           by transitions of `AsyncState`      anywhere
+    # `_thread`           by the executor's first job         anywhere
+    # `_last_scaled`      by the thread that scales           by `loss_value`
+    # `_initial`          by `load_state_dict`, whole         before the first scale
+    # all others          by `__init__`                       anywhere
+    # =================== =================================== ======================
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        *,
+        depth: int = 0,
+        min_scale: float = SMALLEST_NORMAL,
+        max_scale: float | None = None,
+        executor: OptimizerThread | Executor | Launch | None = None,
+        allow_fp16: bool = False,
+        check_at_step: bool = False,
+        group: Any = None,
+    ) -> None:
+        depth = as_int("depth", depth, 0, "to run synchronously pass depth=0")
+        constants = (init_scale, growth_factor, backoff_factor, growth_interval)
+        rule = _make_rule(*constants, min_scale=min_scale, max_scale=max_scale)
+        self._device, self._allow_fp16 = torch.device(device), allow_fp16
+        self._check_at_step = check_at_step
+        if enabled and self._device.type != "cpu" and not torch.accelerator.is_available():
+            warnings.warn(f"no {device} is available: the scaler is disabled", stacklevel=2)
+            enabled = False
+        self._enabled = enabled
+        if enabled and (depth or executor is not None):
+            _check_order(self._device)
+        self._initial: tuple[State, ...] = (rule.init(),)
+        self._shared: SharedState[AsyncState[Version]] = SharedState(
+            AsyncState(rule, depth), threading
+        )
+        self._last_scaled: ScaleTicket | None = None
+        self._ranks = None if group is None else Ranks(group, device)
+        if self._ranks is not None:
+            self._ranks.check_equal("AsyncGradScaler()", {"rule": rule, "depth": depth})
+        self._thread: int | None = None
+        self._launch = _launch_function(executor)
+        if enabled and self._launch is not None:
+            self._launch(self._note_thread)  # the first job, so every later one finds it noted
+        if isinstance(executor, OptimizerThread):
+            executor.scalers.add(self)
+
+    def _note_thread(self) -> None:
+        self._thread = threading.get_ident()
+
+    def _runs_steps(self) -> bool:
+        """Return whether the calling thread is the one on which the optimizer runs."""
+        return self._launch is None or self._thread == threading.get_ident()
+
+    # --------------------------------------------------------------------------------------
+    # iterations
+
+    def begin_iteration(self, timeout: float | None = None) -> ScaleTicket:
+        """Begin an iteration; wait while depth + 1 iterations are in flight.
+
+        After this call `scale` and `update` require tickets.
+
+        Args:
+            timeout: Maximum time to wait in seconds; None waits indefinitely.
+
+        Returns:
+            Ticket: The ticket of the iteration. Of a disabled scaler it has no effect.
+
+        Raises:
+            TimeoutError: If the scale of the iteration does not exist after `timeout` seconds.
+            ClosedError: If the scaler was closed, or its background work failed.
+        """
+        if not self._enabled:
+            return Ticket(0, 0, HostVersion(State(1.0)), 0)
+        if not self._shared.value.versions:
+            self._shared.change(AsyncState.start, self._make_versions(self._device))
+        key = new_key()
+        try:
+            state = self._shared.wait(lambda state: state.begin(key), timeout)
+            return next(one.ticket for one in state.iterations if one.ticket.key == key)
+        except WouldBlockError as error:
+            raise TimeoutError(f"no ticket after {timeout} s: {error}") from None
+        except BaseException:
+            self._shared.change(AsyncState.withdraw, key)
+            raise
+
+    def _make_versions(self, device: torch.device) -> tuple[Version, ...]:
+        if "cpu" in (device.type, self._device.type):
+            return tuple(map(HostVersion, self._initial))
+        # Tensors that are made in inference mode could not be used for training afterwards.
+        with torch.inference_mode(False):  # noqa: FBT003
+            return tuple(DeviceVersion.of(state, device) for state in self._initial)
+
+    def _ticket(self, method: str, ticket: ScaleTicket | None) -> ScaleTicket:
+        """Return the ticket of a call; without one, the implied ticket, begun if there is none."""
+        state = self._shared.value
+        state.check_open()
+        if not state.versions:
+            raise refusals.before_scale(method).error()
+        if ticket is not None:
+            return state.iteration(ticket, method).ticket
+        if state.uses_tickets:
+            raise RuntimeError(
+                f"{method} without a ticket in a loop with tickets: expected ticket=, which "
+                "begin_iteration() returned for this iteration"
+            )
+        runs_steps = self._runs_steps()
+        implied = state.implied_ticket(runs_steps=runs_steps)
+        if implied is None:
+            key = new_key()
+            state = self._shared.wait(lambda state: state.begin_if_none(key, runs_steps=runs_steps))
+            implied = state.implied_ticket(runs_steps=runs_steps)
+            assert implied is not None  # noqa: S101 - it is in the state that `wait` has made
+        return implied
+
+    # -------------------------------------------------------------------------------------------
+    # losses
+
+    def scale(self, outputs: Any, ticket: ScaleTicket | None = None) -> Any:
+        """Multiply outputs by the scale.
+
+        Args:
+            outputs: Tensor, or nested iterables of tensors.
+            ticket: Ticket of the iteration, for loops with tickets.
+
+        Returns:
+            The scaled outputs: a list or a tuple of a list or a tuple, a generator of another
+                iterable.
+
+        Raises:
+            ValueError: If `outputs` holds something else than tensors.
+            RuntimeError: If a ticket is missing, or its iteration is over.
+        """
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, Tensor):
+            return self._scale_tensor(outputs, ticket)
+        if isinstance(outputs, str) or not isinstance(outputs, Iterable):
+            raise refusals.NOT_A_LOSS.error()
+        scaled = (self.scale(output, ticket) for output in outputs)
+        return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled
+
+    def _scale_tensor(self, outputs: Tensor, ticket: ScaleTicket | None) -> Tensor:
+        if ticket is None and not self._shared.value.versions:
+            self._shared.change(AsyncState.start, self._make_versions(outputs.device))
+        ticket = self._last_scaled = self._ticket("scale", ticket)
+        state = self._shared.value
+        if any(record.is_broken for record in state.iteration(ticket, "scale").records):
+            self._shared.change(AsyncState.forget_broken, ticket)
+        scaled = ticket.value.multiply(outputs)
+        if state.depth:
+            tag_gradients_of(outputs, scaled, ticket.key, self._is_outstanding)
+        return scaled
+
+    def _is_outstanding(self, key: int) -> bool:
+        return self._shared.value.is_outstanding(key)
+
+    def loss_value(self, loss: Tensor, ticket: ScaleTicket | None = None) -> Tensor:
+        """Return the true value of a scaled loss, after `update` too; the host does not wait.
+
+        Args:
+            loss: Scaled loss.
+            ticket: Ticket that scaled it; by default the one that `scale` used last.
+
+        Returns:
+            The loss divided by its scale, detached.
+        """
+        ticket = ticket or self._last_scaled
+        if ticket is None or not self._enabled:
+            return loss.detach()
+        return loss.detach() / ticket.value.scale_on(loss.device)
+
+    # --------------------------------------------------------------------------------------------
+    # steps
+
+    def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
+        """Divide an optimizer's gradients by the scale in place, and record whether all are finite.
+
+        Args:
+            optimizer: Optimizer that owns the gradients.
+            ticket: Ticket of the iteration, for loops with tickets.
+
+        Raises:
+            AssertionError: If nothing was scaled yet, as in torch.
+            RuntimeError: If the gradients were unscaled or stepped before, or belong to another
+                ticket.
+            ValueError: If a gradient is float16, unless `allow_fp16`.
+        """
+        if self._enabled:
+            self._work_on("unscale_", optimizer, ticket, self._unscale)
+
+    def _unscale(self, ticket: ScaleTicket, record: StepRecord, call: Call) -> None:
+        _check_ready(record)
+        flags = self._divide(ticket, record.optimizer, call)
+        self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
+
+    def unscale_and_clip_(
+        self, optimizer: Optimizer, max_norm: float, ticket: ScaleTicket | None = None
+    ) -> Tensor:
+        """Unscale gradients and clip their total norm.
+
+        Args:
+            optimizer: Optimizer that owns the gradients.
+            max_norm: Largest norm after the clip; at least 0, and inf for no clip.
+            ticket: Ticket of the iteration, for loops with tickets.
+
+        Returns:
+            The norm of the unscaled gradients before the clip; shape (), float32.
+
+        Raises:
+            ValueError: If `max_norm` is negative or NaN.
+            RuntimeError: As `unscale_`; also if another optimizer has divided one of the gradients.
+        """
+        max_norm = as_float("max_norm", max_norm)
+        if not max_norm >= 0:
+            raise ValueError(f"max_norm={max_norm}: expected at least 0; for no clip pass math.inf")
+        if not self._enabled:
+            params = [param for group in optimizer.param_groups for param in group["params"]]
+            return torch.nn.utils.clip_grad_norm_(params, max_norm)
+        work = partial(self._unscale_and_clip, max_norm)
+        norm: Tensor = self._work_on("unscale_and_clip_", optimizer, ticket, work)
+        return norm
+
+    def _unscale_and_clip(
+        self, max_norm: float, ticket: ScaleTicket, record: StepRecord, call: Call
+    ) -> Tensor:
+        _check_ready(record)
+        optimizer, version = record.optimizer, ticket.value
+        groups = self._gradients(ticket, optimizer)
+        if undivided(optimizer, ticket.key) is not None:
+            raise RuntimeError(
+                "unscale_and_clip_ of gradients that were divided for another optimizer: expected "
+                "optimizers without common parameters; call unscale_() of both, then clip"
+            )
+        home = next(iter(groups), (self._device,))[0]
+        call.is_writing = True
+        clipped = unscale_and_clip_(
+            groups,
+            version.scale_on(home),
+            max_norm,
+            folds=False,
+            may_be_below_one=version.may_be_below_one,
+        )
+        flags = self._flags(ticket, optimizer, clipped.found_inf)
+        self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
+        return clipped.norm
+
+    def step(
+        self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any
+    ) -> Any:
+        """Step an optimizer with unscaled gradients, or skip the step if one is not finite.
+
+        Args:
+            optimizer: Optimizer that owns the gradients; `unscale_` is called for it if it was not.
+            args: Positional arguments of ``optimizer.step``; no closure.
+            ticket: Ticket of the iteration, for loops with tickets.
+            kwargs: Keyword arguments of ``optimizer.step``; no closure.
+
+        Returns:
+            What ``optimizer.step`` returned; None if the step was skipped, and if the call waited
+            for an executor.
+
+        Raises:
+            AssertionError: If the optimizer has no gradient, as in torch.
+            RuntimeError: If the optimizer has stepped in this iteration, or the gradients belong to
+                another ticket.
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        if "closure" in kwargs or any(map(callable, args[:1])):
+            raise refusals.CLOSURE.error()
+        result = self._work_on("step", optimizer, ticket, partial(self._step, args, kwargs))
+        return result if self._runs_steps() else None
+
+    def _step(
+        self,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        ticket: ScaleTicket,
+        record: StepRecord,
+        call: Call,
+    ) -> Any:
+        if record.stage is Stage.STEPPED:
+            raise refusals.STEPPED_TWICE.error()
+        optimizer, flags = record.optimizer, record.flags
+        if record.stage is Stage.READY:
+            flags = self._divide(ticket, optimizer, call)
+        elif self._check_at_step:
+            found_inf = unscale.FoundInf()
+            unscale.check(self._gradients(ticket, optimizer), found_inf)
+            flags += self._flags(ticket, optimizer, found_inf)
+        complete = partial(self._shared.change, AsyncState.complete, ticket, call)
+        if not flags:  # torch leaves the optimizer in this stage too
+            complete(Stage.UNSCALED, flags)
+            raise refusals.NOTHING_CHECKED.error()
+        result = None
+        if not any(flags):
+            if getattr(optimizer, "_step_supports_amp_scaling", False):
+                collect.lay_out_for_kernel(optimizer)
+            call.is_writing = True
+            try:
+                result = optimizer.step(*args, **kwargs)
+            except Exception:
+                complete(Stage.UNSCALED, flags)
+                raise
+        complete(Stage.STEPPED, flags)
+        return result
+
+    def _work_on(
+        self, method: str, optimizer: Optimizer, ticket: ScaleTicket | None, work: Work
+    ) -> Any:
+        """Do work on an optimizer's gradients, without the lock, on the thread of the optimizer."""
+        run = partial(self._hold, method, optimizer, self._ticket(method, ticket), work)
+        return run() if self._runs_steps() else self._send(run).result()
+
+    def _hold(self, method: str, optimizer: Optimizer, ticket: ScaleTicket, work: Work) -> Any:
+        call = Call()
+        try:
+            state = self._shared.change(AsyncState.hold, ticket, optimizer, call, method)
+            return work(ticket, state.iteration(ticket, method).record(optimizer), call)
+        finally:
+            call.is_over = True
+
+    def _gradients(self, ticket: ScaleTicket, optimizer: Optimizer) -> collect.Groups:
+        """Return an optimizer's gradients, kept until this thread's stream is done with them."""
+        if self._shared.value.depth:
+            check_tags(optimizer, ticket.key)
+        groups = collect.gradients(optimizer, allow_fp16=self._allow_fp16, sums=True)
+        if self._ranks is not None:
+            groups = self._ranks.own_part(groups)
+        for (device, _), grads in groups.items():
+            if has_streams(device):
+                stream = torch.accelerator.current_stream(device)
+                for grad in grads:
+                    grad.record_stream(stream)
+        return groups
+
+    def _divide(self, ticket: ScaleTicket, optimizer: Optimizer, call: Call) -> tuple[Any, ...]:
+        """Divide an optimizer's gradients, but for those that it shares and another call has
+        divided.
+        """
+        version, found_inf = ticket.value, unscale.FoundInf()
+        groups = self._gradients(ticket, optimizer)
+        rest = undivided(optimizer, ticket.key)
+        divided_here = groups
+        if rest is not None:
+            part: Any = SimpleNamespace(param_groups=[{"params": rest}])
+            divided_here = collect.gradients(part, allow_fp16=True)
+        call.is_writing = True
+        unscale.multiply_and_check_(
+            divided_here, version.inverse_on, found_inf, below_one=version.may_be_below_one
+        )
+        if rest is not None:
+            unscale.check(groups, found_inf)
+        mark(optimizer, ticket.key)
+        return self._flags(ticket, optimizer, found_inf)
+
+    def _flags(
+        self, ticket: ScaleTicket, optimizer: Optimizer, found_inf: unscale.FoundInf
+    ) -> tuple[Any, ...]:
+        if self._ranks is None:
+            return tuple(map(Flag.of, found_inf.values()))
+        return (SharedFlag(self._ranks.begin(optimizer, ticket.index, [*found_inf.values()])),)
+
+    @property
+    def last_step(self) -> StepReport:
+        """Report of the newest iteration with a step: ``.skipped``, ``.skipped_by(optimizer)``."""
+        state = self._shared.value
+        newest_first = [one.records for one in reversed(state.iterations)]
+        for records in (*newest_first, state.last_steps):
+            report = StepReport()
+            for record in records:
+                if record.stage is Stage.STEPPED:
+                    report.add(record.optimizer, [*record.flags])
+            if any(True for _ in report):
+                return report
+        return StepReport()
+
+    # ------------------------------------------------------------------------------------------
+    # updates
+
+    def update(
+        self,
+        new_scale: float | Tensor | None = None,
+        is_async: bool = True,
+        ticket: ScaleTicket | None = None,
+    ) -> None:
+        """End an iteration: grow or back off the scale by what its steps found, or set it.
+
+        With an executor the update runs behind the steps, and the call returns at once.
+
+        Args:
+            new_scale: Scale to set, read at once.
+            is_async: Whether the update may run later. If False the call waits for it, and the next
+                ticket uses its result, whatever the depth.
+            ticket: Ticket of the iteration, for loops with tickets.
+
+        Raises:
+            AssertionError: If no gradient was checked in the iteration, as in torch.
+            RuntimeError: If it is not the ticket's turn, a ticket is missing, or a step of the
+                iteration still runs.
+            TypeError: If `new_scale` is no number.
+            ValueError: If `new_scale` is out of bounds.
+        """
+        if not self._enabled:
+            return
+        state, runs_steps = self._shared.value, self._runs_steps()
+        if ticket is None and runs_steps and self._launch is not None:
+            raise RuntimeError(
+                "update() without a ticket on the optimizer's thread: expected it on the thread "
+                "that calls scale(); call it there, or pass ticket="
+            )
+        value = None if new_scale is None else _scale_within_bounds(new_scale, state.rule)
+        has_steps = any(iteration.records for iteration in state.iterations)
+        if value is None and runs_steps and state.versions and not has_steps:
+            raise refusals.NOTHING_CHECKED_AT_ALL.error()  # before it begins an iteration
+        ticket = self._ticket("update", ticket)
+        token = None if runs_steps else object()
+        work = partial(self._finish, ticket, value, not is_async, token)
+        if runs_steps:
+            work()
+        else:
+            self._request(ticket, token, work, is_async=is_async)
+
+    def _request(
+        self, ticket: ScaleTicket, token: object, work: Callable[[], None], *, is_async: bool
+    ) -> None:
+        """Send an update to the optimizer's thread. If this raises, also by an interrupt, it will
+        not be made.
+        """
+        cancel = partial(self._shared.change, AsyncState.cancel_request, token)
+        try:
+            self._shared.change(AsyncState.request, ticket, token)
+            # Nobody waits for an asynchronous update, so its error must close the scaler.
+            on_error = self.close if is_async else lambda _: cancel()
+            job = self._send(work, on_error)
+        except BaseException:
+            cancel()
+            raise
+        if not is_async:
+            job.result()
+
+    def _finish(
+        self, ticket: ScaleTicket, value: float | None, synchronous: bool, token: object
+    ) -> None:
+        while True:
+            # The new version is made without the lock: it may wait for a device. If another step of
+            # the iteration ends meanwhile, `apply` changes nothing, and the version is made again.
+            with suppress(WithdrawnError):
+                state = self._shared.value
+                ended = state.ending(ticket, token)
+                flags = [flag for record in ended.records for flag in record.flags]
+                if value is not None:
+                    made: Version = state.newest.override(state.rule, value)
+                elif flags:
+                    made = state.newest.next(state.rule, flags)
+                else:
+                    raise refusals.NOTHING_CHECKED_AT_ALL.error()
+                state = self._shared.change(
+                    AsyncState.apply, ended, token, made, synchronous=synchronous
+                )
+                if state.applied <= ticket.index:
+                    continue
+            return
+
+    def _send(self, work: Callable[[], Any], on_error: OnError | None = None) -> Job:
+        """Run work on the optimizer's thread; its error reaches who waits for the job, or
+        `on_error`.
+        """
+        self._shared.value.check_open()
+        job = Job(work, self._shared, self._device, on_error or _ignore)
+        assert self._launch is not None  # noqa: S101 - else all work runs on the calling thread
+        handle = self._launch(job)
+        if isinstance(handle, Future):
+            handle.add_done_callback(partial(_end_if_dropped, job))
+        return job
+
+    def synchronize(self) -> None:
+        """Wait for all work that was sent to the optimizer's thread.
+
+        Raises:
+            ClosedError: If background work failed; the cause is its error.
+        """
+        self._settle()
+        state = self._shared.value
+        if state.closed is not None and state.closed.__cause__ is not None:
+            state.check_open()
+
+    def _settle(self) -> None:
+        """Wait for the optimizer's thread; of a closed scaler nothing is on its way."""
+        if self._enabled and not self._runs_steps() and self._shared.value.closed is None:
+            with suppress(RuntimeError):  # the thread has ended, and so has all that was sent
+                self._send(_do_nothing).result()
+
+    # ---------------------------------------------------------------------------- reading and
+    # constants
+
+    def is_enabled(self) -> bool:
+        """Return whether the scaler is enabled."""
+        return self._enabled
+
+    def get_scale(self, up_to_date: bool = False) -> float:
+        """Return the loss scale; waits for the device.
+
+        Args:
+            up_to_date: Whether to wait for updates on their way, and return the newest scale.
+
+        Returns:
+            The scale that the next call of this thread uses; in loops with tickets, the newest
+            scale. 1.0 if disabled.
+        """
+        if not self._enabled:
+            return 1.0
+        if up_to_date:
+            self._settle()
+        state = self._shared.value
+        if not state.versions:
+            return self._initial[-1 if up_to_date else 0].scale
+        if up_to_date or state.uses_tickets or state.closed is not None:
+            return state.newest.read().scale
+        ticket = state.implied_ticket(runs_steps=self._runs_steps())
+        if ticket is not None:
+            return ticket.value.read().scale
+        return self._shared.wait(_check_next_value).next_value().read().scale
+
+    def get_growth_factor(self, up_to_date: bool = False) -> float:
+        """Return the growth factor; `up_to_date` waits for changes on their way."""
+        return self._get_constant("growth_factor", up_to_date)
+
+    def get_backoff_factor(self, up_to_date: bool = False) -> float:
+        """Return the backoff factor; `up_to_date` waits for changes on their way."""
+        return self._get_constant("backoff_factor", up_to_date)
+
+    def get_growth_interval(self, up_to_date: bool = False) -> int:
+        """Return the growth interval; `up_to_date` waits for changes on their way."""
+        return int(self._get_constant("growth_interval", up_to_date))
+
+    def _get_constant(self, name: str, up_to_date: bool) -> float:
+        if up_to_date:
+            self._settle()
+        return float(getattr(self._shared.value.rule, name))
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set the growth factor, above 1, for the updates that are called later."""
+        self._set_constant("growth_factor", new_factor)
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the backoff factor, above 0 and below 1, for the updates that are called later."""
+        self._set_constant("backoff_factor", new_factor)
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set the growth interval, at least 1, for the updates that are called later."""
+        self._set_constant("growth_interval", new_interval)
+
+    def _set_constant(self, name: str, value: float) -> None:
+        self._shared.value.rule.replace(**{name: value})  # raises on the caller's thread
+        work = partial(self._shared.change, _with_constant, name, value)
+        if self._runs_steps() or not self._enabled:
+            work()
+        else:
+            self._send(work, self.close)
+
+    # --------------------------------------------------------------------------------- saving, the
+    # end
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state; waits for the optimizer's thread.
+
+        Of a closed scaler it is the state after the last update that was made. Iterations in flight
+            are not in it: a
+        loop that resumes repeats them.
+
+        Returns:
+            torch's five keys, and with depth > 0 ``pending``, the scales that later iterations will
+            use. {} if disabled.
+
+        Raises:
+            RuntimeError: If depth > 0 and iterations are in flight, unless the scaler is closed.
+        """
+        if not self._enabled:
+            return {}
+        self._settle()
+        state, states = self._shared.value, self._initial
+        if state.depth and state.iterations and state.closed is None:
+            raise RuntimeError(
+                f"state_dict() before the update() of ticket {state.applied}: expected no "
+                "iteration in flight; save after update()"
+            )
+        if state.versions:
+            states = tuple(version.read() for version in state.saved_versions())
+        saved: dict[str, Any] = {"scale": states[0].scale}
+        for name in CONSTANTS:
+            saved[name] = getattr(state.rule, name)
+        saved["_growth_tracker"] = states[-1].growth_tracker
+        if state.depth:
+            saved["pending"] = [later.scale for later in states[1:]]
+        return saved
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict of this class or of torch's scaler. Iterations in flight are void.
+
+        Args:
+            state_dict: Result of `state_dict`. Of more pending scales than `depth` allows, the
+                newest are used.
+
+        Raises:
+            KeyError: If a key is missing.
+            RuntimeError: If the dict is empty.
+            ValueError: If a value is out of bounds.
+        """
+        if not self._enabled:
+            return
+        if not state_dict:
+            raise refusals.EMPTY_STATE_DICT.error()
+        missing = {"scale", *CONSTANTS, "_growth_tracker"} - state_dict.keys()
+        if missing:
+            raise KeyError(
+                f"the state dict lacks {sorted(missing)}: expected all keys of a state_dict(); "
+                "load one that was not changed"
+            )
+        self._settle()
+        state = self._shared.value
+        rule = state.rule.replace(**{name: state_dict[name] for name in CONSTANTS})
+        tracker = as_int("_growth_tracker", int(state_dict["_growth_tracker"]), 0, "save it again")
+        scales = [state_dict["scale"], *state_dict.get("pending", ())][-(state.depth + 1) :]
+        initial = tuple(State(_scale_within_bounds(scale, rule), tracker) for scale in scales)
+        if self._ranks is not None:
+            self._ranks.check_equal("load_state_dict", {"rule": rule, "states": initial})
+        self._initial = initial
+        versions: tuple[Version, ...] = ()
+        if state.versions:
+            newest = state.newest
+            home = newest.scale.device if isinstance(newest, DeviceVersion) else torch.device("cpu")
+            versions = self._make_versions(home)
+        self._shared.change(AsyncState.load, rule, versions)
+
+    def close(self, cause: BaseException | None = None) -> None:
+        """Take no more work; waiting threads raise ClosedError. Idempotent; reading and
+        `state_dict` still work.
+
+        Args:
+            cause: Why; the first cause stays.
+        """
+        closed = ClosedError(
+            "it was closed" if cause is None else f"its background work failed: {cause!r}"
+        )
+        closed.__cause__ = cause
+        self._shared.change(AsyncState.close, closed)
+
+
+def _make_rule(
+    init_scale: float,
+    growth_factor: float,
+    backoff_factor: float,
+    growth_interval: int,
+    *,
+    min_scale: float,
+    max_scale: float | None,
+) -> Rule:
+    if growth_factor <= 1.0:
+        raise refusals.GROWTH_FACTOR.error()
+    if backoff_factor >= 1.0:
+        raise refusals.BACKOFF_FACTOR.error()
+    if not min_scale >= SMALLEST_NORMAL:
+        raise ValueError(
+            f"min_scale={min_scale!r}: expected at least 2.0**-126, because 1/scale is inf below "
+            "2.0**-128; pass min_scale=2.0**-126"
+        )
+    rule = Rule(
+        init_scale,
+        growth_factor,
+        backoff_factor,
+        growth_interval,
+        min_scale=round_to_float32(min_scale),
+        max_scale=None if max_scale is None else round_to_float32(max_scale),
+        growth_test=">=",  # an interval set below the tracker grows at the next finite step
+    )
+    _scale_within_bounds(init_scale, rule, "init_scale")
+    return rule
+
+
+def _scale_within_bounds(scale: Any, rule: Rule, name: str = "new_scale") -> float:
+    """Return a scale by value; raise unless it is a number within the bounds of a rule."""
+    if isinstance(scale, Tensor):
+        if scale.numel() != 1 or scale.requires_grad:
+            raise refusals.NEW_SCALE.error()
+        scale = scale.item()
+    value = as_float(name, scale)
+    low = rule.min_scale or 0.0
+    high = torch.finfo(torch.float32).max if rule.max_scale is None else rule.max_scale
+    if not low <= round_to_float32(value) <= high:
+        raise ValueError(
+            f"{name}={value!r}: expected within [min_scale, max_scale] = [{low!r}, {high!r}]; pass "
+            "such a number, or wider bounds to the scaler"
+        )
+    return value
+
+
+def _check_order(device: torch.device) -> None:
+    """Raise ValueError for a device on which the work of several iterations cannot be ordered."""
+    if device.type != "cpu" and not has_streams(device):
+        accelerator = torch.accelerator.current_accelerator()
+        raise ValueError(
+            f"device={str(device)!r} with depth > 0 or an executor: expected 'cpu' or the "
+            f"accelerator of this process ({accelerator}), because torch orders no work on other "
+            "devices; pass depth=0"
+        )
+
+
+def _launch_function(executor: Any) -> Launch | None:
+    """Return the function that runs another one on the thread of an executor."""
+    workers = getattr(executor, "_max_workers", 1)
+    if isinstance(executor, Executor) and workers != 1:
+        raise ValueError(
+            f"executor with {workers} workers: expected one, which runs all jobs in order; pass "
+            "ThreadPoolExecutor(1)"
+        )
+    if isinstance(executor, OptimizerThread):
+        return executor.launch
+    return executor.submit if isinstance(executor, Executor) else executor
+
+
+def _check_ready(record: StepRecord) -> None:
+    if record.stage is Stage.UNSCALED:
+        raise refusals.UNSCALED_TWICE.error()
+    if record.stage is Stage.STEPPED:
+        raise refusals.UNSCALED_LATE.error()
+
+
+def _check_next_value(state: AsyncState[Version]) -> AsyncState[Version]:
+    """Return the state if the scale of the next ticket exists, else raise WouldBlockError."""
+    state.check_open()
+    state.next_value()
+    return state
+
+
+def _with_constant(state: AsyncState[Version], name: str, value: float) -> AsyncState[Version]:
+    return state.replace(rule=state.rule.replace(**{name: value}))
+
+
+def _end_if_dropped(job: Job, handle: Future[Any]) -> None:
+    """End a job that its executor has dropped. A job that runs raises nothing, so each error is the
+    executor's.
+    """
+    cause = None if handle.cancelled() else handle.exception()
+    if handle.cancelled() or cause is not None:
+        dropped = ClosedError(
+            "the executor dropped a job: it was shut down, or its worker has ended"
+        )
+        dropped.__cause__ = cause
+        job.end(None, dropped)
+
+
+def _do_nothing() -> None:
+    """Run behind the jobs of an executor, to wait for them."""
+
+
+def _ignore(_: BaseException) -> None:
+    """Do nothing: the error reaches the thread that waits for the job."""
