@@ -1,6 +1,7 @@
 """One iteration of a watched run: its measurements, and its record."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,16 @@ from torch.optim import Optimizer
 
 from ampsim.core.json_lines import Record
 from ampsim.probe.async_host_copy import Fetched
-from ampsim.runs.record.measure import Counts, Norms, on_host, pack
+from ampsim.runs.record.measure import (
+    Counts,
+    Norms,
+    exponents_of,
+    gradients_of,
+    norms_of,
+    on_host,
+    read,
+)
+from ampsim.runs.record.run_file import BINS, pack_counts
 
 
 @dataclass(eq=False, slots=True)
@@ -19,7 +29,7 @@ class Step:
     Attributes:
         is_sampled: Whether the exponents are counted.
         optimizers: Optimizers whose gradients were read.
-        norms: Norms of the gradients.
+        norms: Norms of the gradients, and the loss scale of these gradients.
         counts: Exponent counts; empty unless sampled.
         flags: For each optimizer, its found_inf flags, see `measure.read`; [] if it made no step.
         logged: Values logged before the end of the iteration.
@@ -32,7 +42,7 @@ class Step:
 
     is_sampled: bool = False
     optimizers: list[Optimizer] = field(default_factory=list)
-    norms: list[Norms] = field(default_factory=list)
+    norms: list[tuple[Norms, Any]] = field(default_factory=list)
     counts: list[Counts] = field(default_factory=list)
     flags: list[list[Any]] = field(default_factory=list)
     logged: Record = field(default_factory=dict)
@@ -42,21 +52,27 @@ class Step:
     is_open: bool = False
     is_written: bool = False
 
+    def measure(
+        self, optimizer: Optimizer, scale: Tensor, is_sampled: Callable[[Tensor], bool]
+    ) -> None:
+        """Read the gradients of an optimizer, which are multiplied by the scale."""
+        groups, scale_read = gradients_of(optimizer), read(scale)
+        self.norms += [(norms, scale_read) for norms in norms_of(groups)]
+        if self.is_sampled:
+            self.counts += exponents_of(groups, scale, is_sampled)
+
     def has_arrived(self) -> bool:
-        """Return whether all values are on the host."""
-        values = [*self.checksums, *self.logged.values()]
-        for norms in self.norms:
-            values += norms.norms, norms.scale
-        for flags in self.flags:
-            values += flags
-        values += [counts.counts for counts in self.counts]
-        return all(value.arrived() for value in values if isinstance(value, Fetched))
+        """Return whether all values are on the host. Copies of one device arrive in order."""
+        flags = [flag for flags in self.flags for flag in flags]
+        scales = [scale for _, scale in self.norms]
+        last = (*flags, *scales, *self.checksums, *self.logged.values())
+        return all(value.arrived() for value in last if isinstance(value, Fetched))
 
     def record(self, number: int, names: dict[Tensor, str]) -> Record:
         """Return the record of the step; waits for the device."""
         record: Record = {"step": number}
         if self.norms:
-            record["loss_scale"] = on_host(self.norms[0].scale)
+            record["loss_scale"] = on_host(self.norms[0][1])
         if any(self.flags):
             skips = [any(map(on_host, flags)) if flags else None for flags in self.flags]
             record["skipped"] = any(skips)
@@ -64,10 +80,10 @@ class Step:
                 record["optimizers"] = skips
         if self.norms:
             self._add_norms(record, names)
-        for counts in self.counts:
+        for params, counts in self.counts:
             histograms = record.setdefault("exponent_histograms", {})
-            for param, packed in zip(counts.params, pack(counts), strict=True):
-                histograms[name_of(param, names)] = packed
+            for param, row in zip(params, counts.wait()[0].numpy(), strict=True):
+                histograms[name_of(param, names)] = pack_counts(row[:BINS])
         for name, value in self.logged.items():
             record[name] = on_host(value)
         return record
@@ -75,15 +91,14 @@ class Step:
     def _add_norms(self, record: Record, names: dict[Tensor, str]) -> None:
         """Add the norm of all gradients, and what is not finite, by parameter."""
         nonfinite, unscaled = {}, []
-        for params, scaled, scale in self.norms:
-            divisor = on_host(scale) or math.nan  # 0 * (1 / 0) is NaN in torch, too
+        for (params, scaled), scale in self.norms:
+            divisor = on_host(scale) or math.nan  # torch multiplies by 1 / 0, which gives NaN too
             norms = [norm / divisor for norm in on_host(scaled)]
             unscaled += norms
-            if not math.isfinite(sum(norms)):
-                for param, norm in zip(params, norms, strict=True):
-                    if not math.isfinite(norm):
-                        what = "has nan" if math.isnan(norm) else "has inf"
-                        nonfinite[name_of(param, names)] = what
+            for param, norm in zip(params, norms, strict=False):
+                if not math.isfinite(norm):
+                    what = "has nan" if math.isnan(norm) else "has inf"
+                    nonfinite[name_of(param, names)] = what
         record["grad_norm"] = math.hypot(*unscaled)
         if nonfinite:
             record["nonfinite"] = nonfinite

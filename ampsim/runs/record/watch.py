@@ -15,13 +15,24 @@ from torch.optim import Optimizer
 from ampsim.core.validation import as_int
 from ampsim.runs.record.attach import Flags, attach
 from ampsim.runs.record.header import header_of, optimizers_of, scaler_of
-from ampsim.runs.record.measure import Gradients, checksums, parameters_of, read
+from ampsim.runs.record.measure import checksums, parameters_of, read
 from ampsim.runs.record.stalled_parameters import StalledParameters
 from ampsim.runs.record.step import Step, name_of
 from ampsim.runs.record.writer import OnSkip, Writer
 
 if TYPE_CHECKING:
     from ampsim.core.json_lines import Record
+
+_forks = 0  # between this process and the first one; getpid() at each step would cost more
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_count_fork)
 
 RESERVED = frozenset(
     {
@@ -146,7 +157,7 @@ class Run:
         self._model, self._optimizers = model, optimizers
         self._names, self._writer = names, writer
         self._sample_every, self._pattern, self._stall_steps = sample_every, pattern, stall_steps
-        self._process = os.getpid()
+        self._forks = _forks
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
@@ -226,7 +237,7 @@ class Run:
 
     def _is_forked(self) -> bool:
         """Return whether this is a forked child, which has the parent's files and none of its threads."""
-        return os.getpid() != self._process
+        return self._forks != _forks
 
     # The methods below are called by what is watched, see `attach.Watcher`.
 
@@ -247,10 +258,7 @@ class Run:
                 return
             step.optimizers.append(optimizer)
         try:
-            grads = Gradients(optimizer)
-            step.norms += grads.norms(scale)
-            if step.is_sampled:
-                step.counts += grads.exponents(scale, self._matches)
+            step.measure(optimizer, scale, self._matches)
         except Exception as error:  # recording must not stop training
             self._writer.warn(error)
 
@@ -323,7 +331,7 @@ class Run:
 def _scalar(name: str, value: object) -> Any:
     """Return a logged value, see `measure.read`."""
     if isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex():
-        return read(value.detach().reshape(()))
+        return read(value.reshape(()))
     if isinstance(value, numbers.Real):
         return value if isinstance(value, int) else float(value)
     raise TypeError(f"{name}={value!r}: expected a real number or a tensor with one element")
