@@ -22,6 +22,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ampsim.core.files import write_atomically
 from ampsim.core.json_lines import Record
 from ampsim.lint.engine import RULES
 from ampsim.lint.event import Event
@@ -183,7 +184,8 @@ def write(folder: Path) -> None:
             continue  # Python 2, or a template
         rows += [{**row, "loops": loops}] * bool(loops)
     rows.sort(key=lambda row: (row["repository"], row["path"]))
-    INPUT.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+    write_atomically(INPUT, text.encode())
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:

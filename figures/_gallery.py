@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ampsim.core.files import write_atomically
 from figures import _style, claim_results, results
 from figures.claims import CLAIMS
 
@@ -117,5 +118,6 @@ def trials(*data: Path) -> str:
 def write(folder: Path, stems: Sequence[str], *data: Path) -> Path:
     """Write the gallery of the committed data or of other folders; return its path."""
     path = folder / NAME
-    path.write_text(page(stems, *data, folder=folder if data else _style.HERE), encoding="utf-8")
+    text = page(stems, *data, folder=folder if data else _style.HERE)
+    write_atomically(path, text.encode())
     return path

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from ampsim.core.files import write_atomically
 from figures import _style, results
 from figures.results import Result
 
@@ -44,9 +45,8 @@ def write_page(stem: str, path: Path, *data: Path) -> list[Path]:
     module = importlib.import_module(f"figures.{stem}")
     if not hasattr(module, "page"):
         return []
-    path.write_text(
-        module.page(*[results.load(name, *data) for name in module.DATA]), encoding="utf-8"
-    )
+    page = module.page(*[results.load(name, *data) for name in module.DATA])
+    write_atomically(path, page.encode())
     return [path]
 
 

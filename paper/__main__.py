@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ampsim.core.extras import needing
+from ampsim.core.files import write_atomically
 
 with needing("paper"):
     from paper import build
@@ -42,15 +43,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _build(*, draft: bool) -> int:
     pdf = build.build(draft=draft)
-    build.PDF.write_bytes(pdf)
+    write_atomically(build.PDF, pdf)
     print(f"paper: {build.pages(pdf)} pages, written to paper/ampsim.pdf")
     return 0
 
 
 def _build_here() -> int:
     pdf, marked = build.build_here(HERE / "data" / "cpu", HERE / "figures")
-    (HERE / "paper").mkdir(parents=True, exist_ok=True)
-    (HERE / "paper" / "ampsim.pdf").write_bytes(pdf)
+    write_atomically(HERE / "paper" / "ampsim.pdf", pdf)
     result = "all its claims hold here"
     if marked:
         result = f"sentences that do not hold here are marked: {', '.join(marked)}"
