@@ -24,6 +24,21 @@ def test_replay_equals_fold() -> None:
     assert scales.tolist() == expected == [s.scale for s in states(rule, history)]
 
 
+@pytest.mark.parametrize("rule", [Rule(8.0, growth_interval=2), Rule(8.0, delay=2), Probe()])
+def test_scale_before_update_is_used_one(rule) -> None:
+    state, history, used = init(rule), [0, 0, 1, 0, 1], []
+    for flag in history:
+        used.append(state.scale)
+        state = update(rule, state, bool(flag))
+    assert replay(rule, history, when="before").tolist() == used
+    assert replay(rule, [], when="before").tolist() == []
+
+
+def test_unknown_when_raises() -> None:
+    with pytest.raises(ValueError, match="when='during'"):
+        replay(Rule(), [0], when="during")  # type: ignore[arg-type]
+
+
 def test_synchronous_update_with_delay() -> None:
     rule = Rule(init_scale=8.0, delay=1)
     assert replay(rule, [1, 1, 1]).tolist() == [8, 4, 2]

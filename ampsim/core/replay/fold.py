@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.machine import Machine, S, init, update
-from ampsim.core.validation import flags
+from ampsim.core.validation import check_choice, flags
 
 
 def states(
@@ -25,23 +26,30 @@ def states(
 
 
 def replay(
-    rule: Machine[S], found_inf: Iterable[object], *, is_async: Sequence[bool | None] | None = None
+    rule: Machine[S],
+    found_inf: Iterable[object],
+    *,
+    is_async: Sequence[bool | None] | None = None,
+    when: Literal["before", "after"] = "after",
 ) -> npt.NDArray[np.float64]:
-    """Return the scale after each update of an overflow sequence.
+    """Return the scale after, or before, each update of an overflow sequence.
 
     Args:
         rule: A `Rule` or a policy.
         found_inf: One flag per update, used by its truth value.
         is_async: One flag per update: whether it was delayed, for rules with ``delay``. None means True.
+        when: ``"after"`` for the scale after each update, ``"before"`` for the scale that each step used. A log that
+            prints the scale of a step before the update has the scales before.
 
     Returns:
         Array of shape ``(len(found_inf),)`` and dtype float64; float32 scales are exact in it.
 
     Raises:
         TypeError: If flags are text, as "0" is true.
-        ValueError: If the two sequences differ in length.
+        ValueError: If the two sequences differ in length, or `when` is neither.
         Exception: What the rule's framework raises, with a note that names the update.
     """
+    check_choice("when", when, ("before", "after"))
     history = list(flags("found_inf", found_inf))
     if is_async is not None and len(is_async) != len(history):
         raise ValueError(
@@ -54,6 +62,8 @@ def replay(
     except Exception as error:
         error.add_note(f"raised by update {len(scales)} of {len(history)} (counted from 0)")
         raise
+    if when == "before":
+        scales = [init(rule).scale, *scales][: len(history)]
     return np.array(scales, dtype=np.float64)
 
 
