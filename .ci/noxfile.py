@@ -72,7 +72,7 @@ def test(session: nox.Session, extras: str, *paths: str) -> None:
     """Install ampsim with extras, run the tests in the paths, and write the row of the session."""
     session.chdir(ROOT)
     session.install(f".[{extras}]", "pytest-xdist", "setuptools")
-    environment = {"HYPOTHESIS_PROFILE": "mutants", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment = {"HYPOTHESIS_PROFILE": "ci", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     warnings = [word for warning in FOREIGN for word in ("-W", warning)]
     report = ROOT / "build" / "versions" / f"{session.name}.xml"
     arguments = (*warnings, f"--junitxml={report}", *paths, *session.posargs)
