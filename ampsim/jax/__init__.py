@@ -6,35 +6,34 @@
 >>> float(loss_scale.update(False).update(False).loss_scale)
 2048.0
 
-Start with `loss_scale`; `machine` is the reference state machine on arrays, and `exact_product` its multiplication.
-``loops.md`` has training loops for optax, equinox, flax, and haiku.
+Start with `loss_scale`, or with `optax` for a transformation that needs no rule; `machine` is the
+reference state machine on arrays, and `exact_product` its multiplication. ``loops.md`` has training
+loops for optax, equinox, flax, and haiku.
 """
 
 from ampsim.core.extras import needing as _needing
 
 with _needing():
-    from ampsim.jax.dlpack import to_jax, to_torch
-    from ampsim.jax.finite import all_finite, select_tree
     from ampsim.jax.grad import Result, value_and_grad
     from ampsim.jax.loss_scale import DEVIATIONS, LossScale
-    from ampsim.jax.optax import SkipState, skip_nonfinite
+    from ampsim.jax.multi_steps import MultiSteps
+    from ampsim.jax.optax import DynamicLossScaleState, dynamic_loss_scale, scale_loss
     from ampsim.jax.policy import PolicyScale
-    from ampsim.jax.sweep import PolicySummary, Summary, sweep, sweep_policies
+    from ampsim.jax.sweep import Summary, sweep
+    from ampsim.jax.trees import all_finite, select_tree
 
 __all__ = [
     "DEVIATIONS",
+    "DynamicLossScaleState",
     "LossScale",
+    "MultiSteps",
     "PolicyScale",
-    "PolicySummary",
     "Result",
-    "SkipState",
     "Summary",
     "all_finite",
+    "dynamic_loss_scale",
+    "scale_loss",
     "select_tree",
-    "skip_nonfinite",
     "sweep",
-    "sweep_policies",
-    "to_jax",
-    "to_torch",
     "value_and_grad",
 ]

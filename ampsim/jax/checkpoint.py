@@ -1,73 +1,151 @@
-"""Checkpoints by ``flax.serialization``: `saved` is a class decorator.
+"""Registration of the classes of this package: with JAX, ``jax.export``, and flax.
 
-Classes are registered when flax is imported, before or after this package; this package does not import flax. A state
-dict has the fields that are not part of a rule. On restore, the rule is that of the target, as for static fields in
-flax.
+A rule is static, no leaf of the tree. So a checkpoint of leaves would restore into another rule
+without an error. Two places hold the rule: the name of one leaf, by which orbax matches the leaves
+of a checkpoint and a target, and an entry of flax's state dict.
 """
 
 import dataclasses
 import importlib.abc
 import importlib.util
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import export
+from jax.tree_util import GetAttrKey
 
-from ampsim.jax.finite import Tree
+from ampsim.core.machine import Arithmetic, Rule
+from ampsim.jax.trees import Tree
 
 C = TypeVar("C")
 FLAX = "flax.serialization"
-_CLASSES: list[type] = []
+SETTINGS = "settings"
+_CLASSES: list[tuple[type, list[str], list[str]]] = []  # fields saved, and fields compared
 
 
-def saved(cls: type[C]) -> type[C]:
-    """Register a pytree dataclass for ``to_state_dict``, ``to_bytes``, and checkpoints of flax.
+def pytree(marked: str | None = None) -> Callable[[type[C]], type[C]]:
+    """Return a decorator that registers a frozen dataclass as a pytree that can be saved.
 
-    A restore raises ValueError if a field is missing or unknown, or its shape or dtype differs from the target's.
+    Fields with the metadata ``static`` are no leaves. A restore by flax raises ValueError if a field
+    is missing or unknown, or its shape or dtype differs from the target's.
+
+    Args:
+        marked: Field whose name in a checkpoint includes the static fields, so that orbax and flax
+            raise if those of the target differ. None: static fields are not compared.
     """
-    _CLASSES.append(cls)
-    if FLAX in sys.modules:
-        _register(sys.modules[FLAX], cls)
-    return cls
+
+    def register(cls: type[C]) -> type[C]:
+        fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+        static = [field.name for field in fields if field.metadata.get("static")]
+        data = [field.name for field in fields if field.name not in static]
+        names = [*data, *static]
+
+        def flatten(value: Any) -> tuple[list[Tree], tuple[Any, ...]]:
+            held = value.__dict__
+            return [held[name] for name in data], tuple([held[name] for name in static])
+
+        def flatten_with_keys(value: Any) -> tuple[list[tuple[GetAttrKey, Tree]], tuple[Any, ...]]:
+            children, values = flatten(value)
+            mark = f" of {_text(values)}"
+            keys = [GetAttrKey(name + mark if name == marked else name) for name in data]
+            return list(zip(keys, children, strict=True)), values
+
+        def unflatten(values: tuple[Any, ...], children: Iterable[Tree]) -> C:
+            # Not by __init__: each compiled call does this, and a frozen dataclass is slow to make.
+            value = object.__new__(cls)
+            value.__dict__.update(zip(names, (*children, *values), strict=True))
+            return value
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+        export.register_pytree_node_serialization(
+            cls,
+            serialized_name=f"ampsim.{cls.__name__}",
+            serialize_auxdata=lambda values: _text(values).encode(),
+            deserialize_auxdata=lambda text: tuple(map(_decode, json.loads(text))),
+        )
+        _CLASSES.append((cls, data, static if marked else []))
+        if FLAX in sys.modules:
+            _register(sys.modules[FLAX], *_CLASSES[-1])
+        return cls
+
+    return register
 
 
-def _register(flax: Any, cls: type) -> None:
+def _text(values: Sequence[Any]) -> str:
+    """Return static fields as JSON; of a dataclass, the fields that are not the defaults."""
+    return json.dumps(values, default=_encode)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    encoded = {"class": type(value).__name__}
+    for field in dataclasses.fields(value):
+        default, make = field.default, field.default_factory
+        if make is not dataclasses.MISSING:
+            default = make()
+        item = getattr(value, field.name)
+        if item != default:
+            encoded[field.name] = item
+    return encoded
+
+
+def _decode(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    fields = {name: _decode(item) for name, item in value.items() if name != "class"}
+    return {"Rule": Rule, "Arithmetic": Arithmetic}[value["class"]](**fields)
+
+
+def _register(flax: Any, cls: type, data: list[str], compared: list[str]) -> None:
     def to_state_dict(value: Any) -> dict[str, Any]:
-        return {name: flax.to_state_dict(field) for name, field in _fields(value).items()}
+        fields = {name: getattr(value, name) for name in data}
+        saved = {name: flax.to_state_dict(x) for name, x in fields.items() if x is not None}
+        settings = _text([getattr(value, name) for name in compared])
+        return saved | {SETTINGS: settings} if compared else saved
 
     def from_state_dict(target: Any, state: dict[str, Any]) -> Any:
-        fields = _fields(target)
-        if fields.keys() != state.keys():
+        expected = to_state_dict(target)
+        place = f"at path {flax.current_path()}"
+        if expected.keys() != state.keys():
             raise ValueError(
-                f"{cls.__name__} saved with {sorted(state)}: expected {sorted(fields)}, at path {flax.current_path()}; "
+                f"{cls.__name__} saved with {sorted(state)}: expected {sorted(expected)}, {place}; "
                 "restore into a target with the rule it was saved with"
             )
-        restored = {
-            name: flax.from_state_dict(field, state[name], name) for name, field in fields.items()
-        }
-        return dataclasses.replace(target, **jax.tree.map(_restored, fields, restored))
+        if compared and state[SETTINGS] != expected[SETTINGS]:
+            raise ValueError(
+                f"saved with {state[SETTINGS]}: expected {expected[SETTINGS]}, {place}; restore "
+                "into a target with the rule it was saved with, then continue under another with "
+                "LossScale.from_state(rule, restored.state)"
+            )
+        restored = {}
+        for name in expected.keys() - {SETTINGS}:
+            field = getattr(target, name)
+            leaves = flax.from_state_dict(field, state[name], name)
+            restored[name] = jax.tree.map(_restored, field, leaves)
+        return dataclasses.replace(target, **restored)
 
     flax.register_serialization_state(cls, to_state_dict, from_state_dict)
 
 
-def _fields(value: Any) -> dict[str, Tree]:
-    data = (field.name for field in dataclasses.fields(value) if not field.metadata.get("static"))
-    return {name: field for name in data if (field := getattr(value, name)) is not None}
-
-
 def _restored(target: Any, leaf: Any) -> Any:
-    (was, dtype), (shape, found) = (
-        (jnp.shape(x), getattr(x, "dtype", jnp.result_type(x))) for x in (target, leaf)
-    )
-    if (was, dtype) != (shape, found):
+    saved, expected = map(_shape, (leaf, target))
+    if saved != expected:
         raise ValueError(
-            f"saved as {found}{shape}: expected {dtype}{was}; restore into a target with the rule it was saved with"
+            f"saved as {saved}: expected {expected}; restore into a target with the rule it was "
+            "saved with"
         )
     return jnp.asarray(leaf)
+
+
+def _shape(x: Any) -> str:
+    return f"{getattr(x, 'dtype', jnp.result_type(x))}{jnp.shape(x)}"
 
 
 class _Waiting(importlib.abc.MetaPathFinder):
@@ -86,8 +164,8 @@ class _Waiting(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            for cls in _CLASSES:
-                _register(module, cls)
+            for registered in _CLASSES:
+                _register(module, *registered)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

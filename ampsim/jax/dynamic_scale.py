@@ -15,9 +15,10 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ampsim.jax import checkpoint, interop
-from ampsim.jax.finite import Tree
+from ampsim.jax import interop
+from ampsim.jax.checkpoint import pytree
 from ampsim.jax.loss_scale import LossScale
+from ampsim.jax.trees import Tree
 
 STATIC = {"static": True}
 
@@ -31,8 +32,7 @@ class DynamicScaleResult(NamedTuple):
     grad: Tree  # unscaled; float16 and bfloat16 widened to float32
 
 
-@checkpoint.saved
-@jax.tree_util.register_dataclass
+@pytree()
 @dataclass(frozen=True)
 class DynamicScale:
     """A `LossScale` under the names of flax's ``DynamicScale``, with its arguments, defaults, and checkpoints.
@@ -56,9 +56,8 @@ class DynamicScale:
     """(), float32: current loss scale."""
     minimum_scale: float | None = field(default=2.0**-126, metadata=STATIC)
 
-    @property
-    def loss_scale(self) -> LossScale:
-        """The same state as a `LossScale`."""
+    def to_loss_scale(self) -> LossScale:
+        """Return the same state as a `LossScale`."""
         count, scale = jnp.asarray(self.fin_steps, jnp.int32), jnp.asarray(self.scale, jnp.float32)
         return LossScale(
             loss_scale=scale,
@@ -83,7 +82,9 @@ class DynamicScale:
         grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
     ) -> Callable[..., DynamicScaleResult]:
         """Return ``jax.value_and_grad`` with loss scaling, its result in flax's names; see `grad.value_and_grad`."""
-        differentiate = self.loss_scale.value_and_grad(fun, argnums, has_aux, axis_name, grad=grad)
+        differentiate = self.to_loss_scale().value_and_grad(
+            fun, argnums, has_aux, axis_name, grad=grad
+        )
 
         @functools.wraps(fun)
         def wrapped(*args: Tree, **kwargs: Tree) -> DynamicScaleResult:

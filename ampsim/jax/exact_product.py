@@ -1,4 +1,4 @@
-"""Reciprocal of a scale and its product with a constant, in integer arithmetic on bits.
+"""Product of a scale and a constant, in integer arithmetic on bits.
 
 XLA may turn S / c into S * (1 / c), contract a product and a sum, and flush subnormals, so the
 result of a float expression depends on the compiler, on ``jit``, and on ``vmap``. Integer arithmetic is exact.
@@ -69,13 +69,13 @@ class Factor(NamedTuple):
     """A positive constant, as numpy or JAX arrays."""
 
     limbs: Array | npt.NDArray[np.unsignedinteger]
-    """(limbs,), words, lowest first; the highest bit of the last is set. (0,): a power of two."""
+    """(limbs,), words, lowest first; the highest bit of the last is set. (0,): 1/2, 1, or 2."""
     exponent: Array | npt.NDArray[np.int32]
     """(), int32: floor(log2(factor))."""
 
 
 def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
-    """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs for a power of two."""
+    """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs for 1/2, 1, or 2."""
     exact = Fraction(value) if how == "multiply" else 1 / Fraction(value)
     exponent = math.frexp(value)[1] - 1 if how == "multiply" else -(math.frexp(value)[1] - 1)
     if exact < Fraction(2) ** exponent:
@@ -107,48 +107,37 @@ def product(form: Format, bits: Array, by: Factor) -> Array:
         bits: (), words: the scale's bits, sign bit clear.
         by: what to multiply with.
     """
+    if by.limbs.shape[0] == 0:
+        return _shifted(form, bits, by.exponent)
     n, exponent = _normalized(form, bits)
     exponent = exponent + by.exponent
-    if by.limbs.shape[0] == 0:
-        word, below, inexact = n << form.limb, jnp.zeros_like(n), jnp.bool_(0)
-    else:
-        word, below, inexact = _multiply(form, n, by.limbs)
-        # The product has its highest bit in the word's highest place, or one below.
-        short = word < form.word(1 << (form.width - 1))
-        word = jnp.where(short, (word << 1) | (below >> (form.width - 1)), word)
-        below = jnp.where(short, below << 1, below)
-        exponent = exponent + jnp.where(short, 0, 1)
+    word, below, inexact = _multiply(form, n, by.limbs)
+    # The product has its highest bit in the word's highest place, or one below.
+    short = word < form.word(1 << (form.width - 1))
+    word = jnp.where(short, (word << 1) | (below >> (form.width - 1)), word)
+    below = jnp.where(short, below << 1, below)
+    exponent = exponent + jnp.where(short, 0, 1)
     rounded = _round(form, word, below, inexact, exponent)
     special = (bits == 0) | (bits >= form.word(form.infinity))
     return jnp.where(special, bits, rounded)
 
 
-def reciprocal(form: Format, bits: Array) -> Array:
-    """Return the bits of 1 / scale, correctly rounded; inf for 0, 0 for inf, and NaN for NaN.
+def _shifted(form: Format, bits: Array, exponent: Array | npt.NDArray[np.int32]) -> Array:
+    """Return the bits of scale * 2^exponent, for an exponent of -1, 0, or 1.
 
-    Not as floats: XLA on GPUs divides float32 to within 2 units in the last place.
-
-    Args:
-        form: the format of the scale.
-        bits: (), words: the scale's bits, sign bit clear.
+    Most rules double and halve, so these few operations are what most compiled steps contain. As an
+    integer, the bits of a number below 2 * smallest_normal count units of the smallest subnormal.
     """
-    n, exponent = _normalized(form, bits)
-    n = jnp.maximum(n, 1)  # of 0
-    power = jnp.full_like(n, 1 << (form.width - 2))
-    quotient, rest, left = lax.div(power, n), lax.rem(power, n), form.precision
-    while left:  # by hand: a digit at a time, as many bits as the rest leaves room for
-        digit = min(form.limb, left)
-        rest, left = rest << digit, left - digit
-        quotient, rest = (quotient << digit) | lax.div(rest, n), lax.rem(rest, n)
-    # Its highest bit is in the word's highest place for a power of two, else one below.
-    short = quotient < form.word(1 << (form.width - 1))
-    word = jnp.where(short, quotient << 1, quotient)
-    below = jnp.where(rest == 0, form.word(0), form.word(1 << (form.width - 1)))  # not a tie
-    top = form.infinity >> (form.precision - 1)
-    rounded = _round(form, word, below, rest != 0, top - 1 - short.astype(np.int32) - exponent)
+    normal = form.word(form.smallest_normal)
+    doubled = jnp.where(bits < normal, bits << 1, bits + normal)
+    half = bits >> 1
+    tie_up = bits & half & 1  # of an odd half, to even
+    halved = jnp.where(bits < 2 * normal, half + tie_up, bits - normal)
     infinity = form.word(form.infinity)
-    ends = jnp.where(bits == 0, infinity, jnp.where(bits == infinity, form.word(0), bits))
-    return jnp.where((bits == 0) | (bits >= infinity), ends, rounded)
+    halved = jnp.where(bits >= infinity, bits, halved)
+    doubled = jnp.where(bits >= infinity, bits, jnp.minimum(doubled, infinity))
+    # XLA drops what a constant exponent does not use.
+    return jnp.where(exponent > 0, doubled, jnp.where(exponent < 0, halved, bits))
 
 
 def _normalized(form: Format, bits: Array) -> tuple[Array, Array]:
@@ -201,6 +190,9 @@ def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Ar
     return jnp.where(vanishes, form.word(0), jnp.minimum(bits, form.word(form.infinity)))
 
 
-def choose(which: Array, a: Factor, b: Factor) -> Factor:
-    """Return `a` where `which`, else `b`."""
-    return Factor(*(jnp.where(which, x, y) for x, y in zip(a, b, strict=True)))
+def product_of_either(form: Format, bits: Array, which: Array, a: Factor, b: Factor) -> Array:
+    """Return the product with `a` where `which`, else with `b`."""
+    if a.limbs.shape[0] == 0:
+        return jnp.where(which, product(form, bits, a), product(form, bits, b))
+    chosen = Factor(*(jnp.where(which, x, y) for x, y in zip(a, b, strict=True)))
+    return product(form, bits, chosen)

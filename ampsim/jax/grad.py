@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 from jax import Array, lax
 
-from ampsim.jax.finite import Tree, all_finite, is_inexact
+from ampsim.jax.trees import Tree, all_finite, is_inexact
 
 T = TypeVar("T")
 
@@ -61,7 +61,6 @@ def value_and_grad(
 
     1. The returned loss is that of `fun`; flax returns fl(fl(S * loss) / S), which is inf if S * loss overflows.
     2. Gradients wider than float32 keep their dtype.
-    3. A float16 gradient is multiplied by the reciprocal of S, see `LossScale.unscale`.
 
     The unscaled gradients are checked, so an overflow in the division by a scale below 1 is found too.
 
@@ -83,7 +82,8 @@ def value_and_grad(
         loss = out[0] if has_aux else out
         return loss_scale.scale(loss), out
 
-    differentiate = grad(scaled, has_aux=True, **({} if argnums == 0 else {"argnums": argnums}))
+    chosen = {} if argnums == 0 else {"argnums": argnums}
+    differentiate = grad(scaled, has_aux=True, **chosen)
 
     @functools.wraps(fun)
     def wrapped(*args: Tree, **kwargs: Tree) -> Result[S]:
@@ -104,23 +104,30 @@ def _own_copies(
 ) -> tuple[Tree, ...]:
     """Return the arguments to differentiate as values of their own on each worker of the axis.
 
-    ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the mean of those
-    sums is the sum; flax returns that. Python's numbers, if not `numbers`, are no parameters but a module's settings.
+    ``shard_map`` with its default check_vma has summed the gradient of a shared one already, and the
+    mean of those sums is the sum; flax returns that. Python's numbers, if not `numbers`, are no
+    parameters but a module's settings.
     """
-    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
-    if not {*names} & {
-        *jax.sharding.get_abstract_mesh().manual_axes
-    }:  # vmap's values are their own, and it has no pcast
+    axes = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    if not {*axes} & {*manual}:  # in vmap, values are their own already
         return args
     chosen = {n % len(args) for n in ((argnums,) if isinstance(argnums, int) else argnums)}
 
     def own(x: Array) -> Array:
-        if not is_inexact(x) or (isinstance(x, (float, complex)) and not numbers):
+        is_setting = isinstance(x, (float, complex)) and not numbers
+        if is_setting or not is_inexact(x):
             return x
         try:
-            copy: Array = lax.pcast(x, axis_name, to="varying")
-            return copy
+            return _varying(x, axis_name)
         except ValueError:  # it is one
             return x
 
     return tuple(jax.tree.map(own, arg) if i in chosen else arg for i, arg in enumerate(args))
+
+
+def _varying(x: Array, axis_name: str) -> Array:
+    versioned: Any = lax  # it has pcast since JAX 0.8
+    if hasattr(lax, "pcast"):
+        return versioned.pcast(x, axis_name, to="varying")  # type: ignore[no-any-return]
+    return versioned.pvary(x, axis_name)  # type: ignore[no-any-return]

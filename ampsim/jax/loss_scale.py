@@ -8,6 +8,8 @@ A training step, compiled or not, is::
         finite = all_finite(grads)
         params = select_tree(finite, apply(params, grads), params)
         return params, loss_scale.update(~finite)
+
+``loss_scale.loss_scale`` is the current value, also in a compiled step.
 """
 
 import math
@@ -22,25 +24,26 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ampsim.core.machine import Rule, State, init
-from ampsim.jax import checkpoint, exact_product, machine
+from ampsim.jax import exact_product, machine, trees
+from ampsim.jax.checkpoint import pytree
 from ampsim.jax.exact_product import FORMATS, Format
-from ampsim.jax.finite import Tree, is_inexact
 from ampsim.jax.grad import Result, value_and_grad
+from ampsim.jax.trees import Tree
 
 T = TypeVar("T")
 
-OVERWRITE = "_overwrite_with_gradient"
-"""flax's name for state that a backward pass hands on as a gradient: fp8 scales, and windows of largest magnitudes."""
-
 DEVIATIONS = {
-    "subnormal_scale": "A scale below 2^-126 is computed exactly, but XLA on CPU multiplies by it as by 0, so the "
-    "gradients are NaN and every later step is skipped; torch continues. Pass min_scale=2.0**-126.",
-    "reciprocal_of_a_huge_scale": "Above 2^126 the reciprocal of the scale is subnormal and XLA on CPU flushes it to "
-    "0, so gradients unscale to 0; torch keeps them. Pass max_scale=2.0**126.",
-    "subnormal_gradients": "XLA on CPU flushes a gradient below 2^-126 to 0 when it is unscaled; torch keeps it.",
-    "quirks": "Quirks of single frameworks (ampsim.core.quirks) are Python code; create() raises for them.",
-    "float64_needs_x64": "create() raises for a rule with float64 arithmetic unless jax_enable_x64 is set.",
-    "counts_are_int32": "Trackers are int32, as in torch; create() raises for a larger growth_interval or hysteresis.",
+    "subnormal_scale": "A scale below 2^-126 is computed exactly, but XLA on CPU multiplies by it "
+    "as by 0, so the gradients are NaN and every later step is skipped; torch continues. Pass "
+    "min_scale=2.0**-126.",
+    "quotient": "Gradients are divided by the scale; torch multiplies by its float32 reciprocal. "
+    "The results are equal if the scale is a power of two, else they differ in the last place.",
+    "subnormal_gradients": "XLA on CPU flushes a gradient below 2^-126 to 0 when it is unscaled; "
+    "torch keeps it.",
+    "quirks": "Quirks of single frameworks (ampsim.core.quirks) are Python code; create() raises.",
+    "float64_needs_x64": "create() raises for float64 arithmetic unless jax_enable_x64 is set.",
+    "counts_are_int32": "Trackers are int32, as in torch; create() raises for a larger "
+    "growth_interval or hysteresis.",
 }
 """Where this package cannot do as `core.machine` and `ampsim.torch` do: name -> what happens instead.
 
@@ -48,25 +51,27 @@ What is said of the CPU is not so on GPUs, which keep subnormals.
 """
 
 
-@checkpoint.saved
-@jax.tree_util.register_dataclass  # from dataclasses.fields: no field can be forgotten
+@pytree(marked="growth_tracker")
 @dataclass(frozen=True, kw_only=True)
 class LossScale:
-    """A loss scale as a pytree: call `scale` on the loss, `unscale` on the gradients, and `update` once per step.
+    """A loss scale as a pytree.
 
-    Updates equal `ampsim.update` to the last bit for rules without quirks, eager or compiled, on any device, as they
-    use integer arithmetic (see `exact_product`). `DEVIATIONS` lists the exceptions. Fields that the rule does not use
-    are None, because each leaf adds about a microsecond to a compiled call.
+    Call `scale` on the loss, `unscale` on the gradients, and `update` once per step. Updates equal
+    `ampsim.update` to the last bit for rules without quirks, eager or compiled, on any device, as
+    they use integer arithmetic (see `exact_product`). `DEVIATIONS` lists the exceptions. Fields that
+    the rule does not use are None, because each leaf adds about a microsecond to a compiled call.
 
     Attributes:
-        loss_scale: Current loss scale, of shape () and dtype float32, or float64 if the rule's arithmetic is.
-        growth_tracker: Number of finite steps since the last overflow or growth, of shape () and dtype int32.
-        overflow_tracker: Number of overflows without a backoff, of shape () and dtype int32; reset by the events of
-            ``hysteresis_reset``. None if ``hysteresis`` is 1.
-        pending: Scales that are computed and not yet used, oldest first, of shape ``(delay,)``. Only the last `waiting`
-            are valid; earlier places hold the current scale. None if ``delay`` is 0.
-        waiting: Number of valid entries of `pending`, of shape () and dtype int32. None if ``delay`` is 0.
-        rule: The rule; static, no leaf.
+        loss_scale: Current loss scale, of shape () and dtype float32, or float64 if the rule's
+            arithmetic is.
+        growth_tracker: Number of finite steps since the last overflow or growth; shape (), int32.
+        overflow_tracker: Number of overflows without a backoff; shape (), int32. Reset by the
+            events of ``hysteresis_reset``. None if ``hysteresis`` is 1.
+        pending: Scales that are computed and not yet used, oldest first; shape ``(delay,)``. Only
+            the last `waiting` are valid; earlier places hold the current scale. None if ``delay``
+            is 0.
+        waiting: Number of valid entries of `pending`; shape (), int32. None if ``delay`` is 0.
+        rule: The rule; static, no leaf. A restore of a checkpoint of another rule raises.
     """
 
     loss_scale: Array
@@ -82,8 +87,9 @@ class LossScale:
 
         Args:
             rule: The rule; default: torch's.
-            enabled: If False, for bfloat16 and float32, the scale stays 1, whatever the rule. Gradients are still
-                checked, and steps that are not finite are skipped, as bfloat16 has NaN too.
+            enabled: If False, for bfloat16 and float32, the scale stays 1, whatever the rule.
+                Gradients are still checked, and steps that are not finite are skipped, as bfloat16
+                has NaN too.
 
         Returns:
             LossScale: The loss scale.
@@ -95,30 +101,49 @@ class LossScale:
         if not enabled:
             rule = Rule(1.0, growth_factor=1.0, backoff_factor=1.0)
         rule = Rule() if rule is None else rule
-        machine.constants(rule)
+        machine.check(rule)
         return cls.from_state(rule, init(rule))
 
     @classmethod
     def from_state(cls, rule: Rule, state: State) -> Self:
-        """Return the loss scale for a state of the reference state machine or of another scaler."""
+        """Return the loss scale for a state of the reference state machine or of another scaler.
+
+        Args:
+            rule: The rule that the loss scale follows from now on.
+            state: The state to continue.
+
+        Returns:
+            LossScale: The loss scale.
+
+        Raises:
+            ValueError: If the rule is not supported, or the state is not one of the rule.
+        """
         machine.constants(rule)
         _check_state(rule, state)
         form = FORMATS[rule.arithmetic.dtype]
         padded = (state.scale,) * (rule.delay - len(state.pending)) + state.pending
+        has_hysteresis, has_delay = rule.hysteresis > 1, rule.delay > 0
         return cls(
             loss_scale=jnp.array(np.array(state.scale, form.dtype)),
             growth_tracker=jnp.array(state.growth_tracker, jnp.int32),
-            overflow_tracker=jnp.array(state.overflow_tracker, jnp.int32)
-            if rule.hysteresis > 1
-            else None,
-            pending=jnp.array(np.array(padded, form.dtype)) if rule.delay else None,
-            waiting=jnp.array(len(state.pending), jnp.int32) if rule.delay else None,
+            overflow_tracker=_int32(state.overflow_tracker) if has_hysteresis else None,
+            pending=jnp.array(np.array(padded, form.dtype)) if has_delay else None,
+            waiting=_int32(len(state.pending)) if has_delay else None,
             rule=rule,
         )
 
     @property
     def state(self) -> State:
-        """The state for a checkpoint as Python numbers; waits for the device, not available under ``jit``."""
+        """The state as Python numbers, for a checkpoint; waits for the device.
+
+        Raises:
+            TypeError: In a compiled function, where the numbers are not known yet.
+        """
+        if isinstance(self.loss_scale, jax.core.Tracer):
+            raise TypeError(
+                "state has Python numbers, which a compiled function does not have: expected a "
+                "call outside of jit; inside, use the arrays loss_scale and growth_tracker"
+            )
         overflows = 0 if self.overflow_tracker is None else int(self.overflow_tracker)
         pending: list[float] = []
         if self.pending is not None and self.waiting is not None:
@@ -131,55 +156,57 @@ class LossScale:
         return self.loss_scale if self.pending is None else self.pending[-1]
 
     def scale(self, tree: T) -> T:
-        """Multiply all floating-point and complex leaves by the loss scale; dtypes are kept, as in torch.
+        """Multiply all floating-point and complex leaves by the loss scale.
 
-        float16 and bfloat16 are multiplied in float32 and rounded once. A float16 loss overflows above 65504: keep the
-        loss in float32, as torch's autocast does. Other leaves are returned unchanged.
-        """
-        return jax.tree.map(lambda x: _times(x, self.loss_scale, widen=False), tree)  # type: ignore[no-any-return]
-
-    def unscale(self, grads: T, *, widen: bool = False) -> T:
-        """Multiply all floating-point and complex leaves by the reciprocal of the scale; dtypes are kept.
-
-        Computes g * f32(1 / S), as torch. XLA may or may not turn g / S into this product, so it is written explicitly.
-        The reciprocal uses integer arithmetic, as GPUs round a float reciprocal differently. Exact if S is a power of
-        two and neither g nor g / S is subnormal.
+        float16 and bfloat16 are multiplied in float32 and rounded once. A float16 loss overflows
+        above 65504: keep the loss in float32, as torch's autocast does.
 
         Args:
-            grads: Pytree of gradients. Integers and float0 are returned unchanged; so is the state of fp8 layers that
-                flax passes as a gradient, under the key `OVERWRITE`.
-            widen: Whether to convert float16 and bfloat16 leaves to float32, so that small gradients do not underflow.
+            tree: A loss or a pytree of losses. Other leaves are returned unchanged.
+
+        Returns:
+            Pytree of the same structure and dtypes.
+        """
+        return trees.multiply(tree, self.loss_scale)
+
+    def unscale(self, grads: T, *, widen: bool = False) -> T:
+        """Divide all floating-point and complex leaves by the loss scale.
+
+        Exact if the scale is a power of two and neither g nor g / scale is subnormal.
+
+        Args:
+            grads: Pytree of gradients. Integers and float0 are returned unchanged; so is the state
+                of fp8 layers that flax passes as a gradient, under the key `trees.OVERWRITE`.
+            widen: Whether float16 and bfloat16 leaves become float32, so that small gradients do
+                not underflow; if False, dtypes are kept, as in torch.
 
         Returns:
             Pytree of the same structure.
         """
-        form = FORMATS[self.rule.arithmetic.dtype]
-        bits = exact_product.to_bits(form, self.loss_scale)
-        inverse = exact_product.from_bits(form, exact_product.reciprocal(form, bits))
-        # XLA recomputes a product for each reader of it, and with it the backward pass's conversion from float16,
-        # but a quotient only once. So the gradients are divided by a 1 that the compiler cannot know to be 1: it is NaN
-        # where the scale is, and where the loss was multiplied by 0, as a CPU does that takes a subnormal scale for 0.
-        one = jnp.where(self.loss_scale > 0, 1.0, jnp.nan)
-
-        def times(path: tuple[object, ...], g: Any) -> Any:
-            return g if _overwrites(path) else _times(g, inverse, one, widen=widen)
-
-        return jax.tree_util.tree_map_with_path(times, grads)  # type: ignore[no-any-return]
+        quotients = trees.divide(grads, self.loss_scale)
+        if widen:
+            return quotients
+        return jax.tree.map(_in_dtype_of, grads, quotients)  # type: ignore[no-any-return]
 
     def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:
         """Return the loss scale after one iteration.
 
         Args:
-            found_inf: Whether any gradient was not finite, of shape () and any dtype; NaN is an overflow. On a mapped
-                axis it must be equal everywhere: pass ``~all_finite(grads, axis_name)``.
+            found_inf: Whether any gradient was not finite, of shape () and any dtype; NaN is an
+                overflow. On a mapped axis it must be equal everywhere: pass
+                ``~all_finite(grads, axis_name)``.
             synchronous: Whether the newest scale is used at once; older pending scales are dropped.
 
         Returns:
             LossScale: The updated loss scale.
+
+        Raises:
+            ValueError: If `found_inf` has another shape.
         """
         if jnp.shape(found_inf) != ():
             raise ValueError(
-                f"found_inf has shape {jnp.shape(found_inf)}: expected (); pass jnp.any(found_inf), or use vmap"
+                f"found_inf has shape {jnp.shape(found_inf)}: expected (); "
+                "pass jnp.any(found_inf), or use vmap"
             )
         form = FORMATS[self.rule.arithmetic.dtype]
         queue, (growth, overflow) = machine.step(
@@ -187,7 +214,7 @@ class LossScale:
             machine.constants(self.rule),
             self._queue(form),
             (self.growth_tracker, _or_zero(self.overflow_tracker)),
-            jnp.asarray(found_inf) != 0,
+            jnp.asarray(found_inf, bool),
             at_once=synchronous,
         )
         overflow_tracker = None if self.overflow_tracker is None else overflow
@@ -196,7 +223,8 @@ class LossScale:
     def override(self, new_scale: ArrayLike, *, synchronous: bool = False) -> Self:
         """Set the scale, as `ampsim.core.machine.override`.
 
-        The trackers are kept and bounds are not applied. With a delay, the new scale waits for ``delay`` updates.
+        The trackers are kept and bounds are not applied. With a delay, the new scale waits for
+        ``delay`` updates.
 
         Args:
             new_scale: Scale of shape (), at least 0; rounded to the format of the scale.
@@ -210,7 +238,8 @@ class LossScale:
         """
         if jnp.shape(new_scale) != ():
             raise ValueError(
-                f"new_scale has shape {jnp.shape(new_scale)}: expected (); pass one number, or use vmap"
+                f"new_scale has shape {jnp.shape(new_scale)}: expected (); "
+                "pass one number, or use vmap"
             )
         form = FORMATS[self.rule.arithmetic.dtype]
         scale: Any = new_scale
@@ -222,11 +251,12 @@ class LossScale:
         return self._after(form, machine.publish(self._queue(form), bits, at_once=synchronous))
 
     def _after(self, form: Format, queue: machine.Queue, **counts: Any) -> Self:
+        has_delay = self.pending is not None
         return replace(
             self,
             loss_scale=exact_product.from_bits(form, queue.scale),
-            pending=None if self.pending is None else exact_product.from_bits(form, queue.pending),
-            waiting=None if self.waiting is None else queue.waiting,
+            pending=exact_product.from_bits(form, queue.pending) if has_delay else None,
+            waiting=queue.waiting if has_delay else None,
             **counts,
         )
 
@@ -247,25 +277,19 @@ class LossScale:
         *,
         grad: Callable[..., Callable[..., Tree]] = jax.value_and_grad,
     ) -> Callable[..., Result[Self]]:
-        """Return ``jax.value_and_grad`` with loss scaling; arguments and results as of flax's ``DynamicScale``.
+        """Return ``jax.value_and_grad`` with loss scaling, as flax's ``DynamicScale`` has it.
 
-        See `grad.value_and_grad`.
+        For arguments, results, and differences, see `grad.value_and_grad`.
         """
         return value_and_grad(self, fun, argnums, has_aux, axis_name, grad=grad)
 
 
-def _overwrites(path: Sequence[object]) -> bool:
-    return any(getattr(entry, "key", None) == OVERWRITE for entry in path)
+def _in_dtype_of(grad: Any, quotient: Any) -> Any:
+    return quotient if quotient is grad else quotient.astype(jnp.result_type(grad))
 
 
-def _times(x: ArrayLike, factor: Array, one: Array | None = None, *, widen: bool) -> ArrayLike:
-    if not is_inexact(x):
-        return x
-    x = jnp.asarray(x)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    result = x * factor.astype(wide)
-    result = result if one is None else result / one.astype(wide)
-    return result if widen else result.astype(x.dtype)
+def _int32(count: int) -> Array:
+    return jnp.array(count, jnp.int32)
 
 
 def _or_zero(count: Array | None) -> Array:
@@ -277,15 +301,18 @@ def _check_state(rule: Rule, state: State) -> None:
         raise ValueError(f"memory={state.memory!r}: expected a state of a rule without quirks")
     if len(state.pending) > rule.delay:
         raise ValueError(
-            f"{len(state.pending)} pending scales with delay={rule.delay}: expected at most {rule.delay}; "
-            "pass the rule of this state"
+            f"{len(state.pending)} pending scales with delay={rule.delay}: expected at most "
+            f"{rule.delay}; pass the rule of this state"
         )
     if rule.hysteresis == 1 and state.overflow_tracker:
         raise ValueError(
-            f"overflow_tracker={state.overflow_tracker} with hysteresis=1: expected 0; pass the rule of this state"
+            f"overflow_tracker={state.overflow_tracker} with hysteresis=1: expected 0; "
+            "pass the rule of this state"
         )
     for scale in (state.scale, *state.pending):
-        if not (math.isnan(scale) or (scale >= 0 and rule.arithmetic.round(scale) == scale)):
+        if math.isnan(scale):
+            continue
+        if scale < 0 or rule.arithmetic.round(scale) != scale:
             raise ValueError(f"scale={scale!r}: expected a number >= 0 in {rule.arithmetic.dtype}")
     for name in ("growth_tracker", "overflow_tracker"):
         if not -machine.LARGEST_COUNT <= getattr(state, name) <= machine.LARGEST_COUNT:

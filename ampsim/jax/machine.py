@@ -75,16 +75,16 @@ def divides(rule: Rule) -> bool:
 def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
     """Return a checked rule as numpy arrays.
 
-    Powers of two have short factors, unless `divisor` says how long: as a division's, or as a product's, to be
-    stacked with others.
+    Factors of 1/2, 1, and 2 have no limbs, unless `divisor` says how many: those of a division or
+    of a product, to be stacked with other rules.
     """
     check(rule)
     form = FORMATS[rule.arithmetic.dtype]
     long = divides(rule) if divisor is None else divisor
     limbs = form.divisor_limbs if long else form.limbs
-    growth, backoff = _factors(
-        rule, form, 0 if divisor is None and _by_powers_of_two(rule) else limbs
-    )
+    if divisor is None and _doubles_and_halves(rule):
+        limbs = 0
+    growth, backoff = _factors(rule, form, limbs)
     arrays: dict[str, Any] = {  # numpy's, until they are traced
         "growth": growth,
         "backoff": backoff,
@@ -102,13 +102,11 @@ def constants(rule: Rule, *, divisor: bool | None = None) -> Constants:
     return Constants(**arrays)
 
 
-def _by_powers_of_two(rule: Rule) -> bool:
-    used = (
-        (rule.growth_factor,)
-        if rule.arithmetic.backoff != "multiply"
-        else (rule.growth_factor, rule.backoff_factor)
-    )
-    return all(math.frexp(factor)[0] == 0.5 for factor in used)
+def _doubles_and_halves(rule: Rule) -> bool:
+    used = {rule.growth_factor}
+    if rule.arithmetic.backoff == "multiply":
+        used.add(rule.backoff_factor)
+    return used <= {0.5, 1.0, 2.0}
 
 
 def _factors(rule: Rule, form: Format, limbs: int) -> tuple[Factor, Factor]:
@@ -157,7 +155,7 @@ def advance(
     )
     grows = ~found_inf & reached
 
-    bits = exact_product.product(form, old, exact_product.choose(found_inf, c.backoff, c.growth))
+    bits = exact_product.product_of_either(form, old, found_inf, c.backoff, c.growth)
     bits = jnp.where(
         c.flush_subnormals & (bits < form.word(form.smallest_normal)), form.word(0), bits
     )

@@ -1,99 +1,119 @@
-"""An optax optimizer that skips the steps whose gradients are not finite."""
+"""Dynamic loss scaling as an optax transformation, for scales that are powers of two."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+import optax
+from jax import Array, export, lax
 
-from ampsim.core.extras import load
 from ampsim.core.machine import Rule
-from ampsim.jax.finite import Tree, all_finite
-from ampsim.jax.loss_scale import LossScale
-from ampsim.jax.machine import LARGEST_COUNT
+from ampsim.jax.trees import Tree, all_finite, divide, widened
 
 
-class SkipState(NamedTuple):
-    """The state of `skip_nonfinite`.
+class DynamicLossScaleState(NamedTuple):
+    """State of `dynamic_loss_scale`.
 
     Attributes:
-        loss_scale: Loss scale of the next loss; each update changes it.
-        inner: State of the wrapped optimizer; a skipped step changes no bit of it.
-        finite: Whether the last gradients were finite, of shape () and dtype bool; True at first.
-        notfinite_count: Number of non-finite updates since the last finite one, of shape () and dtype int32.
-        total_notfinite: Number of non-finite updates since the start, of shape () and dtype int32; at most 2^31 - 1.
+        loss_scale: Factor of the next loss; shape (), float32.
+        count: Number of finite steps since the last overflow or growth; shape (), int32. A step was
+            skipped if it left a count of 0 and did not raise the loss scale.
+        inner_state: State of the wrapped optimizer; a skipped step changes no bit of it.
     """
 
-    loss_scale: LossScale
-    inner: Tree
-    finite: Array
-    notfinite_count: Array
-    total_notfinite: Array
+    loss_scale: Array
+    count: Array  # type: ignore[assignment]
+    inner_state: Tree
 
 
-def skip_nonfinite(
-    optimizer: Any,
-    rule: Rule | None = None,
-    *,
-    axis_name: str | None = None,
-    max_consecutive_errors: int | None = None,
-) -> Any:
-    """Wrap an optax optimizer to unscale gradients and skip non-finite steps.
+export.register_namedtuple_serialization(
+    DynamicLossScaleState, serialized_name="ampsim.DynamicLossScaleState"
+)
 
-    A skipped step returns zero updates and keeps the inner state: moments, counts, schedules. ::
 
-        tx = skip_nonfinite(optax.adam(1e-3), Rule())
-        state = tx.init(params)
-        grads = jax.grad(lambda p: state.loss_scale.scale(loss(p)))(params)
-        updates, state = tx.update(grads, state, params)
+def scale_loss(state: Tree, loss: Array) -> Array:
+    """Multiply a loss by the loss scale in an optimizer's state.
 
     Args:
-        optimizer: An ``optax.GradientTransformation``.
-        rule: Rule of the loss scale; default: torch's.
-        axis_name: Mapped axis over which the finite checks are combined, if gradients are not averaged over it.
-        max_consecutive_errors: Number of consecutive non-finite updates to skip, at least 0, as in
-            ``optax.apply_if_finite``. The next one is applied, so that a run that only skips ends in NaN. A scale needs
-            log2(init_scale) skips to fall to 1. None skips all of them.
+        state: State of an optimizer that contains one `dynamic_loss_scale`, at any depth.
+        loss: Loss of shape ().
 
     Returns:
-        ``optax.GradientTransformationExtraArgs`` whose state is a `SkipState`.
+        Array: The scaled loss, of shape () and dtype float32, or float64 for such a loss.
 
     Raises:
-        ValueError: If `max_consecutive_errors` is negative.
+        ValueError: If the state has no loss scale.
     """
-    if max_consecutive_errors is not None and max_consecutive_errors < 0:
-        raise ValueError(
-            f"max_consecutive_errors={max_consecutive_errors}: expected at least 0; for no limit pass None"
-        )
-    optax = load("optax")
-    inner = optax.with_extra_args_support(optimizer)
+    scale = optax.tree_utils.tree_get(state, "loss_scale")
+    if scale is None:
+        raise ValueError("no loss_scale in the state: expected one of dynamic_loss_scale(inner)")
+    return scale * loss  # type: ignore[no-any-return]
 
-    def init(params: Tree) -> SkipState:
-        return SkipState(
-            LossScale.create(rule), inner.init(params), jnp.bool_(1), jnp.int32(0), jnp.int32(0)
-        )
+
+def dynamic_loss_scale(
+    inner: optax.GradientTransformation,
+    init_scale: float = 2.0**15,
+    growth_interval: int = 2000,
+    *,
+    growth_factor: float = 2.0,
+    backoff_factor: float = 0.5,
+    min_scale: float = 2.0**-126,
+    max_scale: float = 2.0**127,
+    axis_name: str | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Wrap an optimizer to unscale its gradients, skip overflows, and adapt the loss scale.
+
+    ``update`` takes the gradients of `scale_loss`. If one is not finite once unscaled, the updates
+    are zero, `inner` keeps its state, and the loss scale backs off. `inner` computes in float32.
+
+    Args:
+        inner: Optimizer to wrap.
+        init_scale: Initial loss scale.
+        growth_interval: Number of consecutive finite steps before a growth; at least 1.
+        growth_factor: Factor of a growth, at least 1.
+        backoff_factor: Factor of a backoff, in (0, 1].
+        min_scale: Lower bound of a backoff; at least 2^-126, the smallest normal float32.
+        max_scale: Upper bound of a growth; at most 2^127, the largest power of two in float32.
+        axis_name: Mapped axis of gradients that are not averaged over it.
+
+    Returns:
+        optax.GradientTransformationExtraArgs: Its state is a `DynamicLossScaleState`.
+
+    Raises:
+        ValueError: If an argument is out of range, or a scale or factor is not a power of two.
+    """
+    factors = init_scale, growth_factor, backoff_factor
+    rule = Rule(*factors, growth_interval, min_scale=min_scale, max_scale=max_scale)
+    for name in ("init_scale", "growth_factor", "backoff_factor", "min_scale", "max_scale"):
+        value = getattr(rule, name)
+        if math.frexp(value)[0] != 0.5 or not 2.0**-126 <= value <= 2.0**127:
+            raise ValueError(f"{name}={value}: expected a power of two in 2**-126 to 2**127")
+    inner = optax.with_extra_args_support(inner)
+
+    def init(params: Tree) -> DynamicLossScaleState:
+        start = jnp.float32(init_scale), jnp.int32(0)
+        return DynamicLossScaleState(*start, inner.init(widened(params)))
 
     def update(
-        grads: Tree, state: SkipState, params: Tree = None, **extra: Tree
-    ) -> tuple[Tree, SkipState]:
-        grads = state.loss_scale.unscale(grads, widen=True)
-        finite = all_finite(grads, axis_name)
-        count = jnp.where(finite, 0, _one_more(state.notfinite_count))
-        gives_up = False if max_consecutive_errors is None else count > max_consecutive_errors
+        grads: Tree, state: DynamicLossScaleState, params: Tree = None, **extra_args: Any
+    ) -> tuple[Tree, DynamicLossScaleState]:
+        scale, count, before = state
+        grads = divide(grads, scale)
 
-        def step() -> tuple[Tree, Tree]:
-            return inner.update(grads, state.inner, params, **extra)  # type: ignore[no-any-return]
+        def step() -> tuple[Tree, DynamicLossScaleState]:
+            updates, after = inner.update(grads, before, widened(params), **extra_args)
+            updates = jax.tree.map(lambda u, g: u.astype(g.dtype), updates, grads)
+            grows = count + 1 == growth_interval
+            grown = jnp.where(grows, jnp.minimum(scale * growth_factor, max_scale), scale)
+            return updates, DynamicLossScaleState(grown, jnp.where(grows, 0, count + 1), after)
 
-        def skip() -> tuple[Tree, Tree]:
-            shapes, _ = jax.eval_shape(step)
-            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), state.inner
+        def skip() -> tuple[Tree, DynamicLossScaleState]:
+            # Both branches agree in dtypes and shardings, as updates have those of gradients.
+            zeros = jax.tree.map(jnp.zeros_like, grads)
+            lowered = jnp.maximum(scale * backoff_factor, min_scale)
+            return zeros, DynamicLossScaleState(lowered, jnp.int32(0), before)
 
-        updates, after = lax.cond(finite | gives_up, step, skip)
-        total = jnp.where(finite, state.total_notfinite, _one_more(state.total_notfinite))
-        return updates, SkipState(state.loss_scale.update(~finite), after, finite, count, total)
+        return lax.cond(all_finite(grads, axis_name), step, skip)  # type: ignore[no-any-return]
 
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def _one_more(count: Array) -> Array:
-    return count + (count < LARGEST_COUNT)

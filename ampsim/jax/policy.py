@@ -7,17 +7,15 @@ powers of XLA, so its scale agrees within 0.1 bit.
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
 from ampsim.core.policies import Observation, Policy, PolicyState
-from ampsim.jax import checkpoint
+from ampsim.jax.checkpoint import pytree
 
 
-@checkpoint.saved
-@jax.tree_util.register_dataclass
+@pytree(marked="state")
 @dataclass(frozen=True)
 class PolicyScale:
     """A policy and its state. Frozen; the leaves are the state's float32 and int32 scalars, the policy is static.

@@ -2,13 +2,15 @@
 
 A multilayer perceptron in fp16 with momentum: scaled loss, gradients, unscale, check, a step that a
 gradient which is not finite skips, scale updated. The arms differ in the loss scale alone: ours,
-flax's, jmp's, or a constant one with optax.apply_if_finite. The floor checks nothing.
+flax's, jmp's, or a constant one with optax.apply_if_finite. The floor checks nothing. Of each step:
+its time, that of the smallest one, which is mostly dispatch, the time to trace and compile, and the
+number of instructions of the compiled program.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,15 +21,16 @@ import optax
 from flax.training.dynamic_scale import DynamicScale
 
 from ampsim import Rule
-from ampsim.jax import LossScale, select_tree, skip_nonfinite
+from ampsim.jax import LossScale, dynamic_loss_scale, scale_loss, select_tree
 from experiments.bench.report import SHARE, Row, require_same, run
 from experiments.timing.rounds import in_turn
 
-SIZES = ("2x32", "24x32", "3x256")  # layers x width
+SIZES = ("1x4", "2x32", "24x32", "3x256")  # layers x width
+COMPILED = ("2x32", "24x32")
 BATCH, START = 32, 1024.0
 SGD: Any = optax.sgd(1e-3, momentum=0.9)
 IF_FINITE: Any = optax.apply_if_finite(SGD, max_consecutive_errors=100)
-SKIPPING = skip_nonfinite(SGD, Rule(START))
+SCALING = dynamic_loss_scale(SGD, START)
 Tree = Any
 Loss = Callable[[Tree], jax.Array]
 Carry = tuple[Tree, Tree, Tree]  # scale, parameters, optimizer's state
@@ -52,10 +55,10 @@ def stepped(scale: Tree, finite: jax.Array, params: Tree, state: Tree, grads: Tr
     return scale, *moved
 
 
-def with_skipping(scale: Tree, params: Tree, state: Tree, loss: Loss) -> Carry:
+def with_transformation(scale: Tree, params: Tree, state: Tree, loss: Loss) -> Carry:
     """Step with our wrapper of an optimizer, whose state holds the scale."""
-    grads = jax.grad(lambda p: state.loss_scale.scale(loss(p)))(params)
-    updates, state = SKIPPING.update(grads, state, params)
+    grads = jax.grad(lambda p: scale_loss(state, loss(p)))(params)
+    updates, state = SCALING.update(grads, state, params)
     return scale, optax.apply_updates(params, updates), state
 
 
@@ -86,14 +89,16 @@ ARMS: dict[str, tuple[Step, Any]] = {  # the step and its optimizer
     "jmp": (with_jmp, SGD),
     "apply_if_finite": (constant(IF_FINITE), IF_FINITE),
     "value_and_grad": (with_value_and_grad, SGD),
-    "skip_nonfinite": (with_skipping, SKIPPING),
+    "dynamic_loss_scale": (with_transformation, SCALING),
 }
-OURS = {
-    "flax": "value_and_grad",
-    "jmp": "value_and_grad",
-    "apply_if_finite": "skip_nonfinite",
-    "floor": "value_and_grad",
-}
+PAIRS = (  # theirs and ours
+    ("flax", "value_and_grad"),
+    ("jmp", "value_and_grad"),
+    ("flax", "dynamic_loss_scale"),
+    ("apply_if_finite", "dynamic_loss_scale"),
+    ("floor", "value_and_grad"),
+    ("floor", "dynamic_loss_scale"),
+)
 
 
 class Trial:
@@ -110,6 +115,16 @@ class Trial:
             params = [{"w": jnp.array(w * width**-0.5), "b": jnp.zeros(width)} for w in weights]
             self.carry[arm] = (first_scale(arm), params, optimizer.init(params))
             self.steps[arm] = compiled(step, x)
+
+    def compile(self, arm: str) -> float:
+        """Trace, compile, and run a step; return the milliseconds."""
+        jax.clear_caches()  # type: ignore[no-untyped-call]
+        return self.once(arm) / 1e3
+
+    def instructions(self, arm: str) -> float:
+        """Return the number of instructions of a compiled step, those inside fusions included."""
+        program = self.steps[arm].lower(self.carry[arm]).compile()  # type: ignore[attr-defined]
+        return float(sum(" = " in line for line in program.as_text().splitlines()))
 
     def once(self, arm: str) -> float:
         """Make one step and return its microseconds."""
@@ -148,18 +163,42 @@ def ready(carry: Carry) -> Carry:
 
 def measure(sizes: Sequence[str] = SIZES, rounds: int = 200, trials: int = 5) -> list[Row]:
     """Time every arm at every size."""
-    found = []
-    for size in sizes:
-        times: dict[str, list[float]] = {arm: [] for arm in ARMS}
-        for _ in range(trials):
-            trial = Trial(size)
-            for arm, each in in_turn([*ARMS], trial.once, rounds, lambda _: None, 10).items():
-                times[arm].append(statistics.median(each))
-            trial.require_same()
-        for them, us in OURS.items():
-            goal = None if them == "floor" else 1.0
-            found.append(Row(f"{size}, {us}", them, "us", times[us], times[them], SHARE, goal))
-    return found
+    rows = [row for size in sizes for row in measure_time(size, rounds, trials)]
+    return rows + [row for size in COMPILED for row in measure_compilation(size, trials)]
+
+
+def measure_time(size: str, rounds: int, trials: int) -> list[Row]:
+    """Time the steps of one size."""
+    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for _ in range(trials):
+        trial = Trial(size)
+        for arm, each in in_turn([*ARMS], trial.once, rounds, lambda _: None, 10).items():
+            times[arm].append(statistics.median(each))
+        trial.require_same()
+    return compared(size, "us", times)
+
+
+def measure_compilation(size: str, trials: int) -> list[Row]:
+    """Count the instructions of the steps of one size, and time their compilation."""
+    trial = Trial(size)
+    milliseconds = in_turn([*ARMS], trial.compile, trials, lambda _: None, 1)
+    counted = [arm for arm in ARMS if arm != "jmp"]  # its class cannot be lowered
+    counts = {arm: [trial.instructions(arm)] for arm in counted}
+    compilation = compared(f"{size}, compilation", "ms", milliseconds)
+    return compilation + compared(f"{size}, program", "instructions", counts)
+
+
+def compared(work: str, unit: str, figures: Mapping[str, list[float]]) -> list[Row]:
+    """Return one row per pair, with the goal of no more than theirs, or no goal for the floor."""
+    return [
+        Row(f"{work}, {us}", them, unit, figures[us], figures[them], SHARE, goal_of(them))
+        for them, us in PAIRS
+        if them in figures
+    ]
+
+
+def goal_of(them: str) -> float | None:
+    return None if them == "floor" else 1.0
 
 
 def one_thread() -> None:

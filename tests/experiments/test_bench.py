@@ -52,11 +52,13 @@ def test_different_replay_rule_raises(factor: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.framework
 def test_jax_step(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = needing("jax_step", "jax", "flax", "jmp", "optax")
-    assert len(bench.measure(("1x8",), rounds=2, trials=1)) == 4
+    assert len(bench.measure_time("1x8", rounds=2, trials=1)) == len(bench.PAIRS)
+    compilation = bench.measure_compilation("1x8", trials=1)
+    assert {row.unit for row in compilation} == {"ms", "instructions"}
     wrong = bench.optax.sgd(2e-3, momentum=0.9)
     monkeypatch.setitem(bench.ARMS, "apply_if_finite", (bench.constant(wrong), wrong))
     with pytest.raises(RuntimeError, match="parameters, apply_if_finite"):
-        bench.measure(("1x8",), rounds=2, trials=1)
+        bench.measure_time("1x8", rounds=2, trials=1)
 
 
 def test_watching(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_dynamic_scale_works_in_scan() -> None:
     body = lambda s, x: (s.value_and_grad(lambda p: p * x)(1.0).dynamic_scale, s.scale)  # noqa: E731
     last, seen = jax.lax.scan(body, scale, jnp.ones(3))
     assert seen.tolist() == [2.0**16, 2.0**17, 2.0**18]
-    assert last.loss_scale.state == State(2.0**19)
+    assert last.to_loss_scale().state == State(2.0**19)
 
 
 def test_arguments_are_passed_through() -> None:

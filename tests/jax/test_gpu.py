@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ampsim import Rule
-from ampsim.jax import LossScale, all_finite, to_jax, to_torch
+from ampsim.jax import LossScale, all_finite
 from tests.jax.helpers import reference
 
 torch = pytest.importorskip("torch")
@@ -50,7 +50,7 @@ unscale_compiled = jax.jit(LossScale.unscale)
 
 
 @on_both
-@pytest.mark.parametrize("scale", [1700.0, 2.0**16, 1e-3])
+@pytest.mark.parametrize("scale", [2.0**-10, 2.0**16])
 def test_unscaled_gradients_match_torch_bits(device, scale) -> None:
     exponents = np.arange(-100 if device == "cpu" else -149, 110)  # a CPU takes subnormals for 0
     grads = (
@@ -71,21 +71,6 @@ def test_gpu_keeps_subnormals(device) -> None:
     assert float(jax.jit(LossScale.unscale)(at(2.0), jnp.float32(2.0**-126))) == 2.0**-127
     assert float(jax.jit(LossScale.unscale)(at(2.0**127), jnp.float32(2.0**126))) == 0.5
     assert float(jax.jit(LossScale.scale)(at(2.0**-127), jnp.float32(2.0))) == 2.0**-126
-
-
-@on_both
-def test_shared_memory_follows_torch_kernels(device) -> None:
-    size = 1 << (26 if device == "cuda" else 12)
-    tensor = torch.zeros(size, device=device)
-    for i in range(20):  # asynchronous on a GPU: the array must come behind them
-        tensor.add_(i)
-    array = to_jax(tensor)
-    assert array.unsafe_buffer_pointer() == tensor.data_ptr()
-    assert float(array.min()) == float(array.max()) == 190.0
-    doubled = jax.jit(lambda x: 2 * x)(array)
-    back = to_torch(doubled)
-    assert back.data_ptr() == doubled.unsafe_buffer_pointer()
-    assert (back.device.type, back.min().item(), back.max().item()) == (device, 380.0, 380.0)
 
 
 @on_both

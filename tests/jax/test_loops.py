@@ -8,8 +8,21 @@ import pytest
 PAGE = Path(__file__).parents[2] / "ampsim/jax/loops.md"
 HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
 LOOPS = {section.partition("\n")[0]: section for section in SECTIONS}
-IMPORTS = {"optax": ["optax"], "equinox": ["equinox", "optax"], "flax.nnx": ["flax", "optax"],
-           "flax.linen": ["flax", "optax"], "haiku": ["haiku", "optax"], "Test the loop": ["optax"]}  # fmt: skip
+IMPORTS = {
+    "optax": ["optax"],
+    "Gradient accumulation": ["optax"],
+    "Sharded parameters and batches": ["optax"],
+    "equinox": ["equinox", "optax"],
+    "flax.nnx": ["flax", "optax"],
+    "flax.linen": ["flax", "optax"],
+    "haiku": ["haiku", "optax"],
+    "Checkpoints with orbax": ["orbax"],
+    "Checkpoints with equinox": ["equinox"],
+    "jax.export": ["flatbuffers", "optax"],
+    "jax_debug_nans": ["optax"],
+    "bfloat16 and TPUs": ["optax"],
+    "Test the loop": ["optax"],
+}
 DEEP = {name: [pytest.mark.deep] for name in ("haiku", "flax.linen", "flax.nnx")}
 
 

@@ -135,11 +135,9 @@ def _ampsim(wanted: Any) -> type:
 
 def _registered(cls: type) -> type:
     """Return a class as a dataclass of ampsim's kind: a pytree that flax can save."""
-    from ampsim.jax import checkpoint
+    from ampsim.jax.checkpoint import pytree
 
-    return checkpoint.saved(
-        jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True)(cls))
-    )
+    return pytree()(dataclasses.dataclass(frozen=True)(cls))
 
 
 def _flax(wanted: Any) -> type:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ampsim import Rule
 from ampsim.jax import LossScale, all_finite, select_tree
 from tests.examples import examples
 
@@ -27,6 +28,37 @@ def test_all_finite_matches_numpy(tree) -> None:
     result = all_finite({"a": tree, "n": np.arange(3)})
     assert (result.shape, result.dtype) == ((), bool)
     assert bool(result) == all(np.isfinite(leaf).all() for leaf in tree)
+
+
+@st.composite
+def many_leaves(draw):
+    """A nested tree of up to 200 leaves: floats, integers, empty arrays, and empty containers."""
+    kinds = st.sampled_from([np.ones(3), np.ones((), np.float16), np.arange(2), np.ones((0, 2))])
+    count = draw(st.integers(65, 200))
+    leaves = [draw(kinds) for _ in range(count)]
+    return {"a": {"b": leaves[::2], "none": None}, "c": ({"d": leaves[1::2]}, [], {})}
+
+
+@settings(max_examples=examples(ms=20))
+@given(many_leaves(), st.data())
+def test_one_of_many_leaves_is_found(tree, data) -> None:
+    leaves, structure = jax.tree.flatten(tree)
+    floats = [i for i, leaf in enumerate(leaves) if leaf.size and leaf.dtype.kind == "f"]
+    assert all_finite(tree)
+    if not floats:
+        return
+    place = data.draw(st.sampled_from(floats))
+    leaves[place] = leaves[place] * np.float16(math.inf)
+    assert not all_finite(jax.tree.unflatten(structure, leaves))
+
+
+@settings(max_examples=examples(ms=20))
+@given(many_leaves())
+def test_each_of_many_leaves_is_unscaled(tree) -> None:
+    unscaled = jax.tree.leaves(LossScale.create(Rule(4.0)).unscale(tree))
+    for before, after in zip(jax.tree.leaves(tree), unscaled, strict=True):
+        expected = before / 4 if before.dtype.kind == "f" else before
+        assert np.array_equal(after, expected)
 
 
 def test_all_finite_over_a_mapped_axis() -> None:
