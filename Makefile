@@ -119,6 +119,7 @@ $(VENV)/.clients: $(STAMP)
 
 deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 	AMPSIM_DEEP=1 HYPOTHESIS_PROFILE=deep $(PY) -m pytest -n 2 --dist worksteal -q
+	$(PY) -m tests.torch.soak 600
 
 # Packages that pip cannot install beside these keep their committed results.
 frameworks: $(VENV)/.frameworks

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -59,6 +59,19 @@ class SharedFlag:
 
     def __bool__(self) -> bool:
         return bool(self.joined()[0].item())
+
+
+class Observer(Protocol):
+    """Interface of an observer; a scaler's call raises what its methods raise."""
+
+    def gradients(self, ticket: ScaleTicket, optimizer: Optimizer, scale: Tensor) -> None:
+        """Read complete gradients, which are about to be divided by `scale`, shape ()."""
+
+    def closing(self, ticket: ScaleTicket) -> None:
+        """Note a call of `update`, on its thread."""
+
+    def closed(self, ticket: ScaleTicket, steps: list[tuple[Optimizer, list[Tensor]]]) -> None:
+        """Read the flags of each optimizer, 0.0 or 1.0, shape (), behind the update."""
 
 
 class AsyncGradScaler:
@@ -168,8 +181,7 @@ class AsyncGradScaler:
         """Return whether the calling thread is the one on which the optimizer runs."""
         return self._launch is None or self._thread == threading.get_ident()
 
-    # --------------------------------------------------------------------------------------
-    # iterations
+    # ----------------------------------------------------------------------------------- iterations
 
     def begin_iteration(self, timeout: float | None = None) -> ScaleTicket:
         """Begin an iteration; wait while depth + 1 iterations are in flight.
@@ -229,8 +241,7 @@ class AsyncGradScaler:
             assert implied is not None  # noqa: S101 - it is in the state that `wait` has made
         return implied
 
-    # -------------------------------------------------------------------------------------------
-    # losses
+    # --------------------------------------------------------------------------------------- losses
 
     def scale(self, outputs: Any, ticket: ScaleTicket | None = None) -> Any:
         """Multiply outputs by the scale.
@@ -286,8 +297,7 @@ class AsyncGradScaler:
             return loss.detach()
         return loss.detach() / ticket.value.scale_on(loss.device)
 
-    # --------------------------------------------------------------------------------------------
-    # steps
+    # ---------------------------------------------------------------------------------------- steps
 
     def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
         """Divide an optimizer's gradients by the scale in place, and record whether all are finite.
@@ -433,7 +443,11 @@ class AsyncGradScaler:
         call = Call()
         try:
             state = self._shared.change(AsyncState.hold, ticket, optimizer, call, method)
-            return work(ticket, state.iteration(ticket, method).record(optimizer), call)
+            record = state.iteration(ticket, method).record(optimizer)
+            if record.stage is Stage.READY:
+                for observer in state.observers:
+                    observer.gradients(ticket, optimizer, ticket.value.scale_on(self._device))
+            return work(ticket, record, call)
         finally:
             call.is_over = True
 
@@ -492,8 +506,19 @@ class AsyncGradScaler:
                 return report
         return StepReport()
 
-    # ------------------------------------------------------------------------------------------
-    # updates
+    def observe(self, observer: Observer) -> Callable[[], object]:
+        """Notify an observer of gradients and updates from now on.
+
+        Args:
+            observer: Object with the methods of `Observer`.
+
+        Returns:
+            Function that ends the notifications.
+        """
+        self._shared.change(AsyncState.add_observer, observer)
+        return partial(self._shared.change, AsyncState.remove_observer, observer)
+
+    # -------------------------------------------------------------------------------------- updates
 
     def update(
         self,
@@ -531,6 +556,8 @@ class AsyncGradScaler:
         if value is None and runs_steps and state.versions and not has_steps:
             raise refusals.NOTHING_CHECKED_AT_ALL.error()  # before it begins an iteration
         ticket = self._ticket("update", ticket)
+        for observer in state.observers:
+            observer.closing(ticket)
         token = None if runs_steps else object()
         work = partial(self._finish, ticket, value, not is_async, token)
         if runs_steps:
@@ -577,7 +604,16 @@ class AsyncGradScaler:
                 )
                 if state.applied <= ticket.index:
                     continue
+                self._notify_closed(ticket, ended.records)
             return
+
+    def _notify_closed(self, ticket: ScaleTicket, records: tuple[StepRecord, ...]) -> None:
+        for observer in self._shared.value.observers:
+            steps = [
+                (record.optimizer, [flag.on(self._device) for flag in record.flags])
+                for record in records
+            ]
+            observer.closed(ticket, steps)
 
     def _send(self, work: Callable[[], Any], on_error: OnError | None = None) -> Job:
         """Run work on the optimizer's thread; its error reaches who waits for the job, or
@@ -608,8 +644,7 @@ class AsyncGradScaler:
             with suppress(RuntimeError):  # the thread has ended, and so has all that was sent
                 self._send(_do_nothing).result()
 
-    # ---------------------------------------------------------------------------- reading and
-    # constants
+    # ------------------------------------------------------------------------ reading and constants
 
     def is_enabled(self) -> bool:
         """Return whether the scaler is enabled."""
@@ -676,8 +711,7 @@ class AsyncGradScaler:
         else:
             self._send(work, self.close)
 
-    # --------------------------------------------------------------------------------- saving, the
-    # end
+    # ------------------------------------------------------------------------------ saving, the end
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state; waits for the optimizer's thread.
@@ -749,6 +783,12 @@ class AsyncGradScaler:
             home = newest.scale.device if isinstance(newest, DeviceVersion) else torch.device("cpu")
             versions = self._make_versions(home)
         self._shared.change(AsyncState.load, rule, versions)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a scaler with threads cannot be copied or pickled: expected its state; save "
+            "state_dict(), and load it into a new scaler"
+        )
 
     def close(self, cause: BaseException | None = None) -> None:
         """Take no more work; waiting threads raise ClosedError. Idempotent; reading and

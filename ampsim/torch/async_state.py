@@ -137,6 +137,7 @@ class AsyncState(Generic[V]):
         floor: Later tickets use no older version.
         uses_tickets: Whether the loop passes tickets.
         last_steps: Records of the last iteration that was updated.
+        observers: What is notified of gradients and updates.
         closed: Why the scaler takes no more work; None while it does.
     """
 
@@ -149,10 +150,10 @@ class AsyncState(Generic[V]):
     floor: int = 0
     uses_tickets: bool = False
     last_steps: tuple[StepRecord, ...] = ()
+    observers: tuple[Any, ...] = ()
     closed: BaseException | None = None
 
-    # ------------------------------------------------------------------------------------------
-    # reading
+    # -------------------------------------------------------------------------------------- reading
 
     @property
     def begun(self) -> int:
@@ -225,8 +226,7 @@ class AsyncState(Generic[V]):
         first = self.iterations[0].ticket.version if self.iterations else self.next_version
         return self.versions[first - self.applied - 1 :]
 
-    # --------------------------------------------------------------------------------------
-    # transitions
+    # ---------------------------------------------------------------------------------- transitions
 
     def replace(self, **changes: Any) -> "AsyncState[V]":
         """Return a copy with some fields changed.
@@ -380,7 +380,16 @@ class AsyncState(Generic[V]):
     def load(self, rule: Any, versions: tuple[V, ...]) -> "AsyncState[V]":
         """Start again from the versions of a checkpoint. Iterations in flight are void."""
         self.check_open()
-        return AsyncState(rule, self.depth, versions, applied=max(0, len(versions) - 1))
+        applied = max(0, len(versions) - 1)
+        return AsyncState(rule, self.depth, versions, applied, observers=self.observers)
+
+    def add_observer(self, observer: object) -> "AsyncState[V]":
+        """Notify another observer from now on."""
+        return self.replace(observers=(*self.observers, observer))
+
+    def remove_observer(self, observer: object) -> "AsyncState[V]":
+        """No longer notify an observer."""
+        return self.replace(observers=tuple(one for one in self.observers if one is not observer))
 
     def close(self, cause: BaseException) -> "AsyncState[V]":
         """Take no more work. The first cause stays, except that a fork outweighs it: who waits must

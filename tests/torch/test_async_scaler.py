@@ -450,6 +450,42 @@ def test_scale_stays_within_bounds(low, high):
 # ------------------------------------------------------------------------- executors and errors
 
 
+class Log:
+    """An observer that logs what it is told."""
+
+    def __init__(self):
+        self.events = []
+
+    def gradients(self, ticket, optimizer, scale):
+        grad = optimizer.param_groups[0]["params"][0].grad
+        self.events.append(("gradients", ticket.index, grad[0].item() / scale.item()))
+
+    def closing(self, ticket):
+        self.events.append(("closing", ticket.index))
+
+    def closed(self, ticket, steps):
+        self.events.append(("closed", ticket.index, [flags[0].item() for _, flags in steps]))
+
+
+def test_observer_sees_gradients_and_flags():
+    scaler, log, (param, optimizer) = AsyncGradScaler("cpu"), Log(), an_optimizer(1.0)
+    stop = scaler.observe(log)
+    iterate(scaler, param, optimizer)
+    scaler.load_state_dict(scaler.state_dict())
+    param.grad = None
+    scaler.scale(param.sum()).backward()
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    stop()
+    scaler.update()
+    assert log.events == [
+        ("gradients", 0, 1.0),
+        ("closing", 0),
+        ("closed", 0, [0.0]),
+        ("gradients", 0, 1.0),
+    ]
+
+
 def test_last_step_is_of_newest_iteration():
     scaler = AsyncGradScaler("cpu")
     (good, first), (bad, second) = an_optimizer(1.0), an_optimizer(1.0)
