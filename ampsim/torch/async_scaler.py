@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NoReturn, Protocol
@@ -33,7 +32,6 @@ from ampsim.torch.gradients import collect, unscale
 from ampsim.torch.gradients.clip import unscale_and_clip_
 from ampsim.torch.gradients.divided import mark, new_key, undivided
 from ampsim.torch.optimizer_thread import Job, OnError, OptimizerThread
-from ampsim.torch.ranks import Joined, Ranks
 from ampsim.torch.scale_versions import DeviceVersion, Flag, HostVersion, Version, has_streams
 from ampsim.torch.shared_state import SharedState
 from ampsim.torch.step_report import StepReport
@@ -45,20 +43,6 @@ Work = Callable[[ScaleTicket, StepRecord, Call], Any]
 
 SMALLEST_NORMAL = 2.0**-126  # the reciprocal of a scale below 2^-128 is inf in float32
 CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
-
-
-@dataclass(frozen=True, eq=False)
-class SharedFlag:
-    """The flag of all ranks, on its way; reading it waits for them."""
-
-    joined: Callable[[], Joined]
-
-    def on(self, device: torch.device) -> Tensor:
-        """Return the flag on a device, shape (), float32."""
-        return self.joined()[0].to(device, non_blocking=True)
-
-    def __bool__(self) -> bool:
-        return bool(self.joined()[0].item())
 
 
 class Observer(Protocol):
@@ -112,7 +96,6 @@ class AsyncGradScaler:
         allow_fp16: Whether to unscale float16 gradients instead of raising.
         check_at_step: Whether `step` checks gradients again that `unscale_` has checked, because
             the loop may have written them.
-        group: Process group of torch.distributed, or "world", whose ranks skip a step together.
 
     Raises:
         AssertionError: With torch's text, if `growth_factor` is at most 1 or `backoff_factor` at
@@ -146,7 +129,6 @@ class AsyncGradScaler:
         executor: OptimizerThread | Executor | Launch | None = None,
         allow_fp16: bool = False,
         check_at_step: bool = False,
-        group: Any = None,
     ) -> None:
         depth = as_int("depth", depth, 0, "to run synchronously pass depth=0")
         constants = (init_scale, growth_factor, backoff_factor, growth_interval)
@@ -164,9 +146,6 @@ class AsyncGradScaler:
             AsyncState(rule, depth), threading
         )
         self._last_scaled: ScaleTicket | None = None
-        self._ranks = None if group is None else Ranks(group, device)
-        if self._ranks is not None:
-            self._ranks.check_equal("AsyncGradScaler()", {"rule": rule, "depth": depth})
         self._thread: int | None = None
         self._launch = _launch_function(executor)
         if enabled and self._launch is not None:
@@ -367,7 +346,7 @@ class AsyncGradScaler:
             folds=False,
             may_be_below_one=version.may_be_below_one,
         )
-        flags = self._flags(ticket, optimizer, clipped.found_inf)
+        flags = _flags(clipped.found_inf)
         self._shared.change(AsyncState.complete, ticket, call, Stage.UNSCALED, flags)
         return clipped.norm
 
@@ -414,7 +393,7 @@ class AsyncGradScaler:
         elif self._check_at_step:
             found_inf = unscale.FoundInf()
             unscale.check(self._gradients(ticket, optimizer), found_inf)
-            flags += self._flags(ticket, optimizer, found_inf)
+            flags += _flags(found_inf)
         complete = partial(self._shared.change, AsyncState.complete, ticket, call)
         if not flags:  # torch leaves the optimizer in this stage too
             complete(Stage.UNSCALED, flags)
@@ -456,8 +435,6 @@ class AsyncGradScaler:
         if self._shared.value.depth:
             check_tags(optimizer, ticket.key)
         groups = collect.gradients(optimizer, allow_fp16=self._allow_fp16, sums=True)
-        if self._ranks is not None:
-            groups = self._ranks.own_part(groups)
         for (device, _), grads in groups.items():
             if has_streams(device):
                 stream = torch.accelerator.current_stream(device)
@@ -483,14 +460,7 @@ class AsyncGradScaler:
         if rest is not None:
             unscale.check(groups, found_inf)
         mark(optimizer, ticket.key)
-        return self._flags(ticket, optimizer, found_inf)
-
-    def _flags(
-        self, ticket: ScaleTicket, optimizer: Optimizer, found_inf: unscale.FoundInf
-    ) -> tuple[Any, ...]:
-        if self._ranks is None:
-            return tuple(map(Flag.of, found_inf.values()))
-        return (SharedFlag(self._ranks.begin(optimizer, ticket.index, [*found_inf.values()])),)
+        return _flags(found_inf)
 
     @property
     def last_step(self) -> StepReport:
@@ -774,8 +744,6 @@ class AsyncGradScaler:
         tracker = as_int("_growth_tracker", int(state_dict["_growth_tracker"]), 0, "save it again")
         scales = [state_dict["scale"], *state_dict.get("pending", ())][-(state.depth + 1) :]
         initial = tuple(State(_scale_within_bounds(scale, rule), tracker) for scale in scales)
-        if self._ranks is not None:
-            self._ranks.check_equal("load_state_dict", {"rule": rule, "states": initial})
         self._initial = initial
         versions: tuple[Version, ...] = ()
         if state.versions:
@@ -797,10 +765,12 @@ class AsyncGradScaler:
         Args:
             cause: Why; the first cause stays.
         """
-        closed = ClosedError(
-            "it was closed" if cause is None else f"its background work failed: {cause!r}"
-        )
-        closed.__cause__ = cause
+        closed = cause
+        if cause is None:
+            closed = ClosedError("it was closed")
+        elif not isinstance(cause, ClosedError):  # which says that a thread was closed in order
+            closed = ClosedError(f"its background work failed: {cause!r}")
+            closed.__cause__ = cause
         self._shared.change(AsyncState.close, closed)
 
 
@@ -876,6 +846,10 @@ def _launch_function(executor: Any) -> Launch | None:
     return executor.submit if isinstance(executor, Executor) else executor
 
 
+def _flags(found_inf: unscale.FoundInf) -> tuple[Flag, ...]:
+    return tuple(map(Flag.of, found_inf.values()))
+
+
 def _check_ready(record: StepRecord) -> None:
     if record.stage is Stage.UNSCALED:
         raise refusals.UNSCALED_TWICE.error()
@@ -895,14 +869,11 @@ def _with_constant(state: AsyncState[Version], name: str, value: float) -> Async
 
 
 def _end_if_dropped(job: Job, handle: Future[Any]) -> None:
-    """End a job that its executor has dropped. A job that runs raises nothing, so each error is the
-    executor's.
-    """
-    cause = None if handle.cancelled() else handle.exception()
-    if handle.cancelled() or cause is not None:
-        dropped = ClosedError(
-            "the executor dropped a job: it was shut down, or its worker has ended"
-        )
+    """End a job that its executor has dropped. Jobs raise nothing, so an error is the executor's."""
+    is_cancelled = handle.cancelled()
+    cause = None if is_cancelled else handle.exception()
+    if is_cancelled or cause is not None:
+        dropped = RuntimeError("the executor dropped a job: expected one that runs all jobs")
         dropped.__cause__ = cause
         job.end(None, dropped)
 

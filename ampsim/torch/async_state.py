@@ -116,10 +116,10 @@ class Iteration(Generic[V]):
                 return record
         return StepRecord(optimizer)
 
-    def replace_record(self, old: StepRecord, new: StepRecord | None) -> "Iteration[V]":
-        """Return the iteration with another record in the place of `old`, or without it."""
+    def replace_record(self, old: StepRecord, new: StepRecord) -> "Iteration[V]":
+        """Return the iteration with another record in the place of `old`."""
         kept = tuple(record for record in self.records if record is not old)
-        return Iteration(self.ticket, kept if new is None else (*kept, new))
+        return Iteration(self.ticket, (*kept, new))
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,14 +216,18 @@ class AsyncState(Generic[V]):
             runs_steps: Whether the caller is the optimizer's thread. There it is the oldest
                 iteration. Elsewhere iterations whose update is on its way are over.
         """
-        open_ones = self.iterations if runs_steps else self.iterations[len(self.requests) :]
-        return open_ones[0].ticket if open_ones else None
+        first = 0 if runs_steps else len(self.requests)
+        for iteration in self.iterations[first:]:
+            return iteration.ticket
+        return None
 
     def saved_versions(self) -> tuple[V, ...]:
         """Return the versions that the oldest iteration in flight, or else the next one, and later
         ones use.
         """
-        first = self.iterations[0].ticket.version if self.iterations else self.next_version
+        first = self.next_version
+        if self.iterations:
+            first = self.iterations[0].ticket.version
         return self.versions[first - self.applied - 1 :]
 
     # ---------------------------------------------------------------------------------- transitions
@@ -269,9 +273,10 @@ class AsyncState(Generic[V]):
         """Take back the ticket with this key, which an interrupt kept from its caller; a later one
         stays.
         """
-        newest = self.iterations[-1] if self.iterations else None
-        is_requested = len(self.requests) == len(self.iterations)
-        if newest is None or newest.ticket.key != key or newest.records or is_requested:
+        if len(self.requests) == len(self.iterations):
+            return self  # its update is on its way, or there is none
+        newest = self.iterations[-1]
+        if newest.ticket.key != key or newest.records:
             return self
         return self.replace(iterations=self.iterations[:-1])
 
@@ -360,7 +365,8 @@ class AsyncState(Generic[V]):
         """
         if self.ending(ended.ticket, token) is not ended:
             return self
-        applied, left = self.applied + 1, self.iterations[1:]
+        applied = self.applied + 1
+        left = self.iterations[1:]
         floor = applied if synchronous else self.floor
         # Kept is what the next ticket uses, and what a checkpoint of the oldest iteration in flight
         # needs.

@@ -113,17 +113,13 @@ class WorkQueue:
     finished: torch.Event | None = None
     closed: BaseException | None = None
 
-    def append(self, job: Job, limit: float) -> "WorkQueue":
-        """Add a job; WouldBlockError if `limit` jobs wait, ClosedError if the thread takes no
-        more.
-        """
+    def append(self, job: Job) -> "WorkQueue":
+        """Add a job; ClosedError if the thread takes no more."""
         if self.closed is not None:
             raise ClosedError(
                 f"the optimizer thread takes no more work: {self.closed!r}; create a new "
                 "OptimizerThread"
             ) from self.closed
-        if len(self.jobs) >= limit:
-            raise WouldBlockError(f"{limit} jobs wait")
         return replace(self, jobs=(*self.jobs, job))
 
     def take(self) -> "WorkQueue":
@@ -184,8 +180,6 @@ class OptimizerThread:
     once.
 
     Args:
-        limit: Number of functions that may wait; at least 1. `launch` waits while there are as
-            many.
         device: Device whose streams order the functions. Default: the accelerator, or the CPU if
             there is none.
     """
@@ -198,14 +192,11 @@ class OptimizerThread:
     # `_thread`      `__init__`               anywhere
     # ============== ======================== ======================
 
-    def __init__(self, limit: int = 64, device: str | torch.device | None = None) -> None:
-        if limit < 1:
-            raise ValueError(f"limit={limit}: expected at least 1; the default is 64")
+    def __init__(self, device: str | torch.device | None = None) -> None:
         if device is None:
             available = torch.accelerator.is_available()
             device = torch.accelerator.current_accelerator() if available else None
         self.device = torch.device(device or "cpu")
-        self._limit = limit
         self._shared: SharedState[WorkQueue] = SharedState(WorkQueue(), threading)
         self.scalers: weakref.WeakSet[Owner] = weakref.WeakSet()
         # A daemon, so that a function that never returns cannot keep the interpreter from ending.
@@ -230,24 +221,8 @@ class OptimizerThread:
         job = work
         if not isinstance(job, Job):
             job = Job(partial(work, *args, **kwargs), self._shared, self.device)
-        # On the thread itself nobody else could make room.
-        limit = float("inf") if self.is_current() else self._limit
-        self._shared.wait(lambda queue: queue.append(job, limit))
+        self._shared.change(WorkQueue.append, job)
         return job
-
-    def step(self, step_fn: Callable[[], object], is_async: bool = True) -> None:
-        """Launch a step function, in the form of RoundPipe's ``model.step``.
-
-        Args:
-            step_fn: Function that steps the optimizer.
-            is_async: Whether to return before it has run.
-
-        Raises:
-            ClosedError: If the thread was closed or a function has failed.
-        """
-        job = self.launch(step_fn)
-        if not is_async:
-            job.result()
 
     def synchronize(self) -> None:
         """Wait for all launched functions.

@@ -32,14 +32,16 @@ def record_event(device: torch.device) -> torch.Event | None:
     if device.type == "cpu":
         return None
     event = torch.Event(device)
-    event.record(torch.accelerator.current_stream(device))
+    stream = torch.accelerator.current_stream(device)
+    event.record(stream)
     return event
 
 
 def wait_for(event: torch.Event | None, device: torch.device) -> None:
     """Order later work of a device's current stream behind an event; the host does not wait."""
     if event is not None:
-        torch.accelerator.current_stream(device).wait_event(event)
+        stream = torch.accelerator.current_stream(device)
+        stream.wait_event(event)
 
 
 def use(tensor: Tensor, ready: torch.Event | None) -> Tensor:
@@ -48,7 +50,8 @@ def use(tensor: Tensor, ready: torch.Event | None) -> Tensor:
         wait_for(ready, tensor.device)
         # Else the allocator could reuse the memory, if its last reference goes while this stream
         # still reads it.
-        tensor.record_stream(torch.accelerator.current_stream(tensor.device))
+        stream = torch.accelerator.current_stream(tensor.device)
+        tensor.record_stream(stream)
     return tensor
 
 
@@ -68,11 +71,13 @@ class Flag:
 
     def on(self, device: torch.device) -> Tensor:
         """Return the flag on a device, for its current stream; the host does not wait."""
-        return use(self.found_inf, self.ready).to(device, non_blocking=True)
+        found_inf = use(self.found_inf, self.ready)
+        return found_inf.to(device, non_blocking=True)
 
     def __bool__(self) -> bool:
         """Read the flag; waits for the device."""
-        return bool(use(self.found_inf, self.ready).item())
+        found_inf = use(self.found_inf, self.ready)
+        return bool(found_inf.item())
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +105,8 @@ class HostVersion:
 
     def inverse_on(self, device: torch.device) -> Tensor:
         """Return float32(1 / float64(scale)), shape (), on a device."""
-        return torch.full((), 1.0 / self.state.scale, dtype=torch.float32, device=device)
+        inverse = 1.0 / self.state.scale
+        return torch.full((), inverse, dtype=torch.float32, device=device)
 
     def read(self) -> State:
         """Return the state as numbers."""
@@ -108,11 +114,13 @@ class HostVersion:
 
     def next(self, rule: Rule, flags: Sequence[Flag]) -> "HostVersion":
         """Return the version after an update; waits for flags of other devices."""
-        return HostVersion(machine.update(rule, self.state, any(flags)))
+        state = machine.update(rule, self.state, any(flags))
+        return HostVersion(state)
 
     def override(self, rule: Rule, scale: float) -> "HostVersion":
         """Return the version after the scale was set by hand."""
-        return HostVersion(machine.override(rule, self.state, scale))
+        state = machine.override(rule, self.state, scale)
+        return HostVersion(state)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +146,8 @@ class DeviceVersion:
 
     def scale_on(self, device: torch.device) -> Tensor:
         """Return the scale, shape (), float32, on a device."""
-        return use(self.scale, self.ready).to(device, non_blocking=True)
+        scale = use(self.scale, self.ready)
+        return scale.to(device, non_blocking=True)
 
     def multiply(self, outputs: Tensor) -> Tensor:
         """Return outputs times the scale."""
@@ -146,30 +155,42 @@ class DeviceVersion:
 
     def inverse_on(self, device: torch.device) -> Tensor:
         """Return float32(1 / float64(scale)), shape (), on a device."""
-        return self.scale_on(device).double().reciprocal().float()
+        scale = self.scale_on(device).double()
+        return scale.reciprocal().float()
 
     def read(self) -> State:
         """Return the state as numbers; waits for the device."""
+        scale = use(self.scale, self.ready)
         tracker = use(self.growth_tracker, self.ready)
-        return State(use(self.scale, self.ready).item(), int(tracker.item()))
+        return State(scale.item(), int(tracker.item()))
 
     @torch.no_grad()
     def next(self, rule: Rule, flags: Sequence[Flag]) -> "DeviceVersion":
         """Return the version after an update."""
         scale = use(self.scale, self.ready).clone()
-        found_inf = torch.stack([flag.on(scale.device) for flag in flags]).amax()
+        home = scale.device
+        found_inf = torch.stack([flag.on(home) for flag in flags]).amax()
         # torch's kernel grows if the tracker equals the interval. Of an interval that was set below
         # the tracker the next finite step grows, as `Rule` says with growth_test=">=".
-        tracker = use(self.growth_tracker, self.ready).clamp(max=rule.growth_interval - 1)
-        factors = rule.growth_factor, rule.backoff_factor
-        torch._amp_update_scale_(scale, tracker, found_inf, *factors, rule.growth_interval)
+        tracker = use(self.growth_tracker, self.ready)
+        tracker = tracker.clamp(max=rule.growth_interval - 1)
+        torch._amp_update_scale_(
+            scale,
+            tracker,
+            found_inf,
+            rule.growth_factor,
+            rule.backoff_factor,
+            rule.growth_interval,
+        )
         bounded = scale.clamp(rule.min_scale, rule.max_scale)
-        return DeviceVersion(bounded, tracker, record_event(scale.device))
+        return DeviceVersion(bounded, tracker, record_event(home))
 
     def override(self, rule: Rule, scale: float) -> "DeviceVersion":
         """Return the version after the scale was set by hand."""
         made = torch.full_like(self.scale, scale)
-        return DeviceVersion(made, use(self.growth_tracker, self.ready), record_event(made.device))
+        tracker = use(self.growth_tracker, self.ready)
+        ready = record_event(made.device)
+        return DeviceVersion(made, tracker, ready)
 
 
 Version = HostVersion | DeviceVersion

@@ -35,16 +35,18 @@ def tag_gradients_of(
 
 
 def _begin_backward(outputs: Tensor, key: int, is_outstanding: IsOutstanding, _: Tensor) -> None:
-    before = [(leaf, _state(leaf)) for leaf in _leaves_of(outputs)]
+    before = [(leaf, *_state(leaf)) for leaf in _leaves_of(outputs)]
     # The way to run code when the pass ends.
     engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
     engine.queue_callback(partial(_end_backward, before, key, is_outstanding))
 
 
 def _end_backward(
-    before: list[tuple[Tensor, tuple[Tensor | None, int]]], key: int, is_outstanding: IsOutstanding
+    before: list[tuple[Tensor, Tensor | None, int]],
+    key: int,
+    is_outstanding: IsOutstanding,
 ) -> None:
-    for leaf, (old, version) in before:
+    for leaf, old, version in before:
         grad, now = _state(leaf)
         if grad is None or (grad is old and now == version):
             continue  # `torch.autograd.grad` writes none

@@ -151,7 +151,7 @@ class Soak:
     def drop_in_loop(self):
         """RoundPipe's loop; some updates are waited for."""
         depth, length = self.random.randrange(4), self.random.randint(4, 12)
-        thread = OptimizerThread(self.random.choice([1, 2, 64]), "cpu")
+        thread = OptimizerThread("cpu")
         scaler, optimizer = make(depth, thread), Recorder()
         plan, waits = self.plan(length), self.plan(length)
         scales, floor = scales_after(plan), 0
@@ -265,7 +265,7 @@ class Soak:
 
     def closes(self):
         """`close` of the scaler or of its thread while others begin, step, and update."""
-        thread = OptimizerThread(self.random.choice([1, 64]), "cpu")
+        thread = OptimizerThread("cpu")
         scaler, optimizer, errors = make(self.random.randrange(3), thread), Recorder(), []
         optimizer.param.grad = torch.ones(3)
         # Two loops end each other's iterations, and hear of it.

@@ -4,6 +4,7 @@ thread.
 
 import copy
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -549,6 +550,30 @@ def test_shut_down_executor_is_an_error():
     raises(lambda: scaler.step(optimizer), match="cannot schedule")
     raises(lambda: scaler.update(2.0), match="cannot schedule")
     assert scaler._shared.value.requests == ()
+
+
+def test_dropped_update_closes_the_scaler():
+    executor, release = ThreadPoolExecutor(1), threading.Event()
+    scaler = AsyncGradScaler("cpu", executor=executor)
+    scaler.scale(torch.tensor(1.0))
+    executor.submit(release.wait)
+    scaler.update(2.0)
+    executor.shutdown(wait=False, cancel_futures=True)
+    raises(scaler.begin_iteration, ClosedError, "the executor dropped a job")
+    raises(scaler.synchronize, ClosedError, "the executor dropped a job")
+    assert scaler.state_dict()["scale"] == 2.0**16
+    release.set()
+
+
+def test_closed_thread_is_no_failure():
+    thread = OptimizerThread(device="cpu")
+    scaler = AsyncGradScaler("cpu", executor=thread)
+    scaler.scale(torch.tensor(1.0))
+    scaler.update(2.0)
+    thread.close()
+    scaler.synchronize()
+    raises(scaler.begin_iteration, ClosedError, "its optimizer thread was closed")
+    assert scaler.get_scale() == 2.0
 
 
 @pytest.mark.parametrize(

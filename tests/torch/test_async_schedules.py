@@ -307,21 +307,6 @@ def test_schedules_of_two_updates():
     explore(program, expect((1, True)))
 
 
-def test_launch_waits_for_room():
-    def program(c):
-        instrument(c, watches=False)
-        thread, waiting = OptimizerThread(limit=1, device="cpu"), []
-        jobs = []
-        for number in range(4):
-            jobs.append(thread.launch(divmod, number, 2))
-            waiting.append(len(thread._shared.value.jobs))
-        results = [job.result()[0] for job in jobs]
-        thread.close(None)
-        return max(waiting) <= 1, results
-
-    explore(program, expect((True, [0, 0, 1, 1])))
-
-
 # ------------------------------------------------------------------ close, failure, and crash
 
 

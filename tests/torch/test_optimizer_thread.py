@@ -41,17 +41,6 @@ def test_work_runs_in_order(thread):
     assert thread.launch(divmod, 7, 2).result() == (3, 1)
 
 
-def test_limit_is_at_least_one():
-    with pytest.raises(ValueError, match="limit=0: expected at least 1"):
-        OptimizerThread(limit=0)
-
-
-def test_step_waits_on_request(thread):
-    seen = []
-    thread.step(lambda: seen.append(1), is_async=False)
-    assert seen == [1]
-
-
 def test_failure_ends_thread(failed):
     thread, behind = failed
     for call in (thread.synchronize, thread.synchronize, behind.result, thread.close):
