@@ -1,7 +1,7 @@
 """How does an optimizer that runs k steps behind on its own thread affect training?
 
-A byte-level GPT trains in fp16 with Adam in a real pipeline: `ampsim.torch.Pipelined` computes on
-one thread, and an `OptimizerThread` steps on another. Iteration i uses the weights and the loss scale
+A byte-level GPT trains in fp16 with Adam in a real pipeline: one thread computes, and an
+`OptimizerThread` steps. Iteration i uses the weights and the loss scale
 after i - k steps. Arms:
 
 - `depth k`: the threads run freely.
@@ -29,9 +29,10 @@ from torch import Tensor, nn
 from ampsim.core import pipeline
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
-from ampsim.torch import GradScaler, OptimizerThread, Pipelined
+from ampsim.torch import AsyncGradScaler, OptimizerThread
 from experiments import runner
 from experiments.training import fp16, series, tasks
+from experiments.training.pipelined import Pipelined
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,19 @@ class Pipe:
         self._optimizer = torch.optim.Adam(
             self._model.parameters(), lr=lr, eps=config.eps, fused=True
         )
-        self._scaler = GradScaler(
-            self.device, 2.0**config.init_log2, growth_interval=config.interval, depth=self.arm.scale,
-            launch=self._thread.launch,
-        )  # fmt: skip
+        self._scaler = AsyncGradScaler(
+            self.device,
+            2.0**config.init_log2,
+            growth_interval=config.interval,
+            depth=self.arm.scale,
+            executor=self._thread,
+        )
 
     def iterate(self) -> None:
         """Compute, and hand over to the optimizer's thread."""
         ticket = self._scaler.begin_iteration()
         scaled = self._model.forward_backward(
-            self.task.draw(), None, lambda loss, _: self._scaler.scale(loss, ticket)
+            self.task.draw(), lambda loss: self._scaler.scale(loss, ticket)
         )
         self.losses.append(self._scaler.loss_value(scaled, ticket).item())
         self.scales.append(ticket.value.read().scale)

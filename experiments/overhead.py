@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from ampsim.core.json_lines import Record
-from ampsim.torch import GradScaler, roundpipe
+from ampsim.torch import AsyncGradScaler, GradScaler, roundpipe
 from ampsim.torch.gradients import unscale
 from experiments import runner
 from experiments.timing import clocks, rounds
@@ -32,7 +32,7 @@ from experiments.timing.roundpipe import load as load_roundpipe
 from experiments.timing.shapes import FORM, shapes
 
 MAX_NORM = 1.0
-Scaler = torch.amp.GradScaler | GradScaler
+Scaler = torch.amp.GradScaler | AsyncGradScaler
 STREAM = (
     "stream bare",
     "stream roundpipe",
@@ -139,7 +139,7 @@ class Trial:
 
     def clip(self, scaler: Scaler) -> None:
         """Clip with ours in one read, and with anyone else's scaler in torch's way."""
-        if isinstance(scaler, GradScaler):
+        if isinstance(scaler, GradScaler | AsyncGradScaler):
             self.total = scaler.unscale_and_clip_(self.optimizer, MAX_NORM)
         else:
             self.unscale_then_clip(scaler)

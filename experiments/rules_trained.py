@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ import torch
 from ampsim import Rule
 from ampsim.core.json_lines import Record
 from ampsim.core.policies import Headroom, LogMax, Policy
-from ampsim.torch import GradScaler
+from ampsim.torch import AsyncGradScaler, GradScaler
 from experiments import runner
 from experiments.training import series, tasks
 from experiments.training.loop import Log, train
@@ -86,16 +86,22 @@ class Trained:
     backoff_bits: float = 1.0
     delay: int = 0  # steps by which the scale is late
 
-    def scaler(self, device: str) -> GradScaler:
+    def scaler(self, device: str) -> Any:
         """Return our scaler with the rule; one that does nothing in float32."""
         rule = RULES.get(self.rule)
         if rule is None:
             return GradScaler(device, enabled=False)
         if not isinstance(rule, Rule):
             return GradScaler(device, policy=rule)
-        return GradScaler(
-            device, rule.init_scale, rule.growth_factor, rule.backoff_factor, rule.growth_interval, depth=rule.delay
-        )  # fmt: skip
+        constants = (
+            rule.init_scale,
+            rule.growth_factor,
+            rule.backoff_factor,
+            rule.growth_interval,
+        )
+        if rule.delay:
+            return AsyncGradScaler(device, *constants, depth=rule.delay)
+        return GradScaler(device, *constants)
 
 
 def arms(config: Config) -> dict[str, Trained]:

@@ -8,8 +8,7 @@ for its outcome.
 
 The first part uses a constant threshold and compares with the closed forms of T5
 (`ampsim.core.theory.stale`) over whole periods. In the second part the threshold moves: a network trains
-in fp16 with SGD in a real pipeline, `ampsim.torch.GradScaler` with `depth` k and k + 1 outstanding
-tickets, so gradients are also k steps late.
+in fp16 with SGD in a pipeline with k + 1 iterations in flight, so gradients are also k steps late.
 
 Device: cpu.
 """
@@ -28,7 +27,6 @@ from ampsim import Rule, init, update
 from ampsim.core.json_lines import Record
 from ampsim.core.policies import Deduplicated, Probe
 from ampsim.core.theory import stale
-from ampsim.torch import GradScaler
 from experiments import runner
 from experiments.training import digits_data, fp16, series, tasks
 
@@ -129,7 +127,7 @@ def whole_periods(rule: Any, threshold: float, periods: int) -> list[tuple[float
 
 
 class Pipeline:
-    """A network whose optimizer runs k steps behind; each iteration's gradients wait with its ticket."""
+    """A network whose optimizer runs k steps behind; each iteration's gradients wait with its scale."""
 
     def __init__(self, name: str, k: int, config: Config) -> None:
         self.model = nn.Sequential(
@@ -138,37 +136,34 @@ class Pipeline:
             nn.Linear(config.width, digits_data.CLASSES),
         )
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config.lr)
-        if name == "cumulative":
-            self.scaler = GradScaler("cpu", growth_interval=config.interval, depth=k)
-        else:
-            policy = MAKERS[name](growth_interval=config.interval, delay=k)
-            self.scaler = GradScaler("cpu", policy=policy, depth=k)
-        self.waiting: deque[tuple[Any, list[Tensor]]] = deque()
+        self.rule = MAKERS[name](growth_interval=config.interval, delay=k)
+        self.state = init(self.rule)
+        self.waiting: deque[tuple[float, list[Tensor]]] = deque()
         self.log: list[tuple[float, float, bool]] = []  # scale, headroom in bits, overflow
 
     def forward(self, x: Tensor, y: Tensor) -> float:
         """Begin one iteration, up to its gradients; returns the true loss."""
-        ticket = self.scaler.begin_iteration()
+        scale = self.state.newest
         with fp16.autocast("cpu", fp16=True):
             loss = cross_entropy(self.model(x), y)
         self.optimizer.zero_grad()
-        self.scaler.scale(loss, ticket=ticket).backward()
-        self.waiting.append(
-            (ticket, [p.grad for p in self.model.parameters() if p.grad is not None])
-        )
+        (loss * torch.tensor(scale)).backward()  # type: ignore[no-untyped-call]
+        grads = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.waiting.append((scale, grads))
         return float(loss.item())
 
     def optimize(self) -> None:
         """Finish the oldest iteration."""
-        ticket, grads = self.waiting.popleft()
-        for p, grad in zip(self.model.parameters(), grads, strict=True):
-            p.grad = grad
+        scale, grads = self.waiting.popleft()
         largest = max(grad.abs().max().item() for grad in grads)
-        scale = ticket.value.read().scale
-        self.scaler.step(self.optimizer, ticket=ticket)
-        bad = self.scaler.last_step.skipped
+        bad = not all(map(fp16.all_finite, grads))
         self.log.append((scale, math.log2(TOP / largest) if not bad else 0.0, bad))
-        self.scaler.update(ticket=ticket)
+        inverse = torch.tensor(scale).double().reciprocal().float()
+        for p, grad in zip(self.model.parameters(), grads, strict=True):
+            p.grad = grad * inverse
+        if not bad:
+            self.optimizer.step()
+        self.state = update(self.rule, self.state, bad)
 
 
 def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], None]) -> Record:

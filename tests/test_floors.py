@@ -15,8 +15,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-GRADIENTS, STATE, STEP = "ampsim.torch.gradients", "ampsim.torch.state", "ampsim.torch.step"
-
 # part of the tree -> what it may import beside the standard library; the most specific part counts
 FLOORS = {
     "ampsim/__init__.py": {"ampsim.core", "ampsim.runs.data_frame"},
@@ -25,23 +23,8 @@ FLOORS = {
     "ampsim/core/formats.py": {"numpy", "ml_dtypes", "ampsim.core"},
     "ampsim/core/replay/engine.py": {"numpy", "numba", "ampsim.core"},
     "ampsim/torch": {"numpy", "torch", "ampsim.core", "ampsim.torch"},
-    "ampsim/torch/threads": {
-        "ampsim.core.pipeline",
-        "ampsim.core.torch_model.refusals",
-        "ampsim.torch.threads",
-    },
-    "ampsim/torch/threads/optimizer_thread.py": {"torch", "ampsim.torch.threads"},  # for streams
-    "ampsim/torch/threads/streams.py": {"torch"},
-    "ampsim/torch/gradients": {"numpy", "torch", "ampsim.core", GRADIENTS},
-    "ampsim/torch/state": {"torch", "ampsim.core", GRADIENTS, STATE},
-    "ampsim/torch/step": {
-        "torch",
-        "ampsim.core",
-        GRADIENTS,
-        STATE,
-        "ampsim.torch.step",
-        "ampsim.torch.threads.register",
-    },
+    "ampsim/torch/async_state.py": {"ampsim.core"},  # pure: no tensors, no locks
+    "ampsim/torch/gradients": {"numpy", "torch", "ampsim.core", "ampsim.torch.gradients"},
     "ampsim/jax": {"numpy", "jax", "optax", "ampsim.core", "ampsim.jax"},
     "ampsim/frameworks": {"ampsim", "ampsim.frameworks"},
     "ampsim/frameworks/checks": {

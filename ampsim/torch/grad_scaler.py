@@ -1,106 +1,75 @@
-"""The thread-safe, asynchronous loss scaler with the interface of torch.amp.GradScaler."""
+"""The synchronous loss scaler: torch.amp.GradScaler, and what it lacks.
 
-import threading
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+Theory of operation
+-------------------
+`GradScaler` inherits torch's class and keeps torch's state: the tensors ``_scale`` and
+``_growth_tracker``, which `update` writes in place, and the dict ``_per_optimizer_states``. Stages,
+error texts, checkpoints, private names, and CUDA graphs are torch's own code. The overrides below
+do three things: they read and divide gradients with the functions of `ampsim.torch.gradients`, they
+join the flags of a process group before a step reads them, and they keep the scale within bounds.
+
+An iteration's own data stands beside torch's in the dict of an optimizer: ``join`` (the result of an
+all-reduce that is on its way), ``observed`` (for a policy), ``folds`` (a fused step is still to
+divide), ``optimizer`` (a step was made), and what a call hands to its overrides. So several threads
+may step different optimizers, as with torch's class. `update` drops all of it.
+"""
+
+import functools
+import numbers
+import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
-from ampsim.core.machine import State, init
+from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies import Policy
 from ampsim.core.torch_model import refusals
-from ampsim.torch import checkpoint, config
-from ampsim.torch.gradients.collect import every_gradient
-from ampsim.torch.observer import Observer
-from ampsim.torch.state.host import HostVersion
-from ampsim.torch.state.version import AnyVersion
-from ampsim.torch.step.gradient_owners import GradientOwners, LeftGradients, Owners, ScaleTicket
-from ampsim.torch.step.optimizer_step import Args, Kwargs, Means, OptimizerStep, is_fused
-from ampsim.torch.step.ranks import Ranks
-from ampsim.torch.step.records import Record, Stage, StepRecords, StepReport
-from ampsim.torch.threads.iterations import Iterations
-from ampsim.torch.threads.launcher import Launch
-from ampsim.torch.threads.register import Register, Sync, Ticket
-from ampsim.torch.torch_names import CHECK, TorchNames
+from ampsim.core.validation import as_int, check_choice
+from ampsim.torch import fused
+from ampsim.torch.gradients import collect, divided, unscale
+from ampsim.torch.gradients.clip import unscale_and_clip_
+from ampsim.torch.gradients.unscale import FoundInf, copied
+from ampsim.torch.policy import Observed, PolicyRun
+from ampsim.torch.ranks import Ranks
+from ampsim.torch.step_report import StepReport
 
-T = TypeVar("T")
-ByHand = Callable[[AnyVersion], AnyVersion]  # makes the next version, whatever found_inf is
+SMALLEST_NORMAL = 2.0**-126  # in float32 the reciprocal of a scale below 2**-128 is inf
+LARGEST = torch.finfo(torch.float32).max
+_DEFAULTS = (2.0**16, 2.0, 0.5, 2000, None, None)
+_CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
+States = dict[int, dict[str, Any]]  # by id of an optimizer
+_TORCHS_UNSCALE = torch.amp.GradScaler._unscale_grads_  # to see a client's patch
 
 
-class GradScaler(TorchNames):
-    """Thread-safe drop-in replacement for `torch.amp.GradScaler`, of which it is a subclass.
+class GradScaler(torch.amp.GradScaler):
+    """Drop-in replacement for `torch.amp.GradScaler` that never steps with inf or NaN.
 
-    With ``depth`` > 0 the optimizer may run behind the forward and backward passes; see `ampsim.core.pipeline`.
-
-    Guarantees:
-        * Each gradient is divided by the scale that its loss was multiplied by, whatever the schedule of threads; else
-          a call raises. See 15 for the exceptions.
-        * No optimizer steps with an unscaled gradient that is inf or NaN, at any scale.
-        * A skipped step changes no bit of parameters or optimizer state.
-        * A tensor that was used as a scale is not written again, unless `capturable`.
-        * A call that raises changes neither the scale nor the stages. Gradients that it was unscaling may change.
-        * With ``depth=0`` the scales, the stages, the errors, and their texts are torch's; see Differences.
-
-    Assumes:
-        * One thread at a time steps an optimizer, and its gradients are complete by then.
-        * No backward pass writes a ``.grad`` while a step reads it: gradients are handed over before. Such a race may
-          end the process in torch itself, before ampsim can raise.
-        * Gradients are not accumulated over an `update` that changes the scale.
-        * An optimizer with ``_step_supports_amp_scaling`` divides and skips by the scale and flag it receives.
-        * CUDA: the optimizers of one iteration step on one stream, or `update` is ordered after all their streams.
-        * Updates come in ticket order. In a loop without tickets, one thread calls `scale` and `update`.
-
-    Differences from torch. With ``exact_torch=True`` only 8 to 12, 14, and 16 remain:
-        1. ``min_scale`` defaults to 2^-126. Below 2^-128 torch's reciprocal is inf, and a finite step writes inf into
-           the parameters; 144 consecutive overflows reach this scale from the default.
-        2. Below scale 1 gradients are also checked after the division, and at any scale the sums of duplicates in a
-           sparse gradient are checked. torch steps with inf there.
-        3. A closure raises as a positional argument too, not only as a keyword.
-        4. Invalid constants, scales, and devices raise; torch accepts NaN, 0, -1, and "gpu".
-        5. ``update(8)`` and ``update(torch.tensor([8.0]))`` work; torch accepts a Python float or a tensor of shape ().
-        6. Optimizer state that a fused optimizer creates in a skipped step is dropped. torch keeps it, and its fused
-           SGD then uses uninitialized memory as momentum. In both, a fused optimizer is called although its kernel
-           skips, so accelerate and transformers, which look for a call, see no skip; `last_step` shows it.
-        7. After ``load_state_dict`` in the middle of an iteration, gradients of that iteration that are not yet divided
-           raise as in 15 if another scale would divide them; torch divides them by that scale. In a loop with tickets
-           ``load_state_dict`` ends the iteration.
-        8. An `update` or `load_state_dict` that raises has changed nothing; torch has then summed found_inf in place,
-           or loaded half of the dict. A missing key raises a KeyError with a message.
-        9. A fused step that raises leaves no ``grad_scale`` on the optimizer; torch then divides twice.
-        10. A fused optimizer that was unscaled before it had gradients can be stepped; torch's kernel receives an int
-           as found_inf and raises.
-        11. An optimizer whose ``step`` has a parameter ``grad_scaler`` gets unscaled gradients, not the scaler, and a
-           RuntimeWarning. Such an optimizer must not divide by a scale from elsewhere.
-        12. A gradient on the CPU with another memory layout than its parameter is copied before a fused step. An
-           expanded gradient, and a parameter with gaps, raise. torch's kernel ignores strides.
-        13. If a growth interval is set or loaded below the current ``growth_tracker``, the next finite step grows.
-           torch waits until the tracker equals the interval, so it does not grow before the next overflow.
-        14. Of torch's private names (`ampsim.torch.torch_names`), writes to ``_scale`` and ``_growth_tracker`` take
-           effect between iterations, or in an overridden `update`. Within an iteration they raise; writes by numpy
-           always raise. A tensor is copied, not shared. ``_scale.set_`` is not detected. In ``_per_optimizer_states``
-           all may be written, with `group` only the stages. ``_unscale_grads_``, ``_maybe_opt_step``, and
-           ``_lazy_init_scale_growth_tracker`` may be overridden; the first two also in torch's class itself. Other
-           changes of torch's class have no effect here.
-        15. Gradients from before an `update` that no step consumed and nothing wrote since raise if the scale changed
-           or `unscale_` has divided them; zero gradients do not. torch divides them by the new scale. This is not
-           detected if `capturable`, nor for parameters that no loss before the first `update` reached, until a call
-           has had their optimizer.
-        16. A first `scale` in inference mode creates a scale that training can use; torch raises in training then.
-
-    ================ ====================================== =======================
-    attribute        written by                             read by
-    ================ ====================================== =======================
-    ``_iterations``  see `Iterations`
-    ``_scaled``      the thread that scales                 the thread that scales
-    ``_rule``        the thread that runs updates           any thread, lock-free
-    ``_records``     locked; one record by its holder       any thread
-    ``_report``      a thread that steps, locked, whole     any thread, lock-free
-    ``_observers``   `observe`, one entry at a time         any thread, lock-free
-    ================ ====================================== =======================
+    It is a subclass of torch's class, with torch's state, and differs from it in this list only:
+        1. No optimizer steps with a gradient that is inf or NaN once unscaled, at any scale.
+           ``min_scale`` defaults to 2^-126, because 1/scale is inf below 2^-128. Below scale 1
+           gradients are checked after the division too; of sparse gradients the sums of duplicates
+           are checked. A skipped fused step leaves no optimizer state that it allocated.
+        2. A gradient is divided once in an iteration, also if two optimizers share its parameter:
+           the second leaves it as it is. If it was written in between, the call raises. On the CPU
+           the first step of an optimizer after an `update` that changed the scale raises if neither
+           `scale` nor `get_scale` was called since: its gradients are multiplied by another scale.
+        3. ``check_at_step=True`` checks unscaled gradients again in `step`.
+        4. `unscale_and_clip_`, `loss_value`, and `last_step`.
+        5. `group`: all ranks skip a step if one rank finds inf or NaN.
+        6. `policy`, `allow_fp16`, `max_scale`, `on_min_scale`.
+        7. Invalid constants, scales, and state dicts raise before anything changes. `update` takes
+           an int and a tensor of shape (1,) too, and a call that raises does not change the scale.
+           A closure raises as a positional argument too.
+        8. A fused step that raises leaves no ``grad_scale`` on the optimizer. A fused optimizer that
+           was unscaled before it had gradients can be stepped. On the CPU, whose fused kernels
+           ignore strides, a gradient gets the memory layout of its parameter.
+        9. After the growth interval is set or loaded below ``_growth_tracker``, the next finite step
+           grows; torch does not grow before the next overflow.
+        10. A first `scale` in inference mode makes a scale that training can update.
 
     Args:
         device: Device type of the scale. The first scaled output determines the device.
@@ -109,31 +78,25 @@ class GradScaler(TorchNames):
         backoff_factor: Factor of a backoff; above 0 and below 1.
         growth_interval: Number of consecutive finite steps before a growth; at least 1.
         enabled: If False, all methods pass their inputs through.
-        depth: Number of updates by which the scale may lag, at least 0: iteration i uses the scale after
-            max(0, i - depth) updates. 0 is torch's loop, 1 is RoundPipe's.
-        min_scale: Lower bound of the scale; at least 2^-126, the default.
+        min_scale: Lower bound of the scale; at least 2^-126, the default. On an accelerator, 1.0 or
+            more saves the second check of the gradients.
         max_scale: Upper bound of the scale; default: the largest float32 number.
-        on_min_scale: Action for an overflow at ``min_scale``: "clamp" keeps the scale, "warn" warns, "raise" raises
-            FloatingPointError. "warn" and "raise" wait for the device at each update.
-        exact_torch: Whether to reproduce torch exactly, including its defects; see Differences.
-        policy: Policy of `ampsim.core.policies` with ``delay`` equal to `depth`. It replaces the constants and bounds,
-            which must keep their defaults. It is computed on the host, so each update waits for other devices.
-        launch: Function that runs another function later, in order, on the thread that owns the optimizer, e.g.
-            ``OptimizerThread().launch``. None runs all work on the caller's thread.
+        on_min_scale: Action for an overflow at ``min_scale``: "clamp" keeps the scale, "warn" warns,
+            "raise" raises FloatingPointError. "warn" and "raise" wait for the device.
+        check_at_step: Whether `step` checks gradients again that `unscale_` has checked, because
+            the loop may have written inf or NaN since. Costs one more read.
+        policy: Policy of `ampsim.core.policies` with ``delay=0``. It replaces the constants and
+            bounds, which must keep their defaults. It runs on the host, so each update waits.
         allow_fp16: Whether to unscale float16 gradients instead of raising.
-        capturable: Whether to support CUDA graphs: each `update` writes the same two tensors, so that a replayed
-            `scale` reads the result of the `update` before it. Run iterations before the capture until one is not
-            skipped. The constants are captured. In the captured iteration, call `update` after the backward pass and
-            after `loss_value`. `get_scale`, `state_dict`, and `last_step` show the latest replay. Call `update` with a
-            new scale and `load_state_dict` between replays. Requires ``depth=0`` and one stream.
-        group: Process group of torch.distributed, or "world". Ranks share found_inf before any rank steps, with DDP,
-            FSDP2, or other shards, so scales, skips, and state dicts are equal on all ranks. One all-reduce computes
-            the largest flag and, for a policy, the largest amax; a call waits for the result when it needs it. All
-            ranks must make the same calls in the same order, including this one. A missing or reordered step raises on
-            all ranks. Tested with gloo; not yet run with nccl.
-    """
+        group: Process group of torch.distributed, or "world". One asynchronous all-reduce per
+            optimizer and iteration computes the largest flag. All ranks must make the same calls in
+            the same order, including this one; a missing step raises on all ranks. Tested with gloo.
 
-    _sync: Sync = threading  # module of locks; a test's scheduler replaces it
+    Raises:
+        AssertionError: With torch's text, if growth_factor <= 1 or backoff_factor >= 1.
+        TypeError: If a constant is no number, or `policy` no policy.
+        ValueError: If a constant or a bound is out of range, or differs between ranks.
+    """
 
     def __init__(
         self,
@@ -144,499 +107,595 @@ class GradScaler(TorchNames):
         growth_interval: int = 2000,
         enabled: bool = True,
         *,
-        depth: int = 0,
         min_scale: float | None = None,
         max_scale: float | None = None,
-        on_min_scale: config.AtMinScale = "clamp",
-        exact_torch: bool = False,
+        on_min_scale: str = "clamp",
+        check_at_step: bool = False,
         policy: Policy | None = None,
-        launch: Launch | None = None,
         allow_fp16: bool = False,
-        capturable: bool = False,
         group: Any = None,
     ) -> None:
-        self._check_overrides()
-        init_scale = (
-            init_scale.item() if isinstance(init_scale, Tensor) else init_scale
-        )  # which torch fills in too
-        if not exact_torch:
-            config.check_device(device)
-        self._device, self._enabled = str(device), config.usable(str(device), enabled)
-        self._options = config.Options(depth, on_min_scale, exact_torch, allow_fp16, capturable)
-        if self._enabled:
-            self._options.check_capturable(launch)
-            numbers = (
-                init_scale,
-                growth_factor,
-                backoff_factor,
-                growth_interval,
-                min_scale,
-                max_scale,
+        init_scale = init_scale.item() if isinstance(init_scale, Tensor) else init_scale
+        constants = (init_scale, growth_factor, backoff_factor, growth_interval)
+        if policy is not None and (*constants, min_scale, max_scale) != _DEFAULTS:
+            raise ValueError(
+                f"policy= with {(*constants, min_scale, max_scale)}: expected the defaults of the "
+                "constants and bounds; pass these numbers to the policy"
             )
-            if policy is None:
-                self._rule: Any = config.make_rule(*numbers, exact_torch=exact_torch)
-                # The scale is rounded to float32 when `scale` or `begin_iteration` makes the first
-                # version, as in torch.
-                self._first: checkpoint.States = (State(init_scale),)
-            else:
-                self._rule = config.check_policy(policy, numbers, self._options)
-                self._first = (init(self._rule),)
-        self._ranks = None if group is None else Ranks(group, self._device)
-        if self._ranks:
-            common = config.common_to_ranks(self._options, self._rule) if self._enabled else {}
-            self._ranks.check_equal("GradScaler()", {"enabled": self._enabled, **common})
-        self._reset(launch)
+        check_choice("on_min_scale", on_min_scale, ("clamp", "warn", "raise"))
+        self._policy = None if policy is None else PolicyRun(policy)
+        if policy is not None:
+            init_scale, min_scale, max_scale = policy.init_scale, policy.min_scale, policy.max_scale
+        super().__init__(device, init_scale, *constants[1:], enabled)
+        self._min_scale = SMALLEST_NORMAL if min_scale is None else min_scale
+        self._max_scale = LARGEST if max_scale is None else max_scale
+        if self._enabled:
+            self._check_bounds(init_scale)
+        self._check_constants()
+        self._min_scale = round_to_float32(self._min_scale)
+        self._max_scale = min(round_to_float32(self._max_scale), LARGEST)
+        self._interval_is_new = False  # so the tracker may be above it
+        self._on_min_scale, self._checks_at_step = on_min_scale, check_at_step
+        self._allow_fp16 = allow_fp16
+        self._ranks = None if group is None else Ranks(group, str(device))
+        self._begin_process()
+        self._check_ranks()
 
-    def _reset(self, launch: Launch | None) -> None:
-        options = self._options
-        self._means = Means(options.exact_torch, options.allow_fp16, self._ranks)
-        self._lock = self._sync.Lock()
-        self._iterations: Iterations[AnyVersion] = Iterations(
-            options.depth, launch, sync=self._sync
-        )
-        self._launcher = self._iterations.launcher
-        self._scaled: ScaleTicket | None = None  # the one that scale() used last
-        self._records = StepRecords(sync=self._sync)
-        self._by_hand = None
-        self._report = StepReport()
-        self._observers: dict[object, Observer] = {}
-        self._owners = Owners()
-        if options.depth:
-            self._owners = GradientOwners(self._iterations.is_outstanding)
-        elif hasattr(self, "_rule") and not (options.exact_torch or options.capturable):
-            self._owners = LeftGradients()
-        if self._sync is threading:
-            checkpoint.alive.add(self)
+    def _begin_process(self) -> None:
+        """Start without what belongs to one process or one iteration."""
+        self._division_key = divided.new_key()
+        self._folded: list[Any] = []  # optimizers whose fused step divides and clips
+        self._iteration = 0  # for ranks: updates so far
+        # The scale of the last scale(), once update() has changed it.
+        self._loss_scale: float | Tensor | None = None
+        self._is_unread = False  # update() changed the scale on the CPU, and no loss has it yet
+        self._last_states: States = {}  # of the iteration before the last update()
+        self._stepped_states: States = {}  # of the iteration of the last step()
 
-    def _start(self, device: torch.device) -> Register[AnyVersion]:
-        """Make the first version: on the device of the first output, as torch does; a "cpu" scaler's on the CPU."""
-        device = torch.device("cpu") if self._device == "cpu" else device
-        kind = config.version_class(self._rule, device, self._options)
-        return self._iterations.start(lambda: kind.start(self._first, self._rule, device))
+    def _check_bounds(self, init_scale: object) -> None:
+        Rule(init_scale=init_scale, min_scale=self._min_scale, max_scale=self._max_scale)  # type: ignore[arg-type]
+        if self._min_scale < SMALLEST_NORMAL:
+            raise ValueError(
+                f"min_scale={self._min_scale!r}: expected at least 2.0**-126, below which 1/scale "
+                "may be inf; pass 2.0**-126"
+            )
+        self._check_scale("init_scale", init_scale)
 
-    def _start_as_torch(self, device: torch.device) -> Register[AnyVersion]:
-        """Make the first version by torch's name for that, where a subclass overrides it."""
-        if not self._is_ours("_lazy_init_scale_growth_tracker"):
-            self._lazy_init_scale_growth_tracker(device)
-        return self._iterations.register or self._start(device)
+    def _check_constants(self, **changed: Any) -> None:
+        """Raise for constants with which torch's kernel would compute nonsense."""
+        if self._enabled:
+            current = {name: getattr(self, f"_{name}") for name in _CONSTANTS}
+            Rule(**(current | changed))
 
-    def begin_iteration(self, timeout: float | None = None) -> ScaleTicket:
-        """Begin an iteration and return its ticket.
+    def _check_ranks(self) -> None:
+        if self._ranks is None:
+            return
+        if self._policy is not None and "saturated" in self._policy.policy.needs:
+            raise ValueError(
+                f"policy={self._policy.policy!r} with a group needs the share of saturated "
+                "elements: expected a policy that needs found_inf or amax, as one all-reduce "
+                "computes a maximum and no sum; pass another policy"
+            )
+        values: dict[str, object] = {"enabled": self._enabled}
+        if self._enabled:
+            names = (*_CONSTANTS, "init_scale", "min_scale", "max_scale", "on_min_scale")
+            values |= {name: getattr(self, f"_{name}") for name in names}
+            values["check_at_step"] = self._checks_at_step
+            values["policy"] = self._policy and self._policy.policy
+        self._ranks.check_equal("GradScaler()", values)
 
-        After this call, `scale` and `update` require tickets. The call waits until at most `depth` tickets are
-        outstanding. A disabled scaler returns a ticket without effect.
+    # ------------------------------------------------------------------------------ scale
 
-        Args:
-            timeout: Maximum time to wait in seconds; None waits indefinitely.
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        with torch.inference_mode(mode=False):  # update() could not write an inference tensor
+            super()._lazy_init_scale_growth_tracker(dev)
 
-        Returns:
-            Ticket: The ticket of the iteration.
-
-        Raises:
-            TimeoutError: If the scale is not known after `timeout` seconds.
-            ClosedError: If the scaler was closed, or its background work failed.
-        """
-        if not self._enabled:
-            return _NO_TICKET
-        register = self._iterations.register or self._start_as_torch(torch.device(self._device))
-        self._iterations.by_ticket = True
-        return register.begin(timeout)
-
-    # --------------------------------------------------------------------------------------------- scale
-
-    def scale(self, outputs: Any, ticket: ScaleTicket | None = None) -> Any:
-        """Multiply a tensor, or tensors in nested iterables, by the loss scale.
+    def scale(self, outputs: Any) -> Any:
+        """Multiply outputs by the loss scale.
 
         Args:
             outputs: A tensor of any shape, or nested iterables of tensors.
-            ticket: Ticket of the iteration; required after `begin_iteration`.
 
         Returns:
             The scaled tensors, with dtypes as in torch.
 
         Raises:
             ValueError: If `outputs` has an object that is neither a tensor nor an iterable.
-            RuntimeError: If a ticket is missing, or is not outstanding.
         """
-        if not self._enabled:
-            return outputs
-        if not isinstance(outputs, Tensor):
-            if not isinstance(outputs, Iterable):
-                raise refusals.NOT_A_LOSS.error()
-            each = map(
-                partial(GradScaler.scale, self, ticket=ticket), outputs
-            )  # a subclass counts one call
-            return type(outputs)(each) if isinstance(outputs, (list, tuple)) else each
-        if ticket is not None:
-            self._iterations.checked("scale", ticket)
-        else:
-            self._iterations.needs_no_ticket("scale")
-            if self._iterations.register is None:
-                self._start_as_torch(outputs.device)
-            ticket = self._iterations.stepping("scale", None)
-        if self._by_hand is not None:
-            raise _written_late("scale")
-        self._scaled = ticket
-        scaled = outputs * ticket.value.scale_on(outputs.device)
-        if scaled.requires_grad:
-            self._owners.watch(scaled, ticket)
-        return scaled
+        self._loss_scale, self._is_unread = None, False
+        return super().scale(outputs)
 
-    def loss_value(self, loss: Tensor, ticket: ScaleTicket | None = None) -> Tensor:
+    def loss_value(self, loss: Tensor) -> Tensor:
         """Return the unscaled loss: `loss` divided by the scale it was multiplied by.
 
-        Correct anywhere in the loop, also after `update`; waits for no device. In contrast,
-        ``loss.item() / scaler.get_scale()`` after ``update()`` is wrong if the scale changed.
+        Correct after `update` too; waits for no device. In contrast,
+        ``loss.item() / scaler.get_scale()`` is wrong if `update` has changed the scale.
 
         Args:
-            loss: Scaled loss of any shape.
-            ticket: Ticket of the iteration; default: the one that `scale` used last.
+            loss: Result of the last `scale`, of any shape.
 
         Returns:
             Detached tensor of the same shape.
-
-        Raises:
-            RuntimeError: If the scaler is `capturable` and `update` was called.
         """
-        ticket = ticket or self._scaled
-        if not self._enabled or ticket is None:
+        if not self._enabled or self._scale is None:
             return loss.detach()
-        if ticket.value.in_place:  # update() writes the scale
-            self._iterations.checked("loss_value", ticket)
-        return loss.detach() / ticket.value.scale_on(loss.device)
+        scale = self._scale if self._loss_scale is None else self._loss_scale
+        if isinstance(scale, Tensor):
+            scale = copied(scale, loss.device)
+        return loss.detach() / scale
 
-    # ----------------------------------------------------------------------------------- unscale and step
+    def _may_be_below_one(self) -> bool:
+        """Return whether a division may overflow. On an accelerator the scale would be a wait."""
+        scale = self._scale
+        if scale is None or not scale.is_cpu:
+            return self._min_scale < 1.0
+        return not scale.item() >= 1.0
 
-    def unscale_(self, optimizer: Optimizer, ticket: ScaleTicket | None = None) -> None:
+    # ---------------------------------------------------------------------------- unscale
+
+    def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients by the loss scale in place, and record whether all were finite.
 
         Args:
             optimizer: Optimizer whose gradients to unscale.
-            ticket: Ticket of the iteration, for loops with tickets.
 
         Raises:
-            RuntimeError: If the gradients were already unscaled or stepped, or belong to another iteration.
+            RuntimeError: If the gradients were already unscaled or stepped, or if a gradient that
+                another optimizer shares was divided and then written.
             ValueError: If a gradient is float16 and `allow_fp16` is False.
         """
-        if self._enabled:
-            ticket = self._iterations.stepping("unscale_", ticket)
-            self._holding("unscale_", optimizer, ticket, OptimizerStep.divide_gradients)
+        if not self._enabled:
+            return
+        self._check_loss_scale(optimizer)
+        super().unscale_(optimizer)
+        if "folds" not in self._per_optimizer_states[id(optimizer)]:
+            self._mark_divided(optimizer)
+        if self._ranks is not None:
+            self._begin_to_agree(optimizer)
 
-    def unscale_and_clip_(
-        self, optimizer: Optimizer, max_norm: float | Tensor, ticket: ScaleTicket | None = None
-    ) -> Tensor:
-        """Unscale and clip gradients in one pass.
+    def unscale_and_clip_(self, optimizer: Optimizer, max_norm: float | Tensor) -> Tensor:
+        """Unscale gradients and clip their total 2-norm, with one read of the gradients.
 
-        Equivalent to `unscale_` and ``torch.nn.utils.clip_grad_norm_``, with one read of the gradients. The kernel of
-        a fused optimizer does both multiplications, so ``.grad`` stays scaled until `step`. Gradients of other
-        optimizers are unscaled and clipped here, in one write.
+        Equivalent to `unscale_` and ``torch.nn.utils.clip_grad_norm_``. A fused optimizer does both
+        multiplications in its step, also in a step by hand: until then ``.grad`` stays scaled.
 
         Args:
             optimizer: Optimizer whose gradients to unscale and clip.
-            max_norm: Maximum 2-norm of all gradients, at least 0. An invalid value in a tensor on another device than
-                the CPU, which is not waited for, skips the step.
-            ticket: Ticket of the iteration, for loops with tickets.
+            max_norm: Maximum norm, at least 0; ``math.inf`` does not clip. A tensor of one element
+                is read at once.
 
         Returns:
-            Tensor of shape () and dtype float32: the 2-norm of all unscaled gradients before the clip.
+            The norm of all unscaled gradients before the clip, shape (), float32.
 
         Raises:
             TypeError: If `max_norm` is no number.
             ValueError: If `max_norm` is NaN or negative.
-            RuntimeError: If the gradients were already unscaled or stepped, or belong to another iteration.
+            RuntimeError: If the gradients were already unscaled or stepped.
         """
-        max_norm = config.check_max_norm(max_norm)
-        if not self._enabled:
-            params = [p for group in optimizer.param_groups for p in group["params"]]
-            return torch.nn.utils.clip_grad_norm_(params, max_norm)  # type: ignore[arg-type]
-        ticket = self._iterations.stepping("unscale_", ticket)
-        return self._holding(
-            "unscale_", optimizer, ticket, lambda step: step.divide_and_clip(max_norm)
-        )
+        limit = _check_max_norm(max_norm)
+        norm = None
+        if self._enabled:
+            self._check_scale_growth_tracker("unscale_")  # before a record is made
+            state = self._per_optimizer_states[id(optimizer)]
+            state["max_norm"] = limit
+            try:
+                self.unscale_(optimizer)
+            finally:
+                del state["max_norm"]
+            norm = state.pop("norm", None)
+        if norm is not None:
+            return norm  # type: ignore[no-any-return]
+        # The scaler is disabled, or the `_unscale_grads_` of a subclass has divided the gradients.
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(params, limit)
 
-    def step(
-        self, optimizer: Optimizer, *args: Any, ticket: ScaleTicket | None = None, **kwargs: Any
-    ) -> Any:
+    def _unscale_grads_(
+        self, optimizer: Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        """Divide and check as torch does, but check what the optimizer will step with."""
+        allow_fp16 = allow_fp16 or self._allow_fp16
+        if super()._unscale_grads_.__func__ is not _TORCHS_UNSCALE:  # type: ignore[attr-defined]
+            return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        rest = self._undivided(optimizer)
+        state = self._per_optimizer_states[id(optimizer)]
+        if "max_norm" in state:
+            return self._divide_and_clip(optimizer, state, rest, allow_fp16)
+        uncoalesced: list[Tensor] = []
+        groups = self._groups(optimizer, allow_fp16, uncoalesced=uncoalesced)
+        if isinstance(groups, collect.PlainGroups):
+            state["gradients"] = next(iter(groups.values()))
+        self._observe(optimizer, groups)
+        found = FoundInf()
+        if rest is not None:  # another optimizer has divided the others
+            unscale.check(groups, found)
+            part: Any = SimpleNamespace(param_groups=[{"params": rest}])
+            groups = collect.gradients(part, allow_fp16=allow_fp16)
+        unscale.multiply_and_check_(
+            groups,
+            lambda device: copied(inv_scale, device),
+            found,
+            below_one=self._may_be_below_one(),
+        )
+        for grad in uncoalesced:  # the optimizer will add its duplicates
+            sums = grad.coalesce().values()
+            unscale.check({(sums.device, sums.dtype): [sums]}, found)
+        return found
+
+    def _undivided(self, optimizer: Optimizer) -> list[Tensor] | None:
+        """Do `divided.undivided`, if another optimizer may have divided a gradient."""
+        states = self._per_optimizer_states
+        if len(states) == (id(optimizer) in states):
+            return None
+        return divided.undivided(optimizer, self._division_key)
+
+    def _mark_divided(self, optimizer: Optimizer, found_inf: Tensor | None = None) -> None:
+        gradients = self._per_optimizer_states[id(optimizer)].pop("gradients", None)
+        if gradients is None:
+            divided.mark(optimizer, self._division_key, found_inf=found_inf)
+        else:
+            divided.mark_gradients(gradients, self._division_key, found_inf)
+
+    def _check_loss_scale(self, optimizer: Optimizer) -> None:
+        """Raise for gradients of a loss from before the last `update`, which changed the scale.
+
+        There is no newer loss, and the optimizer has not stepped before that `update`.
+        """
+        if not self._is_unread:
+            return
+        state = self._last_states.get(id(optimizer))
+        if state is None or state["stage"] is not OptState.STEPPED:
+            raise RuntimeError(
+                f"gradients from before an update() would be divided by the scale {self._scale}: "
+                f"expected {self._loss_scale}, by which their loss was multiplied; step every "
+                "optimizer before update(), or scale a new loss"
+            )
+
+    def _groups(self, optimizer: Optimizer, allow_fp16: bool, **options: Any) -> collect.Groups:
+        groups = collect.gradients(optimizer, allow_fp16=allow_fp16, **options)
+        return groups if self._ranks is None else self._ranks.own_part(groups)
+
+    def _divide_and_clip(
+        self, optimizer: Any, state: dict[str, Any], rest: list[Tensor] | None, allow_fp16: bool
+    ) -> FoundInf:
+        if rest is not None:
+            raise RuntimeError(
+                "unscale_and_clip_ of gradients that another optimizer has divided: expected each "
+                "parameter in one optimizer; call unscale_ for both, then clip_grad_norm_"
+            )
+        assert self._scale is not None  # noqa: S101 - torch's unscale_ has checked it
+        folds = fused.divides_by_grad_scale(optimizer)
+        groups = collect.gradients(optimizer, allow_fp16=folds or allow_fp16, sums=True)
+        self._observe(optimizer, groups)
+        below_one = self._may_be_below_one()
+        state["norm"], found, divisor = unscale_and_clip_(
+            groups, self._scale, state["max_norm"], folds=folds, may_be_below_one=below_one
+        )
+        if divisor is not None:
+            self._fold(optimizer, divisor, next(iter(found.values())))
+        return found
+
+    def _fold(self, optimizer: Any, divisor: Tensor, flag: Tensor) -> None:
+        """Leave the division to the next step of a fused optimizer, the scaler's or one by hand."""
+        attributes = fused.attributes_of(optimizer)
+        self._per_optimizer_states[id(optimizer)]["folds"] = attributes
+        own = attributes.grad_scale
+        optimizer.grad_scale = divisor if own is None else own * divisor
+        optimizer.found_inf = flag
+        self._folded.append(optimizer)
+        divided.mark(optimizer, self._division_key, pending=True)
+
+    def _check_inf_per_device(self, optimizer: Optimizer) -> dict[Any, Tensor]:
+        """Record whether gradients that a fused step will divide are finite before and after."""
+        scale = self._scale
+        is_ours = getattr(self._unscale_grads_, "__func__", None) is GradScaler._unscale_grads_
+        if scale is None or not is_ours:  # torch raises, or calls a client's `_unscale_grads_`
+            found = FoundInf(super()._check_inf_per_device(optimizer))
+        else:
+            groups, found = self._groups(optimizer, allow_fp16=True), FoundInf()
+            self._observe(optimizer, groups)
+            state = self._per_optimizer_states[id(optimizer)]
+            if [device for device, _ in groups if device.type == "cpu"]:
+                is_plain = isinstance(groups, collect.PlainGroups)
+                collect.lay_out_for_kernel(optimizer, are_plain=is_plain)
+                if is_plain:
+                    state["gradients"] = next(iter(groups.values()))
+            if self._may_be_below_one():
+                unscale.check_unscaled(groups, lambda device: copied(scale, device), found)
+            else:
+                unscale.check(groups, found)
+            state["found_inf_per_device"] = found
+        if self._ranks is not None:
+            self._begin_to_agree(optimizer)
+        if len(found) == 1 and self._ranks is None:
+            return found
+        return self._make_one_flag(optimizer)
+
+    def _observe(self, optimizer: Optimizer, groups: collect.Groups) -> None:
+        if self._policy is not None and self._scale is not None:
+            observed = self._policy.observe(groups, self._scale)
+            self._per_optimizer_states[id(optimizer)]["observed"] = observed
+
+    # ------------------------------------------------------------------------------ flags
+
+    def _begin_to_agree(self, optimizer: Optimizer) -> None:
+        """Start the all-reduce of an optimizer's flags; `_join` waits for it."""
+        assert self._ranks is not None  # noqa: S101 - for the type checker
+        state = self._per_optimizer_states[id(optimizer)]
+        flags, observed = [*state["found_inf_per_device"].values()], state.get("observed")
+        amax = None if observed is None else observed.amax
+        begin = functools.partial(self._ranks.begin, optimizer, self._iteration, flags, amax)
+        state["join"] = lambda: begin()()  # a call that fails here fails again at the next look
+        state["join"] = begin()
+
+    def _join(self, state: dict[str, Any]) -> None:
+        """Replace this rank's flags by what any rank found, if they are on their way."""
+        if "join" not in state:
+            return
+        flag, amax = state["join"]()
+        del state["join"]
+        home = next(iter(state["found_inf_per_device"]), flag.device)
+        state["found_inf_per_device"] = {home: copied(flag, home)}
+        if self._policy is not None:
+            state["observed"] = Observed(amax, None, 0)
+
+    def _make_one_flag(self, optimizer: Optimizer) -> dict[torch.device, Tensor]:
+        """Return one flag: a fused kernel skips if it is 1, and a sum over devices would be 2."""
+        state = self._per_optimizer_states[id(optimizer)]
+        self._join(state)
+        found: dict[torch.device, Tensor] = state["found_inf_per_device"]
+        if len(found) != 1:
+            assert self._scale is not None  # noqa: S101 - for the type checker
+            home = next(iter(found), self._scale.device)
+            flags = [copied(flag, home) for flag in found.values()]
+            none = torch.zeros((), dtype=torch.float32, device=home)
+            state["found_inf_per_device"] = found = {home: torch.stack([none, *flags]).amax()}
+        return found
+
+    def _check_again(self, optimizer: Optimizer) -> None:
+        """Check gradients that were unscaled: the loop may have written inf or NaN since."""
+        state = self._per_optimizer_states[id(optimizer)]
+        self._join(state)
+        found = FoundInf(state["found_inf_per_device"])
+        unscale.check(self._groups(optimizer, allow_fp16=True), found)
+        state["found_inf_per_device"] = found
+        if self._ranks is not None:
+            self._begin_to_agree(optimizer)
+
+    # ------------------------------------------------------------------------------- step
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Step the optimizer, or skip the step if any gradient is not finite.
 
-        Unscales the gradients first if `unscale_` was not called. With `launch`, the step runs on the thread that owns
-        the optimizer, and the caller waits for it.
+        Unscales the gradients first if `unscale_` was not called.
 
         Args:
             optimizer: Optimizer to step.
             args: Positional arguments of ``optimizer.step``; no closure.
-            ticket: Ticket of the iteration, for loops with tickets.
             kwargs: Keyword arguments of ``optimizer.step``.
 
         Returns:
-            The result of ``optimizer.step``; None for a skipped step, or if the step ran on another thread.
+            The result of ``optimizer.step``; None for a skipped step.
 
         Raises:
-            RuntimeError: If the optimizer already stepped, a closure is passed, or the gradients belong to
-                another iteration.
+            RuntimeError: If the optimizer already stepped, or a closure is passed.
             AssertionError: If no gradient was checked, as in torch.
         """
-        if ticket is not None and not isinstance(ticket, Ticket):  # the optimizer's own keyword
-            kwargs["ticket"], ticket = ticket, None
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
-        if "closure" in kwargs or (not self._options.exact_torch and args and callable(args[0])):
+        if "closure" in kwargs or (args and callable(args[0])):
             raise refusals.CLOSURE.error()
-        ticket = self._iterations.stepping("step", ticket)
-        overridden = getattr(self.unscale_, "__func__", None) is not GradScaler.unscale_
-        by_override = overridden and not is_fused(optimizer)
-        if by_override and self._records.stage(ticket.index, optimizer) is Stage.READY:
-            self.unscale_(optimizer, **({"ticket": ticket} if self._iterations.by_ticket else {}))
-        result = self._holding(
-            "step", optimizer, ticket, partial(self._take, ticket, args, kwargs, not by_override)
-        )
-        return result if self._launcher.here() else None
-
-    def _take(
-        self, ticket: ScaleTicket, args: Args, kwargs: Kwargs, divides: bool, step: OptimizerStep
-    ) -> object:
-        if (
-            self._launcher.remote or self._iterations.by_ticket
-        ):  # another stream may have made the gradients
-            ticket.value.keep(every_gradient(step.record.optimizer))
-        result = step.take(args, kwargs, divides=divides)
-        self._stepped(ticket.index, step.record)
+        if fused.divides_by_grad_scale(optimizer):
+            result = self._step_fused(optimizer, args, kwargs)
+        else:
+            looks = self._ranks is not None or self._checks_at_step
+            if looks and not fused.is_fused(optimizer):  # else its step looks at the scaler
+                self._prepare(optimizer)
+            result = super().step(optimizer, *args, **kwargs)
+        self._stepped_states = states = self._per_optimizer_states
+        states[id(optimizer)]["optimizer"] = optimizer
         return result
 
-    def _stepped(self, ticket: int, record: Record) -> None:
-        self._owners.release(record.optimizer)
-        with self._lock:
-            self._report = self._report.adding(ticket, record)
+    def _prepare(self, optimizer: Optimizer) -> None:
+        """Do what torch's step does before it reads the flags, then join and check them."""
+        self._check_scale_growth_tracker("step")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.READY:
+            self.unscale_(optimizer)
+        elif state["stage"] is OptState.UNSCALED and self._checks_at_step:
+            self._check_again(optimizer)
+        self._join(state)
 
-    def _holding(
-        self,
-        name: str,
-        optimizer: Optimizer,
-        ticket: ScaleTicket,
-        work: Callable[[OptimizerStep], T],
-    ) -> T:
-        """Run `work` on an optimizer's gradients, on the thread that owns it, one call at a time."""
-        if self._by_hand is not None:
-            raise _written_late(name)
-        if self._launcher.remote:
-            return self._launcher.call(self._held, name, optimizer, ticket, work)
-        return self._held(name, optimizer, ticket, work)
+    def _step_fused(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        stage = self._stage(optimizer)
+        if stage is OptState.READY and self._undivided(optimizer) is not None:
+            self.unscale_(optimizer)  # the kernel would divide the others again
+            stage = OptState.UNSCALED
+        if stage is OptState.READY:
+            self._check_loss_scale(optimizer)
+        elif stage is OptState.UNSCALED:
+            if self._checks_at_step:
+                self._check_again(optimizer)
+            if "cpu" in {device.type for device in self._make_one_flag(optimizer)}:
+                collect.lay_out_for_kernel(optimizer)
+        attributes, stepped_before = fused.attributes_of(optimizer), fused.count_states(optimizer)
+        try:
+            result = super().step(optimizer, *args, **kwargs)
+        except BaseException:  # torch leaves its attributes, and would divide twice at a retry
+            fused.restore_attributes(optimizer, attributes)
+            raise
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if fused.count_states(optimizer) > stepped_before and any(found.values()):
+            fused.drop_states(optimizer, stepped_before)
+        self._mark_divided(optimizer, next(iter(found.values()), None))
+        return result
 
-    def _held(
-        self,
-        name: str,
-        optimizer: Optimizer,
-        ticket: ScaleTicket,
-        work: Callable[[OptimizerStep], T],
-    ) -> T:
-        owned = self._owners.may_refuse and name != CHECK  # which divides nothing
-        if owned and (
-            self._records.stage(ticket.index, optimizer) is Stage.READY or is_fused(optimizer)
-        ):
-            self._owners.check_owner(optimizer, ticket)
-        check = partial(self._iterations.checked, name, ticket)
-        return self._records.holding(
-            ticket.index, optimizer, check, partial(self._with_step, ticket, work)
-        )
-
-    def _with_step(
-        self, ticket: ScaleTicket, work: Callable[[OptimizerStep], T], record: Record
-    ) -> T:
-        show = partial(self._show, ticket, record.optimizer) if self._observers else None
-        given = (self._rule, self._means, self._overrides(), show)
-        return work(OptimizerStep(ticket.index, ticket.value, record, *given))
-
-    def _show(self, ticket: ScaleTicket, optimizer: Optimizer) -> None:
-        for observer in [*self._observers.values()]:
-            observer.gradients(ticket, optimizer, ticket.value.scale_on(ticket.value.device))
+    def _stage(self, optimizer: Any) -> OptState:
+        """Return an optimizer's stage, and make no record."""
+        state = self._per_optimizer_states.get(id(optimizer))
+        return OptState.READY if state is None else state["stage"]
 
     @property
     def last_step(self) -> StepReport:
-        """Report of the newest iteration's steps: ``.skipped``, ``.skipped_by(optimizer)``."""
-        return self._report
+        """Report of the newest iteration's steps: ``.skipped``, ``.skipped_by(optimizer)``.
 
-    def observe(self, observer: Observer) -> Callable[[], object]:
-        """Notify `observer` of each step from now on; copies and pickles are not observed.
-
-        Args:
-            observer: Object with the methods of `ampsim.torch.observer.Observer`.
-
-        Returns:
-            Function that removes the observer.
-
-        Raises:
-            ValueError: If the scaler is `capturable`, as a graph replay runs no Python code.
+        Correct for fused optimizers too. Nothing waits for a device until you read it.
         """
-        if self._enabled and self._options.capturable:
-            raise ValueError(
-                "a capturable scaler: expected one without capturable=True; a graph replay runs no Python code"
-            )
-        key = object()
-        self._observers[key] = observer
-        return partial(self._observers.pop, key, None)
+        report = StepReport()
+        for state in [*self._stepped_states.values()]:
+            if "optimizer" in state:
+                report.add(state["optimizer"], [*state["found_inf_per_device"].values()])
+        return report
 
-    # -------------------------------------------------------------------------------------------- update
+    # ----------------------------------------------------------------------------- update
 
-    def update(
-        self,
-        new_scale: float | Tensor | None = None,
-        is_async: bool = True,
-        ticket: ScaleTicket | None = None,
-    ) -> None:
-        """End the iteration: grow or back off the scale, or set it to `new_scale`.
-
-        With `launch`, the update runs after the steps on the optimizer's thread.
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """End the iteration: grow or back off the scale, or set it.
 
         Args:
-            new_scale: Scale to set, copied at once; None updates the scale by the gradients' found_inf.
-            is_async: Whether the update may run later. False waits for it, and the next ticket then uses its result,
-                whatever the depth.
-            ticket: Ticket of the iteration, for loops with tickets.
+            new_scale: Scale to set, copied at once; None updates the scale by what the steps found.
 
         Raises:
             AssertionError: If no gradient was checked in the iteration, as in torch.
-            RuntimeError: If a ticket is missing, or is not the next one.
+            FloatingPointError: If ``on_min_scale="raise"`` and a step overflowed at ``min_scale``.
             TypeError: If `new_scale` is no number.
             ValueError: If `new_scale` is out of bounds.
         """
         if not self._enabled:
             return
-        self._iterations.check_thread(ticket)
-        register, by_hand = self._iterations.started("update"), None
+        scale, tracker = self._check_scale_growth_tracker("update")
+        before = scale.item() if scale.is_cpu else scale.clone()
+        states = self._per_optimizer_states
         if new_scale is not None:
-            value = config.new_scale_by_value(new_scale, self._device, self._rule, self._options)
-            by_hand = lambda version: version.override(self._rule, value)  # noqa: E731
-        elif not (
-            self._launcher.remote or self._records.any_from(register.applied)
-        ):  # before a ticket is begun for it
-            raise refusals.NOTHING_CHECKED_AT_ALL.error()
-        self._end(ticket, by_hand, is_async)
-
-    def _end(
-        self, ticket: ScaleTicket | None, by_hand: ByHand | None, is_async: bool = True
-    ) -> None:
-        ended = self._iterations.ending(ticket)
-        for observer in [*self._observers.values()]:
-            observer.closing(ended)
-        if self._launcher.here():
-            self._finish(ended, by_hand, is_async)
+            new_scale = self._check_new_scale(new_scale)
         else:
-            done = self._iterations.ask(
-                ended, partial(self._finish, ended, by_hand, is_async), is_async
-            )
-            if not is_async:
-                done.result()
-
-    def _finish(self, ticket: ScaleTicket, by_hand: ByHand | None, is_async: bool) -> None:
-        register = self._iterations.started("update")
-        with (
-            self._records.lock
-        ):  # later calls find the ticket closed and must not begin another record
-            outcome, rule = self._records.outcome(ticket.index, is_async), self._rule
-            if by_hand is None and not outcome.flags:
-                raise refusals.NOTHING_CHECKED_AT_ALL.error()
-
-            records = self._records.of(ticket.index)
-            self._owners.leave(ticket, records)
-
-            def advance(version: AnyVersion) -> AnyVersion:
-                version = self._by_hand or version
-                if by_hand is not None:
-                    return by_hand(version)
-                config.check_min_scale(self._options.on_min_scale, rule, version, outcome.flags)
-                return version.next(rule, outcome)
-
-            register.apply(ticket, advance, is_async=is_async)
-            self._by_hand = None
-            self._records.close(ticket.index)
-        for observer in [*self._observers.values()]:
-            used = (record for record in records if record.is_used)
-            observer.closed(
-                ticket, [(record.optimizer, [*record.found_inf.values()]) for record in used]
-            )
-
-    def synchronize(self) -> None:
-        """Wait for all work on the optimizer's thread; raise its error if it failed."""
-        self._iterations.synchronize()
-
-    # ------------------------------------------------------------------------------------------- reading
-
-    def get_scale(self, up_to_date: bool = False) -> float:
-        """Return the loss scale; waits for the device.
-
-        Args:
-            up_to_date: Whether to wait for pending updates and return the newest scale.
-
-        Returns:
-            On the optimizer's thread, the scale that divides the next gradients; elsewhere, the scale of the next
-            loss. In loops with tickets, the newest scale. 1.0 if disabled.
-        """
-        if not self._enabled:
-            return 1.0
-        self._settle(up_to_date)
-        register = self._iterations.register
-        if register is None:
-            scale: float = self._first[-1].newest if up_to_date else self._first[0].scale
+            new_scale = self._decide(before, [*states.values()])
+        if self._interval_is_new:
+            tracker.clamp_(max=self._growth_interval - 1)  # torch's kernel compares by ==
+        try:
+            super().update(new_scale)
+        except BaseException:
+            self._per_optimizer_states = states
+            raise
+        self._loss_scale = before if self._loss_scale is None else self._loss_scale
+        if not scale.is_cpu:
+            scale.clamp_(self._min_scale, self._max_scale)
         else:
-            newest = register.newest if up_to_date else self._iterations.seen_here(register)
-            scale = (self._by_hand or newest).number()
-        return scale
+            after = scale.item()
+            if not self._min_scale <= after <= self._max_scale:
+                after = min(max(after, self._min_scale), self._max_scale)
+                scale.fill_(after)
+            self._is_unread = after != before
+        self._end_iteration(states)
 
-    def get_growth_factor(self, up_to_date: bool = False) -> float:
-        """Return the growth factor; `up_to_date` waits for pending changes."""
-        self._settle(up_to_date)
-        return self._growth_factor
+    def _decide(self, scale: float | Tensor, states: list[dict[str, Any]]) -> float | None:
+        """Return a policy's next scale; else None, with one flag in place of several."""
+        if self._ranks is not None:
+            for state in states:
+                self._join(state)
+        flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+        if not flags:
+            return None  # torch raises
+        if self._on_min_scale != "clamp":
+            self._check_min_scale(float(scale), flags)
+        if self._policy is not None:
+            observed = [state["observed"] for state in states if state.get("observed") is not None]
+            return self._policy.next_scale(any(flags), observed, float(scale))
+        if len(flags) > 1:  # torch would add to the first in place, which `last_step` has
+            home = flags[0].device
+            total = torch.stack([copied(flag, home) for flag in flags]).sum()
+            self._per_optimizer_states = {0: {"found_inf_per_device": {home: total}}}
+        return None
 
-    def get_backoff_factor(self, up_to_date: bool = False) -> float:
-        """Return the backoff factor; `up_to_date` waits for pending changes."""
-        self._settle(up_to_date)
-        return self._backoff_factor
+    def _check_min_scale(self, scale: float, flags: list[Tensor]) -> None:
+        if scale > self._min_scale or not any(flags):
+            return
+        text = (
+            f"overflow at scale {scale!r}, which is min_scale: the scale cannot decrease further; "
+            "the loss or the forward pass itself may overflow; lower the learning rate, clip "
+            "gradients, or pass a lower min_scale"
+        )
+        if self._on_min_scale == "raise":
+            raise FloatingPointError(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
-    def get_growth_interval(self, up_to_date: bool = False) -> int:
-        """Return the growth interval; `up_to_date` waits for pending changes."""
-        self._settle(up_to_date)
-        return self._growth_interval
+    def _end_iteration(self, states: States) -> None:
+        self._division_key = divided.new_key()
+        self._interval_is_new = False
+        self._iteration += 1
+        for optimizer in self._folded:  # a step by hand or none has left the attributes
+            state = states[id(optimizer)]
+            if state["stage"] is OptState.UNSCALED:
+                fused.restore_attributes(optimizer, state["folds"])
+        self._folded.clear()
+        self._last_states = states
 
-    def _settle(self, up_to_date: bool) -> None:
-        if up_to_date and self._enabled:
-            self.synchronize()
+    def _check_new_scale(self, new_scale: Any) -> Any:
+        """Return a scale as torch's `update` takes it."""
+        if isinstance(new_scale, Tensor):
+            if new_scale.device.type != self._device or new_scale.requires_grad:
+                raise refusals.NEW_SCALE.error()
+            if new_scale.numel() != 1:
+                raise refusals.NEW_SCALE.error()
+            if not new_scale.is_cpu:
+                # Its value would be a wait: a number that is none keeps the scale, and the
+                # bounds apply later.
+                scale, _ = self._check_scale_growth_tracker("update")
+                return torch.where(new_scale.isfinite(), new_scale, scale).reshape(())
+            new_scale = new_scale.item()
+        return self._check_scale("new_scale", new_scale)
 
-    # -------------------------------------------------------------------------- saving, loading, the end
+    def _check_scale(self, name: str, scale: object) -> float:
+        """Return a scale as a float; raise unless it is a number within the bounds."""
+        if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+            raise TypeError(
+                f"{name}={scale!r} is a {type(scale).__name__}: expected a number; "
+                "pass a float such as 1024.0"
+            )
+        if not self._min_scale <= round_to_float32(float(scale)) <= self._max_scale:
+            raise ValueError(
+                f"{name}={scale!r}: expected a number within [min_scale, max_scale] = "
+                f"[{self._min_scale!r}, {self._max_scale!r}]; pass such a number, or construct the "
+                "scaler with wider bounds"
+            )
+        return float(scale)
 
-    def _states(self) -> checkpoint.States:
-        """Return what the versions of the next ticket and every newer one are made of again. Waits for the device."""
-        register = self._iterations.register
-        if register is None:
-            return self._first
-        *older, newest = register.pending() if self._options.depth else (register.newest,)
-        return (*(version.read() for version in older), newest.saved())
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set the growth factor; ValueError unless it is at least 1."""
+        self._check_constants(growth_factor=new_factor)
+        super().set_growth_factor(new_factor)
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set the backoff factor; ValueError unless it is above 0 and at most 1."""
+        self._check_constants(backoff_factor=new_factor)
+        super().set_backoff_factor(new_factor)
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set the growth interval; ValueError unless it is at least 1."""
+        self._check_constants(growth_interval=new_interval)
+        super().set_growth_interval(new_interval)
+        self._interval_is_new = True
+
+    def get_scale(self) -> float:
+        """Return the loss scale; waits for the device. 1.0 if disabled."""
+        self._is_unread = False  # the loop may multiply a loss by it
+        return super().get_scale()
+
+    # ------------------------------------------------------------------- saving and loading
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state as a dict; waits for the optimizer's thread.
+        """Return the state as a dict; waits for the device.
 
         Returns:
-            torch's five keys, and with depth > 0 ``pending``: the scales that are computed and not yet used. For a
-            policy, its name, its numbers, and its state. {} if disabled.
-
-        Raises:
-            RuntimeError: If depth > 0 and a ticket is outstanding.
+            torch's five keys; with a policy also its name and its state. {} if disabled.
         """
-        if not self._enabled:
-            return {}
-        self.synchronize()
-        own = (
-            {}
-            if self._is_ours("get_scale") or isinstance(self._rule, Policy)
-            else {"scale": self.get_scale()}
-        )
-        return checkpoint.to_dict(self._rule, self._states(), self._options.depth) | own
+        saved = super().state_dict()
+        return saved if self._policy is None or not saved else saved | self._policy.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict of this class or of torch's scaler; see 7 in Differences.
+        """Load a state dict of this class or of torch's. A call that raises changes nothing.
 
         Args:
-            state_dict: Result of `state_dict`. Of more pending scales than `depth` allows, the newest are used. With a
-                group, all ranks must load equal dicts.
+            state_dict: Result of `state_dict`. With a group, all ranks must load equal dicts.
 
         Raises:
             KeyError: If a key is missing.
@@ -646,82 +705,58 @@ class GradScaler(TorchNames):
         """
         if not self._enabled:
             return
-        self.synchronize()
-        rule, states = checkpoint.from_dict(state_dict, self._rule, self._options)
-        if self._ranks:
-            self._ranks.check_equal("load_state_dict", {**config.named(rule), "states": states})
-        newest = (
-            None
-            if self._iterations.register is None
-            else self._iterations.started("load_state_dict").newest
-        )
-        versions = () if newest is None else newest.restored(states, rule)
-        goes_on = not self._iterations.by_ticket  # the iteration, as in torch
-        records = self._records.renewed(ticket=len(versions) - 1 if goes_on else None)
-        if goes_on:
-            for ticket in (
-                () if newest is None else self._iterations.started("load_state_dict").outstanding()
-            ):
-                self._owners.swap(ticket, self._records.of(ticket.index))
-        changed: dict[str, Any] = {
-            "_rule": rule,
-            "_first": states,
-            "_records": records,
-            "_by_hand": None,
+        if state_dict:
+            state_dict = self._check_state_dict(state_dict)
+            if self._policy is not None:
+                self._policy.load_state_dict(state_dict)
+        if self._loss_scale is None and self._scale is not None:
+            self._loss_scale = self._scale.clone()
+        super().load_state_dict(state_dict)
+        self._interval_is_new = True
+
+    def _check_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        names = ("scale", *_CONSTANTS, "_growth_tracker")
+        missing = [name for name in names if name not in state_dict]
+        if missing:
+            raise KeyError(
+                f"the state dict has no {', '.join(missing)}, only {sorted(state_dict)}: expected "
+                "all five keys of a GradScaler's state_dict(); load an unchanged state dict"
+            )
+        saved = {
+            name: value.item() if isinstance(value, Tensor) else value
+            for name, value in state_dict.items()
         }
-        if self._options.capturable:
-            changed["_report"] = replace(
-                self._report, ticket=-1
-            )  # graphs still write it; tickets restart from 0
-        else:
-            changed["_report"] = StepReport()
-        self._iterations.restore(versions, partial(vars(self).update, changed))
+        self._check_constants(**{name: saved[name] for name in _CONSTANTS})
+        saved["scale"] = self._check_scale("scale", saved["scale"])
+        tracker = saved["_growth_tracker"]
+        tracker = int(tracker) if isinstance(tracker, float) and tracker.is_integer() else tracker
+        saved["_growth_tracker"] = as_int("_growth_tracker", tracker, 0, "load an unchanged dict")
+        if self._ranks is not None:
+            self._ranks.check_equal("load_state_dict", saved)
+        return saved
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._ranks:
+        if self._ranks is not None:
             raise TypeError(
-                "a scaler with a group cannot be pickled: save its state_dict() instead"
+                "a scaler with a group cannot be pickled: expected group=None; "
+                "save its state_dict() instead"
             )
-        kept = {name: value for name, value in vars(self).items() if name not in _MADE_ANEW}
-        if hasattr(self, "_rule"):  # if not, it was disabled when it was made
-            self.synchronize()
-            register = self._iterations.register
-            if self._enabled and register is not None and self._records.any_from(register.applied):
-                raise refusals.PICKLED_LATE.error()
-            kept["_first"] = self._states()
-            kept |= checkpoint.as_torch_has_it(self._rule, kept["_first"])
-        return kept
+        of_process = ("_folded", "_loss_scale", "_last_states", "_stepped_states")
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in of_process}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._ranks = None
-        self._reset(launch=None)  # a thread is not pickled: the copy works on its caller's thread
-        if hasattr(self, "_rule"):  # changes of a subclass to torch's names take effect
-            for name in checkpoint.as_torch_has_it(self._rule, self._first):
-                value = vars(self).pop(name, None)
-                if value is not None and value != getattr(self, name):
-                    setattr(self, name, value)
-
-    def after_fork(self) -> None:
-        """Recreate the locks in a forked child, which has no optimizer's thread."""
-        self._lock = self._sync.Lock()
-        self._records.after_fork()
-        self._iterations.after_fork()
-
-    def close(self) -> None:
-        """Close the scaler: later calls raise ClosedError, and waiting threads wake up. Idempotent."""
-        self._iterations.close()
+        super().__setstate__(state)
+        self._begin_process()
 
 
-def _written_late(name: str) -> RuntimeError:
-    return RuntimeError(
-        f"{name}() after _scale or _growth_tracker was set between scale() and update(): expected an update() "
-        "that ends by clearing _per_optimizer_states; set them in it"
-    )
-
-
-_NO_TICKET: ScaleTicket = Ticket(0, 0, HostVersion(State(1.0)))  # of every disabled scaler
-_MADE_ANEW = {
-    "_by_hand", "_iterations", "_launcher", "_lock", "_means", "_observers", "_owners", "_ranks", "_records",
-    "_report", "_scaled",
-}  # fmt: skip
+def _check_max_norm(max_norm: Any) -> float:
+    is_number = isinstance(max_norm, numbers.Real)
+    if not is_number and not (isinstance(max_norm, Tensor) and max_norm.numel() == 1):
+        raise TypeError(f"max_norm={max_norm!r}: expected a number; pass a float such as 1.0")
+    norm = float(max_norm)
+    if not norm >= 0:
+        raise ValueError(
+            f"max_norm={max_norm!r}: expected a number of at least 0; for no clipping pass math.inf"
+        )
+    return norm

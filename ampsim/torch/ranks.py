@@ -1,6 +1,5 @@
 """Ranks of a process group that share found_inf before any of them steps."""
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ampsim.torch.gradients.collect import Groups
+from ampsim.torch.gradients.divided import reference
 
 Joined = tuple[Tensor, Tensor]  # the largest flag and the largest amax of all ranks; both ()
 
@@ -97,7 +97,7 @@ class Ranks:
         if known is None or known() is not optimizer:
             number = self._count
             self._count += 1
-            self._numbers[id(optimizer)] = _reference(optimizer), number
+            self._numbers[id(optimizer)] = reference(optimizer), number
         return number
 
     def _compare(self, keys: Tensor) -> Tensor:
@@ -126,13 +126,6 @@ class Ranks:
         if mesh is None or not self._members.issuperset(mesh.mesh.flatten().tolist()):
             return grad
         return grad.to_local()
-
-
-def _reference(optimizer: Optimizer) -> Callable[[], Any]:
-    try:
-        return weakref.ref(optimizer)
-    except TypeError:  # a client's wrapper without weak references is kept alive
-        return lambda: optimizer
 
 
 def _check_equal_keys(keys: Tensor) -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ampsim.torch import GradScaler
+import torch
+
 from experiments.training.loop import SHORT, Arm
 
 
@@ -13,11 +14,11 @@ class CrashArm(Arm):
 
     lr: float  # of Adam
 
-    def scaler(self, device: str) -> GradScaler:
-        """Return a new scaler that does exactly what torch's does: its scale falls to 0, where ours would stop."""
+    def scaler(self, device: str) -> torch.amp.GradScaler:  # type: ignore[override]
+        """Return a new scaler of torch, whose scale falls to 0, where ours would stop."""
         enabled, interval = self.dtype == "float16", self.growth_interval or SHORT
-        return GradScaler(
-            device, self.init_scale, growth_interval=interval, enabled=enabled, exact_torch=True
+        return torch.amp.GradScaler(
+            device, self.init_scale, growth_interval=interval, enabled=enabled
         )
 
 

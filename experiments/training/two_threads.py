@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from ampsim.torch import GradScaler
+from ampsim.torch import AsyncGradScaler
 
 Iteration = dict[str, Any]  # our ticket, or nothing
 INIT_SCALE = 2.0**12
@@ -37,7 +37,9 @@ class Tickets(Naive):
     """Our scaler: the ticket travels with the gradients."""
 
     def __init__(self, growth_interval: int, depth: int, init_scale: float = INIT_SCALE) -> None:
-        self.scaler = GradScaler("cpu", init_scale, growth_interval=growth_interval, depth=depth)
+        self.scaler = AsyncGradScaler(
+            "cpu", init_scale, growth_interval=growth_interval, depth=depth
+        )
 
     def begin(self) -> Iteration:
         return {"ticket": self.scaler.begin_iteration()}

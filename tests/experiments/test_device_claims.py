@@ -54,7 +54,7 @@ def test_ampsim_claim_fails_for_torch(arm: str, monkeypatch: pytest.MonkeyPatch)
     class Theirs(torch.amp.GradScaler):
         """Torch's, with what a claim asks of ours beside torch's methods."""
 
-        def begin(self) -> Any:
+        def begin_iteration(self) -> Any:
             return type(
                 "Ticket",
                 (),
@@ -69,6 +69,7 @@ def test_ampsim_claim_fails_for_torch(arm: str, monkeypatch: pytest.MonkeyPatch)
 
     for module in (scalers, steps):
         monkeypatch.setattr(module, "ours", Theirs)
+    monkeypatch.setattr(steps, "AsyncGradScaler", Theirs)
     assert not looked(arm)["holds"]
 
 

@@ -75,9 +75,9 @@ def test_pending_scales_round_trip_through_torch(before, after) -> None:
         scaler = scaler.update(found)
     saved = interop.to_torch_state_dict(scaler, elsewhere=("min_scale",))
     pytest.importorskip("torch")
-    from ampsim.torch import GradScaler
+    from ampsim.torch import AsyncGradScaler
 
-    theirs = GradScaler("cpu", depth=2)
+    theirs = AsyncGradScaler("cpu", depth=2)
     theirs.load_state_dict(saved)
     assert theirs.state_dict() == saved
     back = interop.from_torch_state_dict(theirs.state_dict(), rule)

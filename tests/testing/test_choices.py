@@ -11,7 +11,7 @@ from ampsim.testing import Traits, check_scaler, known_failures  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
 from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
-from ampsim.torch import GradScaler  # noqa: E402
+from ampsim.torch import AsyncGradScaler  # noqa: E402
 from tests.testing.handwritten_scalers import (  # noqa: E402
     HasAFloorOfOne,
     HasMaxScale,
@@ -118,7 +118,7 @@ class PatientInARow(Patient):
 
 
 def late(rule):
-    return GradScaler("cpu", *(getattr(rule, each) for each in CONSTANTS), depth=1)
+    return AsyncGradScaler("cpu", *(getattr(rule, each) for each in CONSTANTS), depth=1)
 
 
 class KnowsNoFactors(Stranger):

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule, State, override, update
@@ -35,27 +35,18 @@ events = st.one_of(
 
 
 @given(
-    capturable=st.booleans(),  # the state in two tensors, updated by torch's kernel
     init=st.sampled_from([*EXPONENTS, 1700.0, 0.1, 3e38]),
     factors=st.sampled_from([(2.0, 0.5), (3.0, 0.7), (1.1, 0.5), (2.0**64, 2.0**-64)]),
     interval=st.integers(1, 3),
-    bounds=st.sampled_from([(2.0**-126, None), (2.0**-126, 2.0**20), (0.25, 3e38)]),
+    bounds=st.sampled_from([(2.0**-126, None), (2.0**-126, 2.0**20), (0.25, 2.0**120)]),
     plan=st.lists(events, max_size=12),
 )
-@example(  # a growth out of float32 ends at the bound
-    capturable=True,
-    init=2.0**127,
-    factors=(2.0, 0.5),
-    interval=2,
-    bounds=(2.0**-126, 3e38),
-    plan=[[1.0], [1.0]],
-)
-def test_state_matches_reference_state_machine(capturable, init, factors, interval, bounds, plan):
+def test_state_matches_reference_state_machine(init, factors, interval, bounds, plan):
     low, high = (None if bound is None else torch.tensor(bound).item() for bound in bounds)
     init = min(max(init, low), high or init)
     rule = Rule(init, *factors, interval, min_scale=low, max_scale=high, growth_test=">=")
     state = State(torch.tensor(init).item())
-    options = {"min_scale": low, "max_scale": high, "capturable": capturable}
+    options = {"min_scale": low, "max_scale": high}
     scaler = GradScaler("cpu", init, *factors, interval, **options)
     scaler.scale(torch.tensor(1.0))
     for event in plan:
@@ -70,11 +61,10 @@ def test_state_matches_reference_state_machine(capturable, init, factors, interv
         assert scaler._get_growth_tracker() == state.growth_tracker
 
 
-@pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("lower", ["set", "load"])
 @pytest.mark.parametrize(("interval", "max_scale"), [(1, None), (3, 6.0), (5, None)])
-def test_lowered_interval_does_not_stop_growth(interval, max_scale, lower, capturable):
-    options = {"growth_interval": 2**40, "max_scale": max_scale, "capturable": capturable}
+def test_lowered_interval_does_not_stop_growth(interval, max_scale, lower):
+    options = {"growth_interval": 2**40, "max_scale": max_scale}
     scaler = GradScaler("cpu", init_scale=4.0, **options)
     for _ in range(5):
         one_step(scaler, 1.0)
@@ -86,9 +76,8 @@ def test_lowered_interval_does_not_stop_growth(interval, max_scale, lower, captu
     assert (scaler.get_scale(), scaler._get_growth_tracker()) == (max_scale or 8.0, 0)
 
 
-@pytest.mark.parametrize("exact_torch", [False, True])
-def test_outputs_on_two_devices_share_scale(exact_torch):
-    scaler = GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch)
+def test_outputs_on_two_devices_share_scale():
+    scaler = GradScaler("cpu", init_scale=4.0)
     here, there = scaler.scale([torch.ones(2), torch.ones(3, device="meta")])
     assert here.tolist() == [4.0, 4.0]
     assert there.device.type == "meta"
@@ -153,10 +142,6 @@ def test_no_warning_above_min_scale(choice, overflows):
     ("options", "error", "value"),
     [
         ({"on_min_scale": "stay"}, ValueError, "'stay'"),
-        ({"on_min_scale": "warn", "exact_torch": True}, ValueError, "'warn'"),
-        ({"depth": -1}, ValueError, "depth=-1"),
-        ({"depth": 1.0}, TypeError, r"depth=1\.0"),
-        ({"depth": 1, "capturable": True}, ValueError, "depth=1"),
         ({"min_scale": 2.0**-127}, ValueError, "min_scale=5.8[0-9]*e-39"),
         ({"min_scale": 4.0, "max_scale": 2.0}, ValueError, r"min_scale=4\.0 > max_scale=2\.0"),
         ({"max_scale": 2.0}, ValueError, r"init_scale=65536\.0"),
@@ -192,8 +177,6 @@ def test_last_step_describes_newest_iteration():
         bool(scaler.last_step)
     with pytest.raises(KeyError):
         scaler.last_step.skipped_by(an_optimizer(0.0)[1])
-    scaler.load_state_dict(scaler.state_dict())
-    assert list(scaler.last_step) == []
 
 
 class Wrapped:
@@ -229,7 +212,7 @@ class Slots:  # no weak references
 
 @pytest.mark.parametrize("kind", [Unhashable, AllEqual, Slots])
 def test_optimizers_are_distinguished_by_identity(kind):
-    scaler = GradScaler("cpu", init_scale=4.0, depth=1)
+    scaler = GradScaler("cpu", init_scale=4.0)
     (one, of_one), (two, of_two) = an_optimizer(0.0, lr=1.0), an_optimizer(0.0, lr=1.0)
     first, second = kind(of_one), kind(of_two)
     scaler.scale(one.sum() + two.sum()).backward()

@@ -1,4 +1,4 @@
-"""GradScaler(capturable=True) under a model of CUDA graphs.
+"""GradScaler under a model of CUDA graphs: replays of an iteration are iterations.
 
 The model has two parts. `OnDevice` is a tensor on a device of its own (it says "meta"): only operations see its
 elements, the host does not, so that a scaler takes the paths that it takes on CUDA. `Graph` records the operations
@@ -9,19 +9,17 @@ nothing about kernels, streams or the graph's memory.
 """
 
 import copy
-import pickle
 import sys
 from contextlib import contextmanager
 from typing import Self
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ampsim.torch import GradScaler
-from ampsim.torch.state import device as device_module
 from tests.examples import examples
 from tests.torch.helpers import INF, NAN
 
@@ -153,9 +151,6 @@ def a_device(monkeypatch):
     fused_on = lambda: ["cpu", DEVICE.type]  # noqa: E731
     monkeypatch.setattr(
         sys.modules["torch.optim.optimizer"], "_get_fused_kernels_supported_devices", fused_on
-    )
-    monkeypatch.setattr(
-        device_module, "_capturing", lambda device: device == DEVICE and bool(_open)
     )
     with Device():
         yield
@@ -321,46 +316,17 @@ def read(said, loop: Loop):
     return [*told(report, loop), bits(norms), bits(loss)]
 
 
-# That with exact_torch an iteration is one with torch's scaler, test_drop_in shows.
-options = st.fixed_dictionaries({"exact_torch": st.just(True)}) | st.fixed_dictionaries(
-    {"min_scale": st.sampled_from([None, 0.5]), "max_scale": st.sampled_from([None, 2.0**20, 1e38])}
+options = st.fixed_dictionaries(
+    {"min_scale": st.sampled_from([None, 0.5]), "max_scale": st.sampled_from([None, 2.0**20])}
 )
 
 
 @settings(max_examples=EXAMPLES)
 @given(rules, options, kinds, hows, st.booleans(), st.lists(batches, max_size=3), plans)
-@example(  # tickets are counted anew after a load: the second iteration was added to the report of the first
-    rule={"init_scale": 4.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 1},
-    options={},
-    kinds=["AdamW"],
-    how="step",
-    set_to_none=True,
-    warm=[],
-    plan=[("load", None), ("eager", INF), ("load", None), ("eager", 1.0)],
-)
-@example(  # a growth that would leave float32, with a bound below its largest number
-    rule={
-        "init_scale": 2.0**16,
-        "growth_factor": 2.0**16,
-        "backoff_factor": 0.5,
-        "growth_interval": 2,
-    },
-    options={"max_scale": 1e38},
-    kinds=["SGD"],
-    how="clip",
-    set_to_none=True,
-    warm=[],
-    plan=[("replay", 0.3)] * 18,
-)
 def test_graph_replays_equal_iterations(rule, options, kinds, how, set_to_none, warm, plan) -> None:
     ours, theirs = (
-        Loop(
-            GradScaler("meta", **rule, **options, capturable=capturable),
-            kinds,
-            how,
-            set_to_none=set_to_none,
-        )
-        for capturable in (True, False)
+        Loop(GradScaler("meta", **rule, **options), kinds, how, set_to_none=set_to_none)
+        for _ in range(2)
     )
     warm = [1.0, *warm]
     for value in warm:
@@ -372,9 +338,7 @@ def test_graph_replays_equal_iterations(rule, options, kinds, how, set_to_none, 
 @given(rules, st.lists(st.tuples(st.integers(0, 1), batches), max_size=20))
 def test_forward_backward_capture_matches_eager(rule, plan) -> None:
     """Two graphs, as for two shapes of batch; unscale, step, with an optimizer that reads the flag, and update run."""
-    ours = [
-        Loop(GradScaler("meta", **rule, exact_torch=True, capturable=True), ["AdamW"], "unscale")
-    ]
+    ours = [Loop(GradScaler("meta", **rule), ["AdamW"], "unscale")]
     ours.append(copy.copy(ours[0]))
     ours[1].x = OnDevice(torch.zeros(2, 3))
     theirs = Loop(torch.amp.GradScaler("cpu", **rule), ["AdamW"], "unscale", put=torch.clone)
@@ -398,101 +362,19 @@ def test_forward_backward_capture_matches_eager(rule, plan) -> None:
         assert ours[which].bits() == theirs.bits()
 
 
-def a_loop(**options) -> Loop:
-    return Loop(
-        GradScaler("meta", init_scale=8.0, growth_interval=1, **options), ["momentum"], "clip"
-    )
-
-
 def test_synchronizing_capture_raises() -> None:
     text = "not permitted when stream is capturing"
-    loop = a_loop(capturable=True)
-    loop.eager(1.0)
-    scaler, element = loop.scaler, loop.x[0, 0]
+    loops = [
+        Loop(GradScaler("meta", init_scale=8.0, growth_interval=1), ["momentum"], "clip")
+        for _ in range(2)
+    ]
+    loops[0].eager(1.0)
+    scaler, element = loops[0].scaler, loops[0].x[0, 0]
     for wait in (scaler.get_scale, scaler.state_dict, element.item, element.cpu, element.__bool__):
         with Graph().capture(), pytest.raises(RuntimeError, match=text):
             wait()
-    loop.optimizers = [torch.optim.SGD(loop.weights)]  # it does not look at the flag itself
-    with Graph().capture(), pytest.raises(RuntimeError, match=text):
-        loop.iteration()
-    unready = a_loop(capturable=True)
-    unready.eager(INF)  # skipped: the momentum is still to be made
-    with Graph().capture(), pytest.raises(RuntimeError, match=text):
-        unready.iteration()
-
-
-STATE = {
-    "scale": 4.0,
-    "growth_factor": 2.0,
-    "backoff_factor": 0.5,
-    "growth_interval": 7,
-    "_growth_tracker": 1,
-}
-
-
-def test_state_creation_in_capture_raises() -> None:
-    loop = a_loop(capturable=True)
-    text = "every replay would set it back: expected a scaler that has one; run an iteration before"
-    with Graph().capture(), pytest.raises(RuntimeError, match=text):
-        loop.forward_backward()
-    loop.eager(1.0)
-    with Graph().capture(), pytest.raises(RuntimeError, match=text):
-        loop.scaler.load_state_dict(STATE)
-    assert loop.scaler.get_scale() == 16.0
-
-
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_capturable_scaler_works_without_graph(device) -> None:
-    put = OnDevice if device == "meta" else torch.clone
-    scalers = [
-        GradScaler(device, 8.0, growth_interval=2, capturable=capturable)
-        for capturable in (False, True)
-    ]
-    loops = [Loop(scaler, ["AdamW"], "clip", put) for scaler in scalers]
-    for value in (1.0, INF, 1.0, 1.0, 3e38, 0.3):
-        for loop in loops:
-            loop.eager(value)
-    assert loops[0].bits() == loops[1].bits()
+    loops[0].optimizers = [torch.optim.SGD(loops[0].weights)]  # it does not read the flag
+    loops[1].eager(INF)  # skipped: the momentum is still to be made
     for loop in loops:
-        loop.scaler.load_state_dict(STATE)
-        assert loop.scaler.state_dict() == STATE
-        loop.scaler = pickle.loads(pickle.dumps(loop.scaler))  # noqa: S301
-        loop.eager(1.0)
-    assert loops[0].bits() == loops[1].bits()
-
-
-def test_reading_scale_after_update_raises() -> None:
-    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=1, capturable=True)
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], lr=1.0, fused=True)
-    scaled = scaler.scale(weight.square().sum())
-    assert scaler.loss_value(scaled) == 2.0
-    weight.grad = torch.ones(2)
-    scaler.step(optimizer)
-    scaler.update()
-    with pytest.raises(
-        RuntimeError, match="modified by an inplace operation"
-    ):  # autograd saved the scale
-        scaled.backward()
-    with pytest.raises(RuntimeError, match="loss_value with ticket 0: expected one that"):
-        scaler.loss_value(scaled)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"depth": 1}, "capturable=True with depth=1: expected depth=0"),
-        (
-            {"launch": print},
-            "capturable=True with launch=<built-in function print>: expected launch=None",
-        ),
-        (
-            {"on_min_scale": "raise"},
-            "capturable=True with on_min_scale='raise': expected \"clamp\"",
-        ),
-        ({"on_min_scale": "warn"}, "capturable=True with on_min_scale='warn': expected"),
-    ],
-)
-def test_options_unsupported_in_graphs_raise(options, text) -> None:
-    with pytest.raises(ValueError, match=text):
-        GradScaler("cpu", capturable=True, **options)
+        with Graph().capture(), pytest.raises(RuntimeError, match=text):
+            loop.iteration()

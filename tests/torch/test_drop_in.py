@@ -1,10 +1,8 @@
-"""Our scaler in torch's place: what it does at depth 0 is torch's, but for the Differences in its docstring."""
+"""Our scaler in torch's place: all that it does is torch's, but for the list in its docstring."""
 
 import copy
 import pickle
 import warnings
-import weakref
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,16 +11,12 @@ from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from ampsim.torch import GradScaler, roundpipe
+from ampsim.torch import GradScaler
 from tests.examples import examples
 from tests.torch import lockstep
-from tests.torch.helpers import INF, NAN, an_optimizer, told
+from tests.torch.helpers import INF, NAN, told
 
-EXAMPLES = examples(ms=28, least=50)  # two machines
-
-
-def exact(*args, **options):
-    return GradScaler(*args, exact_torch=True, **options)
+EXAMPLES = examples(ms=28, least=50)
 
 
 # ----------------------------------------------------------------------------------------- against torch itself
@@ -40,7 +34,6 @@ LAYOUTS = {
 }
 VALUES = (1.0, -3.0, 0.1, 1e-3, 1000.0, 1e-40, -0.0, 7e4)
 BAD = (None, None, None, INF, -INF, NAN)
-LEFT = "gradients from before an update() would be divided by the scale"
 index = st.integers(0, 2)
 kinds = st.lists(
     st.tuples(st.sampled_from([*KINDS]), st.sampled_from(["float32"] * 3 + [*LAYOUTS])),
@@ -113,7 +106,6 @@ class Side:
 class DropIn(RuleBasedStateMachine):
     """torch's scaler and ours, each with its own copy of the world, through the same events."""
 
-    make = staticmethod(GradScaler)
     constants = st.tuples(
         st.sampled_from([2.0**16, 2.0**30, 1700.0, 1e6]), st.sampled_from([2.0, 3.0, 1.1]),
         st.sampled_from([0.5, 0.7, 0.25]), st.sampled_from([1, 2, 3]),
@@ -128,8 +120,7 @@ class DropIn(RuleBasedStateMachine):
     def both(self, act):
         """The same on each side; same result, and the same world afterwards."""
         ours = told(lambda: act(self.ours))
-        left = isinstance(ours, tuple) and LEFT in str(ours[1])  # difference 15
-        assert left or same(told(lambda: act(self.theirs)), ours), ours
+        assert same(told(lambda: act(self.theirs)), ours), ours
         a, b = self.theirs.everything(), self.ours.everything()
         assert all(map(same, a, b)), [pair for pair in zip(a, b, strict=True) if not same(*pair)]
 
@@ -137,7 +128,7 @@ class DropIn(RuleBasedStateMachine):
     def begin(self, data, kinds, begins):
         constants = data.draw(self.constants)
         self.theirs = Side(torch.amp.GradScaler, constants, kinds)
-        self.ours = Side(self.make, constants, kinds)
+        self.ours = Side(GradScaler, constants, kinds)
         self.saved = []
         if begins:
             self.scale([1.0], "float32", "tensor")
@@ -241,8 +232,8 @@ class DropIn(RuleBasedStateMachine):
     @rule(data=st.data())
     def set(self, data):
         name, value = data.draw(self.settings_)
-        if self.make is GradScaler and name == "growth_interval":
-            assume(value > self.theirs.scaler._get_growth_tracker())  # difference 13
+        if name == "growth_interval":
+            assume(value > self.theirs.scaler._get_growth_tracker())  # difference 9
         self.both(lambda side: getattr(side.scaler, f"set_{name}")(value))
 
     @rule(overflows=st.lists(st.booleans(), min_size=1, max_size=4), unscales=st.booleans())
@@ -285,59 +276,331 @@ class DropIn(RuleBasedStateMachine):
         self.both(act)
 
 
-class DropInStrict(DropIn):
-    """``exact_torch=True``: where torch itself goes wrong, just the same."""
-
-    make = staticmethod(exact)
-    constants = st.tuples(
-        st.sampled_from([2.0**16, 1.0, 0.1, 2.0**127, 2.0**-127, 2.0**-149, 4, 1e39, NAN, -1.0]),
-        st.sampled_from([2.0, 3.0, 2.0**64, INF, NAN]), st.sampled_from([0.5, 0.7, 2.0**-64, 0.0, -0.5, NAN]),
-        st.sampled_from([1, 2, 3, 0, -1]),
-    )  # fmt: skip
-    new_scales = st.sampled_from(lockstep.SCALES)
-    found = st.sampled_from(lockstep.FOUND)
-    settings_ = st.sampled_from(
-        [("growth_factor", 0.5), ("growth_factor", NAN), ("growth_factor", 2), ("backoff_factor", 3.0),
-         ("backoff_factor", -1.0), ("growth_interval", 0), ("growth_interval", 3)]
-    )  # fmt: skip
+def test_scaler_matches_torch_in_lockstep():
+    run_state_machine_as_test(DropIn, settings=settings(max_examples=EXAMPLES))
 
 
-@pytest.mark.parametrize("machine", [DropIn, DropInStrict])
-def test_scaler_matches_torch_in_lockstep(machine):
-    run_state_machine_as_test(machine, settings=settings(max_examples=EXAMPLES))
+# ------------------------------------------------------------------------- differences, as numbered in the class
+
+Theirs = torch.amp.GradScaler
 
 
-# ------------------------------------------------------------------------------------------------- interface
+def one(scaler, *grads, **options):
+    """Return parameters that are 0, with scaled gradients, and their optimizer."""
+    params = [torch.nn.Parameter(torch.zeros(())) for _ in grads]
+    optimizer = torch.optim.SGD(params, lr=1.0, **options)
+    scaler.scale(torch.tensor(1.0))
+    for param, grad in zip(params, grads, strict=True):
+        param.grad = torch.tensor(grad)
+    return params, optimizer
 
 
-@pytest.mark.parametrize("device", [1024.0, "gpu", "", 2.0**16])
-def test_difference_4_invalid_device_raises(device):
-    with pytest.raises(
-        ValueError, match=r"device=.*: expected .*; pass .* the scale as init_scale="
-    ):
-        GradScaler(device)
-    for make in (exact, torch.amp.GradScaler):
-        assert make(device).is_enabled()
-    for right in ("cpu", "meta", "mps", "cpu:0", torch.device("cpu")):
-        assert GradScaler(right).is_enabled()
+@pytest.mark.parametrize(("make", "lowest"), [(GradScaler, 2.0**-126), (Theirs, 0.0)])
+def test_1_scale_keeps_a_reciprocal(make, lowest):
+    scaler = make("cpu")
+    _, optimizer = one(scaler, INF)
+    for _ in range(200):
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == lowest
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
+@pytest.mark.parametrize("how", ["unscale_", "step", "unscale_and_clip_"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_1_divided_gradients_are_checked(how, fused):
+    scaler = GradScaler("cpu", init_scale=2.0**-10)
+    (param,), optimizer = one(scaler, 3e38, fused=fused)
+    if how == "unscale_and_clip_":
+        scaler.unscale_and_clip_(optimizer, INF)
+    elif how == "unscale_":
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert scaler.last_step.skipped
+    assert param.item() == 0.0
+
+
+@pytest.mark.parametrize(("make", "moved"), [(GradScaler, 0.0), (Theirs, -INF)])
+def test_1_sparse_duplicates_are_summed(make, moved):
+    scaler = make("cpu", init_scale=4.0)
+    param = torch.nn.Parameter(torch.zeros(2, 1))
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    scaler.scale(torch.tensor(1.0))
+    rows = torch.zeros(1, 5, dtype=torch.long)  # all in the first row
+    values = torch.full((5, 1), 3e38)
+    param.grad = torch.sparse_coo_tensor(rows, values, (2, 1), check_invariants=True)
+    scaler.step(optimizer)
+    assert param.tolist() == [[moved], [0.0]]
+
+
+@pytest.mark.parametrize("make", [GradScaler, Theirs])
+def test_1_skip_makes_no_state(make, monkeypatch):
+    # torch's fused SGD makes its momentum of memory that held something before.
+    empty_like = torch.empty_like
+    monkeypatch.setattr(
+        torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0)
+    )
+    scaler = make("cpu", init_scale=4.0)
+    (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
+    scaler.step(optimizer)
+    scaler.update()
+    assert bool(optimizer.state) == (make is Theirs)
+    param.grad = torch.tensor(scaler.get_scale())  # 1, scaled
+    scaler.step(optimizer)
+    assert param.item() == (-1.0 if make is GradScaler else -1.0 - 0.5 * 777.0)
+
+
+@pytest.mark.parametrize("fused", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("overflows", [False, True])
+@pytest.mark.parametrize("meets_late", [False, True])
+def test_2_shared_gradient_is_divided_once(fused, unscales, overflows, meets_late):
+    scaler = GradScaler("cpu", init_scale=8.0)
+    shared, own = (torch.nn.Parameter(torch.zeros(())) for _ in range(2))
+    first = torch.optim.SGD([shared], lr=1.0, fused=fused[0])
+    second = torch.optim.SGD([shared, own], lr=1.0, fused=fused[1])
+    both = [first, second]
+    for iteration in range(3):
+        scaler.scale(shared + own * (INF if overflows else 1.0)).backward()
+        optimizers = both[: 1 + (iteration > 0)] if meets_late else both
+        if unscales:
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        shared.grad = own.grad = None
+    steps = [3, 0 if overflows else 3 - meets_late]
+    assert (shared.item(), own.item()) == (-float(sum(steps)), -float(steps[1]))
+
+
+def test_2_unknown_divisions_raise():
+    scaler = GradScaler("cpu", init_scale=8.0)
+    param = torch.nn.Parameter(torch.zeros(()))
+    first, second, third = (torch.optim.SGD([param], lr=1.0) for _ in range(3))
+    for optimizer in (first, second):
+        scaler.scale(param).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        param.grad = None
+    scaler.scale(param).backward()
+    scaler.unscale_(first)
+    torch.nn.utils.clip_grad_norm_([param], 0.5)
+    with pytest.raises(RuntimeError, match="and then written"):
+        scaler.unscale_(second)
+    with pytest.raises(RuntimeError, match="and then written"):
+        scaler.step(third)
+    assert param.grad.item() == pytest.approx(0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("unscales", [False, True])
+@pytest.mark.parametrize("overflows", [False, True])
+def test_2_update_between_steps_raises(fused, unscales, overflows):
+    scaler = GradScaler("cpu", init_scale=4.0)
+    _, first = one(scaler, INF if overflows else 4.0)
+    (param,), second = one(scaler, 4.0, fused=fused)
+    scaler.step(first)
+    scaler.update()
+    for call in [scaler.unscale_] * unscales + [scaler.step]:
+        if overflows:
+            with pytest.raises(RuntimeError, match="from before an update"):
+                call(second)
+        else:
+            call(second)  # the scale is the same
+    assert param.item() == (0.0 if overflows else -1.0)
+
+
+@pytest.mark.parametrize("checks", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("how", ["unscale_", "unscale_and_clip_"])
+def test_3_gradients_are_checked_at_step(checks, fused, how):
+    scaler = GradScaler("cpu", init_scale=4.0, check_at_step=checks)
+    (param,), optimizer = one(scaler, 4.0, fused=fused)
+    getattr(scaler, how)(optimizer, *[1.0] * (how != "unscale_"))
+    param.grad.div_(0)
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.last_step.skipped == checks == bool(param.isfinite())
+    assert scaler.get_scale() == (2.0 if checks else 4.0)
+
+
+def test_4_loss_value_is_true_loss():
+    scaler = GradScaler("cpu", init_scale=4.0)
+    _, optimizer = one(scaler, INF)
+    loss = scaler.scale(torch.tensor(3.0))
+    assert scaler.loss_value(loss) == 3.0
+    scaler.step(optimizer)
+    scaler.update()
+    scaler.load_state_dict(scaler.state_dict() | {"scale": 64.0})
+    assert scaler.loss_value(loss) == 3.0
+    assert GradScaler("cpu", enabled=False).loss_value(torch.tensor(3.0)) == 3.0
+
+
+@pytest.mark.parametrize("value", [1.0, INF])
+def test_4_step_by_hand_after_clip(value):
+    scaler = GradScaler("cpu", init_scale=4.0)
+    (param,), optimizer = one(scaler, 4.0 * value, fused=True)
+    scaler.unscale_and_clip_(optimizer, 0.5)
+    optimizer.step()
+    scaler.update()
+    assert param.item() == pytest.approx(-0.5 if value == 1.0 else 0.0, rel=1e-5)
+    assert not hasattr(optimizer, "grad_scale")
+    assert not hasattr(optimizer, "found_inf")
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [{"init_scale": NAN}, {"init_scale": -1.0}, {"init_scale": 2.0**-127}, {"init_scale": 1e39}, {"growth_factor": INF},
+     {"backoff_factor": 0.0}, {"backoff_factor": -1.0}, {"growth_interval": 0}, {"growth_interval": 2.5}],
+)  # fmt: skip
+def test_7_invalid_constants_raise(constants):
+    Theirs("cpu", **constants)
+    ((name, value),) = constants.items()
+    with pytest.raises((ValueError, TypeError), match=f"{name}=.*expected"):
+        GradScaler("cpu", **constants)
+    if name != "init_scale":
+        scaler = GradScaler("cpu")
+        with pytest.raises((ValueError, TypeError), match=f"{name}=.*expected"):
+            getattr(scaler, f"set_{name}")(value)
+        with pytest.raises((ValueError, TypeError), match=f"{name}=.*expected"):
+            scaler.load_state_dict(scaler.state_dict() | constants)
+        assert scaler.state_dict() == GradScaler("cpu").state_dict()
+
+
+@pytest.mark.parametrize("new_scale", [NAN, 0.0, -1.0, INF, True, "8"])
+def test_7_invalid_new_scale_raises(new_scale):
+    scaler = GradScaler("cpu")
+    scaler.scale(torch.tensor(1.0))
+    with pytest.raises((ValueError, TypeError), match=r"new_scale=.*expected"):
+        scaler.update(new_scale)
+    assert scaler.get_scale() == 2.0**16
+
+
+@pytest.mark.parametrize("new_scale", [8, np.float32(8), torch.tensor([8.0])], ids=repr)
+@pytest.mark.parametrize(("make", "scale"), [(GradScaler, 8.0), (Theirs, 2.0**16)])
+def test_7_new_scale_accepts_numbers(make, scale, new_scale):
+    scaler = make("cpu")
+    scaler.scale(torch.tensor(1.0))
+    told(lambda: scaler.update(new_scale))
+    assert scaler.get_scale() == scale
+
+
+@pytest.mark.parametrize(("make", "scale"), [(GradScaler, 4.0), (Theirs, 8.0)])
+def test_7_incomplete_state_changes_nothing(make, scale):
+    scaler = make("cpu", init_scale=4.0)
+    scaler.scale(torch.tensor(1.0))
+    with pytest.raises(KeyError, match="growth_factor"):
+        scaler.load_state_dict({"scale": 8.0})
+    assert scaler.get_scale() == scale
+
+
+@pytest.mark.parametrize(("make", "moved"), [(GradScaler, 0.0), (Theirs, -INF)])
+def test_7_failed_update_changes_nothing(make, moved):
+    scaler = make("cpu")
+    (param,), optimizer = one(scaler, INF, fused=True)
+    _, other = one(scaler, INF)
+    scaler.unscale_(optimizer)
+    scaler.unscale_(other)
+    scaler._growth_interval = 2.0
+    # torch has summed found_inf in place by then: 2, which no kernel skips
+    assert told(scaler.update)[0] is TypeError
+    scaler.step(optimizer)
+    assert param.item() == moved
+
+
+@pytest.mark.parametrize(("make", "refused"), [(GradScaler, True), (Theirs, False)])
+def test_7_positional_closure_raises(make, refused):
+    scaler = make("cpu")
+    _, optimizer = one(scaler, 1.0)
+    result = told(lambda: scaler.step(optimizer, lambda: 5.0))
+    refusal = (RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
+    assert result == (refusal if refused else 5.0)
+
+
+@pytest.mark.parametrize("make", [GradScaler, Theirs])
+def test_other_number_types_are_accepted(make):
+    scaler = make("cpu", init_scale=torch.tensor(8.0))
+    assert scaler.scale(torch.tensor(1.0)).item() == 8.0
+    scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 3.0})
+    assert scaler._get_growth_tracker() == 3
+
+
+@pytest.mark.parametrize(("make", "divided"), [(GradScaler, -1.0), (Theirs, -0.25)])
+def test_8_failed_step_restores_optimizer(make, divided):
+    scaler = make("cpu", init_scale=4.0)
+    (param,), optimizer = one(scaler, 4.0, fused=True)
+    assert told(lambda: scaler.step(optimizer, nonsense=1))[0] is TypeError
+    scaler.step(optimizer)
+    assert param.item() == divided  # torch's grad_scale stayed and was multiplied in
+
+
+def test_8_failed_step_keeps_clip():
+    scaler = GradScaler("cpu", init_scale=4.0)
+    (param,), optimizer = one(scaler, 4.0, fused=True)
+    scaler.unscale_and_clip_(optimizer, 0.5)
+    assert told(lambda: scaler.step(optimizer, nonsense=1))[0] is TypeError
+    scaler.step(optimizer)
+    assert param.item() == pytest.approx(-0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(("make", "error"), [(GradScaler, None), (Theirs, AttributeError)])
+def test_8_gradients_after_unscale(make, error):
+    scaler = make("cpu", init_scale=4.0)
+    (param,), optimizer = one(scaler, 1.0, fused=True)
+    param.grad = None
+    scaler.unscale_(optimizer)
+    param.grad = torch.tensor(1.0)
+    result = told(lambda: scaler.step(optimizer))
+    assert (result and result[0]) == error
+
+
+@pytest.mark.parametrize(("make", "grown"), [(GradScaler, 8.0), (Theirs, 4.0)])
+@pytest.mark.parametrize("loads", [False, True])
+def test_9_lowered_interval_allows_growth(make, grown, loads):
+    scaler = make("cpu", init_scale=4.0)
+    _, optimizer = one(scaler, 1.0)
+    for i in range(7):
+        if i == 5 and loads:
+            scaler.load_state_dict(scaler.state_dict() | {"growth_interval": 3})
+        elif i == 5:
+            scaler.set_growth_interval(3)
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == grown
+
+
+def test_10_first_scale_in_inference():
+    param = torch.nn.Parameter(torch.ones(()))
+    theirs, ours = Theirs("cpu"), GradScaler("cpu", init_scale=4.0)
+    with torch.inference_mode():
+        theirs.scale(torch.ones(()))
+        ours.scale(torch.ones(()))
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        theirs.scale(param)
+    optimizer = torch.optim.SGD([param], lr=1.0)
+    ours.scale(param).backward()
+    ours.step(optimizer)
+    ours.update()
+    assert param.item() == 0.0
+
+
+# ---------------------------------------------------------------------------------------------- what is torch's
+
+
 def test_missing_cuda_warns_and_disables():
-    warned = []
-    for make in (torch.amp.GradScaler, GradScaler):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            scaler = make()
-        assert not scaler.is_enabled()
-        warned.append([(w.category, str(w.message), w.filename) for w in caught])
-    assert warned[0] == warned[1]
-    assert warned[0][0][2] == __file__
+    if torch.cuda.is_available():
+        pytest.skip("CUDA is available")
+    for make in (Theirs, GradScaler):
+        with pytest.warns(UserWarning, match="CUDA is not available"):
+            assert not make().is_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        GradScaler("cpu")
 
 
 def test_disabled_scaler_matches_torch():
     results = []
-    for make in (torch.amp.GradScaler, GradScaler):
+    for make in (Theirs, GradScaler):
         scaler = make("cpu", enabled=False)
         param = torch.nn.Parameter(torch.ones(2))
         optimizer = torch.optim.SGD([param], lr=0.5)
@@ -356,218 +619,9 @@ def test_disabled_scaler_matches_torch():
     assert all(map(same, *results)), results
 
 
-def test_disabled_scaler_never_blocks_on_tickets():
-    scaler, (param, optimizer) = GradScaler("cpu", enabled=False, depth=2), an_optimizer()
-    for _ in range(5):
-        ticket = scaler.begin_iteration(timeout=0)
-        loss = scaler.scale(param.sum(), ticket=ticket)
-        assert scaler.loss_value(loss, ticket=ticket) == loss
-        scaler.step(optimizer, ticket=ticket)
-        scaler.update(ticket=ticket)
-
-
-def test_disabled_roundpipe_scaler_keeps_constants():
-    scaler = roundpipe.GradScaler(1.0, 3.0, 0.25, 7, enabled=False)
-    assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (3.0, 0.25)
-    assert (scaler.get_growth_interval(), scaler.enabled) == (7, False)
-    scaler.set_growth_interval(5)
-    assert scaler.get_growth_interval() == 5
-
-
-# ------------------------------------------------------------------------------------------------ Differences
-
-
-def one(scaler, *grads, **options):
-    """An optimizer whose parameters are 0 and whose gradients are given; the scaler has a scale."""
-    params = [torch.nn.Parameter(torch.zeros(())) for _ in grads]
-    optimizer = torch.optim.SGD(params, lr=1.0, **options)
-    scaler.scale(torch.tensor(1.0))
-    for param, grad in zip(params, grads, strict=True):
-        param.grad = torch.tensor(grad)
-    return params, optimizer
-
-
-def test_difference_1_smallest_scale():
-    for make, lowest in ((GradScaler, 2.0**-126), (exact, 0.0), (torch.amp.GradScaler, 0.0)):
-        scaler = make("cpu")
-        _, optimizer = one(scaler, INF)
-        for _ in range(200):
-            scaler.step(optimizer)
-            scaler.update()
-        assert scaler.get_scale() == lowest
-
-
-def test_difference_2_sparse_duplicates_are_summed():
-    for make, moved in ((GradScaler, 0.0), (exact, -INF), (torch.amp.GradScaler, -INF)):
-        scaler = make("cpu", init_scale=4.0)
-        (param,), optimizer = one(scaler, 0.0)
-        param = torch.nn.Parameter(torch.zeros(2, 1))
-        optimizer = torch.optim.SGD([param], lr=1.0)
-        param.grad = duplicates(3e38, 3e38, 3e38, 3e38, 3e38)
-        scaler.step(optimizer)
-        assert param.tolist() == [[moved], [0.0]]
-
-
-def duplicates(*values):
-    """A sparse gradient of shape (2, 1) with all values in its first row."""
-    rows = torch.zeros(1, len(values), dtype=torch.long)
-    return torch.sparse_coo_tensor(
-        rows, torch.tensor(values).reshape(-1, 1), (2, 1), check_invariants=True
-    )
-
-
-def test_difference_3_positional_closure_raises():
-    for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
-        scaler = make("cpu")
-        _, optimizer = one(scaler, 1.0)
-        result = told(lambda s=scaler, o=optimizer: s.step(o, lambda: 5.0))
-        refusal = (RuntimeError, "Closure use is not currently supported if GradScaler is enabled.")
-        assert result == (refusal if refused else 5.0)
-
-
-@pytest.mark.parametrize(
-    "constants",
-    [{"init_scale": NAN}, {"init_scale": -1.0}, {"init_scale": 2.0**-127}, {"init_scale": 1e39}, {"growth_factor": INF},
-     {"backoff_factor": 0.0}, {"backoff_factor": -1.0}, {"growth_interval": 0}, {"growth_interval": 2.5}],
-)  # fmt: skip
-def test_difference_4_invalid_arguments_raise(constants):
-    torch.amp.GradScaler("cpu", **constants)
-    exact("cpu", **constants)
-    with pytest.raises((ValueError, TypeError), match=f"{next(iter(constants))}=.*expected"):
-        GradScaler("cpu", **constants)
-
-
-@pytest.mark.parametrize("new_scale", [NAN, 0.0, -1.0, INF])
-def test_difference_4_invalid_new_scale_raises(new_scale):
-    for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
-        scaler = make("cpu")
-        scaler.scale(torch.tensor(1.0))
-        result = told(lambda s=scaler: s.update(new_scale))
-        assert (result is not None) == refused
-        assert repr(scaler.get_scale()) == repr(2.0**16 if refused else new_scale)
-
-
-def test_difference_5_new_scale_accepts_numbers():
-    for new_scale in (8, np.float32(8), torch.tensor([8.0])):
-        for make, taken in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
-            scaler = make("cpu")
-            scaler.scale(torch.tensor(1.0))
-            told(lambda s=scaler, n=new_scale: s.update(n))
-            assert scaler.get_scale() == (8.0 if taken else 2.0**16)
-
-
-@pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
-def test_other_number_types_are_accepted(make):
-    scaler = make("cpu", init_scale=torch.tensor(8.0))
-    assert scaler.scale(torch.tensor(1.0)).item() == 8.0
-    scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 3.0})
-    assert scaler._get_growth_tracker() == 3
-
-
-@pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
-def test_difference_6_skip_makes_no_state(make, monkeypatch):
-    # torch's fused SGD makes its momentum of memory that held something before.
-    empty_like = torch.empty_like
-    monkeypatch.setattr(
-        torch, "empty_like", lambda *args, **options: empty_like(*args, **options).fill_(777.0)
-    )
-    scaler = make("cpu", init_scale=4.0)
-    (param,), optimizer = one(scaler, INF, fused=True, momentum=0.5)
-    scaler.step(optimizer)
-    scaler.update()
-    assert bool(optimizer.state) == (make is not GradScaler)
-    param.grad = torch.tensor(scaler.get_scale())  # 1, scaled
-    scaler.step(optimizer)
-    assert param.item() == (-1.0 if make is GradScaler else -1.0 - 0.5 * 777.0)
-
-
-@pytest.mark.parametrize("options", [{"momentum": 0.5}, {}])
-def test_difference_6_fused_skip_calls_optimizer(options):
-    for make in (GradScaler, exact, torch.amp.GradScaler):
-        scaler, calls = make("cpu", init_scale=4.0), []
-        (param,), optimizer = one(scaler, INF, fused=True, **options)
-        optimizer.register_step_post_hook(lambda *_, calls=calls: calls.append("called"))
-        for grad in (INF, INF, 1.0, INF):
-            param.grad.fill_(grad)
-            scaler.step(optimizer)
-            scaler.update()
-        assert len(calls) == 4
-
-
-def test_difference_7_loaded_scale_mismatch_raises():
-    for make, refused in ((GradScaler, True), (exact, False), (torch.amp.GradScaler, False)):
-        scaler = make("cpu", init_scale=4.0)
-        param = torch.nn.Parameter(torch.zeros(()))
-        optimizer = torch.optim.SGD([param])
-        scaler.scale(param).backward()
-        scaler.load_state_dict({**scaler.state_dict(), "scale": 8.0})
-        text = told(lambda s=scaler, o=optimizer: s.step(o))
-        assert ("would be divided by the scale 8.0: expected 4.0" in str(text)) == refused, text
-
-
-def test_difference_8_invalid_state_dict():
-    for make in (GradScaler, exact):
-        scaler = make("cpu", init_scale=4.0)
-        scaler.scale(torch.tensor(1.0))
-        with pytest.raises(KeyError, match="growth_factor"):
-            scaler.load_state_dict({"scale": 8.0})
-        assert scaler.get_scale() == 4.0
-    torchs = torch.amp.GradScaler("cpu", init_scale=4.0)
-    torchs.scale(torch.tensor(1.0))
-    with pytest.raises(KeyError):
-        torchs.load_state_dict({"scale": 8.0})
-    assert torchs.get_scale() == 8.0
-
-
-def test_pending_scales_are_validated():
-    scaler = GradScaler("cpu", depth=2)
-    kind, text = told(lambda: scaler.load_state_dict(scaler.state_dict() | {"pending": [2.0, 0.0]}))
-    assert (kind, text.partition(":")[0]) == (ValueError, "scale=0.0")
-
-
-def test_difference_8_failed_update_changes_nothing():
-    for make, moved in ((exact, 0.0), (torch.amp.GradScaler, -INF)):
-        scaler = make("cpu")
-        (param,), optimizer = one(scaler, INF, fused=True)
-        _, other = one(scaler, INF)
-        scaler.unscale_(optimizer)
-        scaler.unscale_(other)
-        scaler.set_growth_interval(2.0)
-        assert (
-            told(scaler.update)[0] is TypeError
-        )  # torch has summed found_inf in place: 2, which no kernel skips
-        scaler.step(optimizer)
-        assert param.item() == moved
-
-
-def test_difference_9_failed_step_restores_optimizer():
-    for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.25)):
-        scaler = make("cpu", init_scale=4.0)
-        (param,), optimizer = one(scaler, 4.0, fused=True)
-        assert told(lambda s=scaler, o=optimizer: s.step(o, nonsense=1))[0] is TypeError
-        scaler.step(optimizer)
-        assert param.item() == divided  # torch's grad_scale stayed and was multiplied in
-
-
-def test_difference_10_gradients_after_unscale():
-    for make, expected in (
-        (GradScaler, None),
-        (exact, None),
-        (torch.amp.GradScaler, AttributeError),
-    ):
-        scaler = make("cpu", init_scale=4.0)
-        (param,), optimizer = one(scaler, 1.0, fused=True)
-        param.grad = None
-        scaler.unscale_(optimizer)
-        param.grad = torch.tensor(1.0)
-        result = told(lambda s=scaler, o=optimizer: s.step(o))
-        assert (result and result[0]) == expected
-
-
-@pytest.mark.parametrize("make", [GradScaler, exact, torch.amp.GradScaler])
-def test_difference_11_step_receives_no_scaler(make):
-    class WantsTheScaler(torch.optim.SGD):
-        """It divides by itself; torch hands it the scaler, and warns that it will stop to."""
+def test_optimizer_with_grad_scaler_gets_it():
+    class WantsScaler(torch.optim.SGD):
+        """It divides by itself; torch passes the scaler, and warns that it will stop to."""
 
         _step_supports_amp_scaling = True
 
@@ -575,186 +629,11 @@ def test_difference_11_step_receives_no_scaler(make):
             self.given = grad_scaler
             return super().step(closure)
 
-    torchs = make is torch.amp.GradScaler
-    scaler = make("cpu", init_scale=4.0)
-    (param,), _ = one(scaler, 4.0)
-    optimizer = WantsTheScaler([param], lr=1.0)
-    with pytest.warns(FutureWarning if torchs else RuntimeWarning, match="pass|WantsTheScaler"):
-        scaler.step(optimizer)
-    assert optimizer.given is (scaler if torchs else None)
-    assert param.item() == (-4.0 if torchs else -1.0)
-
-
-def test_difference_13_lowered_interval_allows_growth():
-    for make, grown in ((GradScaler, 8.0), (exact, 4.0), (torch.amp.GradScaler, 4.0)):
-        for load in (False, True):
-            scaler = make("cpu", init_scale=4.0)
-            _, optimizer = one(scaler, 1.0)
-            for i in range(7):
-                if i == 5 and load:
-                    scaler.load_state_dict(scaler.state_dict() | {"growth_interval": 3})
-                elif i == 5:
-                    scaler.set_growth_interval(3)
-                scaler.step(optimizer)
-                scaler.update()
-            assert scaler.get_scale() == grown
-
-
-def test_difference_14_scale_fixed_within_iteration():
-    for make, divided in ((GradScaler, -1.0), (exact, -1.0), (torch.amp.GradScaler, -0.5)):
+    for make in (GradScaler, Theirs):
         scaler = make("cpu", init_scale=4.0)
-        (param,), optimizer = one(scaler, 4.0)
-        refused = isinstance(told(lambda s=scaler: s._scale.fill_(8.0)), tuple)
-        scaler.step(optimizer)
-        assert (param.item(), refused) == (divided, make is not torch.amp.GradScaler)
-
-
-class Two:
-    """Two parameters, each with its optimizer, and one scaler; a story names its methods in order."""
-
-    def __init__(self, make, interval):
-        self.params = self.a, self.b = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-        self.of_a, self.of_b = (torch.optim.SGD([param], lr=1.0) for param in self.params)
-        self.scaler = make("cpu", init_scale=1024.0, growth_interval=interval)
-
-    def run(self, story):
-        """Return None, or the type and text of what a method raised."""
-        return told(lambda: [getattr(self, name)() for name in story.split()] and None)
-
-    def both(self):
-        self.scaler.scale((self.a + self.b).sum()).backward()
-
-    def only_a(self):
-        self.scaler.scale(self.a.sum()).backward()
-
-    def only_b(self):
-        self.scaler.scale(self.b.sum()).backward()
-
-    def step_a(self):
-        self.scaler.step(self.of_a)
-
-    def step_b(self):
-        self.scaler.step(self.of_b)
-
-    def unscale_b(self):
-        self.scaler.unscale_(self.of_b)
-
-    def update(self):
-        self.scaler.update()
-
-    def zero_a(self):
-        self.of_a.zero_grad(set_to_none=False)
-
-    def zero_b(self):
-        self.of_b.zero_grad(set_to_none=False)
-
-    def none_b(self):
-        self.of_b.zero_grad()
-
-
-@pytest.mark.parametrize(
-    "story",
-    [
-        "both step_a update step_b",
-        "both step_a update unscale_b step_b",
-        "both step_a step_b update zero_a zero_b both step_a update step_b",
-        "only_a only_b step_a update step_b",
-        "both step_a update zero_a only_a step_a update step_b",  # two updates later
-        "both unscale_b step_a update step_b",  # it would be divided twice
-        "both step_a step_b zero_b only_b update step_b",  # the backward pass came before the update
-        "only_a step_a both step_b update step_a",  # another loss added to stepped gradients
-    ],
-)
-def test_difference_15_leftover_gradients_raise(story):
-    for make in (torch.amp.GradScaler, exact, partial(GradScaler, capturable=True)):
-        two = Two(make, interval=1)
-        assert two.run(story) is None
-        assert {two.a[0].item(), two.b[0].item()} - {1.0, 0.0, -1.0}  # no whole steps of 1
-    two = Two(GradScaler, interval=1)
-    kind, text = two.run(story)
-    assert kind is RuntimeError
-    assert text.startswith(LEFT)
-    assert {two.a[0].item(), two.b[0].item()} <= {1.0, 0.0, -1.0}
-
-
-@pytest.mark.parametrize(
-    ("interval", "story"),
-    [
-        (1, "both step_a step_b update zero_a zero_b " * 3),
-        (1, "only_a both step_a step_b update"),
-        (
-            1,
-            "both step_a update zero_b only_b step_b update " * 2,
-        ),  # a GAN's: the first pass leaks into b
-        (1, "both step_a update none_b only_b step_b update " * 2),
-        (1, "both step_a zero_b only_b step_b update " * 2),
-        (
-            1,
-            "both unscale_b step_a update none_b " * 2,
-        ),  # b's step is left out, as after too large a norm
-        (
-            1,
-            "both unscale_b step_a zero_b update only_a step_a step_b update",
-        ),  # zeroed gradients are anybody's
-        (
-            1,
-            "only_a step_a only_b step_b update step_a",
-        ),  # stepped again with what was stepped before
-        (9, "both step_a update zero_a both step_a step_b update"),  # accumulates over an update
-        (9, "both step_a update step_b update"),  # the scale has not changed
-        (9, "both step_a update unscale_b step_b update"),
-    ],
-)
-def test_difference_15_correct_loops_match_torch(interval, story):
-    theirs, ours = Two(torch.amp.GradScaler, interval), Two(GradScaler, interval)
-    assert theirs.run(story) is ours.run(story) is None
-    assert all(map(same, theirs.params, ours.params))
-
-
-@pytest.mark.parametrize("exact_torch", [False, True])
-def test_difference_16_first_scale_in_inference(exact_torch):
-    param = torch.nn.Parameter(torch.ones(()))
-    theirs, ours = (
-        torch.amp.GradScaler("cpu"),
-        GradScaler("cpu", init_scale=4.0, exact_torch=exact_torch),
-    )
-    with torch.inference_mode():
-        theirs.scale(torch.ones(()))
-        ours.scale(torch.ones(()))
-    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
-        theirs.scale(param)
-    optimizer = torch.optim.SGD([param], lr=1.0)
-    ours.scale(param).backward()
-    ours.step(optimizer)
-    ours.update()
-    assert param.item() == 0.0
-
-
-class Noted(torch.autograd.Function):
-    """The identity; its graph lives as long as its context does."""
-
-    @staticmethod
-    def forward(ctx, x):
-        Noted.context = weakref.ref(ctx)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"depth": 1}, {"exact_torch": True}, {"capturable": True}], ids=str
-)
-def test_graph_is_freed_with_loss(options):
-    """Torch warns of a backward pass on another stream than that of the graph in which a parameter was first used."""
-    param, optimizer = an_optimizer(1.0, 2.0, kind=torch.optim.AdamW, fused=True)
-    scaler = GradScaler("cpu", init_scale=4.0, **options)
-    loss = scaler.scale(Noted.apply(param).sum())
-    loss.backward()
-    scaler.loss_value(loss)
-    scaler.unscale_and_clip_(optimizer, 1.0)
-    scaler.step(optimizer)
-    assert Noted.context() is not None
-    del loss
-    assert Noted.context() is None
+        (param,), _ = one(scaler, 4.0)
+        optimizer = WantsScaler([param], lr=1.0)
+        with pytest.warns(FutureWarning, match="stop passing itself"):
+            scaler.step(optimizer)
+        assert optimizer.given is scaler
+        assert param.item() == -4.0

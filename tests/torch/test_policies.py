@@ -1,8 +1,7 @@
-"""A scaler made with a policy: its scales are the policy's replay at every depth, whatever else happens."""
+"""A scaler made with a policy: its scales are the policy's replay."""
 
 import math
 import pickle
-from collections import deque
 from typing import Any
 
 import pytest
@@ -24,18 +23,15 @@ from ampsim.core.policies import (
 from ampsim.core.replay.fold import replay
 from ampsim.torch import GradScaler
 
-DEPTHS = [0, 1, 3]
 KINDS = ["fused", "fused clip", "plain", "plain clip"]
 few = settings(max_examples=max(10, settings().max_examples // 3))  # an example is a training loop
-MAKERS: list[Any] = [
-    lambda k: Deduplicated(init_scale=2.0**10, growth_interval=2, delay=k),
-    lambda k: Probe(init_scale=2.0**10, growth_interval=2, delay=k),
-    lambda k: Ratio(init_scale=2.0**10, growth_interval=2, delay=k, top=2.0**12, threshold=0.6),
-    lambda k: FloorSchedule(
-        init_scale=2.0**10, growth_interval=2, delay=k, milestones=((4, 2.0**9),)
-    ),
-    lambda k: Headroom(init_scale=2.0**10, interval=2, delay=k),
-    lambda k: LogMax(init_scale=2.0**10, delay=k, beta1=0.5, beta2=0.5),
+POLICIES: list[Any] = [
+    Deduplicated(init_scale=2.0**10, growth_interval=2),
+    Probe(init_scale=2.0**10, growth_interval=2),
+    Ratio(init_scale=2.0**10, growth_interval=2, top=2.0**12, threshold=0.6),
+    FloorSchedule(init_scale=2.0**10, growth_interval=2, milestones=((4, 2.0**9),)),
+    Headroom(init_scale=2.0**10, interval=2),
+    LogMax(init_scale=2.0**10, beta1=0.5, beta2=0.5),
 ]
 # The true gradients of a step: both elements' magnitudes; inf is an overflow whatever the scale.
 grads = st.sampled_from(
@@ -45,43 +41,29 @@ histories = st.lists(grads, min_size=1, max_size=14)
 
 
 class Loop:
-    """A pipeline of depth k over given gradients; every iteration's scale is noted."""
+    """A loop over given gradients, which notes the scale of each iteration."""
 
     def __init__(self, policy: Policy, optimizer: str = "fused", clip: bool = False) -> None:
         self.weight, self.policy, self.clip = nn.Parameter(torch.zeros(2)), policy, clip
         fused = {"fused": True} if optimizer == "fused" else {}
         self.optimizer = torch.optim.SGD([self.weight], lr=2.0**-20, **fused)
-        self.scaler = GradScaler("cpu", depth=policy.delay, policy=policy)
-        self.waiting: deque[Any] = deque()
+        self.scaler = GradScaler("cpu", policy=policy)
         self.scales: list[float] = []
         self.seen: list[Observation] = []
 
-    def begin(self, values: tuple[float, float]) -> None:
-        ticket = self.scaler.begin_iteration()
-        scale = self.scaler.scale(torch.ones(()), ticket=ticket).item()
-        self.scales.append(scale)
-        self.waiting.append((ticket, torch.tensor(values) * scale))
-
-    def finish(self) -> None:
-        ticket, grad = self.waiting.popleft()
-        self.weight.grad = grad
-        scale, before = self.scales[len(self.seen)], self.weight.detach().clone()
-        self.seen.append(seen_of(grad, scale, self.policy))
-        if self.clip:
-            self.scaler.unscale_and_clip_(self.optimizer, 1e9, ticket=ticket)
-        self.scaler.step(self.optimizer, ticket=ticket)
-        assert torch.equal(self.weight, before) == (bool(self.seen[-1]) or not grad.any())
-        self.scaler.update(ticket=ticket)
-
     def run(self, history: Any) -> None:
         for values in history:
-            self.begin(values)
-            if len(self.waiting) > self.policy.delay:
-                self.finish()
-
-    def drain(self) -> None:
-        while self.waiting:
-            self.finish()
+            scale = self.scaler.scale(torch.ones(())).item()
+            self.weight.grad = grad = torch.tensor(values) * scale
+            before = self.weight.detach().clone()
+            self.scales.append(scale)
+            self.seen.append(seen_of(grad, scale, self.policy))
+            if self.clip:
+                self.scaler.unscale_and_clip_(self.optimizer, 1e9)
+            self.scaler.step(self.optimizer)
+            is_unchanged = bool(self.seen[-1]) or not grad.any()
+            assert torch.equal(self.weight, before) == is_unchanged
+            self.scaler.update()
 
 
 def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Observation:
@@ -92,92 +74,60 @@ def seen_of(grad: torch.Tensor, scale: float, policy: Policy) -> Observation:
 
 
 @few
-@given(st.sampled_from(MAKERS), st.sampled_from(DEPTHS), st.sampled_from(KINDS), histories)
-@example(MAKERS[2], 0, "plain", [(1.0, 1.0)] * 7)  # saturated: exactly at the top
-@example(MAKERS[2], 0, "plain", [(-7.0, 0.0)] * 3)  # half of the elements are, which is not enough
-def test_scales_equal_policy_replay(make: Any, k: int, kind: str, history: Any) -> None:
-    """Depth k and delay k: iteration i uses what replay of delay k has in force before update i."""
-    loop = Loop(make(k), kind.split()[0], clip="clip" in kind)
+@given(st.sampled_from(POLICIES), st.sampled_from(KINDS), histories)
+@example(POLICIES[2], "plain", [(1.0, 1.0)] * 7)  # saturated: exactly at the top
+@example(POLICIES[2], "plain", [(-7.0, 0.0)] * 3)  # half of the elements are: not enough
+def test_scales_equal_policy_replay(policy: Any, kind: str, history: Any) -> None:
+    loop = Loop(policy, kind.split()[0], clip="clip" in kind)
     loop.run(history)
-    loop.drain()
     replayed: list[Any] = loop.seen
-    assert loop.scales == [loop.policy.init_scale, *replay(loop.policy, replayed)][: len(history)]
+    assert loop.scales == [policy.init_scale, *replay(policy, replayed)][: len(history)]
 
 
 @few
-@given(
-    st.sampled_from(MAKERS), st.sampled_from(DEPTHS), histories, st.integers(0, 14), st.booleans()
-)
-def test_resume_is_exact(make: Any, k: int, history: Any, cut: int, pickled: bool) -> None:
-    policy = make(k)
+@given(st.sampled_from(POLICIES), histories, st.integers(0, 14), st.booleans())
+def test_resume_is_exact(policy: Any, history: Any, cut: int, pickled: bool) -> None:
     unbroken, broken = Loop(policy), Loop(policy)
     for loop in (unbroken, broken):
         loop.run(history[:cut])
-        loop.drain()
     if pickled:
         broken.scaler = pickle.loads(pickle.dumps(broken.scaler))  # noqa: S301 - our own bytes
     else:
         saved = broken.scaler.state_dict()
-        broken.scaler = GradScaler("cpu", depth=k, policy=policy)
+        broken.scaler = GradScaler("cpu", policy=policy)
         broken.scaler.load_state_dict(saved)
-    assert broken.scaler.get_scale(up_to_date=True) == unbroken.scaler.get_scale(up_to_date=True)
     for loop in (unbroken, broken):
         loop.run(history[cut:])
-        loop.drain()
     assert broken.scales == unbroken.scales
     assert broken.scaler.state_dict() == unbroken.scaler.state_dict()
 
 
 def test_overridden_scale_becomes_base() -> None:
     loop = Loop(Probe(init_scale=4.0, growth_interval=2))
-    loop.begin((1.0, 1.0))
-    loop.scaler.update(new_scale=64.0, ticket=loop.waiting.popleft()[0])
-    loop.seen.append(Observation(found_inf=False))
-    loop.run([(1.0, 1.0)] * 3 + [(1.0, math.inf)] + [(1.0, 1.0)])
-    assert loop.scales == [4, 64, 64, 128, 128, 64][: len(loop.scales)]
+    loop.scaler.scale(torch.ones(()))
+    loop.scaler.update(64.0)
+    loop.run([(1.0, 1.0)] * 4)
+    assert loop.scales == [64, 64, 128, 128]
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"policy": Probe(delay=2)},  # at depth 0
-        {"policy": Probe(), "exact_torch": True},
+        {"policy": Probe(delay=2)},
         {"policy": Probe(), "growth_interval": 5},
         {"policy": Probe(), "max_scale": 4.0},
-        {"policy": Probe(), "capturable": True},
         {"policy": "LogMax"},
     ],
 )
 def test_options_conflicting_with_policy_raise(options: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=r"policy=|depth=0"):
+    with pytest.raises((ValueError, TypeError), match=r"policy=|delay=0"):
         GradScaler("cpu", **options)
-
-
-@pytest.mark.parametrize("name", ["_growth_tracker", "_init_scale", "_init_growth_tracker"])
-def test_rule_settings_with_policy_raise(name: str) -> None:
-    scaler = GradScaler("cpu", policy=Probe(init_scale=4.0))
-    with pytest.raises(RuntimeError, match="policy"):
-        setattr(scaler, name, 2)
-    assert scaler.scale(torch.ones(())) == 4.0
 
 
 def test_state_of_other_policy_raises() -> None:
     saved = GradScaler("cpu", policy=Probe()).state_dict()
     with pytest.raises(ValueError, match=r"'Probe'.*'Headroom'"):
         GradScaler("cpu", policy=Headroom()).load_state_dict(saved)
-
-
-@pytest.mark.parametrize(("is_async", "scale"), [(True, 8.0), (False, 4.0)])
-def test_awaited_update_cancels_probe(is_async: bool, scale: float) -> None:
-    # The next ticket carries its result whatever the depth, and a probe would fill the queue.
-    weight = nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    scaler = GradScaler("cpu", depth=1, policy=Probe(init_scale=4.0, growth_interval=1, delay=1))
-    ticket = scaler.begin_iteration()
-    weight.grad = torch.ones(2)
-    scaler.step(optimizer, ticket=ticket)
-    scaler.update(ticket=ticket, is_async=is_async)
-    assert scaler.get_scale(up_to_date=True) == scale
 
 
 @pytest.mark.parametrize(

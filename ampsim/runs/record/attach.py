@@ -16,7 +16,7 @@ _ATTACHED = "_ampsim_attached"  # attribute of torch's scaler that holds its wat
 
 
 class Watcher(Protocol):
-    """Observer of each step; `key` is one object per iteration. See `ampsim.torch.observer.Observer`."""
+    """Observer of each step; `key` is one object per iteration."""
 
     def gradients(self, key: Any, optimizer: Optimizer, scale: Tensor) -> None:
         """Read complete gradients, still multiplied by `scale` of shape (), which may change afterwards.
@@ -42,7 +42,7 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
 
     Raises:
         TypeError: If `scaler` is no scaler.
-        ValueError: If the scaler is already watched, or is `capturable`.
+        ValueError: If the scaler is already watched.
     """
     if scaler is not None and not hasattr(scaler, "is_enabled"):
         raise TypeError(
@@ -52,7 +52,7 @@ def attach(watcher: Watcher, optimizers: Sequence[Optimizer], scaler: Any) -> De
     if scaler is None or not scaler.is_enabled():
         return _attach_to_optimizers(watcher, optimizers)
     with ExitStack() as detach:
-        if hasattr(scaler, "observe"):  # ampsim's scaler, a subclass of torch's
+        if hasattr(scaler, "observe"):  # `ampsim.torch.AsyncGradScaler`
             detach.callback(scaler.observe(watcher))
             detach.callback(scaler.synchronize)
         elif isinstance(scaler, torch.amp.GradScaler):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ampsim.torch.gradients.collect import Groups, check_separate
+from ampsim.torch.gradients.collect import Groups
 from ampsim.torch.gradients.unscale import (
     FoundInf,
     check_unscaled,
@@ -53,10 +53,10 @@ def unscale_and_clip_(
         # After a large read little else is in the cache: numbers are faster than tensors.
         norm = norm_on_host(groups, scale.item())
         if norm is not None:
-            divisor = scale.item() / min(1.0, max_norm / (norm + 1e-6))
+            number = scale.item() / min(1.0, max_norm / (norm + 1e-6))
             found = FoundInf({home: torch.zeros((), dtype=torch.float32)})
             total = torch.tensor(norm, dtype=torch.float32)
-            return Clipped(total, found, torch.tensor(divisor, dtype=torch.float32))
+            return Clipped(total, found, torch.tensor(number, dtype=torch.float32))
     divisor = copied(scale, home)
     inverse = divisor.double().reciprocal().float()
     total, flag = norm_and_check(groups, inverse)
@@ -69,6 +69,5 @@ def unscale_and_clip_(
     factor = (max_norm / (total + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_
     if folds:
         return Clipped(total, found, divisor / factor)
-    check_separate(groups)
     multiply_(groups, lambda device: copied(inverse * factor, device))
     return Clipped(total, found, None)

@@ -1,9 +1,8 @@
-"""An optimizer's gradients: grouped for arithmetic, kept for a stream, and laid out as its fused kernel reads them."""
+"""An optimizer's gradients: grouped for arithmetic, and laid out as a fused kernel reads them."""
 
-from collections.abc import Iterator
-from operator import attrgetter, length_hint
+from operator import attrgetter
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -18,8 +17,7 @@ class PlainGroups(Groups):
 
 
 _GRAD, _DTYPE, _IS_CPU = map(attrgetter, ("grad", "dtype", "is_cpu"))
-FEW = 4  # parameters, below which a look at each costs less than a look at all
-_SEPARATE, _OVERLAPS = 0, 1  # what torch says of memory for certain; on other views it gives up
+_OVERLAPS = 1  # torch's answer for memory that surely overlaps
 
 
 def gradients(
@@ -31,105 +29,72 @@ def gradients(
 ) -> Groups:
     """Group an optimizer's gradients by device and dtype; of a sparse one, its values.
 
-    Raises ValueError, with torch's text, for a float16 gradient unless `allow_fp16`. Sparse float16 gradients, and
-    with `sums` all sparse ones, are coalesced first: duplicates may overflow when they are added, and the check must
-    see the sum. Those that are not go into `uncoalesced` too.
+    Sparse float16 gradients, and with `sums` all sparse ones, are coalesced first, because
+    duplicates may overflow when they are added.
+
+    Args:
+        optimizer: Optimizer whose gradients to group.
+        allow_fp16: Whether to accept float16 gradients.
+        sums: Whether to coalesce sparse gradients of every dtype.
+        uncoalesced: List to which sparse gradients that are not coalesced are added.
+
+    Returns:
+        The gradients by device and dtype.
+
+    Raises:
+        AssertionError: With torch's text, if a parameter is no tensor.
+        ValueError: With torch's text, for a float16 gradient unless `allow_fp16`.
     """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
     try:
-        groups = _all_plain(optimizer) or _any_kind(optimizer, sums=sums, uncoalesced=uncoalesced)
+        grads = [grad for param in params if (grad := param.grad) is not None]
     except AttributeError:
-        for param in (param for group in optimizer.param_groups for param in group["params"]):
+        for param in params:
             if not isinstance(param, Tensor):
                 raise refusals.no_parameter(param).error() from None
         raise
-    for _, dtype in () if allow_fp16 else groups:
-        if dtype is torch.float16:
-            raise refusals.FLOAT16.error()
+    if _are_plain(grads):
+        groups: Groups = PlainGroups({(grads[0].device, grads[0].dtype): grads})
+    else:
+        groups = _group(params, sums=sums, uncoalesced=uncoalesced)
+    if not allow_fp16 and torch.float16 in {dtype for _, dtype in groups}:
+        raise refusals.FLOAT16.error()
     return groups
 
 
-def _any_kind(optimizer: Optimizer, *, sums: bool, uncoalesced: list[Tensor] | None) -> Groups:
-    groups: Groups = {}
-    device = dtype = None
-    grads: list[Tensor] = []
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is None:
-                continue
-            if (
-                grad.dtype is not dtype or grad.device != device
-            ):  # hashing a device costs more than comparing it
-                device, dtype = grad.device, grad.dtype
-                grads = groups.setdefault((device, dtype), [])
-            if grad.is_sparse:
-                if sums or dtype is torch.float16:
-                    param.grad = grad = grad.coalesce()
-                elif uncoalesced is not None and not grad.is_coalesced():
-                    uncoalesced.append(grad)
-                grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
-            grads.append(grad)
-    return groups
+def _are_plain(grads: list[Any]) -> bool:
+    """Return whether there are gradients, all contiguous plain tensors of one device and dtype.
 
-
-def _all_plain(optimizer: Optimizer) -> PlainGroups | None:
-    """Group gradients that are plain without a look at each in Python; None of others, or of few."""
-    lists = [group["params"] for group in optimizer.param_groups]
-    if len(lists) == 1 and length_hint(lists[0], FEW) < FEW:  # a generator's has none
-        return None
-    grads = [grad for params in lists for param in params if (grad := param.grad) is not None]
-    return PlainGroups({(grads[0].device, grads[0].dtype): grads}) if are_plain(grads) else None
-
-
-def are_plain(grads: list[Tensor]) -> bool:
-    """Return whether gradients, at least one, are contiguous plain tensors of one device and dtype."""
+    All loops run in C: a look at each gradient in Python would take longer than torch's kernel.
+    """
     if {*map(type, grads)} != {Tensor} or {*map(_DTYPE, grads)} != {grads[0].dtype}:
         return False
-    device = grads[0].device  # of a CPU torch says -1, and of others without a number
-    alike = (
-        all(map(_IS_CPU, grads))
-        if device.type == "cpu"
-        else {*map(Tensor.get_device, grads)} == {device.index}
-    )
-    try:
-        return alike and all(map(Tensor.is_contiguous, grads))  # as no sparse COO one is
-    except RuntimeError:  # of other layouts
-        return False
-
-
-def check_separate(groups: Groups) -> None:
-    """Raise for gradients whose elements share memory, which an in-place division would divide repeatedly."""
-    for grads in groups.values():
-        if not all(map(Tensor.is_contiguous, grads)) and any(map(_overlaps, grads)):
-            raise refusals.OVERLAPS.error()
-
-
-def _overlaps(grad: Tensor) -> bool:
-    """Return whether two elements of a gradient share memory."""
-    known = torch._debug_has_internal_overlap(grad)  # noqa: SLF001
-    if known in (_SEPARATE, _OVERLAPS):
-        return known == _OVERLAPS
-    reach, places = 0, np.zeros((), np.int64)
-    for stride, size in sorted(zip(grad.stride(), grad.shape, strict=True)):
-        if (
-            size > 1 and stride <= reach
-        ):  # not each row behind the one before, as of a slice: count the places
-            break
-        reach += stride * (size - 1)
+    device = grads[0].device
+    if device.type == "cpu":  # torch gives it the number -1, as devices without a number
+        is_one_device = all(map(_IS_CPU, grads))
     else:
+        is_one_device = {*map(Tensor.get_device, grads)} == {device.index}
+    try:
+        return is_one_device and all(map(Tensor.is_contiguous, grads))
+    except RuntimeError:  # of a sparse layout
         return False
-    for stride, size in zip(grad.stride(), grad.shape, strict=True):
-        places = places[..., None] + stride * np.arange(size)
-    return len(np.unique(places)) < places.size
 
 
-def every_gradient(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Iterate over an optimizer's gradients; of a sparse one, over its parts."""
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is not None:
-                yield from (grad._indices(), grad._values()) if grad.is_sparse else (grad,)  # noqa: SLF001
+def _group(params: list[Any], *, sums: bool, uncoalesced: list[Tensor] | None) -> Groups:
+    groups: Groups = {}
+    for param in params:
+        grad = param.grad
+        if grad is None:
+            continue
+        part = groups.setdefault((grad.device, grad.dtype), [])
+        if grad.is_sparse:
+            if sums or grad.dtype is torch.float16:
+                param.grad = grad = grad.coalesce()
+            elif uncoalesced is not None and not grad.is_coalesced():
+                uncoalesced.append(grad)
+            grad = grad._values()  # noqa: SLF001 - uncoalesced values have no public name
+        part.append(grad)
+    return groups
 
 
 def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None:

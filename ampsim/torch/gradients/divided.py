@@ -6,12 +6,15 @@ iteration, the gradient's version, and what is still open: nothing, a flag, or a
 """
 
 import itertools
+import operator
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-_TAG = "_ampsim_divided"
+_VERSION = operator.attrgetter("_version")
 _PENDING = "pending"  # a fused step will divide the gradient
 _keys = itertools.count(1)
 
@@ -32,12 +35,24 @@ def mark(
         found_inf: Flag of a fused step, shape (): the kernel divided only if it is 0.
         pending: Whether a fused step is still to divide the gradients.
     """
-    state = _PENDING if pending else found_inf
-    for group in optimizer.param_groups:
-        for param in group["params"]:
-            grad = param.grad
-            if grad is not None:
-                setattr(grad, _TAG, (key, _version(grad), state))
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    grads = [grad for param in params if (grad := param.grad) is not None]
+    mark_gradients(grads, key, _PENDING if pending else found_inf)
+
+
+def mark_gradients(grads: list[Any], key: int, state: Tensor | str | None = None) -> None:
+    """Do `mark` for a list of gradients."""
+    try:
+        versions = {*map(_VERSION, grads)}
+    except RuntimeError:  # inference tensors do not count their versions
+        versions = set()
+    if len(versions) == 1:  # the usual case; a tag for each gradient would take twice as long
+        tag = (key, versions.pop(), state)
+        for grad in grads:
+            grad._ampsim_divided = tag  # noqa: SLF001
+    else:
+        for grad in grads:
+            grad._ampsim_divided = (key, _version(grad), state)  # noqa: SLF001
 
 
 def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
@@ -63,7 +78,7 @@ def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
 
 def _is_divided(grad: Tensor | None, key: int) -> bool:
     """Return whether a gradient is divided; raise RuntimeError if that is unknown."""
-    tag = getattr(grad, _TAG, None)
+    tag = getattr(grad, "_ampsim_divided", None)
     if grad is None or tag is None or tag[0] != key:
         return False
     _, version, state = tag
@@ -84,3 +99,11 @@ def _is_divided(grad: Tensor | None, key: int) -> bool:
 def _version(grad: Tensor) -> int:
     """Return how often a gradient was written; inference tensors do not count that."""
     return -1 if grad.is_inference() else grad._version  # noqa: SLF001
+
+
+def reference(optimizer: Optimizer) -> Callable[[], object]:
+    """Return a weak reference; a client's wrapper that takes none is kept alive."""
+    try:
+        return weakref.ref(optimizer)
+    except TypeError:
+        return lambda: optimizer

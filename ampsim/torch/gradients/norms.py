@@ -3,8 +3,6 @@
 A sum of squares is all that the norm and the non-finite check need: if it is finite, so is every element.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,16 +31,6 @@ def sum_of_squares(grads: list[Tensor]) -> float:
     return _of_large(large) + (_of_small(small) if small else 0.0)
 
 
-def finite_if_all_are(grads: list[Tensor]) -> float:
-    """Return a number that is finite only if every element is; arguments as of `sum_of_squares`.
-
-    Of large gradients the sum, which is read faster than the squares; it overflows where many are near the largest.
-    """
-    large = [grad for grad in grads if grad.numel() > SMALL]
-    small = [grad for grad in grads if grad.numel() <= SMALL]
-    return _of_large(large, _sums) + (_of_small(small) if small else 0.0)
-
-
 def are_small(grads: list[Tensor]) -> bool:
     """Return whether a call per gradient costs more than reading the gradients."""
     return max(map(Tensor.numel, grads), default=0) <= SMALL
@@ -52,26 +40,12 @@ def _squares(parts: list[Any]) -> float:
     return sum(map(float, map(np.dot, parts, parts)))
 
 
-def _sums(parts: list[Any]) -> float:
-    """Sum vectors as matrices of 4 rows times ones: BLAS reads rows side by side, in 3/4 of the time of one."""
-    ends = [part.size // 4 * 4 for part in parts]
-    rows = [part[:end].reshape(4, -1) for part, end in zip(parts, ends, strict=True)]
-    ones = [_ones(part.dtype)[: end // 4] for part, end in zip(parts, ends, strict=True)]
-    rest = [part[end:] for part, end in zip(parts, ends, strict=True)]
-    return sum(map(float, map(np.sum, [*map(np.matmul, rows, ones), *rest])))
-
-
-@functools.cache
-def _ones(dtype: Any) -> Any:
-    return np.ones(PART // 4, dtype)
-
-
-def _of_large(grads: list[Tensor], read_parts: Callable[[list[Any]], float] = _squares) -> float:
+def _of_large(grads: list[Tensor]) -> float:
     # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
     # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
     parts = [part for grad in grads for part in _parts(grad)]
     with np.errstate(all="ignore"):  # inf and NaN are what is looked for
-        return read_parts(parts)
+        return _squares(parts)
 
 
 def _of_small(grads: list[Tensor]) -> float:

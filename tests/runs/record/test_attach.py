@@ -4,7 +4,6 @@ import math
 import multiprocessing
 import os
 import signal
-import threading
 from contextlib import closing
 
 import numpy as np
@@ -96,8 +95,8 @@ def test_steps_on_a_thread_are_recorded(path, depth):
     flags = [False, False, True, False, True, True, False, False]
     master, optimizer = one()
     with closing(ampsim.torch.OptimizerThread()) as thread:
-        scaler = ampsim.torch.GradScaler(
-            "cpu", init_scale=8.0, growth_interval=2, depth=depth, launch=thread.launch
+        scaler = ampsim.torch.AsyncGradScaler(
+            "cpu", init_scale=8.0, growth_interval=2, depth=depth, executor=thread
         )
         with watch({"w": master}, optimizer, scaler, to=path, sample_every=0) as run:
             for number, bad in enumerate(flags):
@@ -131,16 +130,15 @@ def test_steps_on_a_thread_are_recorded(path, depth):
 def test_close_raises_the_threads_error(path):
     param, optimizer = one()
     thread = ampsim.torch.OptimizerThread()
-    scaler = ampsim.torch.GradScaler("cpu", launch=thread.launch)
+    scaler = ampsim.torch.AsyncGradScaler("cpu", executor=thread)
     run = watch({"w": param}, optimizer, scaler, to=path)
-    failed = threading.Event()
-    thread.launch(lambda: 1 / 0).add_done_callback(lambda _: failed.set())
-    failed.wait()
-    with pytest.raises(RuntimeError) as caught:
+    with pytest.raises(ZeroDivisionError):
+        thread.launch(lambda: 1 / 0).result()
+    with pytest.raises(RuntimeError, match="division by zero"):
         run.close()
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
     watch({"w": param}, optimizer, to=path).close()  # the file was closed
-    thread.close()
+    with pytest.raises(RuntimeError, match="division by zero"):
+        thread.close()
 
 
 @pytest.mark.deep

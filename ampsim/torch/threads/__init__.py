@@ -1,1 +1,0 @@
-"""Tickets, iterations, and threads, without tensors."""
