@@ -29,7 +29,7 @@ COMMANDS = {  # name -> panel in the help, and module:function (or Typer program
     "report": (RUN, "report:report_run"),
     "playground": (RUN, "playground:write_playground"),
     "check": (TESTS, "check:check_scalers"),
-    "check-loop": (TESTS, "check:check_loops"),
+    "check-loop": (TESTS, "check_loop:check_loops"),
     "check-ranks": (TESTS, "check:check_ranks"),
     "emit-test": (TESTS, "emit:emit_test"),
     "lint": (TESTS, "lint:lint_files"),

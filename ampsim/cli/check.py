@@ -1,4 +1,4 @@
-"""``ampsim check``, ``check-loop``, ``check-ranks``: run the checks on scalers, loops, and ranks."""
+"""``ampsim check``, ``check-ranks``: run the checks on scalers and ranks."""
 
 import inspect
 import json
@@ -36,8 +36,15 @@ Checks = list[str] | None
 Expected = Mapping[str, str]
 
 
-def checking(run: Callable[..., "Report"]) -> Callable[..., None]:
-    """Return a command that runs checks, with the options that all such commands share."""
+def checking(
+    run: Callable[..., "Report"], show: Callable[["Report"], None] | None = None
+) -> Callable[..., None]:
+    """Return a command that runs checks, with the options that all such commands share.
+
+    Args:
+        run: Runs the checks; its parameters become options.
+        show: Prints a report; None for a table with the findings below it.
+    """
 
     def command(
         expect: str | None,
@@ -51,7 +58,7 @@ def checking(run: Callable[..., "Report"]) -> Callable[..., None]:
         form = _format_of(file) if file and not report else report
         if file and form:
             _check_own(file, form, force=force)
-        _report(partial(run, **arguments), expect, xfail, form, file)
+        _report(partial(run, **arguments), expect, xfail, form, file, show or show_table)
 
     own = [
         parameter
@@ -110,7 +117,7 @@ def check_scalers(
         name: partial(begin_judging, find, examples, expected, limit)
         for name, find in finders.items()
     }
-    return _run(begins, checks, limit)
+    return run_checks(begins, checks, limit)
 
 
 def _replay(
@@ -143,38 +150,6 @@ def _replay(
         return 1
     out.print(f"{check.name} passed under this schedule")
     return 0
-
-
-@checking
-def check_loops(
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TARGET...",
-            help="module:make, where make(scaler) returns a Loop. The module defines `batches`, at least 3.",
-            show_default=False,
-        ),
-    ],
-    check: Checks,
-    expected: Expected,
-    time_limit: options.TimeLimit = None,
-) -> "Report":
-    """Run the checks on a training loop: make(scaler) returns a Loop. If make takes a group, it also runs on ranks.
-
-    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check cannot run.
-    A check may take ten minutes of CPU time.
-
-    Example: ampsim check-loop my_loop:make
-    """
-    from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
-
-    limit = LIMIT if time_limit is None else time_limit
-    chosen(expected)  # raises for an unknown name
-    begins = {
-        name: partial(begin_judging, partial(_find_loop, name), expected, name, limit)
-        for name in targets
-    }
-    return _run(begins, chosen(check), limit)
 
 
 @checking
@@ -221,6 +196,7 @@ def _report(
     xfail: Sequence[str] | None,
     form: ReportFormat | None,
     file: Path | None,
+    show: Callable[["Report"], None],
 ) -> None:
     """Run the checks, print or write the report, and exit with the status."""
     from ampsim.testing.alarm import CannotJudgeError
@@ -238,7 +214,10 @@ def _report(
             ]
             if raised and not judged.findings:
                 raise ValueError(f"{raised[0].target}: {raised[0].text}")
-            _show(judged, None if stream else form)
+            if form and not stream:
+                out.print(_written(judged, form), end="")
+            else:
+                show(judged)
             if stream and form:
                 stream.write(_written(judged, form).encode())
     except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
@@ -248,25 +227,7 @@ def _report(
     raise typer.Exit(1 if judged.findings else NO_RESULT if judged.errors else 0)
 
 
-def _find_loop(target: str) -> tuple[Any, Any]:
-    """Return `make` and `batches` of a module; raise ImportError if its framework is missing."""
-    from ampsim.testing.load import load
-    from ampsim.testing.loop.runs import run_class
-
-    make: Any = load(target)
-    module = target.partition(":")[0]
-    try:
-        batches = load(f"{module}:batches")
-    except ValueError as error:
-        raise ValueError(
-            f"{str(error).partition(';')[0]}; expected the batches of the loop in this module: batches = [...]"
-        ) from error
-    with needing():
-        run_class(make)
-    return make, batches() if callable(batches) else batches
-
-
-def _run(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float) -> "Report":
+def run_checks(begins: "Mapping[str, Begin]", checks: "Sequence[Check]", limit: float) -> "Report":
     """Run the checks on each target: in a child process, or in this process if there is no limit."""
     from ampsim.testing.child import judge_apart
     from ampsim.testing.report import Report
@@ -333,11 +294,8 @@ def _written(judged: "Report", form: ReportFormat) -> str:
     return FORMATS[form](judged)
 
 
-def _show(judged: "Report", form: ReportFormat | None) -> None:
-    """Print a report in `form`; without `form`, print a table, the findings, and a summary."""
-    if form is not None:
-        out.print(_written(judged, form), end="")
-        return
+def show_table(judged: "Report") -> None:
+    """Print a table, the findings, and a summary."""
     from ampsim.testing.report import COLOURS, sign
 
     spelled = out.encoding.startswith("utf")  # other encodings lack the check mark

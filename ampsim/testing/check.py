@@ -35,6 +35,7 @@ class Check:
         last: known falsifying examples that take long; run after the generated ones, which are shorter.
         proof: printed instead of the function if a standalone test cannot show the whole check.
         since: the version of the checks that added it.
+        is_note: whether a failure matters little, so that it is shown and is no finding.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Check:
     last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
     proof: Callable[..., Any] | None = field(default=None, repr=False)
     since: str = field(default="", repr=False)
+    is_note: bool = field(default=False, repr=False)
 
     @property
     def words(self) -> list[str]:
@@ -82,10 +84,9 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the result needs attention: a failure, unless the check is new, or an xpass."""
-        return self.outcome == "xpassed" or (
-            self.outcome == "failed" and self.check.since != CHECKS_VERSION
-        )
+        """Whether the result needs attention: a failure, unless the check is new or a note, or an xpass."""
+        counts = self.check.since != CHECKS_VERSION and not self.check.is_note
+        return self.outcome == "xpassed" or (self.outcome == "failed" and counts)
 
 
 class BrokenError(AssertionError):

@@ -1,0 +1,134 @@
+"""``ampsim check-loop``: run the checks on a training loop or a training script."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ampsim.cli import options
+from ampsim.cli.check import Checks, Expected, checking, run_checks, show_table
+from ampsim.cli.terminal import out
+from ampsim.core.extras import needing
+
+if TYPE_CHECKING:
+    from ampsim.testing.report import Report
+
+SCRIPT = ".py"  # how the path of a script ends
+OnCPU = Annotated[
+    bool, typer.Option("--on-cpu", help="Run a script that asks for CUDA on the CPU.")
+]
+Autocast = Annotated[
+    bool, typer.Option("--autocast", help="With --on-cpu: keep fp16 autocast, which is slow.")
+]
+Steps = Annotated[
+    int, typer.Option(help="Steps of an optimizer after which a script is ended.", min=1)
+]
+EpochBatches = Annotated[
+    int, typer.Option(help="End each epoch of a script after N batches; 0 for all.", metavar="N")
+]
+Keep = Annotated[
+    bool, typer.Option("--keep", help="Let a script write its files; else they are discarded.")
+]
+Output = Annotated[bool, typer.Option("--output", help="Show the output of a script.")]
+
+
+def _show(judged: "Report") -> None:
+    """Print the report of a script without a table, and of loops as a table."""
+    from ampsim.testing.script_checks.report import ScriptReport
+
+    if not isinstance(judged, ScriptReport):
+        show_table(judged)
+        return
+    for text in judged.texts():
+        out.print(text)
+        out.print()
+    for line in judged.lines():
+        out.print(line)
+
+
+@partial(checking, show=_show)
+def check_loops(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="train.py [-- ARGUMENTS], or module:make, where make(scaler) returns a Loop. The module of make "
+            "defines `batches`, at least 3.",
+            show_default=False,
+        ),
+    ],
+    check: Checks,
+    expected: Expected,
+    time_limit: options.TimeLimit = None,
+    on_cpu: OnCPU = False,
+    autocast: Autocast = False,
+    steps: Steps = 40,
+    epoch_batches: EpochBatches = 0,
+    keep: Keep = False,
+    output: Output = False,
+) -> "Report":
+    """Run the checks on a training script, which is run unchanged, or on a loop: make(scaler) returns a Loop.
+
+    A script runs for a few steps in a child process. One iteration is run several times from the same state:
+    unchanged, at another loss scale, and with an inf in a gradient. Its files go to a temporary folder.
+    If make takes a group, the loop also runs on ranks.
+    Exit status: 1 if a check fails that was not expected to fail, or passes that was; 2 if a script has no enabled
+    scaler, takes no step, or raises; 3 if a check cannot run.
+    A check of a loop may take ten minutes of CPU time; a script may take ten minutes.
+
+    Example: ampsim check-loop --on-cpu train.py -- --fp16 --batch-size 4
+    """
+    if targets[0].endswith(SCRIPT):
+        from ampsim.testing.script_checks.report import ScriptReport
+        from ampsim.testing.script_checks.run import TIME_LIMIT, judge_script
+
+        with needing():
+            results, run = judge_script(
+                targets[0],
+                targets[1:],
+                steps=steps,
+                epoch_batches=epoch_batches,
+                on_cpu=on_cpu,
+                autocast=autocast,
+                keep=keep,
+                time_limit=time_limit or TIME_LIMIT,
+                output=sys.stderr if output else None,
+                checks=check,
+                expected=expected,
+            )
+        return ScriptReport(results, run)
+    return _check_loops(targets, check, expected, time_limit)
+
+
+def _check_loops(
+    targets: Sequence[str], check: Checks, expected: Expected, time_limit: float | None
+) -> "Report":
+    from ampsim.testing.loop.judge import LIMIT, begin_judging, chosen
+
+    limit = LIMIT if time_limit is None else time_limit
+    chosen(expected)  # raises for an unknown name
+    begins = {
+        name: partial(begin_judging, partial(_find_loop, name), expected, name, limit)
+        for name in targets
+    }
+    return run_checks(begins, chosen(check), limit)
+
+
+def _find_loop(target: str) -> tuple[Any, Any]:
+    """Return `make` and `batches` of a module; raise ImportError if its framework is missing."""
+    from ampsim.testing.load import load
+    from ampsim.testing.loop.runs import run_class
+
+    make: Any = load(target)
+    module = target.partition(":")[0]
+    try:
+        batches = load(f"{module}:batches")
+    except ValueError as error:
+        raise ValueError(
+            f"{str(error).partition(';')[0]}; expected the batches of the loop in this module: batches = [...]"
+        ) from error
+    with needing():
+        run_class(make)
+    return make, batches() if callable(batches) else batches

@@ -1,0 +1,1 @@
+"""Checks of a whole training script, which is run unchanged under instrumentation."""

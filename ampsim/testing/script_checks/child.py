@@ -1,0 +1,141 @@
+"""The process that runs the script: ``python -m ampsim.testing.script_checks.child SETTINGS``."""
+
+import inspect
+import os
+import pickle
+import random
+import runpy
+import signal
+import sys
+import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from ampsim.testing.script_checks import on_cpu
+from ampsim.testing.script_checks.redirect import redirect_writes
+from ampsim.testing.script_checks.session import Session
+from ampsim.testing.script_checks.trials import Start, Trial
+
+IN_PROCESS = {  # a loader's workers are no part of a forked process
+    "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "pin_memory": False,
+    "timeout": 0, "multiprocessing_context": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a script is run; the fields without text are those of `run.check_script`.
+
+    Attributes:
+        folder: Where the observation, the outcomes, and redirected files are written.
+        trial: The trial of this run, its start, and the ends of its windows; None for the first run.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    folder: Path
+    steps: int
+    after: int
+    epoch_batches: int
+    on_cpu: bool
+    autocast: bool
+    keep: bool
+    time_limit: float
+    trial: tuple[Trial, Start, list[int]] | None = None
+
+
+class Child:
+    """Runs the script in this process, and leaves the process when enough was seen."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        limit = max(1.0, settings.time_limit / 4)
+        self.session = Session(
+            settings.folder,
+            steps=settings.steps,
+            after=settings.after,
+            limit=limit,
+            on_enough=lambda: self.finish("enough"),
+        )
+        if settings.trial:
+            self.session.again(*settings.trial)
+
+    def finish(self, ended: str, error: str = "") -> NoReturn:
+        """Write what was seen, and leave without the script's own cleaning up."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        replaced = [on_cpu.REPLACED] if self.settings.on_cpu else []
+        if not self.settings.keep:
+            replaced.append("files that the script writes go to a temporary folder")
+        observation = self.session.observation(ended, error, replaced)
+        (self.settings.folder / "observation").write_bytes(pickle.dumps(observation))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def run(self) -> NoReturn:
+        """Run the script as ``__main__``."""
+        settings = self.settings
+        sys.argv = [settings.script, *settings.arguments]
+        sys.path[0] = str(Path(settings.script).resolve().parent)
+        signal.signal(signal.SIGALRM, lambda *_: self.finish("time limit"))
+        signal.setitimer(signal.ITIMER_REAL, settings.time_limit)
+        with ExitStack() as stack:
+            stack.enter_context(self.session.recorder.install())
+            if not settings.keep:
+                redirection = stack.enter_context(redirect_writes(settings.folder / "files"))
+                self.session.redirect = redirection.to_write
+            try:
+                runpy.run_path(settings.script, run_name="__main__")
+                self.finish("end")
+            except SystemExit as error:
+                self.finish("end", f"SystemExit: {error.code}" if error.code else "")
+            except KeyboardInterrupt:
+                self.finish("interrupted")
+            except BaseException:
+                self.finish("error", traceback.format_exc())
+
+
+def prepare(settings: Settings) -> None:
+    """Set seeds and threads, shorten epochs, and put the script on the CPU if that is wanted."""
+    torch.set_num_threads(1)  # the threads of a pool do not survive a fork
+    setattr(torch, "set_num_threads", lambda _: None)  # noqa: B010 - mypy
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 - scripts draw from it
+    random.seed(0)
+    if settings.on_cpu:
+        on_cpu.enter(autocast=settings.autocast)
+    _load_in_process(settings.epoch_batches)
+
+
+def _load_in_process(batches: int) -> None:
+    """Load data in this process, and end each pass over a loader after so many batches; 0 for all."""
+    loader: Any = torch.utils.data.DataLoader
+    make, iterate, length = loader.__init__, loader.__iter__, loader.__len__
+    signature = inspect.signature(make)
+
+    def init(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.arguments.update(IN_PROCESS)
+        make(*bound.args, **bound.kwargs)
+
+    loader.__init__ = init
+    if batches:
+        loader.__iter__ = lambda self: islice(iterate(self), batches)
+        loader.__len__ = lambda self: min(length(self), batches)
+
+
+def main() -> None:
+    """Run the script that the settings name."""
+    settings: Settings = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 - our own
+    prepare(settings)
+    Child(settings).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Run a script that asks for CUDA on the CPU.
+
+Loss scaling is a protocol of calls, and the protocol is the same on the CPU. Kernels, streams, memory, and speed are not.
+A ``torch.device("cuda")`` stays what it is, so that frameworks choose fp16; each tensor is put on the CPU.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+REPLACED = (
+    "on the CPU: CUDA devices, streams, and collectives are replaced, DataParallel and DistributedDataParallel have one "
+    "device, and autocast is off without --autocast"
+)
+ANSWERS: dict[str, Any] = {  # function of torch.cuda -> what it returns
+    "is_available": True, "is_initialized": True, "is_bf16_supported": False, "device_count": 1,
+    "current_device": 0, "get_device_capability": (7, 0), "get_device_name": "CPU",
+    "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0,
+    "mem_get_info": (2**34, 2**34), "memory_summary": "",
+}  # fmt: skip
+SILENT = (
+    "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "init", "_lazy_init",
+    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "ipc_collect",
+    "set_per_process_memory_fraction",
+)  # fmt: skip
+IGNORED = ("cuda", "pin_memory", "record_stream")  # methods of a tensor that return it
+DEVICE_AT = {"to": 1, "_parse_to": 0}  # where a bare number is a device, as in .to(0)
+
+
+class OnCPU(TorchFunctionMode):
+    """Replaces the device "cuda" by "cpu" in each call of torch except `torch.device`."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(function, "__name__", "")
+        if name == "device":
+            return function(*args, **(kwargs or {}))
+        if name in IGNORED:
+            return args[0]
+        place = DEVICE_AT.get(name, len(args))
+        if place < len(args) and type(args[place]) is int:
+            args = (*args[:place], "cpu", *args[place + 1 :])
+        named = {key: to_cpu(value) for key, value in (kwargs or {}).items()}
+        return function(*map(to_cpu, args), **named)
+
+
+class SingleDevice(torch.nn.Module):
+    """DataParallel or DistributedDataParallel on one device: a module that has the model as `module`."""
+
+    def __init__(self, module: torch.nn.Module, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model."""
+        return self.module(*args, **kwargs)
+
+    def no_sync(self) -> ExitStack:
+        """Return a context that does nothing."""
+        return ExitStack()
+
+
+class Stream:
+    """A stream or an event of CUDA, which does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., float]:
+        return lambda *_, **__: 0.0
+
+
+class Generator(torch.Generator):
+    """A generator of random numbers on the CPU."""
+
+    def __new__(cls, device: Any = "cpu") -> "Generator":
+        """Make one for the CPU instead of CUDA."""
+        return super().__new__(cls, device=to_cpu(device))
+
+
+def _loading_on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
+    def load_on_cpu(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        return load(file, map_location="cpu", **kwargs)
+
+    return load_on_cpu
+
+
+def to_cpu(value: Any) -> Any:
+    """Return "cpu" for a device of CUDA, and anything else as it is."""
+    is_device = isinstance(value, torch.device) and value.type == "cuda"
+    is_name = isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))
+    return "cpu" if is_device or is_name else value
+
+
+def enter(*, autocast: bool) -> None:
+    """Replace CUDA by the CPU for the rest of the process.
+
+    Args:
+        autocast: Whether autocast stays on; fp16 is slow on the CPU, and some kernels lack it.
+    """
+    OnCPU().__enter__()
+    for name, answer in {**ANSWERS, **dict.fromkeys(SILENT)}.items():
+        setattr(torch.cuda, name, _answering(answer))
+    for module in (torch.cuda, torch.cuda.random):
+        _set(module, "get_rng_state", lambda *_: torch.get_rng_state())
+        _set(module, "get_rng_state_all", lambda: [torch.get_rng_state()])
+        _set(module, "set_rng_state", _answering(None))
+        _set(module, "set_rng_state_all", _answering(None))
+    for name in ("Stream", "Event"):
+        _set(torch.cuda, name, Stream)
+    for name in ("stream", "current_stream", "default_stream", "device"):
+        _set(torch.cuda, name, lambda *_, **__: Stream())
+    _set(torch.nn.Module, "cuda", lambda module, *_: module)
+    for module in (torch.nn, torch.nn.parallel):
+        _set(module, "DataParallel", SingleDevice)
+        _set(module, "DistributedDataParallel", SingleDevice)
+    _set(torch.multiprocessing, "spawn", _called_here)
+    for name in ("range_push", "range_pop", "mark"):
+        _set(torch.cuda.nvtx, name, _answering(None))
+    _set(torch, "Generator", Generator)
+    _set(torch, "load", _loading_on_cpu(torch.load))
+    _set(torch, "set_default_device", _answering(None))
+    unchanged = staticmethod(lambda module, *_: module)
+    _set(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", unchanged)
+    _replace_amp(autocast=autocast)
+    _replace_process_group()
+
+
+def _set(owner: Any, name: str, value: object) -> None:
+    setattr(owner, name, value)
+
+
+def _answering(answer: object) -> Callable[..., object]:
+    return lambda *_, **__: answer
+
+
+def _called_here(function: Any, args: Any = (), nprocs: int = 1, **_: Any) -> None:
+    """Replace `torch.multiprocessing.spawn`: call the function for rank 0."""
+    function(0, *args)
+
+
+def _replace_amp(*, autocast: bool) -> None:
+    cls = torch.amp.autocast_mode.autocast
+    make_autocast, make_scaler = cls.__init__, torch.amp.GradScaler.__init__
+
+    def init_autocast(
+        self: Any,
+        device_type: Any,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: Any = None,
+    ) -> None:
+        default = torch.float16 if str(device_type).startswith("cuda") else None
+        make_autocast(
+            self, to_cpu(device_type), dtype or default, enabled and autocast, cache_enabled
+        )
+
+    def init_scaler(self: Any, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:
+        make_scaler(self, to_cpu(device), *args, **kwargs)
+
+    _set(cls, "__init__", init_autocast)
+    _set(torch.amp.GradScaler, "__init__", init_scaler)
+
+
+def _replace_process_group() -> None:
+    if not torch.distributed.is_available():
+        return
+    make_group = torch.distributed.init_process_group
+
+    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> None:
+        kwargs = {key: value for key, value in kwargs.items() if key != "device_id"}
+        make_group("gloo" if backend == "nccl" else backend, *args, **kwargs)
+
+    _set(torch.distributed, "init_process_group", init_process_group)

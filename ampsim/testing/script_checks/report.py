@@ -1,0 +1,47 @@
+"""The report of a script: findings first, without a table."""
+
+from collections.abc import Iterable
+
+from ampsim.testing.check import Result
+from ampsim.testing.report import Report
+from ampsim.testing.script_checks.observation import Observation
+
+
+class ScriptReport(Report):
+    """The results of one script.
+
+    Attributes:
+        run: What was observed.
+    """
+
+    def __init__(self, results: Iterable[Result], run: Observation) -> None:
+        super().__init__(results)
+        self.run = run
+
+    def texts(self) -> list[str]:
+        """Return the texts of findings, of what was expected to fail and did not, and of notes."""
+        failed = [result for result in self.results if result.outcome in ("failed", "xpassed")]
+        ordered = sorted(failed, key=lambda result: result.check.is_note)
+        return [f"{'note: ' * result.check.is_note}{result.text}" for result in ordered]
+
+    def lines(self) -> list[str]:
+        """Return what was skipped, what was run, and the number of each outcome."""
+        reasons: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.outcome == "skipped":
+                reasons.setdefault(result.text, []).append(result.check.name)
+        skipped = [f"skipped: {', '.join(names)}: {text}" for text, names in reasons.items()]
+        run = self.run
+        counts = {
+            "backward passes": len(run.of_kind("backward")),
+            "optimizer steps": run.steps,
+            "scalers": len(run.scalers),
+            "repeated iterations": len(run.outcomes),
+        }
+        numbers = ", ".join(f"{count} {name}" for name, count in counts.items())
+        error = (
+            f"the script itself raises: {run.error.strip().splitlines()[-1]}" if run.error else ""
+        )
+        replaced = [f"replaced: {text}" for text in run.replaced]
+        line = f"{numbers} in {run.seconds:.1f} s of CPU time"
+        return [*skipped, *replaced, *filter(None, [error]), line, *self.summary()]

@@ -1,0 +1,224 @@
+"""Run a script in a child process, and report what breaks."""
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from ampsim.testing.alarm import CannotJudgeError
+from ampsim.testing.check import Result, chosen, described, settled, without_findings
+from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.script_checks.checks import CHECKS, Blamed, Finding, ScriptCheck
+from ampsim.testing.script_checks.child import Settings
+from ampsim.testing.script_checks.observation import Observation
+from ampsim.testing.script_checks.session import read_outcomes
+from ampsim.testing.script_checks.trials import UNCHANGED, plan
+
+TIME_LIMIT = 600.0  # seconds
+GRACE = 10.0  # seconds after the time limit until the child is killed
+ENVIRONMENT = {  # one thread survives a fork; compilation and trackers are left out
+    "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "WANDB_MODE": "disabled",
+}  # fmt: skip
+TAIL = 2000  # characters of the script's output that an error shows
+
+
+class ScriptError(ValueError):
+    """Nothing could be checked: the script raised, has no enabled scaler, or takes no step."""
+
+
+def check_script(script: str, arguments: Sequence[str] = (), **options: Any) -> list[Result]:
+    """Run a training script unchanged for a few steps, and run the checks on what it does.
+
+    The script runs in a child process. After a few steps, one iteration is run several times from the same state:
+    unchanged, at another loss scale, and with an inf in a gradient.
+
+    Args:
+        script: Path of a .py file.
+        arguments: Its command-line arguments.
+        options: See `judge_script`.
+
+    Returns:
+        One result per check.
+
+    Raises:
+        AssertionError: There are findings; the text has all of them.
+        ScriptError: Nothing could be checked; the text has the reason and the fix.
+        ValueError: There is no such check, or no such script.
+    """
+    results, _ = judge_script(script, arguments, **options)
+    return without_findings(results)
+
+
+def judge_script(
+    script: str,
+    arguments: Sequence[str] = (),
+    *,
+    steps: int = 40,
+    after: int = 2,
+    epoch_batches: int = 0,
+    on_cpu: bool = False,
+    autocast: bool = False,
+    keep: bool = False,
+    time_limit: float = TIME_LIMIT,
+    output: IO[str] | None = None,
+    checks: Collection[str] | None = None,
+    expected: Mapping[str, str] | None = None,
+) -> tuple[list[Result], Observation]:
+    """Run a script as `check_script` does, and return its results and what was observed.
+
+    Args:
+        script: Path of a .py file.
+        arguments: Its command-line arguments.
+        steps: Steps of an optimizer after which the script is ended; at least 1.
+        after: Steps that each optimizer takes before an iteration is repeated; at least 1.
+        epoch_batches: End each pass over a DataLoader after so many batches; 0 for all.
+        on_cpu: Run a script that asks for CUDA on the CPU.
+        autocast: With `on_cpu`, keep fp16 autocast, which is slow on the CPU.
+        keep: Let the script write its files where it wants; else they go to a temporary folder.
+        time_limit: Seconds for the script, and a quarter of it for each repeated iteration.
+        output: For the script's own output; None to hide it.
+        checks: Names of the checks to run; None for all.
+        expected: Why a check is expected to fail, by its name.
+
+    Returns:
+        The results, and what was observed. A check that fails for several causes has one result per cause.
+
+    Raises:
+        ScriptError: Nothing could be checked; the text has the reason and the fix.
+        CannotJudgeError: The time limit ended the script before its first step.
+        ValueError: There is no such check, or no such script.
+    """
+    wanted = chosen(CHECKS, checks)
+    chosen(CHECKS, expected)  # raises for an unknown name
+    if not Path(script).is_file():
+        raise ValueError(f"{script}: no such file; expected the path of a training script")
+    with tempfile.TemporaryDirectory(prefix="ampsim-") as folder:
+        settings = Settings(
+            script=script,
+            arguments=tuple(arguments),
+            folder=Path(folder).resolve(),
+            steps=steps,
+            after=after,
+            epoch_batches=epoch_batches,
+            on_cpu=on_cpu,
+            autocast=autocast,
+            keep=keep,
+            time_limit=time_limit,
+        )
+        run = observe_script(settings, output)
+    results = [*judge(run, script, wanted, expected or {})]
+    if not any(result.outcome == "failed" for result in results):
+        _require_enough(run, script, on_cpu=on_cpu)
+    return results, run
+
+
+def observe_script(settings: Settings, output: IO[str] | None) -> Observation:
+    """Run a script, and run it again for each trial if its process cannot be forked."""
+    run = _run_child(settings, output)
+    if run is None:
+        tail = (settings.folder / "output").read_text(errors="replace")[-TAIL:]
+        raise ScriptError(
+            f"{settings.script}: the process of the script ended without a record; it was killed, left by os._exit, "
+            f"or replaced itself. Run the script that it starts\n{tail}"
+        )
+    if run.start is None or run.can_fork:
+        return run
+    trials, marks = [UNCHANGED], list[int]()
+    while trials:
+        trial = trials.pop(0)
+        _run_child(replace(settings, trial=(trial, run.start, marks)), None)
+        outcomes = read_outcomes(settings.folder)
+        unchanged = next((each for each in outcomes if each.trial == UNCHANGED), None)
+        if trial == UNCHANGED and unchanged:
+            trials, marks = plan(unchanged), unchanged.marks
+        start = run.start.fingerprint
+        run.outcomes = [each for each in outcomes if each.fingerprint == start]
+    return run
+
+
+def _run_child(settings: Settings, output: IO[str] | None) -> Observation | None:
+    """Run a script; return None if its process left no observation, as a trial does."""
+    folder = settings.folder
+    path, log = folder / "settings", folder / "output"
+    path.write_bytes(pickle.dumps(settings))
+    (folder / "observation").unlink(missing_ok=True)
+    root = str(Path(__file__).resolve().parents[3])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "ampsim.testing.script_checks.child", str(path)]
+    with log.open("w") as stream, suppress(subprocess.TimeoutExpired):
+        shown = output or stream
+        limit = 2 * settings.time_limit + GRACE  # the trials have a share of their own
+        subprocess.run(command, env=environment, stdout=shown, stderr=shown, timeout=limit)  # noqa: S603
+    written = folder / "observation"
+    if written.exists():
+        observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301 - our own
+        return observation
+    return None
+
+
+def judge(
+    run: Observation, target: str, checks: Sequence[ScriptCheck], expected: Mapping[str, str]
+) -> Iterator[Result]:
+    """Run checks on an observation and yield their results, one per cause."""
+    blamed: Blamed = set()
+    for check in CHECKS.values():
+        for result in [*_results(check, run, target, blamed)]:
+            reason = expected.get(check.name)
+            if check not in checks:
+                continue
+            if reason is None or result.outcome == "skipped":
+                yield result
+            else:
+                yield Result(check, target, *settled(check, result.text or None, reason))
+
+
+def _results(check: ScriptCheck, run: Observation, target: str, blamed: Blamed) -> Iterator[Result]:
+    findings: dict[tuple[str, str], list[Finding]] = {}
+    try:
+        for finding in check.function(run, blamed):
+            findings.setdefault((finding.where, finding.cause), []).append(finding)
+    except NotApplicableError as error:
+        yield Result(check, target, "skipped", str(error))
+        return
+    if not findings:
+        yield Result(check, target, "passed")
+    for same in findings.values():
+        yield Result(check, target, "failed", _text(check, same))
+        names = {name for finding in same for name in finding.optimizers}
+        blamed |= {(effect, name) for effect in check.explains for name in names}
+
+
+def _text(check: ScriptCheck, same: Sequence[Finding]) -> str:
+    first, count = same[0], len(same)
+    times = f" ({count} times)" if count > 1 else ""
+    order = "; ".join(dict.fromkeys(str(event) for event in first.order))
+    story = [("order", order), ("cause", first.cause)]
+    return described(check, f"{first.where}: {first.seen}{times}", story)
+
+
+def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
+    """Raise ScriptError if nothing could be checked."""
+    if run.error:
+        hint = "" if on_cpu or "CUDA" not in run.error else "\nTo run it on the CPU: --on-cpu"
+        raise ScriptError(f"{script}: the script itself raises:\n{run.error[-TAIL:]}{hint}")
+    if not run.of_kind("scale"):
+        made = f"; the one made at {run.disabled[0]} is disabled" if run.disabled else ""
+        raise ScriptError(
+            f"{script}: no scaler was seen that scales a loss{made}; expected an enabled torch.amp.GradScaler or a subclass. "
+            "Pass the script's own option for fp16, and --on-cpu if it asks for CUDA"
+        )
+    if not run.steps and run.ended == "time limit":
+        raise CannotJudgeError(
+            f"{script}: no step within the time limit; raise --time-limit, or pass smaller data"
+        )
+    if not run.steps:
+        raise ScriptError(
+            f"{script}: no optimizer steps; expected at least one before the script ends"
+        )

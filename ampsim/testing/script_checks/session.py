@@ -1,0 +1,71 @@
+"""A run of a script under instrumentation, from its first call until enough was seen."""
+
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ampsim.testing.script_checks.observation import Observation, observe
+from ampsim.testing.script_checks.recorder import Recorder
+from ampsim.testing.script_checks.trace import OptimizerTrace, ScalerTrace
+from ampsim.testing.script_checks.trials import Outcome, Trials
+
+IDLE = 20  # calls of `scale` per wanted step, after which a script without steps has shown enough
+
+
+class Session(Trials):
+    """Records a script, makes its trials, and tells when enough was seen."""
+
+    def __init__(
+        self, folder: Path, *, steps: int, after: int, limit: float, on_enough: Callable[[], None]
+    ) -> None:
+        """Prepare a session.
+
+        Args:
+            folder: For the outcomes of trials.
+            steps: Steps of one optimizer after which enough was seen; at least 1.
+            after: Steps that each optimizer has taken before the trials start.
+            limit: Seconds for each trial.
+            on_enough: Called once enough was seen.
+        """
+        super().__init__(folder, after=after, limit=limit)
+        self.recorder = Recorder(self)
+        self.steps, self._on_enough = steps, on_enough
+        self._begun = time.process_time()
+
+    def before_scale(self) -> None:
+        super().before_scale()
+        if not self.is_trial and self.recorder.scale_calls >= IDLE * self.steps:
+            self._on_enough()
+
+    def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
+        super().after_attempt(optimizer, taken=taken)
+        is_first = optimizer.name == next(iter(self.recorder.optimizers.values())).name
+        if not self.is_trial and is_first and len(optimizer.attempts) > self.steps:
+            self._on_enough()
+
+    def after_update(self, scaler: ScalerTrace) -> None:
+        super().after_update(scaler)
+        steps = [len(trace.attempts) for trace in self.recorder.optimizers.values()]
+        if not self.is_trial and max(steps, default=0) >= self.steps:
+            self._on_enough()
+
+    def observation(self, ended: str, error: str = "", replaced: Sequence[str] = ()) -> Observation:
+        """Return what was seen; in a trial, write its outcome and leave the process."""
+        self.end(error.strip().rpartition("\n")[2] if error else ended)
+        return observe(
+            self.recorder,
+            ended,
+            error,
+            start=self.start,
+            can_fork=self.can_fork,
+            seconds=time.process_time() - self._begun,
+            replaced=tuple(replaced),
+            outcomes=read_outcomes(self.folder),
+        )
+
+
+def read_outcomes(folder: Path) -> list[Outcome]:
+    """Return the outcomes that trials have written to a folder."""
+    files = sorted(folder.glob("*.trial"))
+    return [pickle.loads(file.read_bytes()) for file in files]  # noqa: S301 - our own

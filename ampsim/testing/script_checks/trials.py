@@ -1,0 +1,441 @@
+"""Run one iteration of a script several times from the same state: unchanged, at another scale, with an overflow.
+
+Theory of operation
+-------------------
+A trial starts at a call of `scaler.scale`, after each optimizer has taken a few steps. A fork copies the process, so
+that each trial continues the script with the same model, data, and random numbers. Where a process cannot be forked
+(CUDA, other systems than Linux), the script is started again for each trial, and the state at the start of the trial
+must equal the state in the first run.
+
+A window of an optimizer ends at the first `scale` after the optimizer has attempted a step. So several complete
+passes per iteration, accumulation, and several optimizers need no case of their own. A trial ends after two windows;
+the unchanged trial counts how many calls of `scale` that is, and the others end at the same count.
+"""
+
+import gc
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from ampsim.testing.script_checks.lines import Lines
+from ampsim.testing.script_checks.recorder import Listener, Recorder
+from ampsim.testing.script_checks.trace import Event, OptimizerTrace, ScalerTrace
+
+Array = npt.NDArray[np.float64]
+SAMPLE = 4096  # elements of each tensor that are kept
+LONGEST = 200  # calls of `scale` in a trial
+PASSES = 2  # backward passes of a step that get an overflow: the first and the last
+SHAPES = 4  # parameters whose averages are looked for
+COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", "all_gather")
+is_cuda_used = torch.cuda.is_initialized  # kept, as a script on the CPU gets a replacement
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is done in one trial.
+
+    Attributes:
+        kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient" (one inf in a
+            gradient), or "loss" (an inf in the scaled loss).
+        optimizer: Name of the optimizer whose gradient gets the inf.
+        backward: Index of the backward pass that gets it.
+    """
+
+    kind: Literal["unchanged", "repeated", "scale", "gradient", "loss"]
+    optimizer: str = ""
+    backward: int = 0
+
+    def __str__(self) -> str:
+        return "-".join([self.kind, *filter(None, [self.optimizer]), str(self.backward)])
+
+
+UNCHANGED = Trial("unchanged")
+
+
+@dataclass
+class Snapshot:
+    """What one optimizer carries at one moment.
+
+    Attributes:
+        parameters: The first elements of each parameter.
+        sums: The sum of each parameter.
+        state: The sum of each entry of the optimizer's state, by name.
+        averages: By the index of a parameter, all other tensors of its shape, which may be averages of it.
+        rates: Learning rate of each group.
+        schedules: Steps of learning rate schedules so far.
+        scale: The current loss scale.
+        events: Number of events of the trial so far.
+    """
+
+    parameters: list[Array]
+    sums: list[float]
+    state: dict[str, float]
+    averages: dict[int, list[Array]]
+    rates: list[float]
+    schedules: int
+    scale: float
+    events: int
+
+    def has_equal_parameters(self, other: "Snapshot") -> bool:
+        """Return whether no parameter differs; NaN equals nothing."""
+        equal = map(np.array_equal, self.parameters, other.parameters)
+        return self.sums == other.sums and all(equal)
+
+
+@dataclass
+class Outcome:
+    """What was seen in one trial; mappings are keyed by the names of optimizers.
+
+    Attributes:
+        trial: What was done.
+        ended: "two windows", "end", or the error that the script raised; "killed" if it did not end in time.
+        before: When the first gradient of the trial had arrived.
+        after: At the end of the first window.
+        gradients: The first elements of each gradient, unscaled, at the first step.
+        attempts: For each step, whether it was taken.
+        passes: Number of backward passes whose gradients the first step uses.
+        seeded: Where the inf was seeded.
+        events: The calls of the script.
+        marks: Number of calls of `scale` at the end of each window.
+        fingerprint: Sums of all parameters and the scales at the start.
+        writes: In the repeated trial, the lines that change gradients of an optimizer.
+        moves: In the repeated trial, the lines that change its parameters.
+        averaged: In the repeated trial, the lines that change tensors of the shapes of its parameters.
+    """
+
+    trial: Trial
+    ended: str = "killed"
+    before: dict[str, Snapshot] = field(default_factory=dict)
+    after: dict[str, Snapshot] = field(default_factory=dict)
+    gradients: dict[str, list[Array]] = field(default_factory=dict)
+    attempts: dict[str, list[bool]] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
+    seeded: dict[str, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    fingerprint: tuple[float, ...] = ()
+    writes: dict[str, list[str]] = field(default_factory=dict)
+    moves: dict[str, list[str]] = field(default_factory=dict)
+    averaged: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where trials start, for a script that is run again.
+
+    Attributes:
+        calls: Number of calls of `scale` before.
+        fingerprint: See `Outcome`.
+        optimizers: Names of the optimizers that had stepped.
+    """
+
+    calls: int
+    fingerprint: tuple[float, ...]
+    optimizers: tuple[str, ...]
+
+
+def plan(unchanged: Outcome) -> list[Trial]:
+    """Return the trials that follow the unchanged one."""
+    trials = [Trial("repeated"), Trial("scale"), Trial("loss")]
+    for name, passes in unchanged.passes.items():
+        last = {0, passes - 1} if passes > 1 else {0}
+        trials += [Trial("gradient", name, index) for index in sorted(last)[:PASSES]]
+    return trials
+
+
+class Trials(Listener):
+    """Starts the trials of a script, and watches the script in each of them.
+
+    Attributes:
+        folder: Where outcomes are written.
+        start: Where trials start; None before that.
+        can_fork: Whether trials are forks of the process.
+        redirect: Returns where a checkpoint is written that the script saves at a path.
+    """
+
+    def __init__(self, folder: Path, *, after: int, limit: float) -> None:
+        """Prepare.
+
+        Args:
+            folder: For the outcomes.
+            after: Steps that each optimizer has taken before the trials start; at least 1.
+            limit: Seconds for each trial.
+        """
+        self.folder, self.after, self.limit = folder, after, limit
+        self.start: Start | None = None
+        self.can_fork = sys.platform == "linux"
+        self.redirect: Callable[[Any], Any] = lambda path: path
+        self.recorder: Recorder
+        self._outcome: Outcome | None = None  # in a trial
+        self._stepped: list[OptimizerTrace] = []
+        self._marks: list[int] = []
+        self._updates: dict[str, int] = {}
+        self._factor = 1.0
+        self._again: tuple[Trial, Start, list[int]] | None = None
+
+    def again(self, trial: Trial, start: Start, marks: list[int]) -> None:
+        """Make one trial of this run, which reaches its start without a fork."""
+        self._again = trial, start, marks
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether this process is a trial, from which nothing returns to the script's end."""
+        return self._outcome is not None
+
+    # ----------------------------------------------------------------------------------------- in the script itself
+
+    def before_scale(self) -> None:
+        if self._outcome is not None:
+            self._look_for_end(self._outcome)
+        elif self._again is not None:
+            trial, start, self._marks = self._again
+            if self.recorder.scale_calls == start.calls:
+                traces = self.recorder.optimizers.values()
+                self._stepped = [trace for trace in traces if trace.name in start.optimizers]
+                self._begin(trial)
+        elif self.start is None and self.recorder.scales_since_attempt == 0:
+            self._start_if_ready()
+
+    def _start_if_ready(self) -> None:
+        stepped = [trace for trace in self.recorder.optimizers.values() if trace.attempts]
+        is_ready = (t.attempts[-1] and sum(t.attempts) >= self.after for t in stepped)
+        if not stepped or not all(is_ready):
+            return
+        self._stepped = stepped
+        names = tuple(trace.name for trace in stepped)
+        self.start = Start(self.recorder.scale_calls, self._fingerprint(), names)
+        self.can_fork = self.can_fork and not is_cuda_used()
+        if self.can_fork and (unchanged := self._fork(UNCHANGED)):
+            self._marks = unchanged.marks
+            for trial in plan(unchanged):
+                if not self.is_trial:
+                    self._fork(trial)
+
+    def _fork(self, trial: Trial) -> Outcome | None:
+        """Run a trial in a copy of this process, and return its outcome; None in the copy."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        child = os.fork()
+        if child == 0:
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            self._begin(trial)
+            return None
+        wait_or_kill(child, self.limit)
+        path = self.folder / f"{trial}.trial"
+        return pickle.loads(path.read_bytes()) if path.exists() else None  # noqa: S301 - our own
+
+    # --------------------------------------------------------------------------------------------------- in a trial
+
+    def _begin(self, trial: Trial) -> None:
+        for name in COLLECTIVES:  # the threads of a process group are not forked
+            if self._again is None and hasattr(torch.distributed, name):
+                setattr(torch.distributed, name, lambda *_, **__: None)
+        self._outcome = Outcome(trial, fingerprint=self._fingerprint())
+        self._first_call, self._first_event = self.recorder.scale_calls, len(self.recorder.events)
+        if trial.kind == "repeated":
+            self._watch_lines(self._outcome)
+        if trial.kind == "scale":
+            scales = [trace.scale for trace in self.recorder.scalers.values()]
+            self._multiply_scales(0.25 if min(scales) >= 16 else 4.0)
+
+    def _watch_lines(self, outcome: Outcome) -> None:
+        """Note which lines change gradients and averages."""
+        lines = Lines()
+        for trace in self._stepped:
+            outcome.writes[trace.name] = lines.watch(partial(_gradients, trace))
+            params = trace.parameters[-SHAPES:]
+            outcome.moves[trace.name] = lines.watch(partial(_versions, params))
+            averages = [each for same in self._like(trace.parameters).values() for each in same]
+            outcome.averaged[trace.name] = lines.watch(partial(_versions, averages))
+        lines.start()
+
+    def _multiply_scales(self, factor: float) -> None:
+        self._factor = factor
+        for trace in self.recorder.scalers.values():
+            if isinstance(getattr(trace.scaler, "_scale", None), Tensor):
+                trace.scaler._scale.mul_(factor)
+
+    def _look_for_end(self, outcome: Outcome) -> None:
+        number = self.recorder.scale_calls - self._first_call
+        for trace in self._stepped:
+            if trace.name in outcome.before and trace.name not in outcome.after:
+                attempted = outcome.attempts.get(trace.name)
+                updates = trace.scaler.updates if trace.scaler else 0
+                is_updated = updates > self._updates[trace.name]
+                if (attempted and is_updated) or number >= (self._marks or [LONGEST])[0]:
+                    outcome.after[trace.name] = self._snapshot(trace)
+        if outcome.trial == UNCHANGED:
+            counts = [len(outcome.attempts.get(trace.name, ())) for trace in self._stepped]
+            is_between = self.recorder.scales_since_attempt == 0
+            if min(counts) > len(outcome.marks) and is_between:
+                outcome.marks.append(number)
+        marks = outcome.marks if outcome.trial == UNCHANGED else self._marks
+        if (len(marks) > 1 and number >= marks[-1]) or number > LONGEST:
+            self.end("two windows")
+
+    def after_scale(self, scaled: Any) -> Any:
+        outcome = self._outcome
+        if outcome is None or outcome.trial.kind != "loss" or outcome.seeded:
+            return scaled
+        outcome.seeded[""] = (
+            f"{self.recorder.events[-1].where} the scaled loss is multiplied by inf"
+        )
+        return tree_map_only(Tensor, lambda loss: loss * torch.inf, scaled)
+
+    def after_backward(self, received: list[OptimizerTrace]) -> None:
+        outcome = self._outcome
+        if outcome is None:
+            return
+        place = self.recorder.events[-1].where
+        seeded_loss = outcome.seeded.pop("", None)
+        for trace in received:
+            name = trace.name
+            if name not in outcome.before:
+                outcome.before[name] = self._snapshot(trace)
+                self._updates[name] = trace.scaler.updates if trace.scaler else 0
+            if seeded_loss:
+                outcome.seeded[name] = seeded_loss
+            if name in outcome.attempts:
+                continue
+            outcome.passes[name] = len(trace.pending)  # since the gradients were cleared
+            if not seeded_loss and len(trace.pending) == 1:
+                outcome.seeded.pop(name, None)
+            is_target = outcome.trial == Trial("gradient", name, len(trace.pending) - 1)
+            if is_target and seed_inf(trace.parameters):
+                seen = f"{place} an inf is set in the gradient of one parameter of {name}"
+                outcome.seeded[name] = seen
+
+    def before_step(self, optimizer: OptimizerTrace) -> None:
+        outcome = self._outcome
+        if outcome is not None and optimizer.name not in outcome.gradients:
+            divisor = float(getattr(optimizer.optimizer, "grad_scale", None) or 1.0)
+            grads = [param.grad for param in optimizer.parameters if param.grad is not None]
+            outcome.gradients[optimizer.name] = [sample(grad) / divisor for grad in grads]
+
+    def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
+        if self._outcome is not None:
+            self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
+
+    def after_update(self, scaler: ScalerTrace) -> None:
+        """Move the scale at each update, so that gradients which wait across an update show another factor."""
+        if self._outcome is not None and self._outcome.trial.kind == "scale":
+            self._multiply_scales(1 / self._factor)
+
+    def save_target(self, target: Any) -> Any:
+        return None if self.is_trial else self.redirect(target)
+
+    def end(self, why: str) -> None:
+        """In a trial, write the outcome and leave the process without the script's own cleaning up."""
+        outcome = self._outcome
+        if outcome is None:
+            return
+        for trace in self._stepped:
+            if trace.name in outcome.before and trace.name not in outcome.after:
+                outcome.after[trace.name] = self._snapshot(trace)
+        events = self.recorder.events[self._first_event :]
+        result = replace(outcome, ended=why, events=events)
+        with (self.folder / f"{outcome.trial}.trial").open("wb") as stream:
+            pickle.dump(result, stream)
+        os._exit(0)
+
+    def _fingerprint(self) -> tuple[float, ...]:
+        sums = [float(sum(p.detach().double().sum() for p in t.parameters)) for t in self._stepped]
+        return (*sums, *(trace.scale for trace in self.recorder.scalers.values()))
+
+    def _snapshot(self, trace: OptimizerTrace) -> Snapshot:
+        params = trace.parameters
+        state: dict[str, float] = {}
+        for index, param in enumerate(params):
+            for name, value in trace.optimizer.state.get(param, {}).items():
+                if isinstance(value, (int, float, Tensor)):
+                    state[f"{index}.{name}"] = float(torch.as_tensor(value).double().sum())
+        groups = trace.optimizer.param_groups
+        return Snapshot(
+            parameters=[sample(param) for param in params],
+            sums=[float(param.detach().double().sum()) for param in params],
+            state=state,
+            averages={key: [*map(sample, same)] for key, same in self._like(params).items()},
+            rates=[float(group["lr"]) for group in groups if "lr" in group],
+            schedules=trace.schedules,
+            scale=trace.scaler.scale if trace.scaler else 1.0,
+            events=len(self.recorder.events) - self._first_event,
+        )
+
+    def _like(self, params: Sequence[Tensor]) -> dict[int, list[Tensor]]:
+        """Return, by the index of a parameter, all other tensors of its shape, which may be averages of it."""
+        known = {id(tensor) for param in params for tensor in (param, param.grad)}
+        for trace in self.recorder.optimizers.values():
+            for values in trace.optimizer.state.values():
+                known |= {id(value) for value in values.values()}
+        storages = {param.untyped_storage().data_ptr() for param in params}
+        indices = {params[index].shape: index for index in watched(params)}
+        found: dict[int, list[Tensor]] = {index: [] for index in indices.values()}
+        for tensor in gc.get_objects():
+            is_tensor = type(tensor) in (Tensor, torch.nn.Parameter)
+            if not is_tensor or tensor.shape not in indices or id(tensor) in known:
+                continue
+            is_plain = tensor.grad_fn is None and tensor.is_floating_point()
+            if is_plain and tensor.untyped_storage().data_ptr() not in storages:
+                found[indices[tensor.shape]].append(tensor)
+        return found
+
+
+def _versions(tensors: Sequence[Tensor]) -> object:
+    return [tensor._version for tensor in tensors]
+
+
+def _gradients(trace: OptimizerTrace) -> object:
+    """Return what changes when a line writes to some of the gradients."""
+    grads = [param.grad for param in trace.parameters[-SHAPES:]]
+    return [grad if grad is None else (id(grad), grad._version) for grad in grads]
+
+
+def watched(params: Sequence[Tensor]) -> list[int]:
+    """Return the indices of the parameters whose averages are looked for: matrices of rare shapes."""
+    shapes = [param.shape for param in params]
+    matrices = [index for index, param in enumerate(params) if param.dim() > 1]
+    return sorted(matrices, key=lambda index: shapes.count(shapes[index]))[:SHAPES]
+
+
+def sample(tensor: Tensor) -> Array:
+    """Return a copy of the first elements of a tensor, as float64."""
+    values = tensor.detach()
+    values = values.coalesce().values() if values.is_sparse else values
+    values = torch.view_as_real(values) if values.is_complex() else values
+    return values.reshape(-1)[:SAMPLE].double().cpu().numpy().copy()  # type: ignore[no-any-return]
+
+
+def seed_inf(params: Sequence[Tensor]) -> bool:
+    """Set the last element of one gradient to inf; return whether there was a gradient to set."""
+    for param in reversed(params):
+        if param.grad is not None and param.grad.numel():
+            grad = param.grad.detach()
+            grad = grad._values() if grad.is_sparse else grad
+            grad[(-1,) * grad.dim()] = torch.inf
+            return True
+    return False
+
+
+def wait_or_kill(child: int, limit: float) -> None:
+    """Wait for a process to end; kill it after so many seconds."""
+    end = time.monotonic() + limit
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            end = float("inf")
+        time.sleep(0.005)
