@@ -31,6 +31,10 @@ EpochBatches = Annotated[
 Keep = Annotated[
     bool, typer.Option("--keep", help="Let a script write its files; else they are discarded.")
 ]
+Rerun = Annotated[
+    bool,
+    typer.Option("--rerun", help="Repeat iterations of a script by running it again, as on CUDA."),
+]
 Output = Annotated[bool, typer.Option("--output", help="Show the output of a script.")]
 
 
@@ -67,6 +71,7 @@ def check_loops(
     steps: Steps = 40,
     epoch_batches: EpochBatches = 0,
     keep: Keep = False,
+    rerun: Rerun = False,
     output: Output = False,
 ) -> "Report":
     """Run the checks on a training script, which is run unchanged, or on a loop: make(scaler) returns a Loop.
@@ -93,6 +98,7 @@ def check_loops(
                 on_cpu=on_cpu,
                 autocast=autocast,
                 keep=keep,
+                fork=not rerun,
                 time_limit=time_limit or TIME_LIMIT,
                 output=sys.stderr if output else None,
                 checks=check,

@@ -6,6 +6,8 @@
   declares intentional differences, `Subject` names a scaler, `FoundInfAdapter` adapts a scaler that
   takes a found_inf flag, and `known_failures` lists what torch's scalers fail.
 * `check_loop` runs the checks on a training loop, given as a `Loop`, without a reference run.
+* `check_script` runs a whole training script unchanged and checks what it does; `checked` does so in
+  a block of code.
 * `check_ranks` runs the checks on scalers that synchronize over several ranks.
 * `parametrize_with_checks` makes a pytest test of each check of scalers or loops.
 * `scheduler` runs threads one at a time in an order that the test chooses.
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from ampsim.testing.loop.loop import LoopError as LoopError
     from ampsim.testing.parametrize import parametrize_with_checks as parametrize_with_checks
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
+    from ampsim.testing.script_checks.block import checked as checked
+    from ampsim.testing.script_checks.run import check_script as check_script
 
 _HOMES = {  # public name -> the module that holds it, or that it is
     "FoundInfAdapter": "ampsim.testing.kit.found_inf_adapter",
@@ -37,7 +41,9 @@ _HOMES = {  # public name -> the module that holds it, or that it is
     "check_loop": "ampsim.testing.loop.judge",
     "check_ranks": "ampsim.testing.ranks.judge",
     "check_scaler": "ampsim.testing.kit.judge",
+    "check_script": "ampsim.testing.script_checks.run",
     "check_threads": "ampsim.testing.kit.judge",
+    "checked": "ampsim.testing.script_checks.block",
     "scheduler": "ampsim.testing.scheduler",
     "kit": "ampsim.testing.kit",
     "known_failures": "ampsim.testing.known_failures",

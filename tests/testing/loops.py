@@ -124,6 +124,15 @@ def clipping(t, batch):
     t.update()
 
 
+@right(ADAM)
+def three_complete_passes(t, batch):
+    """A pass on the whole model, one on a part of it, and one on the whole again, each with a step of its own."""
+    for net in (t.model, t.model[:1], t.model):
+        t.optimizer.zero_grad()
+        t.scaler.scale(net(batch[0]).square().mean()).backward()
+        t.update()
+
+
 def plain(model, optimizer, **loop):
     """A loop of forward, backward, step and update, by functions that make a model and an optimizer."""
 

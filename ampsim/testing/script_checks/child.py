@@ -30,7 +30,7 @@ IN_PROCESS = {  # a loader's workers are no part of a forked process
 
 @dataclass(frozen=True)
 class Settings:
-    """How a script is run; the fields without text are those of `run.check_script`.
+    """How a script is run; the fields without text are those of `run.judge_script`.
 
     Attributes:
         folder: Where the observation, the outcomes, and redirected files are written.
@@ -46,6 +46,7 @@ class Settings:
     on_cpu: bool
     autocast: bool
     keep: bool
+    fork: bool
     time_limit: float
     trial: tuple[Trial, Start, list[int]] | None = None
 
@@ -63,6 +64,7 @@ class Child:
             limit=limit,
             on_enough=lambda: self.finish("enough"),
         )
+        self.session.can_fork &= settings.fork
         if settings.trial:
             self.session.again(*settings.trial)
 

@@ -1,6 +1,7 @@
 """What was observed of one run of a script, without the script's own objects, so that it can be pickled."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -139,7 +140,8 @@ def _unloaded(recorder: Recorder) -> str:
     scalers = _all_variables(recorder.scalers.values())
     optimizers = _all_variables(recorder.optimizers.values())
     loads = [load for file in _sources() for load in _loads(file)]
-    if any(name in scalers for name, _ in loads):
+    # A helper may know the scaler by a name that it has nowhere else.
+    if any(name in scalers or re.search("scal|amp", name.lower()) for name, _ in loads):
         return ""
     return next((place for name, place in loads if name in optimizers), "")
 

@@ -159,9 +159,9 @@ def _replace_amp(*, autocast: bool) -> None:
         cache_enabled: Any = None,
     ) -> None:
         default = torch.float16 if str(device_type).startswith("cuda") else None
-        make_autocast(
-            self, to_cpu(device_type), dtype or default, enabled and autocast, cache_enabled
-        )
+        wanted = dtype or default
+        self._ampsim_dtype = wanted if enabled else None
+        make_autocast(self, to_cpu(device_type), wanted, enabled and autocast, cache_enabled)
 
     def init_scaler(self: Any, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:
         make_scaler(self, to_cpu(device), *args, **kwargs)

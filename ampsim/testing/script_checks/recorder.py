@@ -43,7 +43,8 @@ from ampsim.testing.script_checks.trace import (
 )
 
 CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
-READS = ("item", "__float__", "tolist")  # what makes Python numbers of a tensor
+READS = ("item", "__float__", "tolist", "numpy")  # what makes numbers of a tensor
+KEEPS = ("detach", "cpu", "mean", "sum")  # what keeps the loss scale in it
 
 
 class Listener:
@@ -126,7 +127,8 @@ class Recorder:
         patches.function(autocast, "__enter__", "autocast", self._enter_autocast)
         for name in READS:
             patches.attribute(Tensor, name, self._reading(getattr(Tensor, name)))
-        patches.attribute(Tensor, "detach", _keeping_mark(Tensor.detach))
+        for name in KEEPS:
+            patches.attribute(Tensor, name, _keeping_mark(getattr(Tensor, name)))
         return patches
 
     # ------------------------------------------------------------------------------------------------- what is known
@@ -224,11 +226,11 @@ class Recorder:
                 loss._ampsim_scaled = event  # type: ignore[attr-defined]
         return scaled
 
-    def _unscale(self, original: Any, scaler: Any, optimizer: Any) -> Any:
+    def _unscale(self, original: Any, scaler: Any, optimizer: Any, *args: Any) -> Any:
         trace, scaler_trace = self.optimizer(optimizer), self.scaler(scaler)
         event = self._add("unscale_", trace.name)
         with self._refusals(event):
-            result = original(scaler, optimizer)
+            result = original(scaler, optimizer, *args)
         self._check_updates(trace, scaler_trace, event)
         self._check_losses(trace, event)
         self._check_shared(trace, event)
@@ -462,18 +464,22 @@ class Recorder:
     def _reading(self, original: Any) -> Any:
         """Return a function that notes where the value of a scaled loss becomes a number."""
 
-        def read(tensor: Tensor, *args: Any) -> Any:
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             event = getattr(tensor, "_ampsim_scaled", None)
             if event is not None:
                 seen = "the scaled loss is read as a number"
                 self._violated("logged_loss_is_unscaled", seen, "", event, self._add("read"))
-            return original(tensor, *args)
+            return original(tensor, *args, **kwargs)
 
         return read
 
     def _enter_autocast(self, original: Any, context: Any) -> Any:
-        if getattr(context, "_enabled", False):
-            self.autocasts.setdefault(str(context.fast_dtype), where())
+        dtype = context.fast_dtype if getattr(context, "_enabled", False) else None
+        dtype = getattr(
+            context, "_ampsim_dtype", dtype
+        )  # on the CPU, what the script has asked for
+        if dtype is not None and torch.is_grad_enabled():
+            self.autocasts.setdefault(str(dtype), where())
         return original(context)
 
 
@@ -513,12 +519,12 @@ def _found_inf(scaler: Any, *optimizers: Any) -> bool | None:
 
 
 def _keeping_mark(original: Any) -> Any:
-    """Return `Tensor.detach` that keeps the mark of a scaled loss."""
+    """Return a method of a tensor that keeps the mark of a scaled loss."""
 
-    def detach(tensor: Tensor) -> Tensor:
-        result: Tensor = original(tensor)
+    def marked(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        result: Tensor = original(tensor, *args, **kwargs)
         if (event := getattr(tensor, "_ampsim_scaled", None)) is not None:
-            result._ampsim_scaled = event  # type: ignore[attr-defined]
+            result._ampsim_scaled = event  # type: ignore[attr-defined]  # noqa: SLF001 - our own
         return result
 
-    return detach
+    return marked

@@ -65,6 +65,7 @@ def judge_script(
     on_cpu: bool = False,
     autocast: bool = False,
     keep: bool = False,
+    fork: bool = True,
     time_limit: float = TIME_LIMIT,
     output: IO[str] | None = None,
     checks: Collection[str] | None = None,
@@ -81,6 +82,8 @@ def judge_script(
         on_cpu: Run a script that asks for CUDA on the CPU.
         autocast: With `on_cpu`, keep fp16 autocast, which is slow on the CPU.
         keep: Let the script write its files where it wants; else they go to a temporary folder.
+        fork: Repeat iterations in forks of the process. False, or a script that uses CUDA: run the script again with
+            equal seeds for each one, and use those that are equal up to the iteration.
         time_limit: Seconds for the script, and a quarter of it for each repeated iteration.
         output: For the script's own output; None to hide it.
         checks: Names of the checks to run; None for all.
@@ -109,6 +112,7 @@ def judge_script(
             on_cpu=on_cpu,
             autocast=autocast,
             keep=keep,
+            fork=fork,
             time_limit=time_limit,
         )
         run = observe_script(settings, output)

@@ -241,9 +241,11 @@ class Skip:
             left = unlike(
                 self.excuses.remaining(alone.states[-1], (SCALE, alone.scale))[0], self.trained
             )
+            if _has_finite_update(alone):
+                left = [each for each in left if _spread([each])]
             if broken := self._alone(fault, left, alone.scale):
                 return broken
-            if found and not left:
+            if found and not left and not _has_finite_update(alone):
                 where = f"{self.where(fault)}, skip {planted} in a row"
                 return Broken(
                     where, self.places.index(self.group[-1].place), found, cause=HIDDEN, fault=fault
@@ -356,6 +358,11 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
                 cause=KEPT, seen=f"the scale is {run.scale:g}, expected less than {scale:g}"
             )
     return None
+
+
+def _has_finite_update(run: Run) -> bool:
+    """Return whether the last batch had an update with an inf, and another one without, which may step."""
+    return len({*run.verdicts[-1]}) > 1
 
 
 def _places(*parts: Iterable[Batch]) -> list[list[int]]:

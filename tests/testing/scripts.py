@@ -1,0 +1,371 @@
+"""Training scripts as functions, each right or with one mistake, whose line ends in ``# WRONG``."""
+
+import inspect
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn.utils import clip_grad_norm_
+
+STEPS = 14
+RIGHT, WRONG = {}, {}
+
+
+def right(train):
+    RIGHT[train.__name__] = train
+    return train
+
+
+def wrong(check):
+    """Register a script whose mistake a check finds, in the line that is marked."""
+
+    def register(train):
+        lines, start = inspect.getsourcelines(train)
+        marked = [start + index for index, line in enumerate(lines) if "# WRONG" in line]
+        WRONG[train.__name__] = train, check, f"{Path(__file__).name}:{marked[0]}: "
+        return train
+
+    return register
+
+
+def net(rows=8, columns=4):
+    return nn.Sequential(nn.Linear(rows, 16), nn.Tanh(), nn.Linear(16, columns))
+
+
+def loss_of(model, rows=8):
+    data = torch.randn(rows, 8)
+    return nn.functional.mse_loss(model(data), data[:, :4].sin())
+
+
+def parts():
+    torch.manual_seed(0)
+    model = net()
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3), GradScaler("cpu")
+
+
+def step(scaler, optimizer):
+    """Step and update; return whether the step was taken."""
+    before = scaler.get_scale()
+    scaler.step(optimizer)
+    scaler.update()
+    return scaler.get_scale() >= before
+
+
+# ---------------------------------------------------------------------------------------------------------- right
+
+
+@right
+def accumulation_clipping_average_schedule():
+    model, optimizer, scaler = parts()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    average = [param.detach().clone() for param in model.parameters()]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for _ in range(2):
+            scaler.scale(loss_of(model) / 2).backward()
+        scaler.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 0.1)
+        if step(scaler, optimizer):
+            schedule.step()
+            for old, new in zip(average, model.parameters(), strict=True):
+                old.lerp_(new.detach(), 0.1)
+
+
+@right
+def three_complete_passes():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        for rows in (8, 4, 6):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model, rows)).backward()
+            step(scaler, optimizer)
+
+
+@right
+def fused_optimizer():
+    model, _, scaler = parts()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+
+
+@right
+def generator_and_discriminator():
+    """The generator's backward pass leaves gradients in the discriminator, which clears them."""
+    generator, optimizer, scaler = parts()
+    critic = net(4, 1)
+    other = torch.optim.Adam(critic.parameters())
+    for _ in range(STEPS):
+        other.zero_grad()
+        made = generator(torch.randn(8, 8))
+        scaler.scale(critic(made.detach()).mean()).backward()
+        step(scaler, other)
+        optimizer.zero_grad()
+        scaler.scale(-critic(made).mean()).backward()
+        step(scaler, optimizer)
+
+
+@right
+def two_scalers():
+    model, optimizer, scaler = parts()
+    other_model, other, other_scaler = parts()
+    for _ in range(STEPS):
+        for one in ((model, optimizer, scaler), (other_model, other, other_scaler)):
+            one[1].zero_grad()
+            one[2].scale(loss_of(one[0])).backward()
+            step(one[2], one[1])
+
+
+@right
+def adversarial_examples():
+    """The gradients of the parameters that belong to the attack are cleared."""
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        data = torch.randn(8, 8, requires_grad=True)
+        model(data).square().mean().backward()
+        optimizer.zero_grad()
+        moved = data.detach() + 0.1 * data.grad.sign()
+        scaler.scale(model(moved).square().mean()).backward()
+        step(scaler, optimizer)
+
+
+@right
+def threshold_times_the_scale():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        clip_grad_norm_(model.parameters(), 0.1 * scaler.get_scale())
+        step(scaler, optimizer)
+
+
+@right
+def schedule_of_epochs():
+    model, optimizer, scaler = parts()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    best = [param.detach().clone() for param in model.parameters()]
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        if number % 4 == 3:
+            schedule.step()
+            best = [*best[-2:], *(param.detach().clone() for param in model.parameters())]
+
+
+# ---------------------------------------------------------------------------------------------------------- wrong
+
+
+@wrong("gradients_are_unscaled_before_clipping")
+def clips_scaled_gradients():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        clip_grad_norm_(model.parameters(), 0.1)  # WRONG
+        step(scaler, optimizer)
+
+
+@wrong("gradients_do_not_depend_on_loss_scale")
+def clips_scaled_gradients_by_hand():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        for param in model.parameters():
+            param.grad.div_(param.grad.norm())  # WRONG
+        step(scaler, optimizer)
+
+
+@wrong("clipping_precedes_step")
+def clips_after_the_step():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)  # WRONG
+
+
+@wrong("gradients_are_divided_once")
+def unscales_before_the_last_pass():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.unscale_(optimizer)  # WRONG
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+
+
+@wrong("gradients_are_divided_once")
+def shares_a_parameter():
+    model, optimizer, scaler = parts()
+    other = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    for _ in range(STEPS):
+        model.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.step(optimizer)
+        scaler.step(other)  # WRONG
+        scaler.update()
+
+
+@wrong("losses_of_a_step_are_scaled")
+def adds_a_plain_loss():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        (1e-3 * model[0].weight.square().sum()).backward()  # WRONG
+        step(scaler, optimizer)
+
+
+@wrong("update_follows_step")
+def updates_between_two_steps():
+    model, optimizer, scaler = parts()
+    other_model, other, _ = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        other.zero_grad()
+        scaler.scale(loss_of(model) + loss_of(other_model)).backward()
+        scaler.step(optimizer)
+        scaler.update()  # WRONG
+        scaler.step(other)
+        scaler.update()
+
+
+@wrong("step_uses_scaler")
+def steps_past_the_scaler():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.unscale_(optimizer)
+        optimizer.step()  # WRONG
+        scaler.update()
+
+
+@wrong("step_changes_parameters")
+def loses_the_step():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()  # WRONG
+        scaler.unscale_(optimizer)
+        scaler.update()
+
+
+@wrong("gradients_reach_a_step")
+def clears_in_each_micro_batch():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model) / 3).backward()  # WRONG
+        step(scaler, optimizer)
+
+
+@wrong("scaler_is_created_once")
+def makes_a_scaler_per_epoch():
+    model, optimizer, _ = parts()
+    for number in range(STEPS):
+        if number % 7 == 0:
+            scaler = GradScaler("cpu")  # WRONG
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+
+
+@wrong("logged_loss_is_unscaled")
+def logs_the_scaled_loss():
+    model, optimizer, scaler = parts()
+    total = 0.0
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = scaler.scale(loss_of(model))
+        loss.backward()
+        step(scaler, optimizer)
+        total += loss.detach().item()  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def removes_infs():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        for param in model.parameters():
+            param.grad.nan_to_num_(0.0, 1.0, -1.0)  # WRONG
+        step(scaler, optimizer)
+
+
+@wrong("skipped_step_changes_nothing")
+def decays_by_hand():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        with torch.no_grad():
+            for param in model.parameters():
+                param.mul_(0.999)  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def steps_the_schedule_always():
+    model, optimizer, scaler = parts()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        schedule.step()  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def moves_the_average_always():
+    model, optimizer, scaler = parts()
+    average = [param.detach().clone() for param in model.parameters()]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        for old, new in zip(average, model.parameters(), strict=True):
+            old.lerp_(new.detach(), 0.1)  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def keeps_the_inf_in_the_gradients():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        scaler.scale(loss_of(model)).backward()
+        before = scaler.get_scale()
+        scaler.step(optimizer)  # WRONG
+        scaler.update()
+        if scaler.get_scale() >= before:
+            optimizer.zero_grad()
+
+
+@wrong("script_continues_after_overflow")
+def updates_after_finite_steps():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.unscale_(optimizer)  # WRONG
+        if all(param.grad.isfinite().all() for param in model.parameters()):
+            step(scaler, optimizer)
+
+
+@wrong("fp16_loss_is_scaled")
+def has_no_scaler():
+    model, optimizer, _ = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):  # WRONG
+            loss = loss_of(model)
+        loss.backward()
+        optimizer.step()

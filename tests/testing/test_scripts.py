@@ -1,0 +1,183 @@
+"""A right script passes each check, and each mistake is found in its line, with its cause."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+
+from ampsim.testing import check_script, checked  # noqa: E402
+from ampsim.testing.script_checks.checks import CHECKS  # noqa: E402
+from ampsim.testing.script_checks.run import ScriptError, judge_script  # noqa: E402
+from tests.testing.scripts import RIGHT, WRONG  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # some of these scripts warn
+TOP = """
+import sys, torch
+from torch import nn
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu")
+def train(steps=8):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        scaler.scale(model(torch.randn(4, 4)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def write(folder, text):
+    path = folder / "train.py"
+    path.write_text(TOP + textwrap.dedent(text))
+    return str(path)
+
+
+def failures(results):
+    return {result.check.name: result.text for result in results if result.outcome == "failed"}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_script_passes(name):
+    with checked():
+        RIGHT[name]()
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistake_is_found_in_its_line(name):
+    train, check, place = WRONG[name]
+    with checked(raises=False) as found:
+        train()
+    failed = failures(found.results)
+    assert failed.keys() == {check}
+    assert place in failed[check].partition("\n")[0]
+
+
+def test_each_check_has_a_mistake():
+    others = {"scaler_accepts_each_call", "resume_is_exact", "learning_rate_counts_taken_steps"}
+    others |= {"gradients_are_clipped_once_per_step"}
+    assert {check for _, check, _ in WRONG.values()} | others == {*CHECKS}
+
+
+def test_patches_are_undone():
+    before = torch.save, torch.optim.Optimizer.zero_grad, torch.amp.GradScaler.scale
+    with checked():
+        RIGHT["two_scalers"]()
+    assert before == (torch.save, torch.optim.Optimizer.zero_grad, torch.amp.GradScaler.scale)
+
+
+def test_scaler_error_is_found():
+    model = torch.nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(RuntimeError), checked() as found:  # noqa: PT012 - the error is the loop's
+        for _ in range(3):
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            scaler.unscale_(optimizer)
+    assert "already been called" in failures(found.results)["scaler_accepts_each_call"]
+
+
+def test_script_process_finds_a_mistake(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        for _ in range(8):
+            train(1)
+            schedule.step()
+        """,
+    )
+    with pytest.raises(AssertionError, match=r"train.py:17: StepLR.step\(\) runs after a skipped"):
+        check_script(script)
+
+
+def test_rerun_finds_the_same(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        for _ in range(8):
+            train(1)
+            schedule.step()
+        """,
+    )
+    forked, _ = judge_script(script)
+    rerun, run = judge_script(script, fork=False)
+    assert failures(forked) == failures(rerun)
+    assert not run.can_fork
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sys.exit('no data')", "SystemExit: no data"),
+        ("torch.amp.GradScaler('cpu', enabled=False)", "no scaler was seen"),
+        ("raise OSError('its own error')", "OSError: its own error"),
+    ],
+)
+def test_nothing_to_check_is_an_error(tmp_path, text, message):
+    with pytest.raises(ScriptError, match=message):
+        check_script(write(tmp_path, text))
+
+
+def test_script_on_the_cpu_leaves_no_files(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        import json, os, shutil
+        from pathlib import Path
+        model.cuda()
+        folder = Path(__file__).parent / "run"
+        os.makedirs(folder / "a")
+        shutil.rmtree(folder)
+        folder.mkdir()
+        train()
+        torch.save({"optimizer": optimizer.state_dict()}, folder / "last.pt")
+        (folder / "log.json").write_text("[1]")
+        with open("log.txt", "a") as log:
+            log.write(sys.argv[1])
+        assert json.loads((folder / "log.json").read_text()) == [1]
+        assert torch.load(folder / "last.pt")["optimizer"]
+        assert sorted(os.listdir(folder)) == ["last.pt", "log.json"]
+        os.remove(folder / "last.pt")
+        assert not (folder / "last.pt").exists()
+        assert torch.randn(2, device="cuda:0").sum().device.type == "cpu"
+        print("reached")
+        """,
+    )
+    results, run = judge_script(script, ["argument"], on_cpu=True)
+    assert not run.error
+    assert failures(results).keys() == {"resume_is_exact"}
+    assert [*tmp_path.iterdir()] == [Path(script)]
+
+
+def test_scaler_that_is_saved_is_loaded(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        state = lambda: {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
+        if len(sys.argv) > 1:
+            optimizer.load_state_dict(torch.load("none.pt")["optimizer"])
+        train()
+        torch.save(state(), "last.pt")
+        """,
+    )
+    results, _ = judge_script(script)
+    assert "train.py:16: " in failures(results)["resume_is_exact"]
+
+
+def test_command_prints_finding_first(tmp_path):
+    script = write(
+        tmp_path,
+        "train(2)\nfor _ in range(9):\n    scaler.scale(model(torch.ones(1, 4)).sum()).backward()\n    optimizer.step()",
+    )
+    command = [sys.executable, "-m", "ampsim", "check-loop", script, "--report", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 1
+    failed = [each for each in json.loads(done.stdout)["results"] if each["outcome"] == "failed"]
+    assert failed[0]["check"] == "step_uses_scaler"
