@@ -18,7 +18,6 @@ from rich.text import Text
 from ampsim.cli import options
 from ampsim.cli.options import SHARED, ReportFormat, declared_traits
 from ampsim.cli.terminal import err, fail, out, print_table
-from ampsim.core.extras import needing
 from ampsim.core.files import check_own, replacing
 
 if TYPE_CHECKING:

@@ -1,9 +1,6 @@
 """A right script passes each check, and each mistake is found in its line, with its cause."""
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
+from ampsim.cli import build  # noqa: E402
 from ampsim.testing import check_script, checked  # noqa: E402
 from ampsim.testing.script_checks.checks import CHECKS  # noqa: E402
 from ampsim.testing.script_checks.run import ScriptError, judge_script  # noqa: E402
@@ -171,13 +169,19 @@ def test_scaler_that_is_saved_is_loaded(tmp_path):
     assert "train.py:16: " in failures(results)["resume_is_exact"]
 
 
-def test_command_prints_finding_first(tmp_path):
+def test_command_reports_as_json(tmp_path, capsys):
     script = write(
         tmp_path,
-        "train(2)\nfor _ in range(9):\n    scaler.scale(model(torch.ones(1, 4)).sum()).backward()\n    optimizer.step()",
+        """
+        train(2)
+        for _ in range(9):
+            scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+            optimizer.step()
+        """,
     )
-    command = [sys.executable, "-m", "ampsim", "check-loop", script, "--report", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ})
-    assert done.returncode == 1
-    failed = [each for each in json.loads(done.stdout)["results"] if each["outcome"] == "failed"]
-    assert failed[0]["check"] == "step_uses_scaler"
+    with pytest.raises(SystemExit) as exit_:
+        build(["check-loop"])(["check-loop", script, "--report", "json"])
+    assert exit_.value.code == 1
+    results = json.loads(capsys.readouterr().out)["results"]
+    failed = [each["check"] for each in results if each["outcome"] == "failed"]
+    assert failed == ["step_uses_scaler"]

@@ -26,7 +26,7 @@ class Lines:
         """Look after each line from here on, in the functions that run now and in those that they call."""
         if sys.gettrace() is not None:
             return  # a debugger's, or that of coverage
-        frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the documented way to a frame
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if is_scripts(frame.f_code.co_filename):
                 frame.f_trace = self

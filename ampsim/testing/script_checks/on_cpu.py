@@ -1,19 +1,19 @@
 """Run a script that asks for CUDA on the CPU.
 
-Loss scaling is a protocol of calls, and the protocol is the same on the CPU. Kernels, streams, memory, and speed are not.
-A ``torch.device("cuda")`` stays what it is, so that frameworks choose fp16; each tensor is put on the CPU.
+Loss scaling is a protocol of calls, and the protocol is the same on the CPU. Kernels, streams, memory, and speed are
+not. A ``torch.device("cuda")`` stays what it is, so that frameworks choose fp16; each tensor is put on the CPU.
 """
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 REPLACED = (
-    "on the CPU: CUDA devices, streams, and collectives are replaced, DataParallel and DistributedDataParallel have one "
-    "device, and autocast is off without --autocast"
+    "on the CPU: CUDA devices and streams are replaced, DataParallel and DistributedDataParallel have one device, and "
+    "autocast is off without --autocast"
 )
 ANSWERS: dict[str, Any] = {  # function of torch.cuda -> what it returns
     "is_available": True, "is_initialized": True, "is_bf16_supported": False, "device_count": 1,
@@ -69,7 +69,7 @@ class Stream:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None: ...
@@ -81,7 +81,7 @@ class Stream:
 class Generator(torch.Generator):
     """A generator of random numbers on the CPU."""
 
-    def __new__(cls, device: Any = "cpu") -> "Generator":
+    def __new__(cls, device: Any = "cpu") -> Self:
         """Make one for the CPU instead of CUDA."""
         return super().__new__(cls, device=to_cpu(device))
 

@@ -51,23 +51,23 @@ class Listener:
     """Is called at the moments of a script; each method does nothing until a subclass overrides it."""
 
     def before_scale(self) -> None:
-        """A loss is about to be scaled."""
+        """Hear that a loss is about to be scaled."""
 
     def after_scale(self, scaled: Any) -> Any:
         """Return the scaled loss that the script gets."""
         return scaled
 
     def after_backward(self, received: list[OptimizerTrace]) -> None:
-        """Gradients of these optimizers have changed."""
+        """Hear that gradients of these optimizers have changed."""
 
     def before_step(self, optimizer: OptimizerTrace) -> None:
-        """An optimizer is about to step."""
+        """Hear that an optimizer is about to step."""
 
     def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
-        """A step was taken or skipped."""
+        """Hear that a step was taken or skipped."""
 
     def after_update(self, scaler: ScalerTrace) -> None:
-        """A scaler was updated."""
+        """Hear that a scaler was updated."""
 
     def save_target(self, target: Any) -> Any:
         """Return where a checkpoint is written; None for nowhere."""
@@ -203,7 +203,7 @@ class Recorder:
             self.disabled.append(where())
 
     def _get_scale(self, original: Any, scaler: Any) -> Any:
-        caller = sys._getframe(2).f_code.co_filename  # noqa: SLF001 - behind the wrapper
+        caller = sys._getframe(2).f_code.co_filename
         if not caller.startswith(OWN):
             self.scale_reads.add(where())
         return original(scaler)
@@ -524,7 +524,7 @@ def _keeping_mark(original: Any) -> Any:
     def marked(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         result: Tensor = original(tensor, *args, **kwargs)
         if (event := getattr(tensor, "_ampsim_scaled", None)) is not None:
-            result._ampsim_scaled = event  # type: ignore[attr-defined]  # noqa: SLF001 - our own
+            result._ampsim_scaled = event  # type: ignore[attr-defined]
         return result
 
     return marked

@@ -14,7 +14,8 @@ from typing import IO, Any
 from ampsim.testing.alarm import CannotJudgeError
 from ampsim.testing.check import Result, chosen, described, settled, without_findings
 from ampsim.testing.judge import NotApplicableError
-from ampsim.testing.script_checks.checks import CHECKS, Blamed, Finding, ScriptCheck
+from ampsim.testing.script_checks.check import Blamed, Finding, ScriptCheck
+from ampsim.testing.script_checks.checks import CHECKS
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.session import read_outcomes
@@ -215,8 +216,8 @@ def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
     if not run.of_kind("scale"):
         made = f"; the one made at {run.disabled[0]} is disabled" if run.disabled else ""
         raise ScriptError(
-            f"{script}: no scaler was seen that scales a loss{made}; expected an enabled torch.amp.GradScaler or a subclass. "
-            "Pass the script's own option for fp16, and --on-cpu if it asks for CUDA"
+            f"{script}: no scaler was seen that scales a loss{made}; expected an enabled torch.amp.GradScaler or a "
+            "subclass. Pass the script's own option for fp16, and --on-cpu if it asks for CUDA"
         )
     if not run.steps and run.ended == "time limit":
         raise CannotJudgeError(

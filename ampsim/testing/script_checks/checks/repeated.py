@@ -1,24 +1,19 @@
-"""The checks of a script: each looks at an `Observation` and yields its findings."""
+"""The checks that compare repeated iterations: at another loss scale, and with an overflow."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 import numpy as np
 
-from ampsim.testing.check import Check, stating
 from ampsim.testing.judge import NotApplicableError
+from ampsim.testing.script_checks.check import Blamed, Finding, check, needs
 from ampsim.testing.script_checks.observation import Observation, OptimizerSummary
 from ampsim.testing.script_checks.trace import Event
 from ampsim.testing.script_checks.trials import UNCHANGED, Array, Outcome, Snapshot
 
-FEW = 3  # steps below which nothing is said of what a script never does
 CLOSE = 0.1  # relative difference of gradients that fp16 may make
 OFTEN = 0.9  # of the steps: what happens so often happens at each step
-LOST = 0.5  # of the backward passes of one line; fewer are lost at the end of an epoch
 EXPLAINED = "the findings above explain what it would show"
 KEPT = "the scaler is not updated: call scaler.update() in each iteration, also where the step is skipped"
 TAKEN = (
@@ -28,287 +23,7 @@ TAKEN = (
 OUTSIDE = (
     "they change outside the step, which is skipped: change them only after a step that was taken"
 )
-NOT_SCALED = "this loss is not scaled, and its gradients are divided by the scale: call scaler.scale(loss).backward()"
 SMALLEST = 1e-30  # a scale below has no room to fall
-
-
-Effect = Literal[
-    "scale", "skip"
-]  # gradients that depend on the scale; a skipped step that changes something
-Blamed = set[tuple[Effect, str]]  # effects on optimizers that earlier findings explain
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A violation of a property.
-
-    Attributes:
-        where: file:line.
-        seen: What was seen there.
-        cause: Why, and the fix.
-        order: The calls that lead to it.
-        optimizers: Names of the optimizers whose gradients it explains.
-    """
-
-    where: str
-    seen: str
-    cause: str
-    order: Sequence[Event | str] = ()
-    optimizers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptCheck(Check):
-    """A check of scripts. Its function takes an observation and what earlier findings explain."""
-
-    group: str = "script"
-    explains: Sequence[Effect] = ()
-
-
-CHECKS: dict[str, ScriptCheck] = {}
-
-
-def check(*explains: Effect, is_note: bool = False) -> Callable[..., ScriptCheck]:
-    """Register a function as a check: its name and the first paragraph of its docstring are the check's.
-
-    Args:
-        explains: What a finding is the cause of, so that later checks do not report it of the same optimizers.
-        is_note: Whether a finding changes little in most runs, and is not a failure.
-    """
-    return partial(stating, ScriptCheck, CHECKS)(explains=explains, is_note=is_note)
-
-
-def needs(condition: object, reason: str) -> None:
-    """Skip the check, with a reason, unless a condition holds."""
-    if not condition:
-        raise NotApplicableError(reason)
-
-
-# ------------------------------------------------------------------------------------------------- the order of calls
-
-
-def _violations(run: Observation, name: str, cause: str) -> Iterator[Finding]:
-    for violation in run.violations:
-        if violation.check == name:
-            *_, last = violation.events
-            yield Finding(last.where, violation.seen, cause, violation.events, violation.optimizers)
-
-
-def _needs_scaled_step(run: Observation) -> None:
-    needs(run.of_kind("scale") and run.steps, "no step with a scaled loss was seen")
-
-
-@check("scale", "skip")
-def step_uses_scaler(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """An optimizer whose loss is scaled is stepped by the scaler."""
-    _needs_scaled_step(run)
-    scaled = [event for event in run.of_kind("backward") if event.note == "scaled loss"]
-    for event in run.of_kind("optimizer.step"):
-        (name,) = event.optimizers
-        passes = [each for each in scaled if name in each.optimizers and each.is_used]
-        if passes and not _is_plain(run, event):
-            yield Finding(
-                event.where,
-                f"optimizer.step() of {name} is called directly",
-                "the step does not skip on inf and NaN, and uses gradients that are multiplied by the loss scale "
-                "unless they were unscaled: call scaler.step(optimizer)",
-                [passes[0], event],
-                (name,),
-            )
-
-
-def _is_plain(run: Observation, step: Event) -> bool:
-    """Return whether the last backward pass before a step was of a loss that is not scaled."""
-    (name,) = step.optimizers
-    place = next(index for index, event in enumerate(run.events) if event is step)
-    for event in reversed(run.events[:place]):
-        if event.kind == "backward" and name in event.optimizers:
-            return event.note != "scaled loss"
-    return True
-
-
-@check("scale")
-def gradients_are_unscaled_before_clipping(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """Gradients are clipped, and their norm is taken, after the scaler has unscaled them."""
-    needs(run.of_kind("clip"), "the script does not call torch's functions that clip gradients")
-    cause = (
-        "the threshold is compared with gradients times the loss scale: call scaler.unscale_(optimizer) before "
-        "clipping; with accelerate, call accelerator.clip_grad_norm_ in a step that syncs gradients"
-    )
-    for finding in _violations(run, "gradients_are_unscaled_before_clipping", cause):
-        if not _threshold_follows_scale(run, finding.where):
-            yield finding
-
-
-def _threshold_follows_scale(run: Observation, where: str) -> bool:
-    """Return whether the threshold of a clip is multiplied by the scale."""
-    outcomes = [run.outcome("unchanged"), run.outcome("scale")]
-    events = [outcome.events if outcome else [] for outcome in outcomes]
-    thresholds = [
-        next((event.value for event in each if event.kind == "clip" and event.where == where), None)
-        for each in events
-    ]
-    return None not in thresholds and thresholds[0] != thresholds[1]
-
-
-@check()
-def clipping_precedes_step(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """Gradients are clipped before the step that uses them."""
-    needs(run.of_kind("clip"), "the script does not call torch's functions that clip gradients")
-    cause = "the clipping has no effect: move it between scaler.unscale_(optimizer) and scaler.step(optimizer)"
-    yield from _violations(run, "clipping_precedes_step", cause)
-
-
-@check()
-def gradients_are_clipped_once_per_step(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """Gradients are clipped once per step, after the last backward pass."""
-    needs(run.of_kind("clip"), "the script does not call torch's functions that clip gradients")
-    cause = "a sum of gradients, some of them clipped, is not the clipped gradient: clip where the step is taken"
-    yield from _violations(run, "gradients_are_clipped_once_per_step", cause)
-
-
-@check("scale", "skip")
-def gradients_are_divided_once(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """Each gradient is divided by the loss scale once."""
-    _needs_scaled_step(run)
-    cause = (
-        "call scaler.unscale_(optimizer) once per step, after the last backward pass, and give each parameter to one "
-        "optimizer"
-    )
-    yield from _violations(run, "gradients_are_divided_once", cause)
-
-
-@check("scale")
-def losses_of_a_step_are_scaled(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """All losses whose gradients a step uses are scaled."""
-    _needs_scaled_step(run)
-    yield from _violations(run, "losses_of_a_step_are_scaled", NOT_SCALED)
-
-
-@check("scale")
-def update_follows_step(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """scaler.update() runs after the step that uses the gradients."""
-    _needs_scaled_step(run)
-    cause = (
-        "if update() changes the scale, the gradients are divided by another scale than they were multiplied by: "
-        "call it once, after all optimizers of the iteration have stepped"
-    )
-    yield from _violations(run, "update_follows_step", cause)
-
-
-@check("scale", "skip")
-def scaler_accepts_each_call(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """The scaler accepts each call of unscale_, step, and update."""
-    needs(run.of_kind("unscale_", "step", "update"), "no gradients were unscaled")
-    cause = (
-        "call unscale_ and step once per optimizer and update(), after the last backward pass of a scaled loss, and "
-        "update() once after the steps"
-    )
-    yield from _violations(run, "scaler_accepts_each_call", cause)
-
-
-@check()
-def scaler_is_created_once(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """An optimizer is stepped by one scaler."""
-    _needs_scaled_step(run)
-    cause = "a new scaler starts at its initial scale, and its first steps overflow: create it before the loops"
-    yield from _violations(run, "scaler_is_created_once", cause)
-
-
-@check()
-def logged_loss_is_unscaled(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """The scaled loss is not read as a number."""
-    _needs_scaled_step(run)
-    cause = (
-        "the number changes whenever the loss scale changes: log the loss before scaler.scale(loss)"
-    )
-    for finding in _violations(run, "logged_loss_is_unscaled", cause):
-        if finding.where not in run.scale_reads:  # where it may be divided by the scale
-            yield finding
-
-
-# ------------------------------------------------------------------------------------------- what happens and does not
-
-
-@check("scale", "skip")
-def step_changes_parameters(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """Parameters that receive gradients change."""
-    backward = run.of_kind("backward")
-    needs(len(backward) >= 2 * FEW, f"{len(backward)} backward passes were seen, too few")
-    for optimizer in run.optimizers:
-        # A pass that reaches other optimizers, too, may be theirs, as that of a generator through its discriminator.
-        passes = [event for event in backward if event.optimizers == (optimizer.name,)]
-        if optimizer.has_moved or len(passes) < 2 * FEW:
-            continue
-        taken, steps = sum(optimizer.attempts), len(optimizer.attempts)
-        cause = (
-            "no step is taken with these gradients: call scaler.step(optimizer) in each iteration"
-        )
-        if steps and not taken:
-            cause = "each step was skipped: look for inf and NaN in the loss"
-        seen = f"no parameter of {optimizer.name} changes in {len(passes)} backward passes"
-        order = [passes[0], f"{taken} of {steps} steps taken"]
-        yield Finding(passes[0].where, seen, cause, order, (optimizer.name,))
-
-
-@check()
-def gradients_reach_a_step(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """The gradients of each backward pass reach a step."""
-    needs(run.steps >= FEW, f"{run.steps} steps were seen, too few")
-    passes = [event for event in run.of_kind("backward")[:-1] if event.optimizers]
-    used = Counter(event.where for event in passes if event.is_used)
-    lost = Counter(event.where for event in passes if not event.is_used)
-    for where, count in lost.items():
-        # A place whose gradients are never used has another purpose, as an adversarial example.
-        if used[where] and count >= LOST * (count + used[where]) and count >= FEW:
-            event = next(each for each in passes if each.where == where and not each.is_used)
-            cause = (
-                "their gradients are cleared before the step, which uses a part of the batches: call "
-                "optimizer.zero_grad() after the step, not in each micro-batch"
-            )
-            seen = f"{count} of {count + used[where]} backward passes here reach no step"
-            yield Finding(where, seen, cause, [event], event.optimizers)
-
-
-@check()
-def fp16_loss_is_scaled(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """A loss that is computed under fp16 autocast is scaled."""
-    half = run.autocasts.get("torch.float16")
-    needs(half, "no fp16 autocast was entered")
-    needs(run.steps >= FEW, f"{run.steps} steps were seen, too few")
-    if half and not run.of_kind("scale"):
-        cause = "small gradients become zero in fp16: use torch.amp.GradScaler, or bfloat16"
-        yield Finding(half, "fp16 autocast without a scaled loss", cause)
-
-
-@check()
-def resume_is_exact(run: Observation, _: Blamed) -> Iterator[Finding]:
-    """A checkpoint with the optimizer's state has the scaler's state, and both are loaded."""
-    saves = [kinds for kinds in run.saved.values() if "optimizer" in kinds]
-    needs(saves or run.loaded, "no optimizer was saved or loaded while the script ran")
-    needs(run.scalers, "no enabled scaler was seen")
-    restart = "a resumed run restarts at the initial scale, and its first steps are skipped"
-    for kinds in saves:
-        event = kinds["optimizer"]
-        if "scaler" not in kinds:
-            cause = (
-                f"{restart}: save scaler.state_dict() beside optimizer.state_dict(), and load it"
-            )
-            seen = "the checkpoint has the optimizer's state, and not the scaler's"
-            yield Finding(event.where, seen, cause, [event])
-        elif run.unloaded and " in " not in kinds["scaler"].where:
-            cause = f"{restart}: call scaler.load_state_dict() where the optimizer is loaded"
-            seen = "the optimizer's state is loaded, and the scaler's state, which is saved, is not"
-            yield Finding(run.unloaded, seen, cause, [kinds["scaler"]])
-    is_loaded = any(optimizer.is_loaded for optimizer in run.optimizers)
-    if "scaler" in run.loaded and is_loaded and not run.loaded_scalers and not run.unloaded:
-        event = run.loaded["scaler"]
-        cause = f"{restart}: call scaler.load_state_dict()"
-        seen = "the checkpoint has the scaler's state, and only the optimizer's is loaded"
-        yield Finding(event.where, seen, cause, [event])
-
-
-# ------------------------------------------------------------------------------------------------ comparison of trials
 
 
 def _trials(run: Observation) -> tuple[Outcome, list[Outcome]]:
@@ -471,7 +186,10 @@ def script_continues_after_overflow(run: Observation, blamed: Blamed) -> Iterato
 
 @check()
 def skipped_step_changes_nothing(run: Observation, blamed: Blamed) -> Iterator[Finding]:
-    """A step with an inf in its gradients changes no parameter, optimizer state, schedule, or average; the scale falls."""
+    """A step with an inf in its gradients changes no state, and the scale falls.
+
+    State is parameters, optimizer state, learning rate schedules, and averages of parameters.
+    """
     for skip in _skips(run, blamed):
         if _raises(skip):
             continue
@@ -543,9 +261,6 @@ def learning_rate_counts_taken_steps(run: Observation, blamed: Blamed) -> Iterat
             seen = f"the learning rate goes from {old[0]:.6g} to {new[0]:.6g} in a skipped step"
             cause = "it follows the iterations; a few skipped steps matter little in a long run"
             yield skip.finding(skip.place(), seen, cause)
-
-
-# ------------------------------------------------------------------------------------------------------------- helpers
 
 
 def _optimizer(run: Observation, name: str) -> OptimizerSummary:
