@@ -52,6 +52,16 @@ FLOORS = {
     "ampsim/probe": {"numpy", "torch", "ampsim.core", "ampsim.probe"},
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/parametrize.py": {"pytest", "ampsim.testing"},
+    "ampsim/testing/script_checks/callbacks/lightning.py": {
+        "lightning",
+        "ampsim.core.extras",
+        "ampsim.testing.script_checks",
+    },
+    "ampsim/testing/script_checks/callbacks/transformers.py": {
+        "transformers",
+        "ampsim.core.extras",
+        "ampsim.testing.script_checks",
+    },
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.validation",

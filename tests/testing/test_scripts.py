@@ -185,3 +185,78 @@ def test_command_reports_as_json(tmp_path, capsys):
     results = json.loads(capsys.readouterr().out)["results"]
     failed = [each["check"] for each in results if each["outcome"] == "failed"]
     assert failed == ["step_uses_scaler"]
+
+
+@pytest.mark.framework
+def test_lightning_steps_its_schedule_always():
+    lightning = pytest.importorskip(
+        "lightning", reason="pip install -c constraints.txt 'ampsim[frameworks]'"
+    )
+    from lightning.pytorch.plugins import MixedPrecision
+
+    from ampsim.testing.script_checks.callbacks.lightning import CheckCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(4, 2)
+
+        def training_step(self, batch, _):
+            return self.net(batch).square().mean()
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    check = CheckCallback(raises=False)
+    lightning.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        callbacks=[check],
+    ).fit(Module(), torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=4))
+    failed = failures(check.found.results)
+    assert failed.keys() == {"skipped_step_changes_nothing"}
+    assert "StepLR.step() runs after a skipped step" in failed["skipped_step_changes_nothing"]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("kind", ["right", "schedule"])
+def test_accelerate_script(tmp_path, kind):
+    """The prepared schedule waits for a step that was taken; one that is not prepared does not."""
+    pytest.importorskip("accelerate", reason="pip install -c constraints.txt 'ampsim[frameworks]'")
+    script = tmp_path / "train.py"
+    script.write_text(ACCELERATE)
+    results, run = judge_script(str(script), [kind], on_cpu=True)
+    assert run.steps
+    expected = {"skipped_step_changes_nothing"} if kind == "schedule" else set()
+    assert failures(results).keys() == expected
+
+
+ACCELERATE = """
+import sys, torch
+from accelerate import Accelerator
+accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=2)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.AdamW(model.parameters())
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+data = torch.utils.data.DataLoader(torch.randn(32, 8), batch_size=4)
+model, optimizer, data = accelerator.prepare(model, optimizer, data)
+if sys.argv[1] == "right":
+    schedule = accelerator.prepare(schedule)
+for _ in range(5):
+    for batch in data:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch).square().mean())
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            if sys.argv[1] == "right" or accelerator.sync_gradients:
+                schedule.step()
+            optimizer.zero_grad()
+"""

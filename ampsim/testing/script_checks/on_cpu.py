@@ -83,7 +83,7 @@ class Generator(torch.Generator):
 
     def __new__(cls, device: Any = "cpu") -> Self:
         """Make one for the CPU instead of CUDA."""
-        return super().__new__(cls, device=to_cpu(device))
+        return super().__new__(cls, device=to_cpu(device))  # type: ignore[call-arg]
 
 
 def _loading_on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +106,7 @@ def enter(*, autocast: bool) -> None:
     Args:
         autocast: Whether autocast stays on; fp16 is slow on the CPU, and some kernels lack it.
     """
-    OnCPU().__enter__()
+    OnCPU().__enter__()  # type: ignore[no-untyped-call]
     for name, answer in {**ANSWERS, **dict.fromkeys(SILENT)}.items():
         setattr(torch.cuda, name, _answering(answer))
     for module in (torch.cuda, torch.cuda.random):

@@ -42,14 +42,14 @@ class Patches(ExitStack):
             for name in names if module is not sys.modules[__name__] else ():
                 self.function(module, name, kind, hook)
 
-    def family(self, base: type, patch: Callable[[type], None]) -> None:
+    def family(self, base: type[Any], patch: Callable[[type[Any]], None]) -> None:
         """Patch a class, its subclasses, and the subclasses that are defined later."""
         patch(base)
         for child in base.__subclasses__():
             self.family(child, patch)
         if "__init_subclass__" not in vars(base):
 
-            def init_subclass(cls: type, **kwargs: Any) -> None:
+            def init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
                 super(base, cls).__init_subclass__(**kwargs)
                 patch(cls)
 

@@ -19,6 +19,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -222,9 +223,14 @@ class Recorder:
         event = self._add("scale")
         for loss in [scaled] if isinstance(scaled, Tensor) else [*scaled]:
             if isinstance(loss, Tensor) and loss.requires_grad:
-                loss.register_hook(lambda _: self._differentiated.add(id(scaler)))
+                hook = partial(self._reached, id(scaler))
+                loss.register_hook(hook)  # type: ignore[no-untyped-call]
                 loss._ampsim_scaled = event  # type: ignore[attr-defined]
         return scaled
+
+    def _reached(self, scaler: int, _: Tensor) -> None:
+        """Note that a backward pass reaches a loss of a scaler."""
+        self._differentiated.add(scaler)
 
     def _unscale(self, original: Any, scaler: Any, optimizer: Any, *args: Any) -> Any:
         trace, scaler_trace = self.optimizer(optimizer), self.scaler(scaler)

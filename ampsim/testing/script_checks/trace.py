@@ -6,6 +6,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -157,7 +158,7 @@ def where() -> str:
     As "train.py:41", or "train.py:41 in accelerate/optimizer.py:165".
     """
     library = ""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name, line = frame.f_code.co_filename, frame.f_lineno
         if "-packages" in name and not name.startswith(TORCH):
@@ -185,7 +186,7 @@ def variables(value: object) -> set[str]:
     for holder in gc.get_referrers(value):
         if isinstance(holder, dict):
             names |= {key for key, held in holder.items() if held is value and isinstance(key, str)}
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         names |= {key for key, held in frame.f_locals.items() if held is value}
         frame = frame.f_back

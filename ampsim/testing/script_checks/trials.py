@@ -40,7 +40,9 @@ LONGEST = 200  # calls of `scale` in a trial
 PASSES = 2  # backward passes of a step that get an overflow: the first and the last
 SHAPES = 4  # parameters whose averages are looked for
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", "all_gather")
-is_cuda_used = torch.cuda.is_initialized  # kept, as a script on the CPU gets a replacement
+is_cuda_used: Callable[[], bool] = (
+    torch.cuda.is_initialized
+)  # kept, as a script on the CPU gets a replacement
 
 
 @dataclass(frozen=True)
@@ -417,7 +419,7 @@ def sample(tensor: Tensor) -> Array:
     values = tensor.detach()
     values = values.coalesce().values() if values.is_sparse else values
     values = torch.view_as_real(values) if values.is_complex() else values
-    return values.reshape(-1)[:SAMPLE].double().cpu().numpy().copy()  # type: ignore[no-any-return]
+    return values.reshape(-1)[:SAMPLE].double().cpu().numpy().copy()
 
 
 def seed_inf(params: Sequence[Tensor]) -> bool:

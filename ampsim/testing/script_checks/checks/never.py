@@ -32,7 +32,7 @@ def step_changes_parameters(run: Observation, _: Blamed) -> Iterator[Finding]:
         if steps and not taken:
             cause = "each step was skipped: look for inf and NaN in the loss"
         seen = f"no parameter of {optimizer.name} changes in {len(passes)} backward passes"
-        order = [passes[0], f"{taken} of {steps} steps taken"]
+        order = str(passes[0]), f"{taken} of {steps} steps taken"
         yield Finding(passes[0].where, seen, cause, order, (optimizer.name,))
 
 

@@ -1,0 +1,1 @@
+"""Callbacks that check the training of a framework's Trainer."""
