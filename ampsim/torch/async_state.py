@@ -254,11 +254,8 @@ class AsyncState(Generic[V]):
         self.check_open()
         number, value = self.next_version, self.next_value()
         begun: Iteration[V] = Iteration(Ticket(self.begun, number, value, key))
-        # The floor keeps the versions from decreasing, should the depth's rule ask for an older one
-        # later.
         return self.replace(
             iterations=(*self.iterations, begun),
-            floor=number,
             uses_tickets=self.uses_tickets or uses_tickets,
         )
 

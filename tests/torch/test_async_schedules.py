@@ -590,8 +590,10 @@ def test_interrupted_waiter_undoes_no_update(depth):
 
 def child_of_fork(scaler, thread, optimizer):
     """Return in a child process how many calls raise ForkedError; none may wait."""
-    for shared in list(shared_state._registry):  # the scheduler has no threads here
-        shared._sync = threading
+    for shared in list(shared_state._registry):
+        if shared._lock.locked():
+            return -1  # by a thread that does not exist here
+        shared._sync = threading  # the scheduler has no threads here either
         shared.after_fork()
     calls = (
         scaler.begin_iteration,
@@ -647,7 +649,7 @@ def test_fork_at_any_point(stride):
             with mock.patch.object(TaskRunner, "switch", return_value=True):
                 pid = os.fork()
                 if pid == 0:  # where there is nobody to switch to
-                    os._exit(child_of_fork(scaler, thread, optimizer))
+                    os._exit(child_of_fork(scaler, thread, optimizer) % 256)
             watchdog = threading.Timer(20.0, os.kill, (pid, signal.SIGKILL))
             watchdog.start()
             status.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
