@@ -18,6 +18,7 @@ another stream, which was not recorded, may still use it.
 """
 
 import contextlib
+import functools
 import random
 import threading
 import weakref
@@ -28,8 +29,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-_setup_privateuseone_for_python_backend("simulated")
-DEVICE, CPU = torch.device("simulated", 0), torch.device("cpu")
+DEVICE, CPU = torch.device("privateuseone", 0), torch.device("cpu")
 UNWRITTEN = 77  # what a read sees that comes before the write
 
 
@@ -310,24 +310,30 @@ def to_device(tensor):
         return SimulatedTensor(tensor.detach().clone(), Storage(current_stream()))
 
 
-_library = torch.library.Library("aten", "IMPL")
-
-
 def _empty(size, *, dtype=None, **_):
     dtype = dtype or torch.get_default_dtype()
     return to_device(torch.full(tuple(size), UNWRITTEN, dtype=dtype))
 
 
-_library.impl("empty.memory_format", _empty, "PrivateUse1")
-_library.impl(
-    "empty_strided", lambda size, stride, **options: _empty(size, **options), "PrivateUse1"
-)
+def _empty_strided(size, stride, **options):
+    return _empty(size, **options)
+
+
+@functools.cache
+def _register():
+    """Register the device; from then on autograd starts threads, so that the process cannot fork."""
+    _setup_privateuseone_for_python_backend("simulated")
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("empty.memory_format", _empty, "PrivateUse1")
+    library.impl("empty_strided", _empty_strided, "PrivateUse1")
+    return library  # which must be kept
 
 
 @contextlib.contextmanager
 def simulated(seed):
     """Make the simulated device torch's accelerator; yield the `Device`."""
     global _device
+    _register()
     before, _device = _device, Device(seed)
     names = {
         "current_stream": current_stream,

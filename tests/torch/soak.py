@@ -176,7 +176,7 @@ class Soak:
     def strike(self, *_):
         if self.armed:
             self.armed = False
-            self.counts["interrupts"] += 1
+            self.counts["signals"] += 1
             raise KeyboardInterrupt
 
     def arm(self):
@@ -257,7 +257,7 @@ class Soak:
             if pid == 0:
                 os._exit(count_closed(calls))
             check(exit_code(pid), len(calls), "calls of the child that raise ClosedError")
-            self.counts["forks"] += 1
+            self.counts["children"] += 1
         ended.set()
         worker.join(20)
         check(errors, [], "errors of the parent")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from ampsim.torch import scale_versions
+from ampsim.torch import optimizer_thread, scale_versions
 from ampsim.torch.async_scaler import AsyncGradScaler
 from ampsim.torch.optimizer_thread import OptimizerThread
 from ampsim.torch.scale_versions import DeviceVersion
@@ -53,6 +53,7 @@ def run(seed, depth):
         return result, device
 
 
+@pytest.mark.own_process
 @pytest.mark.parametrize("schedules", [40, pytest.param(1000, marks=pytest.mark.deep)])
 def test_no_race_in_generated_schedules(schedules):
     # The schedule of the device and of the host's threads changes no result.
@@ -80,33 +81,30 @@ SEEDED_BUGS = {
 }
 
 
-@pytest.mark.parametrize("bug", SEEDED_BUGS)
-def test_seeded_ordering_bug_is_found(bug, monkeypatch):
-    name, wrong = SEEDED_BUGS[bug]
-    monkeypatch.setattr(scale_versions, name, wrong)
-    monkeypatch.setattr(f"ampsim.torch.optimizer_thread.{name}", wrong, raising=False)
-    assert finds() == 10
+def next_in_place(self, rule, flags, inner=DeviceVersion.next):
+    """Do what torch's own scaler does: write a scale that queued work will read."""
+    made = inner(self, rule, flags)
+    self.scale.data.copy_(made.scale)
+    return DeviceVersion(self.scale, made.growth_tracker, made.ready)
 
 
-def test_freed_memory_is_found(monkeypatch):
-    tensor = simulated_device.SimulatedTensor
-    monkeypatch.setattr(tensor, "record_stream", lambda self, stream: None)
-    assert finds() > 0  # where a reference goes while the other stream is behind
+@pytest.mark.own_process
+def test_seeded_ordering_bugs_are_found():
+    for name, wrong in SEEDED_BUGS.values():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scale_versions, name, wrong)
+            patch.setattr(optimizer_thread, name, wrong, raising=False)
+            assert finds() == 10, name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeviceVersion, "next", next_in_place)
+        assert finds() == 10
+    with pytest.MonkeyPatch.context() as patch:
+        tensor = simulated_device.SimulatedTensor
+        patch.setattr(tensor, "record_stream", lambda self, stream: None)
+        assert finds() > 0  # where a reference goes while the other stream is behind
 
 
-def test_scale_written_in_place_is_found(monkeypatch):
-    # What torch's own scaler does: queued work of another stream will read the tensor.
-    inner = DeviceVersion.next
-
-    def next_in_place(self, rule, flags):
-        made = inner(self, rule, flags)
-        self.scale.data.copy_(made.scale)
-        return DeviceVersion(self.scale, made.growth_tracker, made.ready)
-
-    monkeypatch.setattr(DeviceVersion, "next", next_in_place)
-    assert finds() == 10
-
-
+@pytest.mark.own_process
 def test_updates_do_not_wait_for_device():
     with simulated_device.simulated(0) as device:
         scaler = AsyncGradScaler("simulated", depth=1)
@@ -116,13 +114,14 @@ def test_updates_do_not_wait_for_device():
         assert not waits
 
 
-@pytest.mark.parametrize("options", [{"depth": 1}, {"executor": lambda job: job()}])
-def test_device_without_order_raises(options):
-    with simulated_device.simulated(0):
-        with pytest.raises(ValueError, match="because torch orders no work on other devices"):
-            AsyncGradScaler("meta", **options)
-        AsyncGradScaler("meta")
-        AsyncGradScaler("simulated", **options)
+@pytest.mark.own_process
+def test_device_without_order_raises():
+    for options in ({"depth": 1}, {"executor": lambda job: job()}):
+        with simulated_device.simulated(0):
+            with pytest.raises(ValueError, match="torch orders no work on other devices"):
+                AsyncGradScaler("meta", **options)
+            AsyncGradScaler("meta")
+            AsyncGradScaler("simulated", **options)
 
 
 def test_missing_accelerator_disables_scaler(monkeypatch):

@@ -16,6 +16,7 @@ from ampsim.core import pipeline
 from ampsim.core.machine import Rule
 from ampsim.torch.async_scaler import AsyncGradScaler
 from ampsim.torch.async_state import ClosedError, Stage
+from ampsim.torch.gradients import unscale
 from ampsim.torch.optimizer_thread import OptimizerThread
 from tests.torch.helpers import INF, NAN, an_optimizer, bits
 
@@ -200,6 +201,24 @@ def test_overflow_of_shared_parameter_skips_both():
     scaler.step(first)
     scaler.step(second)
     assert param.tolist() == [1.0]
+
+
+def test_interrupted_division_is_not_repeated(monkeypatch):
+    scaler, (param, optimizer) = AsyncGradScaler("cpu", 8.0), an_optimizer(1.0)
+    divide = unscale.multiply_and_check_
+
+    def divide_and_interrupt(*args, **options):
+        divide(*args, **options)
+        raise KeyboardInterrupt
+
+    scaler.scale(param.sum()).backward()
+    monkeypatch.setattr(unscale, "multiply_and_check_", divide_and_interrupt)
+    raises(lambda: scaler.step(optimizer), KeyboardInterrupt)
+    monkeypatch.undo()
+    for call in (scaler.step, scaler.unscale_, lambda one: scaler.unscale_and_clip_(one, 1.0)):
+        raises(lambda call=call: call(optimizer), match="expected new gradients")
+    iterate(scaler, param, optimizer)
+    assert param.tolist() == [0.5]
 
 
 def test_check_at_step_sees_late_nan():
