@@ -33,7 +33,7 @@ def pytree(marked: str | None = None) -> Callable[[type[C]], type[C]]:
     """Return a decorator that registers a frozen dataclass as a pytree that can be saved.
 
     Fields with the metadata ``static`` are no leaves. A restore by flax raises ValueError if a field
-    is missing or unknown, or its shape or dtype differs from the target's.
+    is missing or unknown.
 
     Args:
         marked: Field whose name in a checkpoint includes the static fields, so that orbax and flax
@@ -128,24 +128,10 @@ def _register(flax: Any, cls: type, data: list[str], compared: list[str]) -> Non
         for name in expected.keys() - {SETTINGS}:
             field = getattr(target, name)
             leaves = flax.from_state_dict(field, state[name], name)
-            restored[name] = jax.tree.map(_restored, field, leaves)
+            restored[name] = jax.tree.map(jnp.asarray, leaves)
         return dataclasses.replace(target, **restored)
 
     flax.register_serialization_state(cls, to_state_dict, from_state_dict)
-
-
-def _restored(target: Any, leaf: Any) -> Any:
-    saved, expected = map(_shape, (leaf, target))
-    if saved != expected:
-        raise ValueError(
-            f"saved as {saved}: expected {expected}; restore into a target with the rule it was "
-            "saved with"
-        )
-    return jnp.asarray(leaf)
-
-
-def _shape(x: Any) -> str:
-    return f"{getattr(x, 'dtype', jnp.result_type(x))}{jnp.shape(x)}"
 
 
 class _Waiting(importlib.abc.MetaPathFinder):

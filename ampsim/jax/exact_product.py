@@ -8,7 +8,7 @@ a product or quotient in double, then rounded to the format of the scale.
 A positive scale is n * 2^e with p bits in n (24 in float32). A factor is K * 2^q with K held in limbs of W - p
 bits, W the word (32 bits), so that n * limb + carry fits a word and the product is one pass over the limbs. A
 division multiplies by K = ceil(2^B / d): its product exceeds the quotient by less than 2^p units in the last
-place, hence after the limbs in `Format.ignored` are dropped it is the quotient rounded down (Granlund and
+place, hence after the lowest `IGNORED` limbs are dropped it is the quotient rounded down (Granlund and
 Montgomery, "Division by invariant integers using multiplication", PLDI 1994), with so many bits left that a
 quotient which is no tie differs from one in them.
 """
@@ -35,9 +35,8 @@ class Format:
     precision: int  # p: bits of a mantissa, the hidden one included
     limbs: int  # of a factor that multiplies
     divisor_limbs: int  # of a factor that divides
-    near_tie: (
-        int  # this many units of 2^-W of a word from a tie round to the tie: half an ulp of double
-    )
+    # This many units of 2^-W of a word from a tie round to the tie: half an ulp of double.
+    near_tie: int
 
     @property
     def limb(self) -> int:
@@ -54,30 +53,28 @@ class Format:
         """Its bits; a subnormal's are smaller."""
         return 1 << (self.precision - 1)
 
-    def ignored(self, limbs: int) -> int:
-        """Return the number of inexact low limbs of a product with a rounded reciprocal: at least 53 + p bits."""
-        return 10 if limbs == self.divisor_limbs else 0
-
 
 # 77 and 106 bits spoilt, 109 and 108 bits kept.
 FLOAT32 = Format(np.float32, np.uint32, 32, 24, 7, 21, near_tie=2**10)
 FLOAT64 = Format(np.float64, np.uint64, 64, 53, 5, 16, near_tie=0)  # rounded once
 FORMATS = {"float32": FLOAT32, "float64": FLOAT64}
+IGNORED = 10  # limbs
 
 
 class Factor(NamedTuple):
     """A positive constant, as numpy or JAX arrays."""
 
+    # (limbs,), words, lowest first; the highest bit of the last is set. (0,): 1/2, 1, or 2.
     limbs: Array | npt.NDArray[np.unsignedinteger]
-    """(limbs,), words, lowest first; the highest bit of the last is set. (0,): 1/2, 1, or 2."""
-    exponent: Array | npt.NDArray[np.int32]
-    """(), int32: floor(log2(factor))."""
+    exponent: Array | npt.NDArray[np.int32]  # (): floor(log2(factor))
 
 
 def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs: int) -> Factor:
     """Return the constant with which `product` multiplies by `value`, or divides by it; no limbs for 1/2, 1, or 2."""
-    exact = Fraction(value) if how == "multiply" else 1 / Fraction(value)
-    exponent = math.frexp(value)[1] - 1 if how == "multiply" else -(math.frexp(value)[1] - 1)
+    exact = Fraction(value)
+    if how == "divide":
+        exact = 1 / exact
+    exponent = exact.numerator.bit_length() - exact.denominator.bit_length()
     if exact < Fraction(2) ** exponent:
         exponent -= 1
     if limbs == 0:
@@ -89,9 +86,8 @@ def factor(form: Format, value: float, how: Literal["multiply", "divide"], limbs
 
 def to_bits(form: Format, x: Array) -> Array:
     """Return the bits of a float as an unsigned integer, without its sign."""
-    return jnp.bitwise_and(
-        lax.bitcast_convert_type(x, form.word), form.word((1 << (form.width - 1)) - 1)
-    )
+    without_sign = form.word((1 << (form.width - 1)) - 1)
+    return lax.bitcast_convert_type(x, form.word) & without_sign
 
 
 def from_bits(form: Format, bits: Array) -> Array:
@@ -161,13 +157,12 @@ def _multiply(
         carry = word >> form.limb
         lows.append(word & low_bits)
     *rest, c, b, a, _ = lows
-    below = functools.reduce(lambda high, low: (high << form.limb) | low, (a, b, c))
+    below = (((a << form.limb) | b) << form.limb) | c
     below = below << (form.width - 3 * form.limb)
-    return (
-        word,
-        below,
-        functools.reduce(jnp.bitwise_or, rest[form.ignored(count) :]) != form.word(0),
-    )
+    # The low limbs of a product with a rounded reciprocal, at least 53 + p bits, are not exact.
+    ignored = IGNORED if count == form.divisor_limbs else 0
+    inexact = functools.reduce(jnp.bitwise_or, rest[ignored:]) != 0
+    return word, below, inexact
 
 
 def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Array) -> Array:
@@ -184,8 +179,8 @@ def _round(form: Format, word: Array, below: Array, inexact: Array, exponent: Ar
     tie_above = (tail == half) & ((below < near) | ((below == near) & ~inexact))
     tie_below = (tail == half - one) & (below > form.word(2**form.width - 1) - near)
     up = jnp.where(tie_above | tie_below, (kept & one) == one, tail >= half)
-    largest = (form.infinity >> (form.precision - 1)) - 1
-    field = (jnp.clip(exponent, 1, largest + 1) - 1).astype(form.word)
+    highest = form.infinity >> (form.precision - 1)
+    field = (jnp.clip(exponent, 1, highest) - 1).astype(form.word)
     bits = (field << (form.precision - 1)) + kept + up.astype(form.word)
     return jnp.where(vanishes, form.word(0), jnp.minimum(bits, form.word(form.infinity)))
 

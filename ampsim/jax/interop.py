@@ -8,30 +8,48 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ampsim.core import dialects
 from ampsim.core.extras import load
-from ampsim.core.formats import FP32, binade
-from ampsim.core.machine import Arithmetic, Rule, State, round_to_float32
+from ampsim.core.formats import FP32
+from ampsim.core.machine import Rule, State, round_to_float32
+from ampsim.jax import machine
 from ampsim.jax.loss_scale import LossScale
 
 CONSTANTS = ("growth_factor", "backoff_factor", "growth_interval")
+# Constant of `machine.Constants` -> field of the rule that it comes from.
+FIELDS = {
+    "hysteresis": "hysteresis",
+    "at_least": "growth_test",
+    "low": "min_scale",
+    "high": "max_scale",
+    "growth": "growth_factor",
+    "backoff": "backoff_factor",
+    "growth_interval": "growth_interval",
+    "keeps_finite": "arithmetic",
+    "flush_subnormals": "arithmetic",
+}
 
 
-def _refuse(name: str, value: object, expected: object, framework: str, fix: str) -> ValueError:
-    return ValueError(
-        f"{name}={value!r}: expected {expected}, as {framework} supports no other value; {fix}"
-    )
+def _require_same(rule: Rule, theirs: Rule, framework: str, *free: str) -> None:
+    """Raise unless both rules give the same scales, up to the constants in `free`."""
+    constants = [machine.constants(each, divisor=True)._asdict() for each in (rule, theirs)]
+    differing = ["delay"] if rule.delay != theirs.delay else []
+    for name, field in FIELDS.items():
+        if name not in free and not _equal(*(each[name] for each in constants)):
+            differing.append(field)
+    if differing:
+        raise ValueError(
+            f"{', '.join(dict.fromkeys(differing))} of {rule}: expected those of {theirs}, which "
+            f"{framework} computes; convert a loss scale of such a rule"
+        )
 
 
-def _require(rule: Rule, framework: str, **expected: object) -> None:
-    for name, only in expected.items():
-        if (value := getattr(rule, name)) != only:
-            raise _refuse(
-                name, value, repr(only), framework, f"convert a loss scale with {name}={only!r}"
-            )
+def _equal(a: Any, b: Any) -> bool:
+    return all(map(np.array_equal, jax.tree.leaves(a), jax.tree.leaves(b)))
 
 
 # ------------------------------------------------------------------------------------------------------ torch
@@ -49,14 +67,10 @@ def to_torch_state_dict(
         ValueError: If the rule has features that torch lacks.
     """
     rule, state = loss_scale.rule, loss_scale.state
-    expected: dict[str, object] = {"hysteresis": 1, "growth_test": "==", "arithmetic": Arithmetic()}
-    bounds = {name: None for name in ("min_scale", "max_scale") if name not in elsewhere}
-    _require(rule, "torch", **expected, **bounds)
-    saved = {
-        "scale": state.scale,
-        **{name: getattr(rule, name) for name in CONSTANTS},
-        "_growth_tracker": state.growth_tracker,
-    }
+    constants = {name: getattr(rule, name) for name in CONSTANTS}
+    kept = {name: getattr(rule, name) for name in ("delay", *elsewhere)}
+    _require_same(rule, Rule(**constants, **kept), "torch")
+    saved = {"scale": state.scale, **constants, "_growth_tracker": state.growth_tracker}
     return saved | ({"pending": list(state.pending)} if rule.delay else {})
 
 
@@ -101,13 +115,7 @@ def to_flax(loss_scale: LossScale) -> Any:
     """
     module = load("flax.training.dynamic_scale")
     rule, state = loss_scale.rule, loss_scale.state
-    _require(rule, "flax", hysteresis=1, delay=0, growth_test="==")
-    if rule.max_scale not in (None, math.inf, FP32.max_finite):
-        raise _refuse(
-            "max_scale", rule.max_scale, "None", "flax", "convert a loss scale with max_scale=None"
-        )
-    _require_multiplication(rule, "flax")
-    return module.DynamicScale(
+    made = module.DynamicScale(
         growth_factor=float(rule.growth_factor),
         backoff_factor=float(rule.backoff_factor),
         growth_interval=rule.growth_interval - 1,
@@ -115,28 +123,10 @@ def to_flax(loss_scale: LossScale) -> Any:
         scale=jnp.array(np.float32(state.scale)),
         minimum_scale=None if rule.min_scale is None else round_to_float32(rule.min_scale),
     )
-
-
-def _require_multiplication(rule: Rule, framework: str) -> None:
-    """Raise unless a backoff is the float32 product of the scale and a float32 factor."""
-    arithmetic = rule.arithmetic
-    if arithmetic.dtype != "float32":
-        raise _refuse("dtype", arithmetic.dtype, "'float32'", framework, "use a float32 scale")
-    if arithmetic.backoff != "multiply" and binade(rule.growth_factor) is None:
-        raise _refuse(
-            "backoff",
-            arithmetic.backoff,
-            "'multiply'",
-            framework,
-            "use a growth_factor that is a power of two",
-        )
-    for name in ("growth_factor", "backoff_factor"):
-        value = getattr(rule, name)
-        if not arithmetic.round_factors and round_to_float32(value) != value:
-            raise ValueError(
-                f"{name}={value!r} is no float32 number: expected one, {framework} rounds it before it multiplies; "
-                f"convert a loss scale with {name}={round_to_float32(value)!r}"
-            )
+    unbounded = rule.max_scale in (None, math.inf, FP32.max_finite)
+    free = ("flush_subnormals", "keeps_finite", *(["high"] if unbounded else []))
+    _require_same(rule, rule_of_flax(made), "flax", *free)
+    return made
 
 
 def from_flax(dynamic_scale: Any) -> LossScale:
@@ -178,53 +168,35 @@ def to_jmp(loss_scale: LossScale, *, jit: bool = True) -> Any:
     dividing.
 
     Raises:
-        ValueError: If the rule has features that jmp lacks. jmp's backoff is a division by the growth factor, and it
-            always has a ``min_loss_scale``.
+        ValueError: If the rule has features that jmp lacks. jmp's backoff is a division by the growth factor.
     """
     jmp = load("jmp")
     rule, state = loss_scale.rule, loss_scale.state
-    _require(rule, "jmp", hysteresis=1, delay=0, growth_test="==", max_scale=None)
-    _require_division(rule, jit=jit)
-    if rule.min_scale is None or (jit and rule.min_scale != 1.0):
-        raise _refuse(
-            "min_scale", rule.min_scale, "1.0", "jmp", "convert a loss scale with min_scale=1.0"
-        )
-    if not 0 <= state.growth_tracker < rule.growth_interval:
-        raise ValueError(
-            f"growth_tracker={state.growth_tracker}: expected below growth_interval={rule.growth_interval}, jmp counts "
-            "modulo that; restart the count from 0"
-        )
-    factor = rule.growth_factor
-    return jmp.DynamicLossScale(
+    factor, low = rule.growth_factor, rule.min_scale or 0.0
+    made = jmp.DynamicLossScale(
         loss_scale=jnp.array(np.float32(state.scale)),
         counter=jnp.array(state.growth_tracker, jnp.int32),
         period=rule.growth_interval,
         factor=int(factor) if factor == int(factor) else float(factor),
-        min_loss_scale=jnp.array(np.float32(rule.min_scale)),
+        min_loss_scale=jnp.array(np.float32(low)),
     )
-
-
-def _require_division(rule: Rule, *, jit: bool) -> None:
-    """Raise unless a backoff is jmp's: S / factor, or S * (1 / factor) within ``jit``."""
-    arithmetic, factor = rule.arithmetic, rule.growth_factor
-    if rule.backoff_factor != 1.0 / factor:
-        raise _refuse("backoff_factor", rule.backoff_factor, f"1 / growth_factor = {1.0 / factor!r}", "jmp",
-                      "change one of the two factors")  # fmt: skip
-    wanted = "reciprocal" if jit else "divide"
-    if binade(factor) is None and arithmetic.backoff != wanted:
-        raise _refuse("backoff", arithmetic.backoff, repr(wanted), f"jmp {'within' if jit else 'outside of'} jit",
-                      "use a growth_factor that is a power of two")  # fmt: skip
-    if arithmetic.dtype != "float32" or not arithmetic.keeps_finite:
+    _require_same(rule, _rule_of_jmp(made, jit=jit), "jmp", "flush_subnormals")
+    if not 0 <= state.growth_tracker < rule.growth_interval:
         raise ValueError(
-            f"{arithmetic!r}: expected float32 with keeps_finite=True, as jmp's; pass such an arithmetic"
+            f"growth_tracker={state.growth_tracker}: expected below growth_interval="
+            f"{rule.growth_interval}, jmp counts modulo that; restart the count from 0"
         )
-    if not arithmetic.round_factors and round_to_float32(factor) != factor:
-        raise _refuse("growth_factor", factor, "a float32 number", "jmp", "round it to float32")
+    return made
 
 
 def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
     """Return the loss scale that continues a ``jmp.DynamicLossScale``, used within or outside ``jit``."""
-    rule = dialects.get(
+    rule = _rule_of_jmp(loss_scale, jit=jit)
+    return LossScale.from_state(rule, State(rule.init_scale, int(loss_scale.counter)))
+
+
+def _rule_of_jmp(loss_scale: Any, *, jit: bool) -> Rule:
+    return dialects.get(
         "jmp.DynamicLossScale",
         init_scale=_float32_scale("loss_scale", loss_scale.loss_scale),
         factor=float(loss_scale.factor),
@@ -232,4 +204,3 @@ def from_jmp(loss_scale: Any, *, jit: bool = True) -> LossScale:
         min_loss_scale=float(np.asarray(loss_scale.min_loss_scale)),
         jit=jit,
     )
-    return LossScale.from_state(rule, State(rule.init_scale, int(loss_scale.counter)))

@@ -125,7 +125,7 @@ class LossScale:
         has_hysteresis, has_delay = rule.hysteresis > 1, rule.delay > 0
         return cls(
             loss_scale=jnp.array(np.array(state.scale, form.dtype)),
-            growth_tracker=jnp.array(state.growth_tracker, jnp.int32),
+            growth_tracker=_int32(state.growth_tracker),
             overflow_tracker=_int32(state.overflow_tracker) if has_hysteresis else None,
             pending=jnp.array(np.array(padded, form.dtype)) if has_delay else None,
             waiting=_int32(len(state.pending)) if has_delay else None,
@@ -183,10 +183,7 @@ class LossScale:
         Returns:
             Pytree of the same structure.
         """
-        quotients = trees.divide(grads, self.loss_scale)
-        if widen:
-            return quotients
-        return jax.tree.map(_in_dtype_of, grads, quotients)  # type: ignore[no-any-return]
+        return trees.divide(grads, self.loss_scale, widen=widen)
 
     def update(self, found_inf: ArrayLike, *, synchronous: bool = False) -> Self:
         """Return the loss scale after one iteration.
@@ -203,11 +200,7 @@ class LossScale:
         Raises:
             ValueError: If `found_inf` has another shape.
         """
-        if jnp.shape(found_inf) != ():
-            raise ValueError(
-                f"found_inf has shape {jnp.shape(found_inf)}: expected (); "
-                "pass jnp.any(found_inf), or use vmap"
-            )
+        _require_scalar("found_inf", found_inf, "jnp.any(found_inf)")
         form = FORMATS[self.rule.arithmetic.dtype]
         queue, (growth, overflow) = machine.step(
             form,
@@ -236,11 +229,7 @@ class LossScale:
         Raises:
             ValueError: If `new_scale` is not one number, or is negative (detected outside ``jit``).
         """
-        if jnp.shape(new_scale) != ():
-            raise ValueError(
-                f"new_scale has shape {jnp.shape(new_scale)}: expected (); "
-                "pass one number, or use vmap"
-            )
+        _require_scalar("new_scale", new_scale, "one number")
         form = FORMATS[self.rule.arithmetic.dtype]
         scale: Any = new_scale
         if not isinstance(scale, jax.core.Tracer):
@@ -284,8 +273,11 @@ class LossScale:
         return value_and_grad(self, fun, argnums, has_aux, axis_name, grad=grad)
 
 
-def _in_dtype_of(grad: Any, quotient: Any) -> Any:
-    return quotient if quotient is grad else quotient.astype(jnp.result_type(grad))
+def _require_scalar(name: str, value: ArrayLike, fix: str) -> None:
+    if jnp.shape(value) != ():
+        raise ValueError(
+            f"{name} has shape {jnp.shape(value)}: expected (); pass {fix}, or use vmap"
+        )
 
 
 def _int32(count: int) -> Array:

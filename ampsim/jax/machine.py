@@ -50,7 +50,8 @@ def check(rule: object) -> None:
             f"quirks={names}: expected a rule without quirks, which are Python code; "
             "pass rule.replace(quirks=()), or use ampsim.update outside JAX"
         )
-    if rule.arithmetic.dtype == "float64" and not has_64_bits():
+    has_64_bits = jnp.result_type(float) == jnp.float64
+    if rule.arithmetic.dtype == "float64" and not has_64_bits:
         raise ValueError(
             "dtype='float64' without jax_enable_x64: expected a float32 scale; "
             'call jax.config.update("jax_enable_x64", True) first'
@@ -60,11 +61,6 @@ def check(rule: object) -> None:
             raise ValueError(
                 f"{name}={getattr(rule, name)}: expected at most 2**31 - 1, as counts are int32; lower it"
             )
-
-
-def has_64_bits() -> bool:
-    """Return whether jax_enable_x64 is set."""
-    return bool(jnp.result_type(float) == jnp.float64)
 
 
 def divides(rule: Rule) -> bool:

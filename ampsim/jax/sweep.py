@@ -35,22 +35,17 @@ class Summary(NamedTuple):
 
 
 def sweep(
-    rules: Sequence[Rule],
-    found_inf: npt.ArrayLike | None = None,
-    *,
-    thresholds: npt.ArrayLike | None = None,
-    summary: bool = False,
+    rules: Sequence[Rule], found_inf: npt.ArrayLike, *, summary: bool = False
 ) -> Array | Summary:
     """Replay many rules; row i equals ``ampsim.replay(rules[i], ...)`` to the last bit.
 
     Compiled once per number of rules and steps, as the constants of the rules are data. One CPU core
-    computes about 10^7 rule-steps per second.
+    computes about 10^7 rule-steps per second. For overflow thresholds, `ampsim.replay_thresholds`
+    is faster.
 
     Args:
         rules: Rules with one ``delay`` and one dtype, without quirks.
         found_inf: One flag per step, of shape ``(steps,)`` for all rules, or ``(rules, steps)``.
-        thresholds: Overflow thresholds instead of `found_inf`, of either shape. A step overflows if
-            its loss scale is above the threshold; NaN never overflows.
         summary: Whether to return a `Summary`, which needs no memory for the steps.
 
     Returns:
@@ -61,35 +56,22 @@ def sweep(
         TypeError: If an object is no `Rule`, or the flags are text.
         ValueError: If a rule is not supported (see `LossScale.create`), or shapes do not match.
     """
-    rules = list(rules)
+    rules, flags = list(rules), np.asarray(found_inf)
     form, delay = _shared_by_rules(rules)
-    inputs = _inputs(form, found_inf, thresholds)
-    if inputs.ndim not in (1, 2) or (inputs.ndim == 2 and len(inputs) != len(rules)):
-        raise ValueError(
-            f"shape {inputs.shape}: expected (steps,) or ({len(rules)}, steps); "
-            "pass one row per rule"
-        )
-    start = np.array([init(rule).scale for rule in rules], form.dtype)
-    result: Array | Summary = _run(form, delay, summary, machine.stacked(rules), start, inputs)
-    return result
-
-
-def _inputs(
-    form: Format, found_inf: npt.ArrayLike | None, thresholds: npt.ArrayLike | None
-) -> npt.NDArray[Any]:
-    """Return flags as bools, or thresholds as integers that compare like the bits of a scale."""
-    if (found_inf is None) == (thresholds is None):
-        raise ValueError("expected either found_inf or thresholds; pass one of them")
-    given: npt.NDArray[Any] = np.asarray(found_inf if thresholds is None else thresholds)
-    if given.dtype.kind in "US":
+    if flags.dtype.kind in "US":
         raise TypeError(
             "text: expected flags or numbers, one per step; "
             "pass [digit == '1' for digit in sequence]"
         )
-    if thresholds is None:
-        flags: npt.NDArray[Any] = given != 0  # NaN is an overflow
-        return flags
-    return _keys(form, given.astype(np.float64))
+    if flags.ndim not in (1, 2) or (flags.ndim == 2 and len(flags) != len(rules)):
+        raise ValueError(
+            f"shape {flags.shape}: expected (steps,) or ({len(rules)}, steps); "
+            "pass one row per rule"
+        )
+    start = np.array([init(rule).scale for rule in rules], form.dtype)
+    stacked = machine.stacked(rules)
+    result: Array | Summary = _run(form, delay, summary, stacked, start, flags.astype(bool))
+    return result
 
 
 @functools.partial(jax.jit, static_argnames=("form", "delay", "summary"))
@@ -99,46 +81,27 @@ def _run(
     summary: bool,
     constants: machine.Constants,
     start: Array,
-    inputs: Array,
+    flags: Array,
 ) -> Array | Summary:
     """Scan the steps of every rule; the last axis of `constants` is the rules."""
 
-    def one(constants: machine.Constants, start: Array, inputs: Array) -> Array | Summary:
+    def one(constants: machine.Constants, start: Array, flags: Array) -> Array | Summary:
         zero, bits = jnp.zeros((), np.int32), exact_product.to_bits(form, start)
         queue = machine.Queue(bits, jnp.full((delay,), bits), zero)
 
-        def body(carry: Any, given: Array) -> tuple[Any, Array | None]:
+        def body(carry: Any, found: Array) -> tuple[Any, Array | None]:
             queue, trackers, skipped = carry
-            found = given if given.dtype == jnp.bool_ else _above(form, queue.scale, given)
             queue, trackers = machine.step(form, constants, queue, trackers, found)
             scale = None if summary else exact_product.from_bits(form, queue.scale)
             return (queue, trackers, skipped + found), scale
 
-        (queue, trackers, skipped), scales = lax.scan(body, (queue, (zero, zero), zero), inputs)
+        (queue, trackers, skipped), scales = lax.scan(body, (queue, (zero, zero), zero), flags)
         if scales is not None:
             return scales
         return Summary(exact_product.from_bits(form, queue.scale), *trackers, skipped)
 
-    axis = 0 if inputs.ndim == 2 else None
-    return jax.vmap(one, in_axes=(-1, 0, axis))(constants, start, inputs)
-
-
-def _keys(form: Format, thresholds: npt.NDArray[np.float64]) -> npt.NDArray[np.signedinteger]:
-    """Return thresholds as integers in the order of a positive scale's bits.
-
-    Rounded down, since no scale lies between a threshold and the next smaller number of its format.
-    """
-    signed = np.dtype(f"i{form.width // 8}")
-    with np.errstate(over="ignore", under="ignore"):
-        near = thresholds.astype(form.dtype)
-        smaller = np.nextafter(near, form.dtype(-np.inf))
-        below = np.where(near > thresholds, smaller, near).astype(form.dtype)
-    keys = np.where(below < 0, -1, np.abs(below).view(signed))
-    return np.where(np.isnan(thresholds), np.iinfo(signed).max, keys).astype(signed)
-
-
-def _above(form: Format, bits: Array, key: Array) -> Array:
-    return lax.bitcast_convert_type(bits, f"int{form.width}") > key
+    axis = 0 if flags.ndim == 2 else None
+    return jax.vmap(one, in_axes=(-1, 0, axis))(constants, start, flags)
 
 
 def _shared_by_rules(rules: Sequence[Rule]) -> tuple[Format, int]:

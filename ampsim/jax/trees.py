@@ -10,11 +10,11 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 T = TypeVar("T")
+# Arrays in nested lists, tuples, dicts, and registered classes; JAX has no type for them.
 Tree: TypeAlias = Any
-"""Arrays in nested lists, tuples, dicts, and registered classes; JAX has no type for them."""
 
+# flax's name for state that a backward pass returns as a gradient: fp8 scales and amax windows.
 OVERWRITE = "_overwrite_with_gradient"
-"""flax's name for state that a backward pass returns as a gradient: fp8 scales and amax windows."""
 
 
 def is_array(x: object) -> bool:
@@ -57,9 +57,10 @@ def multiply(tree: T, scale: Array) -> T:
     return jax.tree.map(times, tree)  # type: ignore[no-any-return]
 
 
-def divide(grads: T, scale: Array) -> T:
-    """Return gradients divided by a scale, in float32 at least; state under `OVERWRITE` is unchanged.
+def divide(grads: T, scale: Array, *, widen: bool = True) -> T:
+    """Return gradients divided by a scale; state under `OVERWRITE` is unchanged.
 
+    Computed in float32 at least, and returned so with `widen`, else in the dtype of the gradient.
     A quotient and no product with 1 / scale: XLA computes a product again for each of its readers,
     with the conversion from float16 that precedes it, but a quotient once.
     """
@@ -68,7 +69,8 @@ def divide(grads: T, scale: Array) -> T:
         if not is_inexact(g) or any(getattr(entry, "key", None) == OVERWRITE for entry in path):
             return g
         wide = _widened(g)
-        return wide / scale.astype(wide.dtype)
+        result = wide / scale.astype(wide.dtype)
+        return result if widen else result.astype(jnp.result_type(g))
 
     return jax.tree_util.tree_map_with_path(quotient, grads)  # type: ignore[no-any-return]
 

@@ -5,6 +5,11 @@ import numpy as np
 
 from ampsim import Rule, State, init, update
 
+try:
+    from jax import enable_x64 as enable_x64
+except ImportError:  # before JAX 0.8
+    from jax.experimental import enable_x64 as enable_x64
+
 
 def bits(tree) -> list[bytes]:
     """Return every bit of a tree's arrays."""

@@ -6,7 +6,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -88,11 +87,8 @@ def test_state_round_trip_is_exact(flax, name) -> None:
 @pytest.mark.parametrize(
     "field", ["loss_scale", "growth_tracker", "overflow_tracker", "pending", "waiting"]
 )
-def test_missing_or_invalid_field_is_named(flax, field) -> None:
+def test_missing_field_is_named(flax, field) -> None:
     saved = flax.to_state_dict(FULL)
-    odd = {**saved, field: np.ones(7)}
-    with pytest.raises(ValueError, match=r"saved as float64\(7,\)"):
-        flax.from_state_dict(FULL, odd)
     del saved[field]
     with pytest.raises(ValueError, match=field):
         flax.from_state_dict(FULL, saved)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ampsim.core.machine import round_to_float32
 from ampsim.jax import exact_product
 from ampsim.jax.exact_product import FLOAT32, FLOAT64
+from tests.jax.helpers import enable_x64
 
 HOW = st.sampled_from(["multiply", "divide"])
 
@@ -92,7 +93,7 @@ def test_double_rounding_ties(n, m, units, how) -> None:
 @example(9 * 5e-324, 6.0, "divide")  # a tie, which a reciprocal rounded down misses
 @example(1.7e308, 2.0, "multiply")
 def test_float64_equals_double(scale, value, how) -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         limbs = FLOAT64.divisor_limbs if how == "divide" else FLOAT64.limbs
         bits = product64(
             np.float64(scale).view(np.uint64), *exact_product.factor(FLOAT64, value, how, limbs)

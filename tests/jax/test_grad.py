@@ -9,6 +9,7 @@ import pytest
 
 from ampsim import Rule, State
 from ampsim.jax import LossScale
+from tests.jax.helpers import enable_x64
 
 RULE = Rule(1024.0, growth_interval=2)
 
@@ -87,7 +88,7 @@ def test_worker_mean_is_computed_in_float32() -> None:
 
 def test_float32_gradients_stay_float32_with_x64() -> None:
     run = lambda p: LossScale.create(RULE).value_and_grad(jnp.sum)(p)  # noqa: E731
-    with jax.enable_x64(True):
+    with enable_x64(True):
         result = jax.eval_shape(run, jnp.ones(2, jnp.float32))
     assert result.grad.dtype == jnp.float32
 

@@ -17,7 +17,7 @@ from ampsim.core.quirks import RaiseAtMin, StreakStartsAt
 from ampsim.jax import LossScale, exact_product, machine
 from tests.core.helpers import rules
 from tests.examples import examples
-from tests.jax.helpers import reference
+from tests.jax.helpers import enable_x64, reference
 
 STEPS = 24  # of the compiled scan: one shape for every history
 
@@ -114,7 +114,7 @@ def scan_scaler(scaler, history):
 def test_dialects_match_under_jit_and_scan(name) -> None:
     rule = dialects.get(name).replace(growth_interval=2)
     history = [False] * 5 + [True] * 3 + [False, True] * 3
-    with jax.enable_x64(rule.arithmetic.dtype == "float64"):
+    with enable_x64(rule.arithmetic.dtype == "float64"):
         expected = reference(rule, history)
         final, newest = scan_scaler(LossScale.create(rule), np.array(history))
     assert np.asarray(newest, float).tolist() == [state.newest for state in expected]
@@ -295,7 +295,7 @@ def test_dtypes_match_torch() -> None:
     assert (
         float(scaler.unscale(jnp.float16(2.0**-20), widen=True)) == 2.0**-30
     )  # float16 has no such number
-    with jax.enable_x64(True):
+    with enable_x64(True):
         assert jax.eval_shape(scaler.unscale, jnp.ones(1, jnp.float64)).dtype == jnp.float64
         assert (
             LossScale.create(Rule(1.1, arithmetic=Arithmetic(dtype="float64"))).scale(

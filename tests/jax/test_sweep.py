@@ -2,18 +2,18 @@
 
 import math
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampsim import Rule, init, replay, update
+from ampsim import Rule, replay
 from ampsim.core.machine import Arithmetic
 from ampsim.core.quirks import StreakStartsAt
 from ampsim.jax import sweep
 from tests.core.helpers import rules
 from tests.examples import examples
+from tests.jax.helpers import enable_x64
 
 BATCH, STEPS = 8, 40
 
@@ -31,31 +31,13 @@ def batches(draw: st.DrawFn) -> list[Rule]:
 def test_sweep_rows_equal_replay(batch, seed) -> None:
     rng = np.random.default_rng(seed)
     found = rng.random((BATCH, STEPS)) < 0.3
-    thresholds = 2.0 ** rng.uniform(-10, 20, STEPS)
-    thresholds[rng.random(STEPS) < 0.2] = rng.choice(
-        [0.0, -1.0, math.inf, math.nan, 1e-45, 65536.0, 0.1]
-    )
-    scales, capped = (
-        np.asarray(x, np.float64)
-        for x in (sweep(batch, found), sweep(batch, thresholds=thresholds))
-    )
+    scales, shared = (np.asarray(sweep(batch, x), np.float64) for x in (found, found[0]))
     end = sweep(batch, found, summary=True)
     for i, rule in enumerate(batch):
         assert scales[i].tolist() == replay(rule, found[i]).tolist()
-        state = init(rule)
-        assert capped[i].tolist() == [
-            (state := update(rule, state, state.scale > c)).scale for c in thresholds
-        ]
+        assert shared[i].tolist() == replay(rule, found[0]).tolist()
     assert np.asarray(end.scale, np.float64).tolist() == scales[:, -1].tolist()
     assert end.skipped.tolist() == found.sum(axis=1).tolist()
-
-
-@pytest.mark.parametrize(
-    ("threshold", "skipped"),
-    [(65536.0, 0), (65536.0 - 2.0**-20, 1), (65535.0, 1), (math.nan, 0), (-0.0, 1), (-1.0, 1)],
-)
-def test_threshold_is_compared_as_double(threshold, skipped) -> None:
-    assert sweep([Rule()], thresholds=[threshold], summary=True).skipped.tolist() == [skipped]
 
 
 def test_flag_is_read_by_truth_value() -> None:
@@ -63,14 +45,10 @@ def test_flag_is_read_by_truth_value() -> None:
 
 
 def test_float64_rules() -> None:
-    with jax.enable_x64(True):
+    with enable_x64(True):
         rule = Rule(3.0, 3.0, 1 / 3, 2, arithmetic=Arithmetic(dtype="float64", backoff="divide"))
         found = np.arange(50) % 3 > 0
-        expected = replay(rule, found)
-        thresholds = np.array([rule.init_scale, *expected[:-1]]) * np.where(
-            found, 1 - 2.0**-52, 1.0
-        )
-        assert np.asarray(sweep([rule], thresholds=thresholds))[0].tolist() == expected.tolist()
+        assert np.asarray(sweep([rule], found))[0].tolist() == replay(rule, found).tolist()
         for first in (2.0**-126, 2.0**-1021):
             flushes = Rule(first, arithmetic=Arithmetic(dtype="float64", flush_subnormals=True))
             assert (
@@ -85,17 +63,15 @@ def test_summary_contains_final_trackers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "given", "shown"),
+    ("rules", "flags", "shown"),
     [
-        ([], {"found_inf": [True]}, "expected rules that share them"),
-        ([Rule(), Rule(delay=1)], {"found_inf": [True]}, "expected rules that share them"),
-        ([Rule()], {}, "either found_inf or thresholds"),
-        ([Rule()], {"found_inf": [True], "thresholds": [1.0]}, "either found_inf or thresholds"),
-        ([Rule()], {"found_inf": ["0", "1"]}, "text"),  # each digit is true
-        ([Rule()], {"found_inf": [[True], [False]]}, r"shape \(2, 1\)"),
-        ([Rule(quirks=(StreakStartsAt(),))], {"found_inf": [True]}, "StreakStartsAt"),
+        ([], [True], "expected rules that share them"),
+        ([Rule(), Rule(delay=1)], [True], "expected rules that share them"),
+        ([Rule()], ["0", "1"], "text"),  # each digit is true
+        ([Rule()], [[True], [False]], r"shape \(2, 1\)"),
+        ([Rule(quirks=(StreakStartsAt(),))], [True], "StreakStartsAt"),
     ],
 )
-def test_invalid_sweep_raises(rules, given, shown) -> None:
+def test_invalid_sweep_raises(rules, flags, shown) -> None:
     with pytest.raises((ValueError, TypeError), match=shown):
-        sweep(rules, **given)
+        sweep(rules, flags)
