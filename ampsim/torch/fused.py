@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 
 def is_fused(optimizer: Any) -> bool:
@@ -49,6 +50,36 @@ def restore_attributes(optimizer: Any, saved: Attributes) -> None:
         vars(optimizer).pop(name, None)
         if value is not None:
             setattr(optimizer, name, value)
+
+
+def step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Attributes) -> Any:
+    """Call a fused step with its attributes; remove them, or restore them if the step raises.
+
+    torch's own optimizers take no flag for a flag of 0, and then do not subtract it from the step
+    count of every parameter. On the CPU the flag is known.
+    """
+    before, flag = attributes_of(optimizer), given.found_inf
+    if flag is not None and flag.is_cpu and not flag and _is_read_by_torch_alone(optimizer):
+        flag = None
+    optimizer.grad_scale, optimizer.found_inf = given.grad_scale, flag
+    try:
+        result = optimizer.step(*args, **kwargs)
+    except BaseException:
+        restore_attributes(optimizer, before)
+        raise
+    del optimizer.grad_scale, optimizer.found_inf
+    return result
+
+
+def _is_read_by_torch_alone(optimizer: Any) -> bool:
+    """Return whether torch's step is the only reader of the flag: no client's hook or step is."""
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return False
+    patched = vars(optimizer).get("step")
+    if patched is not None and not hasattr(patched, "_wrapped_by_lr_sched"):
+        return False
+    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
+    return not any((*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks))
 
 
 def count_states(optimizer: Any) -> int:

@@ -326,6 +326,14 @@ class GradScaler(torch.amp.GradScaler):
         states = self._per_optimizer_states
         if len(states) == (id(optimizer) in states):
             return None
+        for other in self._folded:
+            is_pending = states[id(other)]["stage"] is OptState.UNSCALED
+            if is_pending and other is not optimizer and divided.shares_gradients(optimizer, other):
+                raise RuntimeError(
+                    "a gradient that unscale_and_clip_ has left to another optimizer's fused step "
+                    "would be divided twice: expected that step first; call scaler.step() with "
+                    "that optimizer"
+                )
         return divided.undivided(optimizer, self._division_key)
 
     def _mark_divided(self, optimizer: Optimizer, found_inf: Tensor | None = None) -> None:
@@ -365,6 +373,8 @@ class GradScaler(torch.amp.GradScaler):
         assert self._scale is not None  # noqa: S101 - torch's unscale_ has checked it
         folds = fused.divides_by_grad_scale(optimizer)
         groups = collect.gradients(optimizer, allow_fp16=folds or allow_fp16, sums=True)
+        if isinstance(groups, collect.PlainGroups):
+            state["gradients"] = next(iter(groups.values()))
         self._observe(optimizer, groups)
         below_one = self._may_be_below_one()
         state["norm"], found, divisor = unscale_and_clip_(
@@ -382,7 +392,6 @@ class GradScaler(torch.amp.GradScaler):
         optimizer.grad_scale = divisor if own is None else own * divisor
         optimizer.found_inf = flag
         self._folded.append(optimizer)
-        divided.mark(optimizer, self._division_key, pending=True)
 
     def _check_inf_per_device(self, optimizer: Optimizer) -> dict[Any, Tensor]:
         """Record whether gradients that a fused step will divide are finite before and after."""
@@ -506,33 +515,33 @@ class GradScaler(torch.amp.GradScaler):
         self._join(state)
 
     def _step_fused(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        stage = self._stage(optimizer)
-        if stage is OptState.READY and self._undivided(optimizer) is not None:
-            self.unscale_(optimizer)  # the kernel would divide the others again
-            stage = OptState.UNSCALED
-        if stage is OptState.READY:
-            self._check_loss_scale(optimizer)
-        elif stage is OptState.UNSCALED:
+        """Step as torch does, without a look at the signature of each step."""
+        self._check_scale_growth_tracker("step")
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.STEPPED:
+            raise refusals.STEPPED_TWICE.error()
+        if state["stage"] is OptState.UNSCALED:
             if self._checks_at_step:
                 self._check_again(optimizer)
+        elif self._undivided(optimizer) is not None:
+            self.unscale_(optimizer)  # the kernel would divide some gradients again
+        grad_scale = fused.attributes_of(optimizer).grad_scale
+        if state["stage"] is OptState.UNSCALED:
             if "cpu" in {device.type for device in self._make_one_flag(optimizer)}:
                 collect.lay_out_for_kernel(optimizer)
-        attributes, stepped_before = fused.attributes_of(optimizer), fused.count_states(optimizer)
-        try:
-            result = super().step(optimizer, *args, **kwargs)
-        except BaseException:  # torch leaves its attributes, and would divide twice at a retry
-            fused.restore_attributes(optimizer, attributes)
-            raise
-        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        if fused.count_states(optimizer) > stepped_before and any(found.values()):
+        else:
+            self._check_loss_scale(optimizer)
+            self._check_inf_per_device(optimizer)
+            scale: Any = self._get_scale_async()
+            grad_scale = scale.clone() if grad_scale is None else scale * grad_scale
+        ((_, flag),) = self._make_one_flag(optimizer).items()
+        stepped_before = fused.count_states(optimizer)
+        result = fused.step(optimizer, args, kwargs, fused.Attributes(grad_scale, flag))
+        state["stage"] = OptState.STEPPED
+        if fused.count_states(optimizer) > stepped_before and flag:
             fused.drop_states(optimizer, stepped_before)
-        self._mark_divided(optimizer, next(iter(found.values()), None))
+        self._mark_divided(optimizer, flag)
         return result
-
-    def _stage(self, optimizer: Any) -> OptState:
-        """Return an optimizer's stage, and make no record."""
-        state = self._per_optimizer_states.get(id(optimizer))
-        return OptState.READY if state is None else state["stage"]
 
     @property
     def last_step(self) -> StepReport:

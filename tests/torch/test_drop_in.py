@@ -393,6 +393,20 @@ def test_2_unknown_divisions_raise():
 
 
 @pytest.mark.parametrize("fused", [False, True])
+def test_2_clipped_gradient_waits_for_step(fused):
+    scaler = GradScaler("cpu", init_scale=8.0)
+    (param,), first = one(scaler, 8.0, fused=True)
+    second = torch.optim.SGD([param], lr=1.0, fused=fused)
+    scaler.unscale_and_clip_(first, INF)  # left to the fused step
+    for call in (scaler.unscale_, scaler.step):
+        with pytest.raises(RuntimeError, match="fused step would be divided twice"):
+            call(second)
+    scaler.step(first)
+    scaler.step(second)
+    assert param.item() == -2.0
+
+
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize("overflows", [False, True])
 def test_2_update_between_steps_raises(fused, unscales, overflows):

@@ -106,9 +106,8 @@ def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None
     """
     for group in optimizer.param_groups:
         params = group["params"]
-        if all(map(Tensor.is_contiguous, params)) and (
-            are_plain or all(grad is None or grad.is_contiguous() for grad in map(_GRAD, params))
-        ):
+        grads = [] if are_plain else [grad for grad in map(_GRAD, params) if grad is not None]
+        if all(map(Tensor.is_contiguous, [*params, *grads])):
             continue
         for param, grad in zip(params, map(_GRAD, params), strict=True):
             contiguous = grad is None or (grad.is_contiguous() and param.is_contiguous())

@@ -2,7 +2,7 @@
 
 Two optimizers may share a parameter, and each would divide its gradient. The tag is an attribute
 of the gradient, so that a new gradient has none. Its parts are an int that is unique to an
-iteration, the gradient's version, and what is still open: nothing, a flag, or a step to come.
+iteration, the gradient's version, and for a fused step the flag with which it would have skipped.
 """
 
 import itertools
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _VERSION = operator.attrgetter("_version")
-_PENDING = "pending"  # a fused step will divide the gradient
 _keys = itertools.count(1)
 
 
@@ -24,35 +23,40 @@ def new_key() -> int:
     return next(_keys)
 
 
-def mark(
-    optimizer: Optimizer, key: int, *, found_inf: Tensor | None = None, pending: bool = False
-) -> None:
+def mark(optimizer: Optimizer, key: int, found_inf: Tensor | None = None) -> None:
     """Tag an optimizer's gradients as divided.
 
     Args:
         optimizer: Optimizer whose gradients to tag.
         key: Key of the iteration, from `new_key`.
         found_inf: Flag of a fused step, shape (): the kernel divided only if it is 0.
-        pending: Whether a fused step is still to divide the gradients.
     """
+    mark_gradients(_gradients(optimizer), key, found_inf)
+
+
+def _gradients(optimizer: Optimizer) -> list[Tensor]:
     params = [param for group in optimizer.param_groups for param in group["params"]]
-    grads = [grad for param in params if (grad := param.grad) is not None]
-    mark_gradients(grads, key, _PENDING if pending else found_inf)
+    return [grad for param in params if (grad := param.grad) is not None]
 
 
-def mark_gradients(grads: list[Any], key: int, state: Tensor | str | None = None) -> None:
+def shares_gradients(one: Optimizer, other: Optimizer) -> bool:
+    """Return whether two optimizers have a gradient in common."""
+    return not {*map(id, _gradients(one))}.isdisjoint(map(id, _gradients(other)))
+
+
+def mark_gradients(grads: list[Any], key: int, found_inf: Tensor | None = None) -> None:
     """Do `mark` for a list of gradients."""
     try:
         versions = {*map(_VERSION, grads)}
     except RuntimeError:  # inference tensors do not count their versions
         versions = set()
     if len(versions) == 1:  # the usual case; a tag for each gradient would take twice as long
-        tag = (key, versions.pop(), state)
+        tag = (key, versions.pop(), found_inf)
         for grad in grads:
             grad._ampsim_divided = tag  # noqa: SLF001
     else:
         for grad in grads:
-            grad._ampsim_divided = (key, _version(grad), state)  # noqa: SLF001
+            grad._ampsim_divided = (key, _version(grad), found_inf)  # noqa: SLF001
 
 
 def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
@@ -68,8 +72,7 @@ def undivided(optimizer: Optimizer, key: int) -> list[Tensor] | None:
         The parameters, or None if no gradient of the optimizer is divided.
 
     Raises:
-        RuntimeError: If a gradient was divided and written since, or if a fused step is still to
-            divide it.
+        RuntimeError: If a gradient was divided and written since.
     """
     params: list[Any] = [param for group in optimizer.param_groups for param in group["params"]]
     rest = [param for param in params if not _is_divided(getattr(param, "grad", None), key)]
@@ -81,19 +84,14 @@ def _is_divided(grad: Tensor | None, key: int) -> bool:
     tag = getattr(grad, "_ampsim_divided", None)
     if grad is None or tag is None or tag[0] != key:
         return False
-    _, version, state = tag
-    if state is _PENDING:
-        raise RuntimeError(
-            "a gradient that unscale_and_clip_ has left to another optimizer's fused step would be "
-            "divided twice: expected that step first; call scaler.step() with that optimizer"
-        )
+    _, version, found_inf = tag
     if version != _version(grad):
         raise RuntimeError(
             "a gradient was divided by the loss scale for another optimizer, and then written: "
             "expected it unchanged or new, because a second division may be wrong; unscale both "
             "optimizers before you clip, or zero_grad(set_to_none=True) before the next backward()"
         )
-    return not isinstance(state, Tensor) or not state.item()
+    return found_inf is None or not found_inf.item()
 
 
 def _version(grad: Tensor) -> int:
