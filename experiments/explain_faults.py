@@ -2,7 +2,7 @@
 
 Small networks train in native fp16 with one of seven faults, or none. `ampsim.runs.watch` records half of
 the runs. For the other half, only the log remains that Megatron, DeepSpeed, Hugging Face's Trainer, or
-fairseq would print, with a line every 10 steps. The rules of `ampsim.diagnose` were tuned on seeds 0 to
+fairseq would print, with a line every 10 steps. The findings of `ampsim.runs` were tuned on seeds 0 to
 7, which are not among these.
 
 Device: cpu.
@@ -21,9 +21,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from ampsim.core.json_lines import Record
-from ampsim.diagnose.explain import explain
-from ampsim.diagnose.readers.sniff import read_history
-from ampsim.runs import watch
+from ampsim.runs import explain, watch
 from ampsim.torch import GradScaler
 from experiments import runner
 from experiments.training import fp16, printed_logs
@@ -32,15 +30,23 @@ from experiments.training.printed_logs import Step
 HEALTHY = "healthy"
 WIDTH = 32
 BATCH = 32  # examples per step
+VERDICTS = {"no problem found": HEALTHY, "problem": "wrong", "too little to tell": "cannot tell"}
 KINDS = {
     "scaled-norm": "scaled-clip",
-    "tiny-scale": "collapse",
+    "clip-of-scaled-gradients": "scaled-clip",
+    "scale-collapse": "collapse",
+    "overflow-at-low-scale": "collapse",
     "skipped-to-the-end": "collapse",
-    "no-step-seen": "collapse",
+    "never-stepped": "collapse",
     "norm-not-finite": "collapse",
-    "loss-rose": "data spike",
-    "burst": "data spike",
-}  # statement -> the fault that it tells
+    "scale-at-minimum": "floor-reached",
+    "dead-parameters": "dead-layer",
+    "loss-never-finite": "loss-not-finite",
+    "loss-zero-hides-nan": "loss-not-finite",
+    "loss-diverged": "data spike",
+    "overflow-burst": "data spike",
+    "loss-spike": "data spike",
+}  # finding -> the fault that it shows
 FORMS = (
     "watch",
     "Megatron",
@@ -145,25 +151,19 @@ def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         train(config, arm, form, begin, generator, path, tick)
-        explanation = explain(read_history(path))
-    told = [
-        each
-        for each in explanation.statements
-        if each.kind == "burst" and explanation.verdict != HEALTHY
-    ]
+        explanation = explain(path)
+    spikes = [each for each in explanation.findings if each.id in ("loss-spike", "overflow-burst")]
     found = sorted(
-        [*explanation.wrong, *told], key=lambda each: KINDS.get(each.kind, each.kind) not in ARMS
+        [*explanation.problems, *spikes], key=lambda each: KINDS.get(each.id, each.id) not in ARMS
     )
-    kinds = [
-        kind if (kind := KINDS.get(each.kind, each.kind)) in ARMS else "another" for each in found
-    ]
+    kinds = [kind if (kind := KINDS.get(each.id, each.id)) in ARMS else "another" for each in found]
     return {
         "form": form,
         "begin": begin if arm.kind not in (HEALTHY, "scaled-clip", "dead-layer") else 0,
-        "verdict": explanation.verdict,
+        "verdict": VERDICTS[explanation.verdict],
         "found": kinds,
         "named": kinds[0] if kinds else HEALTHY,
-        "seen": found[0].step if found else None,
+        "seen": int(found[0].step) if found and math.isfinite(found[0].step) else None,
     }
 
 

@@ -30,8 +30,7 @@ from ampsim.core.machine import Rule
 from ampsim.core.recorded_runs import with_current_names
 from ampsim.core.replay.fold import replay
 from ampsim.core.theory import pathwise, stochastic
-from ampsim.diagnose.explain import findings, least_skips
-from ampsim.diagnose.readers.text import read_text
+from ampsim.runs import explain
 from experiments import runner
 
 DEVICES = ("cpu",)
@@ -83,7 +82,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         name: value[: config.steps] if isinstance(value, list) else value
         for name, value in LOGS[arm.name].items()
     }
-    rule, history = rule_of(log), read_text(arm.name, lines(log))
+    rule, explanation = rule_of(log), explain(lines(log))
     flags = overflows(log)
     tick(config.steps)
     return {
@@ -97,8 +96,8 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         else [math.log2(scale) for scale in replayed(rule, log, flags)],
         "windows": [window(rule, *pair) for pair in pairs(log)],
         "whole": window(rule, *whole(log)),
-        "findings": [finding.kind for finding in findings(history)],
-        "skips_proved": least_skips(history),
+        "findings": [finding.id for finding in explanation.problems],
+        "skips_proved": sum(count for _, _, count, *_ in explanation.skips),
         "critical_rate": stochastic.critical_bad_rate(rule),
     }
 

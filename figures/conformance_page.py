@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ampsim.diagnose.page.page import assemble
+from ampsim.runs.report.page import assemble
 from figures.results import Result
 
 HERE = Path(__file__).parent

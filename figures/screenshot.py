@@ -15,8 +15,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ampsim.core.output import run_command
-from ampsim.diagnose.readers.run import read_own
-from ampsim.diagnose.report import report
+from ampsim.runs.explanation import explain
+from ampsim.runs.report.report import report
 from figures import _style
 
 RUN = _style.HERE.parent / "docs" / "examples" / "run.jsonl"
@@ -40,7 +40,7 @@ def take(browser: str, picture: Path) -> None:
     """Take the picture."""
     with tempfile.TemporaryDirectory(prefix="ampsim-picture-") as folder:
         page, image = Path(folder) / "run.html", Path(folder) / "page.png"
-        page.write_text(report(read_own(RUN)), encoding="utf-8")
+        page.write_text(report(explain(RUN)), encoding="utf-8")
         options = [
             "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/browser",
             "--window-size={},{}".format(*SIZE), f"--screenshot={image}", "--virtual-time-budget=5000",

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ampsim.cli import COMMANDS, build
-from ampsim.diagnose.formats import ERRORS, error_in
+from ampsim.runs.read.error_texts import error_in, error_texts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -134,10 +134,10 @@ def test_each_known_error_has_a_page() -> None:
     pages = [path for path in (DOCS / "errors").glob("*.md") if path.name != "index.md"]
     index = (DOCS / "errors" / "index.md").read_text()
     titles = {path.read_text().partition("\n")[0].removeprefix("# "): path for path in pages}
-    for row in ERRORS:
+    for row in error_texts():
         [title] = [title for title in titles if error_in(title) is row]
         assert f"[{title}]({titles[title].name})" in index
-    assert len(pages) == len(ERRORS)
+    assert len(pages) == len(error_texts())
 
 
 # --------------------------------------------------------------------------------------------------------- the site

@@ -65,7 +65,7 @@ FLOORS = {
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.validation",
-        "ampsim.diagnose.formats",
+        "ampsim.runs.read.error_texts",
         "ampsim.testing.alarm",
         "ampsim.testing.judge",
         "ampsim.testing.check",
@@ -90,18 +90,12 @@ FLOORS = {
         "ampsim.core",
         "ampsim.runs.record",
     },
-    "ampsim/diagnose": {"numpy", "ampsim.core", "ampsim.runs.record", "ampsim.diagnose"},
-    "ampsim/diagnose/playground": {
-        "numpy",
-        "ampsim.core",
-        "ampsim.runs.record",
-        "ampsim.diagnose",
-    },
-    "ampsim/diagnose/readers/trackers.py": {
+    "ampsim/runs/report/scale_chart.py": {"matplotlib", "numpy", "ampsim.core", "ampsim.runs"},
+    "ampsim/runs/read/trackers.py": {
         "tensorboard",
         "wandb",
         "ampsim.core.extras",
-        "ampsim.diagnose",
+        "ampsim.runs",
     },
     "experiments": {
         "ampsim",
@@ -165,8 +159,8 @@ FLOORS = {
         "ampsim.runs.record.data_file",
         "figures",
     },
-    "figures/conformance_page.py": {"ampsim.diagnose.page", "figures"},
-    "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.diagnose", "figures"},
+    "figures/conformance_page.py": {"ampsim.runs.report.page", "figures"},
+    "figures/screenshot.py": {"PIL", "ampsim.core", "ampsim.runs", "figures"},
     "paper": {
         "ampsim.core",
         "ampsim.frameworks.checks.judging",

@@ -10,7 +10,7 @@ from ampsim.cli import COMMANDS, build
 
 ROOT = Path(__file__).parents[1]
 GLOBS = """README.md docs/**/*.md figures/README.md figures/*_page.html paper/text/*.typ
-ampsim/lint/rules.toml ampsim/diagnose/formats.toml ampsim/diagnose/*/*.html"""
+ampsim/lint/rules.toml ampsim/runs/*.toml ampsim/runs/*/*.toml ampsim/runs/*/*.html"""
 PATHS = {path.relative_to(ROOT).as_posix() for glob in GLOBS.split() for path in ROOT.glob(glob)}
 HELPS = [f"ampsim {name} --help" for name in ("", *COMMANDS, "traces export", "traces verify")]
 USE = """

@@ -15,7 +15,7 @@ Output = Annotated[Path, typer.Option("--out", "-o", help="HTML file to write.")
 
 def write_playground(output: Output = Path("playground.html"), force: Force = False) -> None:
     """Write an HTML page that replays recorded runs under two loss scalers. For a log, use report."""
-    from ampsim.diagnose.playground.build import playground
+    from ampsim.runs.playground.build import playground
 
     try:
         check_own(output, MARK, force=force)

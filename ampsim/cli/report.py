@@ -1,6 +1,7 @@
 """``ampsim report``: write an HTML page that shows what the loss scale did in a run."""
 
 import contextlib
+import enum
 import shutil
 import signal
 import sys
@@ -18,7 +19,7 @@ from ampsim.cli.terminal import err, fail, out
 from ampsim.core.files import DamagedFileError, check_own, replacing
 
 if TYPE_CHECKING:
-    from ampsim.diagnose.history import History
+    from ampsim.runs.explanation import Explanation
 
 MARK = (
     '<meta name="generator" content="ampsim">'  # in each page of this command and of `playground`
@@ -36,32 +37,63 @@ Page = Annotated[
     typer.Option(
         "--out",
         "-o",
-        help="HTML file to write; default: RUN with suffix .html.",
+        help="File to write; default: RUN with the suffix of the format.",
         show_default=False,
     ),
 ]
 
 
-def report_run(run: Run, page: Page = None, force: Force = False) -> None:
+class Kind(enum.StrEnum):
+    """What `ampsim report` writes."""
+
+    html = "html"
+    png = "png"
+    svg = "svg"
+
+
+Format = Annotated[
+    Kind, typer.Option("--format", help="html: the page; png, svg: the chart of the loss scale.")
+]
+CHART_MARKS = {"png": "Software", "svg": "Matplotlib"}  # in each chart that matplotlib writes
+
+
+def report_run(run: Run, page: Page = None, kind: Format = Kind.html, force: Force = False) -> None:
     """Write an HTML page that shows what the loss scale did in RUN, in text and charts. The page works offline.
 
     Example: ampsim report run.jsonl -o page.html
     """
-    history = read_log(run)
-    target = page or (run if run.name else run.resolve()).with_suffix(".html")
-    write_page(history, run, target, force=force)
+    explanation = explain_file(run)
+    target = page or (run if run.name else run.resolve()).with_suffix(f".{kind.value}")
+    if kind is Kind.html:
+        write_page(explanation, run, target, force=force)
+    else:
+        _write_chart(explanation, kind.value, target, force=force)
     out.print(f"wrote {target}")
 
 
-def read_log(log: Path) -> "History":
-    """Return the history in a log, with a progress bar if it is large; exit if it cannot be read."""
-    from ampsim.diagnose.readers.sniff import read_history
+def _write_chart(explanation: "Explanation", kind: str, target: Path, *, force: bool) -> None:
+    """Write the chart of the loss scale; exit if the path cannot be written, or holds something else."""
+    from ampsim.runs.report.scale_chart import scale_chart
+
+    try:
+        check_own(target, CHART_MARKS[kind], force=force)
+        picture = scale_chart(explanation, kind)
+        with replacing(target) as file:
+            file.write(picture)
+    except (ModuleNotFoundError, OSError, ValueError) as error:
+        fail(str(error))
+
+
+def explain_file(log: Path) -> "Explanation":
+    """Return the diagnosis of a log, with a progress bar if it is large; exit if it cannot be read."""
+    from ampsim.runs.explanation import explain
+    from ampsim.runs.read.read import read_log
 
     if str(log) == "-":
         with tempfile.NamedTemporaryFile(suffix=" (standard input)") as file:
             shutil.copyfileobj(sys.stdin.buffer, file)
             file.flush()
-            return read_log(Path(file.name))
+            return explain_file(Path(file.name))
     try:
         size = log.stat().st_size
         with Progress(
@@ -74,7 +106,7 @@ def read_log(log: Path) -> "History":
                 return bool(stopped)
 
             with _interrupts(stopped):
-                return read_history(log, on_progress)
+                return explain(read_log(log, on_progress))
     except FileNotFoundError:
         fail(f"{log}: no such file; give the path of a training log")
     except (DamagedFileError, ImportError, OSError, ValueError) as error:
@@ -108,9 +140,9 @@ def _interrupts(stopped: list[bool]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def write_page(history: "History", log: Path, target: Path, *, force: bool = False) -> None:
-    """Write the page of a history; exit if the path cannot be written, or holds something else."""
-    from ampsim.diagnose.report import report
+def write_page(explanation: "Explanation", log: Path, target: Path, *, force: bool = False) -> None:
+    """Write the page of a diagnosis; exit if the path cannot be written, or holds something else."""
+    from ampsim.runs.report.report import report
 
     try:
         if is_there(log) and target.exists() and target.samefile(log):
@@ -119,6 +151,6 @@ def write_page(history: "History", log: Path, target: Path, *, force: bool = Fal
             )
         check_own(target, MARK, force=force)
         with replacing(target) as file:
-            file.write(report(history).encode())
+            file.write(report(explanation).encode())
     except OSError as error:
         fail(str(error))

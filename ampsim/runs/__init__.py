@@ -1,6 +1,6 @@
 """Training runs: record, read, explain, and show what the loss scale did.
 
-`watch` records each step of a loop; ``record/examples.md`` shows how with each framework.
+`watch` records each step of a loop; ``record/examples.md`` shows how with each framework. `explain` diagnoses a log.
 """
 
 import importlib
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ampsim.runs.data_frame import load as load
+    from ampsim.runs.explanation import Explanation as Explanation
+    from ampsim.runs.explanation import explain as explain
+    from ampsim.runs.read.read import read_log as read_log
     from ampsim.runs.record.data_file import read_provenance as read_provenance
     from ampsim.runs.record.run_file import read_run as read_run
     from ampsim.runs.record.run_file import records as records
@@ -15,8 +18,11 @@ if TYPE_CHECKING:
     from ampsim.runs.record.watch import watch as watch
 
 _MODULES = {  # public name -> its module, loaded when the name is first used
+    "Explanation": "ampsim.runs.explanation",
     "Run": "ampsim.runs.record.watch",
+    "explain": "ampsim.runs.explanation",
     "load": "ampsim.runs.data_frame",
+    "read_log": "ampsim.runs.read.read",
     "read_provenance": "ampsim.runs.record.data_file",
     "read_run": "ampsim.runs.record.run_file",
     "records": "ampsim.runs.record.run_file",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ampsim.diagnose.readers.sniff import read_history
+from ampsim.runs.read.read import read_log
 from experiments.bench.report import TIME, Row, require_same, run
 from experiments.runner.provenance import ROOT
 
@@ -37,7 +37,7 @@ def explain(folder: Path, lines: int, trials: int) -> list[Row]:
     text = [f"step {i}: loss {2 + 1 / (1 + i):.4f} scale 65536\n" for i in range(lines)]
     log.write_text("".join(text), encoding="utf-8")
     short.write_text(text[0], encoding="utf-8")
-    require_same("steps that explain read", len(read_history(log).step) == lines)
+    require_same("steps that explain read", len(read_log(log).role("loss")[0]) == lines)
 
     def split() -> None:
         with log.open(encoding="utf-8") as file:

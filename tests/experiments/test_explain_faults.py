@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from ampsim.diagnose.explain import least_skips
-from ampsim.diagnose.readers.sniff import read_history
+from ampsim.runs.explanation import explain
 from experiments import explain_faults
 from experiments.training import fp16, printed_logs
 
@@ -18,10 +17,9 @@ def test_printed_log_is_recognized(program, tmp_path):
     ]
     path = tmp_path / "train.log"
     path.write_text("\n".join(printed_logs.PROGRAMS[program](steps)))
-    history = read_history(path)
-    assert history.program in {program, "DeepSpeed"}  # which steps for the Trainer
-    assert least_skips(history) == 1
-    assert history.loss[-1] == 2.0
+    explanation = explain(path)
+    assert sum(count for _, _, count, *_ in explanation.skips) == 1
+    assert explanation.history.role("loss")[0].values[-1] == 2.0
 
 
 def test_spike_ends_and_forward_overflow_stays():

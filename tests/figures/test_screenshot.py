@@ -1,7 +1,6 @@
 """The picture of a report's page is that of the docs' recorded run, which collapses."""
 
-from ampsim.diagnose.explain import findings
-from ampsim.diagnose.readers.run import read_own
+from ampsim.runs.explanation import explain
 from figures import screenshot
 
 
@@ -11,9 +10,9 @@ def test_screenshot_matches_committed_run() -> None:
 
 
 def test_recorded_collapse_matches_docs() -> None:
-    history = read_own(screenshot.RUN)
-    assert history.every_step
-    assert [each.kind for each in findings(history)] == ["collapse", "loss-not-finite"]
+    problems = explain(screenshot.RUN).problems
+    assert [finding.id for finding in problems] == ["loss-not-finite"]
+    assert "The loss scale had fallen" in problems[0].message
     assert "collapses from step 313 on" in (
         screenshot.RUN.parents[1] / "how-to/record.md"
     ).read_text(encoding="utf-8")

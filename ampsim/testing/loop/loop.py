@@ -65,7 +65,7 @@ def blame_user_code(where: str) -> Iterator[None]:
 
 def _explained(text: str) -> str:
     """Return the known cause and fix of an error text, as `ampsim explain` shows them."""
-    from ampsim.diagnose.formats import error_in
+    from ampsim.runs.read.error_texts import error_in
 
     known = error_in(text)
     return f"\n  cause    {known['cause']}\n  fix      {known['fix']}" if known else ""

@@ -48,7 +48,7 @@ def test_example_runs_as_documented(name):
 def test_wandb_receives_all_steps(monkeypatch, tmp_path):
     import wandb
 
-    from ampsim.diagnose.readers.trackers import wandb_rows
+    from ampsim.runs.read.trackers import wandb_rows
 
     for folder in ("CACHE", "CONFIG", "DATA"):
         monkeypatch.setenv(f"WANDB_{folder}_DIR", str(tmp_path))

@@ -11,8 +11,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.core.files import DamagedFileError
-from ampsim.diagnose.explain import explain
-from ampsim.diagnose.readers.sniff import read_history
+from ampsim.runs import explain
 from ampsim.runs.record.run_file import BINS, RunFile, pack_counts, read_run, records, unpack_counts
 from tests.examples import examples
 from tests.test_cli import run
@@ -168,7 +167,7 @@ def test_any_record_is_read_or_raises(tmp_path_factory, key, value):
     record = {"step": 3, "loss_scale": 8.0, "skipped": True, key: value}
     path.write_text(f'{{"run":{{}},"format":1}}\n{json.dumps(record)}\n')
     with suppress(ValueError):
-        explain(read_history(path))
+        explain(path)
 
 
 @given(st.characters(categories=["Cc"]))

@@ -1,0 +1,1 @@
+"""Readers of training logs: each turns a file into a `History`."""

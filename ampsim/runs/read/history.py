@@ -1,0 +1,209 @@
+"""What a log shows of a run: series of numbers, and events.
+
+A reader adds each number to the series of its name. No reader decides what a number proves; the
+findings do. Memory is bounded: a series that reaches `LONGEST` numbers is thinned to half of them.
+"""
+
+import math
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+LONGEST = 1 << 18
+"""Numbers that a series keeps."""
+MOST_EVENTS = 1 << 16
+"""Events that a history keeps."""
+MOST_SAMPLES = 512
+"""Samples of exponents that a history keeps."""
+
+Floats = npt.NDArray[np.float64]
+
+
+class NothingReadError(ValueError):
+    """Raised for a file in which no loss, loss scale, or gradient norm was found."""
+
+
+@dataclass(eq=False)
+class Series:
+    """The numbers of one name, in the order of the log.
+
+    Attributes:
+        name: Name in the log, in lower case.
+        role: "scale", "loss", "norm", "skips", "rate", or "evaluation".
+        rank: Rank that printed the numbers; 0 if the log does not show it.
+        thinned: Whether the series was too long, so that numbers are missing.
+    """
+
+    name: str
+    role: str
+    rank: int = 0
+    thinned: bool = False
+    _lines: "array[int]" = field(default_factory=lambda: array("q"), repr=False)
+    _steps: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
+    _values: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, line: int, step: float, value: float) -> None:
+        """Append a number."""
+        self._lines.append(line)
+        self._steps.append(step)
+        self._values.append(value)
+        if len(self._values) >= LONGEST:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Keep one of each two neighbors: the second one, or the first one if only it is not finite."""
+        values = np.asarray(self._values)
+        even = len(values) // 2 * 2
+        pairs = np.isfinite(values[:even].reshape(-1, 2))
+        kept = np.arange(0, even, 2) + ~(pairs[:, 1] & ~pairs[:, 0])
+        self._lines = array("q", np.asarray(self._lines)[kept].tobytes())
+        self._steps = array("d", np.asarray(self._steps)[kept].tobytes())
+        self._values = array("d", values[kept].tobytes())
+        self.thinned = True
+
+    # A reader calls these after the last number: an array that is exposed to numpy cannot grow.
+    @cached_property
+    def lines(self) -> npt.NDArray[np.int64]:
+        """Line of each number, from 1."""
+        return np.array(self._lines, np.int64)
+
+    @cached_property
+    def steps(self) -> Floats:
+        """Step of each number as the log gives it; NaN if the line has no step."""
+        return np.array(self._steps)
+
+    @cached_property
+    def values(self) -> Floats:
+        """The numbers."""
+        return np.array(self._values)
+
+    @property
+    def finite(self) -> Floats:
+        """The finite numbers."""
+        return self.values[np.isfinite(self.values)]
+
+    @property
+    def steps_increase(self) -> bool:
+        """Whether each number has a step, and each step is larger than the one before."""
+        return bool(np.isfinite(self.steps).all() and (np.diff(self.steps) > 0).all())
+
+    def part(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> "Series":
+        """Return some of the numbers as a series."""
+        return replace(
+            self,
+            _lines=array("q", self.lines[rows].tobytes()),
+            _steps=array("d", self.steps[rows].tobytes()),
+            _values=array("d", self.values[rows].tobytes()),
+        )
+
+    def between(self, first: int, last: int) -> "Series":
+        """Return the numbers from line `first` up to, and without, line `last`."""
+        start, stop = np.searchsorted(self.lines, [first, last])
+        return self.part(slice(int(start), int(stop)))
+
+    def place(self, at: int) -> str:
+        """Return where a number is, for example "step 90" or "line 12"."""
+        step = self.steps[at]
+        return f"step {step:.0f}" if math.isfinite(step) else f"line {self.lines[at]}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A sentence of the log about the loss scale.
+
+    Attributes:
+        kind: "skip", "growth", "minimum", "stopped", "unguarded", "off", "bad-loss", "bad-norm",
+            "bad-parameters", or "all-invalid".
+        line: Line of the log, from 1.
+        step: Step, if the line has it; else NaN.
+        text: The line.
+        before: Scale of the step, if the line has it; else NaN.
+        after: Scale after the step, if the line has it; else NaN.
+    """
+
+    kind: str
+    line: int
+    step: float
+    text: str
+    before: float = math.nan
+    after: float = math.nan
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Exponent histograms of the gradients of one step, by parameter; see `pack_counts`."""
+
+    step: int
+    counts: dict[str, npt.NDArray[np.int64]]
+
+
+@dataclass(eq=False)
+class History:
+    """What was read from one log.
+
+    Attributes:
+        source: Path of the log.
+        line_count: Lines of the log.
+        series: All series, in the order of the log.
+        events: All events, in the order of the log.
+        texts: Distinct texts of lines without their numbers -> the first line that has it.
+        errors: Known errors and warnings in the log: (line, id of the error text, line's text).
+        settings: Settings of a recorded run.
+        notes: What the reader skipped or assumed, in sentences.
+        samples: Exponent histograms of a recorded run.
+        nonfinite: Step -> parameter -> "has inf" or "has nan", of a recorded run.
+        warnings: (step, text) of each warning of a recorded run.
+        recorded: Whether `ampsim.runs.watch` recorded the run, with a record for each step.
+    """
+
+    source: str
+    line_count: int = 0
+    series: list[Series] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    texts: dict[str, int] = field(default_factory=dict)
+    errors: list[tuple[int, str, str]] = field(default_factory=list)
+    settings: dict[str, object] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    nonfinite: dict[int, dict[str, str]] = field(default_factory=dict)
+    warnings: list[tuple[int, str]] = field(default_factory=list)
+    recorded: bool = False
+
+    def role(self, role: str) -> list[Series]:
+        """Return the series of one role."""
+        return [series for series in self.series if series.role == role]
+
+    def between(self, first: int, last: int) -> "History":
+        """Return what was read from line `first` up to, and without, line `last`."""
+        parts = [series.between(first, last) for series in self.series]
+        return replace(
+            self,
+            line_count=last - 1,
+            series=[part for part in parts if len(part)],
+            events=[event for event in self.events if first <= event.line < last],
+            errors=[error for error in self.errors if first <= error[0] < last],
+        )
+
+    def extend(
+        self, rows: Iterable[tuple[int, float, dict[str, float]]], roles: dict[str, str]
+    ) -> None:
+        """Add rows of named numbers: (line, step, name -> value).
+
+        Args:
+            rows: The rows.
+            roles: Name -> role of the numbers to keep.
+        """
+        series = {name: Series(name, role) for name, role in roles.items()}
+        for line, step, values in rows:
+            for name, value in values.items():
+                if name in series:
+                    series[name].add(line, step, value)
+            self.line_count = max(self.line_count, line)
+        self.series += [each for each in series.values() if len(each)]

@@ -1,0 +1,134 @@
+"""Find out what a file is, and read it."""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+
+from ampsim.core.lines import Lines
+from ampsim.runs.read.documents import LONGEST_DOCUMENT, read_document
+from ampsim.runs.read.history import History, NothingReadError
+from ampsim.runs.read.recorded import read_recorded
+from ampsim.runs.read.text import TextReader, numbered
+from ampsim.runs.read.trackers import is_tracker, read_tracker
+from ampsim.runs.read.wrapped import joined
+from ampsim.runs.record.run_file import read_run
+
+EXAMPLE = "step: 10, loss: 2.3, loss_scale: 65536, grad_norm: 1.2"
+"""A line that is read."""
+_CUT = re.compile(r"[\d.+\-eE]+$")
+
+
+def read_log(
+    source: str | PathLike[str] | Iterable[str], on_progress: Callable[[int], object] | None = None
+) -> History:
+    """Read a training log.
+
+    Args:
+        source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed by gzip or bzip2),
+            JSON, JSON Lines, CSV, a notebook, TensorBoard's or W&B's files, or a file that `watch` wrote.
+        on_progress: Function called with the number of bytes read; if it returns True, reading stops.
+
+    Returns:
+        The history.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ImportError: If a tracker's file needs a package that is missing.
+        NothingReadError: If the log has no loss, loss scale, or gradient norm.
+        ValueError: If the file is damaged.
+    """
+    if isinstance(source, str | PathLike):
+        history = _read_path(Path(source), on_progress)
+    else:
+        history = TextReader("lines").read(joined(numbered(_with_ends(source))))
+    if not history.series and not history.events and not history.errors:
+        raise NothingReadError(
+            f"{history.source}: found no loss scale, gradient norm, or training "
+            f"loss{_reason(history)}; expected lines "
+            f"such as '{EXAMPLE}', or a file that ampsim.runs.watch wrote"
+        )
+    return history
+
+
+def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> History:
+    if is_tracker(path):
+        return read_tracker(path)
+    lines = Lines(path, on_progress=on_progress)
+    source = iter(lines)
+    head = list(itertools.islice(source, 20))
+    first = next((line.lstrip() for line in head if line.strip()), "")
+    if first.startswith('{"run":') and _is_recorded(path):
+        return read_recorded(path)
+    if "\0" in first or first.count("\ufffd") * 10 > len(first):
+        raise NothingReadError(f"{path}: the file is not text; expected lines such as '{EXAMPLE}'")
+    history = _document(path, head, source) if _may_be_document(path, first) else None
+    if history is None:
+        # A document that was read to its end is read again as text.
+        whole = Lines(path, on_progress=on_progress) if _may_be_document(path, first) else lines
+        text = _complete(iter(whole) if whole is not lines else itertools.chain(head, source))
+        history = TextReader(str(path)).read(joined(numbered(text)))
+        lines = whole
+    if lines.damage:
+        history.notes.append(f"Only a part of the log was read: {lines.damage}.")
+    return history
+
+
+def _is_recorded(path: Path) -> bool:
+    with suppress(ValueError):  # other JSON Lines may begin with "run", too
+        return read_run(path) is not None
+    return False
+
+
+def _may_be_document(path: Path, first: str) -> bool:
+    """Return whether a file may be one JSON document, and not one for each line."""
+    if not first.startswith(("{", "[")):
+        return False
+    line = first.rstrip()
+    return (
+        path.suffix in (".ipynb", ".json")
+        or line in ("{", "[", "[{")
+        or not line.endswith(("}", "]"))
+    )
+
+
+def _document(path: Path, head: list[str], rest: Iterator[str]) -> History | None:
+    parts, size = list[str](), 0
+    for line in itertools.chain(head, rest):
+        parts.append(line)
+        size += len(line)
+        if size > LONGEST_DOCUMENT:
+            return None
+    history = read_document(str(path), "".join(parts))
+    return history if history is not None and (history.series or path.suffix == ".ipynb") else None
+
+
+def _with_ends(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines with their ends; lines that have none are complete."""
+    lines = iter(lines)
+    first = next(lines, "")
+    everything = itertools.chain([first], lines)
+    if first.endswith("\n"):
+        return _complete(everything)
+    return (f"{line}\n" for line in everything)
+
+
+def _complete(lines: Iterator[str]) -> Iterator[str]:
+    """Yield the lines; a number at the end of the last line, which may be cut, is removed."""
+    number = 0
+    for number, line in enumerate(lines, 1):
+        if number > 3 and not line.endswith(("\n", "\r")):
+            line = _CUT.sub("", line)
+        yield line
+
+
+def _reason(history: History) -> str:
+    """Return in words why nothing was read, if it shows."""
+    path = Path(history.source)
+    if path.is_dir():
+        return ": the folder has no *tfevents* file and no *.wandb file"
+    if not history.texts:
+        return ": the file is empty" if not history.notes else ": the compressed file is damaged"
+    return ""

@@ -1,0 +1,121 @@
+"""`ampsim explain`: what comes in, what comes out, and how the process ends."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from ampsim.cli import app
+from ampsim.runs import explain
+
+LOG = "".join(f"step: {10 * i}, loss_scale: {2.0 ** (4 - i)}, loss: nan\n" for i in range(20))
+
+
+def run(*arguments: object, given: str | None = None) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["explain", *map(str, arguments)], input=given)
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    (tmp_path / "train.log").write_text(LOG)
+    return tmp_path / "train.log"
+
+
+def test_a_pipe_is_explained() -> None:
+    code, said = run("-", given="step: 1, loss_scale: 8\nstep: 2, loss_scale: 8\n")
+    assert code == 3  # a scale that stands shows no step that was taken
+    assert said.startswith("Too little to tell")
+    assert run("-", given=LOG)[0] == 1
+
+
+def test_json_has_all_series(log: Path) -> None:
+    said = json.loads(run("--json", log)[1])
+    assert said["verdict"] == "problem"
+    assert next(each["id"] for each in said["findings"]) == "never-stepped"
+    [scale] = [each for each in said["series"] if each["role"] == "scale"]
+    assert scale["line"] == list(range(1, 21))
+    assert scale["step"] == [10 * i for i in range(20)]
+    assert scale["value"] == [2.0 ** (4 - i) for i in range(20)]
+
+
+def test_why_names_lines(log: Path) -> None:
+    assert "lines 1, 2, 3," in run("--why", log)[1]
+
+
+ERRORS = [
+    ("ValueError: Attempting to unscale FP16 gradients.", "fp16-parameters"),
+    (
+        "cannot be converted to type at::Half without overflow: -1e+09",
+        "value-outside-the-float16-range",
+    ),
+    ("TypeError: Cannot convert a MPS Tensor to float64 dtype as the MPS", "no-float64-on-mps"),
+    ("'LossScaleOptimizer' object has no attribute 'get_unscaled_gradients'", "renamed-in-keras-3"),
+    (
+        "lax.select requires arguments to have the same dtypes, got float32, float16.",
+        "float16-loss-scale",
+    ),
+    ("mat1 and mat2 must have the same dtype, but got Float and Half", "mixed-float16-and-float32"),
+    ("RuntimeError: expected scalar type Half but found Float", "mixed-float16-and-float32"),
+    ("AttributeError: module 'torch.amp' has no attribute 'GradScaler'", "torch-older-than-2-3"),
+    ("FloatingPointError: Loss became infinite or NaN at iteration=12!", "loss-not-finite"),
+    ("ValueError: The loss returned in `training_step` is nan.", "loss-not-finite"),
+    (
+        "Rank 3: found NaN in local grad norm in backward pass before data-parallel",
+        "megatron-stopped",
+    ),
+    (
+        "probability tensor contains either `inf`, `nan` or element < 0",
+        "invalid-sampling-probabilities",
+    ),
+    (
+        f"Traceback {'of a call ' * 50}\nNo inf checks were recorded prior to update.",
+        "update-without-a-step",
+    ),
+    ("mat1 and mat2 must have the same dtype, but got Float and Double", None),
+    ("expected scalar type Long but found Int", None),
+    ("what is this", None),
+]
+
+
+@pytest.mark.parametrize(("text", "name"), ERRORS)
+def test_a_known_error_is_named(text: str, name: str | None) -> None:
+    code, said = run(text, "--why")
+    assert code == (2 if name is None else 1)
+    assert f"[error-{name}, proved;" in said if name else said.startswith("ampsim: ")
+
+
+def test_error_needs_its_program() -> None:
+    assert run("ZeroDivisionError: float division by zero")[0] != 1
+    assert run("apex/amp/scaler.py\nZeroDivisionError: float division by zero")[0] == 1
+
+
+def test_pasted_lines_are_read_as_log(tmp_path: Path) -> None:
+    line = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.0"
+    code, said = run(line, "--html", tmp_path / "page.html")
+    assert code == 1
+    assert said.startswith("Problem: The loss scale fell")
+    assert (tmp_path / "page.html").read_text().count("<title>") == 1
+
+
+def test_explanation_shows_itself_in_notebooks() -> None:
+    html = explain(["step 1 loss: nan <b>\n"] * 3)._repr_html_()
+    assert "Problem" in html
+    assert "<b>" not in html
+
+
+def lines_of(losses: list[float], scales: list[float]) -> list[str]:
+    return [
+        f"step {step}: loss {loss}, loss_scale {scale}"
+        for step, (loss, scale) in enumerate(zip(losses, scales, strict=True))
+    ]
+
+
+def test_first_line_says_what_came_first() -> None:
+    scales = [65536.0] * 20 + [2.0 ** (16 - fall) for fall in range(20)]
+    early = explain(lines_of([2.5] * 30 + [math.nan] * 10, scales)).headline
+    late = explain(lines_of([2.5] * 20 + [math.nan] * 20, scales)).headline
+    assert "had fallen to 128 before that" in early
+    assert "fell from 65536 to 0.125 after that" in late

@@ -1,0 +1,201 @@
+"""Each finding is made of a run that has the fault, with its place and values, and of no healthy run."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ampsim import Rule, replay
+from ampsim.runs import explain
+from ampsim.runs.explanation import Explanation
+from ampsim.runs.findings.find import CONSEQUENCES, FINDINGS
+from ampsim.runs.findings.finding import Finding
+from ampsim.runs.record.run_file import RunFile, pack_counts
+
+NAN, INF = math.nan, math.inf
+RULE = Rule(growth_interval=150)
+SLOW = Rule(growth_interval=2000)
+
+
+def recorded(path: Path, **columns: Any) -> Explanation:
+    """Record a run as `watch` does, a value of each column per step; return its diagnosis."""
+    with RunFile(path / "run.jsonl", {}) as file:
+        for step, values in enumerate(zip(*columns.values(), strict=True)):
+            file.append({"step": step, **dict(zip(columns, values, strict=True))})
+    return explain(path / "run.jsonl")
+
+
+def trained(skips: Any, rule: Rule = RULE, steps: int = 400, **changed: Any) -> dict[str, Any]:
+    """Return the columns of a run that skipped these steps, and is healthy apart from that."""
+    random = np.random.default_rng(0)
+    skipped = [step in skips for step in range(steps)]
+    after = replay(rule, skipped).tolist()
+    norm = np.where(skipped, INF, random.lognormal(0.0, 0.1, steps)).tolist()
+    loss = (np.linspace(4, 2, steps) + random.normal(0, 0.05, steps)).tolist()
+    scales = [rule.init_scale, *after[:-1]]
+    return {"loss_scale": scales, "skipped": skipped, "grad_norm": norm, "loss": loss} | changed
+
+
+HEALTHY = {
+    "clean": [],
+    "a search from the start": range(9),
+    "a skip after each growth": range(150, 400, 151),
+    "one skip": [200],
+    "a burst": [200, 201, 202],
+}
+
+
+@pytest.mark.parametrize("skips", HEALTHY.values(), ids=list(HEALTHY))
+def test_healthy_run_has_no_problems(tmp_path: Path, skips: Any) -> None:
+    columns = trained(skips)
+    found = recorded(tmp_path, **columns)
+    assert (found.verdict, found.problems) == ("no problem found", [])
+    assert sum(count for _, _, count, *_ in found.skips) == len(skips)
+    assert [first for first, *_ in found.skips] == list(skips)
+    lines = [
+        f"step: {step}, loss_scale: {columns['loss_scale'][step]}, loss: {columns['loss'][step]}"
+        for step in range(0, 400, 10)
+    ]
+    assert explain(lines).problems == []
+
+
+LEAPS = np.tile([2.0**16, 2.0**16, 2.0**17, 2.0**17], 10)
+FLAT = np.random.default_rng(0).normal(2.3, 0.02, 400).tolist()
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a collapse": (trained(range(360, 400), SLOW), "scale-collapse"),
+    "its minimum": (
+        trained(range(100, 400), Rule(growth_interval=2000, min_scale=256.0)),
+        "scale-at-minimum",
+    ),
+    "each step skipped": ({"loss_scale": [8.0] * 9, "skipped": [True] * 9}, "never-stepped"),
+    "a lost loss": (trained([], SLOW, loss=[3.0] * 300 + [NAN] * 100), "loss-not-finite"),
+    "a loss lost from the start": (trained([], SLOW, loss=[NAN] * 400), "loss-never-finite"),
+    "a norm that carries the scale": (
+        {"loss_scale": LEAPS.tolist(), "grad_norm": (LEAPS / 2**8).tolist(), "loss": FLAT[:40]},
+        "scaled-norm",
+    ),
+    "a clip of scaled gradients": (
+        trained([], SLOW, grad_norm=[1 / 65536] * 400),
+        "clip-of-scaled-gradients",
+    ),
+    "growth without an end": (
+        trained([], Rule(growth_interval=2), 100, grad_norm=[0.0] * 100),
+        "scale-endless-growth",
+    ),
+    "underflow": (
+        {"loss_scale": [1.0] * 20, "grad_norm": [0.0] * 20, "loss": [2.0] * 20},
+        "norm-underflows",
+    ),
+    "many skips": (trained(range(0, 400, 6), Rule(growth_interval=5)), "skips-too-often"),
+    "a divergence": (
+        trained([], SLOW, loss=[*np.linspace(4, 2, 300), *np.linspace(2, 30, 100)]),
+        "loss-diverged",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_found_first(tmp_path: Path, fault: str) -> None:
+    columns, identifier = FAULTS[fault]
+    found = recorded(tmp_path, **columns)
+    assert found.verdict == "problem"
+    assert found.problems[0].id == identifier
+
+
+def test_first_lost_loss_has_its_place(tmp_path: Path) -> None:
+    columns, _ = FAULTS["a lost loss"]
+    [finding] = recorded(tmp_path, **columns).problems
+    assert (finding.step, finding.lines[0], finding.values["records"]) == (300, 302, 100)
+    assert finding.level == "proved"
+
+
+def test_loss_that_carries_scale_is_no_divergence(tmp_path: Path) -> None:
+    scales = [2.0 ** (10 + step // 50) for step in range(200)]
+    loss = [scale * 2.3 for scale in scales]
+    ids = {each.id for each in recorded(tmp_path, loss_scale=scales, loss=loss).findings}
+    assert "scaled-loss" in ids
+    assert "loss-diverged" not in ids
+
+
+def test_flat_loss_is_not_cleared(tmp_path: Path) -> None:
+    # unscale_ and update without step: the scale rises, and no step is taken.
+    found = recorded(tmp_path, **trained([], Rule(growth_interval=20), 120, loss=FLAT[:120]))
+    assert found.verdict == "too little to tell"
+    assert "loss-flat" in {each.id for each in found.findings}
+
+
+def test_trainer_zero_hides_nan() -> None:
+    lines = [
+        f"{{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': {n}}}" for n in range(5)
+    ]
+    assert explain(lines).problems[0].id == "loss-zero-hides-nan"
+
+
+def test_zero_rate_shows_no_step() -> None:
+    lines = [
+        f"{{'loss': 4.{n}, 'grad_norm': nan, 'learning_rate': 0.0, 'epoch': {n}}}" for n in range(5)
+    ]
+    assert explain(lines).problems[0].id == "never-stepped"
+
+
+def test_two_runs_are_told_apart() -> None:
+    lost = [f"step {n} loss nan scale 8" for n in range(10, 40)]
+    well = [f"step {n} loss {4 - n / 20} scale 8" for n in range(30)]
+    found = explain([*lost, *well])
+    assert found.problems[0].message.startswith("In run 1 of 2")
+
+
+def test_unguarded_overflow_is_found() -> None:
+    lines = [
+        line
+        for n in range(9)
+        for line in (
+            f"step {n}, loss: 0.2{n}",
+            "overflow, still update, loss scale adjust to 1024.0",
+        )
+    ]
+    assert explain(lines).problems[0].id == "overflow-not-skipped"
+
+
+def test_causes_in_log_come_first() -> None:
+    warning = "UserWarning: cuDNN SDPA backward got grad_output.strides() != output.strides()"
+    found = explain([warning, *(f"step {n} loss nan scale 8" for n in range(5))])
+    assert "enable_cudnn_sdp(False)" in found.problems[0].actions[0]
+
+
+def test_dead_parameters_are_named(tmp_path: Path) -> None:
+    zeros, ones = np.zeros(280, np.int64), np.zeros(280, np.int64)
+    zeros[0], ones[149] = 100, 100
+    counts = {"dead.weight": pack_counts(zeros), "alive.weight": pack_counts(ones)}
+    with RunFile(tmp_path / "run.jsonl", {}) as file:
+        for step in range(30):
+            sample = {"exponent_histograms": counts} if step % 5 == 0 else {}
+            file.append(
+                {
+                    "step": step,
+                    "loss_scale": 8.0,
+                    "skipped": False,
+                    "loss": 3.0 - step / 30,
+                    **sample,
+                }
+            )
+    found = explain(tmp_path / "run.jsonl").problems
+    assert "dead.weight" in found[0].message
+    assert "alive.weight" not in found[0].message
+
+
+def test_recorded_warning_is_a_problem(tmp_path: Path) -> None:
+    columns = trained(
+        [], warning=[None] * 300 + ["no parameter changed in 100 steps"] + [None] * 99
+    )
+    assert recorded(tmp_path, **columns).problems[0].id == "recorded-warning"
+
+
+def test_each_finding_has_advice() -> None:
+    for identifier in {"scale-low", "loss-rose", "loss-flat", *CONSEQUENCES} - {"scale-search"}:
+        finding = Finding(identifier, "problem", "likely", "", step=3.0)
+        assert finding.cause, identifier
+        assert finding.actions, identifier
+    assert len(FINDINGS) <= 30
