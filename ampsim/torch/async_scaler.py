@@ -1,6 +1,4 @@
-"""A loss scaler for loops whose backward passes, optimizer steps, and updates run on different
-threads.
-"""
+"""A loss scaler for loops whose backward passes, steps, and updates run on several threads."""
 
 import threading
 import warnings
@@ -255,11 +253,8 @@ class AsyncGradScaler:
             self._shared.change(AsyncState.forget_broken, ticket)
         scaled = ticket.value.multiply(outputs)
         if state.depth:
-            tag_gradients_of(outputs, scaled, ticket.key, self._is_outstanding)
+            tag_gradients_of(outputs, scaled, ticket.key)
         return scaled
-
-    def _is_outstanding(self, key: int) -> bool:
-        return self._shared.value.is_outstanding(key)
 
     def loss_value(self, loss: Tensor, ticket: ScaleTicket | None = None) -> Tensor:
         """Return the true value of a scaled loss, after `update` too; the host does not wait.
@@ -443,9 +438,7 @@ class AsyncGradScaler:
         return groups
 
     def _divide(self, ticket: ScaleTicket, optimizer: Optimizer, call: Call) -> tuple[Any, ...]:
-        """Divide an optimizer's gradients, but for those that it shares and another call has
-        divided.
-        """
+        """Divide an optimizer's gradients that no other call has divided."""
         version, found_inf = ticket.value, unscale.FoundInf()
         groups = self._gradients(ticket, optimizer)
         rest = undivided(optimizer, ticket.key)
@@ -538,8 +531,9 @@ class AsyncGradScaler:
     def _request(
         self, ticket: ScaleTicket, token: object, work: Callable[[], None], *, is_async: bool
     ) -> None:
-        """Send an update to the optimizer's thread. If this raises, also by an interrupt, it will
-        not be made.
+        """Send an update to the optimizer's thread.
+
+        If this raises, also by an interrupt, the update will not be made.
         """
         cancel = partial(self._shared.change, AsyncState.cancel_request, token)
         try:
@@ -586,8 +580,9 @@ class AsyncGradScaler:
             observer.closed(ticket, steps)
 
     def _send(self, work: Callable[[], Any], on_error: OnError | None = None) -> Job:
-        """Run work on the optimizer's thread; its error reaches who waits for the job, or
-        `on_error`.
+        """Run work on the optimizer's thread.
+
+        Its error goes to the thread that waits for the job, and to `on_error`.
         """
         self._shared.value.check_open()
         job = Job(work, self._shared, self._device, on_error or _ignore)
@@ -869,7 +864,7 @@ def _with_constant(state: AsyncState[Version], name: str, value: float) -> Async
 
 
 def _end_if_dropped(job: Job, handle: Future[Any]) -> None:
-    """End a job that its executor has dropped. Jobs raise nothing, so an error is the executor's."""
+    """End a job that its executor has dropped: jobs raise nothing, so the error is its own."""
     is_cancelled = handle.cancelled()
     cause = None if is_cancelled else handle.exception()
     if is_cancelled or cause is not None:

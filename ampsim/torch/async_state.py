@@ -31,8 +31,9 @@ V = TypeVar("V")  # of a version of the scale; nothing here looks into it
 
 
 class ClosedError(RuntimeError):
-    """Raised if the scaler, or its optimizer's thread, takes no more work; ``__cause__`` says
-    why.
+    """Raised if a scaler or an optimizer thread takes no more work.
+
+    Its ``__cause__`` says why.
     """
 
 
@@ -56,13 +57,9 @@ class Call:
     """A call that works on the gradients of one optimizer; only its own thread writes it."""
 
     is_over = False
-    """Whether it has returned or raised. One store in a ``finally`` block, which no interrupt can
-    prevent.
-    """
+    """Whether it has returned or raised: one store, which no interrupt can prevent."""
     is_writing = False
-    """Whether it may have written gradients or parameters without having reached
-    `AsyncState.complete`.
-    """
+    """Whether it may have written gradients, and has not reached `AsyncState.complete`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +200,6 @@ class AsyncState(Generic[V]):
             "this scaler returned and update() has not ended; begin another iteration"
         )
 
-    def is_outstanding(self, key: int) -> bool:
-        """Return whether the ticket with this key is in flight."""
-        return any(iteration.ticket.key == key for iteration in self.iterations)
-
     def implied_ticket(self, *, runs_steps: bool) -> Ticket[V] | None:
         """Return what a call without a ticket means, or None if no iteration is in flight.
 
@@ -222,8 +215,9 @@ class AsyncState(Generic[V]):
         return None
 
     def saved_versions(self) -> tuple[V, ...]:
-        """Return the versions that the oldest iteration in flight, or else the next one, and later
-        ones use.
+        """Return the versions for a checkpoint.
+
+        They are those of the oldest iteration in flight, or else of the next one, and later ones.
         """
         first = self.next_version
         if self.iterations:
@@ -267,9 +261,7 @@ class AsyncState(Generic[V]):
         return self.begin(key, uses_tickets=False)
 
     def withdraw(self, key: int) -> "AsyncState[V]":
-        """Take back the ticket with this key, which an interrupt kept from its caller; a later one
-        stays.
-        """
+        """Take back a ticket that an interrupt kept from its caller, if it is the newest."""
         if len(self.requests) == len(self.iterations):
             return self  # its update is on its way, or there is none
         newest = self.iterations[-1]
@@ -283,8 +275,9 @@ class AsyncState(Generic[V]):
     def hold(
         self, ticket: Ticket[V], optimizer: object, call: Call, method: str = "step"
     ) -> "AsyncState[V]":
-        """Give an optimizer to a call; RuntimeError if another call has it, or if one was
-        interrupted.
+        """Give an optimizer to a call.
+
+        Raises RuntimeError if another call has it, or if one was interrupted.
         """
         self.check_open()
         iteration = self.iteration(ticket, method)
@@ -334,9 +327,7 @@ class AsyncState(Generic[V]):
         return self.replace(requests=self.requests[: self.requests.index(token)])
 
     def ending(self, ticket: Ticket[V], token: object = None) -> Iteration[V]:
-        """Return the iteration that an update ends; RuntimeError unless it is this update's
-        turn.
-        """
+        """Return the iteration that an update ends; RuntimeError if it is not its turn."""
         self.check_open()
         if token is not None and token not in self.requests:
             raise WithdrawnError(f"the update of ticket {ticket.index} was withdrawn")
@@ -357,8 +348,9 @@ class AsyncState(Generic[V]):
     def apply(
         self, ended: Iteration[V], token: object, made: V, *, synchronous: bool = False
     ) -> "AsyncState[V]":
-        """Publish the version that an update made from `ended`; unchanged if that iteration has
-        changed since.
+        """Publish the version that an update made from `ended`.
+
+        Returns this state if the iteration has changed since.
         """
         if self.ending(ended.ticket, token) is not ended:
             return self
@@ -395,8 +387,9 @@ class AsyncState(Generic[V]):
         return self.replace(observers=tuple(one for one in self.observers if one is not observer))
 
     def close(self, cause: BaseException) -> "AsyncState[V]":
-        """Take no more work. The first cause stays, except that a fork outweighs it: who waits must
-        know.
+        """Take no more work.
+
+        The first cause stays, but a fork replaces it: a waiting thread must know of it.
         """
         if self.closed is not None and not isinstance(cause, ForkedError):
             return self

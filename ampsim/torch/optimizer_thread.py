@@ -139,9 +139,7 @@ class WorkQueue:
         return replace(self, jobs=(), running=None)
 
     def check_runs(self) -> None:
-        """Raise ForkedError in a forked child, which does not run the jobs; a closed thread
-        does.
-        """
+        """Raise ForkedError in a forked child; a closed thread still runs its jobs."""
         if isinstance(self.closed, ForkedError):
             raise self.closed
 
@@ -286,8 +284,9 @@ class OptimizerThread:
         self._close_scalers(ClosedError("its optimizer thread was closed"))
 
     def _run_next(self) -> bool:
-        """Run one job; False if no more will come. Its locals end here: a waiting thread holds no
-        gradients.
+        """Run one job; return False if no more will come.
+
+        Its locals end here, so a thread that waits holds no gradients.
         """
         job = self._shared.wait(WorkQueue.take).running
         if job is None:

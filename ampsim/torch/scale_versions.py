@@ -18,9 +18,7 @@ from ampsim.core.machine import Rule, State
 
 
 def has_streams(device: torch.device) -> bool:
-    """Return whether work on a device is ordered by streams: whether it is the accelerator of this
-    process.
-    """
+    """Return whether a device is this process's accelerator, whose streams have an order."""
     if device.type == "cpu" or not torch.accelerator.is_available():
         return False
     accelerator = torch.accelerator.current_accelerator()
@@ -57,8 +55,9 @@ def use(tensor: Tensor, ready: torch.Event | None) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Flag:
-    """Whether a gradient on one device was inf or NaN: a tensor of shape (), float32, that is not
-    written again.
+    """Whether a gradient on one device was inf or NaN.
+
+    A tensor of shape (), float32, that is not written again.
     """
 
     found_inf: Tensor
@@ -82,17 +81,13 @@ class Flag:
 
 @dataclass(frozen=True, eq=False)
 class HostVersion:
-    """The state after some updates as Python numbers: of a scaler on the CPU, or of losses on the
-    CPU.
-    """
+    """The state after some updates as numbers, for a scaler or losses on the CPU."""
 
     state: State
 
     @property
     def may_be_below_one(self) -> bool:
-        """Whether the scale may be below 1, where a finite gradient may overflow when it is
-        divided.
-        """
+        """Whether the scale may be below 1, so that a division may overflow."""
         return self.state.scale < 1.0
 
     def scale_on(self, device: torch.device) -> Tensor:

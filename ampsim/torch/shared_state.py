@@ -54,8 +54,9 @@ class SharedState(Generic[S]):
         self._gates: list[Any] = []  # read and written with the lock held
 
     def change(self, transition: Callable[..., S], *args: Any, **kwargs: Any) -> S:
-        """Replace the value by ``transition(value, ...)`` and return it; nothing changes if that
-        raises.
+        """Replace the value by ``transition(value, ...)``, and return it.
+
+        If the transition raises, nothing changes.
         """
         with self._lock:
             return self._store(transition(self.value, *args, **kwargs))
@@ -110,9 +111,7 @@ class SharedState(Generic[S]):
             self._gates.pop()
 
     def after_fork(self) -> None:
-        """Close in a forked child. The value may hold callbacks of the parent; none of them is
-        called.
-        """
+        """Close in a forked child, and call nothing of the parent's."""
         self._make_lock()
         self.value = self.value.close(
             ForkedError("this process is a fork, and the threads stayed in its parent")

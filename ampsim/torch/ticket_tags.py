@@ -6,7 +6,7 @@ loss, and when it ends. What it has written in between is tagged. A tag is two p
 gradient with a tag can still be pickled.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -14,55 +14,45 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 _TAG = "_ampsim_ticket"  # on a gradient: its ticket's key, and its version then
-IsOutstanding = Callable[[int], bool]
 
 
-def tag_gradients_of(
-    outputs: Tensor, scaled: Tensor, key: int, is_outstanding: IsOutstanding
-) -> None:
+def tag_gradients_of(outputs: Tensor, scaled: Tensor, key: int) -> None:
     """Tag the gradients that the backward pass from a scaled output will write.
 
     Args:
         outputs: The output before it was scaled.
         scaled: The output after it was scaled.
         key: Key of the ticket.
-        is_outstanding: Whether the ticket with a key is in flight.
     """
     if scaled.requires_grad:
         # The hook holds `outputs`, which is behind `scaled` in the graph, so there is no cycle.
-        hook = partial(_begin_backward, outputs, key, is_outstanding)
+        hook = partial(_begin_backward, outputs, key)
         scaled.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
-def _begin_backward(outputs: Tensor, key: int, is_outstanding: IsOutstanding, _: Tensor) -> None:
+def _begin_backward(outputs: Tensor, key: int, _: Tensor) -> None:
     before = [(leaf, *_state(leaf)) for leaf in _leaves_of(outputs)]
     # The way to run code when the pass ends.
     engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-    engine.queue_callback(partial(_end_backward, before, key, is_outstanding))
+    engine.queue_callback(partial(_end_backward, before, key))
 
 
-def _end_backward(
-    before: list[tuple[Tensor, Tensor | None, int]],
-    key: int,
-    is_outstanding: IsOutstanding,
-) -> None:
-    for leaf, old, version in before:
-        grad, now = _state(leaf)
-        if grad is None or (grad is old and now == version):
+def _end_backward(before: list[tuple[Tensor, Tensor | None, int]], key: int) -> None:
+    for leaf, old, old_version in before:
+        grad, version = _state(leaf)
+        if grad is None or (grad is old and version == old_version):
             continue  # `torch.autograd.grad` writes none
-        tagged = vars(grad).get(_TAG)
-        if tagged is not None and tagged[0] != key and is_outstanding(tagged[0]):
+        tag = vars(grad).get(_TAG)
+        if tag is not None and tag[0] != key and tag[1] == old_version:
             raise RuntimeError(
                 "the gradients of two tickets were added into one .grad: expected each ticket's "
                 "own; hand the gradients over and set .grad to None before the next backward pass"
             )
-        vars(grad)[_TAG] = key, now
+        vars(grad)[_TAG] = key, version
 
 
 def check_tags(optimizer: Optimizer, key: int) -> None:
-    """Raise RuntimeError if a gradient came from the loss of another ticket and was not written
-    since.
-    """
+    """Raise RuntimeError if a gradient came from another ticket's loss, unwritten since."""
     for group in optimizer.param_groups:
         for param in group["params"]:
             grad, version = _state(param)
@@ -75,8 +65,9 @@ def check_tags(optimizer: Optimizer, key: int) -> None:
 
 
 def _state(leaf: Tensor) -> tuple[Tensor | None, int]:
-    """Return a gradient and how often it was written; no gradient in inference mode, where nothing
-    counts writes.
+    """Return a gradient and how often it was written.
+
+    None in inference mode, where nothing counts the writes.
     """
     grad = leaf.grad
     if grad is None or grad.is_inference():

@@ -314,8 +314,11 @@ def test_gradients_of_two_tickets_raise():
     param.grad = None
     scaler.scale(param.sum(), ticket=second).backward()
     raises(lambda: scaler.step(optimizer, ticket=first), match="gradients of another ticket")
-    scaler.step(optimizer, ticket=second)
-    # Accumulation within one ticket, and gradients that autograd returns, are right.
+    scaler.step(optimizer, ticket=second)  # right
+    # So are accumulation within a ticket, gradients that autograd returns, and zeroed ones.
+    scaler.scale(param.sum(), ticket=second).backward()
+    optimizer.zero_grad(set_to_none=False)
+    scaler.scale(param.sum(), ticket=first).backward()
     param.grad = None
     for _ in range(2):
         loss = scaler.scale(param.sum(), ticket=first)

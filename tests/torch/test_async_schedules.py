@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ampsim.core import pipeline
@@ -180,7 +180,6 @@ def test_schedules_with_two_preemptions(name, depth):
     explore(PROGRAMS[name](outcome, watches=False), outcome.check, preemptions=2)
 
 
-@settings(max_examples=60)
 @given(
     name=st.sampled_from([*PROGRAMS]),
     depth=st.integers(0, 3),
