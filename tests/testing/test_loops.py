@@ -77,6 +77,24 @@ def judged(make, check):
     return result.outcome, result.text
 
 
+def test_shared_parameter_is_the_cause():
+    def make(scaler):
+        t = Trainer(scaler)
+        other = t.carry("other", torch.optim.SGD(t.model[0].parameters(), lr=0.01))
+
+        def step(batch):
+            t.backward(batch)
+            scaler.step(t.optimizer)
+            scaler.step(other)
+            scaler.update()
+
+        return Loop(step, t.state)
+
+    outcome, text = judged(make, "gradients_do_not_depend_on_loss_scale")
+    assert outcome == "failed"
+    assert "model.0.weight is in two optimizers" in text.partition("  cause ")[2]
+
+
 def test_saving_may_not_change_the_scaler():
     def make(scaler):
         t = Trainer(scaler)

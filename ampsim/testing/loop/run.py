@@ -181,6 +181,10 @@ class Run(ABC):
         """Return, by the names of arrays, which optimizer in state they belong to, as far as that is known."""
         return {}
 
+    def shared(self) -> str:
+        """Return the name of a parameter that two optimizers in state have, as far as that is known; "" for none."""
+        return ""
+
     def again(self, before: State) -> Sequence[State]:
         """Return a scaler's state after one finite and after one overflowing update; () if that is unknown."""
         return ()

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -205,6 +206,17 @@ class TorchRun(Run):
                     (name for name in self.states[-1] if name.startswith(f"{key}.")), of or key
                 )
         return found
+
+    def shared(self) -> str:
+        # By the id of a group, as a wrapper has the groups of the optimizer in it.
+        groups = {
+            id(group): group["params"]
+            for value in self.loop.state.values()
+            for group in getattr(value, "param_groups", ())
+        }
+        counts = Counter(id(param) for params in groups.values() for param in params)
+        names = (name for name, param in trained(self.loop).items() if counts[id(param)] > 1)
+        return next(names, "")
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:

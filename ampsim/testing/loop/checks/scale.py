@@ -21,6 +21,7 @@ ALIKE = (
     "all differ by one factor that is no power of S: gradients are clipped or normalized before "
     "scaler.unscale_(optimizer)"
 )
+SHARED = "is in two optimizers, and both steps divide its gradient by the scale: give each parameter to one optimizer"
 PLANS = (
     (2.0**8, NEVER),
     (2.0**16, NEVER),
@@ -89,6 +90,9 @@ def _compare(
     moving = ", which doubles after each update" if grows else ""
     where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
     broken = Broken(where, step, found, scale)
+    shared = run.shared()
+    if any(each.name == shared for each in found):
+        return replace(broken, cause=f"{shared} {SHARED}")
     return (
         broken
         if _by_a_power(broken)
