@@ -62,6 +62,21 @@ def test_each_check_has_a_mistake():
     assert {check for _, check, _ in WRONG.values()} | others == {*CHECKS}
 
 
+def test_schedule_from_before_the_block():
+    model = torch.nn.Linear(2, 1)
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    with checked(raises=False) as found:
+        for _ in range(8):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
+    assert failures(found.results).keys() == {"skipped_step_changes_nothing"}
+
+
 def test_patches_are_undone():
     before = torch.save, torch.optim.Optimizer.zero_grad, torch.amp.GradScaler.scale
     with checked():

@@ -15,7 +15,6 @@ A call in the wrong stage is a `Violation`. What needs a comparison of runs is l
 
 import os
 import sys
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -107,7 +106,7 @@ class Recorder:
         self.scales_since_attempt = 0
         self._differentiated: set[int] = set()  # scalers whose losses the current backward reaches
         self._stepping: ScalerTrace | None = None
-        self._constructed: weakref.WeakSet[LRScheduler] = weakref.WeakSet()
+        self._constructing = False  # a learning rate schedule
 
     def install(self) -> Patches:
         """Patch torch, and return the patches, whose context undoes them."""
@@ -406,14 +405,17 @@ class Recorder:
         patches.function(cls, "__init__", "schedule.__init__", self._made_schedule)
         patches.function(cls, "step", "schedule.step", self._schedule)
 
-    def _made_schedule(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> None:
-        original(schedule, *args, **kwargs)
-        self._constructed.add(schedule)
+    def _made_schedule(self, original: Any, *args: Any, **kwargs: Any) -> None:
+        self._constructing = True
+        try:
+            original(*args, **kwargs)
+        finally:
+            self._constructing = False
 
     def _schedule(self, original: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(schedule, *args, **kwargs)
         optimizer = getattr(schedule, "optimizer", None)
-        if optimizer is not None and schedule in self._constructed:  # the constructor steps, too
+        if optimizer is not None and not self._constructing:  # a constructor steps, too
             trace = self.optimizer(optimizer)
             trace.schedules += 1
             self._add("schedule", trace.name, note=type(schedule).__name__)
