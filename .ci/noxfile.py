@@ -58,7 +58,15 @@ def torch(session: nox.Session, version: str) -> None:
 @nox.parametrize("python", ["3.11", "3.13"])
 def jax(session: nox.Session) -> None:
     """Test `ampsim.jax` on the newest JAX, flax, optax, and numpy."""
-    session.install("-U", "jax", "flax", "optax", "numpy")
+    session.install("-U", "jax", "flax", "optax", "numpy", "flatbuffers")
+    test(session, "jax,testing", "tests/jax")
+
+
+@nox.session(python="3.11")
+@nox.parametrize("version", ["0.6", "0.7", "0.8", "0.9", "0.10"])
+def older_jax(session: nox.Session, version: str) -> None:
+    """Test `ampsim.jax` on an older JAX, with the newest packages that allow it."""
+    session.install(f"jax=={version}.*", "flax", "optax", "numpy", "flatbuffers")
     test(session, "jax,testing", "tests/jax")
 
 

@@ -85,6 +85,8 @@ def _text(values: Sequence[Any]) -> str:
 def _encode(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
+    if not dataclasses.is_dataclass(value):
+        return value.item() if hasattr(value, "item") else repr(value)
     encoded = {"class": type(value).__name__}
     for field in dataclasses.fields(value):
         default, make = field.default, field.default_factory

@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,13 @@ def test_flax_restore_into_other_rule_raises(flax, name) -> None:
     saved, other = OTHERS[name]
     with pytest.raises(ValueError, match="saved with"):
         flax.from_bytes(other, flax.to_bytes(saved))
+
+
+def test_numpy_settings_equal_python_numbers(flax) -> None:
+    saved = LossScale.create(Rule(np.float32(8.0), growth_interval=np.int64(3)))
+    jax.tree_util.tree_leaves_with_path(saved)
+    restored = flax.from_bytes(LossScale.create(Rule(8.0, growth_interval=3)), flax.to_bytes(saved))
+    assert restored.state == saved.state
 
 
 @pytest.fixture(scope="module")
