@@ -123,8 +123,9 @@ def to_flax(loss_scale: LossScale) -> Any:
         scale=jnp.array(np.float32(state.scale)),
         minimum_scale=None if rule.min_scale is None else round_to_float32(rule.min_scale),
     )
-    unbounded = rule.max_scale in (None, math.inf, FP32.max_finite)
-    free = ("flush_subnormals", "keeps_finite", *(["high"] if unbounded else []))
+    free = ["flush_subnormals", "keeps_finite"]
+    if rule.max_scale in (None, math.inf, FP32.max_finite):
+        free.append("high")
     _require_same(rule, rule_of_flax(made), "flax", *free)
     return made
 

@@ -69,9 +69,8 @@ def sweep(
             "pass one row per rule"
         )
     start = np.array([init(rule).scale for rule in rules], form.dtype)
-    stacked = machine.stacked(rules)
-    result: Array | Summary = _run(form, delay, summary, stacked, start, flags.astype(bool))
-    return result
+    constants, found = machine.stacked(rules), flags.astype(bool)
+    return _run(form, delay, summary, constants, start, found)  # type: ignore[no-any-return]
 
 
 @functools.partial(jax.jit, static_argnames=("form", "delay", "summary"))
