@@ -4,6 +4,7 @@ Sizes are those of a two-column page, so that a figure is included unscaled and 
 Okabe and Ito's, told apart with any colour vision; an arm keeps its colour in every figure.
 """
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from ampsim.core.files import write_atomically
 from figures.results import Result
 
 HERE = Path(__file__).parent
@@ -112,18 +114,21 @@ def save(figure: Figure, folder: Path, stem: str) -> Path:
     path = folder / f"{stem}.svg"
     # `savefig` would draw it twice, the first time for a layout that is settled already.
     figure.set_dpi(PIXELS)
-    FigureCanvasSVG(figure).print_svg(path, metadata={"Date": None})  # type: ignore[no-untyped-call]
+    image = io.BytesIO()
+    FigureCanvasSVG(figure).print_svg(image, metadata={"Date": None})  # type: ignore[no-untyped-call]
+    write_atomically(path, image.getvalue())
     return path
 
 
 def save_pdf(figure: Figure, folder: Path, stem: str) -> Path:
     """Write `<stem>.pdf` without dates or versions, and return its path."""
     settle(figure)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{stem}.pdf"
     figure.set_dpi(PIXELS)
     undated = {"CreationDate": None, "Creator": None, "Producer": None}
-    FigureCanvasPdf(figure).print_pdf(path, metadata=undated)  # type: ignore[no-untyped-call]
+    image = io.BytesIO()
+    FigureCanvasPdf(figure).print_pdf(image, metadata=undated)  # type: ignore[no-untyped-call]
+    write_atomically(path, image.getvalue())
     return path
 
 
