@@ -36,26 +36,33 @@ def _has_hooks(optimizer: Any) -> bool:
 
 
 def scaler_of(optimizer: Any, scaler: Any) -> Any:
-    """Return the scaler to watch: the given one, or that of an optimizer of accelerate."""
-    wrapped = getattr(optimizer, "optimizer", None) is not None
-    return getattr(optimizer, "scaler", None) if scaler is None and wrapped else scaler
+    """Return the scaler to watch: the given one, or that of accelerate's optimizers."""
+    if scaler is not None:
+        return scaler
+    several = optimizer if isinstance(optimizer, Iterable) else [optimizer]
+    # Both attributes are there in accelerate.optimizer.AcceleratedOptimizer only.
+    scalers = [
+        wrapper.scaler
+        for wrapper in several
+        if hasattr(wrapper, "optimizer") and hasattr(wrapper, "scaler")
+    ]
+    return scalers[0] if scalers else None
 
 
 def header_of(
     optimizers: list[Optimizer], scaler: Any, named: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """Return the header of a run's file."""
-    settings = {}
-    for name in ("growth_factor", "backoff_factor", "growth_interval"):
-        getter = getattr(scaler, f"get_{name}", None)
-        if getter is not None and scaler.is_enabled():
-            settings[name] = getter()
+    settings: dict[str, Any] = {"scaler": None}
+    if scaler is not None:
+        settings["scaler"] = f"{type(scaler).__module__}.{type(scaler).__qualname__}"
+        for name in ("growth_factor", "backoff_factor", "growth_interval"):
+            getter = getattr(scaler, f"get_{name}", None)
+            if getter is not None and scaler.is_enabled():
+                settings[name] = getter()
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": sys.argv,
-        "scaler": None
-        if scaler is None
-        else f"{type(scaler).__module__}.{type(scaler).__qualname__}",
         **settings,
         "optimizers": [type(each).__name__ for each in optimizers],
         "parameters": {name: param.numel() for name, param in named.items()},

@@ -195,10 +195,8 @@ def numbered(path: AnyPath) -> Iterator[tuple[int, Record]]:
 
 
 _NUMBER = int, float
-_FIELDS: dict[str, tuple[tuple[type, ...], tuple[type, ...]]] = {
-    "loss_scale": (_NUMBER, ()),
-    "grad_norm": (_NUMBER, ()),
-    "loss": (_NUMBER, ()),
+FIELDS: dict[str, tuple[tuple[type, ...], tuple[type, ...]]] = {
+    **dict.fromkeys(("loss_scale", "grad_norm", "loss"), (_NUMBER, ())),
     "skipped": ((bool,), ()),
     "optimizers": ((list,), (bool, type(None))),
     "nonfinite": ((dict,), (str,)),
@@ -214,7 +212,7 @@ def _check_record(path: Path, number: int, record: Record) -> None:
     if not _is_step(step):
         expected = "a whole number of at least 0"
         raise DamagedFileError(path, number, f"step={step!r:.60}", expected)
-    for name, (types, member_types) in _FIELDS.items():
+    for name, (types, member_types) in FIELDS.items():
         value = record.get(name)
         members: Any = value.values() if isinstance(value, dict) else value
         if value is None or (

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -52,19 +53,20 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
 
 def _file(path: Path, run: Mapping[str, object]) -> RunFile:
     """Open a run's file; if another process has it locked, open name.2.jsonl and so on."""
-    for other in itertools.chain(
-        [path], (path.with_stem(f"{path.stem}.{n}") for n in itertools.count(2))
-    ):
+    with contextlib.suppress(BlockingIOError):
+        return RunFile(path, run)
+    for number in itertools.count(2):
+        other = path.with_stem(f"{path.stem}.{number}")
         with contextlib.suppress(BlockingIOError):
             file = RunFile(other, run)
             break
-    if other != path:
-        warnings.warn(
-            f"{path}: another process is writing this file; this run is written to {other} instead, "
-            f"from step {file.next_step}; pass a file per process, and first_step= for another first step",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    warnings.warn(
+        f"{path}: another process is writing this file; this run is written to {other} instead, "
+        f"from step {file.next_step}; pass a file per process, "
+        "and first_step= for another first step",
+        RuntimeWarning,
+        stacklevel=2,
+    )
     return file
 
 
@@ -129,19 +131,17 @@ class _TensorBoard:
 
 def _scalars(record: Record) -> dict[str, float | str]:
     """Return the scalars and texts of a record for a tracker, and log2 of the scale."""
-    found: dict[str, float | str] = {}
+    scalars: dict[str, float | str] = {}
     for name, value in record.items():
-        if name not in {"step", "nonfinite", "optimizers", "exponent_histograms"} and isinstance(
-            value, int | float | str
-        ):
-            found[name] = float(value) if not isinstance(value, str) else value
+        if isinstance(value, str):
+            scalars[name] = value
+        elif isinstance(value, int | float) and name != "step":
+            scalars[name] = float(value)
     for number, skipped in enumerate(record.get("optimizers", ())):
         if skipped is not None:
-            found[f"skipped/{number}"] = float(skipped)
-    if record.get("nonfinite"):
-        found["nonfinite"] = ", ".join(
-            f"{name} {what}" for name, what in record["nonfinite"].items()
-        )
+            scalars[f"skipped/{number}"] = float(skipped)
+    if nonfinite := record.get("nonfinite"):
+        scalars["nonfinite"] = ", ".join(f"{name} {what}" for name, what in nonfinite.items())
     if record.get("loss_scale", 0) > 0:
-        found["log2_scale"] = float(np.log2(record["loss_scale"]))
-    return found
+        scalars["log2_scale"] = math.log2(record["loss_scale"])
+    return scalars

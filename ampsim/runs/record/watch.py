@@ -16,6 +16,7 @@ from ampsim.core.validation import as_int
 from ampsim.runs.record.attach import Flags, attach
 from ampsim.runs.record.header import header_of, optimizers_of, scaler_of
 from ampsim.runs.record.measure import checksums, parameters_of, read
+from ampsim.runs.record.run_file import FIELDS
 from ampsim.runs.record.stalled_parameters import StalledParameters
 from ampsim.runs.record.step import Step, name_of
 from ampsim.runs.record.writer import OnSkip, Writer
@@ -34,19 +35,7 @@ def _count_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
-RESERVED = frozenset(
-    {
-        "step",
-        "loss_scale",
-        "skipped",
-        "optimizers",
-        "grad_norm",
-        "nonfinite",
-        "exponent_histograms",
-        "warning",
-        "run",
-    }
-)
+RESERVED = {*FIELDS, "step", "run"} - {"loss"}
 
 
 def watch(
@@ -161,7 +150,6 @@ class Run:
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
-        self._logged_at: dict[Any, Record] = {}
         self._begun = self._closed = self._taken = 0
         # The finished step, if nothing was logged to it, until the next one begins.
         self._last: Step | None = None
@@ -249,11 +237,7 @@ class Run:
             return
         with self._lock:
             self._begin()
-            step = self._open.get(key)
-            if step is None:
-                is_sampled = self._sample_every > 0 and self._begun % self._sample_every == 0
-                step = self._open[key] = Step(is_sampled)
-                self._begun += 1
+            step = self._step(key)
             if any(optimizer is known for known in step.optimizers):
                 return
             step.optimizers.append(optimizer)
@@ -261,6 +245,14 @@ class Run:
             step.measure(optimizer, scale, self._matches)
         except Exception as error:  # recording must not stop training
             self._writer.warn(error)
+
+    def _step(self, key: Any) -> Step:
+        """Return the step of an iteration; the first caller opens the step."""
+        if key not in self._open:
+            is_sampled = self._sample_every > 0 and self._begun % self._sample_every == 0
+            self._open[key] = Step(is_sampled)
+            self._begun += 1
+        return self._open[key]
 
     def _matches(self, param: Tensor) -> bool:
         return fnmatch.fnmatch(name_of(param, self._names), self._pattern)
@@ -277,12 +269,13 @@ class Run:
     def closing(self, key: Any) -> None:
         """Collect the values logged for the iteration that ends."""
         with self._lock:
-            step = self._open.get(key)
-            if self._model is not None and step is not None and not self._logged:
+            step = self._step(key)
+            step.logged, self._logged = self._logged, {}
+            if self._model is not None and not step.logged:
                 # A hook on each forward pass would cost loops that log before update().
+                self._begin()
                 hook = self._model.register_forward_pre_hook(self._forward)
                 step.is_open, self._last, self._forget = True, step, hook.remove
-            self._logged_at[key], self._logged = self._logged, {}
 
     def _forward(self, model: nn.Module, _inputs: object) -> None:
         if model.training:
@@ -300,12 +293,10 @@ class Run:
         if self._is_forked():
             return
         with self._lock:
-            step = self._open.pop(key, None) or Step()
-            logged = self._logged_at.pop(key, {})
+            step = self._open.pop(key)
             if not flags:  # an update(new_scale) without a step
-                self._logged = logged | self._logged
+                self._logged = step.logged | self._logged
                 return
-            step.logged = logged
             self._closed += 1
             try:
                 step.flags = self._in_order(flags)
