@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ampsim.core.output import printable
 from ampsim.runs.causes import OF_NONFINITE, advice_in
@@ -26,7 +27,7 @@ from ampsim.runs.findings.evidence import (
 )
 from ampsim.runs.findings.find import SEVERITIES, find
 from ampsim.runs.findings.finding import Finding, number_text
-from ampsim.runs.read.history import History, Series
+from ampsim.runs.read.history import Floats, History, Series
 from ampsim.runs.read.read import read_log
 from ampsim.runs.split import split_runs
 
@@ -84,8 +85,16 @@ class Explanation:
         """
         return printable("\n".join(_report_lines(self, why=why)))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON data, with all that a report page draws. inf and NaN are strings."""
+    def to_json(self, most: int | None = None) -> dict[str, Any]:
+        """Return the diagnosis as JSON data, with all that a report page draws. inf and NaN are strings.
+
+        Args:
+            most: How many numbers of a series to keep, at least 4: of more, the first, least, largest, and last of
+                each part. None keeps all.
+
+        Returns:
+            The data, for `json.dumps`.
+        """
         findings = [
             {**dataclasses.asdict(each), "cause": each.cause, "actions": each.actions}
             for each in self.findings
@@ -108,7 +117,7 @@ class Explanation:
                 dict(zip(("first", "last", "count", "scale", "line"), skip, strict=True))
                 for skip in self.skips
             ],
-            "series": [_series_data(series) for series in self.history.series],
+            "series": [_series_data(each, most) for each in self.history.series],
             "events": events,
         }
         return dict(_plain(data))
@@ -427,10 +436,26 @@ def _support(finding: Finding) -> list[str]:
     return [f"  [{finding.id}, {finding.level}; {word} {shown}{more}]"]
 
 
-def _series_data(series: Series) -> dict[str, Any]:
-    columns = {"line": series.lines, "step": series.steps, "value": series.values}
+def _series_data(series: Series, most: int | None) -> dict[str, Any]:
+    kept = (
+        series
+        if most is None or len(series) <= most
+        else series.part(_extremes(series.values, most))
+    )
+    columns = {"line": kept.lines, "step": kept.steps, "value": kept.values}
     data = {name: column.tolist() for name, column in columns.items()}
     return {"name": series.name, "role": series.role, "rank": series.rank, **data}
+
+
+def _extremes(values: Floats, most: int) -> npt.NDArray[np.int64]:
+    """Return the rows of the first, the least, the largest, and the last number of each part of equally many."""
+    size = -(-len(values) // (most // 4))
+    padded = np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size)
+    starts = np.arange(len(padded)) * size
+    least = starts + np.argmin(np.where(np.isnan(padded), np.inf, padded), axis=1)
+    largest = starts + np.argmax(np.where(np.isnan(padded), -np.inf, padded), axis=1)
+    rows = np.concatenate([starts, least, largest, starts + size - 1])
+    return np.unique(np.minimum(rows, len(values) - 1))
 
 
 def _setting(value: object) -> object:

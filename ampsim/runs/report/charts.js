@@ -18,24 +18,15 @@ const has = (values) => values.some((value) => !Number.isNaN(value));
 /** Pixels of a canvas per pixel of the page. */
 const ratio = () => devicePixelRatio || 1;
 
-/** Draws inside of a chart's axes, in pixels of the canvas. */
-function within(plot, draw) {
+/** Draws inside of a chart's axes, or also in the margin above them, in pixels of the canvas. */
+function within(plot, draw, above = 0) {
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.beginPath();
-  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.rect(bbox.left - above, bbox.top - above, bbox.width + 2 * above, bbox.height + above);
   ctx.clip();
   ctx.textAlign = "left";
   draw(ctx, (x) => plot.valToPos(x, "x", true), (y) => plot.valToPos(y, "y", true), bbox);
-  ctx.restore();
-}
-
-/** Draws in the margin above a chart's axes, in pixels of the canvas. */
-function above(plot, draw) {
-  const { ctx, bbox } = plot;
-  ctx.save();
-  ctx.textAlign = "left";
-  draw(ctx, (x) => plot.valToPos(x, "x", true), bbox);
   ctx.restore();
 }
 
@@ -132,11 +123,6 @@ class View {
   toSkip(direction) {
     const i = search(this.skips, this.at + (direction > 0 ? 1 : 0)) - (direction > 0 ? 0 : 1);
     if (i >= 0 && i < this.skips.length) this.move(this.skips[i], true);
-  }
-
-  stride() {
-    const seen = search(this.steps, this.high) - search(this.steps, this.low);
-    return Math.max(1, Math.round(seen / 100));
   }
 
   /** Draws all charts in the next frame, or at once. */
@@ -238,7 +224,7 @@ class Chart {
   }
 
   onKey(event) {
-    const { view } = this, stride = event.shiftKey ? 1 : view.stride();
+    const { view } = this, stride = event.shiftKey ? 1 : 10;
     const does = {
       ArrowLeft: () => view.move(view.at - stride, true), ArrowRight: () => view.move(view.at + stride, true),
       Home: () => view.move(0, true), End: () => view.move(view.steps.length - 1, true),
@@ -250,25 +236,14 @@ class Chart {
     does();
   }
 
-  /** Moves the cursor under a mouse or a finger; two fingers zoom; uPlot itself selects with the mouse. */
+  /** Moves the cursor under a mouse or a finger; uPlot itself selects with the mouse. */
   followPointers(over) {
-    const fingers = new Map();
-    const value = (x) => this.plot.posToVal(x - over.getBoundingClientRect().left, "x");
-    over.addEventListener("pointerdown", (event) => {
-      if (event.pointerType !== "mouse") fingers.set(event.pointerId, event.clientX);
-      this.options.onY?.(this.plot.posToVal(event.clientY - over.getBoundingClientRect().top, "y"));
-    });
+    const inside = (event, side) => event[side === "x" ? "clientX" : "clientY"] - over.getBoundingClientRect()[side];
+    over.addEventListener("pointerdown", (event) => this.options.onY?.(this.plot.posToVal(inside(event, "y"), "y")));
     over.addEventListener("pointermove", (event) => {
-      if (fingers.size === 2 && fingers.has(event.pointerId)) {
-        const [a, b] = fingers.values(), before = Math.abs(a - b);
-        fingers.set(event.pointerId, event.clientX);
-        const [c, d] = fingers.values(), after = Math.abs(c - d);
-        if (before > 8 && after > 8) this.view.zoom(before / after, value((c + d) / 2));
-      } else this.view.move(nearest(this.view.steps, clamp(value(event.clientX), this.view.low, this.view.high)));
+      const at = clamp(this.plot.posToVal(inside(event, "x"), "x"), this.view.low, this.view.high);
+      this.view.move(nearest(this.view.steps, at));
     });
-    for (const end of ["pointerup", "pointercancel", "pointerleave"]) {
-      over.addEventListener(end, (event) => fingers.delete(event.pointerId));
-    }
     over.addEventListener("dblclick", () => this.view.reset());
   }
 }

@@ -44,9 +44,10 @@
   }
   const view = new View(steps, skips, say);
 
+  const MARGIN = 32; // pixels
   /* ---- marks, in the margin above the curve: skipped steps, and where the findings begin ---- */
   function drawSkips(plot) {
-    above(plot, (ctx, x, box) => {
+    within(plot, (ctx, x, _, box) => {
       ctx.fillStyle = css("vermilion");
       let last = -Infinity;
       const wide = Math.max(1, Math.round(1.2 * ratio()));
@@ -57,11 +58,11 @@
         last = left;
         ctx.fillRect(left - (wide >> 1), box.top - 9 * ratio(), wide, 8 * ratio());
       }
-    });
+    }, MARGIN * ratio());
   }
 
   function drawFindings(plot) {
-    above(plot, (ctx, x, box) => {
+    within(plot, (ctx, x, _, box) => {
       ctx.fillStyle = css("vermilion");
       ctx.font = `600 ${12 * ratio()}px system-ui, "DejaVu Sans", sans-serif`;
       const problems = data.findings.filter((finding) => finding.severity === "problem" && Number.isFinite(placeOf(finding)));
@@ -73,7 +74,7 @@
         ctx.fillText(left > end ? label : "▼", left, box.top - 14 * ratio());
         end = Math.max(end, left + wide);
       }
-    });
+    }, MARGIN * ratio());
   }
 
   const line = (id, series, values, options) => {
@@ -81,7 +82,7 @@
     else byId("part-" + id).hidden = true;
   };
   line("scale", scaleSeries, log2Scale, {
-    label: "Loss scale, logarithmic, with skipped steps", height: 270, stepped: true, room: 1, margin: 32,
+    label: "Loss scale, logarithmic, with skipped steps", height: 270, stepped: true, room: 1, margin: MARGIN,
     tick: (k) => k === LOWEST ? "0" : "2" + superscript(k), splits: whole,
     over: (plot) => { drawSkips(plot); drawFindings(plot); },
   });
@@ -126,8 +127,6 @@
   byId("ledger-says").textContent = !known.length ? "The log shows no skipped step and where it is."
     : `${grouped(total)} skipped ${total === 1 ? "step" : "steps"}.`;
   byId("ledger").hidden = !known.length;
-  byId("ledger").classList.toggle("ones", known.every((skip) => skip.count === 1));
-  byId("ledger").classList.toggle("nameless", !Object.keys(data.nonfinite).length);
   byId("more").addEventListener("click", addRows);
   addRows();
 

@@ -26,7 +26,7 @@ def report(explanation: Explanation) -> str:
     Returns:
         The page. It draws the data of `Explanation.to_json`, and reads nothing from the log itself.
     """
-    data = explanation.to_json()
+    data = explanation.to_json(MOST_POINTS)
     name = PurePath(data["source"]).name or data["source"]
     count = explanation.history.line_count
     body = [
@@ -41,7 +41,7 @@ def report(explanation: Explanation) -> str:
         ),
     ]
     drawn = {
-        "series": [_thinned(series) for series in data["series"]],
+        "series": data["series"],
         "skips": data["skips"][:MOST_SKIPS],
         "findings": data["findings"],
         "nonfinite": data["nonfinite"],
@@ -86,24 +86,6 @@ def _article(finding: Finding) -> str:
         f"{escape(finding.place)}</button></h2><p>{escape(finding.message)}</p>"
         f"<p><strong>Likely cause:</strong> {escape(finding.cause)}</p><ol>{actions}</ol></article>"
     )
-
-
-def _thinned(series: dict[str, Any]) -> dict[str, Any]:
-    """Return a series with the first, least, largest, and last number of each part of equally many."""
-    values = series["value"]
-    if len(values) <= MOST_POINTS:
-        return series
-    size = -(-len(values) // (MOST_POINTS // 4))
-    kept = list[int]()
-    for start in range(0, len(values), size):
-        part = range(start, min(start + size, len(values)))
-        finite = [row for row in part if not isinstance(values[row], str)] or part
-        extremes = min(finite, key=values.__getitem__), max(finite, key=values.__getitem__)
-        kept += sorted({part[0], *extremes, part[-1]})
-    return {
-        **series,
-        **{name: [series[name][row] for row in kept] for name in ("line", "step", "value")},
-    }
 
 
 def _layers(exponents: dict[str, Any] | None) -> str:
