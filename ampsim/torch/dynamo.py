@@ -1,7 +1,8 @@
 """Keeps torch.compile out of the scaler, as torch keeps it out of its own.
 
-A compiled training step calls the scaler between graphs. Its methods wait, lock, and read flags, which a graph cannot
-contain: compiling them would add a graph break per method. torch keeps a list of its own files to skip; this module
+A compiled training step calls the scaler between graphs. Its methods wait, lock, and read flags,
+which a graph cannot contain: compiling them would add a graph break per method. torch keeps a list
+of its own files to skip; this module
 marks ampsim's functions one by one, without importing the compiler.
 """
 
@@ -24,12 +25,13 @@ def leave_alone_package(name: str) -> None:
     ]
     for module in modules:
         for function in _functions(vars(module).values(), module.__name__):
-            function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001 - not inlined
+            # not inlined
+            function._torchdynamo_disable = True  # type: ignore[attr-defined] # noqa: SLF001
             _skip(function.__code__)  # nor compiled when it is called
 
 
 def _skip(code: types.CodeType) -> None:
-    """Do what ``torch._dynamo.eval_frame.skip_code`` does; without it, a step has more graph breaks."""
+    """Do what ``torch._dynamo.eval_frame.skip_code`` does, to avoid graph breaks."""
     for inner in code.co_consts:  # a nested function has its own frame
         if isinstance(inner, types.CodeType):
             _skip(inner)

@@ -78,8 +78,13 @@ def _is_read_by_torch_alone(optimizer: Any) -> bool:
     patched = vars(optimizer).get("step")
     if patched is not None and not hasattr(patched, "_wrapped_by_lr_sched"):
         return False
-    own = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)  # noqa: SLF001
-    return not any((*own, _global_optimizer_pre_hooks, _global_optimizer_post_hooks))
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,  # noqa: SLF001
+        optimizer._optimizer_step_post_hooks,  # noqa: SLF001
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    return not any(hooks)
 
 
 def count_states(optimizer: Any) -> int:
@@ -91,8 +96,8 @@ def count_states(optimizer: Any) -> int:
 def drop_states(optimizer: Any, kept: int) -> None:
     """Drop all but the first `kept` states, which a skipped step has just allocated.
 
-    torch's fused SGD allocates a momentum and its kernel leaves it as it is. The next step would use
-    the content of that memory as the momentum.
+    torch's fused SGD allocates a momentum and its kernel leaves it as it is. The next step would
+    use the content of that memory as the momentum.
     """
     for param in [*optimizer.state][kept:]:
         del optimizer.state[param]

@@ -8,8 +8,8 @@ error texts, checkpoints, private names, and CUDA graphs are torch's own code. T
 do three things: they read and divide gradients with the functions of `ampsim.torch.gradients`, they
 join the flags of a process group before a step reads them, and they keep the scale within bounds.
 
-An iteration's own data stands beside torch's in the dict of an optimizer: ``join`` (the result of an
-all-reduce that is on its way), ``observed`` (for a policy), ``folds`` (a fused step is still to
+An iteration's own data stands beside torch's in the dict of an optimizer: ``join`` (the result of
+an all-reduce that is on its way), ``observed`` (for a policy), ``folds`` (a fused step is still to
 divide), ``optimizer`` (a step was made), and what a call hands to its overrides. So several threads
 may step different optimizers, as with torch's class. `update` drops all of it.
 """
@@ -64,11 +64,11 @@ class GradScaler(torch.amp.GradScaler):
         7. Invalid constants, scales, and state dicts raise before anything changes. `update` takes
            an int and a tensor of shape (1,) too, and a call that raises does not change the scale.
            A closure raises as a positional argument too.
-        8. A fused step that raises leaves no ``grad_scale`` on the optimizer. A fused optimizer that
-           was unscaled before it had gradients can be stepped. On the CPU, whose fused kernels
+        8. A fused step that raises leaves no ``grad_scale`` on the optimizer. A fused optimizer
+           that was unscaled before it had gradients can be stepped. On the CPU, whose fused kernels
            ignore strides, a gradient gets the memory layout of its parameter.
-        9. After the growth interval is set or loaded below ``_growth_tracker``, the next finite step
-           grows; torch does not grow before the next overflow.
+        9. After the growth interval is set or loaded below ``_growth_tracker``, the next finite
+           step grows; torch does not grow before the next overflow.
         10. A first `scale` in inference mode makes a scale that training can update.
 
     Args:
@@ -81,8 +81,8 @@ class GradScaler(torch.amp.GradScaler):
         min_scale: Lower bound of the scale; at least 2^-126, the default. On an accelerator, 1.0 or
             more saves the second check of the gradients.
         max_scale: Upper bound of the scale; default: the largest float32 number.
-        on_min_scale: Action for an overflow at ``min_scale``: "clamp" keeps the scale, "warn" warns,
-            "raise" raises FloatingPointError. "warn" and "raise" wait for the device.
+        on_min_scale: Action for an overflow at ``min_scale``: "clamp" keeps the scale, "warn" also
+            warns, "raise" raises FloatingPointError. "warn" and "raise" wait for the device.
         check_at_step: Whether `step` checks gradients again that `unscale_` has checked, because
             the loop may have written inf or NaN since. Costs one more read.
         policy: Policy of `ampsim.core.policies` with ``delay=0``. It replaces the constants and
@@ -90,7 +90,8 @@ class GradScaler(torch.amp.GradScaler):
         allow_fp16: Whether to unscale float16 gradients instead of raising.
         group: Process group of torch.distributed, or "world". One asynchronous all-reduce per
             optimizer and iteration computes the largest flag. All ranks must make the same calls in
-            the same order, including this one; a missing step raises on all ranks. Tested with gloo.
+            the same order, including this one; a missing step raises on all ranks. Tested with
+            gloo.
 
     Raises:
         AssertionError: With torch's text, if growth_factor <= 1 or backoff_factor >= 1.
@@ -152,8 +153,9 @@ class GradScaler(torch.amp.GradScaler):
         self._last_states: States = {}  # of the iteration before the last update()
         self._stepped_states: States = {}  # of the iteration of the last step()
 
-    def _check_bounds(self, init_scale: object) -> None:
-        Rule(init_scale=init_scale, min_scale=self._min_scale, max_scale=self._max_scale)  # type: ignore[arg-type]
+    def _check_bounds(self, init_scale: float) -> None:
+        bounds: dict[str, Any] = {"min_scale": self._min_scale, "max_scale": self._max_scale}
+        Rule(init_scale=init_scale, **bounds)
         if self._min_scale < SMALLEST_NORMAL:
             raise ValueError(
                 f"min_scale={self._min_scale!r}: expected at least 2.0**-126, below which 1/scale "

@@ -134,8 +134,8 @@ def _check_equal_keys(keys: Tensor) -> None:
     if (iteration, number) != (first_iteration, first_number):
         raise RuntimeError(
             f"the ranks did not agree on found_inf: they are at iterations {first_iteration} to "
-            f"{iteration} and optimizers {first_number} to {number}, counted from 0 in the order in "
-            "which a rank first used them: expected the same calls in the same order; step each "
+            f"{iteration} and optimizers {first_number} to {number}, counted from 0 in the order "
+            "in which a rank first used them: expected the same calls in the same order; step each "
             "optimizer on all ranks, one without gradients too"
         )
 

@@ -1,1 +1,1 @@
-"""Reads and writes of gradients: unscaling, the non-finite check, norms, kernels. It knows no tickets and no locks."""
+"""Reads and writes of gradients. Nothing here knows tickets, locks, or a scaler's state."""

@@ -98,11 +98,17 @@ def _group(params: list[Any], *, sums: bool, uncoalesced: list[Tensor] | None) -
 
 
 def lay_out_for_kernel(optimizer: Optimizer, *, are_plain: bool = False) -> None:
-    """Give each gradient on the CPU the memory layout of its parameter; raise if that is impossible.
+    """Give each gradient on the CPU the memory layout of its parameter.
 
-    torch's fused kernels on the CPU ignore strides: they read and write all elements consecutively from the first
-    address. Costs nothing per element unless a gradient must be copied. `are_plain`: the
-    gradients are known to be contiguous.
+    torch's fused kernels on the CPU ignore strides: they read and write all elements in a row from
+    the first address.
+
+    Args:
+        optimizer: Optimizer that is about to step.
+        are_plain: Whether the gradients are known to be contiguous.
+
+    Raises:
+        RuntimeError: If the elements of a gradient overlap, or if a parameter has gaps.
     """
     for group in optimizer.param_groups:
         params = group["params"]
@@ -123,8 +129,8 @@ def _laid_out(grad: Tensor, param: Tensor) -> Tensor:
     dense = torch.empty_like(param)  # keeps strides that leave no gaps, and no others
     if dense.stride() != param.stride():
         raise RuntimeError(
-            f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused optimizer on "
-            "the CPU: expected one without gaps, for the kernel would write between its elements; make it "
-            "contiguous(), or pass fused=False"
+            f"a parameter of shape {tuple(param.shape)} with strides {param.stride()} in a fused "
+            "optimizer on the CPU: expected one without gaps, for the kernel would write between "
+            "its elements; make it contiguous(), or pass fused=False"
         )
     return grad if grad.stride() == dense.stride() else dense.copy_(grad)

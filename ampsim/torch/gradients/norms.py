@@ -1,6 +1,7 @@
 """Sums of squares of gradients on the CPU, in one read.
 
-A sum of squares is all that the norm and the non-finite check need: if it is finite, so is every element.
+A sum of squares is enough for the norm and the non-finite check: if it is finite, so is every
+element.
 """
 
 from typing import Any
@@ -18,12 +19,12 @@ PART = 1 << 19  # elements per partial sum in float32: a longer one would lose d
 
 
 def on_host(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether numpy can compute the sums: BLAS supports them, and no device is waited for."""
+    """Return whether BLAS can compute the sums, and no device is waited for."""
     return device.type == "cpu" and (dtype is torch.float32 or dtype is torch.float64)
 
 
 def sum_of_squares(grads: list[Tensor]) -> float:
-    """Sum the squares of gradients on the CPU with one dtype; inf or NaN if an element is, or if a part overflowed."""
+    """Sum the squares of CPU gradients of one dtype; inf or NaN if a part overflows."""
     if are_small(grads):
         return _of_small(grads)
     large = [grad for grad in grads if grad.numel() > SMALL]
@@ -41,8 +42,8 @@ def _squares(parts: list[Any]) -> float:
 
 
 def _of_large(grads: list[Tensor]) -> float:
-    # In the order of the parameters: a backward pass wrote the first ones last, they are still in the cache. All is
-    # made ready before the first is read: reading evicts the interpreter, so that Python in between would be slow.
+    # In the order of the parameters: a backward pass wrote the first ones last, so they are in the
+    # cache. All views are made before the first read: reading evicts the interpreter from the cache.
     parts = [part for grad in grads for part in _parts(grad)]
     with np.errstate(all="ignore"):  # inf and NaN are what is looked for
         return _squares(parts)
@@ -55,7 +56,7 @@ def _of_small(grads: list[Tensor]) -> float:
 
 
 def _parts(grad: Tensor) -> list[Any]:
-    """Cut a gradient into numpy vectors, whose BLAS reads faster than ``vector_norm``; their squares add up to its."""
+    """Cut a gradient into numpy vectors, which BLAS reads faster than ``vector_norm`` does."""
     try:
         flat = grad.numpy().ravel(order="K")  # a view, however the dimensions lie in memory
     except (RuntimeError, TypeError):  # it has a graph of its own, or is no plain tensor

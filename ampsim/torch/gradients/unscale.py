@@ -1,9 +1,4 @@
-"""The only arithmetic on gradients: the non-finite check, the division by the scale, the norm and the clip.
-
-torch reads and writes every gradient to unscale it, reads it for the norm, and reads and writes it to clip.
-Unscaling and clipping are multiplications by numbers that are known before the optimizer runs, so with a
-fused optimizer one read, for norm and check together, is enough: the rest is folded into ``grad_scale``.
-"""
+"""Arithmetic on gradients: the non-finite check, the division by the scale, and the norm."""
 
 import functools
 import math
@@ -20,16 +15,15 @@ OnDevice = Callable[[torch.device], Tensor]  # of a number, shape (), float32
 
 P = ParamSpec("P")
 
-SAFE = 3.4e38 * (
-    1 - 1e-5
-)  # a norm below this bounds every element away from float32's largest, 3.4028e38
+# A norm below this bounds every element away from float32's largest number, 3.4028e38.
+SAFE = 3.4e38 * (1 - 1e-5)
 
 
 class FoundInf(dict[torch.device, Tensor]):
     """The flags of gradients by device, 1.0 if any was inf or NaN, else 0.0; (), float32."""
 
     def join(self, flag: Tensor) -> None:
-        """Set the flag of a device to 1 if this one is; where there is none yet, this one becomes it."""
+        """Set the flag of a device to 1 if `flag` is; without one, `flag` becomes it."""
         device = flag.device
         self[device] = torch.maximum(self[device], flag) if device in self else flag
 
@@ -108,15 +102,16 @@ def check_unscaled(groups: Groups, scale_on: OnDevice, found: FoundInf) -> None:
 
 
 def ones_on(device: torch.device) -> Tensor:
-    """Return 1.0 on a device, shape (), float32: the inverse scale of gradients that are only looked at."""
+    """Return 1.0 on a device, shape (), float32: the inverse scale of a mere check."""
     return torch.ones((), device=device)
 
 
 @torch.no_grad()
 def largest(grads: list[Tensor]) -> Tensor:
-    """Return max |g| over gradients of one device and dtype, shape (); NaN if any is NaN, 0 if there are none.
+    """Return max |g| over gradients of one device and dtype, shape ().
 
-    One read. In float64 for float64 gradients, in float32 for others: what fused kernels compute in.
+    NaN if any is NaN, 0 without gradients. In float64 for float64 gradients, else in float32, as
+    fused kernels compute.
     """
     wide = _wide(grads)
     filled = [grad for grad in grads if grad.numel()]
@@ -125,7 +120,7 @@ def largest(grads: list[Tensor]) -> Tensor:
     if grads[0].device.type == "cpu":  # there the inf-norm takes 16 times as long as this
         peaks = [torch.maximum(high, -low) for low, high in map(torch.aminmax, filled)]
     else:
-        peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch for all of them
+        peaks = list(torch._foreach_norm(filled, float("inf")))  # noqa: SLF001 - one launch
     return whole(torch.stack([peak.to(wide) for peak in peaks]).amax())
 
 
@@ -134,20 +129,20 @@ def _wide(grads: list[Tensor]) -> torch.dtype:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a value, shape (), as a plain tensor: of a DTensor reduced over its mesh, as every rank must see it."""
+    """Return a value, shape (), as a plain tensor; a DTensor is reduced over its mesh."""
     reduce: Callable[[], Tensor] | None = getattr(value, "full_tensor", None)
     return value if reduce is None else reduce()
 
 
 def _is_not_finite(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return 1.0 if a value, shape (), is inf or NaN once rounded to `dtype`, else 0.0; (), float32."""
+    """Return 1.0 if a value, shape (), is inf or NaN once rounded to `dtype`, else 0.0."""
     return (~value.to(dtype).isfinite()).float()
 
 
 def norm_on_host(groups: Groups, scale: float) -> float | None:
-    """Return the unscaled 2-norm of all gradients as a number; None where that would be a wait, or is not safe.
+    """Return the unscaled 2-norm as a number; None if that would be a wait, or is not safe.
 
-    One read. Every gradient is finite once unscaled if there is a number. All the rest is for `norm_and_check`:
+    If there is a number, every gradient is finite once unscaled. `norm_and_check` does the rest:
     other devices and dtypes, inf and NaN, sums that overflowed.
     """
     if not scale > 0.0 or not all(on_host(device, dtype) for device, dtype in groups):
@@ -157,7 +152,7 @@ def norm_on_host(groups: Groups, scale: float) -> float | None:
 
 
 def copied(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on `device`. Only a copy to the host is waited for: it may be used at once."""
+    """Return a tensor on `device`; only a copy to the host is waited for."""
     if tensor.device == device:
         return tensor
     with torch.no_grad():
@@ -165,11 +160,11 @@ def copied(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def norm_and_check(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the unscaled 2-norm of all gradients, and 1.0 if any is not finite once unscaled, else 0.0.
+    """Return the unscaled 2-norm of all gradients, and 1.0 if any is not finite, else 0.0.
 
-    Both have shape (), float32. One read. Every gradient is finite if the sum of squares is. On the CPU a sum that
-    overflowed, as it may when a gradient exceeds 2^64, is looked at again in float64. On other devices that would be a
-    wait, and the step is skipped although it might have been saved.
+    Both have shape (), float32. Every gradient is finite if the sum of squares is. On the CPU a sum
+    that overflowed, as it may for a gradient above 2^64, is computed again in float64. On other
+    devices that would be a wait, and the step is skipped although it might have been taken.
     """
     if all(on_host(device, dtype) for device, dtype in groups):
         number = norm_on_host(groups, 1.0)
@@ -204,7 +199,7 @@ def _norm_and_check_again(groups: Groups, inverse: Tensor) -> tuple[Tensor, Tens
 
 
 def _norms(grads: list[Tensor]) -> Iterable[Tensor]:
-    """Return the norm of each gradient in float32 at least: a float16 norm would overflow where no element does."""
+    """Return the norm of each gradient, in float32 at least: a float16 norm may overflow."""
     wide = _wide(grads)
     if grads[0].device.type != "cpu":
         return torch._foreach_norm(grads, 2, wide)  # noqa: SLF001 - one launch for all of them
@@ -218,6 +213,6 @@ def multiply_(groups: Groups, factor_on: OnDevice) -> None:
         factor = factor_on(device)
         if dtype in (torch.float32, torch.float64):
             torch._foreach_mul_(grads, factor)
-        else:  # on CUDA torch rounds the factor to the gradient's dtype first: 2^-25 is 0 in float16
+        else:  # on CUDA torch rounds the factor to the dtype first: 2^-25 is 0 in float16
             for grad in grads:
                 grad.copy_(grad.float() * factor)
