@@ -72,10 +72,11 @@ class AsyncGradScaler:
     thread than the executor's means the oldest one whose update was not called. So torch's loop
     runs unchanged with depth 0, and RoundPipe's with depth 1 and an executor.
 
-    Each gradient is divided once, by the scale of its own ticket. A skipped step changes no bit of
-    the parameters or the optimizer's state. A call that raises changes neither the scale nor the
-    stage of an optimizer. If the optimizer's thread fails, the scaler closes with that cause;
-    `state_dict` still works, and a new scaler resumes from it.
+    A gradient that a backward pass wrote is divided once, by the scale of its own ticket, or a call
+    raises. With reentrant checkpoints and ``depth`` > 0 a wrong ticket is not detected. A skipped
+    step changes no bit of the parameters or the optimizer's state. A call that raises changes
+    neither the scale nor the stage of an optimizer. If the optimizer's thread fails, the scaler
+    closes with that cause; `state_dict` still works, and a new scaler resumes from it.
 
     Args:
         device: Device type of the scale. "cpu" keeps it as a Python number.
@@ -429,6 +430,8 @@ class AsyncGradScaler:
         """Return an optimizer's gradients, kept until this thread's stream is done with them."""
         if self._shared.value.depth:
             check_tags(optimizer, ticket.key)
+        else:
+            self._check_loss_scale(ticket)
         groups = collect.gradients(optimizer, allow_fp16=self._allow_fp16, sums=True)
         for (device, _), grads in groups.items():
             if has_streams(device):
@@ -436,6 +439,22 @@ class AsyncGradScaler:
                 for grad in grads:
                     grad.record_stream(stream)
         return groups
+
+    def _check_loss_scale(self, ticket: ScaleTicket) -> None:
+        """Raise for gradients of a loss from before an update that changed the scale.
+
+        It reads two scales, but only if no loss was scaled in the iteration.
+        """
+        last = self._last_scaled
+        if last is None or last is ticket:
+            return
+        loss_scale, scale = last.value.read().scale, ticket.value.read().scale
+        if loss_scale != scale:
+            raise RuntimeError(
+                f"gradients from before an update() would be divided by the scale {scale}: "
+                f"expected {loss_scale}, by which their loss was multiplied; step every optimizer "
+                "before update(), or scale a new loss"
+            )
 
     def _divide(self, ticket: ScaleTicket, optimizer: Optimizer, call: Call) -> tuple[Any, ...]:
         """Divide an optimizer's gradients that no other call has divided."""
@@ -739,7 +758,7 @@ class AsyncGradScaler:
         tracker = as_int("_growth_tracker", int(state_dict["_growth_tracker"]), 0, "save it again")
         scales = [state_dict["scale"], *state_dict.get("pending", ())][-(state.depth + 1) :]
         initial = tuple(State(_scale_within_bounds(scale, rule), tracker) for scale in scales)
-        self._initial = initial
+        self._initial, self._last_scaled = initial, None
         versions: tuple[Version, ...] = ()
         if state.versions:
             newest = state.newest

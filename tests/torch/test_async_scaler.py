@@ -327,6 +327,19 @@ def test_gradients_of_two_tickets_raise():
     scaler.step(optimizer, ticket=first)
 
 
+def test_update_between_steps_raises():
+    scaler = AsyncGradScaler("cpu", 8.0, growth_interval=1)
+    (one, first), (two, second) = an_optimizer(1.0), an_optimizer(1.0)
+    scaler.scale(one.sum() + two.sum()).backward()
+    scaler.step(first)
+    scaler.update()
+    raises(lambda: scaler.step(second), match="expected 8.0, by which their loss was multiplied")
+    assert two.grad.tolist() == [8.0]
+    scaler.update(8.0)
+    scaler.step(second)  # the same scale again
+    assert two.tolist() == [0.5]
+
+
 def test_tagged_gradients_can_be_saved(tmp_path):
     scaler = AsyncGradScaler("cpu", depth=1)
     param, optimizer = an_optimizer(1.0)
