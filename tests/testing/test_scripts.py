@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.cli import build  # noqa: E402
 from ampsim.testing import check_script, checked  # noqa: E402
+from ampsim.testing.alarm import CannotJudgeError  # noqa: E402
 from ampsim.testing.script_checks.checks import CHECKS  # noqa: E402
 from ampsim.testing.script_checks.run import ScriptError, judge_script  # noqa: E402
 from tests.testing.scripts import RIGHT, WRONG  # noqa: E402
@@ -136,6 +137,19 @@ def test_rerun_finds_the_same(tmp_path):
 def test_nothing_to_check_is_an_error(tmp_path, text, message):
     with pytest.raises(ScriptError, match=message):
         check_script(write(tmp_path, text))
+
+
+def test_time_limit_is_told_apart(tmp_path):
+    script = write(tmp_path, "while True:\n    pass")
+    with pytest.raises(CannotJudgeError, match="no step within the time limit"):
+        check_script(script, time_limit=0.1)
+
+
+def test_expected_failure_is_no_finding(tmp_path):
+    script = write(tmp_path, "train(8)\nscaler.scale(model(torch.ones(1, 4)).sum()).item()")
+    results, _ = judge_script(script, expected={"logged_loss_is_unscaled": "known"})
+    outcomes = {result.check.name: result.outcome for result in results}
+    assert outcomes["logged_loss_is_unscaled"] == "xfailed"
 
 
 def test_script_on_the_cpu_leaves_no_files(tmp_path):

@@ -4,6 +4,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from types import ModuleType
 from typing import Any
 
 Hook = Callable[..., Any]  # hook(original, *args, **kwargs) calls the original
@@ -37,9 +38,10 @@ class Patches(ExitStack):
 
     def everywhere(self, function: Any, kind: str, hook: Hook) -> None:
         """Replace a function in each module that has it, as after ``from torch import save``."""
-        for module in [*sys.modules.values()]:
-            names = [name for name, value in [*vars(module).items()] if value is function]
-            for name in names if module is not sys.modules[__name__] else ():
+        modules = [each for each in sys.modules.values() if isinstance(each, ModuleType)]
+        for module in modules:
+            names = [name for name, value in vars(module).items() if value is function]
+            for name in names:
                 self.function(module, name, kind, hook)
 
     def family(self, base: type[Any], patch: Callable[[type[Any]], None]) -> None:

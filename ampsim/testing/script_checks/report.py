@@ -6,6 +6,14 @@ from ampsim.testing.check import Result
 from ampsim.testing.report import Report
 from ampsim.testing.script_checks.observation import Observation
 
+ENDINGS = {
+    "end": "its own end",
+    "enough": "the number of steps",
+    "time limit": "the time limit",
+    "interrupted": "Ctrl-C",
+    "error": "its own error",
+}
+
 
 class ScriptReport(Report):
     """The results of one script.
@@ -44,6 +52,6 @@ class ScriptReport(Report):
             f"the script itself raises: {run.error.strip().splitlines()[-1]}" if run.error else ""
         )
         replaced = [f"replaced: {text}" for text in run.replaced]
-        line = f"{numbers} in {run.seconds:.1f} s of CPU time"
+        line = f"{numbers} in {run.seconds:.1f} s of CPU time; ended by: {ENDINGS[run.ended]}"
         noted = f"{notes} of the failed checks is a note" if notes else ""
         return [*skipped, *replaced, *filter(None, [error, line, noted]), *self.summary()]
