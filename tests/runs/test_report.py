@@ -275,3 +275,17 @@ def test_unreadable_and_unwritable_files_exit_2(recorded: Path, tmp_path: Path) 
         assert code == 2
         assert re.match("ampsim: ", said)
         assert Path(arguments[-1]).name in said.replace("\n", "")
+
+
+@pytest.mark.parametrize("character", ["\u202e", "\u200b", "\u2028", "\x1b"])
+def test_page_and_text_escape_invisible_characters(tmp_path: Path, character: str) -> None:
+    # A bidirectional character could reverse the sentence that names the problem.
+    path, name = tmp_path / "run.jsonl", f"fc{character}.weight"
+    with RunFile(path, {"argv": [name]}) as file:
+        for step in range(40):
+            record = {"step": step, "loss_scale": 2.0 ** (16 - step), "skipped": True}
+            file.append(record | {"nonfinite": {name: "has nan"}, "warning": f"at {name}"})
+    for arguments in (["explain", "--why", path], ["explain", "--json", path], ["report", path]):
+        shown = CliRunner().invoke(app, [*map(str, arguments)]).output
+        assert character not in shown
+    assert character not in path.with_suffix(".html").read_text("utf-8")

@@ -10,7 +10,14 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from ampsim.core.output import printable
+
 HERE = Path(__file__).parent
+
+
+def shown(text: str) -> str:
+    """Return text from outside for HTML, with invisible characters as escape codes."""
+    return escape(printable(text))
 
 
 def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str:
@@ -26,7 +33,7 @@ def assemble(title: str, scripts: Sequence[str], data: object, body: str) -> str
                 "string"
             )
     page = Template(asset("page.html")).substitute(
-        title=escape(title),
+        title=shown(title),
         style=asset("page.css"),
         body=body,
         data=to_json(data),

@@ -1,13 +1,12 @@
 """The report of a run: one page of HTML with its diagnosis in words, its charts, and its skipped steps."""
 
 from collections.abc import Iterable, Iterator
-from html import escape
 from pathlib import PurePath
 from typing import Any
 
 from ampsim.runs.explanation import Explanation
 from ampsim.runs.findings.finding import Finding
-from ampsim.runs.report.page import assemble, asset
+from ampsim.runs.report.page import assemble, asset, shown
 
 MOST_FINDINGS = 6
 """Problems that are open; more unfold."""
@@ -31,7 +30,7 @@ def report(explanation: Explanation) -> str:
     count = explanation.history.line_count
     body = [
         f"<style>{asset('uPlot.min.css')}\n{asset('report.css')}</style>",
-        f'<header><h1>{escape(name)}</h1><p class="faint">Loss scale report, {count:,} lines</p></header>',
+        f'<header><h1>{shown(name)}</h1><p class="faint">Loss scale report, {count:,} lines</p></header>',
         *_diagnosis(explanation, data),
         asset("report.html").replace("<!--layers-->", _layers(data["exponents"])),
         _table(
@@ -57,8 +56,8 @@ def _diagnosis(explanation: Explanation, data: dict[str, Any]) -> Iterator[str]:
     yield '<section id="diagnosis" aria-label="Diagnosis">'
     if not problems:
         kind = "healthy" if explanation.verdict == "no problem found" else "unknown"
-        yield f'<article class="{kind}"><h2>{escape(explanation.verdict.capitalize())}</h2>'
-        yield f"<p>{escape(data['summary'])}</p></article>"
+        yield f'<article class="{kind}"><h2>{shown(explanation.verdict.capitalize())}</h2>'
+        yield f"<p>{shown(data['summary'])}</p></article>"
     yield from map(_article, problems[:MOST_FINDINGS])
     if len(problems) > MOST_FINDINGS:
         yield f"<details><summary>More problems: {len(problems) - MOST_FINDINGS}</summary>"
@@ -67,24 +66,24 @@ def _diagnosis(explanation: Explanation, data: dict[str, Any]) -> Iterator[str]:
     yield "<ul class=facts>"
     for finding in explanation.findings[len(problems) :]:
         action = (
-            f" <strong>Try:</strong> {escape(finding.actions[0])}"
+            f" <strong>Try:</strong> {shown(finding.actions[0])}"
             if finding.severity == "warning"
             else ""
         )
-        yield f"<li>{escape(finding.message)}{action}</li>"
-    yield from (f"<li>{escape(text)}</li>" for text in [*data["looked_at"], *data["notes"]])
+        yield f"<li>{shown(finding.message)}{action}</li>"
+    yield from (f"<li>{shown(text)}</li>" for text in [*data["looked_at"], *data["notes"]])
     if data["missing"]:
-        yield f"<li>The log does not show {escape('; '.join(data['missing']))}.</li>"
+        yield f"<li>The log does not show {shown('; '.join(data['missing']))}.</li>"
     yield "</ul></section>"
 
 
 def _article(finding: Finding) -> str:
     step = f' data-line="{finding.lines[0] if finding.lines else 0}" data-step="{finding.step:.0f}"'
-    actions = "".join(f"<li>{escape(action)}</li>" for action in finding.actions)
+    actions = "".join(f"<li>{shown(action)}</li>" for action in finding.actions)
     return (
-        f'<article class="finding"><h2>{escape(finding.id.replace("-", " ").capitalize())}, <button class="go"{step}>'
-        f"{escape(finding.place)}</button></h2><p>{escape(finding.message)}</p>"
-        f"<p><strong>Likely cause:</strong> {escape(finding.cause)}</p><ol>{actions}</ol></article>"
+        f'<article class="finding"><h2>{shown(finding.id.replace("-", " ").capitalize())}, <button class="go"{step}>'
+        f"{shown(finding.place)}</button></h2><p>{shown(finding.message)}</p>"
+        f"<p><strong>Likely cause:</strong> {shown(finding.cause)}</p><ol>{actions}</ol></article>"
     )
 
 
@@ -110,6 +109,6 @@ def _table(summary: str, head: Iterable[str], rows: Iterable[Iterable[str]], kin
 
 
 def _row(cells: Iterable[str], tag: str, kind: str) -> str:
-    first, *rest = (escape(cell) for cell in cells)
+    first, *rest = (shown(cell) for cell in cells)
     others = "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for cell in rest)
     return f"<tr><{tag}>{first}</{tag}>{others}</tr>"
