@@ -327,6 +327,16 @@ def test_gradients_of_two_tickets_raise():
     scaler.step(optimizer, ticket=first)
 
 
+def test_rewritten_gradient_has_no_ticket():
+    scaler = AsyncGradScaler("cpu", 8.0, depth=1)
+    param, optimizer = an_optimizer(1.0)
+    first, second = scaler.begin_iteration(), scaler.begin_iteration()
+    scaler.scale(param.sum(), ticket=first).backward()
+    param.grad.copy_(torch.tensor([16.0]))
+    scaler.step(optimizer, ticket=second)
+    assert param.tolist() == [0.0]
+
+
 def test_update_between_steps_raises():
     scaler = AsyncGradScaler("cpu", 8.0, growth_interval=1)
     (one, first), (two, second) = an_optimizer(1.0), an_optimizer(1.0)
