@@ -4,12 +4,15 @@ import ast
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ampsim.lint.rules import gradients, scaler, skips, windows
+from ampsim.lint.find_events import traces_of
+from ampsim.lint.rules import accumulation, checkpoint, gradients, jax, precision, scaler, skips
 from ampsim.lint.source import Source, UnreadableError, parse
-from ampsim.lint.walk import traces_of
+
+MODULES = (skips, gradients, scaler, checkpoint, accumulation, precision, jax)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +22,14 @@ class Rule:
     Attributes:
         code, name: the code, to print, ignore, or select; the name of the function, with hyphens.
         message: the text of a finding.
+        severity: error (the step is wrong, or raises), warning (a run differs from what it should
+            be), or note (a difference without a known consequence, or a choice).
         why, fix: why the code is a problem; what to do.
         wrong, right: a loop with the problem; the same loop without it.
         asks: takes a trace and an event and returns whether the event is a finding; without
             `events`, takes a source and yields the nodes that are findings.
         events: the kinds of event that `asks` takes.
+        has, lacks: of a rule about a method that is never called: other methods that are, and this method.
         check: the check of `ampsim.testing.check_loop` that such a loop fails; "" for none.
         thread: address of a public report; "" for none.
         on: whether the rule is on by default.
@@ -32,12 +38,15 @@ class Rule:
     code: str
     name: str
     message: str
+    severity: Literal["error", "warning", "note"]
     why: str
     fix: str
     wrong: str
     right: str
     asks: Callable[..., Any]
     events: Sequence[str] = ()
+    has: Sequence[str] = ()
+    lacks: str = ""
     check: str = ""
     thread: str = ""
     on: bool = True
@@ -45,64 +54,92 @@ class Rule:
     def find(self, source: Source) -> Iterator[tuple[ast.AST, str]]:
         """Yield each finding in a source: its node and its message."""
         within = f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
-        for trace, each in source.events(*self.events):
-            if self.asks(trace, each):
-                yield each.node, self.message.format(on=each.on, of=each.of) + within
+        for trace, event in source.events(*self.events):
+            if self.asks(trace, event):
+                place = source.place_of(event.on)
+                message = self.message.format(on=event.on, of=event.of, place=place)
+                yield event.node, message + within
         for node in () if self.events else self.asks(source):
             yield node, self.message + within
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A finding of a rule: the line and the column count from 1."""
+    """A finding of a rule in one file.
+
+    Attributes:
+        path: The file, as it was given.
+        line, column: Place in the file; both count from 1.
+        code: Code of the rule, such as `AMP101`.
+        message: What was found, with the name of the object.
+        severity: `error`, `warning`, or `note`.
+    """
 
     path: str
     line: int
     column: int
     code: str
     message: str
+    severity: str
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def _rule(code: str, text: Mapping[str, Any]) -> Rule:
+    """Return a rule from its table in `rules.toml`."""
+    functions = {name: value for module in MODULES for name, value in vars(module).items()}
+    missing = partial(scaler.missing_call, has=text.get("has", ()), lacks=text.get("lacks", ""))
+    asks = missing if "lacks" in text else functions[text["name"].replace("-", "_")]
+    lines = {key: " ".join(text[key].split()) for key in ("why", "fix")}
+    return Rule(code=code, asks=asks, **{**text, **lines})
 
 
 TEXTS = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
-ASKS = {
-    name: asks for room in (skips, gradients, scaler, windows) for name, asks in vars(room).items()
-}
-RULES: Mapping[str, Rule] = {
-    code: Rule(
-        code=code,
-        asks=ASKS[text["name"].replace("-", "_")],
-        **text | {"why": _one_line(text["why"]), "fix": _one_line(text["fix"])},
-    )
-    for code, text in TEXTS.items()
-}
+RULES: Mapping[str, Rule] = {code: _rule(code, text) for code, text in TEXTS.items()}
 DEFAULT = frozenset(code for code, rule in RULES.items() if rule.on)
 
 
-def lint(text: str, path: str = "<source>", codes: Collection[str] = DEFAULT) -> list[Finding]:
-    """Return the findings of these rules in a source, sorted by place.
+def lint(source: str, path: str = "<source>", codes: Collection[str] = DEFAULT) -> list[Finding]:
+    """Find loss-scaling problems in the source of a training loop, without running it.
+
+    Args:
+        source: Text of a Python file.
+        path: Path of the file, for the findings; modules beside it are read to follow its schedules.
+        codes: Codes of the rules to run, from `RULES`; by default the rules that are on.
+
+    Returns:
+        The findings, sorted by place; without those that a comment ignores.
 
     Raises:
         UnreadableError: The text is not Python source.
+
+    Example:
+        >>> lint("scaler = GradScaler(); scaler.scale(loss(x)).backward(); optimizer.step()")[0].code
+        'AMP111'
     """
+    return examine(source, path, codes)[0]
+
+
+def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding], int]:
+    """Return the findings in a text, as `lint` does, and the number of training loops that were read in it."""
     try:
         source = parse(text, path)
-        if source is None or source.disabled:
-            return []
+        if source is None:
+            return [], 0
         source.traces += traces_of(source)
-        found = {
-            Finding(
-                path, getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1, code, message
-            )
-            for code in codes
-            for node, message in RULES[code].find(source)
-        }
+        found = dict[tuple[int, int, str], Finding]()
+        for code in () if source.disabled else sorted(codes):
+            for node, message in RULES[code].find(source):
+                place = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
+                finding = Finding(path, *place, code, message, RULES[code].severity)
+                found.setdefault((*place, code), finding)
     except RecursionError as error:
         raise UnreadableError(
             "nested too deeply: expected source that Python can compile"
         ) from error
-    first = {(each.line, each.column, each.code): each for each in sorted(found, reverse=True)}
-    return sorted(each for each in first.values() if not source.ignores(each.line, each.code))
+    kept = (each for each in found.values() if not source.ignores(each.line, each.code))
+    return sorted(kept), loops_in(source)
+
+
+def loops_in(source: Source) -> int:
+    """Return the number of loops in which losses are passed back; outside of any, of functions."""
+    passes = source.events("backward", "scale", "step")
+    return len({event.loops[-1] if event.loops else trace.start for trace, event in passes})

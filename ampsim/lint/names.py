@@ -83,7 +83,7 @@ def kind_by_name(name: str) -> str:
 
 
 def words_in(node: ast.AST) -> Iterator[str]:
-    """Yield the identifiers and short strings in a tree; a gradient is ``.grad``, and a remainder ``%``."""
+    """Yield the identifiers and short strings in a tree, and ``.grad``, ``%``, ``==`` for what they stand for."""
     for each in ast.walk(node):
         match each:
             case ast.Name(id=name):
@@ -96,6 +96,8 @@ def words_in(node: ast.AST) -> Iterator[str]:
                 yield text
             case ast.Mod():
                 yield "%"
+            case ast.Compare(ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
+                yield from [] if isinstance(right, ast.Constant) else ["=="]
 
 
 def is_wrapper(name: str) -> bool:
@@ -125,15 +127,3 @@ def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
         and ".grad" not in text
         and bool(re.search(decays, text))
     )
-
-
-def shrinks(node: ast.For | ast.AsyncFor) -> bool:
-    """Return whether a loop multiplies the values of what it runs over by 1 - something: weight decay by hand."""
-    names = (
-        "|".join(each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)) or "$^"
-    )
-    text = "\n".join(ast.unparse(each) for each in node.body)
-    less = r"\(?1(\.0)? - [^\n]*"
-    kept = rf"\.data = ({less}\* \w+\.data|\w+\.data \* {less})$"
-    forms = (rf"(\.data)?\.mul_\({less}", rf"\.data \*= {less}", kept)
-    return any(re.search(rf"\b({names}){form}", text, re.M) for form in forms)

@@ -1,57 +1,81 @@
-"""Output formats of findings and rules: text, JSON, and GitHub annotations."""
+"""Output formats of a run: text, JSON, and GitHub annotations; and the page of a rule."""
 
 import json
-from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from ampsim.lint.engine import RULES, Finding, Rule, lint
 
-
-def as_text(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return one line per finding, and a last line with the number of findings."""
-    lines = [f"{each.path}:{each.line}:{each.column}: {each.code} {each.message}" for each in found]
-    if found:
-        count = f"{len(found)} finding{'s' * (len(found) > 1)}"
-        lines.append(
-            f"{count}; for the reason and the fix, run: ampsim lint --explain {found[0].code}"
-        )
-    return "\n".join(lines)
+_DATA = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
+_PLACE = _DATA | {ord(":"): "%3A", ord(","): "%2C"}
+_ANNOTATIONS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
-def as_json(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return an object with the findings, the texts of their rules, and the unreadable files."""
-    texts = {
-        code: {
-            "rule": rule.name,
-            "check": rule.check,
-            "reason": f"{rule.why} {rule.fix}",
-            "thread": rule.thread,
-        }
-        for code, rule in RULES.items()
-    }
-    return json.dumps(
-        {"findings": [vars(each) | texts[each.code] for each in found], "errors": dict(errors)},
-        indent=2,
-    )
+@dataclass
+class Run:
+    """What a run of the lint read and found.
+
+    Attributes:
+        findings: the findings of all files.
+        errors: why a file could not be read, by path.
+        loops: the number of training loops by path, also where it is 0.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+    loops: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def status(self) -> int:
+        """The exit status: 2 for an unreadable file, 1 for an error or a warning, or else 0."""
+        failed = any(finding.severity != "note" for finding in self.findings)
+        return 2 if self.errors else int(failed)
+
+    @property
+    def summary(self) -> str:
+        """What was found and what was read, in one line: a file without a loop is not a clean file."""
+        total, without = sum(self.loops.values()), [*self.loops.values()].count(0)
+        found = _counted(len(self.findings), "finding") if self.findings else "No findings"
+        read = f"{_counted(len(self.loops), 'file')} read, {_counted(total, 'training loop')}"
+        return f"{found}; {read}, {_counted(without, 'file')} without a loop"
 
 
-def as_github(found: Sequence[Finding], errors: Mapping[str, str]) -> str:
-    """Return a GitHub workflow annotation per finding and per unreadable file."""
-    data = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
-    place = data | {ord(":"): "%3A", ord(","): "%2C"}
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def as_text(run: Run) -> str:
+    """Return one line per finding, and a last line that says what was read."""
     lines = [
-        f"::warning file={each.path.translate(place)},line={each.line},col={each.column},title={each.code}::"
-        + each.message.translate(data)
-        for each in found
+        f"{each.path}:{each.line}:{each.column}: {each.code} {each.severity}: {each.message}"
+        for each in run.findings
     ]
-    return "\n".join(
-        [
-            *lines,
-            *(
-                f"::error file={p.translate(place)}::{text.translate(data)}"
-                for p, text in errors.items()
-            ),
-        ]
-    )
+    if run.findings:
+        code = run.findings[0].code
+        lines.append(f"For the reason and the fix, run: ampsim lint --explain {code}")
+    return "\n".join([*lines, run.summary])
+
+
+def as_json(run: Run) -> str:
+    """Return an object with the findings, the texts of their rules, the files read, and the errors."""
+    findings = [asdict(each) | _texts(RULES[each.code]) for each in run.findings]
+    return json.dumps({"findings": findings, "errors": run.errors, "loops": run.loops}, indent=2)
+
+
+def _texts(rule: Rule) -> dict[str, str]:
+    reason = f"{rule.why} {rule.fix}"
+    return {"rule": rule.name, "check": rule.check, "reason": reason, "thread": rule.thread}
+
+
+def as_github(run: Run) -> str:
+    """Return a GitHub workflow annotation per finding and per unreadable file."""
+    lines = []
+    for each in run.findings:
+        place = f"file={each.path.translate(_PLACE)},line={each.line},col={each.column}"
+        kind, text = _ANNOTATIONS[each.severity], each.message.translate(_DATA)
+        lines.append(f"::{kind} {place},title={each.code}::{text}")
+    for path, text in run.errors.items():
+        lines.append(f"::error file={path.translate(_PLACE)}::{text.translate(_DATA)}")
+    return "\n".join(lines)
 
 
 PAGE = """\
@@ -59,7 +83,7 @@ PAGE = """\
 
 ## What it does
 
-Reports: {message}.{off}
+Reports, as {rule.severity}: {message}.{off}
 
 ## Why
 

@@ -24,20 +24,26 @@ from ampsim.lint.names import (
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(
-    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I
+    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp|autocast",
+    re.I,
 )
-_WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(")
-_LIBRARY = re.compile(r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b")
+_WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(|self\.(manual_backward)\(")
+_WRAPPERS = {"accelerator": "accelerate", "fabric": "Fabric", "manual_backward": "Lightning"}
+_LIBRARY = re.compile(
+    r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b|lightning"
+)
 _FP16 = re.compile(
-    r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\("
+    r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|"
+    r"precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\(|accelerator\.mixed_precision"
 )
 _PRECISION = re.compile(
-    r"(?:Accelerator|Fabric)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]"
+    r"(?:Accelerator|Fabric|Trainer)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]"
 )
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
-_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_|weight_decay|(^|_)wd$", re.I)
+_HINT = re.compile(r"clip_grad|ema|average|scaler|lerp_|clip_gradients", re.I)
 _FIXED = re.compile(  # a scale of apex, or a level without one
-    r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|^\s*loss_scale = ['\"]?[\d.]",
+    r"initialize\((?:[^()]|\([^()]*\))*\b(loss_scale=['\"]?[\d.]|opt_level=['\"]O[03])|"
+    r"^\s*loss_scale = ['\"]?[\d.]",
     re.M,
 )
 _MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was written to a file
@@ -54,6 +60,8 @@ _LIBRARIES = {
 _TOUCHED = {
     "step",
     "backward",
+    "manual_backward",
+    "autocast",
     "scale",
     "unscale_",
     "update",
@@ -61,8 +69,12 @@ _TOUCHED = {
     ".grad",
     "update_parameters",
     "scale_loss",
+    # of an average by hand
+    "param_groups",
+    "zip",
+    "named_parameters",
+    "state_dict",
 }
-_TOUCHED |= {"param_groups", "zip", "named_parameters", "state_dict"}  # of an average by hand
 
 
 class UnreadableError(Exception):
@@ -79,10 +91,12 @@ class Source:
     Attributes:
         nodes: every node of the tree, which is walked once; `functions`, `classes` and `calls` are some of them.
         owners: the classes of methods.
-        made: what is called to make a name, by its last part.
+        assigned: the values that a name is assigned, by its last part.
+        made: the last call that makes a name, by its last part.
         emptied: the names of what is emptied somewhere, as by a hook.
         imports: what imported names stand for, dotted; from a module beside this one, with a dot in front.
-        wrapped: the library within which the scaler is, accelerate or Fabric, if the file asks for fp16; or "".
+        wrapped: the library that has the scaler (accelerate, Fabric, Lightning), if the file asks for fp16; or "".
+        accumulates: whether accelerate decides in this file which micro-batch ends a window.
         fixed: whether apex has a fixed scale, with which it skips nothing.
         disabled: whether each scaler that the file makes is made with ``enabled=False``.
     """
@@ -94,11 +108,9 @@ class Source:
         self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.has_gradients = ".grad" in text
         self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
-        enabled = [
-            re.search(r"enabled\s*=\s*False", each) is None
-            for each in re.findall(r"GradScaler\(([^)]*)", text)
-        ]
-        self.disabled = bool(enabled) and not any(enabled)
+        self.accumulates = self.wrapped == "accelerate" and ".accumulate(" in text
+        made = re.findall(r"GradScaler\(([^)]*)", text)
+        self.disabled = bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.classes = {node.name: node for node in self.nodes if isinstance(node, ast.ClassDef)}
@@ -106,28 +118,48 @@ class Source:
         self.owners: dict[ast.AST, str] = {
             part: name for name, each in self.classes.items() for part in each.body
         }
-        self.made: dict[str, ast.Call] = {}
+        self.assigned: dict[str, list[ast.expr]] = {}
         self.imports: dict[str, str] = {}
         for node in self.nodes:
-            match node:
-                case ast.Assign(
-                    targets=targets,
-                    value=(ast.Call() as value) | ast.IfExp(body=ast.Call() as value),
-                ):
-                    self.made |= {leaf(name_of(target)): value for target in targets}
-                case ast.AnnAssign(target=target, value=ast.Call() as value):
-                    self.made[leaf(name_of(target))] = value
-                case ast.Import(names=names):
-                    roots = ((each, each.name.partition(".")[0]) for each in names)
-                    self.imports |= {
-                        each.asname or root: each.name if each.asname else root
-                        for each, root in roots
-                    }
-                case ast.ImportFrom(module=module, names=names, level=level):
-                    dotted = f"{'.' * level}{module or ''}"
-                    self.imports |= {
-                        each.asname or each.name: f"{dotted}.{each.name}" for each in names
-                    }
+            self._note_names(node)
+        self.made: dict[str, ast.Call] = {}
+        for name, values in self.assigned.items():
+            for call in filter(None, map(_made_by, values)):
+                self.made[name] = call
+
+    def _note_names(self, node: ast.AST) -> None:
+        """Note what names are assigned or imported in a statement."""
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.assigned.setdefault(leaf(name_of(target)), []).append(value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self.assigned.setdefault(leaf(name_of(target)), []).append(value)
+            case ast.Import(names=names):
+                for each in names:
+                    root = each.name.partition(".")[0]
+                    self.imports[each.asname or root] = each.name if each.asname else root
+            case ast.ImportFrom(module=module, names=names, level=level):
+                dotted = f"{'.' * level}{module or ''}"
+                for each in names:
+                    self.imports[each.asname or each.name] = f"{dotted}.{each.name}"
+
+    def scalers(self) -> Iterator[tuple[ast.Call, str]]:
+        """Yield the calls that make torch's scalers, each with the last part of its name."""
+        for name, values in self.assigned.items():
+            for call in filter(None, map(_made_by, values)):
+                if called(call) in ("GradScaler", "ShardedGradScaler"):
+                    yield call, name
+
+    def is_chosen(self, call: ast.AST) -> bool:
+        """Return whether a condition decides whether a call is made."""
+        choices = (node for node in self.nodes if isinstance(node, ast.If | ast.IfExp))
+        return any(call in ast.walk(choice) for choice in choices)
+
+    def place_of(self, name: str) -> str:
+        """Return where a name was made, to be printed after it: `` (line 41)``, or ""."""
+        made = self.made.get(leaf(name))
+        return f" (line {made.lineno})" if made else ""
 
     def said(self, node: ast.AST) -> frozenset[str]:
         """Return the words in a tree, which is asked for them again and again."""
@@ -141,41 +173,24 @@ class Source:
 
         One called LR is torch's in kind.
         """
-        theirs = {
-            name: dotted
-            for name, dotted in self.imports.items()
-            if dotted.partition(".")[0] not in _LIBRARIES
-        }
-        classes = {
-            k
-            for k, v in theirs.items()
-            if leaf(v)[:1].isupper() and not re.search("LR(?![a-z])", leaf(v))
-        }
-        made = {name: name_of(call.func) for name, call in self.made.items()}
-        return frozenset(
-            name
-            for name, by in made.items()
-            if by in classes and not self._counts_calls(theirs[by])
-        )
+        found = set[str]()
+        for name, call in self.made.items():
+            dotted = self.imports.get(name_of(call.func), "torch")
+            theirs = dotted.partition(".")[0] not in _LIBRARIES
+            a_class = leaf(dotted)[:1].isupper() and not re.search("LR(?![a-z])", leaf(dotted))
+            if theirs and a_class and not self._counts_calls(dotted):
+                found.add(name)
+        return frozenset(found)
 
     def _counts_calls(self, dotted: str) -> bool:
         """Return whether a class stands in a file near this one and neither it nor its bases there read a count."""
         module, _, name = dotted.lstrip(".").rpartition(".")
         level = len(dotted) - len(dotted.lstrip("."))
-        above = (
-            self.path.resolve().parents[max(0, level - 1) : level or 6]
-            if self.path.is_file()
-            else ()
-        )
-        files = filter(
-            Path.is_file, (folder / f"{module.replace('.', '/')}.py" for folder in above)
-        )
+        folders = self.path.resolve().parents[max(0, level - 1) : level or 6]
+        files = (folder / f"{module.replace('.', '/')}.py" for folder in folders)
+        file = next(filter(Path.is_file, files), None) if self.path.is_file() else None
         try:
-            line = [
-                line
-                for file in [*files][:1]
-                for line in Source(_tree(read(file)), "").lineage(name)
-            ]
+            line = Source(_tree(read(file)), "").lineage(name) if file else []
         except UnreadableError:
             return False
         return bool(line) and not any("'step'" in ast.unparse(each) for each in line)
@@ -183,13 +198,13 @@ class Source:
     @cached_property
     def prepared(self) -> bool:
         """Whether accelerate may have prepared the schedules, which wait for the step then."""
-        given = [call.args for call in self.calls_of("prepare")]
-        kinds = [{self.kind(name_of(arg)) for arg in args} for args in given]
-        alone = any(OPTIMIZER in found and SCHEDULE not in found for found in kinds)
-        starred = any(isinstance(arg, ast.Starred) for args in given for arg in args)
-        return self.wrapped == "accelerate" and (
-            starred or not alone or any(SCHEDULE in found for found in kinds)
-        )
+        optimizers_alone = False
+        for call in self.calls_of("prepare") if self.wrapped == "accelerate" else ():
+            kinds = {self.kind(name_of(arg)) for arg in call.args}
+            if SCHEDULE in kinds or any(isinstance(arg, ast.Starred) for arg in call.args):
+                return True
+            optimizers_alone |= OPTIMIZER in kinds
+        return self.wrapped == "accelerate" and not optimizers_alone
 
     @cached_property
     def touched(self) -> frozenset[str]:
@@ -226,6 +241,11 @@ class Source:
             line += [base for base in bases if base and base not in line]
         return line
 
+    def heirs(self, name: str) -> list[str]:
+        """Return the classes of this file that are a class or inherit from it."""
+        lines = {each: self.lineage(each) for each in self.classes}
+        return [each for each, line in lines.items() if name in (base.name for base in line)]
+
     def method(self, line: Sequence[ast.ClassDef], name: str) -> Function | None:
         """Return the first method of this name in some classes."""
         parts = (part for each in line for part in reversed(each.body))
@@ -237,14 +257,10 @@ class Source:
         """Yield the events of some kinds, each with its trace."""
         return ((trace, event) for trace in self.traces for event in trace.of(*kinds))
 
-    def calls_of(self, name: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Yield the calls of what has this last name, in a tree or the whole file."""
-        inside = (
-            self.calls
-            if scope is None
-            else (each for each in ast.walk(scope) if isinstance(each, ast.Call))
-        )
-        return (each for each in inside if called(each) == name)
+    def calls_of(self, *names: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
+        """Yield the calls of what has one of these last names, in a tree or the whole file."""
+        nodes = self.calls if scope is None else ast.walk(scope)
+        return (node for node in nodes if isinstance(node, ast.Call) and called(node) in names)
 
     def ignores(self, line: int, code: str) -> bool:
         """Return whether the comment at the end of a line asks to ignore a code."""
@@ -252,6 +268,16 @@ class Source:
         return asked is not None and (
             asked[1] is None or code in {each.strip().upper() for each in asked[1].split(",")}
         )
+
+
+def _made_by(value: ast.expr) -> ast.Call | None:
+    """Return the call that makes a value, also where a condition chooses it."""
+    match value:
+        case ast.Call() | ast.IfExp(body=ast.Call()):
+            return value if isinstance(value, ast.Call) else _made_by(value.body)
+        case ast.IfExp(orelse=ast.Call() as call):
+            return call
+    return None
 
 
 class Trace(list[Event]):
@@ -275,9 +301,9 @@ class Trace(list[Event]):
         """Return the events of some kinds between two; those in one pass with `beside`, and in its loop: `near`."""
         part = self[self.index(after) + 1 if after else 0 : self.index(before) if before else None]
         beside = beside or near
-        found = (
-            each for each in part if each.kind in kinds and not (beside and each.apart(beside))
-        )
+        found = [each for each in part if each.kind in kinds]
+        if beside:
+            found = [each for each in found if not each.apart(beside)]
         return [each for each in found if not near or each.loops == near.loops]
 
     def skippable(self) -> list[Event]:
@@ -302,7 +328,15 @@ class Trace(list[Event]):
 
 
 def read(path: Path) -> str:
-    """Return the text of a file, decoded as Python would; - is standard input. UnreadableError: it is none."""
+    """Return the text of a file, decoded as Python would; - is standard input.
+
+    Raises:
+        UnreadableError: The file is a notebook, cannot be read, or is not text.
+    """
+    if path.suffix == ".ipynb":
+        raise UnreadableError(
+            "a notebook: expected Python source; first run: jupyter nbconvert --to script"
+        )
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -316,14 +350,17 @@ def read(path: Path) -> str:
 
 
 def parse(text: str, path: str = "<source>") -> Source | None:
-    """Return the source, or None where no word in it concerns a loss scaler. UnreadableError: it does not parse."""
-    return (
-        Source(_tree(text), text, Path(path)) if _CONCERNED.search(text) or wrapped(text) else None
-    )
+    """Return the source, or None where no word in it concerns a loss scaler.
+
+    Raises:
+        UnreadableError: The text does not parse.
+    """
+    concerned = _CONCERNED.search(text) or wrapped(text)
+    return Source(_tree(text), text, Path(path)) if concerned else None
 
 
 def wrapped(text: str) -> str:
-    """Return the library within which a text has its scaler, accelerate or Fabric, if it speaks of fp16; or ""."""
+    """Return the library within which a text has its scaler, if it speaks of fp16; or ""."""
     found = _WRAPPED.search(text)
     by_hand = "GradScaler(" in text and ".scale(" in text
     if found is None or by_hand or not _FP16.search(text) or not _LIBRARY.search(text):
@@ -331,7 +368,7 @@ def wrapped(text: str) -> str:
     asked = _PRECISION.findall(text)  # where it is written, and not chosen
     if asked and not any(re.fullmatch("['\"]?(fp16|16|16-mixed)['\"]?", each) for each in asked):
         return ""
-    return "accelerate" if found[1] == "accelerator" else "Fabric"
+    return _WRAPPERS[found[1] or found[2]]
 
 
 def _tree(text: str) -> ast.Module:

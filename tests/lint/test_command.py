@@ -26,13 +26,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_finding_prints_line_and_exits_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["wrong.py", "right.py"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"wrong.py:{LINE}:5: AMP101 scheduler.step()")
+    assert lines[0].startswith(f"wrong.py:{LINE}:5: AMP101 warning: scheduler.step()")
     assert not any("right.py" in line for line in lines)
 
 
-def test_no_finding_exits_0_silently(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["right.py"]) == 0
-    assert capsys.readouterr().out == ""
+def test_last_line_counts_what_was_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "other.py").write_text("import torch\n")
+    assert main(["right.py", "other.py"]) == 0
+    read = "No findings; 2 files read, 1 training loop, 1 file without a loop\n"
+    assert capsys.readouterr().out == read
+
+
+def test_notes_alone_exit_0(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "note.py").write_text(RULES["AMP102"].wrong)
+    assert main(["note.py"]) == 0
+    assert ": AMP102 note: ema " in capsys.readouterr().out
+
+
+def test_notebook_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.ipynb").write_text("{}")
+    assert main(["train.ipynb"]) == 2
+    assert "train.ipynb:1:1: a notebook: expected Python source" in capsys.readouterr().err
 
 
 def test_hidden_and_tool_folders_are_skipped(
@@ -44,7 +58,7 @@ def test_hidden_and_tool_folders_are_skipped(
         (folder / name / "train.py").write_text(WRONG)
     (folder / "notes.txt").write_text(WRONG)
     assert main([".", "wrong.py"]) == 1
-    found = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    found = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()[:-2]]
     assert found == ["wrong.py", "deep/er/train.py"]
 
 
@@ -78,7 +92,7 @@ def test_comment_suppresses_its_line(folder: Path, comment: str, status: int) ->
         ('select = ["AMP102"]', ["--select", "AMP101,AMP103"], 1),
         ("", ["--ignore", "AMP101"], 0),
         ('ignore = ["AMP101"]', ["--select", "AMP101"], 0),
-        ("", ["--select", "amp116"], 0),
+        ("", ["--select", "amp120"], 0),
         ("", ["--select", "all"], 1),
     ],
 )
@@ -94,9 +108,9 @@ def test_select_and_ignore_options(
 
 
 def test_select_enables_default_off_rule(folder: Path) -> None:
-    (folder / "old.py").write_text(RULES["AMP116"].wrong)
+    (folder / "old.py").write_text(RULES["AMP120"].wrong)
     assert main(["old.py"]) == 0
-    assert main(["old.py", "--select", "AMP116"]) == 1
+    assert main(["old.py", "--select", "AMP120"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +149,8 @@ def test_json_has_check_reason_and_thread(folder: Path, capsys: pytest.CaptureFi
     )
     assert output["errors"] == {}
     assert main(["--json", "right.py"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"findings": [], "errors": {}}
+    read = {"findings": [], "errors": {}, "loops": {"right.py": 1}}
+    assert json.loads(capsys.readouterr().out) == read
 
 
 def test_annotations_of_github(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

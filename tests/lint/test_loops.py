@@ -105,17 +105,6 @@ class T(Mixin, Base):
 {END}""",
         ["10 AMP103"],
     ),
-    "a scale that is read twice": (
-        f"""\
-{MAKES}{LOOP}    before = scaler.get_scale()
-{END}    before = scaler.get_scale()
-    print(before)
-    skip = before > scaler.get_scale()
-    if not skip:
-        scheduler.step()
-""",
-        ["10 AMP129"],
-    ),
     "gradients that are cleared on one way": (
         f"""\
 {MAKES}for batch in loader:

@@ -266,23 +266,6 @@ def test_each_saving_block_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("import torch.cuda.amp as amp\n@amp.autocast()\ndef f(x): pass\n", [1]),
-        ("import torch\n@torch.cuda.amp.autocast()\ndef f(x): pass\n", [2]),
-        ("import torch.cuda.amp\nscaler = torch.cuda.amp.GradScaler()\n", [2]),
-        ("from torch.cuda import empty_cache, amp\nscaler = amp.GradScaler()\n", [1]),
-        ("from torch.cuda.amp.grad_scaler import GradScaler as Scaler\n", [1]),
-        ("from torch import amp\nscaler = amp.GradScaler()\n", []),
-    ],
-)
-def test_renamed_deprecated_imports_are_found(text: str, lines: list[int]) -> None:
-    assert [(each.line, each.code) for each in lint(text, codes=RULES)] == [
-        (line, "AMP116") for line in lines
-    ]
-
-
-@pytest.mark.parametrize(
     ("enabled", "found"),
     [
         ("cfg.bf16_run", True),
@@ -291,12 +274,12 @@ def test_renamed_deprecated_imports_are_found(text: str, lines: list[int]) -> No
         ("dtype is not torch.bfloat16", False),
         ("dtype not in (torch.bfloat16,)", False),
         ("not args.bf16", False),
-        ("args.fp16 or args.bf16", False),
+        ("args.fp16 or args.bf16", True),
         ("args.amp and not args.bf16", False),
-        ("dtype in ('float16', 'bfloat16')", False),
+        ("dtype in ('float16', 'bfloat16')", True),
     ],
 )
-def test_scaler_enabled_only_for_bfloat16(enabled: str, found: bool) -> None:
+def test_scaler_enabled_for_bfloat16_is_flagged(enabled: str, found: bool) -> None:
     assert [each.code for each in lint(f"scaler = GradScaler(enabled={enabled})\n")] == [
         "AMP132"
     ] * found
@@ -328,21 +311,6 @@ def test_scaler_per_epoch_is_reported_once() -> None:
         "        for batch", "    def train_epoch(self, loader):\n        for batch"
     )
     assert [each.code for each in lint(once)] == ["AMP112"]
-
-
-OLDER = [
-    "if version.parse(torch.__version__) >= parse('2.4'):\n    make = torch.amp.GradScaler\nelse:\n    make = {}",
-    "make = torch.amp.GradScaler if hasattr(torch.amp, 'GradScaler') else {}",
-    "try:\n    make = torch.amp.GradScaler\nexcept AttributeError:\n    make = {}",
-]
-
-
-@pytest.mark.parametrize("text", OLDER)
-def test_fallback_to_deprecated_name_is_allowed(text: str) -> None:
-    assert lint(text.format("torch.cuda.amp.GradScaler"), codes=["AMP116"]) == []
-    assert (
-        len(lint(f"{text.format('None')}\nmake = torch.cuda.amp.GradScaler", codes=["AMP116"])) == 1
-    )
 
 
 @pytest.mark.parametrize(
@@ -382,9 +350,3 @@ def test_each_optimizer_is_unscaled_once(second: str, found: bool) -> None:
         "    scaler.update()\n"
     )
     assert ("AMP105" in [each.code for each in lint(text, codes=RULES)]) is found
-
-
-def test_unrelated_nan_check_hides_nothing() -> None:
-    elsewhere = "\n\ndef report(loss):\n    return torch.isnan(loss)\n"
-    codes = [each.code for each in lint(RULES["AMP117"].wrong + elsewhere, codes=RULES)]
-    assert "AMP117" in codes

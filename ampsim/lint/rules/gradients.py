@@ -2,39 +2,28 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 from ampsim.lint.event import PARTLY, Event
-from ampsim.lint.names import OPTIMIZER, called, has, kind_by_class, words_in
-from ampsim.lint.source import Source, Trace
+from ampsim.lint.names import called, has, words_in
+from ampsim.lint.source import Trace
 
 _MEASURES = re.compile(r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$")
-_TO_HALF = r"\.(half\(\)|to\(([^(),]+, )?(dtype=)?torch\.(half|float16)\))"
-_HALF = re.compile(  # a model by its name, or one that is made there
-    rf"(?:[\w.]+ = )?(?P<name>[\w.]+){_TO_HALF}|(?P<new>[\w.]+) = "
-    rf"(?:[\w.]+\(.*\){_TO_HALF}|[\w.]+\.from_pretrained\(.*dtype=torch\.(half|float16)\b.*\))"
-)
-_DTYPE = re.compile(
-    r"^ *(\w+) = (.*\btorch\.(?:half|float16)\b.*)", re.M
-)  # which a name stands for, or may
-_ENABLED = re.compile(r"GradScaler\(.*?enabled=(.*)\)")
-_ADDED = re.compile(r"peft|lora|adapter|requires_grad|cast_training|\.float\(\)", re.I)
-_UNSURE = re.compile(
-    r"peft|lora|adapter|requires_grad|float32|fp32|enabled=(?!True)", re.I
-)  # which are half
+_HAS_SCALE = r"get_scale|scaler|inv_scale"
 
 
 def clip_before_unscale(trace: Trace, clip: Event) -> bool:
     """Return whether gradients are clipped between the backward pass of a scaled loss and the step, as they are."""
     start = trace.scaled(clip)
-    if not trace.of("step", after=clip, near=clip) or has(clip.words, "get_scale|scaler|inv_scale"):
+    if not trace.of("step", after=clip, near=clip) or has(clip.words, _HAS_SCALE):
         return False
-    if start:
-        done = trace.of("unscale", "step", "grad", "bare", after=start, before=clip, beside=clip)
-        return all(each.kind == "unscale" and _of_another(trace, each, clip) for each in done)
-    return not (
-        "unscale" in trace.source.text or trace.of("backward") or trace.of("step", before=clip)
-    )
+    if start is None:
+        by_other_names = "unscale" in trace.source.text or trace.of("backward")
+        return not by_other_names and not trace.of("step", before=clip)
+    between = {"after": start, "before": clip, "beside": clip}
+    unscaled = trace.of("unscale", **between)
+    divided = any(has(each.words, "scal") for each in trace.of("grad", **between))
+    stepped = trace.of("step", "bare", **between)
+    return not divided and not stepped and all(_of_another(trace, each, clip) for each in unscaled)
 
 
 def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
@@ -42,21 +31,19 @@ def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
     first = next(iter(trace.of("update", "backward", after=clip, near=clip)), None)
     stepped = {step.of for step in trace.of("step", after=unscale, before=first, near=clip)}
     own = {step.of for _, step in trace.source.events("step")}
-    return (
-        unscale.of in own - stepped
-        and bool(stepped)
-        and all(re.fullmatch(r"[\w.]+", each) for each in own)
-    )
+    named = all(re.fullmatch(r"[\w.]+", each) for each in own)
+    return unscale.of in own - stepped and bool(stepped) and named
 
 
 def unscale_after_step(trace: Trace, late: Event) -> bool:
     """Return whether gradients are unscaled or clipped between the step that used them and the update."""
-    return any(
-        (late.kind == "clip" or (step.of, step.on) == (late.of, late.on))
-        and (late.kind == "unscale" or not trace.of("step", "bare", after=late))
-        and not trace.of("update", "backward", "scale", after=step, before=late)
-        for step in trace.of("step", before=late, near=late)
-    )
+    for step in trace.of("step", before=late, near=late):
+        clips = late.kind == "clip" and not trace.of("step", "bare", after=late)
+        unscales = late.kind == "unscale" and (step.of, step.on) == (late.of, late.on)
+        restarted = trace.of("update", "backward", "scale", after=step, before=late)
+        if (clips or unscales) and not restarted:
+            return True
+    return False
 
 
 def unscale_twice(trace: Trace, each: Event) -> bool:
@@ -65,25 +52,28 @@ def unscale_twice(trace: Trace, each: Event) -> bool:
         step = next(iter(trace.of("step", after=each, beside=each)), None)
         own = step and trace.scaled(each) and _divides_by_the_scale(each)
         return bool(own and not trace.of("update", "scale", "backward", after=each, before=step))
-    steps = [
-        step for step in trace.of("step", beside=each) if (step.of, step.on) == (each.of, each.on)
-    ]
-    return trace.per_window(each, steps) or any(
-        (first.of, first.on) == (each.of, each.on)
-        and first.node is not each.node
-        and re.fullmatch(r"\w+|self\.\S+", each.of)
-        and all(guard.benign for guard in each.beyond(first))
-        and not trace.of("update", "step", after=first, before=each)
-        for first in trace.of("unscale", before=each, near=each)
-    )
+    for first in trace.of("unscale", before=each, near=each):
+        same = (first.of, first.on) == (each.of, each.on) and first.node is not each.node
+        certain = all(guard.benign for guard in each.beyond(first))
+        named = re.fullmatch(r"\w+|self\.\S+", each.of)
+        if same and certain and named and not trace.of("update", "step", after=first, before=each):
+            return True
+    return False
 
 
 def _divides_by_the_scale(event: Event) -> bool:
     text = ast.unparse(event.node)
-    return bool(
-        event.words & {"get_scale", "_scale"}
-        and re.search(r"\.grad(\.data)?( [/*]=|\.(div|mul)_\()", text)
-    )
+    written = re.search(r"\.grad(\.data)?( [/*]=|\.(div|mul)_\()", text)
+    return bool(event.words & {"get_scale", "_scale"} and written)
+
+
+def unscale_per_micro_batch(trace: Trace, each: Event) -> bool:
+    """Return whether gradients are unscaled in each micro-batch, which raises in the second one."""
+    if trace.source.accumulates and not any(guard.window for guard in each.guards):
+        return bool(trace.scaled(each))
+    steps = trace.of("step", beside=each)
+    own = [step for step in steps if (step.of, step.on) == (each.of, each.on)]
+    return trace.per_window(each, own)
 
 
 def scaled_gradients_read(trace: Trace, each: Event) -> bool:
@@ -91,30 +81,22 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
     if each.kind == "penalty":
         return not has(each.words, "get_scale|inv_scale|_scale$")
     start, later = trace.scaled(each), trace.of("step", "unscale", after=each)
-    asked = has(each.words, "scale") or any(
-        guard.asks and not has(guard.words, "loss") for guard in each.guards
-    )
-    calls = (
-        call
-        for call in ast.walk(each.node)
-        if isinstance(call, ast.Call) and _MEASURES.match(called(call))
-    )
-    measured = any(
-        ".grad" in words_in(call) for call in calls
-    )  # and what was taken is no multiple of them
-    if not start or not later or later[0].apart(each) or asked or not measured:
+    asked = any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
+    if not start or not later or later[0].apart(each) or asked or has(each.words, "scale"):
         return False
-    if any(_allows_for_it(each, next_) for next_ in trace.of("grad", after=each, before=later[0])):
+    calls = (call for call in ast.walk(each.node) if isinstance(call, ast.Call))
+    measured = (call for call in calls if _MEASURES.match(called(call)))
+    if not any(".grad" in words_in(call) for call in measured):
         return False
-    return not trace.of("unscale", "step", "bare", after=start, before=each, beside=each)
+    changes = trace.of("grad", after=each, before=later[0])
+    done = trace.of("unscale", "step", "bare", after=start, before=each, beside=each)
+    return not done and not any(_allows_for_it(each, change) for change in changes)
 
 
 def _allows_for_it(measured: Event, event: Event) -> bool:
     """Return whether gradients are changed by a number with the scale in it, or divided by what was measured."""
-    names = (
-        "|".join(re.escape(ast.unparse(each)) for each in getattr(measured.node, "targets", ()))
-        or "$^"
-    )
+    targets = getattr(measured.node, "targets", ())
+    names = "|".join(re.escape(ast.unparse(each)) for each in targets) or "$^"
     divided = re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", ast.unparse(event.node))
     return bool(divided) or has(event.words, "^(get_scale|inv_scale)$")
 
@@ -131,55 +113,21 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
     first, second = sorted((with_it[0], plain), key=trace.index) if with_it else (plain, plain)
     if with_it and trace.index(second) < trace.index(steps[0]):
         return not trace.of("zero", "update", "bare", "step", after=first, before=steps[0])
-    return ".scale(" not in trace.source.text and not trace.of(
-        "bare", "zero", "step", after=plain, before=steps[0]
-    )
+    between = trace.of("bare", "zero", "step", after=plain, before=steps[0])
+    elsewhere = "." in steps[0].on  # a scaler of this function alone is a case of `missing_call`
+    return elsewhere and ".scale(" not in trace.source.text and not between
 
 
-def fp16_parameters(source: Source) -> Iterator[ast.AST]:
-    """Yield what makes models half whose parameters an optimizer in the same function has, with a scaler."""
-    for scope in (source.tree, *source.functions) if any(source.events("step")) else ():
-        calls = [
-            each
-            for each in scope.body
-            if isinstance(each, ast.Assign | ast.Expr) and isinstance(each.value, ast.Call)
-        ]
-        whole = (
-            ast.unparse(scope) if calls and (source.wrapped or "GradScaler" in source.text) else ""
-        )
-        dtypes = (
-            "|".join(
-                name for name, value in _DTYPE.findall(whole) if _scales_with(name, value, whole)
-            )
-            or "$^"
-        )
-        for node in calls if source.wrapped or "GradScaler" in whole else ():
-            text = re.sub(
-                rf"(\.to\((?:.*, )?(?:dtype=)?|dtype=)(?:{dtypes})\b",
-                r"\1torch.half",
-                ast.unparse(node),
-            )
-            made = _HALF.fullmatch(text)
-            model = made["name"] or made["new"] if made else ""
-            given = (
-                re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", whole)
-                if made
-                else ()
-            )
-            unsure = made and made["new"] and text == ast.unparse(node) and _UNSURE.search(whole)
-            if made and f"{model}.float()" not in whole and not unsure:
-                yield from [node.value] * (OPTIMIZER in map(kind_by_class, given))
-
-
-def _scales_with(dtype: str, value: str, whole: str) -> bool:
-    """Return whether a scaler scales where a name is float16, and all of a model may be cast to it."""
-    asked = _ENABLED.search(whole)
-    words = [
-        re.findall(r"\w+\b(?!\.)", text)
-        for text in (f"{dtype} {value}", asked[1] if asked else dtype)
-    ]
-    same = {*words[0]} & {*words[1]} - {"if", "else"} and "not" not in words[1]
-    return bool(same) and not _ADDED.search(whole)
+def hidden_overflow(trace: Trace, each: Event) -> bool:
+    """Return whether inf and NaN are replaced in gradients after the backward pass and before the scaler looks."""
+    start = trace.scaled(each)
+    calls = {called(call) for call in ast.walk(each.node) if isinstance(call, ast.Call)}
+    targets = getattr(each.node, "targets", ())
+    attributes = {target.attr for target in targets if isinstance(target, ast.Attribute)}
+    kept = "copy_" in calls or attributes & {"grad", "data"}
+    hides = "nan_to_num_" in calls or ("nan_to_num" in calls and kept)
+    checked = trace.of("unscale", "step", after=start, before=each)
+    return bool(start and hides and not checked and trace.of("step", "bare", after=each))
 
 
 def scaled_loss_logged(trace: Trace, each: Event) -> bool:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from ampsim.lint.bindings import Frame, Value
 from ampsim.lint.event import Event, Guard
-from ampsim.lint.frame import Frame, Value
 from ampsim.lint.names import (
     AVERAGE,
     OPTIMIZER,
@@ -18,7 +18,6 @@ from ampsim.lint.names import (
     leaf,
     mixes,
     name_of,
-    shrinks,
     words_in,
 )
 from ampsim.lint.source import Function, Source, Trace
@@ -43,11 +42,15 @@ _MODEL = re.compile(
     r"(^|_)(model|net|network|module|generator|parameters)$"
 )  # which an average is called with
 _RATES = re.compile(r"^(adjust|set|update)_(learning_rate|lr)$|^step_(update|batch)$")
+_PIPELINE = re.compile(
+    r"^(pp|pipeline|pipe)_sched|Schedule(GPipe|1F1B|Interleaved|Looped|DualPipe|ZBV)", re.I
+)
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _SIMPLE = (
     ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
 )
+LIGHTNING = "Lightning"
 Found = Iterator[tuple[str, str, str]]
 
 
@@ -169,8 +172,6 @@ class Walker:
             self.walk(node.iter)
             if mixes(node, self.frame.words(node.iter)):
                 self.note("average", node)
-            elif shrinks(node):
-                self.note("decay", node)
             targets = self.frame.over(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
         self.block(node.body)
@@ -220,17 +221,10 @@ class Walker:
         inside = self.enter(function, node) if function and not whole else set()
         base = self.frame.name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
         given, kept = [self.frame.name(each) for each in node.args[:1]], self.guards
+        # A scaler that is called as a whole, as timm's, may be told whether to step.
+        asked = [word.value for word in node.keywords if word.arg in ("update_grad", "need_update")]
         for kind, on, of in events:
-            if kind in (
-                "unscale",
-                "step",
-                "update",
-            ):  # of a scaler that is called as a whole, as timm's
-                asked = (
-                    word.value
-                    for word in node.keywords
-                    if word.arg in ("update_grad", "need_update")
-                )
+            if kind in ("unscale", "step", "update"):
                 self.guards += tuple(guard for each in asked for guard in self.frame.guards(each))
             seen = {kind, "grad", "unscale"} if kind == "clip" else {kind, "step"}
             if kind not in ("backward", "bare", "schedule", "clip") or not inside & seen:
@@ -240,11 +234,8 @@ class Walker:
 
     def enter(self, function: Function, node: ast.Call) -> set[str]:
         """Walk a function that is called; return the kinds of what happens in it."""
-        if (
-            len(self.stack) == DEEPEST
-            or function in self.stack
-            or function.name not in self.source.touched
-        ):
+        again = function in self.stack or len(self.stack) == DEEPEST
+        if again or function.name not in self.source.touched:
             return set()
         outer, passed, self.stack = self.frame, self.passed, (*self.stack, function)
         self.frame, before = self.frame.inner(function, node), len(self.trace)
@@ -273,7 +264,7 @@ class Walker:
 
     def logged(self, value: ast.expr, node: ast.AST) -> None:
         """Note that the value of a scaled loss is kept as it is."""
-        direct = any(self.source.calls_of("scale", value))  # which asks for the scale
+        direct = any(self.source.calls_of("scale", scope=value))  # which asks for the scale
         if isinstance(value, ast.Name | ast.Call) and self.frame.scaler(value) and not direct:
             self.note("log", node)
 
@@ -294,97 +285,105 @@ class Walker:
         owner = node.func.value if isinstance(node.func, ast.Attribute) else None
         kind, base = (self.frame.kind(owner), self.frame.name(owner)) if owner else ("", "")
         given = [*node.args, *(word.value for word in node.keywords)]
-        match kind, called(node), [self.frame.name(each) for each in given[:1]]:
-            case "scaler", "scale", [_]:
-                yield "scale", base, ""
-            case "scaler", "step", [of]:
-                yield "step", base, of
-            case "scaler", "update", _:
-                yield "update", base, ""
-            case "scaler", "minimize", [of]:  # paddle's
-                yield "step", base, of
-                yield "update", base, ""
-            case "scaler" | "", "unscale_", [of] if owner:
-                yield "unscale", base, of
+        if owner and kind in (SCALER, ""):
+            yield from self.of_scaler(node, base, given, known=kind == SCALER)
+        match kind, called(node), given:
             case "optimizer", "step", []:
-                held = self.held()
-                yield "step" if held else "bare", held, base
+                yield from self.step(base)
+            case "schedule", "step", _ if self.is_pipeline(base):  # whose step passes losses back
+                yield "backward", "pipeline", ""
             case "schedule", "step" | "dampen", []:
                 yield "schedule", base, ""
             case kind, "zero_grad" | "clear_grad", _ if kind != SCALER:
                 yield "zero", "", base
+            case _, "autocast", _:
+                yield "autocast", "", ""
         if owner and kind != SCALER:
             yield from self.of_losses(node, owner)
         yield from self.by_name(node, given, base, kind)
 
+    def of_scaler(
+        self, node: ast.Call, base: str, given: Sequence[ast.expr], *, known: bool
+    ) -> Found:
+        """Yield the events of a scaler's methods; `unscale_` is one under any name."""
+        match called(node), [self.frame.name(each) for each in given[:1]]:
+            case "unscale_", [of]:
+                yield "unscale", base, of
+            case "scale", [_] if known:
+                yield "scale", base, ""
+            case "step", [of] if known:
+                yield "step", base, of
+            case "update", _ if known:
+                yield "update", base, ""
+            case "minimize", [of] if known:  # paddle's
+                yield "step", base, of
+                yield "update", base, ""
+
+    def step(self, optimizer: str) -> Found:
+        """Yield the events of an optimizer's own step, which an accelerator may have wrapped."""
+        passes = (each.on for each in reversed(self.trace) if each.kind == "backward")
+        on = next(passes, "").removeprefix("scaled ")
+        held = self.source.wrapped and (is_wrapper(on) or on == LIGHTNING)
+        yield ("step", on, optimizer) if held else ("bare", "", optimizer)
+        if held and on == LIGHTNING:  # which updates its scaler with each step
+            yield "update", on, ""
+
+    def is_pipeline(self, name: str) -> bool:
+        """Return whether a schedule is one of torch.distributed.pipelining."""
+        made = self.source.made.get(leaf(name))
+        return bool(_PIPELINE.search(f"{leaf(name)} {called(made) if made else ''}"))
+
     def of_losses(self, node: ast.Call, owner: ast.expr) -> Found:
         """Yield the events of losses: passed back, patched by apex, differentiated, logged."""
         base = self.frame.name(owner)
+        within = self.source.wrapped and is_wrapper(base)
         match called(node), node.args:
-            case "backward", [_, *_] if self.source.wrapped and is_wrapper(base):
+            case "backward", [_, *_] if within:
                 yield "backward", f"scaled {base}", ""
-            case attr, _ if (
-                self.source.wrapped
-                and is_wrapper(base)
-                and re.match("clip_grad|unscale_grad", attr)
-            ):
+            case "manual_backward", [_, *_] if self.source.wrapped == LIGHTNING:
+                yield "backward", f"scaled {LIGHTNING}", ""
+            case attr, _ if within and re.match("clip_grad|unscale_grad", attr):
                 yield "unscale", base, ""
             case "backward", args:
                 plain = not args and not has(self.frame.words(owner), "scal|accel|fabric|amp")
-                scaler = self.frame.scaler(owner)
-                yield (
-                    "backward",
-                    f"scaled {scaler}" if scaler else "plain" if plain else "other",
-                    "",
-                )
+                scaler, otherwise = self.frame.scaler(owner), "plain" if plain else "other"
+                yield "backward", f"scaled {scaler}" if scaler else otherwise, ""
             case "scale_loss", [_, of, *_] if not self.source.fixed:
                 yield "apex", "", self.frame.name(of)  # which apex has patched to skip
             case "grad", args if any(map(self.frame.scaler, args)):
-                yield from [("penalty", "", "")] * any(
-                    word.arg == "create_graph" for word in node.keywords
-                )
+                if any(word.arg == "create_graph" for word in node.keywords):
+                    yield "penalty", "", ""
             case "item", []:
                 self.logged(owner, node)
-
-    def held(self) -> str:
-        """Return the accelerator that passed the last loss back, and steps its optimizers with the scaler; or ""."""
-        on = next((each.on for each in reversed(self.trace) if each.kind == "backward"), "")
-        return on.removeprefix("scaled ") if self.source.wrapped and is_wrapper(on) else ""
 
     def by_name(self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str) -> Found:
         """Yield the events that the name of what is called says, and what it is given."""
         attr, name = called(node), self.frame.name(node.func)
-        as_one = self.frame.kind(node.func) == SCALER and attr[:1].islower()  # as timm's
-        for of in [
-            self.frame.name(each)
-            for each in given[1:]
-            if as_one and self.frame.kind(each) == OPTIMIZER
-        ]:
-            yield "backward", f"scaled {name}", of
-            yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
+        if self.frame.kind(node.func) == SCALER and attr[:1].islower():  # as timm's
+            optimizers = [each for each in given[1:] if self.frame.kind(each) == OPTIMIZER]
+            for of in map(self.frame.name, optimizers):
+                yield "backward", f"scaled {name}", of
+                yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
         if attr == "float" and node.args:
             self.logged(node.args[0], node)
-        if _CLIPS.match(attr) and not _OWN_CLIP.search(leaf(base)):
+        own = _OWN_CLIP.search(leaf(base)) and self.source.wrapped != LIGHTNING
+        if _CLIPS.match(attr) and not own:
             yield "clip", "", ""
-        rates = (
-            _RATES.match(attr)
-            or (kind, attr) == (SCHEDULE, "step")
-            or self.source.kind(attr) == SCHEDULE
-        )
-        if rates and self.is_place(given):
+        sets = (kind, attr) == (SCHEDULE, "step") or self.source.kind(attr) == SCHEDULE
+        if (sets or _RATES.match(attr)) and self.is_place(given):
             yield "rate", "", ""
+        if self.is_average(attr, given, kind):
+            yield "average", base or name, ""
+
+    def is_average(self, attr: str, given: Sequence[ast.expr], kind: str) -> bool:
+        """Return whether a call updates an average of parameters, and not of losses or buffers."""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        of_a_model = given and _MODEL.search(leaf(name_of(given[0])))
-        whole = of_a_model and (
-            self.source.made_kind(attr) == AVERAGE or attr == "update_parameters"
-        )
+        updates = self.source.made_kind(attr) == AVERAGE or attr == "update_parameters"
+        whole = updates and given and _MODEL.search(leaf(name_of(given[0])))
         blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.frame.kind(each) for each in given}
-        if _AVERAGES.search(attr) or moves or whole or blends:
-            said = {word for each in node.args for word in words_in(each)}
-            if not has(
-                said, "loss|item|acc|metric|norm|decay_only|buffer"
-            ):  # an average of parameters
-                yield "average", base, ""
+        said = {word for each in given for word in words_in(each)}
+        of_others = has(said, "loss|item|acc|metric|norm|decay_only|buffer")
+        return bool(_AVERAGES.search(attr) or moves or whole or blends) and not of_others
 
     def is_place(self, given: Sequence[ast.expr]) -> bool:
         """Return whether an argument says where training is."""
@@ -396,24 +395,16 @@ class Walker:
 
 def traces_of(source: Source) -> Iterator[Trace]:
     """Yield the events of the module, of the functions that no other calls, and of those that were missed."""
-    names = {
-        called(each) for each in source.calls if isinstance(each.func, ast.Name | ast.Attribute)
-    }
-    seen = set[Function]()
-    for start in (
-        None,
-        *sorted(source.functions, key=lambda each: (each.name in names, each.lineno)),
-    ):
-        if start is None or (start not in seen and start.name in source.touched):
-            own = source.owners.get(start or source.tree, "")
-            heirs = (
-                each
-                for each in source.classes
-                if own in [other.name for other in source.lineage(each)]
-            )
-            for owner in heirs if own else [""]:
-                walker = Walker(source, start, owner)
-                walker.block(start.body if start else source.tree.body)
-                seen |= {function for function, _ in walker.trace.entered.values()}
-                if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
-                    yield walker.trace
+    names = {called(each) for each in source.calls}
+    entered = set[Function]()
+    functions = sorted(source.functions, key=lambda each: (each.name in names, each.lineno))
+    for start in (None, *functions):
+        if start and (start in entered or start.name not in source.touched):
+            continue
+        own = source.owners.get(start, "") if start else ""
+        for owner in source.heirs(own) if own else [""]:
+            walker = Walker(source, start, owner)
+            walker.block(start.body if start else source.tree.body)
+            entered |= {function for function, _ in walker.trace.entered.values()}
+            if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
+                yield walker.trace

@@ -105,6 +105,8 @@ class Frame:
                 return found.scaler if (found := self.bound(node)) else ""
             case ast.BinOp(op=ast.Div(), right=right) if has(self.words(right), "scale"):
                 return ""
+            case ast.IfExp(body=left, orelse=right):  # with fp16, or without
+                return self.scaler(left) or self.scaler(right)
             case ast.BinOp(left=left, right=right):
                 return self.scaler(left) or self.scaler(right)
             case ast.Call(func=ast.Attribute(value=value), args=[]):  # detach(), mean(), clone()

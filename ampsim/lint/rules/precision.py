@@ -1,0 +1,179 @@
+"""The precision of a file: what autocast and the parameters are in, and whether a scaler belongs there.
+
+A precision is read where it is written: as a dtype, as a string, through a name or a dictionary. `dtypes_of` returns
+the precisions that an expression may stand for, and `UNKNOWN` among them where the file does not show one.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from ampsim.lint.event import Event
+from ampsim.lint.names import OPTIMIZER, kind_by_class, leaf, name_of, words_in
+from ampsim.lint.source import Source, Trace
+
+FP16, BF16, FP32, UNKNOWN = "float16", "bfloat16", "float32", "unknown"
+_SPELLINGS = {
+    FP16: re.compile(r"(torch\.)?(float16|half)|fp16|16|16-mixed|16-true|FP16", re.I),
+    BF16: re.compile(r"(torch\.)?bfloat16|bf16|bf16-mixed|bf16-true", re.I),
+    FP32: re.compile(r"(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no", re.I),
+}
+_SETTINGS = {"precision", "mixed_precision"}  # of Trainer, Fabric, and Accelerator
+_HAS_SCALER = re.compile(
+    r"Scaler\(|scaler[.(]|scale_loss|loss_scale|deepspeed|colossalai|accelerat|fabric|lightning|apex",
+    re.I,
+)
+
+
+def dtypes_of(source: Source, node: ast.AST | None, depth: int = 4) -> frozenset[str]:
+    """Return the precisions that an expression may stand for."""
+    match node:
+        case ast.IfExp(body=body, orelse=orelse):
+            return dtypes_of(source, body, depth) | dtypes_of(source, orelse, depth)
+        case ast.Subscript(value=ast.Dict(values=values)):
+            return frozenset().union(*(dtypes_of(source, value, depth) for value in values))
+        case ast.Call(func=ast.Attribute(attr="get", value=ast.Dict() as table)):
+            return dtypes_of(source, ast.Subscript(table, ast.Constant(0)), depth)
+        case ast.Constant(value=str() | int() as value):
+            text = str(value)
+        case ast.Name() | ast.Attribute():
+            text = name_of(node)
+            bound = source.assigned.get(leaf(text), [])
+            if bound and depth:
+                return frozenset().union(*(dtypes_of(source, each, depth - 1) for each in bound))
+        case _:
+            return frozenset({UNKNOWN})
+    named = {dtype for dtype, spelling in _SPELLINGS.items() if spelling.fullmatch(text)}
+    return frozenset(named or {UNKNOWN})
+
+
+def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
+    """Return the precisions of an autocast; none where it is off or is not seen to be on a GPU."""
+    given = {word.arg: word.value for word in call.keywords}
+    off = given.get("enabled")
+    if isinstance(off, ast.Constant) and off.value is False:
+        return frozenset()
+    positions = [each for each in call.args if dtypes_of(source, each) != {UNKNOWN}]
+    dtype = given.get("dtype", positions[0] if positions else None)
+    if dtype is not None:
+        return dtypes_of(source, dtype)
+    on_gpu = "cuda" in name_of(call.func) or "cuda" in words_in(call)
+    return frozenset({FP16 if on_gpu else UNKNOWN})
+
+
+def precisions(source: Source) -> frozenset[str]:
+    """Return the precisions of all autocasts in a file, and of the settings of its trainers."""
+    found = [autocast_dtypes(source, call) for call in source.calls_of("autocast")]
+    found += [
+        dtypes_of(source, word.value)
+        for call in source.calls
+        for word in call.keywords
+        if word.arg in _SETTINGS
+    ]
+    return frozenset().union(*found)
+
+
+def scaler_with_bfloat16(source: Source) -> Iterator[ast.AST]:
+    """Yield the scalers that are enabled where a file computes in bfloat16."""
+    used = precisions(source) | {dtype for _, dtype in cast_parameters(source, source.tree)}
+    for made, _ in source.scalers():
+        enabled = next((word.value for word in made.keywords if word.arg == "enabled"), None)
+        chosen = source.is_chosen(made)
+        always = enabled is None or (isinstance(enabled, ast.Constant) and enabled.value is True)
+        if (always and used == {BF16} and not chosen) or _asks_for_bfloat16(enabled):
+            yield made
+
+
+def _asks_for_bfloat16(enabled: ast.expr | None) -> bool:
+    """Return whether a condition holds under bfloat16: ``dtype == "bfloat16"``, and not its negation."""
+    if enabled is None:
+        return False
+    negations = ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.And | ast.IfExp
+    plain = not any(isinstance(each, negations) for each in ast.walk(enabled))
+    return plain and any(_SPELLINGS[BF16].search(word) for word in words_in(enabled))
+
+
+def autocast_without_scaler(trace: Trace, autocast: Event) -> bool:
+    """Return whether a loss under fp16 autocast is passed back as it is, and its optimizer steps by itself."""
+    call, source = autocast.node, trace.source
+    if _HAS_SCALER.search(source.text) or not isinstance(call, ast.Call):
+        return False
+    passes = trace.of("backward", after=autocast, beside=autocast)
+    named = any(call in values for values in source.assigned.values())  # used further inside
+    plain = [
+        each for each in passes if each.on == "plain" and (named or each.loops == autocast.loops)
+    ]
+    if not plain or not trace.of("bare", after=plain[0], beside=plain[0]):
+        return False
+    return FP16 in autocast_dtypes(source, call)
+
+
+def cast_parameters(source: Source, scope: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the casts of models whose parameters an optimizer of the same scope has, each with its dtype."""
+    text = ast.unparse(scope)
+    for node in ast.walk(scope):
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call() as call):
+                model = name_of(target)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=value)) as call):
+                model = name_of(value)
+            case _:
+                continue
+        dtype = _cast_to(source, call)
+        owners = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", text)
+        if dtype and OPTIMIZER in map(kind_by_class, owners) and f"{model}.float()" not in text:
+            yield call, dtype
+
+
+def _cast_to(source: Source, call: ast.Call) -> str:
+    """Return the 16-bit dtype to which a call casts a whole model, or ""."""
+    match call:
+        case ast.Call(func=ast.Attribute(attr="half")):
+            return FP16
+        case ast.Call(func=ast.Attribute(attr="bfloat16")):
+            return BF16
+        case ast.Call(
+            func=ast.Attribute(attr="cuda" | "train" | "eval", value=ast.Call() as inner)
+        ):
+            return _cast_to(source, inner)
+        case ast.Call(func=ast.Attribute(attr="to" | "from_pretrained", value=value)):
+            named = [word.value for word in call.keywords if word.arg in ("dtype", "torch_dtype")]
+            found = [dtypes_of(source, each) for each in (*call.args, *named)]
+            exact = [min(each) for each in found if each in ({FP16}, {BF16})]
+            if exact or not isinstance(value, ast.Call):
+                return exact[0] if exact else ""
+            return _cast_to(source, value)
+    return ""
+
+
+_ADAPTED = re.compile(r"peft|lora|adapter|requires_grad|float32|fp32|cast_training", re.I)
+
+
+def fp16_parameters(source: Source) -> Iterator[ast.AST]:
+    """Yield the casts to float16 of models that an optimizer trains with a scaler."""
+    scaled = any(source.events("step")) and (source.wrapped or "GradScaler" in source.text)
+    for scope in (source.tree, *source.functions) if scaled else ():
+        for call, dtype in cast_parameters(source, scope):
+            # An adapter beside a frozen half model may be in float32.
+            if dtype == FP16 and not _ADAPTED.search(ast.unparse(scope)):
+                yield call
+
+
+def unused_scaler(source: Source) -> Iterator[ast.AST]:
+    """Yield the scalers that a file makes and never uses, while it passes its losses back without one."""
+    plain = any(event.on == "plain" for _, event in source.events("backward"))
+    bare = any(source.events("bare")) and not any(source.events("apex"))
+    aside = {part.value for part in source.nodes if _is_state(part)}
+    names = [part for part in source.nodes if isinstance(part, ast.Name | ast.Attribute)]
+    for made, name in source.scalers() if plain and bare else ():
+        own = [part for part in names if leaf(name_of(part)) == name and part not in aside]
+        only_stored = own and all(isinstance(part.ctx, ast.Store) for part in own)
+        local = all(isinstance(part, ast.Name) for part in own)
+        # Another file may use the attribute of an object, unless this one is a script.
+        if only_stored and (local or "__main__" in source.text):
+            yield made
+
+
+def _is_state(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and "state_dict" in node.attr
