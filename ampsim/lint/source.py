@@ -24,7 +24,7 @@ from ampsim.lint.names import (
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(
-    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp|autocast",
+    r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp",
     re.I,
 )
 _WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(|self\.(manual_backward)\(")
@@ -108,7 +108,8 @@ class Source:
         self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.has_gradients = ".grad" in text
         self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
-        self.accumulates = self.wrapped == "accelerate" and ".accumulate(" in text
+        by_accelerate = self.wrapped == "accelerate" and ".accumulate(" in text
+        self.accumulates = by_accelerate and "gradient_accumulation" in text
         made = re.findall(r"GradScaler\(([^)]*)", text)
         self.disabled = bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
         self.nodes = [*ast.walk(tree)]
@@ -355,7 +356,8 @@ def parse(text: str, path: str = "<source>") -> Source | None:
     Raises:
         UnreadableError: The text does not parse.
     """
-    concerned = _CONCERNED.search(text) or wrapped(text)
+    passes_back = "autocast" in text and ".backward(" in text
+    concerned = passes_back or _CONCERNED.search(text) or wrapped(text)
     return Source(_tree(text), text, Path(path)) if concerned else None
 
 

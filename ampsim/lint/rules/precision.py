@@ -26,7 +26,10 @@ _HAS_SCALER = re.compile(
 )
 
 
-def dtypes_of(source: Source, node: ast.AST | None, depth: int = 4) -> frozenset[str]:
+MOST_VALUES = 4  # of one name, which are followed
+
+
+def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset[str]:
     """Return the precisions that an expression may stand for."""
     match node:
         case ast.IfExp(body=body, orelse=orelse):
@@ -40,7 +43,7 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 4) -> frozenset
         case ast.Name() | ast.Attribute():
             text = name_of(node)
             bound = source.assigned.get(leaf(text), [])
-            if bound and depth:
+            if 0 < len(bound) <= MOST_VALUES and depth:
                 return frozenset().union(*(dtypes_of(source, each, depth - 1) for each in bound))
         case _:
             return frozenset({UNKNOWN})
@@ -76,8 +79,10 @@ def precisions(source: Source) -> frozenset[str]:
 
 def scaler_with_bfloat16(source: Source) -> Iterator[ast.AST]:
     """Yield the scalers that are enabled where a file computes in bfloat16."""
-    used = precisions(source) | {dtype for _, dtype in cast_parameters(source, source.tree)}
-    for made, _ in source.scalers():
+    scalers = [made for made, _ in source.scalers()]
+    used = precisions(source) if scalers else frozenset()
+    used |= {dtype for _, dtype in cast_parameters(source) if scalers}
+    for made in scalers:
         enabled = next((word.value for word in made.keywords if word.arg == "enabled"), None)
         chosen = source.is_chosen(made)
         always = enabled is None or (isinstance(enabled, ast.Constant) and enabled.value is True)
@@ -106,13 +111,29 @@ def autocast_without_scaler(trace: Trace, autocast: Event) -> bool:
     ]
     if not plain or not trace.of("bare", after=plain[0], beside=plain[0]):
         return False
-    return FP16 in autocast_dtypes(source, call)
+    return FP16 in autocast_dtypes(source, call) and not _is_without_gradients(source, call)
 
 
-def cast_parameters(source: Source, scope: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the casts of models whose parameters an optimizer of the same scope has, each with its dtype."""
-    text = ast.unparse(scope)
-    for node in ast.walk(scope):
+def _is_without_gradients(source: Source, call: ast.Call) -> bool:
+    """Return whether a call is under ``torch.no_grad()``, as that of a teacher or of an evaluation."""
+    for node in source.nodes:
+        match node:
+            case ast.With(items=items):
+                heads = [item.context_expr for item in items]
+            case ast.FunctionDef(decorator_list=decorators):
+                heads = decorators
+            case _:
+                continue
+        off = any(re.search("no_grad|inference_mode", ast.unparse(head)) for head in heads)
+        if off and call in ast.walk(node):
+            return True
+    return False
+
+
+def cast_parameters(source: Source) -> Iterator[tuple[ast.Call, str]]:
+    """Yield the casts of models whose parameters an optimizer of the file has, each with its dtype."""
+    trained, restored = _models(source, "parameters"), _models(source, "float")
+    for node in source.nodes if trained else ():
         match node:
             case ast.Assign(targets=[target], value=ast.Call() as call):
                 model = name_of(target)
@@ -120,10 +141,18 @@ def cast_parameters(source: Source, scope: ast.AST) -> Iterator[tuple[ast.Call, 
                 model = name_of(value)
             case _:
                 continue
-        dtype = _cast_to(source, call)
-        owners = re.findall(rf"([\w.]+)\([^\n]*\b{re.escape(model)}\.parameters\(\)", text)
-        if dtype and OPTIMIZER in map(kind_by_class, owners) and f"{model}.float()" not in text:
+        dtype = _cast_to(source, call) if model in trained - restored else ""
+        if dtype:
             yield call, dtype
+
+
+def _models(source: Source, method: str) -> set[str]:
+    """Return the names on which a method is called; `parameters` only where an optimizer is made with them."""
+    calls = source.calls_of(method)
+    names = {name_of(call.func).removesuffix(f".{method}") for call in calls}
+    makers = (call for call in source.calls if kind_by_class(name_of(call.func)) == OPTIMIZER)
+    given = " ".join(ast.unparse(arg) for call in makers for arg in call.args[:1])
+    return {name for name in names if method != "parameters" or f"{name}.parameters()" in given}
 
 
 def _cast_to(source: Source, call: ast.Call) -> str:
@@ -153,11 +182,9 @@ _ADAPTED = re.compile(r"peft|lora|adapter|requires_grad|float32|fp32|cast_traini
 def fp16_parameters(source: Source) -> Iterator[ast.AST]:
     """Yield the casts to float16 of models that an optimizer trains with a scaler."""
     scaled = any(source.events("step")) and (source.wrapped or "GradScaler" in source.text)
-    for scope in (source.tree, *source.functions) if scaled else ():
-        for call, dtype in cast_parameters(source, scope):
-            # An adapter beside a frozen half model may be in float32.
-            if dtype == FP16 and not _ADAPTED.search(ast.unparse(scope)):
-                yield call
+    # An adapter beside a frozen half model may be in float32.
+    if scaled and not _ADAPTED.search(source.text):
+        yield from (call for call, dtype in cast_parameters(source) if dtype == FP16)
 
 
 def unused_scaler(source: Source) -> Iterator[ast.AST]:
