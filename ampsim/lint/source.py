@@ -158,9 +158,9 @@ class Source:
         return any(call in ast.walk(choice) for choice in choices)
 
     def place_of(self, name: str) -> str:
-        """Return where a name was made, to be printed after it: `` (line 41)``, or ""."""
+        """Return where a name was made, to be printed after it: `` (made in line 41)``, or ""."""
         made = self.made.get(leaf(name))
-        return f" (line {made.lineno})" if made else ""
+        return f" (made in line {made.lineno})" if made else ""
 
     def said(self, node: ast.AST) -> frozenset[str]:
         """Return the words in a tree, which is asked for them again and again."""

@@ -1,0 +1,88 @@
+"""The precision of a file: scalers under bfloat16, float16 without a scaler, and scalers that nothing uses."""
+
+import pytest
+
+from ampsim.lint.engine import lint
+
+SCALED = """\
+scaler = torch.amp.GradScaler("cuda"{enabled})
+for batch in loader:
+    with {autocast}:
+        loss = model(batch)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+BARE = """\
+{before}
+for batch in loader:
+    with {autocast}:
+        loss = model(batch)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "autocast", "enabled", "found"),
+    [
+        ("", "torch.autocast('cuda', dtype=torch.bfloat16)", "", True),
+        ("", "torch.autocast('cuda', torch.bfloat16)", ", enabled=True", True),
+        ("dtype = torch.bfloat16\n", "torch.autocast('cuda', dtype=dtype)", "", True),
+        ("k = {'a': torch.bfloat16}['a']\n", "torch.autocast('cuda', dtype=k)", "", True),
+        ("", "torch.autocast('cuda', dtype=torch.float16)", "", False),
+        ("", "torch.autocast('cuda', dtype=args.dtype)", "", False),
+        ("", "torch.autocast('cuda', dtype=torch.bfloat16)", ", enabled=args.fp16", False),
+        (
+            "dtype = torch.bfloat16 if args.bf16 else torch.float16\n",
+            "torch.autocast('cuda', dtype=dtype)",
+            "",
+            False,
+        ),
+    ],
+)
+def test_enabled_scaler_under_bfloat16(
+    before: str, autocast: str, enabled: str, found: bool
+) -> None:
+    text = before + SCALED.format(autocast=autocast, enabled=enabled)
+    assert ["AMP132" for each in lint(text) if each.code == "AMP132"] == ["AMP132"] * found
+
+
+@pytest.mark.parametrize(
+    ("before", "autocast", "found"),
+    [
+        ("", "torch.cuda.amp.autocast()", True),
+        ("", "torch.autocast('cuda')", True),
+        ("", "torch.autocast('cuda', dtype=torch.bfloat16)", False),
+        ("", "torch.autocast('cuda', enabled=False)", False),
+        ("", "torch.autocast(device)", False),
+        ("", "torch.no_grad(), torch.autocast('cuda')", False),
+        ("context = torch.autocast('cuda', dtype=torch.half)", "context", True),
+        (
+            "types = {'bf16': torch.bfloat16, 'fp16': torch.float16}[args.dtype]",
+            "torch.autocast('cuda', dtype=types)",
+            True,
+        ),
+        ("import deepspeed", "torch.autocast('cuda', dtype=torch.half)", False),
+    ],
+)
+def test_float16_autocast_needs_a_scaler(before: str, autocast: str, found: bool) -> None:
+    text = BARE.format(before=before, autocast=autocast)
+    assert [each.code for each in lint(text)] == ["AMP136"] * found
+
+
+def test_bfloat16_parameters_need_no_scaler() -> None:
+    made = "model = Net().to(torch.bfloat16)\noptimizer = torch.optim.Adam(model.parameters())\n"
+    text = made + SCALED.format(autocast="no_context()", enabled="")
+    assert [each.code for each in lint(text)] == ["AMP132"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("scaler = GradScaler()", True), ("self.scaler = GradScaler()", False)],
+)
+def test_scaler_of_a_method_is_unused(line: str, found: bool) -> None:
+    """Another file may use an attribute, but not a local name."""
+    body = "        for batch in loader:\n            model(batch).backward()\n            optimizer.step()\n"
+    text = f"class Trainer:\n    def train(self, optimizer):\n        {line}\n{body}"
+    assert [each.code for each in lint(text)] == ["AMP130"] * found

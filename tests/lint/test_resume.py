@@ -1,0 +1,43 @@
+"""A scaler that is saved has to be loaded where the optimizer is."""
+
+import pytest
+
+from ampsim.lint.engine import lint
+
+TRAINER = """\
+class Trainer:
+    def __init__(self, network):
+        self.optimizer = torch.optim.SGD(network.parameters(), 0.01)
+        self.grad_scaler = torch.amp.GradScaler()
+    def train_step(self, batch):
+        self.grad_scaler.scale(self.network(batch)).backward()
+        self.grad_scaler.step(self.optimizer)
+        self.grad_scaler.update()
+    def save(self, path):
+        states = {"optimizer": self.optimizer.state_dict(), "s": self.grad_scaler.state_dict()}
+        torch.save(states, path)
+    def load(self, path):
+        states = torch.load(path)
+        self.optimizer.load_state_dict(states["optimizer"])
+"""
+
+
+def test_saved_scaler_must_be_loaded() -> None:
+    assert [(each.line, each.code) for each in lint(TRAINER)] == [(14, "AMP137")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.grad_scaler.load_state_dict(states['s'])",
+        "load_all(states, scaler=self.grad_scaler)",
+        "for part in self.parts: part.load_state_dict(states)",
+        "getattr(self, name).load_state_dict(states[name])",
+    ],
+)
+def test_what_may_load_the_scaler(line: str) -> None:
+    assert lint(f"{TRAINER}        {line}\n") == []
+
+
+def test_file_that_loads_nothing() -> None:
+    assert lint(TRAINER.partition("    def load")[0]) == []
