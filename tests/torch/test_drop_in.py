@@ -332,6 +332,18 @@ def test_1_sparse_duplicates_are_summed(make, moved):
     assert param.tolist() == [[moved], [0.0]]
 
 
+@pytest.mark.parametrize(("make", "is_finite"), [(GradScaler, True), (Theirs, False)])
+def test_1_flags_of_two_devices_skip(make, is_finite):
+    # A fused kernel skips if its flag is 1, and torch passes the sum of all flags.
+    scaler = make("cpu")
+    (param,), optimizer = one(scaler, INF, fused=True)
+    scaler.unscale_(optimizer)
+    flags = {torch.device(name): torch.ones(()) for name in ("cpu", "cpu:0")}
+    scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = flags
+    scaler.step(optimizer)
+    assert bool(param.isfinite()) == is_finite
+
+
 @pytest.mark.parametrize("make", [GradScaler, Theirs])
 def test_1_skip_makes_no_state(make, monkeypatch):
     # torch's fused SGD makes its momentum of memory that held something before.
