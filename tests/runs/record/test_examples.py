@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 PAGE = Path(__file__).parents[3] / "ampsim/runs/record/examples.md"
 HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
@@ -88,3 +89,27 @@ def test_tensorboard_receives_all_steps():
     assert (text.step, text.tensor_proto.string_val[0][:11]) == (1, b"weight has ")
     [histogram] = events.Histograms("ampsim/exponents/weight")
     assert (histogram.step, histogram.histogram_value.num) == (0, 2)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.framework("transformers", how=HOW)
+def test_resumed_trainer_continues_steps(tmp_path):
+    import types
+
+    from ampsim.runs import records
+    from ampsim.runs.record.callbacks.transformers import RecordCallback
+
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for first, steps in ((0, 5), (3, 2)):
+        callback = RecordCallback(tmp_path / "run.jsonl")
+        state = types.SimpleNamespace(global_step=first, is_world_process_zero=True)
+        callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
+        for _ in range(steps):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            callback.on_log(None, state, None, logs={"loss": 2.0, "epoch": 1.0})
+        callback.on_train_end(None, state, None)
+    rows = list(records(tmp_path / "run.jsonl"))
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4, 3, 4]
+    assert {row["loss"] for row in rows} == {2.0}
