@@ -478,6 +478,7 @@ def test_failed_run_can_be_resumed(depth):
     used += [iterate(resumed, param, optimizer, overflows) for overflows in plan[5:]]
     assert used == scales
     spare.close()
+    raises(failing.close, match="FileNotFound")
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.0**-126, None), (2.0, 64.0), (1.1, 3e38)])
