@@ -31,9 +31,10 @@ def test_finding_prints_line_and_exits_1(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_last_line_counts_what_was_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "other.py").write_text("import torch\n")
-    assert main(["right.py", "other.py"]) == 0
-    read = "No findings; 2 files read, 1 training loop, 1 file without a loop\n"
+    for name in ("model.py", "data.py"):
+        (folder / name).write_text("import torch\n")
+    assert main(["right.py", "model.py", "data.py"]) == 0
+    read = "No findings; 3 files read, 1 training loop, 2 files without a loop\n"
     assert capsys.readouterr().out == read
 
 

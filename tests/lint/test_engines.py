@@ -126,6 +126,19 @@ for batch in loader:
     assert ("AMP103" in [each.code for each in lint(text)]) == found
 
 
+def test_apex_clip_per_micro_batch() -> None:
+    text = """\
+for index, batch in enumerate(loader):
+    with amp.scale_loss(model(batch), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    clip_grad_norm_(amp.master_params(optimizer), 1.0)
+    if (index + 1) % window == 0:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    assert [(each.line, each.code) for each in lint(text)] == [(4, "AMP125")]
+
+
 def test_clip_is_told_once() -> None:
     """Not for the branch without a scaler, too."""
     clip = "        clip_grad_norm_(model.parameters(), 1.0)\n"

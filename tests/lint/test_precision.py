@@ -63,6 +63,17 @@ def test_enabled_scaler_under_bfloat16(
             "torch.autocast('cuda', dtype=types)",
             True,
         ),
+        (
+            "types = {'bf16': torch.bfloat16, 'fp16': torch.float16}['bf16']",
+            "torch.autocast('cuda', dtype=types)",
+            False,
+        ),
+        (
+            "name = 'fp16' if old else 'bf16'\ntypes = {'bf16': torch.bfloat16, 'fp16': torch.half}[name]\n"
+            "context = nullcontext() if cpu else torch.autocast('cuda', dtype=types)",
+            "context",
+            True,
+        ),
         ("import deepspeed", "torch.autocast('cuda', dtype=torch.half)", False),
     ],
 )

@@ -39,5 +39,11 @@ def test_what_may_load_the_scaler(line: str) -> None:
     assert lint(f"{TRAINER}        {line}\n") == []
 
 
+def test_scaler_that_is_not_saved() -> None:
+    """It has nothing to load: the finding is that it is not saved."""
+    unsaved = TRAINER.replace(', "s": self.grad_scaler.state_dict()', "")
+    assert [each.code for each in lint(unsaved)] == ["AMP112"]
+
+
 def test_file_that_loads_nothing() -> None:
     assert lint(TRAINER.partition("    def load")[0]) == []

@@ -24,11 +24,12 @@ def average_per_micro_batch(trace: Trace, each: Event) -> bool:
 
 
 def clip_per_micro_batch(trace: Trace, clip: Event) -> bool:
-    """Return whether a sum of scaled gradients is clipped that is not complete."""
-    start = trace.scaled(clip)
-    raises = start and trace.of("unscale", after=start, near=clip)
+    """Return whether a sum of gradients is clipped that is not complete, but not in a branch without a scaler."""
+    passes = trace.of("backward", before=clip, beside=clip)
+    plain = bool(passes) and passes[-1].on == "plain"
+    raises = passes and trace.of("unscale", after=passes[-1], near=clip)
     steps = trace.of("step", "bare", beside=clip)
-    return bool(start) and not raises and trace.per_window(clip, steps)
+    return not plain and not raises and trace.per_window(clip, steps)
 
 
 def partial_accumulation(source: Source) -> Iterator[ast.AST]:

@@ -34,10 +34,12 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
     match node:
         case ast.IfExp(body=body, orelse=orelse):
             return dtypes_of(source, body, depth) | dtypes_of(source, orelse, depth)
-        case ast.Subscript(value=ast.Dict(values=values)):
-            return frozenset().union(*(dtypes_of(source, value, depth) for value in values))
+        case ast.Subscript(value=ast.Dict(keys=keys, values=values), slice=key):
+            named, pairs = constants_of(source, key), zip(keys, values, strict=True)
+            chosen = [value for k, value in pairs if not named or getattr(k, "value", k) in named]
+            return frozenset().union(*(dtypes_of(source, value, depth) for value in chosen))
         case ast.Call(func=ast.Attribute(attr="get", value=ast.Dict() as table)):
-            return dtypes_of(source, ast.Subscript(table, ast.Constant(0)), depth)
+            return dtypes_of(source, ast.Subscript(table, ast.Name("?")), depth)
         case ast.Constant(value=str() | int() as value):
             text = str(value)
         case ast.Name() | ast.Attribute():
@@ -49,6 +51,19 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
             return frozenset({UNKNOWN})
     named = {dtype for dtype, spelling in _SPELLINGS.items() if spelling.fullmatch(text)}
     return frozenset(named or {UNKNOWN})
+
+
+def constants_of(source: Source, node: ast.AST, depth: int = 2) -> frozenset[object]:
+    """Return the constants that an expression may be; none where the file does not show them."""
+    match node:
+        case ast.Constant(value=value):
+            return frozenset({value})
+        case ast.IfExp(body=body, orelse=orelse):
+            parts = [constants_of(source, body, depth), constants_of(source, orelse, depth)]
+            return parts[0] | parts[1] if all(parts) else frozenset()
+        case ast.Name(id=name) if depth and len(source.assigned.get(name, ())) == 1:
+            return constants_of(source, source.assigned[name][0], depth - 1)
+    return frozenset()
 
 
 def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
@@ -105,7 +120,8 @@ def autocast_without_scaler(trace: Trace, autocast: Event) -> bool:
     if _HAS_SCALER.search(source.text) or not isinstance(call, ast.Call):
         return False
     passes = trace.of("backward", after=autocast, beside=autocast)
-    named = any(call in values for values in source.assigned.values())  # used further inside
+    values = (node.value for node in source.nodes if isinstance(node, ast.Assign))
+    named = any(call in ast.walk(value) for value in values)  # and used further inside
     plain = [
         each for each in passes if each.on == "plain" and (named or each.loops == autocast.loops)
     ]
