@@ -99,13 +99,13 @@ def generator_and_discriminator():
     critic = net(4, 1)
     other = torch.optim.Adam(critic.parameters())
     for _ in range(STEPS):
-        other.zero_grad()
-        made = generator(torch.randn(8, 8))
-        scaler.scale(critic(made.detach()).mean()).backward()
-        step(scaler, other)
         optimizer.zero_grad()
+        made = generator(torch.randn(8, 8))
         scaler.scale(-critic(made).mean()).backward()
         step(scaler, optimizer)
+        other.zero_grad()
+        scaler.scale(critic(made.detach()).mean()).backward()
+        step(scaler, other)
 
 
 @right
