@@ -274,7 +274,8 @@ def _goes_on(run: Evidence) -> bool:
     """Return whether records follow the last skipped step, or few steps at the end of a longer log were skipped."""
     if any((each.values[-2:] > 0).all() for each in run.flags) or _scale_falls_at_end(run.scale):
         return False
-    records = [each for each in (*run.losses, run.norm, *run.counters) if each is not None]
+    counters = run.counters if run.counts_exactly else []
+    records = [each for each in (*run.losses, run.norm, *counters) if each is not None]
     records += [each.part(each.values == 0) for each in run.flags]
     after = run.skips[-1].line
     if any((each.lines > after).any() for each in records):

@@ -16,7 +16,7 @@ def split_runs(history: History) -> list[History]:
     A run begins where the steps go back to half or less. Steps that go back more often are counted within something
     else, for example an epoch.
     """
-    candidates = [*history.role("loss"), *history.role("scale")]
+    candidates = [*history.role("loss"), *history.role("scale"), *history.role("skips")]
     main = max(candidates, key=len, default=None)
     if main is None or history.recorded:
         return [history]

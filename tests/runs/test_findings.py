@@ -193,6 +193,19 @@ def test_recorded_warning_is_a_problem(tmp_path: Path) -> None:
     assert recorded(tmp_path, **columns).problems[0].id == "recorded-warning"
 
 
+def test_last_loss_of_zero_is_not_cleared() -> None:
+    lines = [f"step {n} loss {0.9 - n / 10:.1f} grad_norm 1.{n}" for n in range(10)]
+    assert explain(lines).verdict == "too little to tell"
+    assert explain(lines[:9]).verdict == "no problem found"
+
+
+def test_counts_since_the_last_line_add_up() -> None:
+    lines = [
+        f"step {10 * n} loss 2 skipped_steps {count}" for n, count in enumerate([0, 2, 0, 3, 0])
+    ]
+    assert sum(count for _, _, count, *_ in explain(lines).skips) == 5
+
+
 def test_each_finding_has_advice() -> None:
     for identifier in {"scale-low", "loss-rose", "loss-flat", *CONSEQUENCES} - {"scale-search"}:
         finding = Finding(identifier, "problem", "likely", "", step=3.0)

@@ -93,17 +93,16 @@ def test_steps_count_over_epochs() -> None:
     assert read_log(lines).role("loss")[0].steps.tolist() == list(range(20))
 
 
-def test_wrapped_lines_are_joined() -> None:
+@pytest.mark.parametrize("width", [60, 64, 71])
+def test_wrapped_lines_are_joined(width: int) -> None:
     whole = [
-        f"[10:00:{n:02d}] step {n:5d} | loss {2 - n / 50:.6f} | loss_scale 65536.0 | grad_norm {1 + n / 9:.6f} | lr 0.1"
+        f"[12:{n:02d}] step {n:5d} | loss {2 - n / 50:.6f} | loss_scale 65536.0 | grad_norm {1 + n / 9:.6f} | lr 0.1"
         for n in range(40)
     ]
-    cut = [line[at : at + 80] for line in whole for at in range(0, len(line), 80)]
+    cut = [line[at : at + width] for line in whole for at in range(0, len(line), width)]
     for role in ("loss", "scale", "norm"):
-        assert (
-            read_log(cut).role(role)[0].values.tolist()
-            == read_log(whole).role(role)[0].values.tolist()
-        )
+        found, expected = (read_log(lines).role(role)[0].values.tolist() for lines in (cut, whole))
+        assert found == expected
 
 
 def test_second_handler_counts_once() -> None:

@@ -188,10 +188,12 @@ class Evidence:
             for row in rows
         ]  # fmt: skip
 
-    @property
+    @cached_property
     def counts_exactly(self) -> bool:
-        """Whether the log counts each skipped step."""
-        return bool(self.counters) or (bool(self.flags) and self.history.recorded)
+        """Whether the log counts each skipped step: a counter that stays 0 beside reported skips does not."""
+        if not self.counters:
+            return bool(self.flags) and self.history.recorded
+        return _total(self._counted_skips()) > 0 or not self.kind("skip")
 
     @cached_property
     def skip_share(self) -> tuple[float, float] | None:
