@@ -218,6 +218,7 @@ DOUBTFUL = {
     "scaled-loss",
     "norm-looks-scaled",
     "overflow-not-skipped",
+    "loss-sometimes-not-finite",
 }
 """Warnings beside which no run is called healthy."""
 
@@ -230,7 +231,11 @@ def _doubt(run: Evidence, ids: set[str]) -> str:
     records = max(map(len, numbers), default=0)
     few_skips = run.counts_exactly and steps >= 20 and skipped <= 0.05 * steps
     guarded = bool(
-        run.scales or run.counters or run.flags or (norm is not None and len(norm.finite) >= FEW)
+        run.scales
+        or run.counters
+        or run.flags
+        or (norm is not None and len(norm.finite) >= FEW)
+        or any(_falls_clearly(each) for each in run.losses)
     )
     calm = not run.skips or few_skips or _goes_on(run)
     ends = [each for each in (loss, norm) if each is not None]
@@ -306,6 +311,14 @@ def _steps_taken(run: Evidence, *, few_skips: bool) -> bool:
     ):
         return True
     return scale is not None and run.loss is None and bool((np.diff(scale.values) > 0).any())
+
+
+def _falls_clearly(loss: Series) -> bool:
+    """Return whether a loss alone shows training: all finite, and by half lower at its end, or in a long log by a tenth."""
+    if lost(loss.values).any():
+        return False
+    fall = falls(loss.values)
+    return (len(loss) >= 5 and fall >= 0.5) or (len(loss) >= 20 and fall >= 0.1)
 
 
 def _falls_often(scale: Series | None) -> bool:
