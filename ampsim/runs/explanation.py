@@ -314,7 +314,7 @@ def _steps_taken(run: Evidence, *, few_skips: bool) -> bool:
 
 
 def _falls_clearly(loss: Series) -> bool:
-    """Return whether a loss alone shows training: all finite, and by half lower at its end, or in a long log by a tenth."""
+    """Return whether a loss alone shows training: it is finite, and it falls by half, or by a tenth in a long log."""
     if lost(loss.values).any():
         return False
     fall = falls(loss.values)
