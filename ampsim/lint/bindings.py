@@ -1,4 +1,4 @@
-"""What the names of a function stand for, up to the statement that is walked, and what its conditions ask."""
+"""What the names of a function stand for at a statement, and what its conditions ask."""
 
 import ast
 import re
@@ -44,7 +44,7 @@ def is_stored(node: ast.AST) -> TypeGuard[ast.Name]:
 
 @dataclass(frozen=True)
 class Value:
-    """The meaning of a name: another name, the words of what it was assigned, the scaler by which it is scaled.
+    """The meaning of a name: another name, words, and the scaler by which it is scaled.
 
     `computed` is what is no setting; `made` is the class of this file that it is an instance of;
     `known` is whether it is true, where that is written.
@@ -60,7 +60,7 @@ class Value:
 
 @dataclass
 class Frame:
-    """A function that is walked: its file, what its names stand for, the functions defined in it."""
+    """A function that is walked: its file, its names, the functions defined in it."""
 
     source: Source
     values: dict[str, Value] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Frame:
         )
 
     def partly_scaled(self, node: ast.AST) -> bool:
-        """Return whether one term of a sum is scaled, and another has nothing to do with a scale."""
+        """Return whether one term of a sum is scaled and another is not."""
         match node:
             case ast.Call(func=ast.Attribute(value=value), args=[]):  # backward(), mean()
                 return self.partly_scaled(value)
@@ -165,7 +165,7 @@ class Frame:
                 self.values[name] = Value(name, scaler=found.scaler, made=found.made)
 
     def decided(self, node: ast.If) -> None:
-        """Note of the flags that a condition sets, to True or False, that they hold what it asks."""
+        """Note that flags which a condition sets to True or False hold what it asks."""
         for each in (*node.body, *node.orelse):
             match each:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())):
@@ -256,7 +256,7 @@ class Frame:
         )
 
     def is_setting(self, node: ast.expr) -> bool:
-        """Return whether an expression is of settings, or of where training is, with no hint at a verdict."""
+        """Return whether an expression is of settings, or of where training is."""
         match node:
             case ast.Constant():
                 return True

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def files_of(path: Path) -> Iterator[Path]:
-    """Yield a file, or the *.py files of a folder, sorted, without hidden folders and `EXCLUDED`."""
+    """Yield a file, or the *.py files of a folder, without hidden and `EXCLUDED` folders."""
     if not path.is_dir():
         yield path
     for folder, inner, names in os.walk(path):

@@ -119,7 +119,7 @@ def lint(source: str, path: str = "<source>", codes: Collection[str] = DEFAULT) 
 
 
 def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding], int]:
-    """Return the findings in a text, as `lint` does, and the number of training loops that were read in it."""
+    """Return the findings in a text, and the number of training loops in it."""
     try:
         source = parse(text, path)
         if source is None:

@@ -20,7 +20,7 @@ _IS_ONE = re.compile("[>=] ?[01]$")
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition that must hold, or must not; benign: it plainly asks for a setting, and not what came of the step."""
+    """A condition that must hold, or must not; `benign` if it only asks for a setting."""
 
     text: str  # normalised: `x is not None` and `x` are one
     holds: bool = True
@@ -98,7 +98,7 @@ class Event:
         return [guard for guard in self.guards if guard not in other.guards]
 
     def regardless(self, step: "Event") -> bool:
-        """Return whether this happens once per step of a scaler, whether that was skipped or not."""
+        """Return whether this happens once per step of a scaler, also on a skip."""
         asks = any(guard.asks and guard.of_gradients for guard in self.guards)
         counted = self.kind == "average"  # and not a schedule, which may step once per epoch then
         plain = all(guard.benign or (counted and guard.counts) for guard in self.beyond(step))

@@ -96,7 +96,7 @@ class Walker:
         self.guards = kept
 
     def guarded(self, guards: tuple[Guard, ...], body: Sequence[ast.stmt]) -> None:
-        """Walk statements under conditions, of which the last is theirs alone: it fails after they leave."""
+        """Walk statements under conditions; the last one fails after they leave."""
         kept, self.guards = self.guards, self.guards + guards
         self.block(body)
         self.guards = kept
@@ -109,7 +109,7 @@ class Walker:
             self.passed = (*others, Guard(guards[-1].text, not guards[-1].holds, words, not asked))
 
     def walk(self, node: ast.AST) -> None:
-        """Walk a statement or an expression: the parts of it in their order, then what they amount to."""
+        """Walk the parts of a statement or an expression, then note what they amount to."""
         match node:
             case (
                 ast.expr_context()
@@ -179,7 +179,7 @@ class Walker:
         self.block(node.orelse)
 
     def amounts(self, node: ast.AST) -> None:
-        """Note what a call or a statement that holds no others does; bind the names that it assigns."""
+        """Note what a call or a simple statement does; bind the names that it assigns."""
         match node:
             case ast.Call():
                 self.call(node)
@@ -206,7 +206,7 @@ class Walker:
             self.note("grad", node, words=words, about=names)
 
     def element(self, target: ast.expr, value: ast.expr, node: ast.stmt) -> None:
-        """Note a learning rate that is set from where training is, and a loss that is kept as it is."""
+        """Note a learning rate that follows the iteration, and a loss that is stored."""
         match target:
             case ast.Subscript(value=group, slice=ast.Constant(value="lr")):
                 if has({*words_in(group)}, "group|^pg$") and has(self.frame.words(value), _PLACE):
@@ -215,7 +215,7 @@ class Walker:
                 self.logged(value, node)
 
     def call(self, node: ast.Call) -> None:
-        """Walk a function of this file; note a call that a rule looks at, unless what it does was seen there."""
+        """Walk a function of this file; note a call, unless its function was seen to do it."""
         events, function = [*self.kinds(node)], self.resolve(node.func)
         whole = any(kind in ("average", "rate") for kind, *_ in events)
         inside = self.enter(function, node) if function and not whole else set()
@@ -394,7 +394,7 @@ class Walker:
 
 
 def traces_of(source: Source) -> Iterator[Trace]:
-    """Yield the events of the module, of the functions that no other calls, and of those that were missed."""
+    """Yield the events of the module, and of the functions that nothing else enters."""
     names = {called(each) for each in source.calls}
     entered = set[Function]()
     functions = sorted(source.functions, key=lambda each: (each.name in names, each.lineno))

@@ -1,4 +1,4 @@
-"""What the names in a training loop stand for: scalers, optimizers, schedules, averages; small questions of trees."""
+"""What the names in a training loop stand for: scalers, optimizers, schedules, averages."""
 
 import ast
 import re
@@ -83,7 +83,7 @@ def kind_by_name(name: str) -> str:
 
 
 def words_in(node: ast.AST) -> Iterator[str]:
-    """Yield the identifiers and short strings in a tree, and ``.grad``, ``%``, ``==`` for what they stand for."""
+    """Yield the identifiers and short strings in a tree, and ``.grad``, ``%``, and ``==``."""
     for each in ast.walk(node):
         match each:
             case ast.Name(id=name):

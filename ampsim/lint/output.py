@@ -32,7 +32,7 @@ class Run:
 
     @property
     def summary(self) -> str:
-        """What was found and what was read, in one line: a file without a loop is not a clean file."""
+        """What was found and read, in one line: a file without a loop is not a clean file."""
         total, without = sum(self.loops.values()), [*self.loops.values()].count(0)
         found = _counted(len(self.findings), "finding") if self.findings else "No findings"
         read = f"{_counted(len(self.loops), 'file')} read, {_counted(total, 'training loop')}"
@@ -56,7 +56,7 @@ def as_text(run: Run) -> str:
 
 
 def as_json(run: Run) -> str:
-    """Return an object with the findings, the texts of their rules, the files read, and the errors."""
+    """Return an object with the findings, their rules, the loops read, and the errors."""
     findings = [asdict(each) | _texts(RULES[each.code]) for each in run.findings]
     return json.dumps({"findings": findings, "errors": run.errors, "loops": run.loops}, indent=2)
 

@@ -1,4 +1,4 @@
-"""A file that is read: its tree, its functions, what its names were made by, and what it asks to ignore."""
+"""A file that is read: its tree, its functions, its names, its ignore comments."""
 
 import ast
 import io
@@ -170,7 +170,7 @@ class Source:
 
     @cached_property
     def foreign(self) -> frozenset[str]:
-        """The names of what a class from another file of the same project makes, unless it is seen to count its calls.
+        """The names made by classes of the project that are not seen to count their calls.
 
         One called LR is torch's in kind.
         """
@@ -184,7 +184,7 @@ class Source:
         return frozenset(found)
 
     def _counts_calls(self, dotted: str) -> bool:
-        """Return whether a class stands in a file near this one and neither it nor its bases there read a count."""
+        """Return whether a class in a file near this one does not read an optimizer's count."""
         module, _, name = dotted.lstrip(".").rpartition(".")
         level = len(dotted) - len(dotted.lstrip("."))
         folders = self.path.resolve().parents[max(0, level - 1) : level or 6]
@@ -282,7 +282,7 @@ def _made_by(value: ast.expr) -> ast.Call | None:
 
 
 class Trace(list[Event]):
-    """The events of one function of a file, `start`, with those of the functions that it calls, in order."""
+    """The events of one function, `start`, and of the functions that it calls, in order."""
 
     def __init__(self, source: "Source", start: Function | None = None) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class Trace(list[Event]):
         beside: Event | None = None,
         near: Event | None = None,
     ) -> list[Event]:
-        """Return the events of some kinds between two; those in one pass with `beside`, and in its loop: `near`."""
+        """Return events between two, in one pass with `beside`, and in the loop of `near`."""
         part = self[self.index(after) + 1 if after else 0 : self.index(before) if before else None]
         beside = beside or near
         found = [each for each in part if each.kind in kinds]
@@ -308,7 +308,7 @@ class Trace(list[Event]):
         return [each for each in found if not near or each.loops == near.loops]
 
     def skippable(self) -> list[Event]:
-        """Return the steps that may be skipped: those of scalers, and of optimizers that apex has patched."""
+        """Return the steps that may be skipped: of scalers, and of optimizers in apex."""
         patched = [
             each
             for each in self.of("bare")
@@ -322,7 +322,7 @@ class Trace(list[Event]):
         return next((each for each in reversed(passes) if each.on.startswith("scaled")), None)
 
     def per_window(self, each: Event, steps: Sequence[Event]) -> bool:
-        """Return whether an event happens with every micro-batch, and all of some steps once per window."""
+        """Return whether an event happens per micro-batch, and some steps once per window."""
         return bool(steps and self.of("backward", near=each)) and all(
             each.within(step) for step in steps
         )

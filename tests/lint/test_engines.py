@@ -103,6 +103,30 @@ def test_nnx_update_needs_the_flag(result: str, lines: list[int]) -> None:
     assert [each.line for each in lint(text, codes=["AMP118"])] == lines
 
 
+OPTAX = """\
+def train_step(state, batch):
+    scale, is_finite, loss, grads = state.dynamic_scale.value_and_grad(loss_of)(state.params)
+    updates, opt_state = optimizer.update(grads, state.opt_state)
+    params = optax.apply_updates(state.params, updates)
+    metrics = {{"loss": loss, "finite": is_finite}}
+    {select}
+    return state.replace(params=params, opt_state=opt_state, dynamic_scale=scale), metrics
+"""
+
+
+@pytest.mark.parametrize(
+    ("select", "lines"),
+    [
+        ("pass", [2]),
+        ("params = jax.tree.map(lambda a, b: jnp.where(is_finite, a, b), params, old)", []),
+        ("params = jax.lax.cond(is_finite, new, old)", []),
+    ],
+)
+def test_optax_update_needs_the_flag(select: str, lines: list[int]) -> None:
+    text = OPTAX.format(select=select)
+    assert [each.line for each in lint(text, codes=["AMP118"])] == lines
+
+
 def test_nnx_flag_is_only_logged() -> None:
     text = NNX.format(result="loss").replace("    return", "    log(is_finite)\n    return")
     assert [each.line for each in lint(text, codes=["AMP118"])] == [4]

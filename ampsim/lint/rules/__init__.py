@@ -1,1 +1,1 @@
-"""One function per rule, named as it: whether an event breaks it, or the places in a source that do."""
+"""One function per rule: whether an event is a finding, or the places that are."""

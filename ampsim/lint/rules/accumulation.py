@@ -10,7 +10,7 @@ from ampsim.lint.source import Source, Trace
 
 
 def zero_grad_in_accumulation(trace: Trace, zero: Event) -> bool:
-    """Return whether gradients are cleared with every micro-batch, where the scaler steps once per window."""
+    """Return whether gradients are cleared per micro-batch and stepped with per window."""
     steps = [step for step in trace.of("step", beside=zero) if leaf(step.of) == leaf(zero.of)]
     bare = any(each.loops == zero.loops for each in trace.of("bare"))
     passes = any(not zero.beyond(each) for each in trace.of("backward", near=zero))
@@ -24,7 +24,7 @@ def average_per_micro_batch(trace: Trace, each: Event) -> bool:
 
 
 def clip_per_micro_batch(trace: Trace, clip: Event) -> bool:
-    """Return whether a sum of gradients is clipped that is not complete, but not in a branch without a scaler."""
+    """Return whether an incomplete sum of gradients is clipped, in a branch with a scaler."""
     passes = trace.of("backward", before=clip, beside=clip)
     plain = bool(passes) and passes[-1].on == "plain"
     raises = passes and trace.of("unscale", after=passes[-1], near=clip)
@@ -57,7 +57,7 @@ def _steps_behind(source: Source, loop: ast.AST) -> list[ast.expr]:
 
 
 def _or_the_end(test: ast.AST) -> bool:
-    """Return whether a condition ends a window with the last batch: ``i % window == 0 or i == len(...)``."""
+    """Return whether a condition is ``i % window == 0 or i == len(...)``, or the like."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
     words = [{*words_in(part)} - {"self"} for part in parts if isinstance(part, ast.Compare)]
     rests = (each for each in ast.walk(test) if isinstance(each, ast.BinOp))

@@ -15,7 +15,7 @@ _NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|tim
 
 
 def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
-    """Yield an optimizer's state per block that saves some, in a file that has a scaler and nowhere saves that.
+    """Yield an optimizer's state per block that saves some, where no scaler is saved.
 
     A scaler that is recreated for each epoch has nothing to save.
     """
@@ -54,7 +54,7 @@ def _owners(source: Source, method: str) -> Iterator[ast.expr]:
 
 
 def _is_any_state(source: Source, owner: ast.expr) -> bool:
-    """Return whether ``owner.load_state_dict()`` may load a scaler: one of many, or what a call returns."""
+    """Return whether ``owner.load_state_dict()`` may load a scaler among others."""
     loops = (node.target for node in source.nodes if isinstance(node, ast.For | ast.comprehension))
     names = {part.id for target in loops for part in ast.walk(target) if isinstance(part, ast.Name)}
     return not isinstance(owner, ast.Name | ast.Attribute) or name_of(owner) in names
@@ -69,7 +69,7 @@ def _hands_a_scaler_to_a_loader(source: Source) -> bool:
 
 
 def mentions_a_scaler(source: Source) -> bool:
-    """Return whether a scaler is saved, or handed to what may save it, or apex or an accelerator saves its own."""
+    """Return whether a scaler may be saved: by itself, by a function, or within apex or accelerate."""
     for node in source.nodes:
         match node:
             case ast.Constant(value=str(text)) if len(text) < 40 and not _NO_STATE.search(text):
@@ -92,7 +92,7 @@ def mentions_a_scaler(source: Source) -> bool:
 
 
 def saved_optimizers(source: Source) -> Iterator[ast.AST]:
-    """Yield the states of optimizers that are kept, and the optimizers that are given to what saves."""
+    """Yield the states of optimizers that are kept, and optimizers that a save takes."""
     aside, given = set[ast.AST](), list[ast.AST]()  # what is read and not kept, and what is given
     for node in source.nodes:
         match node:

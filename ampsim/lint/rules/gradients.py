@@ -12,7 +12,7 @@ _HAS_SCALE = r"get_scale|scaler|inv_scale"
 
 
 def clip_before_unscale(trace: Trace, clip: Event) -> bool:
-    """Return whether gradients are clipped between the backward pass of a scaled loss and the step, as they are."""
+    """Return whether gradients are clipped between a scaled backward pass and their unscaling."""
     start = trace.scaled(clip)
     if not trace.of("step", after=clip, near=clip) or has(clip.words, _HAS_SCALE):
         return False
@@ -27,7 +27,7 @@ def clip_before_unscale(trace: Trace, clip: Event) -> bool:
 
 
 def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
-    """Return whether an optimizer was unscaled that takes its steps elsewhere, and not with what is clipped."""
+    """Return whether the unscaled optimizer does not step with what is clipped."""
     first = next(iter(trace.of("update", "backward", after=clip, near=clip)), None)
     stepped = {step.of for step in trace.of("step", after=unscale, before=first, near=clip)}
     own = {step.of for _, step in trace.source.events("step")}
@@ -36,7 +36,7 @@ def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
 
 
 def unscale_after_step(trace: Trace, late: Event) -> bool:
-    """Return whether gradients are unscaled or clipped between the step that used them and the update."""
+    """Return whether gradients are unscaled or clipped after the step and before the update."""
     for step in trace.of("step", before=late, near=late):
         clips = late.kind == "clip" and not trace.of("step", "bare", after=late)
         unscales = late.kind == "unscale" and (step.of, step.on) == (late.of, late.on)
@@ -77,7 +77,7 @@ def unscale_per_micro_batch(trace: Trace, each: Event) -> bool:
 
 
 def scaled_gradients_read(trace: Trace, each: Event) -> bool:
-    """Return whether gradients are measured, cut or penalised between the backward pass and their unscaling."""
+    """Return whether gradients are measured, cut, or penalized before they are unscaled."""
     if each.kind == "penalty":
         return not has(each.words, "get_scale|inv_scale|_scale$")
     start, later = trace.scaled(each), trace.of("step", "unscale", after=each)
@@ -94,7 +94,7 @@ def scaled_gradients_read(trace: Trace, each: Event) -> bool:
 
 
 def _allows_for_it(measured: Event, event: Event) -> bool:
-    """Return whether gradients are changed by a number with the scale in it, or divided by what was measured."""
+    """Return whether gradients are changed by the scale, or divided by what was measured."""
     targets = getattr(measured.node, "targets", ())
     names = "|".join(re.escape(ast.unparse(each)) for each in targets) or "$^"
     divided = re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", ast.unparse(event.node))
@@ -102,7 +102,7 @@ def _allows_for_it(measured: Event, event: Event) -> bool:
 
 
 def loss_not_scaled(trace: Trace, plain: Event) -> bool:
-    """Return whether a backward pass is of a loss, or of a term of it, that a scaler unscales and none scaled."""
+    """Return whether a backward pass is of an unscaled loss or term that a scaler unscales."""
     steps = trace.of("step", after=plain, near=plain)
     if plain.on.startswith("scaled") and PARTLY in plain.words:
         return bool(steps)
@@ -119,7 +119,7 @@ def loss_not_scaled(trace: Trace, plain: Event) -> bool:
 
 
 def hidden_overflow(trace: Trace, each: Event) -> bool:
-    """Return whether inf and NaN are replaced in gradients after the backward pass and before the scaler looks."""
+    """Return whether inf and NaN are replaced in gradients before the scaler checks them."""
     start = trace.scaled(each)
     calls = {called(call) for call in ast.walk(each.node) if isinstance(call, ast.Call)}
     targets = getattr(each.node, "targets", ())
@@ -131,5 +131,5 @@ def hidden_overflow(trace: Trace, each: Event) -> bool:
 
 
 def scaled_loss_logged(trace: Trace, each: Event) -> bool:
-    """Return whether a scaled loss is logged: ``.item()``, ``float()``, or an entry that is called a loss."""
+    """Return whether a scaled loss is logged, which each event of this kind says."""
     return True

@@ -1,4 +1,4 @@
-"""Loops with a DynamicScale of flax, which returns a flag and a new scale and skips nothing by itself."""
+"""Loops with a DynamicScale of flax, which returns a flag and skips nothing by itself."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ _REPORTS = re.compile(r"print|log|info|write|add_scalar|append|float|item")
 
 @dataclass(frozen=True)
 class ScaledStep:
-    """A function that steps with scaled gradients, and the names of the new scale and of the flag in it."""
+    """A function that steps with scaled gradients: the names of its new scale and flag."""
 
     function: Function
     scale: ast.expr
@@ -74,12 +74,12 @@ def _scales(func: ast.expr) -> bool:
 
 
 def is_finite_ignored(source: Source) -> Iterator[ast.AST]:
-    """Yield the flags that nothing reads, the updates in place that no flag guards, the selections of equals."""
+    """Yield the flags, or updates in place, on which nothing acts, and the selections of equals."""
     for step in scaled_steps(source):
-        if ast.unparse(step.is_finite) not in {each.id for each in step.loads}:
-            yield step.is_finite
-        elif not step.acts():
-            yield from _updates_in_place(step.function)
+        if not step.acts():
+            read = ast.unparse(step.is_finite) in {each.id for each in step.loads}
+            updates = [*_updates_in_place(step.function)] if read else []
+            yield from updates or [step.is_finite]
         for call in source.calls_of(*_MAPS, scope=step.function):
             texts = [*map(ast.unparse, call.args)]
             if len(texts) == 3 and len({*texts}) < 3:
@@ -95,7 +95,7 @@ def _updates_in_place(function: Function) -> Iterator[ast.AST]:
 
 
 def new_scale_ignored(source: Source) -> Iterator[ast.AST]:
-    """Yield the new dynamic scales that are read for their number alone, so that the next step has the old one."""
+    """Yield the new dynamic scales that no later step uses."""
     for step in scaled_steps(source):
         scale, nodes = step.scale, [*ast.walk(step.function)]
         loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]

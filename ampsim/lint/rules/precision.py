@@ -106,7 +106,7 @@ def scaler_with_bfloat16(source: Source) -> Iterator[ast.AST]:
 
 
 def _asks_for_bfloat16(enabled: ast.expr | None) -> bool:
-    """Return whether a condition holds under bfloat16: ``dtype == "bfloat16"``, and not its negation."""
+    """Return whether a condition holds under bfloat16, as ``dtype == "bfloat16"`` does."""
     if enabled is None:
         return False
     negations = ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.And | ast.IfExp
@@ -115,7 +115,7 @@ def _asks_for_bfloat16(enabled: ast.expr | None) -> bool:
 
 
 def autocast_without_scaler(trace: Trace, autocast: Event) -> bool:
-    """Return whether a loss under fp16 autocast is passed back as it is, and its optimizer steps by itself."""
+    """Return whether a loss under fp16 autocast is passed back and stepped with, unscaled."""
     call, source = autocast.node, trace.source
     if _HAS_SCALER.search(source.text) or not isinstance(call, ast.Call):
         return False
@@ -131,7 +131,7 @@ def autocast_without_scaler(trace: Trace, autocast: Event) -> bool:
 
 
 def _is_without_gradients(source: Source, call: ast.Call) -> bool:
-    """Return whether a call is under ``torch.no_grad()``, as that of a teacher or of an evaluation."""
+    """Return whether a call is under ``torch.no_grad()``: of a teacher, of an evaluation."""
     for node in source.nodes:
         match node:
             case ast.With(items=items):
@@ -147,7 +147,7 @@ def _is_without_gradients(source: Source, call: ast.Call) -> bool:
 
 
 def cast_parameters(source: Source) -> Iterator[tuple[ast.Call, str]]:
-    """Yield the casts of models whose parameters an optimizer of the file has, each with its dtype."""
+    """Yield the casts of models that an optimizer of the file trains, each with its dtype."""
     trained, restored = _models(source, "parameters"), _models(source, "float")
     for node in source.nodes if trained else ():
         match node:
@@ -163,7 +163,7 @@ def cast_parameters(source: Source) -> Iterator[tuple[ast.Call, str]]:
 
 
 def _models(source: Source, method: str) -> set[str]:
-    """Return the names on which a method is called; `parameters` only where an optimizer is made with them."""
+    """Return the names on which a method is called; `parameters` only for an optimizer."""
     calls = source.calls_of(method)
     names = {name_of(call.func).removesuffix(f".{method}") for call in calls}
     makers = (call for call in source.calls if kind_by_class(name_of(call.func)) == OPTIMIZER)
@@ -204,7 +204,7 @@ def fp16_parameters(source: Source) -> Iterator[ast.AST]:
 
 
 def unused_scaler(source: Source) -> Iterator[ast.AST]:
-    """Yield the scalers that a file makes and never uses, while it passes its losses back without one."""
+    """Yield the scalers that nothing uses in a file that passes its losses back unscaled."""
     plain = any(event.on == "plain" for _, event in source.events("backward"))
     bare = any(source.events("bare")) and not any(source.events("apex"))
     aside = {part.value for part in source.nodes if _is_state(part)}

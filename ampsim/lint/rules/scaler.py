@@ -10,7 +10,7 @@ from ampsim.lint.source import Function, Source, Trace
 
 
 def missing_call(trace: Trace, event: Event, has: Sequence[str], lacks: str) -> bool:
-    """Return whether a file makes a scaler, calls some of its methods, and never calls another one."""
+    """Return whether a file makes a scaler and never calls one of its methods."""
     source, name = trace.source, leaf(event.on)
     made = source.made.get(name)
     if made is None or called(made) not in ("GradScaler", "ShardedGradScaler"):
@@ -25,14 +25,14 @@ def missing_call(trace: Trace, event: Event, has: Sequence[str], lacks: str) -> 
 
 
 def _is_shared(source: Source, scaler: str) -> bool:
-    """Return whether another file may call methods of a scaler: it is an attribute, or an argument."""
+    """Return whether another file may use a scaler: it is an attribute, or an argument."""
     parts = (part for call in source.calls for part in (*call.args, *call.keywords))
     given = {leaf(name_of(getattr(part, "value", part))) for part in parts}
     return "." in scaler or scaler in given
 
 
 def update_before_step(trace: Trace, update: Event) -> bool:
-    """Return whether an update stands between gradients and the step with them, or in every micro-batch."""
+    """Return whether an update stands between gradients and their step, or is per micro-batch."""
     steps = [step for step in trace.of("step") if step.on == update.on]
     later = [step for step in trace.of("step", after=update, near=update) if step.on == update.on]
     start = trace.scaled(update)
@@ -45,7 +45,7 @@ def update_before_step(trace: Trace, update: Event) -> bool:
 
 
 def update_twice(trace: Trace, update: Event) -> bool:
-    """Return whether a scaler that two optimizers share is updated for the second time in an iteration."""
+    """Return whether a shared scaler is updated for the second time in an iteration."""
     for first in trace.of("update", before=update, near=update):
         before = {each.of for each in trace.of("step", before=first, near=first)}
         later = {each.of for each in trace.of("step", after=first, before=update, near=first)}
@@ -57,7 +57,7 @@ def update_twice(trace: Trace, update: Event) -> bool:
 
 
 def scaler_recreated_in_loop(source: Source) -> Iterator[ast.AST]:
-    """Yield the scalers that are made in the body of a loop that trains with an optimizer of outside."""
+    """Yield the scalers that are made again while an optimizer of outside trains."""
     stepped = {loop for _, step in source.events("step") for loop in step.loops}
     loops = [{*ast.walk(loop)} for loop in stepped]
     for nodes in (*loops, *_repeated(source, stepped, loops)):

@@ -10,7 +10,7 @@ _ASKS_FINITE = re.compile(r"is_?finite|isnan|isinf|non_?finite|is_nan|has_nan|fo
 
 
 def scheduler_steps_on_skip(trace: Trace, each: Event) -> bool:
-    """Return whether a schedule steps whether or not the scaler did; a foreign one may follow the optimizer's count."""
+    """Return whether a schedule steps also on a skip; a foreign one may follow the optimizer."""
     of_an_average = re.search("(^|_)ema", leaf(each.on), re.I)
     if of_an_average or trace.source.prepared or leaf(each.on) in trace.source.foreign:
         return False
@@ -35,7 +35,7 @@ def average_updates_on_skip(trace: Trace, each: Event) -> bool:
 
 
 def schedule_by_iteration(trace: Trace, each: Event) -> bool:
-    """Return whether the learning rate is set in every iteration, whether or not the scaler stepped in it."""
+    """Return whether the learning rate is set in every iteration, also on a skip."""
     steps = (step for step in trace.skippable() if step.loops)
     around = [step for step in steps if step.loops == each.loops[: len(step.loops)]]
     plain = all(guard.benign or guard.window for guard in each.guards)
@@ -43,7 +43,7 @@ def schedule_by_iteration(trace: Trace, each: Event) -> bool:
 
 
 def conditional_update(trace: Trace, update: Event) -> bool:
-    """Return whether a guard leaves an update out after gradients were unscaled, or by their norm."""
+    """Return whether a condition on the gradients leaves an update out."""
     start = trace.scaled(update)
     if start is None or start.loops != update.loops:
         return False
@@ -86,5 +86,5 @@ def zero_grad_only_after_step(trace: Trace, zero: Event) -> bool:
 
 
 def skip_detected_by_equality(trace: Trace, event: Event) -> bool:
-    """Return whether a schedule or an average waits for two scales to be equal, which a growth ends too."""
+    """Return whether a schedule or an average waits for two scales to be equal."""
     return any(guard.asks and guard.words >= {"get_scale", "=="} for guard in event.guards)
