@@ -51,8 +51,8 @@ def train(to, overflows, still=0):
         torch.amp.GradScaler("cpu", growth_interval=8),
     )
     with (
-        watch({"w": param}, optimizer, scaler, to=to, sample_every=10, stall_steps=still) as run,
         warnings.catch_warnings(),
+        watch({"w": param}, optimizer, scaler, to=to, sample_every=10, stall_steps=still) as run,
     ):
         warnings.simplefilter("ignore")  # the alarm
         for number in range(60):
