@@ -15,8 +15,10 @@ def missing_call(trace: Trace, event: Event, has: Sequence[str], lacks: str) -> 
     made = source.made.get(name)
     if made is None or called(made) not in ("GradScaler", "ShardedGradScaler"):
         return False
-    owners = (name_of(call.func).rpartition(".")[0] for call in source.calls_of(lacks))
-    if trace.of(lacks) or SCALER in map(source.kind, owners):
+    attributes = (node for node in source.nodes if isinstance(node, ast.Attribute))
+    owners = (name_of(node.value) for node in attributes if node.attr == lacks)
+    instead = ("step", "bare") if lacks == "step" else (lacks,)  # an optimizer may step by itself
+    if trace.of(*instead) or SCALER in map(source.kind, owners):
         return False
     if lacks != "update" and _is_shared(source, event.on):
         return False
