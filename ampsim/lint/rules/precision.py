@@ -35,8 +35,8 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
         case ast.IfExp(body=body, orelse=orelse):
             return dtypes_of(source, body, depth) | dtypes_of(source, orelse, depth)
         case ast.Subscript(value=ast.Dict(keys=keys, values=values), slice=key):
-            named, pairs = constants_of(source, key), zip(keys, values, strict=True)
-            chosen = [value for k, value in pairs if not named or getattr(k, "value", k) in named]
+            asked, pairs = constants_of(source, key), zip(keys, values, strict=True)
+            chosen = [value for k, value in pairs if not asked or getattr(k, "value", k) in asked]
             return frozenset().union(*(dtypes_of(source, value, depth) for value in chosen))
         case ast.Call(func=ast.Attribute(attr="get", value=ast.Dict() as table)):
             return dtypes_of(source, ast.Subscript(table, ast.Name("?")), depth)
