@@ -56,6 +56,18 @@ def step(scaler, optimizer):
 
 
 @right
+def normalizes_weights_in_each_iteration():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        with torch.no_grad():
+            for param in model.parameters():
+                param.div_(param.norm())
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+
+
+@right
 def accumulation_clipping_average_schedule():
     model, optimizer, scaler = parts()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)

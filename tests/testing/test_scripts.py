@@ -139,6 +139,20 @@ def test_nothing_to_check_is_an_error(tmp_path, text, message):
         check_script(write(tmp_path, text))
 
 
+def test_error_after_steps_keeps_findings(tmp_path):
+    text = "train(6)\nscaler.scale(model(torch.ones(1, 4)).sum()).item()\n"
+    results, run = judge_script(write(tmp_path, f"{text}raise OSError('full')"))
+    assert failures(results).keys() == {"logged_loss_is_unscaled"}
+    assert run.raised.startswith("the script raised OSError: full at ")
+    assert run.raised.endswith("train.py:15, after 6 steps")
+
+
+def test_error_after_right_steps(tmp_path):
+    message = "OSError: full at .*train.py:14, after 6 steps, in which no check fails"
+    with pytest.raises(ScriptError, match=message):
+        check_script(write(tmp_path, "train(6)\nraise OSError('full')"))
+
+
 def test_time_limit_is_told_apart(tmp_path):
     script = write(tmp_path, "while True:\n    pass")
     with pytest.raises(CannotJudgeError, match="no step within the time limit"):
@@ -157,6 +171,7 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
         tmp_path,
         """
         import json, os, shutil
+        import numpy as np
         from pathlib import Path
         model.cuda()
         folder = Path(__file__).parent / "run"
@@ -173,6 +188,11 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
         assert sorted(os.listdir(folder)) == ["last.pt", "log.json"]
         os.remove(folder / "last.pt")
         assert not (folder / "last.pt").exists()
+        np.savetxt(folder / "table.csv", [1.0])
+        with open(os.fsencode(folder / "events"), "wb") as events:
+            events.write(b"1")
+        assert sorted(os.listdir(os.fsencode(folder))) == [b"events", b"log.json", b"table.csv"]
+        assert os.statvfs(folder)
         assert torch.randn(2, device="cuda:0").sum().device.type == "cpu"
         print("reached")
         """,

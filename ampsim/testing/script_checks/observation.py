@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.testing.script_checks.recorder import Recorder
-from ampsim.testing.script_checks.trace import STANDARD, Event, OptimizerTrace, Violation, shown
+from ampsim.testing.script_checks.trace import (
+    STANDARD,
+    Event,
+    OptimizerTrace,
+    Violation,
+    is_scripts,
+    shown,
+)
 from ampsim.testing.script_checks.trials import Outcome, Start
 
 
@@ -89,6 +96,15 @@ class Observation:
     def steps(self) -> int:
         """Number of steps of all optimizers, taken or skipped."""
         return sum(len(optimizer.attempts) for optimizer in self.optimizers)
+
+    @property
+    def raised(self) -> str:
+        """What the script raised, in which of its lines, and after how many steps; "" if it ended well."""
+        frames = re.findall(r'File "(.+)", line (\d+)', self.error)
+        own = [f"{shown(file)}:{line}" for file, line in frames if is_scripts(file)]
+        place = f" at {own[-1]}" if own else ""
+        text = self.error.strip().rpartition("\n")[2]
+        return f"the script raised {text}{place}, after {self.steps} steps" if text else ""
 
     def of_kind(self, *kinds: str) -> list[Event]:
         """Return the events of these kinds."""

@@ -1,6 +1,7 @@
 """Replace functions of torch by functions that call a hook, until the patches are undone."""
 
 import functools
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,6 +44,18 @@ class Patches(ExitStack):
             names = [name for name, value in vars(module).items() if value is function]
             for name in names:
                 self.function(module, name, kind, hook)
+
+    def item_everywhere(self, old: object, new: object) -> None:
+        """Replace an object in each dictionary that holds it, as a module's, or a table of functions."""
+        for holder in gc.get_referrers(old):
+            names = (
+                [key for key, value in holder.items() if value is old]
+                if isinstance(holder, dict)
+                else []
+            )
+            for name in names:
+                self.callback(holder.__setitem__, name, old)
+                holder[name] = new
 
     def family(self, base: type[Any], patch: Callable[[type[Any]], None]) -> None:
         """Patch a class, its subclasses, and the subclasses that are defined later."""

@@ -5,7 +5,6 @@ path that is read is mapped if the mapped file exists. A file that native code o
 except those of torch and safetensors.
 """
 
-import builtins
 import importlib
 import importlib.util
 import io
@@ -18,7 +17,9 @@ from typing import Any
 
 from ampsim.testing.script_checks.patching import Patches
 
-READERS = ("stat", "lstat", "access", "chdir", "readlink", "listdir", "scandir", "utime", "chmod")
+READERS = (
+    "stat", "lstat", "statvfs", "access", "chdir", "readlink", "listdir", "scandir", "utime", "chmod",
+)  # fmt: skip
 REMOVERS = ("rmdir", "remove", "unlink")
 PAIRS = ("rename", "replace", "link", "symlink")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -35,8 +36,7 @@ def redirect_writes(folder: Path) -> Iterator["Redirection"]:
     folder.mkdir(parents=True, exist_ok=True)
     redirection = Redirection(folder)
     with Patches() as patches:
-        for module in (builtins, io):
-            patches.attribute(module, "open", redirection.opening(io.open))
+        patches.item_everywhere(io.open, redirection.opening(io.open))
         patches.attribute(os, "open", redirection.opening_descriptor(os.open))
         patches.attribute(os, "mkdir", redirection.making(os.mkdir))
         patches.attribute(shutil, "rmtree", redirection.removing(shutil.rmtree))
@@ -62,12 +62,15 @@ class Redirection:
         self._kept = (f"{folder.parent}{os.sep}", *KEPT)
         self._exists, self._copy = os.path.lexists, shutil.copyfile
 
-    def mapped(self, path: Any) -> str | None:
-        """Return the path below the folder; None for what is no path, or is not mapped."""
-        if not isinstance(path, (str, os.PathLike)):
+    def mapped(self, path: Any) -> Any:
+        """Return the path below the folder, in bytes for bytes; None for no path, or if it is not mapped."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
             return None
         full = os.path.abspath(os.fsdecode(path))
-        return None if full.startswith(self._kept) else self.folder + full
+        if full.startswith(self._kept):
+            return None
+        below = self.folder + full
+        return os.fsencode(below) if isinstance(path, bytes) else below
 
     def to_read(self, path: Any) -> Any:
         """Return where a path is read."""

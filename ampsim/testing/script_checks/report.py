@@ -48,10 +48,7 @@ class ScriptReport(Report):
         }
         notes = sum(result.outcome == "failed" and result.check.is_note for result in self.results)
         numbers = ", ".join(f"{count} {name}" for name, count in counts.items())
-        error = (
-            f"the script itself raises: {run.error.strip().splitlines()[-1]}" if run.error else ""
-        )
         replaced = [f"replaced: {text}" for text in run.replaced]
         line = f"{numbers} in {run.seconds:.1f} s of CPU time; ended by: {ENDINGS[run.ended]}"
         noted = f"{notes} of the failed checks is a note" if notes else ""
-        return [*skipped, *replaced, *filter(None, [error, line, noted]), *self.summary()]
+        return [*skipped, *replaced, *filter(None, [run.raised, line, noted]), *self.summary()]

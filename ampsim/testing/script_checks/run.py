@@ -212,7 +212,8 @@ def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
     """Raise an error if nothing could be checked."""
     if run.error:
         hint = "" if on_cpu or "CUDA" not in run.error else "\nTo run it on the CPU: --on-cpu"
-        raise ScriptError(f"{script}: the script itself raises:\n{run.error[-TAIL:]}{hint}")
+        found = ", in which no check fails" if run.steps else ""
+        raise ScriptError(f"{script}: {run.raised}{found}\n{run.error[-TAIL:]}{hint}")
     if run.steps and run.of_kind("scale"):
         return
     if run.ended == "time limit":

@@ -91,10 +91,11 @@ class Snapshot:
     scale: float
     events: int
 
-    def has_equal_parameters(self, other: "Snapshot") -> bool:
-        """Return whether no parameter differs; NaN equals nothing."""
-        equal = map(np.array_equal, self.parameters, other.parameters)
-        return self.sums == other.sums and all(equal)
+    def has_equal_parameters(self, other: "Snapshot", rounding: float) -> bool:
+        """Return whether no parameter differs by more than relative rounding; NaN equals nothing."""
+        pairs = zip(self.parameters, other.parameters, strict=True)
+        equal = all(np.allclose(old, new, rtol=rounding, atol=0) for old, new in pairs)
+        return equal and (rounding > 0 or self.sums == other.sums)
 
 
 @dataclass

@@ -23,6 +23,7 @@ TAKEN = (
 OUTSIDE = (
     "they change outside the step, which is skipped: change them only after a step that was taken"
 )
+ROUNDING = 4 * float(np.finfo(np.float32).eps)  # relative
 SMALLEST = 1e-30  # a scale below has no room to fall
 
 
@@ -147,7 +148,18 @@ class Skip:
             for key, value in state.items()
             if key in self.after.state
         )
-        return changed or not self.before.has_equal_parameters(self.after)
+        return changed or self.has_moved
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether the optimizer's first step was taken."""
+        return self.outcome.attempts.get(self.name, [])[:1] == [True]
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether parameters have changed, outside a taken step by more than weights that are normalized again."""
+        rounding = 0.0 if self.is_taken else ROUNDING
+        return not self.before.has_equal_parameters(self.after, rounding)
 
 
 def _skips(run: Observation, blamed: Blamed) -> list[Skip]:
@@ -213,12 +225,10 @@ def skipped_step_changes_nothing(run: Observation, blamed: Blamed) -> Iterator[F
 
 def _stepped(run: Observation, skip: Skip) -> Finding:
     finite = all(np.isfinite(array).all() for array in skip.after.parameters)
-    moved = not skip.before.has_equal_parameters(skip.after)
-    what = "parameters" if moved else "optimizer state"
+    what = "parameters" if skip.has_moved else "optimizer state"
     seen = f"{what} of {skip.name} change" + ("" if finite else " to inf or NaN")
-    is_taken = skip.outcome.attempts.get(skip.name, [])[:1] == [True]
-    places = [*_lines(run, "writes" if is_taken else "moves", skip.name), skip.place()]
-    cause = TAKEN if is_taken else OUTSIDE
+    places = [*_lines(run, "writes" if skip.is_taken else "moves", skip.name), skip.place()]
+    cause = TAKEN if skip.is_taken else OUTSIDE
     return skip.finding(places[0], f"{seen} although their gradients have an inf", cause)
 
 
