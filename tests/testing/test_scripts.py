@@ -193,6 +193,7 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
             events.write(b"1")
         assert sorted(os.listdir(os.fsencode(folder))) == [b"events", b"log.json", b"table.csv"]
         assert os.statvfs(folder)
+        assert torch.ones(2, device=0).device.type == "cpu"
         assert torch.randn(2, device="cuda:0").sum().device.type == "cpu"
         print("reached")
         """,

@@ -45,6 +45,8 @@ class OnCPU(TorchFunctionMode):
         if place < len(args) and type(args[place]) is int:
             args = (*args[:place], "cpu", *args[place + 1 :])
         named = {key: to_cpu(value) for key, value in (kwargs or {}).items()}
+        if type(named.get("device")) is int:
+            named["device"] = "cpu"
         return function(*map(to_cpu, args), **named)
 
 

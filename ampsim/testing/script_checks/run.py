@@ -212,6 +212,8 @@ def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:
     """Raise an error if nothing could be checked."""
     if run.error:
         hint = "" if on_cpu or "CUDA" not in run.error else "\nTo run it on the CPU: --on-cpu"
+        if on_cpu and "Half" in run.error:
+            hint = "\nFor a script that casts inputs to fp16 itself: --autocast"
         found = ", in which no check fails" if run.steps else ""
         raise ScriptError(f"{script}: {run.raised}{found}\n{run.error[-TAIL:]}{hint}")
     if run.steps and run.of_kind("scale"):
