@@ -32,7 +32,7 @@ HELD = (
     "wandb",
 )
 LOG = "".join(
-    f"step {n}: loss {2 - n / 100} scale {scale}\n"
+    f"step {n}: loss {2 - n / 10} scale {scale}\n"
     for n, scale in enumerate([65536, 32768, 32768, 65536])
 )
 LOOP = """import torch
@@ -50,7 +50,7 @@ TORCH = "pip install 'ampsim[torch]'"
 TESTING = "pip install 'ampsim[testing]'"
 # command -> arguments, exit status, and what it says, in an environment with no extra
 BARE = {
-    "explain": (["train.log"], 0, "Skipped: at least 1 step"),
+    "explain": (["train.log"], 0, "at least 1 step was skipped"),
     "report": (["train.log"], 0, "wrote train.html"),
     "playground": ([], 0, "wrote playground.html"),
     "check": (["torch.amp:GradScaler"], 2, TESTING),
