@@ -46,6 +46,7 @@ _PIPELINE = re.compile(
     r"^(pp|pipeline|pipe)_sched|Schedule(GPipe|1F1B|Interleaved|Looped|DualPipe|ZBV)", re.I
 )
 _PLACE = r"iter|step|index|idx|progress|updates|^it?$|^n_?i$"  # of where training is
+_SCALES = r"scal|accel|fabric|(^|_)amp(_|$)"  # of a loss that something scales
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _SIMPLE = (
     ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert | ast.Raise
@@ -288,7 +289,7 @@ class Walker:
         if owner and kind in (SCALER, ""):
             yield from self.of_scaler(node, base, given, known=kind == SCALER)
         match kind, called(node), given:
-            case "optimizer", "step", []:
+            case ("optimizer", "step", []) | ("optimizer", "first_step" | "second_step", _):
                 yield from self.step(base)
             case "schedule", "step", _ if self.is_pipeline(base):  # whose step passes losses back
                 yield "backward", "pipeline", ""
@@ -345,7 +346,7 @@ class Walker:
             case attr, _ if within and re.match("clip_grad|unscale_grad", attr):
                 yield "unscale", base, ""
             case "backward", args:
-                plain = not args and not has(self.frame.words(owner), "scal|accel|fabric|amp")
+                plain = not args and not has(self.frame.words(owner), _SCALES)
                 scaler, otherwise = self.frame.scaler(owner), "plain" if plain else "other"
                 yield "backward", f"scaled {scaler}" if scaler else otherwise, ""
             case "scale_loss", [_, of, *_] if not self.source.fixed:

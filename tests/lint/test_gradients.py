@@ -179,3 +179,15 @@ def test_unscaling_other_optimizer_is_flagged() -> None:
         "    scaler.update", "    scaler.step(optimizer_g)\n    scaler.update"
     )
     assert lint(both) == []
+
+
+@pytest.mark.parametrize(("indent", "found"), [("        ", True), ("    ", False)])
+def test_apex_unscales_at_block_end(indent: str, found: bool) -> None:
+    text = (
+        "for batch in loader:\n"
+        "    with amp.scale_loss(model(batch), optimizer) as scaled:\n"
+        "        scaled.backward()\n"
+        f"{indent}clip_grad_norm_(amp.master_params(optimizer), 1.0)\n"
+        "    optimizer.step()\n"
+    )
+    assert [each.code for each in lint(text)] == ["AMP103"] * found

@@ -13,6 +13,15 @@ for batch in loader:
     scaler.step(optimizer)
     scaler.update()
 """
+CHOSEN = """\
+{name}
+if name == "fp16":
+    dtype = torch.float16
+elif name == "bf16":
+    dtype = torch.bfloat16
+else:
+    dtype = torch.float32
+"""
 BARE = """\
 {before}
 for batch in loader:
@@ -39,6 +48,13 @@ for batch in loader:
             "",
             False,
         ),
+        (CHOSEN.format(name="name = 'bf16'"), "autocast('cuda', dtype)", "", True),
+        (CHOSEN.format(name="name = 'fp16'"), "autocast('cuda', dtype)", "", False),
+        (CHOSEN.format(name="name = args.dtype"), "autocast('cuda', dtype)", "", False),
+        (CHOSEN.format(name="name = 'bf16'; exec(options)"), "autocast('cuda', dtype)", "", False),
+        ("on = gpu and dtype in ('half', 'bfloat16')\n", "cast()", ", enabled=on", True),
+        ("on = old and dtype != 'bfloat16'\n", "cast()", ", enabled=on", False),
+        ("on = torch.cuda.is_bf16_supported()\n", "cast()", ", enabled=on", False),
     ],
 )
 def test_enabled_scaler_under_bfloat16(
@@ -93,7 +109,7 @@ def test_bfloat16_parameters_need_no_scaler() -> None:
     [("scaler = GradScaler()", True), ("self.scaler = GradScaler()", False)],
 )
 def test_scaler_of_a_method_is_unused(line: str, found: bool) -> None:
-    """Another file may use an attribute, but not a local name."""
-    body = "        for batch in loader:\n            model(batch).backward()\n            optimizer.step()\n"
+    """Another file may use an attribute, but not a local name; a clamp is no amp."""
+    body = "        loss = model(batch.clamp(0, 1))\n        loss.backward()\n        optimizer.step()\n"
     text = f"class Trainer:\n    def train(self, optimizer):\n        {line}\n{body}"
     assert [each.code for each in lint(text)] == ["AMP130"] * found

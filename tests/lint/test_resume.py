@@ -47,3 +47,18 @@ def test_scaler_that_is_not_saved() -> None:
 
 def test_file_that_loads_nothing() -> None:
     assert lint(TRAINER.partition("    def load")[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "save", "found"),
+    [
+        ("scaler.step(optimizer)", "checkpointer.save(model, optimizer)", True),
+        ("scaler.step(optimizer)", "checkpointer.save(model, optimizer, grad_scaler)", False),
+        ("scaler.step(optimizer)", "figure.save(model, optimizer)", False),
+        ("accel.step(optimizer)", "torch.save(optimizer.state_dict(), path)", True),
+    ],
+)
+def test_what_saves_the_optimizer(step: str, save: str, found: bool) -> None:
+    """A scaler that unscales gradients is in use, whoever steps with it."""
+    text = f"for batch in loader:\n    scaler.unscale_(optimizer)\n    {step}\n{save}\n"
+    assert [each.code for each in lint(text)] == ["AMP112"] * found

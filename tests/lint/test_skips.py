@@ -299,3 +299,33 @@ def test_truth_tested_dynamic_scale_is_dropped() -> None:
     )
     asked = step.replace("    return", "    if dynamic_scale:\n        state = state\n    return")
     assert [each.code for each in lint(asked, codes=["AMP128"])] == ["AMP128"]
+
+
+def test_unkept_replacement_drops_dynamic_scale() -> None:
+    unkept = FLAX.replace(
+        ".replace(dynamic_scale=dynamic_scale)", "\n    state.replace(dynamic_scale=dynamic_scale)"
+    )
+    assert [each.line for each in lint(unkept, codes=["AMP128"])] == [2]
+    assert lint(FLAX, codes=["AMP128"]) == []
+
+
+SAM = """\
+for first in (True, False):
+    if scaler is None:
+        model(batch).backward()
+    else:
+        scaler.scale(model(batch)).backward()
+        {unscale}
+    if first:
+        optimizer.first_step(zero_grad=True)
+    else:
+        optimizer.second_step(zero_grad=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("unscale", "lines"), [("pass", [9, 11]), ("scaler.unscale_(optimizer)", [])]
+)
+def test_sam_steps_with_scaled_gradients(unscale: str, lines: list[int]) -> None:
+    text = "scaler = torch.amp.GradScaler() if amp else None\n" + SAM.format(unscale=unscale)
+    assert [each.line for each in lint(text, codes=["AMP111"])] == lines

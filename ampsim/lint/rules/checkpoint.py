@@ -8,7 +8,11 @@ from ampsim.lint.names import OPTIMIZER, SCALER, called, leaf, name_of, words_in
 from ampsim.lint.rules.scaler import scaler_recreated_in_loop
 from ampsim.lint.source import Function, Source
 
-_SAVES = re.compile(r"_?save_?(checkpoint|ckpt|state|model)s?$|epoch_saving$|Checkpointer$", re.I)
+_SAVES = re.compile(
+    r"(^|\.)_?save_?(checkpoint|ckpt|state|model)s?$|(^|\.)epoch_saving$|(^|\.)Checkpointer$|"
+    r"checkpointer\.save$",
+    re.I,
+)
 _LOADS = re.compile(r"load|resume|restore|checkpoint|ckpt", re.I)
 _OWN = re.compile(r"(^|\.)amp$|accelerator$|fabric$")  # what saves its own scaler
 _NO_STATE = re.compile(r"scaler[_.-](conf|cfg|step|kwargs|args|enable|update|time)", re.I)
@@ -20,7 +24,7 @@ def scaler_not_saved(source: Source) -> Iterator[ast.AST]:
     A scaler that is recreated for each epoch has nothing to save.
     """
     given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
-    used = any(source.events("step")) or (given and "GradScaler(" in source.text)
+    used = any(source.events("step", "unscale")) or (given and "GradScaler(" in source.text)
     if not (used or any(source.events("apex"))) or mentions_a_scaler(source):
         return
     if any(scaler_recreated_in_loop(source)):
@@ -119,7 +123,7 @@ def saved_optimizers(source: Source) -> Iterator[ast.AST]:
                     for call in source.calls_of("state_dict", scope=node)
                     if name_of(call.func).split(".")[0] in own
                 )
-            case ast.Call(args=args, keywords=words) if _SAVES.match(called(node)):
+            case ast.Call(args=args, keywords=words) if _SAVES.search(name_of(node.func)):
                 parts = [*args, *(word.value for word in words)]
                 seen = called(node) in source.classes or any(
                     each.name == called(node) for each in source.functions

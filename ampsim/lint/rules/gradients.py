@@ -13,6 +13,8 @@ _HAS_SCALE = r"get_scale|scaler|inv_scale"
 
 def clip_before_unscale(trace: Trace, clip: Event) -> bool:
     """Return whether gradients are clipped between a scaled backward pass and their unscaling."""
+    if _is_within_scale_loss(trace, clip):
+        return True
     start = trace.scaled(clip)
     if not trace.of("step", after=clip, near=clip) or has(clip.words, _HAS_SCALE):
         return False
@@ -24,6 +26,17 @@ def clip_before_unscale(trace: Trace, clip: Event) -> bool:
     divided = any(has(each.words, "scal") for each in trace.of("grad", **between))
     stepped = trace.of("step", "bare", **between)
     return not divided and not stepped and all(_of_another(trace, each, clip) for each in unscaled)
+
+
+def _is_within_scale_loss(trace: Trace, clip: Event) -> bool:
+    """Return whether gradients are clipped in the block at whose end apex unscales them."""
+    for apex in trace.of("apex", before=clip):
+        blocks = (node for node in trace.source.nodes if isinstance(node, ast.With))
+        own = [node for node in blocks if apex.node in [item.context_expr for item in node.items]]
+        inside = any(clip.node in ast.walk(node) for node in own)
+        if inside and trace.of("backward", after=apex, before=clip):
+            return True
+    return False
 
 
 def _of_another(trace: Trace, unscale: Event, clip: Event) -> bool:

@@ -94,13 +94,21 @@ def _updates_in_place(function: Function) -> Iterator[ast.AST]:
                 yield call
 
 
+def _is_dropped(node: ast.AST) -> bool:
+    """Return whether a statement makes a new state with ``replace()`` and does not keep it."""
+    return isinstance(node, ast.Expr) and (
+        isinstance(node.value, ast.Call) and called(node.value) == "replace"
+    )
+
+
 def new_scale_ignored(source: Source) -> Iterator[ast.AST]:
     """Yield the new dynamic scales that no later step uses."""
     for step in scaled_steps(source):
         scale, nodes = step.scale, [*ast.walk(step.function)]
         loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
-        aside = {node.value for node in nodes if isinstance(node, ast.Attribute)}
+        aside: set[ast.AST] = {node.value for node in nodes if isinstance(node, ast.Attribute)}
         aside |= {node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)}
+        aside |= {part for node in nodes if _is_dropped(node) for part in ast.walk(node)}
         reads = (each for each in step.loads if each not in aside and each.lineno > scale.lineno)
         dropped = isinstance(scale, ast.Name) and scale.id not in {each.id for each in reads}
         # In a loop, the next iteration reads the new scale.

@@ -26,6 +26,7 @@ _HAS_SCALER = re.compile(
 )
 
 
+_REBINDS = re.compile(r"\b(exec|globals)\(")  # what may bind a name that is assigned once
 MOST_VALUES = 4  # of one name, which are followed
 
 
@@ -44,7 +45,8 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
             text = str(value)
         case ast.Name() | ast.Attribute():
             text = name_of(node)
-            bound = source.assigned.get(leaf(text), [])
+            never = excluded(source)
+            bound = [each for each in source.assigned.get(leaf(text), []) if each not in never]
             if 0 < len(bound) <= MOST_VALUES and depth:
                 return frozenset().union(*(dtypes_of(source, each, depth - 1) for each in bound))
         case _:
@@ -64,6 +66,22 @@ def constants_of(source: Source, node: ast.AST, depth: int = 2) -> frozenset[obj
         case ast.Name(id=name) if depth and len(source.assigned.get(name, ())) == 1:
             return constants_of(source, source.assigned[name][0], depth - 1)
     return frozenset()
+
+
+def excluded(source: Source) -> frozenset[ast.AST]:
+    """Return the nodes in branches of the module that a constant of the module excludes."""
+    found, tests = set[ast.AST](), [*source.tree.body]
+    while tests:
+        match tests.pop():
+            case ast.If(
+                test=ast.Compare(ast.Name() as name, [ast.Eq()], [ast.Constant(value=value)]),
+                body=body,
+                orelse=orelse,
+            ) if (known := constants_of(source, name)) and not _REBINDS.search(source.text):
+                never = body if value not in known else orelse if known == {value} else []
+                found |= {part for each in never for part in ast.walk(each)}
+                tests += orelse
+    return frozenset(found)
 
 
 def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
@@ -101,17 +119,32 @@ def scaler_with_bfloat16(source: Source) -> Iterator[ast.AST]:
         enabled = next((word.value for word in made.keywords if word.arg == "enabled"), None)
         chosen = source.is_chosen(made)
         always = enabled is None or (isinstance(enabled, ast.Constant) and enabled.value is True)
-        if (always and used == {BF16} and not chosen) or _asks_for_bfloat16(enabled):
+        if (always and used == {BF16} and not chosen) or _asks_for_bfloat16(source, enabled):
             yield made
 
 
-def _asks_for_bfloat16(enabled: ast.expr | None) -> bool:
+def _asks_for_bfloat16(source: Source, enabled: ast.expr | None) -> bool:
     """Return whether a condition holds under bfloat16, as ``dtype == "bfloat16"`` does."""
     if enabled is None:
         return False
+    values = source.assigned.get(leaf(name_of(enabled)), [])
+    if len(values) == 1 and isinstance(values[0], ast.BoolOp):
+        values = values[0].values
+    # Of what a name was assigned, only a comparison is certain: a device that supports bfloat16
+    # need not compute in it.
+    told = [each for each in values if _says_bfloat16(each)]
+    compared = len(told) == 1 and isinstance(told[0], ast.Compare) and _is_plain(told[0])
+    return compared or (_is_plain(enabled) and _says_bfloat16(enabled))
+
+
+def _says_bfloat16(node: ast.AST) -> bool:
+    return any(_SPELLINGS[BF16].search(word) for word in words_in(node))
+
+
+def _is_plain(test: ast.expr) -> bool:
+    """Return whether a condition has no part that may turn it around or take it away."""
     negations = ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.And | ast.IfExp
-    plain = not any(isinstance(each, negations) for each in ast.walk(enabled))
-    return plain and any(_SPELLINGS[BF16].search(word) for word in words_in(enabled))
+    return not any(isinstance(each, negations) for each in ast.walk(test))
 
 
 def autocast_without_scaler(trace: Trace, autocast: Event) -> bool:

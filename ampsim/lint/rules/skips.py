@@ -6,6 +6,7 @@ from ampsim.lint.event import Event, Guard
 from ampsim.lint.names import has, leaf, name_of
 from ampsim.lint.source import Source, Trace
 
+_HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not call
 _ASKS_FINITE = re.compile(r"is_?finite|isnan|isinf|non_?finite|is_nan|has_nan|found_inf", re.I)
 
 
@@ -70,8 +71,10 @@ def optimizer_bypasses_scaler(trace: Trace, bare: Event) -> bool:
         return False
     passes = trace.of("backward", before=bare, beside=bare)
     instead = any(each.apart(bare) for each in trace.of("step", "update"))
-    known = all(guard.benign or guard.window for guard in bare.beyond(start))
     asked = any(guard.asks for guard in bare.guards)
+    if leaf(name_of(bare.node)) in _HALVES:
+        return not asked and not trace.of("unscale", after=start, before=bare, beside=bare)
+    known = all(guard.benign or guard.window for guard in bare.beyond(start))
     cleared = trace.of("zero", after=start, before=bare, beside=bare)
     scaled = all(each.on.startswith("scaled") for each in passes)
     return known and scaled and not (asked or instead or cleared)
