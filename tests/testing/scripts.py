@@ -350,6 +350,18 @@ def moves_the_average_always():
 
 
 @wrong("skipped_step_changes_nothing")
+def moves_a_slow_average_always():
+    model, optimizer, scaler = parts()
+    average = [param.detach().clone() for param in model.parameters()]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        for old, new in zip(average, model.parameters(), strict=True):
+            old.copy_(0.99999 * old + 0.00001 * new.detach())  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
 def keeps_the_inf_in_the_gradients():
     model, optimizer, scaler = parts()
     for _ in range(STEPS):

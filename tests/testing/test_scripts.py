@@ -139,6 +139,28 @@ def test_nothing_to_check_is_an_error(tmp_path, text, message):
         check_script(write(tmp_path, text))
 
 
+def test_trial_outlives_a_writing_thread(tmp_path):
+    script = write(
+        tmp_path,
+        """
+        import queue, threading
+        lines = queue.Queue(1)
+        def read():
+            while lines.get():
+                lines.task_done()
+        threading.Thread(target=read, daemon=True).start()
+        for _ in range(8):
+            train(1)
+            lines.put("1")
+            lines.put("2")
+            lines.join()
+        """,
+    )
+    results, run = judge_script(script, time_limit=20)
+    assert len(run.outcomes) == 5
+    assert not failures(results)
+
+
 def test_error_after_steps_keeps_findings(tmp_path):
     text = "train(6)\nscaler.scale(model(torch.ones(1, 4)).sum()).item()\n"
     results, run = judge_script(write(tmp_path, f"{text}raise OSError('full')"))

@@ -15,6 +15,7 @@ the unchanged trial counts how many calls of `scale` that is, and the others end
 import gc
 import os
 import pickle
+import queue
 import signal
 import sys
 import time
@@ -245,9 +246,8 @@ class Trials(Listener):
     # --------------------------------------------------------------------------------------------------- in a trial
 
     def _begin(self, trial: Trial) -> None:
-        for name in COLLECTIVES:  # the threads of a process group are not forked
-            if self._again is None and hasattr(torch.distributed, name):
-                setattr(torch.distributed, name, lambda *_, **__: None)
+        if self._again is None:
+            _wait_for_no_thread()
         self._outcome = Outcome(trial, fingerprint=self._fingerprint())
         self._first_call, self._first_event = self.recorder.scale_calls, len(self.recorder.events)
         if trial.kind == "repeated":
@@ -396,6 +396,21 @@ class Trials(Listener):
             if is_plain and tensor.untyped_storage().data_ptr() not in storages:
                 found[indices[tensor.shape]].append(tensor)
         return found
+
+
+def _wait_for_no_thread() -> None:
+    """Replace what waits for threads, which are not forked: those of a process group, and readers of a queue."""
+    for name in COLLECTIVES:
+        if hasattr(torch.distributed, name):
+            setattr(torch.distributed, name, lambda *_, **__: None)
+    put = queue.Queue.put
+
+    def put_always(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.maxsize = 0
+        put(self, *args, **kwargs)
+
+    setattr(queue.Queue, "put", put_always)  # noqa: B010 - mypy
+    setattr(queue.Queue, "join", lambda _: None)  # noqa: B010
 
 
 def _versions(tensors: Sequence[Tensor]) -> object:

@@ -313,7 +313,12 @@ def _is_averaged(before: Snapshot, after: Snapshot) -> bool:
             gap = parameter - old
             size = float(gap @ gap)
             is_near = 0 < size < 0.25 * float(parameter @ parameter)
-            if is_near and any(_is_part_of(new - old, gap, size) for new in _without(news, olds)):
+            moves = [new - old for new in _without(news, olds)]
+            # A slow average of little that is new moves by the rounding of its own sum.
+            least = ROUNDING**2 * float(old @ old)
+            if is_near and any(
+                move @ move < least or _is_part_of(move, gap, size) for move in moves
+            ):
                 return True
     return False
 
