@@ -648,7 +648,7 @@ def test_fork_at_any_point(stride):
                 pid = os.fork()
                 if pid == 0:  # where there is nobody to switch to
                     os._exit(child_of_fork(scaler, thread, optimizer) % 256)
-            watchdog = threading.Timer(20.0, os.kill, (pid, signal.SIGKILL))
+            watchdog = threading.Timer(300.0, os.kill, (pid, signal.SIGKILL))
             watchdog.start()
             status.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             watchdog.cancel()

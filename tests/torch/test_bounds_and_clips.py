@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ampsim.core.machine import Rule, State, override, update
@@ -51,6 +51,8 @@ def test_state_matches_reference_state_machine(init, factors, interval, bounds, 
     scaler.scale(torch.tensor(1.0))
     for event in plan:
         if isinstance(event, list):
+            # torch's kernel keeps a scale that would grow beyond float32, also below `max_scale`.
+            assume(state.scale * factors[0] <= torch.finfo(torch.float32).max)
             one_step(scaler, *event)
             state = update(rule, state, any(x != 1.0 for x in event))
         else:
