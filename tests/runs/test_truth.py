@@ -95,6 +95,9 @@ def test_public_logs_contradict_no_truth(tmp_path: Path, extracts: list[Log]) ->
         truth, verdict = NAMES[log["verdict"]], found.verdict if found else "nothing"
         if verdict in REFUTED.get(truth, ()):
             false.append(f"{log['id']}: {verdict}, and its truth is {truth}")
+        most = log.get("skips_at_most")
+        if found and most is not None and (least := Evidence(found.history).skips_at_least) > most:
+            false.append(f"{log['id']}: at least {least} skips, and at most {most} are true")
         if truth == "problem":
             recognized.append(verdict == "problem")
         if truth == "no problem found":

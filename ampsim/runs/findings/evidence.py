@@ -16,6 +16,7 @@ _MAIN_LOSS = re.compile(
     r"^(?:train(?:ing)?[_/ ])?(?:lm |total[_ ]|reduced[_ ]train[_ ]|step[_ ]|train(?:ing)?[_ ]|mlm[_ ])?loss"
     r"(?:[_ ]total|[_ ]step|/train)?$|^train[_/ ]loss|^l$|^nll$"
 )
+_PRINTER = re.compile(r"^\W*(\d+):\s|\b[Rr]ank[ :=_]?(\d+)")
 _NOT_SKIPS = re.compile(r"nan iteration")
 
 
@@ -130,7 +131,23 @@ class Evidence:
     def skips_at_least(self) -> int:
         """How many steps were skipped at least."""
         totals = [int(each.values.max()) for each in self.counters if is_total(each)]
-        return max([_total(self.skips), *totals])
+        shown = max(map(_total, (self._counted_skips(), self._flagged_skips())))
+        least = max([shown, *totals])
+        if any(totals) and all(each.steps_increase for each in self.counters):
+            return least  # a counter of one scaler knows better than sentences, which ranks repeat
+        return max(least, self._told_at_least()) or _total(self.skips)
+
+    def _told_at_least(self) -> int:
+        """Return how many skips the sentences prove: each rank may print them, and two sentences may tell of one."""
+        scaled, bare = list[Event](), list[Event]()
+        for event in self.kind("skip"):
+            has_scale = math.isfinite(event.before) or math.isfinite(event.after)
+            (scaled if has_scale else bare).append(event)
+        of_scaled = min(len(scaled), _reported(scaled))
+        steps = {event.step for event in bare}
+        if any(map(math.isnan, steps)):
+            return len(bare) + of_scaled
+        return max(len(steps), of_scaled)
 
     def _told_skips(self) -> list[Skip]:
         """Return one skip for each sentence, between the steps of the records around it."""
@@ -242,6 +259,19 @@ class Evidence:
                 )
                 return SkipTail(series, row, float(steps))
         return None
+
+
+def _reported(events: list[Event]) -> int:
+    """Return how many skips there are at least if each printer reports each of them.
+
+    Printers that give no rank are at most as many as the reports of the first scale.
+    """
+    marks = [match[0] for event in events if (match := _PRINTER.search(event.text))]
+    printers = len(set(marks)) if 2 * len(set(marks)) <= len(marks) else 1
+    if not marks and any(event.copies > 1 for event in events):
+        printers = sum(event.copies for event in events if event.after == events[0].after)
+    reported = math.ceil(sum(event.copies for event in events) / max(printers, 1))
+    return max(reported, len({event.after for event in events}))
 
 
 def _counts(series: Series) -> Series:

@@ -126,6 +126,7 @@ class Event:
         text: The line.
         before: Scale of the step, if the line has it; else NaN.
         after: Scale after the step, if the line has it; else NaN.
+        copies: Lines that report it: several ranks, handlers, or sentences may.
     """
 
     kind: str
@@ -134,6 +135,7 @@ class Event:
     text: str
     before: float = math.nan
     after: float = math.nan
+    copies: int = 1
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,7 @@ class EventReader:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._since: set[object] = set()  # events since the last record
+        self._places: dict[object, int] = {}  # of the last event of each key
 
     def record(self) -> None:
         """Note that a line with the numbers of a step was read."""
@@ -119,8 +120,12 @@ class EventReader:
     def _add(self, event: Event) -> None:
         if self._completes_last(event):
             return
+        key = _key(event)
         if not self._is_repeated(event):
+            self._places[key] = len(self.events)
             self.events.append(event)
+        elif (at := self._places.get(key)) is not None:
+            self.events[at] = replace(self.events[at], copies=self.events[at].copies + 1)
 
     def _is_repeated(self, event: Event) -> bool:
         """Return whether another rank, handler, or sentence has reported an event since the last record."""
@@ -152,9 +157,11 @@ class EventReader:
             return False
         if open_end:
             step = last.step if math.isfinite(last.step) else event.step
-            joined = Event("skip", last.line, step, event.text, event.before, event.after)
+            joined = replace(event, line=last.line, step=step)
             self.events[-1] = joined
             self._since |= {_key(joined)}
+            self._places.pop(_key(last), None)
+            self._places[_key(joined)] = len(self.events) - 1
         return True
 
 

@@ -61,6 +61,10 @@ _LOSS = re.compile(
     r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b", re.IGNORECASE
 )
 _FLAGS = {"true": 1.0, "false": 0.0}
+_IS_SKIPPED = re.compile(
+    r"skipped|overflow|^skip$|(?:is|was|step|update)[_ ]skip|skip[_ ](?:step|update)"
+)
+"""Name of a flag that says whether a step was skipped; others with "skip" are options."""
 _Convert = Callable[[str], float]
 
 
@@ -142,7 +146,8 @@ class _Marks:
 def _column(name: str, hole: _Hole, text: str, *, held_out: bool) -> Column | None:
     """Return the column of a number; None if the number is not kept."""
     role = role_of(name)
-    if (hole.text.lower() in _FLAGS and role != "skips") or not (
+    is_flag = hole.text.lower() in _FLAGS
+    if (is_flag and not (role == "skips" and _IS_SKIPPED.search(name))) or not (
         role or _may_be_scale(name, hole, text)
     ):
         return None
