@@ -31,7 +31,11 @@ def norm_not_finite(run: Evidence) -> Finding | None:
     message = (
         f"The {norm.name} is not finite from {norm.place(row)} to the end ({count} records){also}."
     )
-    return at(norm, row, "norm-not-finite", "problem", "likely", message, records=count)
+    # One infinite step makes a mean over many steps infinite, and a loss that falls shows that steps are taken.
+    is_mean = bool(np.isinf(norm.values[row:]).all()) and not evaluation_lost
+    late = run.loss.finite[-count:] if run.loss is not None else np.array([])
+    severity = "warning" if is_mean and falls(late) > 0.05 else "problem"
+    return at(norm, row, "norm-not-finite", severity, "likely", message, records=count)
 
 
 def norm_zero(run: Evidence) -> Finding | None:
