@@ -66,7 +66,8 @@ class Evidence:
         self.losses = _main_losses(history.role("loss"))
         self.loss = next(iter(self.losses), None)
         self.evaluations = history.role("evaluation")
-        self.norm = max(history.role("norm"), key=len, default=None)
+        norms = history.role("norm")
+        self.norm = max(norms, key=lambda each: ("grad" in each.name, len(each)), default=None)
         self.rates = history.role("rate")
         told = self._scales_in_events()
         scales = [

@@ -33,7 +33,7 @@ ROLES = {
         r"|\bif\b|nmse|acc|dev|init|target|aux|moe|%|is lower|of$|\bat\b|\bstep$|epoch|iter",
     ),
     "norm": (
-        r"norm$|grad\w*[_ ]norm|global[_ ]norm|^gn$|gnorm|norm[_ ]0|^grad$",
+        r"grad.*norm$|^(?:train[_/ ])?(?:total[_ ])?norm$|grad\w*[_ ]norm|global[_ ]norm|^gn$|gnorm|norm[_ ]0|^grad$",
         r"param|weight|batch|layer|loss|lr|rms|clip|max|adv|update|feat|input|latent|scale|instance|rel|tok|num|act",
     ),
 }  # fmt: skip

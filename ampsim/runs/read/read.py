@@ -62,7 +62,8 @@ def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> Histo
     first = next((line.lstrip() for line in head if line.strip()), "")
     if first.startswith('{"run":') and _is_recorded(path):
         return read_recorded(path)
-    if "\0" in first or first.count("\ufffd") * 10 > len(first):
+    begin = "".join(head).lstrip("\0")  # a file that a crash left full of holes begins with zeros
+    if (begin.count("\0") + begin.count("\ufffd")) * 10 > len(begin):
         raise NothingReadError(f"{path}: the file is not text; expected lines such as '{EXAMPLE}'")
     history = _document(path, head, source) if _may_be_document(path, first) else None
     if history is None:
