@@ -29,7 +29,7 @@ ROLES = {
     "loss": (
         r"loss|(?:^|[_ /])nll$|^l$|^xent$|(?:^|[_ ])cross[_ ]?entropy$|^cost$|^[gd]_(?:gan|l1|real|fake|a|b)$|^l_[gd]_",
         r"scal|weight|lambda|coef|best|min|max|time|norm|lr|count|num|std|var|delta|threshold|patience|clip|ratio"
-        r"|in f|stop|aver|avg|mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth|skip|nan|tol|limit"
+        r"|in f|stop|aver|avg|(?<!loss_)mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth|skip|nan|tol|limit"
         r"|\bif\b|nmse|acc|dev|init|target|aux|moe|%|is lower|of$|\bat\b|\bstep$|epoch|iter",
     ),
     "norm": (
@@ -43,6 +43,7 @@ ASIDE = re.compile(
     r"^(?:average|avg\.?|mean|best|min|max|lowest|total_time|running|smoothed|scaled|unscaled|weighted|norm|val|valid"
     r"|validation|eval|evaluation|test|dev|final|ema)(?:$|[_ /])"
 )
+_MEAN_LOSS = re.compile(r"^(?:average|avg\.?|mean)[_ ](?:train(?:ing)?[_ ])?loss$")
 # A number of no role with such a name is no loss scale, whatever its values are.
 UNRELATED = re.compile(
     r"batch|size|len|dim|hidden|width|worker|token|sample|seq|res|head|rank|world|gpu|mem|buf|step|epoch|iter|scene"
@@ -56,7 +57,7 @@ _LOGARITHM = re.compile(r"lg_|log2|log_scale|logscale")
 def role_of(name: str) -> str:
     """Return the role of a name in lower case: a key of `ROLES`, or "" if it has none."""
     if ASIDE.search(name) and not _ROLES["evaluation"][0].search(name):
-        return ""
+        return "mean loss" if _MEAN_LOSS.search(name) else ""
     for role, (yes, no) in _ROLES.items():
         if yes.search(name) and not no.search(name):
             return role

@@ -59,11 +59,11 @@ def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> Histo
     lines = Lines(path, on_progress=on_progress)
     source = iter(lines)
     head = list(itertools.islice(source, 20))
-    first = next((line.lstrip() for line in head if line.strip()), "")
+    # A file that a crash left with a hole begins with zeros.
+    first = next((text for line in head if (text := line.lstrip("\0").lstrip())), "")
     if first.startswith('{"run":') and _is_recorded(path):
         return read_recorded(path)
-    begin = "".join(head).lstrip("\0")  # a file that a crash left full of holes begins with zeros
-    if (begin.count("\0") + begin.count("\ufffd")) * 10 > len(begin):
+    if "\0" in first or first.count("\ufffd") * 10 > len(first):
         raise NothingReadError(f"{path}: the file is not text; expected lines such as '{EXAMPLE}'")
     history = _document(path, head, source) if _may_be_document(path, first) else None
     if history is None:

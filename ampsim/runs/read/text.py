@@ -153,7 +153,7 @@ def _column(name: str, hole: _Hole, text: str, *, held_out: bool) -> Column | No
         return None
     if held_out and role == "loss" and not name.startswith("train"):
         name, role = f"evaluation {name}", "evaluation"
-    elif held_out and role in ("scale", "norm", "skips", "rate"):
+    elif held_out and role in ("mean loss", "scale", "norm", "skips", "rate"):
         role = ASIDE
     return Column(hole.start, name, role, _converter(name, hole.text))
 
@@ -362,6 +362,10 @@ class TextReader:
             series = _without_repeats(_without_settings(series))
             if series.role and len(series) and not _is_other_scale(series):
                 self.history.series.append(series)
+        has_loss = bool(self.history.role("loss"))
+        for series in self.history.role("mean loss"):  # the mean of an epoch, if nothing else is printed
+            series.role = "" if has_loss else "loss"
+        self.history.series = [series for series in self.history.series if series.role]
         self.history.events = self._events.events
         return self.history
 
