@@ -15,6 +15,7 @@ from ampsim.runs.findings.evidence import (
 )
 from ampsim.runs.findings.finding import Finding, at, first, number_text
 from ampsim.runs.read.history import Series
+from ampsim.runs.read.names import role_of
 
 _ADVERSARIAL = re.compile(r"gen|disc|adv|gan\b|^[gd][_ ]")
 """Losses of networks that train against each other rise and fall."""
@@ -142,6 +143,11 @@ def _zero_loss(run: Evidence, loss: Series) -> Finding | None:
 def loss_diverged(run: Evidence) -> Finding | None:
     """The loss rose far above its lowest level and stayed there."""
     loss = run.loss
+    start = run.history.last_start
+    if loss is not None and start:  # a new start begins high
+        if role_of(loss.name) == "mean loss":
+            return None  # a few numbers for each start
+        loss = loss.part(loss.lines >= start) if (loss.lines >= start).sum() >= 12 else loss
     if (
         loss is None
         or len(loss.finite) < 4

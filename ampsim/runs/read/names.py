@@ -10,7 +10,7 @@ ROLES = {
         r"(?:step|steps|iter|iters|iteration|iterations|itr|update|updates|batch|it|b|up\.)$",
         r"$^",
     ),
-    "epoch": (r"epoch$", r"$^"),
+    "epoch": (r"epoch$|^ep$", r"$^"),
     "skips": (
         r"skip|^overflow(?:[_ ]?cond)?$|^is_overflow$|nan iterations$",
         r"layer|conn|first|file|sample|token|data|\bratio|attempt|valid|too|long|window|exam|%|frac",
@@ -29,8 +29,8 @@ ROLES = {
     "loss": (
         r"loss|(?:^|[_ /])nll$|^l$|^xent$|(?:^|[_ ])cross[_ ]?entropy$|^cost$|^[gd]_(?:gan|l1|real|fake|a|b)$|^l_[gd]_",
         r"scal|weight|lambda|coef|best|min|max|time|norm|lr|count|num|std|var|delta|threshold|patience|clip|ratio"
-        r"|in f|stop|aver|avg|(?<!loss_)mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth|skip|nan|tol|limit"
-        r"|\bif\b|nmse|acc|dev|init|target|aux|moe|%|is lower|of$|\bat\b|\bstep$|epoch|iter",
+        r"|in f|stop|aver|avg|(?<!loss_)mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth|skip|nan|tol"
+        r"|limit|\bif\b|nmse|acc|dev|init|target|aux|moe|%|is lower|of$|\bat\b|\bstep$|epoch|iter",
     ),
     "norm": (
         r"grad.*norm$|^(?:train[_/ ])?(?:total[_ ])?norm$|grad\w*[_ ]norm|global[_ ]norm|^gn$|gnorm|norm[_ ]0|^grad$",

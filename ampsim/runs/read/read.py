@@ -60,7 +60,7 @@ def _read_path(path: Path, on_progress: Callable[[int], object] | None) -> Histo
     source = iter(lines)
     head = list(itertools.islice(source, 20))
     # A file that a crash left with a hole begins with zeros.
-    first = next((text for line in head if (text := line.lstrip("\0").lstrip())), "")
+    first = next((part for line in head if (part := line.lstrip("\0").lstrip())), "")
     if first.startswith('{"run":') and _is_recorded(path):
         return read_recorded(path)
     if "\0" in first or first.count("\ufffd") * 10 > len(first):

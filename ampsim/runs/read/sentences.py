@@ -115,7 +115,8 @@ class EventReader:
         if "hysteresis" in text and "before" in values and "after" not in sentence.groups:
             values["after"] = values["before"]
         step = values.pop("step", step)
-        self._add(Event(sentence.kind, line, step, text.strip()[:300], **values))
+        before, after = values.get("before", math.nan), values.get("after", math.nan)
+        self._add(Event(sentence.kind, line, step, text.strip()[:300], before, after))
 
     def _add(self, event: Event) -> None:
         if self._completes_last(event):

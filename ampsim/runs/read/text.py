@@ -170,7 +170,7 @@ class TextReader:
         self._separator = ""
         self._step_column = -1
         self._table: list[tuple[int, Series]] = []
-        self._epoch = self._last_step = -math.inf
+        self._epoch = self._last_step = self._shown = -math.inf
         self._offset = 0.0  # steps of the epochs before, where each epoch counts its own
 
     def read(self, lines: Iterable[tuple[int, str]]) -> History:
@@ -206,7 +206,7 @@ class TextReader:
                 self._apply(more[0], match, number, text)
 
     def _apply(self, plan: Plan, match: re.Match[str], number: int, line: str) -> None:
-        step = self._step(plan, match) if plan.step or plan.epoch else math.nan
+        step = self._step(plan, match, number) if plan.step or plan.epoch else math.nan
         if plan.error and len(self.history.errors) < MOST_EVENTS:
             self.history.errors.append((number, plan.error, line.strip()[:300]))
         if plan.sentence is not None and len(self._events.events) < MOST_EVENTS:
@@ -225,9 +225,13 @@ class TextReader:
         if plan.columns and not plan.sentence:
             self._events.record()
 
-    def _step(self, plan: Plan, match: re.Match[str]) -> float:
+    def _step(self, plan: Plan, match: re.Match[str], number: int) -> float:
         """Return the step of a line, counted over all epochs."""
         epoch = _number(match[plan.epoch]) if plan.epoch else math.nan
+        if plan.columns and math.isfinite(epoch):
+            if epoch < self._shown:
+                self.history.last_start = number
+            self._shown = epoch
         if not plan.step:
             return math.nan
         step = _number(match[plan.step])
@@ -363,7 +367,9 @@ class TextReader:
             if series.role and len(series) and not _is_other_scale(series):
                 self.history.series.append(series)
         has_loss = bool(self.history.role("loss"))
-        for series in self.history.role("mean loss"):  # the mean of an epoch, if nothing else is printed
+        for series in self.history.role(
+            "mean loss"
+        ):  # the mean of an epoch, if nothing else is printed
             series.role = "" if has_loss else "loss"
         self.history.series = [series for series in self.history.series if series.role]
         self.history.events = self._events.events
