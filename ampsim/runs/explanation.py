@@ -260,6 +260,7 @@ def _doubt(run: Evidence, ids: set[str]) -> str:
         (not guarded, "it shows no loss scale, no skipped steps, and no gradient norm"),
         (any(bool(lost(each.values[-1:]).any()) for each in ends), "its last record is not finite"),
         (not calm, "it ends with skipped steps"),
+        (steps >= 20 and skipped > steps / 4, "many steps of its second half were skipped"),
         (loss is not None and loss.values[-1] == 0, "the last loss is printed as 0"),
         (bool({"loss-flat", "loss-constant"} & ids) or constant, "the loss does not fall in it"),
         (not _steps_taken(run, few_skips=few_skips), "no line shows that an optimizer step was taken"),

@@ -1,7 +1,7 @@
 """Generated runs, whose every number is known: what is proved of a log is true of its run."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.runs import explain
@@ -48,6 +48,8 @@ def test_proved_problems_are_true(log: Log) -> None:
 
 @settings(max_examples=examples(ms=3))
 @given(logs(sorted(SICK - HIDDEN)))
+@example(Log("collapsed", "videomae", 61, 14, 1, 1, 0, 1, 0, "", 0, False, 0, 0, 0, False, False, False))  # fmt: skip
+@example(Log("collapsed", "videomae", 61, 14, 1, 1, 0, 1, 0, "", 0, False, 0, 0, 0, True, False, False))  # fmt: skip
 def test_unhealthy_runs_are_never_cleared(log: Log) -> None:
     found = diagnosis(log.text)
     is_long = log.last - max(log.run.begin, log.first) > 45

@@ -299,7 +299,7 @@ def skips_too_often(run: Evidence) -> Finding | None:
     if (
         not 5 <= skipped <= steps
         or skipped <= often * steps
-        or (skipped < 33 and scale_search(run))
+        or (skipped < 33 and not _skips_most(skipped, steps) and scale_search(run))
     ):
         return None
     message = (
@@ -310,6 +310,11 @@ def skips_too_often(run: Evidence) -> Finding | None:
     return Finding(
         "skips-too-often", "problem", level, message, values={"skipped": skipped, "steps": steps}
     )
+
+
+def _skips_most(skipped: float, steps: float) -> bool:
+    """Return whether more steps are skipped than a search for a first scale would explain."""
+    return steps >= 20 and skipped > steps / 2
 
 
 def scale_search(run: Evidence) -> Finding | None:
