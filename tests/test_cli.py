@@ -277,6 +277,12 @@ def test_missing_log_exits_with_2() -> None:
     assert words not in text  # of a long name the beginning
 
 
+def test_unknown_error_is_named_as_argument() -> None:
+    code, text = run("explain", "RuntimeError: CUDA out of memory")
+    assert code == 2
+    assert text.startswith("ampsim: the argument is neither a file nor")
+
+
 def test_brackets_in_a_name_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = "v[bold]ector[/b].jsonl"

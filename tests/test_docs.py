@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ampsim.cli import COMMANDS, build
-from ampsim.runs.read.error_texts import error_in, error_texts
+from ampsim.runs.read.error_texts import error_id_in, error_in, error_texts
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -137,6 +137,7 @@ def test_each_known_error_has_a_page() -> None:
     for row in error_texts():
         [title] = [title for title in titles if error_in(title) is row]
         assert f"[{title}]({titles[title].name})" in index
+        assert error_id_in(title) == row["id"]
     assert len(pages) == len(error_texts())
 
 

@@ -73,6 +73,7 @@ def _explain_text(text: str) -> "Explanation":
         return explain(text.splitlines(keepends=True))
     except NothingReadError:
         fail(
-            f"{text[:80]}: no such file; read as text, it has no known error and no line about a loss scale. "
+            "the argument is neither a file nor a text that ampsim can explain: it has no known error and no line "
+            f"about a loss scale. It begins with {text[:60]!r}. "
             "docs/errors/index.md lists the known errors; for a NaN see docs/how-to/nan.md"
         )

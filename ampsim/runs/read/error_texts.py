@@ -10,7 +10,8 @@ _WORDS = re.compile(
     r"rror|already|stopping|ending|terminating|diverged|found|too small|returned nan|xception|etected|inf checks"
     r"|FP16 gradients|initialized before|_scale is None|CUDA is not available|dtype|Half|requires a GPU|16-mixed"
     r"|unsafe to autocast|NaNs? was produced|Loss is NaN|in summary|non_finite_check|Minimum loss|reached"
-    r"|has no attribute|probability tensor"
+    r"|has no attribute|probability tensor|nvalid value \(|fp16 mixed precision|radient clipping"
+    r"|unscale_|Closure use|is non-finite"
 )
 
 
