@@ -80,7 +80,8 @@ class GradScaler(torch.amp.GradScaler):
         enabled: If False, all methods pass their inputs through.
         min_scale: Lower bound of the scale; at least 2^-126, the default. On an accelerator, 1.0 or
             more saves the second check of the gradients.
-        max_scale: Upper bound of the scale; default: the largest float32 number.
+        max_scale: Upper bound of the scale; default: the largest float32 number. As in torch, a
+            growth whose product is beyond float32 keeps the scale.
         on_min_scale: Action for an overflow at ``min_scale``: "clamp" keeps the scale, "warn" also
             warns, "raise" raises FloatingPointError. "warn" and "raise" wait for the device.
         check_at_step: Whether `step` checks gradients again that `unscale_` has checked, because
