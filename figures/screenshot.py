@@ -15,7 +15,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ampsim.core.output import run_command
-from ampsim.runs.explanation import explain
+from ampsim.runs.explain_log import explain
 from ampsim.runs.report.report import report
 from figures import _style
 

@@ -11,7 +11,7 @@ from ampsim.cli.report import explain_file, is_there, write_page
 from ampsim.cli.terminal import fail, out
 
 if TYPE_CHECKING:
-    from ampsim.runs.explanation import Explanation
+    from ampsim.runs.explain_log import Explanation
 
 STYLES = {
     "no problem found": "green",
@@ -66,7 +66,7 @@ def explain_log(
 
 def _explain_text(text: str) -> "Explanation":
     """Return the diagnosis of an error message or of lines of a log; exit if there is nothing to diagnose."""
-    from ampsim.runs.explanation import explain
+    from ampsim.runs.explain_log import explain
     from ampsim.runs.read.history import NothingReadError
 
     try:

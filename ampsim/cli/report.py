@@ -19,7 +19,7 @@ from ampsim.cli.terminal import err, fail, out
 from ampsim.core.files import DamagedFileError, check_own, replacing
 
 if TYPE_CHECKING:
-    from ampsim.runs.explanation import Explanation
+    from ampsim.runs.explain_log import Explanation
 
 MARK = (
     '<meta name="generator" content="ampsim">'  # in each page of this command and of `playground`
@@ -86,7 +86,7 @@ def _write_chart(explanation: "Explanation", kind: str, target: Path, *, force: 
 
 def explain_file(log: Path) -> "Explanation":
     """Return the diagnosis of a log, with a progress bar if it is large; exit if it cannot be read."""
-    from ampsim.runs.explanation import explain
+    from ampsim.runs.explain_log import explain
     from ampsim.runs.read.read import read_log
 
     if str(log) == "-":

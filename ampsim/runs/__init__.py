@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ampsim.runs.data_frame import load as load
-    from ampsim.runs.explanation import Explanation as Explanation
-    from ampsim.runs.explanation import explain as explain
+    from ampsim.runs.explain_log import Explanation as Explanation
+    from ampsim.runs.explain_log import explain as explain
     from ampsim.runs.read.read import read_log as read_log
     from ampsim.runs.record.data_file import read_provenance as read_provenance
     from ampsim.runs.record.run_file import read_run as read_run
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ampsim.runs.record.watch import watch as watch
 
 _MODULES = {  # public name -> its module, loaded when the name is first used
-    "Explanation": "ampsim.runs.explanation",
+    "Explanation": "ampsim.runs.explain_log",
     "Run": "ampsim.runs.record.watch",
-    "explain": "ampsim.runs.explanation",
+    "explain": "ampsim.runs.explain_log",
     "load": "ampsim.runs.data_frame",
     "read_log": "ampsim.runs.read.read",
     "read_provenance": "ampsim.runs.record.data_file",

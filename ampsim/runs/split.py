@@ -1,34 +1,56 @@
 """Find the runs in a log: a program that is restarted, or several runs one after the other."""
 
 import itertools
-import math
 
 import numpy as np
 
-from ampsim.runs.read.history import History
+from ampsim.runs.read.history import Floats, History, Series
 
 MOST_RUNS = 6
+"""Starts from which on steps that go back are counted within something else, for example an epoch."""
+MOST_STARTS = 24
+_NEAR = 5  # numbers of which a level is the median
 
 
 def split_runs(history: History) -> list[History]:
     """Return the runs in a log, in order; the log itself if it has one run.
 
-    A run begins where the steps go back to half or less. Steps that go back more often are counted within something
-    else, for example an epoch.
+    A run begins where the steps go back to half or less, or where the epochs go back, unless the loss goes on from its
+    level.
     """
     candidates = [*history.role("loss"), *history.role("scale"), *history.role("skips")]
     main = max(candidates, key=len, default=None)
     if main is None or history.recorded:
         return [history]
     numbered = np.flatnonzero(np.isfinite(main.steps))
-    steps = main.steps[numbered]
-    back = np.flatnonzero(steps[1:] <= steps[:-1] / 2) + 1
-    cuts = [int(main.lines[numbered[at]]) for at in back]
-    if not cuts or len(cuts) >= MOST_RUNS:
-        return [history]
-    edges = [0, *cuts, math.inf]
-    parts = [
-        history.between(int(first), int(min(last, history.line_count + 1)))
-        for first, last in itertools.pairwise(edges)
-    ]
+    back = np.flatnonzero(main.steps[numbered][1:] <= main.steps[numbered][:-1] / 2) + 1
+    rows = {*numbered[back].tolist(), *np.searchsorted(main.lines, history.starts).tolist()}
+    starts = [0]
+    certain = [False]
+    for row in sorted(rows - {0, len(main)}):
+        begins = _begins(main, starts[-1], row) if main.role == "loss" else None
+        if begins is not False:
+            starts.append(row)
+            certain.append(begins is True)
+    if len(starts) > MOST_RUNS:
+        starts = [0, *(row for row, known in zip(starts, certain, strict=True) if known)]
+    if len(starts) > MOST_STARTS:
+        return [history]  # ranks that print in turn
+    edges = [0, *main.lines[starts[1:]].tolist(), history.line_count + 1]
+    parts = [history.between(first, last) for first, last in itertools.pairwise(edges)]
     return [part for part in parts if part.series or part.events]
+
+
+def _begins(loss: Series, start: int, row: int) -> bool | None:
+    """Return whether a loss begins again at a row; None if it does not tell, because it did not fall before."""
+    begin, before = _level(loss.values[start : start + _NEAR]), _level(loss.values[:row][-_NEAR:])
+    after = _level(loss.values[row : row + _NEAR])
+    if np.isfinite(before) != np.isfinite(after):
+        return bool(np.isfinite(after))
+    if before < 0.9 * begin or after < 0.9 * before:
+        return bool(after > 1.3 * before)
+    return None
+
+
+def _level(values: Floats) -> float:
+    return float(np.median(values))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ampsim.runs.explanation import explain
+from ampsim.runs.explain_log import explain
 from experiments import explain_faults
 from experiments.training import fp16, printed_logs
 

@@ -1,6 +1,6 @@
 """The picture of a report's page is that of the docs' recorded run, which collapses."""
 
-from ampsim.runs.explanation import explain
+from ampsim.runs.explain_log import explain
 from figures import screenshot
 
 

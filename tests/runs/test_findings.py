@@ -9,9 +9,9 @@ import pytest
 
 from ampsim import Rule, replay
 from ampsim.runs import explain
-from ampsim.runs.explanation import Explanation
-from ampsim.runs.findings.find import CONSEQUENCES, FINDINGS
-from ampsim.runs.findings.finding import Finding
+from ampsim.runs.explain_log import Explanation
+from ampsim.runs.findings.find import FINDINGS
+from ampsim.runs.findings.finding import make, table
 from ampsim.runs.record.run_file import RunFile, pack_counts
 
 NAN, INF = math.nan, math.inf
@@ -206,9 +206,20 @@ def test_counts_since_the_last_line_add_up() -> None:
     assert sum(count for _, _, count, *_ in explain(lines).skips) == 5
 
 
-def test_each_finding_has_advice() -> None:
-    for identifier in {"scale-low", "loss-rose", "loss-flat", *CONSEQUENCES} - {"scale-search"}:
-        finding = Finding(identifier, "problem", "likely", "", step=3.0)
-        assert finding.cause, identifier
-        assert finding.actions, identifier
+def test_each_problem_has_advice() -> None:
+    for identifier in set(table()) - {"shared", "hints"}:
+        finding = make(identifier, "", step=3.0)
+        if finding.severity != "info":
+            assert finding.cause, identifier
+            assert finding.actions, identifier
     assert len(FINDINGS) <= 30
+
+
+def test_explained_findings_exist() -> None:
+    explained = {
+        name
+        for row in table().values()
+        if isinstance(row, dict)
+        for name in row.get("explains", ())
+    }
+    assert {name for name in explained if not name.startswith("error-")} <= set(table())

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim.runs import explain
-from ampsim.runs.explanation import Explanation
+from ampsim.runs.explain_log import Explanation
 from ampsim.runs.findings.finding import Finding
 from ampsim.runs.read.history import NothingReadError
 from tests.examples import examples

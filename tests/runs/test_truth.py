@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ampsim.runs import explain
-from ampsim.runs.explanation import Explanation
+from ampsim.runs.explain_log import Explanation
 from ampsim.runs.findings.evidence import Evidence
 from ampsim.runs.read.history import NothingReadError
 from tests.runs.make_public_extracts import WORD, known

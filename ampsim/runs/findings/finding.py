@@ -1,4 +1,4 @@
-"""What a finding is. Its cause and what to try are in ``advice.toml``, by its id."""
+"""What a finding is; ``findings.toml`` has its severity, cause, what to try, and what follows from it, by its id."""
 
 import math
 import tomllib
@@ -26,7 +26,8 @@ class Finding:
         lines: Lines of the log that show it; of many lines, the first ones.
         step: Step of the first line; NaN if the log does not give it.
         values: Numbers in the message, by name.
-        hints: Advice whose cause stands elsewhere in the log.
+        cause: Likely cause; "" if there is nothing to explain.
+        actions: What to try, the most promising first.
     """
 
     id: str
@@ -36,7 +37,8 @@ class Finding:
     lines: tuple[int, ...] = ()
     step: float = math.nan
     values: Mapping[str, float | str] = field(default_factory=dict)
-    hints: tuple[str, ...] = ()
+    cause: str = ""
+    actions: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -45,62 +47,49 @@ class Finding:
             return f"step {self.step:.0f}"
         return f"line {self.lines[0]}" if self.lines else "it"
 
-    @property
-    def cause(self) -> str:
-        """Likely cause; "" if there is nothing to explain."""
-        return str(self._advice.get("cause", ""))
-
-    @property
-    def actions(self) -> list[str]:
-        """What to try, the most promising first."""
-        shared = _table()["shared"]
-        known = self._advice.get("actions", ())
-        return [*self.hints, *(shared.get(each, each).format(place=self.place) for each in known)]
-
-    @property
-    def _advice(self) -> dict[str, Any]:
-        kind, _, rest = self.id.partition("-")
-        if kind in ("error", "warning"):
-            from ampsim.runs.read.error_texts import error_by_id
-
-            row = error_by_id(rest)
-            return {
-                "cause": row["cause"],
-                "actions": [row["fix"].replace("{", "{{").replace("}", "}}")],
-            }
-        return dict(_table().get(self.id, {}))
-
 
 @cache
-def _table() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
+def table() -> dict[str, Any]:
+    """Return ``findings.toml``: finding -> what is true of each finding of this id."""
+    return tomllib.loads(Path(__file__).with_name("findings.toml").read_text(encoding="utf-8"))
 
 
-def at(
-    series: Series,
-    row: int,
+def make(
     identifier: str,
-    severity: str,
-    level: str,
     message: str,
+    lines: Iterable[int] = (),
+    step: float = math.nan,
+    *,
+    severity: str = "",
+    level: str = "",
     **values: float | str,
 ) -> Finding:
-    """Return a finding that begins at a number of a series and lasts to its end."""
-    lines = tuple(series.lines[row:][:MOST_LINES].tolist())
-    return Finding(identifier, severity, level, message, lines, float(series.steps[row]), values)
+    """Return a finding, with what the table has of it; `severity` and `level` replace those of the table."""
+    row, shared = table()[identifier], table()["shared"]
+    first = Finding(
+        identifier,
+        severity or row.get("severity", "problem"),
+        level or row.get("level", "likely"),
+        message,
+        tuple(lines)[:MOST_LINES],
+        float(step),
+        values,
+        row.get("cause", ""),
+    )
+    known = row.get("actions", ())
+    actions = tuple(shared.get(each, each).format(place=first.place) for each in known)
+    return Finding(**{**vars(first), "actions": actions})
 
 
-def of_events(
-    events: list[Event],
-    identifier: str,
-    severity: str,
-    level: str,
-    message: str,
-    **values: float | str,
-) -> Finding:
-    """Return a finding that sentences of the log show."""
-    lines = tuple(event.line for event in events[:MOST_LINES])
-    return Finding(identifier, severity, level, message, lines, events[0].step, values)
+def at(series: Series, row: int, identifier: str, message: str, **options: Any) -> Finding:
+    """Return a finding that begins at a number of a series and lasts to its end; see `make` for the options."""
+    lines = series.lines[row:][:MOST_LINES].tolist()
+    return make(identifier, message, lines, series.steps[row], **options)
+
+
+def of_events(events: list[Event], identifier: str, message: str, **options: Any) -> Finding:
+    """Return a finding that sentences of the log show; see `make` for the options."""
+    return make(identifier, message, [event.line for event in events], events[0].step, **options)
 
 
 def first(function: Callable[[Any], Finding | None], candidates: Iterable[Any]) -> Finding | None:

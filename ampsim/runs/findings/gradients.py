@@ -1,13 +1,19 @@
-"""Findings about gradient norms, and about numbers that carry the loss scale."""
+"""Findings about gradient norms, about numbers that carry the loss scale, and about recorded gradients."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
+from ampsim.core.formats import FP16
 from ampsim.runs.findings.evidence import Evidence, falls, is_halved, lost_at_end
-from ampsim.runs.findings.finding import Finding, at, number_text
-from ampsim.runs.findings.loss import loss_falls_clearly
-from ampsim.runs.read.history import Floats, Series
+from ampsim.runs.findings.finding import Finding, at, make
+from ampsim.runs.read.history import Series
+
+_FLUSHED = float(np.log2(FP16.smallest_subnormal)) - 1
+_LOWEST = -149  # binade of the second bin of a histogram
+DEAD = 0.99
+"""Share of the elements of a gradient that are 0 or underflow, from which no gradient reaches the parameter."""
 
 
 def norm_not_finite(run: Evidence) -> Finding | None:
@@ -17,15 +23,16 @@ def norm_not_finite(run: Evidence) -> Finding | None:
         return None  # a scale that is no power of two is a mean: of means over many steps, one step is enough
     row = len(norm) - count
     # A scaler that searches its first scale has infinite norms, too.
-    enough = 16 if np.isinf(norm.values[row:]).sum() > 0.5 * count else 4 if row == 0 else 3
-    enough = 2 if run.scale is not None and (run.scale.values == 1.0).all() else enough
+    is_infinite = bool(np.isinf(norm.values[row:]).mean() > 0.5)
+    enough = 16 if is_infinite else 4 if row == 0 else 3
+    if run.scale is not None and (run.scale.values == 1).all():
+        enough = 2
     evaluation_lost = any(map(lost_at_end, run.evaluations))
-    grows = any(event.after > event.before for event in run.events[-3:])
     rises = any(
-        ((np.diff(scale.values) > 0) & (scale.lines[1:] > norm.lines[row])).any()
+        (np.diff(scale.between(norm.lines[row], run.end + 1).values) > 0).any()
         for scale in run.scales
     )
-    if (count < enough and not evaluation_lost) or grows or rises:
+    if (count < enough and not evaluation_lost) or rises:
         return None
     also = ", and the evaluation loss is not finite" if evaluation_lost else ""
     message = (
@@ -35,7 +42,7 @@ def norm_not_finite(run: Evidence) -> Finding | None:
     is_mean = bool(np.isinf(norm.values[row:]).all()) and not evaluation_lost
     late = run.loss.finite[-count:] if run.loss is not None else np.array([])
     severity = "warning" if is_mean and falls(late) > 0.05 else "problem"
-    return at(norm, row, "norm-not-finite", severity, "likely", message, records=count)
+    return at(norm, row, "norm-not-finite", message, severity=severity, records=count)
 
 
 def norm_zero(run: Evidence) -> Finding | None:
@@ -46,33 +53,51 @@ def norm_zero(run: Evidence) -> Finding | None:
     if scale is not None and not scale.values.any():
         return None  # a scaler that is off
     loss = run.loss.finite if run.loss is not None else np.array([])
-    still = len(loss) < 3 or float(np.ptp(loss)) <= 0.01 * abs(float(np.median(loss)))
-    zeros, low = int((norm.values == 0).sum()), scale is not None and scale.values[-1] <= 16
+    moves = len(loss) >= 3 and float(np.ptp(loss)) > 0.01 * abs(float(np.median(loss)))
+    zeros = int((norm.values == 0).sum())
     message = f"The {norm.name} is 0 on {zeros} of {len(norm)} records, up to the end."
-    identifier = "norm-underflows" if low else "norm-zero"
-    return at(
-        norm, 0, identifier, "problem" if still else "warning", "likely", message, records=zeros
-    )
+    identifier = "norm-underflows" if scale is not None and scale.values[-1] <= 16 else "norm-zero"
+    severity = "warning" if moves else "problem"
+    return at(norm, 0, identifier, message, severity=severity, records=zeros)
 
 
 def carries_scale(run: Evidence) -> Finding | None:
     """A norm or a loss moves with the loss scale, or against it."""
+    return next(_carries_scale(run), None)
+
+
+def _carries_scale(run: Evidence) -> Iterator[Finding]:
     for series in (each for each in (run.norm, run.loss) if each is not None):
         for scale in run.scales:
-            if finding := _moves_with(scale, series) or _clipped_scaled(scale, series):
-                return finding
-    return None
+            slope, changes = _slope(scale, series)
+            if slope > 0:
+                message = (
+                    f"The {series.name} moves with the loss scale over {changes} of its changes: it "
+                    "is printed while it is multiplied by the scale."
+                )
+                yield at(series, 0, f"scaled-{series.role}", message, changes=changes)
+            elif slope < 0 or _is_clip_over_scale(scale, series):
+                message = (
+                    f"The {series.name} times the loss scale is constant: gradients are clipped "
+                    "while they are multiplied by the scale."
+                )
+                yield at(series, 0, "clip-of-scaled-gradients", message)
 
 
-def _moves_with(scale: Series, series: Series) -> Finding | None:
-    """Compare the jumps of a series with those of the scale, where the scale changes."""
-    scales, values = _on_same_lines(scale, series)
+def _slope(scale: Series, series: Series) -> tuple[int, int]:
+    """Compare the jumps of a series with those of the scale on the same lines.
+
+    Returns:
+        1 if the series moves with the scale, -1 if it moves against it, or else 0; and the changes of the scale.
+    """
+    _, rows, others = np.intersect1d(scale.lines, series.lines, return_indices=True)
+    scales, values = scale.values[rows], series.values[others]
     usable = (scales > 0) & np.isfinite(scales) & (values > 0) & np.isfinite(values)
     logs, levels = np.log2(scales[usable]), np.log2(values[usable])
     moves, jumps = np.diff(logs), np.diff(levels)
     changes = int((moves != 0).sum())
     if len(logs) < 12 or not changes or changes == len(moves):
-        return None
+        return 0, 0
     slope = float((moves * jumps).sum() / (moves**2).sum())
     noise = float(np.median(np.abs(jumps[moves == 0])))
     residual = levels - round(slope) * logs
@@ -80,65 +105,51 @@ def _moves_with(scale: Series, series: Series) -> Finding | None:
     noisy = 4 * noise > math.sqrt(changes) or 3 * max(spread, 0.05) > reach
     # One or two changes are enough only if the series hardly moves otherwise.
     too_few = changes < 3 and (spread > 0.05 * reach or len(logs) < 40)
-    if abs(abs(slope) - 1) > 0.3 or noisy or too_few:
-        return None
-    if slope < 0:
-        return _clip(series) if spread <= 0.1 else None
-    is_norm = series.role == "norm"
-    message = (
-        f"The {series.name} moves with the loss scale over {changes} of its changes: it is "
-        "printed while it is multiplied by "
-        "the scale."
-    )
-    identifier, severity = ("scaled-norm", "problem") if is_norm else ("scaled-loss", "warning")
-    return at(
-        series, 0, identifier, severity, "likely", message, slope=round(slope, 2), changes=changes
-    )
+    if abs(abs(slope) - 1) > 0.3 or noisy or too_few or (slope < 0 and spread > 0.1):
+        return 0, 0
+    return round(slope), changes
 
 
-def _clipped_scaled(scale: Series, series: Series) -> Finding | None:
-    """Find a clip at a scale that does not change: each norm is a usual max_norm divided by the scale."""
-    scales, values = _on_same_lines(scale, series)
+def _is_clip_over_scale(scale: Series, norm: Series) -> bool:
+    """Return whether each norm is a usual max_norm divided by a scale that does not change."""
     if (
-        series.role != "norm"
-        or len(values) < 40
-        or scales.min() < 1024
-        or (scales != scales[0]).any()
+        norm.role != "norm"
+        or len(norm.finite) < 40
+        or scale.values.min() < 1024
+        or np.ptp(scale.values)
     ):
+        return False
+    products = norm.finite * scale.values[0]
+    typical = float(np.median(products))
+    usual = np.isclose(typical, (0.1, 0.25, 0.5, 1, 2, 5, 10), rtol=0.02).any()
+    return bool(usual and np.isclose(products, typical, rtol=0.02).mean() >= 0.9)
+
+
+def dead_parameters(run: Evidence) -> Finding | None:
+    """No gradient reaches some parameters in the last samples of a recorded run."""
+    samples, scale = run.history.samples[-3:], run.scale
+    if len(samples) < 2 or scale is None:
         return None
-    products = values[np.isfinite(values)] * scales[0]
-    typical = float(np.median(products)) if len(products) else 0.0
-    same = float(np.mean(np.abs(products - typical) <= 0.02 * typical)) if typical > 0 else 0.0
-    usual = any(
-        abs(typical - bound) <= 0.02 * bound for bound in (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-    )
-    return _clip(series) if same >= 0.9 and usual else None
-
-
-def _on_same_lines(scale: Series, series: Series) -> tuple[Floats, Floats]:
-    """Return the numbers of two series that stand on the same lines."""
-    _, rows, others = np.intersect1d(scale.lines, series.lines, return_indices=True)
-    return scale.values[rows], series.values[others]
-
-
-def _clip(series: Series) -> Finding:
+    names = set(samples[-1].counts)
+    total = len(names)
+    for sample in samples:
+        row = min(int(np.searchsorted(scale.steps, sample.step)), len(scale) - 1)
+        value = float(scale.values[row])
+        names &= {name for name, counts in sample.counts.items() if _is_dead(counts, value)}
+    if not names or len(names) == total:
+        return None
+    more = f", and {len(names) - 3} more" if len(names) > 3 else ""
     message = (
-        f"The {series.name} times the loss scale is constant: gradients are clipped while they "
-        "are multiplied by the scale."
+        f"No gradient reaches {len(names)} of {total} parameters: {', '.join(sorted(names)[:3])}{more}. "
+        "At least 99 % of their gradient elements are 0 or underflow in float16 at this scale."
     )
-    return at(series, 0, "clip-of-scaled-gradients", "problem", "likely", message)
+    return make("dead-parameters", message, step=samples[0].step, count=len(names))
 
 
-def norm_looks_scaled(run: Evidence) -> Finding | None:
-    """Gradient norms of about the size of a loss scale, beside a loss that does not fall."""
-    norm = run.norm
-    if norm is None or run.scales or len(norm.finite) < 10 or loss_falls_clearly(run):
-        return None
-    typical = float(np.median(norm.finite))
-    if typical < 30_000 or (run.loss is not None and falls(run.loss.finite)):
-        return None
-    message = (
-        f"The median {norm.name} is {number_text(typical)}, about the size of a loss scale, and "
-        "the loss does not fall."
-    )
-    return at(norm, 0, "norm-looks-scaled", "warning", "likely", message, median=typical)
+def _is_dead(counts: np.ndarray, scale: float) -> bool:
+    """Return whether nearly all elements of a gradient are 0 or underflow at a scale."""
+    if not scale > 0 or counts[-2:].any():
+        return False
+    binades = np.arange(_LOWEST, _LOWEST + len(counts) - 3) + np.log2(scale)
+    flushed = counts[0] + counts[1:-2][binades < _FLUSHED].sum()
+    return bool(flushed >= DEAD * max(1, counts.sum()))

@@ -15,7 +15,6 @@ from ampsim.runs.findings.evidence import (
 )
 from ampsim.runs.findings.finding import Finding, at, first, number_text
 from ampsim.runs.read.history import Series
-from ampsim.runs.read.names import role_of
 
 _ADVERSARIAL = re.compile(r"gen|disc|adv|gan\b|^[gd][_ ]")
 """Losses of networks that train against each other rise and fall."""
@@ -36,20 +35,16 @@ def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
             return None
         what = "its only record" if total == 1 else f"all {total} records"
         message = f"The {loss.name} is {kind} on {what}: it was never finite."
-        return at(loss, 0, "loss-never-finite", "problem", "proved", message, records=total)
+        return at(loss, 0, "loss-never-finite", message, records=total)
     before = float(np.median(loss.values[:row][np.isfinite(loss.values[:row])][-5:]))
-    where = (
-        f"from {loss.place(row)} to the end ({count} records)"
-        if count > 1
-        else f"at {loss.place(row)}, the last record"
-    )
+    where = f"from {loss.place(row)} to the end ({count} records)"
+    if count == 1:
+        where = f"at {loss.place(row)}, the last record"
     message = (
-        f"The {loss.name} is {kind} {where}; before that, it was "
-        f"{number_text(before)}.{_what_came_first(run, loss, row)}"
+        f"The {loss.name} is {kind} {where}; before that, it was {number_text(before)}."
+        f"{_what_came_first(run, loss, row)}"
     )
-    return at(
-        loss, row, "loss-not-finite", "problem", "proved", message, records=count, before=before
-    )
+    return at(loss, row, "loss-not-finite", message, records=count, before=before)
 
 
 def _is_running_mean(run: Evidence, loss: Series) -> bool:
@@ -67,37 +62,36 @@ def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
     top, end = float(scale.values[start]), float(scale.values[-1])
     early = scale.values[scale.lines < loss.lines[row]]
     if len(early) and halvings(top, early[-1]) >= 4 and scale.lines[start] < loss.lines[row]:
+        fallen = number_text(early[-1])
         return (
-            f" The loss scale had fallen to {number_text(early[-1])} before that: the gradients "
-            "overflowed first."
+            f" The loss scale had fallen to {fallen} before that: the gradients overflowed first."
         )
-    fell = (halvings(top, end) >= 2 or end == 0) and scale.lines[-1] > loss.lines[row]
-    return (
-        f" The loss scale fell from {number_text(top)} to {number_text(end)} after that, as a "
-        "consequence."
-        if fell
-        else ""
-    )
+    if scale.lines[-1] > loss.lines[row] and (halvings(top, end) >= 2 or end == 0):
+        change = f"from {number_text(top)} to {number_text(end)}"
+        return f" The loss scale fell {change} after that, as a consequence."
+    return ""
 
 
 def loss_sometimes_not_finite(run: Evidence) -> Finding | None:
     """The loss is NaN or infinite on some records and finite afterwards."""
-    for loss in run.losses:
-        rows, at_end = np.flatnonzero(lost(loss.values)), lost_at_end(loss)
-        if not len(rows) or at_end > 1 or len(rows) == len(loss):
-            continue
-        # One infinite step makes the mean of an epoch infinite; a NaN that returns is no accident.
-        nans = np.flatnonzero(np.isnan(loss.values))
-        recurs = len(nans) >= max(3, 0.1 * len(loss)) and nans[-1] >= 0.9 * len(loss) - 1
-        after = "the last record is one of them" if at_end else "it is finite again afterwards"
-        message = (
-            f"The {loss.name} is not finite on {len(rows)} of {len(loss)} records, first at "
-            f"{loss.place(rows[0])}; {after}."
-        )
-        severity, level = ("problem", "likely") if recurs else ("warning", "proved")
-        part, identifier = loss.part(rows), "loss-sometimes-not-finite"
-        return at(part, 0, identifier, severity, level, message, records=len(rows))
-    return None
+    return first(_sometimes_lost, run.losses)
+
+
+def _sometimes_lost(loss: Series) -> Finding | None:
+    rows, count = np.flatnonzero(lost(loss.values)), lost_at_end(loss)
+    if not len(rows) or count > 1 or len(rows) == len(loss):
+        return None
+    # One infinite step makes the mean of an epoch infinite; a NaN that returns is no accident.
+    nans = np.flatnonzero(np.isnan(loss.values))
+    recurs = len(nans) >= max(3, 0.1 * len(loss)) and nans[-1] >= 0.9 * len(loss) - 1
+    after = "the last record is one of them" if count else "it is finite again afterwards"
+    message = (
+        f"The {loss.name} is not finite on {len(rows)} of {len(loss)} records, first at "
+        f"{loss.place(rows[0])}; {after}."
+    )
+    options = {"severity": "problem", "level": "likely"} if recurs else {}
+    part, identifier = loss.part(rows), "loss-sometimes-not-finite"
+    return at(part, 0, identifier, message, records=len(rows), **options)
 
 
 def loss_zero_hides_nan(run: Evidence) -> Finding | None:
@@ -106,116 +100,74 @@ def loss_zero_hides_nan(run: Evidence) -> Finding | None:
 
 
 def _zero_loss(run: Evidence, loss: Series) -> Finding | None:
-    zeros = equal_at_end(loss.values, 0.0)
-    row = len(loss) - zeros
-    before, recent = loss.values[:row], np.abs(loss.values[:row][-5:])
-    norm_lost = lost_at_end(run.norm) > 0
-    evaluation_lost = any(map(lost_at_end, run.evaluations))
-    beside = (
-        norm_lost
-        and run.norm is not None
-        and bool(np.isin(run.norm.lines[lost(run.norm.values)], loss.lines[row:]).any())
-    )
+    count = equal_at_end(loss.values, 0)
+    row = len(loss) - count
+    recent, norm = np.abs(loss.values[:row][-5:]), run.norm
+    lost_too = ["the gradient norm"] * bool(lost_at_end(norm))
+    lost_too += ["the evaluation loss"] * any(map(lost_at_end, run.evaluations))
     # A loss falls to 0 through smaller numbers; the 0 of a lost loss comes at once.
-    leap = (
-        bool(run.rates)
-        and len(recent) > 0
-        and bool((recent > 0.5).all())
-        and (zeros > 1 or recent[-1] > 1000)
-    )
-    if not zeros or not (norm_lost or evaluation_lost or leap or lost(before).any()):
+    leaps = bool(run.rates) and len(recent) > 0 and bool((recent > 0.5).all())
+    leaps = leaps and (count > 1 or recent[-1] > 1000)
+    if not count or not (lost_too or leaps or lost(loss.values[:row]).any()):
         return None
-    if zeros == 1 and len(loss) > 5 and not (beside or leap):
-        return None
-    lost_too = ["the gradient norm"] * norm_lost + ["the evaluation loss"] * evaluation_lost
-    also = (
-        f", while {' and '.join(lost_too)} {'are' if len(lost_too) > 1 else 'is'} not finite"
-        if lost_too
-        else ""
-    )
+    if count == 1 and len(loss) > 5 and not leaps:
+        beside = norm is not None and np.isin(norm.lines[lost(norm.values)], loss.lines[row:])
+        if not (norm is not None and lost_at_end(norm) and np.any(beside)):
+            return None
+    also = f", while {' and '.join(lost_too)} is not finite" if lost_too else ""
     message = (
-        f"The {loss.name} is exactly 0 from {loss.place(row)} on ({zeros} records){also}. "
+        f"The {loss.name} is exactly 0 from {loss.place(row)} on ({count} records){also}. "
         "The transformers Trainer prints 0.0 if the loss was NaN."
     )
-    return at(loss, row, "loss-zero-hides-nan", "problem", "likely", message, records=zeros)
+    return at(loss, row, "loss-zero-hides-nan", message, records=count)
 
 
 def loss_diverged(run: Evidence) -> Finding | None:
     """The loss rose far above its lowest level and stayed there."""
     loss = run.loss
-    start = run.history.last_start
-    if loss is not None and start:  # a new start begins high
-        if role_of(loss.name) == "mean loss":
-            return None  # a few numbers for each start
-        loss = loss.part(loss.lines >= start) if (loss.lines >= start).sum() >= 12 else loss
-    if (
-        loss is None
-        or len(loss.finite) < 4
-        or loss.finite.min() <= 0
-        or _ADVERSARIAL.search(loss.name)
-    ):
+    if loss is None or len(loss.finite) < 4 or _ADVERSARIAL.search(loss.name):
         return None
     values = loss.finite
-    if len(values) < 6:
-        risen = values[-2:].min() > 100 * values[:-2].min()
-        return (
-            _rise(loss, len(loss) - 2, "loss-diverged", values[-3], values[-1]) if risen else None
-        )
+    if len(values) < 6 or values.min() <= 0:
+        part = max(2, len(values) // 20)
+        begin, tail = np.abs(values[:part]).max(), np.abs(values[-part:]).min()
+        far = tail > (100 if values.min() > 0 else 1e4) * max(begin, 1.0)
+        return _rise(loss, part, float(begin), float(values[-1])) if far else None
     few = len(values) < 12
     values = np.repeat(values, 3) if few else values
     part = max(3, len(values) // 20)
     starts = range(0, len(values) - part + 1, part)
     levels = [float(np.median(values[start : start + part])) for start in starts]
     tail, best, begin = float(np.median(values[-part:])), min(levels), levels[0]
-    steady = (
-        len(values) >= 20
-        and not few
-        and float(np.corrcoef(np.arange(len(levels)), levels)[0, 1]) > 0.9
-    )
-    high = (
-        tail > 2 * best
-        and all(level > 1.5 * best for level in levels[-2:])
-        and (not few or tail > 2.2 * begin)
-    )
-    if not high and not (steady and tail > 1.5 * max(best, begin)):
+    high = min(*levels[-2:], tail / 1.3) > 1.5 * best and (not few or tail > 2.2 * begin)
+    steady = len(values) >= 20 and not few and tail > 1.5 * max(best, begin)
+    if not high and not (steady and np.corrcoef(np.arange(len(levels)), levels)[0, 1] > 0.9):
         return None
-    low = np.flatnonzero(loss.values <= best * 1.05)
-    row = int(low[-1]) if len(low) else 0
-    return _rise(loss, row, "loss-diverged" if tail > 1.2 * begin else "loss-rose", best, tail)
+    row = int(np.flatnonzero(loss.values <= best * 1.05)[-1])
+    return _rise(loss, row, best, tail, is_high=tail > 1.2 * begin)
 
 
-def _rise(loss: Series, row: int, identifier: str, best: float, tail: float) -> Finding:
-    message = (
-        f"The {loss.name} rose from {number_text(best)} to {number_text(tail)} after "
-        f"{loss.place(row)}."
-    )
-    severity = "problem" if identifier == "loss-diverged" else "warning"
-    return at(
-        loss, row, identifier, severity, "likely", message, lowest=float(best), last=float(tail)
-    )
+def _rise(loss: Series, row: int, best: float, tail: float, *, is_high: bool = True) -> Finding:
+    change = f"from {number_text(best)} to {number_text(tail)} after {loss.place(row)}"
+    identifier = "loss-diverged" if is_high else "loss-rose"
+    return at(loss, row, identifier, f"The {loss.name} rose {change}.", lowest=best, last=tail)
 
 
 def loss_spike(run: Evidence) -> Finding | None:
     """The loss rose tenfold for a few records and came back."""
     loss = run.loss
-    if (
-        loss is None
-        or len(loss.finite) < 10
-        or loss.finite.min() <= 0
-        or _ADVERSARIAL.search(loss.name)
-    ):
+    if loss is None or len(loss.finite) < 10 or loss.finite.min() <= 0:
         return None
     usual = float(np.median(loss.finite))
     rows = np.flatnonzero(loss.values > 10 * usual)
     rows = rows[rows > len(loss) // 10]  # a loss is high in the first steps
-    if not len(rows) or len(rows) > 0.1 * len(loss) or rows[-1] == len(loss) - 1:
+    if not 0 < len(rows) <= 0.1 * len(loss) or rows[-1] == len(loss) - 1:
         return None
     message = (
         f"The {loss.name} rose to {number_text(loss.values[rows].max())} at "
-        f"{loss.place(int(rows[0]))}, "
-        f"from about {number_text(usual)}, and came back."
+        f"{loss.place(int(rows[0]))}, from about {number_text(usual)}, and came back."
     )
-    return at(loss, int(rows[0]), "loss-spike", "info", "likely", message, records=len(rows))
+    return at(loss, int(rows[0]), "loss-spike", message, records=len(rows))
 
 
 def loss_flat(run: Evidence) -> Finding | None:
@@ -224,73 +176,32 @@ def loss_flat(run: Evidence) -> Finding | None:
     if loss is None or len(loss.finite) < 20:
         return None
     values, third = loss.finite, len(loss.finite) // 3
-    if (values[-20:] == values[-1]).all() and values[-1] != 0:
+    if values[-1] and equal_at_end(values, values[-1]) >= 20:
         message = f"The {loss.name} is exactly {number_text(values[-1])} on the last 20 records."
-        return at(
-            loss,
-            len(loss) - 20,
-            "loss-constant",
-            "warning",
-            "proved",
-            message,
-            loss=float(values[-1]),
-        )
+        return at(loss, len(loss) - 20, "loss-constant", message, loss=float(values[-1]))
     begin, end = float(np.median(values[:third])), float(np.median(values[-third:]))
     noise = float(np.median(np.abs(values[:third] - begin)))
-    if values.min() <= 0 or abs(end - begin) > max(noise, 0.01 * abs(begin)) or end <= 0.97 * begin:
+    if (
+        values.min() <= 0
+        or abs(end - begin) > max(noise, 0.01 * abs(begin))
+        or falls(values) > 0.05
+    ):
         return None
-    message = (
-        f"The {loss.name} does not fall: its median is {number_text(begin)} in the first third "
-        "of the log and "
-        f"{number_text(end)} in the last third."
-    )
-    return at(loss, 0, "loss-flat", "warning", "likely", message, first=begin, last=end)
+    change = f"{number_text(begin)} in the first third of the log and {number_text(end)} in the last third"
+    message = f"The {loss.name} does not fall: its median is {change}."
+    return at(loss, 0, "loss-flat", message, first=begin, last=end)
 
 
 def evaluation_not_finite(run: Evidence) -> Finding | None:
     """The evaluation loss is NaN or infinite at the end of the log."""
-    for series in run.evaluations:
-        if count := lost_at_end(series):
-            training_lost = run.loss is not None and (
-                lost_at_end(run.loss) or lost_at_end(run.norm) or run.loss.values[-1] == 0
-            )
-            row = len(series) - count
-            message = (
-                f"The {series.name} is not finite from {series.place(row)} to the end ({count} "
-                f"of {len(series)} records)."
-            )
-            severity = "problem" if training_lost else "warning"
-            return at(
-                series, row, "evaluation-not-finite", severity, "likely", message, records=count
-            )
-    return None
-
-
-def nan_iterations(run: Evidence) -> Finding | None:
-    """The log counts iterations whose loss was NaN, up to its end."""
-    for counter in run.nan_counters:
-        rows = np.flatnonzero(counter.values > 0)
-        if (
-            len(rows) >= 3
-            and rows[-1] >= len(counter) - 3
-            and len(rows) >= 0.5 * (len(counter) - rows[0])
-        ):
-            message = (
-                f"The log counts iterations with a NaN loss from {counter.place(rows[0])} to the "
-                f"end ({len(rows)} records)."
-            )
-            return at(
-                counter,
-                int(rows[0]),
-                "loss-not-finite",
-                "problem",
-                "proved",
-                message,
-                records=len(rows),
-            )
-    return None
-
-
-def loss_falls_clearly(run: Evidence) -> bool:
-    """Return whether the training loss fell by more than 5 %."""
-    return run.loss is not None and falls(run.loss.finite) > 0.05
+    series = next(filter(lost_at_end, run.evaluations), None)
+    if series is None:
+        return None
+    count = lost_at_end(series)
+    row = len(series) - count
+    records = f"{count} of {len(series)} records"
+    message = f"The {series.name} is not finite from {series.place(row)} to the end ({records})."
+    loss = run.loss
+    also = loss is not None and (lost_at_end(loss) or lost_at_end(run.norm) or not loss.values[-1])
+    severity = "problem" if also else "warning"
+    return at(series, row, "evaluation-not-finite", message, severity=severity, records=count)

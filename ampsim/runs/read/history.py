@@ -153,7 +153,7 @@ class History:
     Attributes:
         source: Path of the log.
         line_count: Lines of the log.
-        last_start: Line at which the epochs start again for the last time; 0 if they never do.
+        starts: Lines at which the epochs start again.
         series: All series, in the order of the log.
         events: All events, in the order of the log.
         texts: Distinct texts of lines without their numbers -> the first line that has it.
@@ -168,7 +168,7 @@ class History:
 
     source: str
     line_count: int = 0
-    last_start: int = 0
+    starts: list[int] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     texts: dict[str, int] = field(default_factory=dict)

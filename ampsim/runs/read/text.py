@@ -230,7 +230,7 @@ class TextReader:
         epoch = _number(match[plan.epoch]) if plan.epoch else math.nan
         if plan.columns and math.isfinite(epoch):
             if epoch < self._shown:
-                self.history.last_start = number
+                self.history.starts.append(number)
             self._shown = epoch
         if not plan.step:
             return math.nan

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
-from ampsim.runs.explanation import Explanation
+from ampsim.runs.explain_log import Explanation
 from ampsim.runs.findings.finding import Finding
 from ampsim.runs.report.page import assemble, asset, shown
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ampsim.core.extras import load
-from ampsim.runs.explanation import Explanation
+from ampsim.runs.explain_log import Explanation
 
 FORMATS = ("png", "svg")
 

@@ -14,19 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.output import printable
-from ampsim.runs.causes import OF_NONFINITE, advice_in
 from ampsim.runs.exponents import exponents
-from ampsim.runs.findings.evidence import (
-    MESSAGES,
-    Evidence,
-    falls,
-    halvings,
-    is_halved,
-    lost,
-    lost_at_end,
-)
+from ampsim.runs.findings.evidence import Evidence, Skip
 from ampsim.runs.findings.find import SEVERITIES, find
-from ampsim.runs.findings.finding import Finding, number_text
+from ampsim.runs.findings.finding import Finding, number_text, table
+from ampsim.runs.findings.verdict import verdict
 from ampsim.runs.read.history import Floats, History, Series
 from ampsim.runs.read.read import read_log
 from ampsim.runs.split import split_runs
@@ -35,10 +27,6 @@ VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
 STATUS = {"no problem found": 0, "problem": 1, "too little to tell": 3}
 """Verdict -> exit status."""
-FEW = 3
-"""Records below which there is no verdict."""
-# Problems that an earlier run in the same log ends with.
-_LASTING = OF_NONFINITE - {"skips-too-often"} | {"scale-endless-growth"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,7 @@ class Explanation:
     looked_at: list[str]
     missing: list[str]
     history: History
-    skips: list[tuple[float, float, int, float, int]]
+    skips: list[Skip]
 
     @property
     def problems(self) -> list[Finding]:
@@ -95,10 +83,6 @@ class Explanation:
         Returns:
             The data, for `json.dumps`.
         """
-        findings = [
-            {**dataclasses.asdict(each), "cause": each.cause, "actions": each.actions}
-            for each in self.findings
-        ]
         layers = exponents(self.history, next(iter(self.history.role("scale")), None))
         events = [dataclasses.asdict(event) for event in self.history.events]
         data = {
@@ -106,17 +90,14 @@ class Explanation:
             "source": self.history.source,
             "verdict": self.verdict,
             "summary": self.headline,
-            "findings": findings,
+            "findings": [dataclasses.asdict(each) for each in self.findings],
             "looked_at": self.looked_at,
             "missing": self.missing,
             "notes": self.history.notes,
             "settings": {name: _setting(value) for name, value in self.history.settings.items()},
             "nonfinite": {str(step): names for step, names in self.history.nonfinite.items()},
             "exponents": layers and layers.to_json(),
-            "skips": [
-                dict(zip(("first", "last", "count", "scale", "line"), skip, strict=True))
-                for skip in self.skips
-            ],
+            "skips": [skip._asdict() for skip in self.skips],
             "series": [_series_data(each, most) for each in self.history.series],
             "events": events,
         }
@@ -158,216 +139,66 @@ def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanatio
     history = source if isinstance(source, History) else read_log(source)
     runs = split_runs(history)
     with np.errstate(all="ignore"):  # of numbers that no run has
-        run = Evidence(runs[-1])
-        findings = find(run) + _of_earlier_runs(runs)
-        verdict, headline = _verdict(run, findings)
+        earlier = _of_earlier_runs(runs)
+        found = _diagnosis(history, runs[-1], earlier)
+        longest = max(runs, key=_size)
+        if found.verdict == "too little to tell" and _goes_on(longest, runs[-1]):
+            place = f"In run {runs.index(longest) + 1} of {len(runs)} in this log: "
+            longer = _diagnosis(history, longest, earlier)
+            found = dataclasses.replace(longer, headline=f"{place}{longer.headline}")
+    return found
+
+
+def _diagnosis(history: History, part: History, earlier: list[Finding]) -> Explanation:
+    """Return the diagnosis of one run of a log, with what earlier runs ended with."""
+    run = Evidence(part)
+    findings = find(run) + earlier
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    if findings and findings[0].severity == "problem":
-        findings[0] = _with_causes(findings[0], history)
-        headline = findings[0].message
-    skips = [dataclasses.astuple(skip) for skip in run.skips]
-    return Explanation(verdict, headline, findings, _looked_at(run), _missing(run), history, skips)
+    answer, headline = verdict(run, findings)
+    if answer == "problem":
+        findings[0] = _with_hints(findings[0], history)
+    looked_at, missing = _looked_at(run), _missing(run)
+    return Explanation(answer, headline, findings, looked_at, missing, history, run.skips)
+
+
+def _size(part: History) -> int:
+    """Return how many records a part of a log has."""
+    return max(map(len, [*part.role("loss"), *part.role("scale"), *part.role("norm")]), default=0)
+
+
+def _goes_on(longest: History, last: History) -> bool:
+    """Return whether the last run of a log is short, and its loss is no higher than that of the longest run."""
+    begin, end = Evidence(longest).loss, Evidence(last).loss
+    if begin is None or end is None or 4 * _size(last) > _size(longest) or not len(begin.finite):
+        return False
+    return bool((end.values <= 1.2 * begin.finite[0]).all())
 
 
 def _of_earlier_runs(runs: list[History]) -> list[Finding]:
     """Return the problem that each earlier run of a log ended with."""
     findings = []
     for number, part in enumerate(runs[:-1], 1):
-        lasting = [
-            each
-            for each in find(Evidence(part))
-            if each.severity == "problem" and each.id in _LASTING
-        ]
-        for finding in lasting[:1]:
+        problems = [each for each in find(Evidence(part)) if each.severity == "problem"]
+        for finding in filter(_is_lasting, problems[:1]):
             message = f"In run {number} of {len(runs)} in this log: {finding.message}"
             findings.append(dataclasses.replace(finding, message=message))
     return findings
 
 
-def _with_causes(finding: Finding, history: History) -> Finding:
+def _is_lasting(finding: Finding) -> bool:
+    """Return whether a run cannot go on with a problem."""
+    return "nonfinite" in table().get(finding.id, ()) and finding.id != "skips-too-often"
+
+
+def _with_hints(finding: Finding, history: History) -> Finding:
     """Put advice whose cause stands in the log before the advice of the finding."""
-    known = advice_in([*history.texts, json.dumps(history.settings, default=str)])
-    if finding.id not in OF_NONFINITE or not known:
+    if "nonfinite" not in table().get(finding.id, ()):
         return finding
-    return dataclasses.replace(finding, hints=known)
-
-
-def _verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:
-    """Return the verdict and the first sentence."""
-    problems = [finding for finding in findings if finding.severity == "problem"]
-    if problems:
-        return "problem", problems[0].message
-    state, doubt = _state(run), _doubt(run, {finding.id for finding in findings})
-    if doubt:
-        state = f"{state} " if state else ""
-        return "too little to tell", f"{state}This log is not enough for a verdict: {doubt}."
-    share = run.skip_share
-    counted_state = (
-        f"{share[0]:.0f} of the last {share[1]:.0f} steps were skipped." if share else ""
-    )
-    return (
-        "no problem found",
-        state or counted_state or "The gradient norms at the end of the log are finite.",
-    )
-
-
-DOUBTFUL = {
-    "loss-rose",
-    "norm-zero",
-    "norm-underflows",
-    "scaled-loss",
-    "norm-looks-scaled",
-    "overflow-not-skipped",
-    "loss-sometimes-not-finite",
-}
-"""Warnings beside which no run is called healthy."""
-
-
-def _doubt(run: Evidence, ids: set[str]) -> str:
-    """Return why a log without a problem is not enough to call its run healthy; "" if it is enough."""
-    loss, norm = run.loss, run.norm
-    skipped, steps = run.skip_share or (math.nan, 0.0)
-    numbers = [each for each in (*run.losses, norm, *run.scales) if each is not None]
-    records = max(map(len, numbers), default=0)
-    few_skips = run.counts_exactly and steps >= 20 and skipped <= 0.05 * steps
-    guarded = bool(
-        run.scales
-        or run.counters
-        or run.flags
-        or (norm is not None and len(norm.finite) >= FEW)
-        or any(_falls_clearly(each) for each in run.losses)
-    )
-    calm = not run.skips or few_skips or _goes_on(run)
-    ends = [each for each in (loss, norm) if each is not None]
-    off = (
-        bool(run.kind("off"))
-        and not run.scales
-        and not any("fp16_enabled" in text and "True" in text for text in run.history.texts)
-    )
-    scale = run.scale
-    stands = (
-        norm is not None
-        and len(norm.finite) >= 10
-        and bool((norm.values[-8:] == norm.values[-1]).all())
-    )
-    constant = (
-        loss is not None and len(loss.finite) >= 3 and bool((loss.finite == loss.finite[0]).all())
-    )
-    # Each doubt holds or not, and says in words why; the first that holds is the answer.
-    doubts = (
-        (off, "the program reports that fp16 is off, so there is no loss scale to check"),
-        (records < FEW and not few_skips, f"it has only {records} record{'s' * (records != 1)}"),
-        (not guarded, "it shows no loss scale, no skipped steps, and no gradient norm"),
-        (any(bool(lost(each.values[-1:]).any()) for each in ends), "its last record is not finite"),
-        (not calm, "it ends with skipped steps"),
-        (steps >= 20 and skipped > steps / 4, "many steps of its second half were skipped"),
-        (loss is not None and loss.values[-1] == 0, "the last loss is printed as 0"),
-        (bool({"loss-flat", "loss-constant"} & ids) or constant, "the loss does not fall in it"),
-        (not _steps_taken(run, few_skips=few_skips), "no line shows that an optimizer step was taken"),
-        (_loss_is_higher(loss), "the loss is higher at its end than at its start"),
-        (bool(DOUBTFUL & ids), "of the warning below"),
-        (scale is not None and scale.values[-1] == 0, "the loss scale is printed as 0"),
-        (stands, "the gradient norm stands still, as if no new one was computed"),
-        (_falls_often(run.scale), "the loss scale falls between many of its records"),
-        ("evaluation-not-finite" in ids and _evaluation_is_lost(run), "the evaluation loss is not finite"),
-        ("scale-low" in ids, "the loss scale ends below 1"),
-        ("scale-endless-growth" in ids, "the loss scale grows without an overflow"),
-    )  # fmt: skip
-    return next((words for holds, words in doubts if holds), "")
-
-
-def _goes_on(run: Evidence) -> bool:
-    """Return whether records follow the last skipped step, or few steps at the end of a longer log were skipped."""
-    if any((each.values[-2:] > 0).all() for each in run.flags) or _scale_falls_at_end(run.scale):
-        return False
-    counters = run.counters if run.counts_exactly else []
-    records = [each for each in (*run.losses, run.norm, *counters) if each is not None]
-    records += [each.part(each.values == 0) for each in run.flags]
-    after = run.skips[-1].line
-    if any((each.lines > after).any() for each in records):
-        return True
-    longest = max(records, key=len, default=None)
-    if longest is None or len(longest) < 8:
-        return False
-    return sum(skip.count for skip in run.skips if skip.line > longest.lines[-3]) <= 2
-
-
-def _scale_falls_at_end(scale: Series | None) -> bool:
-    """Return whether the last records show three halvings of a scale or more."""
-    if scale is None or scale.name == MESSAGES or len(scale) < 2 or not is_halved(scale.values):
-        return False
-    return halvings(float(scale.values[-2]), float(scale.values[-1])) >= 2
-
-
-def _steps_taken(run: Evidence, *, few_skips: bool) -> bool:
-    """Return whether the numbers show that optimizer steps were taken."""
-    if few_skips or any(falls(loss.finite) for loss in run.losses):
-        return True
-    norm, scale = run.norm, run.scale
-    if (
-        norm is not None
-        and len(norm) >= 6
-        and not lost(norm.values[-5:]).any()
-        and run.loss is None
-    ):
-        return True
-    return scale is not None and run.loss is None and bool((np.diff(scale.values) > 0).any())
-
-
-def _falls_clearly(loss: Series) -> bool:
-    """Return whether a loss alone shows training: it is finite, and it falls by half, or by a tenth in a long log."""
-    if lost(loss.values).any():
-        return False
-    fall = falls(loss.values)
-    return (len(loss) >= 5 and fall >= 0.5) or (len(loss) >= 20 and fall >= 0.1)
-
-
-def _falls_often(scale: Series | None) -> bool:
-    """Return whether a scale falls on more than an eighth of the later records, so that records hide more skips."""
-    if scale is None or len(scale) < 10 or scale.name == MESSAGES:
-        return False
-    late = scale.values[len(scale) // 2 :]
-    moves = np.diff(late)
-    return is_halved(late) and int((moves > 0).sum()) >= 2 and float(np.mean(moves < 0)) > 1 / 8
-
-
-def _evaluation_is_lost(run: Evidence) -> bool:
-    return any(lost_at_end(series) for series in run.evaluations)
-
-
-def _loss_is_higher(loss: Series | None) -> bool:
-    if loss is None or not len(loss.finite) or loss.finite.min() <= 0:
-        return False
-    return bool(np.median(loss.finite[-3:]) > 1.2 * loss.finite[0])
-
-
-def _state(run: Evidence) -> str:
-    """Return what happened to the loss and the scale, in a sentence."""
-    parts = []
-    if run.loss is not None and len(run.loss.finite) > 1:
-        first, last = number_text(run.loss.finite[0]), number_text(run.loss.finite[-1])
-        parts.append(
-            f"the {run.loss.name} went from {first} to {last} over {len(run.loss)} records"
-        )
-    if run.scale is not None:
-        first, last = number_text(run.scale.values[0]), number_text(run.scale.values[-1])
-        moved = bool((run.scale.values != run.scale.values[0]).any())
-        parts.append(
-            f"the loss scale went from {first} to {last}"
-            if moved
-            else f"the loss scale was {first} throughout"
-        )
-    if parts and (run.skips_at_least or run.counters or run.flags):
-        skipped = run.skips_at_least
-        parts.append(
-            f"at least {skipped} step{'s were' if skipped != 1 else ' was'} skipped"
-            if skipped
-            else "no step was skipped"
-        )
-    if not parts:
-        return ""
-    text = ", and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
-    return f"{text[0].upper()}{text[1:]}."
+    text = "\n".join([*history.texts, json.dumps(history.settings, default=str)])
+    hints = [
+        row["advice"] for row in table()["hints"] if re.search(row["pattern"], text, re.IGNORECASE)
+    ]
+    return dataclasses.replace(finding, actions=(*hints, *finding.actions))
 
 
 def _looked_at(run: Evidence) -> list[str]:
@@ -376,8 +207,7 @@ def _looked_at(run: Evidence) -> list[str]:
         *run.losses[:3],
         *run.scales[:4],
         *([run.norm] if run.norm else []),
-        *run.counters[:2],
-        *run.flags[:1],
+        *(column.series for column in [*run.counters[:2], *run.flags[:1]]),
         *run.evaluations[:2],
     ]
     return [_summary(each) for each in series]
