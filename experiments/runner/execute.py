@@ -150,6 +150,8 @@ def fill(
         print(f"{run.stem}: kept an unfinished run with other settings in {part}: {difference}")
     if journal.done:
         print(f"{run.stem}: resumed; {len(journal.done)} of {len(units)} units are done")
+    if run.options.reproduce and before and run.experiment.recomputed:
+        copy_committed(run, units, journal, before)
     missing = len(units) - len(journal.done)
     try:
         perform(run, units, origin, journal, workers, bar)
@@ -177,6 +179,19 @@ def fill(
     notes.append(f"written to {run.path}" if written else f"{run.path} is unchanged")
     print(f"{run.stem}: {', '.join(notes)}")
     return Outcome(0, text, written=written)
+
+
+def copy_committed(
+    run: Run, units: Sequence[Unit], journal: Journal, before: previous_data.Earlier
+) -> None:
+    """Keep the committed record of each unit that a reproduction does not compute."""
+    copied = 0
+    for unit, row in zip(units, before.rows, strict=True):
+        chosen = unit.arm in run.experiment.recomputed and unit.seed == run.config.seeds[0]
+        if not chosen and unit.key not in journal.done:
+            journal.append(unit.key, {"seconds": 0.0, "record": row})
+            copied += 1
+    print(f"{run.stem}: {copied} of {len(units)} units copied from {run.reference}")
 
 
 def perform(
@@ -230,8 +245,11 @@ def seconds_of(
             committed data.
 
     Returns:
-        Seconds, or None if no data of this device was made with these settings.
+        Seconds, or None if no data of this device was made with these settings, or if a reproduction
+        computes a part.
     """
+    if options.reproduce and experiment.recomputed:
+        return None
     try:
         path = experiment.data(options.ask(device.slug, options.device))
         origin = data_file.read_provenance(path)

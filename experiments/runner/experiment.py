@@ -7,7 +7,8 @@ config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what 
 units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
 
 Its constants, all optional, are read from the source, as an import would take seconds and may fail:
-``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False`` (it measures time).
+``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False`` (it measures time),
+``RECOMPUTED`` (arms that `make reproduce` computes, with the first seed; it copies the other units; all).
 """
 
 import ast
@@ -121,6 +122,12 @@ class Experiment:
     def repeats(self) -> bool:
         """Whether a second run on the same machine gives the same records."""
         return self.constant("REPEATS", default=True)
+
+    @property
+    def recomputed(self) -> tuple[str, ...]:
+        """The arms that a reproduction computes, with the first seed; empty: all units."""
+        arms: tuple[str, ...] = ()
+        return self.constant("RECOMPUTED", arms)
 
     @property
     def measures_time(self) -> bool:

@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from ampsim.core import json_lines
 from ampsim.core.json_lines import Record
-from experiments import KERNELS
-from experiments.runner import device, exact_half_matmul
+from experiments import KERNELS, emulation
+from experiments.runner import device
 from experiments.runner.experiment import DATA
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -49,7 +49,7 @@ def digest() -> str:
 @functools.cache
 def digests() -> dict[str, str]:
     """Return a digest per operation, of what it gives for seeded normal numbers on one thread."""
-    exact_half_matmul.install()
+    emulation.speed_up_halves()
     with _usual_flags():
         found = {
             f"{name} {str(dtype).removeprefix('torch.')}": _digest(*call())

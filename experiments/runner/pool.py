@@ -18,7 +18,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from ampsim.core.json_lines import Record
-from experiments import KERNELS
+from experiments import KERNELS, emulation
 from experiments.runner.experiment import Config, Experiment, Unit
 
 TICK_EVERY = 25  # steps between two messages about a unit under way
@@ -81,9 +81,7 @@ def run(job: Job, on_step: OnStep) -> Ended:
     try:
         experiment = Experiment(job.stem).module
         if "torch" in sys.modules:
-            from experiments.runner import exact_half_matmul
-
-            exact_half_matmul.install()
+            emulation.speed_up_halves()
         record = experiment.run(job.config, job.unit.settings, job.unit.seed, job.device, tick)
     except (BrokenPipeError, ConnectionResetError):
         raise  # the parent is gone
