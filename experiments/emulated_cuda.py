@@ -139,7 +139,7 @@ def differentiate(task: Task, batch: Batch, scale: float) -> tuple[float, Tensor
 
 def assign(parameters: Sequence[nn.Parameter], gradient: Tensor) -> None:
     """Set each parameter's gradient to its part of one vector."""
-    parts = gradient.split([parameter.numel() for parameter in parameters])
+    parts = torch.split(gradient, [parameter.numel() for parameter in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.view_as(parameter)
 
@@ -189,15 +189,15 @@ def activation_zeros(task: Task, batch: Batch, scale: float) -> float:
         counts.append((int((gradient == 0).sum()), gradient.numel()))
 
     def watch(_layer: nn.Module, _inputs: object, output: Tensor) -> None:
-        output.register_hook(count)
+        output.register_hook(count)  # type: ignore[no-untyped-call]
 
     layers = [layer for layer in task.model.modules() if not list(layer.children())]
     handles = [layer.register_forward_hook(watch) for layer in layers]
     differentiate(task, batch, scale)
     for handle in handles:
         handle.remove()
-    zero, elements = (sum(column) for column in series.table(counts))
-    return zero / elements
+    zero, elements = series.table(counts)
+    return sum(zero) / sum(elements)  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

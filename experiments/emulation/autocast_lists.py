@@ -47,7 +47,7 @@ def cast_to(dtype: torch.dtype) -> Callable[[Bound], Bound]:
         narrow = x.is_floating_point() and x.dtype is not torch.float64
         return x.to(dtype) if narrow else x
 
-    return lambda bound: tree_map_only(Tensor, cast, bound)  # type: ignore[no-any-return]
+    return lambda bound: tree_map_only(Tensor, cast, bound)
 
 
 def float32_result(bound: Bound) -> Bound:

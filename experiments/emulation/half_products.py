@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit  # type: ignore[attr-defined]
+from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -241,10 +241,15 @@ def install() -> Any:
     return library
 
 
+def unit_of(x: Tensor) -> MatrixUnit | None:
+    """Return the unit that multiplies `x` now; None: this CPU."""
+    return unit if x.dtype is torch.float16 else None
+
+
 def sums(a: Tensor, b: Tensor, order: int) -> Tensor:
     """Return (m, k) times (k, n) in float32, before it is rounded to 16 bits."""
-    if unit is not None and a.dtype is not torch.bfloat16:
-        return sums_by_unit(unit, a.float(), b.float())
+    if found := unit_of(a):
+        return sums_by_unit(found, a.float(), b.float())
     out = torch.empty(len(a), b.shape[1])
     add_in_order(array(a), array(b), order, out.numpy())
     return out
@@ -254,7 +259,7 @@ def sums_by_unit(unit: MatrixUnit, a: Tensor, b: Tensor) -> Tensor:
     """Return (m, k) times (k, n) in float32, added by a matrix unit."""
     size = max(unit.block, -(-len(b) // unit.slices))
     total = None
-    for x, y in zip(a.split(size, dim=1), b.split(size), strict=True):
+    for x, y in zip(torch.split(a, size, 1), torch.split(b, size), strict=True):
         part = torch.empty(len(a), b.shape[1])
         add_in_blocks(array(x), array(y), unit.block, unit.fraction, unit.half_sums, part.numpy())
         total = part if total is None else (total.half() + part.half()).float()
@@ -272,13 +277,14 @@ def order_of(a: Tensor, b: Tensor) -> int | None:
     (m, k), n = a.shape, b.shape[1]
     if a.dtype not in HALVES:
         return None
-    if unit is not None and a.dtype is torch.float16:
+    if unit_of(a):
         return LANES  # any: a unit has no order
     if not COMMON or min(m, k, n) < 2 or m * k * n < WORTH:
         return None
     first, second = a.stride(), b.stride()
-    orders = {((k, 1), (n, 1)): LANES, ((1, m), (n, 1)): IN_TURN, ((k, 1), (1, k)): DOTS}
-    return orders.get((first, second))
+    if second == (n, 1):
+        return {(k, 1): LANES, (1, m): IN_TURN}.get((first[0], first[1]))
+    return DOTS if first == (k, 1) and second == (1, k) else None
 
 
 def product(theirs: Any, keys: torch.DispatchKeySet, a: Tensor, b: Tensor) -> Tensor:
@@ -304,7 +310,7 @@ def product_and_sum(
 
 def products(theirs: Any, keys: torch.DispatchKeySet, a: Tensor, b: Tensor) -> Tensor:
     """Return (batch, m, k) times (batch, k, n)."""
-    if unit is None or a.dtype is not torch.float16:
+    if not unit_of(a):
         out: Tensor = theirs(keys, a, b)
         return out
     return batched(a, b).half()
@@ -316,13 +322,12 @@ def batched(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack([sums(x, y, LANES) for x, y in pairs]).view(*a.shape[:-1], b.shape[-1])
 
 
-Pair = Sequence[int]
+Pair = tuple[int, int]
 
 
 def left_to_torch(x: Tensor) -> bool:
     """Return whether torch computes a convolution of `x`."""
-    by_unit = unit is not None and x.dtype is torch.float16
-    return not by_unit and not (COMMON and x.dtype in HALVES)
+    return not unit_of(x) and not (COMMON and x.dtype in HALVES)
 
 
 def joined(x: Tensor) -> Tensor:
@@ -332,7 +337,7 @@ def joined(x: Tensor) -> Tensor:
 
 def by_image(x: Tensor, images: int) -> Tensor:
     """Return (rows, batch * places) as (batch, rows, places)."""
-    return x.unflatten(1, (images, -1)).transpose(0, 1).contiguous()
+    return x.view(len(x), images, -1).transpose(0, 1).contiguous()
 
 
 def convolution(
@@ -343,10 +348,10 @@ def convolution(
     if bias is not None or left_to_torch(x):
         out: Tensor = theirs(keys, x, weight, kernel, bias, stride, padding)
         return out
-    columns = functional.unfold(x.float(), kernel, padding=padding, stride=stride)
+    columns = functional.unfold(x.float(), kernel, 1, padding, stride)
     total = sums(weight.flatten(1), joined(columns).to(x.dtype), LANES)
     high = (x.shape[2] + 2 * padding[0] - kernel[0]) // stride[0] + 1
-    return by_image(total, len(x)).unflatten(2, (high, -1)).to(x.dtype)
+    return by_image(total, len(x)).view(len(x), len(weight), high, -1).to(x.dtype)
 
 
 def convolution_backward(
@@ -359,8 +364,8 @@ def convolution_backward(
             keys, given, x, weight, kernel, stride, padding, mask
         )
         return gradients  # type: ignore[return-value]
-    columns = functional.unfold(x.float(), kernel, padding=padding, stride=stride).to(x.dtype)
-    if unit is not None:
+    columns = functional.unfold(x.float(), kernel, 1, padding, stride).to(x.dtype)
+    if unit_of(x):
         total = sums(joined(given.flatten(2)), joined(columns).T, LANES)
     else:  # torch rounds the sum after each image
         total = torch.zeros_like(weight).flatten(1)
@@ -369,13 +374,11 @@ def convolution_backward(
     to_weight = total.view_as(weight).to(x.dtype)
     if not mask[0]:
         return None, to_weight, None
-    if unit is not None:
+    if unit_of(x):
         return transposed(given, x, weight, (kernel, stride, padding)), to_weight, None
     total = sums(weight.flatten(1).T, joined(given.flatten(2)), IN_TURN).to(x.dtype)
-    back = functional.fold(
-        by_image(total, len(x)), x.shape[2:], kernel, padding=padding, stride=stride
-    )
-    return back, to_weight, None
+    size, back = (x.shape[2], x.shape[3]), by_image(total, len(x))
+    return functional.fold(back, size, kernel, 1, padding, stride), to_weight, None
 
 
 def transposed(
@@ -403,7 +406,7 @@ def attend(
     The two products are the unit's. As in flash attention the logits stay float32 and the
     probabilities are rounded to fp16.
     """
-    if unit is None or q.dtype is not torch.float16:
+    if not unit_of(q) or dropout or any(value is not None for value in options.values()):
         out: tuple[Tensor, Tensor] = theirs(keys, q, k, v, dropout, causal, **options)
         return out
     logits = logits_of(q, k, causal)
@@ -423,7 +426,7 @@ def attend_backward(
     out: Tensor, log_sums: Tensor, dropout: float, causal: bool, **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of queries, keys, and values."""
-    if unit is None or q.dtype is not torch.float16:
+    if not unit_of(q) or dropout or any(value is not None for value in options.values()):
         gradients: tuple[Tensor, Tensor, Tensor] = theirs(
             keys, given, q, k, v, out, log_sums, dropout, causal, **options
         )
