@@ -47,7 +47,7 @@ class Training(NamedTuple):
 TRAINING = {
     "sigmoid": Training(64, 1e-2),
     "residual": Training(16, 1e-3),
-    "residual12": Training(16, 3.5e-2),  # crashes in some of five seeds
+    "residual12": Training(16, 4e-2),  # crashes in some of five seeds
     "resnet": Training(16, 5e-3),
     "gpt": Training(1, 1e-3),
     "vit": Training(2, 1e-3),
@@ -60,7 +60,7 @@ RECOMPUTED = (
 
 @dataclass(frozen=True)
 class Config(runner.Config):
-    steps: int = 100  # per unit
+    steps: int = 60  # per unit
     growth_interval: int = 10
     tasks: Annotated[tuple[str, ...], runner.one_of(TRAINING)] = tuple(TRAINING)
     eps: float = 1e-15  # of Adam
@@ -132,7 +132,7 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 def differentiate(task: Task, batch: Batch, scale: float) -> tuple[float, Tensor]:
     """Return the loss, and its gradient times `scale` in one vector of float32."""
     x, y = batch
-    with fp16.autocast("cpu", fp16=True):
+    with fp16.autocast(x.device.type, fp16=True):
         loss = task.criterion(task.model(x), y)
     return loss.item(), flat(torch.autograd.grad(loss * scale, list(task.model.parameters())))
 
