@@ -254,6 +254,25 @@ def test_ranks_equal_longer_interval() -> None:
     assert theory.cost_of_ranks(2.0, 2000, 1) == 0
 
 
+@given(st.floats(2.0**-8, 1.0), st.integers(0, 6), st.data())
+def test_summed_halves_lose_bits_to_ranks(gradient, doublings, data) -> None:
+    def settled(ranks: int, predivide: int) -> int:
+        """The largest k for which the average of `ranks` gradients of 2^k times this one is finite."""
+        for k in range(40, 0, -1):
+            with np.errstate(over="ignore"):
+                part = np.float16(gradient * 2.0**k) / np.float16(predivide)
+                summed = np.float16(0)
+                for _ in range(ranks):
+                    summed = summed + part
+            if np.isfinite(summed):
+                return k
+        raise AssertionError("no finite scale")
+
+    predivided = data.draw(st.integers(0, doublings))
+    lost = theory.bits_lost_to_ranks(2**doublings, 2**predivided)
+    assert settled(1, 1) - settled(2**doublings, 2**predivided) == lost == doublings - predivided
+
+
 @LONG_RUNS
 @given(st.dictionaries(st.integers(-20, 20), st.integers(1, 9), min_size=1, max_size=8), intervals)
 def test_observed_thresholds_give_overflow_probabilities(thresholds, interval) -> None:

@@ -246,6 +246,19 @@ class StepsTwiceOnTheLastRank(Right):
         return result
 
 
+class SumsHalves(Right):
+    """Gradients are averaged here: as float16, and their sum is divided after it overflowed."""
+
+    def unscale_(self, optimizer):
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                summed = torch.zeros_like(param) if param.grad is None else param.grad
+                summed = summed.half()
+                dist.all_reduce(summed, dist.ReduceOp.SUM, self.ranks)
+                param.grad = summed.float() / self.ranks.size()
+        super().unscale_(optimizer)
+
+
 class LooksAtItsShard(Right):
     """For DTensors: each rank looks at the part that it has, and asks nobody."""
 
@@ -280,5 +293,6 @@ WRONG = {
     RaisesOnItsOwnOverflow: "no_rank_raises",
     LoadsOnRankZero: "resume_from_one_rank_is_exact",
     SkipsAfterASkip: "finite_steps_are_taken",
+    SumsHalves: "scale_does_not_depend_on_ranks",
     StepsTwiceOnTheLastRank: "ranks_agree_on_step_counts",
 }

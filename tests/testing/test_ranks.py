@@ -10,6 +10,7 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no torch.distributed", allow_module_level=True)
 
 from torch import distributed as dist  # noqa: E402
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
 
 from ampsim.testing import check_ranks, known_failures, scheduler  # noqa: E402
@@ -148,6 +149,34 @@ def test_wrapped_scaler_fails_known_checks(make, gradients, breaks):
         if check.function(each, played[each], played)
     }
     assert found == {*breaks}
+
+
+def sums_first(model, group):
+    """DistributedDataParallel that sums gradients in float16 and divides the sum."""
+
+    def hook(_, bucket):
+        reduced = dist.all_reduce(bucket.buffer().half(), group=group, async_op=True).get_future()
+        return reduced.then(lambda done: done.value()[0].float() / group.size())
+
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    wrapped.register_comm_hook(None, hook)
+    return wrapped
+
+
+def compresses(model, group):
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    wrapped.register_comm_hook(group, default_hooks.fp16_compress_hook)
+    return wrapped
+
+
+def test_sum_before_division_is_found():
+    check = ["scale_does_not_depend_on_ranks"]
+    options = {"checks": check, "unsupported": {"fused", "optimizers", "unscale_", "state_dict"}}
+    assert (
+        "the reduction over 2 ranks overflowed"
+        in broken(torchs, gradients=sums_first, **options)[check[0]]
+    )
+    assert not broken(torchs, gradients=compresses, **options)
 
 
 def test_threads_match_gloo():

@@ -18,6 +18,7 @@ from ampsim.core.theory.pathwise import (
     Recovery,
     Stale,
     bits,
+    bits_lost_to_ranks,
     drifting_skip_rate,
     headroom,
     hysteresis_bound,
@@ -48,7 +49,8 @@ from ampsim.core.theory.stochastic import (
 
 __all__ = [
     "FP16_BINADES", "Recovery", "Stale", "Stationary", "bad_step_drift", "bad_step_headroom",
-    "bad_step_skip_rate", "best_interval", "bits", "cost_of_ranks", "critical_bad_rate", "drifting_skip_rate",
-    "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate", "normal_thresholds", "of_thresholds",
-    "recovery", "skip_rate", "skips", "stale", "stationary", "tracked_quantile", "trade_off", "wasted", "widest_spread",
+    "bad_step_skip_rate", "best_interval", "bits", "bits_lost_to_ranks", "cost_of_ranks", "critical_bad_rate",
+    "drifting_skip_rate", "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate",
+    "normal_thresholds", "of_thresholds", "recovery", "skip_rate", "skips", "stale", "stationary",
+    "tracked_quantile", "trade_off", "wasted", "widest_spread",
 ]  # fmt: skip

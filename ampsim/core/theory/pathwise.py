@@ -228,3 +228,26 @@ def hysteresis_bound(rule: Rule) -> float:
         hysteresis - 1 if "growth" in reset else 0
     )
     return lost / (rule.growth_interval + lost)
+
+
+# ------------------------------------------------------------------------------------- a sum over data-parallel ranks
+
+
+def bits_lost_to_ranks(ranks: int, predivide: float = 1.0) -> float:
+    """Return how many bits lower a scale settles on N ranks than on one, if all ranks have equal float16 gradients.
+
+    The reduction divides each rank's gradient by `predivide`, sums in float16, and divides the sum by N / `predivide`:
+    1 is sum-then-divide, N is divide-then-sum. The sum of gradients of at most g in absolute value is at most
+    N g / `predivide`, so that other gradients lose at most as much. A division before the sum costs
+    log2(`predivide`) bits at the small end of the range instead. Exact if N and `predivide` are powers of two.
+
+    Args:
+        ranks: number of data-parallel ranks N, at least 1.
+        predivide: from 1 to N.
+
+    Raises:
+        ValueError: If `predivide` is not from 1 to `ranks`.
+    """
+    if not 1 <= predivide <= ranks:
+        raise ValueError(f"predivide={predivide}: expected 1 to ranks={ranks}")
+    return math.log2(ranks / predivide)

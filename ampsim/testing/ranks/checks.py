@@ -140,7 +140,7 @@ def ranks_agree_on_skips(scenario: Scenario, records: Records, _: Played) -> str
 def finite_steps_are_taken(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Every rank steps if no gradient overflows on any rank."""
     for number, seen in _iterations(records):
-        for i in range(scenario.optimizers if not scenario.overflows[number] else 0):
+        for i in range(0 if scenario.overflows[number] or scenario.equal else scenario.optimizers):
             for rank, moved in _moved(seen, i).items():
                 if not moved:
                     return f"rank {rank} skipped optimizer {i} (iteration {number})"
@@ -172,6 +172,23 @@ def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) 
                 taken[rank, i] = taken.get((rank, i), 0) + moved
                 if (counted := seen[rank].steps[i]) not in (None, taken[rank, i]):
                     return f"rank {rank} counted {counted} steps, took {taken[rank, i]} (iteration {number})"
+    return None
+
+
+@check(since=CHECKS_VERSION)
+def scale_does_not_depend_on_ranks(scenario: Scenario, records: Records, _: Played) -> str | None:
+    """Ranks with equal gradients take each step that one rank would take."""
+    # A sum over N ranks that is divided after it overflows up to log2 N bits early: `theory.bits_lost_to_ranks`
+    if not scenario.equal:
+        return None
+    for number, seen in _iterations(records):
+        for i in range(scenario.optimizers):
+            for rank, moved in _moved(seen, i).items():
+                if not moved:
+                    return (
+                        f"rank {rank} skipped optimizer {i}: the gradient of each rank is {scenario.equal:g}, which "
+                        f"float16 holds, and the reduction over {len(records)} ranks overflowed (iteration {number})"
+                    )
     return None
 
 

@@ -1,7 +1,7 @@
-"""Where the gradients of a rank come from: they are set by hand, or reduced by a wrapper of torch's in a backward pass.
+"""Where the gradients of a rank come from: they are set by hand, or reduced by a wrapper in a backward pass.
 
-By hand every rank has what a scaler would see under a wrapper, and threads can do it. The wrappers themselves are
-DistributedDataParallel and FSDP2's fully_shard, whose gradients are DTensors.
+By hand every rank has what a scaler would see under a wrapper, and threads can do it. The wrappers are
+DistributedDataParallel, FSDP2's fully_shard, whose gradients are DTensors, and the user's own.
 """
 
 from collections.abc import Callable, Sequence
@@ -135,11 +135,26 @@ class FSDP2(DDP):
         super().give(value, bad=bad, empty=False)
 
 
-Gradients = Literal["sharded", "DDP", "FSDP2"]
+Wrap = Callable[
+    [nn.Module, Any], nn.Module
+]  # wrap(model, group) -> a model whose backward reduces its gradients
+Gradients = Literal["sharded", "DDP", "FSDP2"] | Wrap
 KINDS: dict[str, type[Sharded]] = {"sharded": Sharded, "DDP": DDP, "FSDP2": FSDP2}
 
 
 def kind_of(gradients: Gradients) -> type[Sharded]:
     """Return the class of these gradients."""
-    check_choice("gradients", gradients, (*KINDS,))
-    return KINDS[gradients]
+    if not callable(gradients):
+        check_choice("gradients", gradients, (*KINDS,))
+        return KINDS[gradients]
+    wrap = gradients
+
+    class Wrapped(DDP):
+        """An optimizer of a model in the user's wrapper."""
+
+        on_threads = False  # it may ask for more than the collectives of `threads.Group`
+
+        def _wrapped(self, model: nn.Module) -> nn.Module:
+            return wrap(model, self.world.group)
+
+    return Wrapped

@@ -55,7 +55,8 @@ def check_ranks(
             or process.
         ranks: Number of ranks; at least 2.
         gradients: "sharded" if each rank has its own gradients, as under FSDP; "DDP" or "FSDP2" for the gradients of
-            torch's wrapper. "FSDP2" uses DTensors of fully_shard and needs processes.
+            torch's wrapper; or your own ``wrap(model, group)``, which returns the model so wrapped that its backward
+            pass reduces the gradients. "FSDP2", which uses DTensors of fully_shard, and your own need processes.
         unsupported: Features, from `kit.subject.FEATURES`, that the scaler does not support. These checks use "fused",
             "optimizers", "state_dict", and "unscale_".
         checks: names in `ampsim.testing.ranks.checks.CHECKS`; None for all.

@@ -14,6 +14,7 @@ Overflows = frozenset[tuple[int, int]]  # rank and optimizer
 Way = tuple[Literal["", "SGD", "AdamW"], bool]  # a Scenario's kernel, and whether it unscales
 Parts = Literal["", "does not step optimizer 0", "steps in another order", "exits before it steps"]
 NONE: Overflows = frozenset()
+LARGE = 49152.0  # 1.5 * 2^15: float16 holds it, and no power of two times it
 KINDS: dict[str, Optimizer] = {
     "": partial(
         torch.optim.SGD, lr=0.125, momentum=0.9, foreach=False
@@ -35,6 +36,7 @@ class Scenario:
         empty: ranks whose parameters get no gradients.
         resumes: iterations after which every rank goes on with a new scaler, from what rank 0 saved; 0 is never.
         parts: how the last rank desynchronizes in iteration 1.
+        equal: what each element of each rank's scaled gradient is; 0.0 for the loss scale.
     """
 
     overflows: tuple[Overflows, ...]
@@ -44,6 +46,7 @@ class Scenario:
     empty: frozenset[int] = frozenset()
     resumes: int = 0
     parts: Parts = ""
+    equal: float = 0.0
 
     @property
     def is_simple(self) -> bool:
@@ -72,6 +75,11 @@ class Scenario:
         if self.parts:
             yield "desync", f"rank {ranks - 1} {self.parts} (iteration 1)"
         yield "history", ", ".join(events)
+        if self.equal:
+            yield (
+                "gradient",
+                f"each element is {self.equal:g} on every rank, times the loss scale included",
+            )
 
 
 def _event(overflows: Overflows, optimizers: int) -> str:
@@ -140,6 +148,7 @@ def scenarios(ranks: int, fast: Sequence[Way] = FAST) -> Iterator[Scenario]:
         for which in (frozenset({(ranks - 1, 1)}), frozenset({(0, 0), (ranks - 1, 1)})):
             yield make(_around(which), optimizers=2)
         yield make(_around(alone[0]), empty=frozenset({ranks - 1}))
+    yield Scenario((NONE,), equal=LARGE)
     once = Scenario(_around(alone[0]))
     yield from (replace(once, resumes=resumes) for resumes in range(1, len(once.overflows)))
     parting: dict[Parts, tuple[int, int]] = {  # and who overflows
@@ -168,7 +177,8 @@ def play(
         parts = scenario.parts if (number, world.rank) == (1, world.size - 1) else ""
         used, empty = float(scaler.scale(torch.ones(()))), world.rank in scenario.empty
         for i, owner in enumerate(owners):
-            owner.give(used, bad=(world.rank, i) in overflows, empty=empty)
+            bad = (world.rank, i) in overflows
+            owner.give(scenario.equal or used, bad=bad, empty=empty)
         if parts == "exits before it steps":
             return
         order = {
