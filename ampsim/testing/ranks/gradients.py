@@ -61,6 +61,10 @@ class Sharded:
             *(bits(each[name]) for each in state for name in sorted(each)),
         ]
 
+    def elements(self) -> int:
+        """Return how many elements of parameters are on this rank."""
+        return sum(local(param).numel() for param in self.params)
+
     def finite(self) -> bool:
         """Return whether every parameter is finite."""
         return all(bool(local(param).isfinite().all()) for param in self.params)

@@ -100,7 +100,7 @@ class Seen(NamedTuple):
         used: what the loss was multiplied by.
         after: the scale after the update.
         state: the state dict after it, as text.
-        moved: per optimizer, whether parameters or its state changed; None on a rank without gradients.
+        moved: per optimizer, whether parameters or its state changed; None on a rank without gradients or parameters.
         finite: whether every parameter is finite.
         steps: per optimizer, steps counted so far; None where its kernel skips and counts nothing.
     """
@@ -205,7 +205,8 @@ def _step(
         scaler.step(owner.optimizer)
     scaler.update()
     moved = tuple(
-        None if empty else owner.held() != held for owner, held in zip(owners, before, strict=True)
+        None if empty or not owner.elements() else owner.held() != held
+        for owner, held in zip(owners, before, strict=True)
     )
     state = repr(scaler.state_dict()) if hasattr(scaler, "state_dict") else ""
     finite = all(owner.finite() for owner in owners)
