@@ -194,6 +194,21 @@ def ranks_raise(run: Result) -> Finding:
 
 
 @claim(
+    "ranks.reductions",
+    "rank_reductions",
+    "With equal gradients, N ranks lose log2 N bits of range if fp16 gradients are summed before they are "
+    "divided, none if they are divided first or reduced in float32, and half of it, rounded down, under FSDP in fp16",
+)
+def ranks_lose_bits(run: Result) -> Finding:
+    rows = [(row["arm"], each) for row in run.records for each in row["measured"]]
+    agree = [each["bits_lost"] == each["predicted"] for _, each in rows]
+    most = {arm: each["bits_lost"] for arm, each in rows}
+    summed, halved = most["all-reduce in fp16: sum, divide"], most["FSDP2, reduced in fp16"]
+    now = f"{sum(agree)} of {len(agree)} as predicted; at most {summed} and, under FSDP, {halved} bits"
+    return Finding(now, all(agree), summed == log2(max(run.config["ranks"])))
+
+
+@claim(
     "ranks.training",
     "ranks_training",
     "On two ranks with a fused optimizer, torch's sharded scaler puts inf into parameters after "
