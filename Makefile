@@ -125,6 +125,7 @@ deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 frameworks: $(VENV)/.frameworks
 	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt deepspeed
 	$(PY) -m experiments conformance --reproduce
+	$(PY) -m experiments zero_reductions --reproduce
 
 $(VENV)/.docs: $(STAMP)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -5,7 +5,8 @@ between the scale that it settles at on N ranks and on one. `rank_reductions` sa
 
 DeepSpeed refuses fp16 on a CPU: here its question whether fp16 is supported is answered with yes, and
 its reductions are as they are. At stage 0, DeepSpeed 0.19.8 divides by a loss scale by which
-`engine.backward` has not multiplied, so stage 0 multiplies the loss itself.
+`engine.backward` has not multiplied (an open fix: deepspeedai/DeepSpeed#8393), so stage 0 multiplies
+the loss itself.
 
 Device: cpu, with gloo. `make frameworks` installs DeepSpeed and runs it.
 """

@@ -132,6 +132,7 @@ FLOORS = {
         "experiments.runner",
         "ray",
     },
+    "experiments/zero_reductions.py": {"ampsim", "deepspeed", "experiments", "torch"},
     "experiments/bench": {"ampsim", "experiments", "numba", "numpy", "rich", "torch"},
     "experiments/bench/jax_step.py": {
         "ampsim",

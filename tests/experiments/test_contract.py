@@ -22,7 +22,7 @@ from tests.experiments.runs import assert_replayed
 # A smoke run of these costs seconds: they start processes, or compile. `make deep` runs all.
 DEEP = {
     "conformance",
-    "ranks_cells", "ranks_training",
+    "rank_reductions", "ranks_cells", "ranks_training", "zero_reductions",
 }  # fmt: skip
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.
 QUICK = {"theory": "T4: 3 bits, 1 step, G=50", "whole_logs": "PPO critic, OPT-350M"}

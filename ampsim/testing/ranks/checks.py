@@ -175,7 +175,7 @@ def ranks_agree_on_step_counts(scenario: Scenario, records: Records, _: Played) 
     return None
 
 
-@check(since=CHECKS_VERSION)
+@check()
 def scale_does_not_depend_on_ranks(scenario: Scenario, records: Records, _: Played) -> str | None:
     """Ranks with equal gradients take each step that one rank would take."""
     # A sum over N ranks that is divided after it overflows up to log2 N bits early: `theory.bits_lost_to_ranks`
