@@ -15,43 +15,28 @@ attention's tiles, atomic additions, and CUDA's elementwise kernels.
 Device: cpu.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite, log2
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
-import torch
 from torch import Tensor, nn
 
-from ampsim import Rule, init, update
+from ampsim import Rule
 from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.emulation import autocast_lists, half_products
-from experiments.training import crash, fp16, loop, series, tasks, thresholds
+from experiments.training import crash, fp16, loop, series, small_runs, tasks, thresholds
+from experiments.training.small_runs import RECIPES, differentiate
 from experiments.training.tasks import Batch, Task
-from experiments.training.what_fp16_did import compare, flat
+from experiments.training.what_fp16_did import compare
 
 DEVICES = ("cpu",)
 REQUIRES = ("numba",)
 
 
-class Training(NamedTuple):
-    """How a model trains."""
-
-    batch: int  # images, crops, or windows of text per step
-    lr: float  # of Adam
-
-
-TRAINING = {
-    "sigmoid": Training(64, 1e-2),
-    "residual": Training(16, 1e-3),
-    "residual12": Training(16, 4e-2),  # crashes in some of five seeds
-    "resnet": Training(16, 5e-3),
-    "gpt": Training(1, 1e-3),
-    "vit": Training(2, 1e-3),
-}
 RECOMPUTED = (
     "sigmoid, cpu, cpu", "sigmoid, cpu, hopper", "sigmoid, cuda, cpu", "sigmoid, cuda, hopper",
     "resnet, cpu, cpu", "resnet, cpu, hopper", "resnet, cuda, cpu", "resnet, cuda, hopper",
@@ -62,8 +47,7 @@ RECOMPUTED = (
 class Config(runner.Config):
     steps: int = 60  # per unit
     growth_interval: int = 10
-    tasks: Annotated[tuple[str, ...], runner.one_of(TRAINING)] = tuple(TRAINING)
-    eps: float = 1e-15  # of Adam
+    tasks: Annotated[tuple[str, ...], runner.one_of(RECIPES)] = tuple(RECIPES)
     count_every: int = 10  # steps between two comparisons of thresholds, gradients, and zeros
 
 
@@ -93,55 +77,28 @@ def arms(config: Config) -> dict[str, Arm]:
 
 
 def inputs() -> dict[str, str]:
-    return tasks.inputs(*TRAINING)
+    return tasks.inputs(*RECIPES)
 
 
 def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
     """Train one arm with one seed; the columns are explained in `data/README.md`."""
-    training = TRAINING[arm.task]
-    task = tasks.make(arm.task, seed, device, training.batch)
-    parameters = list(task.model.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=training.lr, eps=config.eps, fused=True)
+    batch, lr = RECIPES[arm.task]
+    task = tasks.make(arm.task, seed, device, batch)
     first = thresholds.threshold(task, task.draw(), 16)
     rule = Rule(2.0**first, growth_interval=config.growth_interval)
-    state, log, beside = init(rule), loop.Log(config.count_every), Beside(arm, task)
-    overflowed_forward = []
-    for number in range(config.steps):
-        batch, scale = task.draw(), float(state.scale)
-        with arm.active():
-            loss, gradient = differentiate(task, batch, scale)
-        overflows = not fp16.all_finite(gradient)
-        step = loop.Step(number, loss, scale, gradient, overflows, batch)
+    log, beside, overflowed_forward = loop.Log(config.count_every), Beside(arm, task), []
+    for step in small_runs.train(task, lr, rule, config.steps, arm.active):
         log.add(step)
-        beside.add(step, counted=number % config.count_every == 0)
-        if not isfinite(loss):
-            overflowed_forward.append(number)
-        if not overflows:
-            assign(parameters, gradient / scale)
-            optimizer.step()
-        state = update(rule, state, found_inf=overflows)
-        tick(number + 1)
+        beside.add(step, counted=step.number % config.count_every == 0)
+        if not isfinite(step.loss):
+            overflowed_forward.append(step.number)
+        tick(step.number + 1)
     return {
         **log.record(),
         **beside.record(),
         "crash_step": crash.crash_step(overflowed_forward, log.found_inf, config.steps),
         "test_loss": task.test_loss(),
     }
-
-
-def differentiate(task: Task, batch: Batch, scale: float) -> tuple[float, Tensor]:
-    """Return the loss, and its gradient times `scale` in one vector of float32."""
-    x, y = batch
-    with fp16.autocast(x.device.type, fp16=True):
-        loss = task.criterion(task.model(x), y)
-    return loss.item(), flat(torch.autograd.grad(loss * scale, list(task.model.parameters())))
-
-
-def assign(parameters: Sequence[nn.Parameter], gradient: Tensor) -> None:
-    """Set each parameter's gradient to its part of one vector."""
-    parts = torch.split(gradient, [parameter.numel() for parameter in parameters])
-    for parameter, part in zip(parameters, parts, strict=True):
-        parameter.grad = part.view_as(parameter)
 
 
 class Beside:

@@ -123,10 +123,13 @@ ARITHMETICS: dict[str, MatrixUnit | None] = {
 
 
 @njit(cache=True, error_model="numpy")
-def powers(x: Floats, least: float) -> Floats:
-    """Return 2 to the exponent of each number, at least `least`, as for subnormals; 0 for a 0."""
-    exponents = (x.view(np.uint32) & np.uint32(0x7F800000)).view(np.float32)
-    return np.where(x == 0, np.float32(0), np.maximum(exponents, np.float32(least)))
+def powers(x: Floats, least: float, zero: float, out: Floats) -> None:
+    """Set `out` to 2 to the exponent of each number: at least `least`, as for subnormals."""
+    bits, out_bits = x.view(np.uint32), out.view(np.uint32)
+    for j in range(len(x)):
+        out_bits[j] = bits[j] & np.uint32(0x7F800000)
+    for j in range(len(x)):
+        out[j] = np.float32(zero) if x[j] == 0 else max(out[j], np.float32(least))
 
 
 @njit(cache=True, error_model="numpy")
@@ -174,17 +177,19 @@ def add_block(
 @njit(cache=True, error_model="numpy")
 def add_in_blocks(a: Floats, b: Floats, block: int, fraction: int, half: bool, out: Floats) -> None:
     """Set (m, n) to the product of finite halves (m, k) and (k, n), as a `MatrixUnit` adds it."""
-    a_powers, b_powers = powers(a, 2.0**-14), powers(b, 2.0**-14)
+    a_powers, b_powers = np.empty_like(a), np.empty_like(b)
+    powers(a.ravel(), 2.0**-14, 0, a_powers.ravel())
+    powers(b.ravel(), 2.0**-14, 0, b_powers.ravel())
     # A zero has an exponent, which may be the largest of a block. With a float32 accumulator it is
     # below all others.
     least, zero = (2.0**-14, 2.0 ** (4 - fraction)) if half else (0.0, 2.0**-90)
-    total = np.empty(b.shape[1], np.float64)
+    scale, total = np.empty(b.shape[1], np.float32), np.empty(b.shape[1], np.float64)
     out[:] = 0
     for i in range(len(a)):
         row = out[i]
         for start in range(0, a.shape[1], block):
             part = slice(start, start + block)
-            scale = np.maximum(powers(row, least), np.float32(zero))
+            powers(row, least, zero, scale)
             add_block(
                 a[i, part], a_powers[i, part], b[part], b_powers[part], fraction, row, scale, total
             )

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
 from experiments import emulated_cuda
 from experiments.emulation.autocast_lists import cuda_ops, listed, registered
-from experiments.training import fp16, tasks
+from experiments.training import fp16, small_runs, tasks
 from tests.experiments.runs import fresh
 
 # Operators whose results have another dtype under CUDA's lists, forward and backward.
@@ -115,7 +115,7 @@ def test_emulated_arm_rounds_otherwise() -> None:
 
 def test_steps_move_every_parameter() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(4))]
-    emulated_cuda.assign(parameters, torch.arange(10.0))
+    small_runs.assign(parameters, torch.arange(10.0))
     assert [p.grad.flatten().tolist() for p in parameters if p.grad is not None] == [
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
         [6.0, 7.0, 8.0, 9.0],
