@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.output import printable
-from ampsim.runs.exponents import exponents
 from ampsim.runs.findings.evidence import Evidence, Skip
 from ampsim.runs.findings.find import SEVERITIES, find
 from ampsim.runs.findings.finding import Finding, number_text, table
+from ampsim.runs.findings.split_runs import split_runs
 from ampsim.runs.findings.verdict import verdict
 from ampsim.runs.read.history import Floats, History, Series
 from ampsim.runs.read.read import read_log
-from ampsim.runs.split import split_runs
+from ampsim.runs.report.exponent_heatmap import exponents
 
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
@@ -169,9 +169,9 @@ def _size(part: History) -> int:
 def _goes_on(longest: History, last: History) -> bool:
     """Return whether the last run of a log is short, and its loss is no higher than that of the longest run."""
     begin, end = Evidence(longest).loss, Evidence(last).loss
-    if begin is None or end is None or 4 * _size(last) > _size(longest) or not len(begin.finite):
+    if begin is None or 4 * _size(last) > _size(longest) or not len(begin.finite):
         return False
-    return bool((end.values <= 1.2 * begin.finite[0]).all())
+    return not last.events if end is None else bool((end.values <= 1.2 * begin.finite[0]).all())
 
 
 def _of_earlier_runs(runs: list[History]) -> list[Finding]:

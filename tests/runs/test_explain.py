@@ -74,6 +74,11 @@ ERRORS = [
         f"Traceback {'of a call ' * 50}\nNo inf checks were recorded prior to update.",
         "update-without-a-step",
     ),
+    (
+        "NotImplementedError: Could not run 'aten::_amp_foreach_non_finite_check_and_unscale_' "
+        "with arguments from the 'XPU' backend.",
+        "no-unscaling-on-this-backend",
+    ),
     ("mat1 and mat2 must have the same dtype, but got Float and Double", None),
     ("expected scalar type Long but found Int", None),
     ("what is this", None),

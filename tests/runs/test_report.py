@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from ampsim.cli import app
 from ampsim.runs import explain
-from ampsim.runs.exponents import exponents, packed
 from ampsim.runs.read.history import History, Sample, Series
 from ampsim.runs.record.run_file import RunFile, pack_counts
+from ampsim.runs.report.exponent_heatmap import exponents, packed
 from ampsim.runs.report.page import assemble
 from ampsim.runs.report.report import MOST_POINTS
 from ampsim.runs.report.report import report as page_of

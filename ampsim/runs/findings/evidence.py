@@ -91,9 +91,6 @@ class SkipColumn:
     def tail(self) -> SkipTail | None:
         """Return the records at the end of which each step was skipped; None if there are none."""
         is_full = self.skipped == self.spans  # more is no count of these steps
-        is_full[0] |= (
-            len(is_full) > 1 and is_full[1]
-        )  # the steps before the first record are not known
         count = equal_at_end(is_full, 1)
         row = len(is_full) - count
         known = max(row, 0 if self.is_flag else 1)
@@ -354,19 +351,16 @@ def falls(values: Floats) -> float:
     """
     if len(values) < 3:
         return 0.0
-    quarter = max(1, len(values) // 4)
-    late = values[-quarter:]
-    end, shares = float(np.median(late)), [0.0]
-    for part in (quarter, max(1, len(values) // 20)):
-        early = values[:part]
-        level = float(np.median(early))
-        noise = float(np.median(np.abs((early if part == quarter else late) - level)))
-        # The quarters of a short log have too few numbers to show their noise.
-        least = 0.02 * abs(level) if len(values) < 12 else max(0.002 * abs(level), 0.5 * noise)
-        least = max(least, 0.05 * abs(level), 3 * noise) if part < quarter else least
-        if level - end > least:
-            shares.append((level - end) / max(abs(level), 1e-300))
-    return max(shares)
+    quarter, soon = max(1, len(values) // 4), max(1, len(values) // 20)
+    early, late = values[:quarter], values[-quarter:]
+    level, first, end = (float(np.median(part)) for part in (early, values[:soon], late))
+    noise, late_noise = (float(np.median(np.abs(part - np.median(part)))) for part in (early, late))
+    # The quarters of a short log have too few numbers to show their noise.
+    least = 0.02 * abs(level) if len(values) < 12 else max(0.002 * abs(level), 0.5 * noise)
+    if level - end > least:
+        return (level - end) / max(abs(level), 1e-300)
+    fall = first - end
+    return fall / abs(first) if fall > max(0.05 * abs(first), 3 * late_noise, 1e-300) else 0.0
 
 
 def last_descent(scale: Series) -> int:

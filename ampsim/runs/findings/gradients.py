@@ -25,8 +25,6 @@ def norm_not_finite(run: Evidence) -> Finding | None:
     # A scaler that searches its first scale has infinite norms, too.
     is_infinite = bool(np.isinf(norm.values[row:]).mean() > 0.5)
     enough = 16 if is_infinite else 4 if row == 0 else 3
-    if run.scale is not None and (run.scale.values == 1).all():
-        enough = 2
     evaluation_lost = any(map(lost_at_end, run.evaluations))
     rises = any(
         (np.diff(scale.between(norm.lines[row], run.end + 1).values) > 0).any()

@@ -30,9 +30,9 @@ def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
     if not count or (count == 1 and total > 5):
         return None
     kind, row = number_text(loss.values[-1]), total - count
+    if not row and _is_running_mean(run, loss):
+        return None
     if not row:
-        if _is_running_mean(run, loss):
-            return None
         what = "its only record" if total == 1 else f"all {total} records"
         message = f"The {loss.name} is {kind} on {what}: it was never finite."
         return at(loss, 0, "loss-never-finite", message, records=total)
@@ -110,10 +110,8 @@ def _zero_loss(run: Evidence, loss: Series) -> Finding | None:
     leaps = leaps and (count > 1 or recent[-1] > 1000)
     if not count or not (lost_too or leaps or lost(loss.values[:row]).any()):
         return None
-    if count == 1 and len(loss) > 5 and not leaps:
-        beside = norm is not None and np.isin(norm.lines[lost(norm.values)], loss.lines[row:])
-        if not (norm is not None and lost_at_end(norm) and np.any(beside)):
-            return None
+    if count == 1 and len(loss) > 5 and not (leaps or lost_at_end(norm)):
+        return None
     also = f", while {' and '.join(lost_too)} is not finite" if lost_too else ""
     message = (
         f"The {loss.name} is exactly 0 from {loss.place(row)} on ({count} records){also}. "
@@ -133,15 +131,11 @@ def loss_diverged(run: Evidence) -> Finding | None:
         begin, tail = np.abs(values[:part]).max(), np.abs(values[-part:]).min()
         far = tail > (100 if values.min() > 0 else 1e4) * max(begin, 1.0)
         return _rise(loss, part, float(begin), float(values[-1])) if far else None
-    few = len(values) < 12
-    values = np.repeat(values, 3) if few else values
-    part = max(3, len(values) // 20)
+    part = max(2, len(values) // 10)
     starts = range(0, len(values) - part + 1, part)
     levels = [float(np.median(values[start : start + part])) for start in starts]
     tail, best, begin = float(np.median(values[-part:])), min(levels), levels[0]
-    high = min(*levels[-2:], tail / 1.3) > 1.5 * best and (not few or tail > 2.2 * begin)
-    steady = len(values) >= 20 and not few and tail > 1.5 * max(best, begin)
-    if not high and not (steady and np.corrcoef(np.arange(len(levels)), levels)[0, 1] > 0.9):
+    if min(*levels[-2:], tail / 1.25) <= 2 * best or (len(values) < 12 and tail <= 2.2 * begin):
         return None
     row = int(np.flatnonzero(loss.values <= best * 1.05)[-1])
     return _rise(loss, row, best, tail, is_high=tail > 1.2 * begin)

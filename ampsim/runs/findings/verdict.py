@@ -138,11 +138,14 @@ def _steps_were_taken(run: Evidence) -> bool:
 
 
 def _falls_clearly(loss: Series) -> bool:
-    """Return whether a loss alone shows training: it is finite, and it falls far, often, or at each record."""
-    if lost(loss.values).any() or len(loss) < FEW:
+    """Return whether a loss alone shows training: it is finite, and it falls far, often, or without a doubt."""
+    values, fall = loss.values, falls(loss.values)
+    if lost(values).any() or len(values) < FEW:
         return False
-    fall, always = falls(loss.values), bool((np.diff(loss.values) < 0).all())
-    return fall >= (0.05 if len(loss) >= 20 or always else 0.25)
+    # Each number of the second half is below each of the first quarter.
+    apart = len(values) >= 8 and values[len(values) // 2 :].max() < values[: len(values) // 4].min()
+    always = bool((np.diff(values) < 0).all())
+    return fall >= (0.05 if len(values) >= 20 or always or apart else 0.25)
 
 
 def _reports_ended(run: Evidence) -> bool:

@@ -101,6 +101,8 @@ def name_before(text: str) -> str:
         words = words[1:]
     name = " ".join(words).strip("#*_.`").removesuffix(" is").removesuffix(" of")
     # In {"loss": {"total": 2.3}} the outer name says what the inner one is.
-    if not role_of(name) and len(parts) > 1 and "{" in low[-40:] and role_of(parts[-2]):
+    # So it does in "training loss, overall: 2.3".
+    nested = "{" in low[-40:] or low.rstrip(" =:").endswith(f", {name}")
+    if not role_of(name) and len(parts) > 1 and nested and role_of(parts[-2]):
         return f"{parts[-2]} {name}"
     return name if re.match(r"[a-z_$]", name) else ""

@@ -122,7 +122,10 @@ class _Marks:
         if role == "epoch":
             self._places["epoch"] = hole.start
         elif role == "step":
-            self._steps.setdefault(4 if "num" in name or "global" in name else 3, hole.start)
+            is_count = name.endswith(("steps", "iterations"))  # such as those of an epoch
+            self._steps.setdefault(
+                4 if "num" in name or "global" in name else 3 - is_count, hole.start
+            )
         elif is_pair and not hole.before.rstrip().endswith("/"):
             fit = 2 if name.endswith(("iter", "step", "iteration", "it")) else 1
             if fit in self._steps:  # of two pairs the first is the epoch
@@ -505,8 +508,9 @@ def _is_other_scale(series: Series) -> bool:
     finite = series.finite
     if not len(finite):
         return False
-    if (finite < 0).any() or (len(finite) == 1 and finite[0] == 0):
-        return True  # -1 and 0 are settings
+    has_steps = len(finite) > 1 and np.isfinite(series.steps).any()
+    if (finite < 0).any() or (len(finite) <= 4 and not finite.any() and not has_steps):
+        return True  # -1 and 0 ask for a dynamic scale
     if re.search(r"loss|grad|amp|fp16|scaler|get_scale|^scale$|^ls$", series.name):
         return False
     return bool(_is_power_of_two(finite).mean() < 0.8 or finite.max() < 2)
