@@ -1,12 +1,16 @@
-"""Do the CPU results on torch's scaler, fused optimizers, and fp16 hold on this device?
+"""Do the CPU results on torch's scaler, fused optimizers, fp16, and training hold on this device?
 
-Each unit is one claim: the result on the CPU, the result on this device, and whether they are equal.
-Claims about torch refer to the installed version, which the provenance names. Not every difference is
-a bug: for example, the lists of autocast are known to differ.
+Each unit is one claim: what a CPU showed, the result on this device, and whether they agree. Claims
+about torch refer to the installed version, which the provenance names. Claims about autocast's lists
+and about training are predictions for a card, which a CPU emulates (`experiments.emulated_cuda`).
+
+The claims are frozen: `FROZEN` is their digest from before any card had run them. A claim that
+changes gets a new digest, so that a card's data names the claims that it judges.
 
 Device: cpu, or cuda with `--device cuda`, where it has not been run yet.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,10 +21,13 @@ from rich.table import Table
 from ampsim.core import json_lines
 from ampsim.core.json_lines import Record
 from experiments import runner
-from experiments.claims import numbers, scalers, steps
+from experiments.claims import numbers, scalers, steps, training
 from experiments.claims.claim import Claim
 
-CLAIMS: dict[str, Claim] = {**scalers.CLAIMS, **steps.CLAIMS, **numbers.CLAIMS}
+CLAIMS: dict[str, Claim] = {
+    **scalers.CLAIMS, **steps.CLAIMS, **numbers.CLAIMS, **training.CLAIMS,
+}  # fmt: skip
+FROZEN = "09a6cba4485c"  # 2026-11-29
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,15 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
         "claim": claim.text,
         "expected_from_cpu": claim.expected,
         "seen": seen,
-        "holds": json_lines.encode(seen) == json_lines.encode(claim.expected),
+        "holds": not differences(claim.expected, seen),
+        "claims": digest(),
     }
+
+
+def digest() -> str:
+    """Return a digest of every claim's sentence and prediction."""
+    text = json_lines.encode({name: [c.text, c.expected] for name, c in CLAIMS.items()})
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def looked(claim: Claim, device: str) -> object:
@@ -66,7 +80,11 @@ def looked(claim: Claim, device: str) -> object:
 
 
 def differences(expected: object, seen: object) -> dict[str, list[object]]:
-    """Return where two results of one shape differ, as `path: [expected, seen]`."""
+    """Return where a result is not as expected, as `path: [expected, seen]`."""
+    if isinstance(expected, dict) and "at most" in expected:
+        number = isinstance(seen, (int, float))
+        agrees = number and expected["at least"] <= seen <= expected["at most"]
+        return {} if agrees else {"": [expected, seen]}
     if isinstance(expected, dict) and isinstance(seen, dict) and expected.keys() == seen.keys():
         return {
             f"{key}{'.' * bool(path)}{path}": pair
@@ -74,6 +92,14 @@ def differences(expected: object, seen: object) -> dict[str, list[object]]:
             for path, pair in differences(expected[key], seen[key]).items()
         }
     return {} if json_lines.encode(expected) == json_lines.encode(seen) else {"": [expected, seen]}
+
+
+def verdict(rows: Sequence[Record]) -> str:
+    """Return in one line how many claims hold, which do not, and whether they are the frozen ones."""
+    failed = [row["arm"] for row in rows if not row["holds"]]
+    state = "frozen" if rows[0]["claims"] == FROZEN else f"changed since {FROZEN}"
+    held = f"{len(rows) - len(failed)} of {len(rows)} claims hold ({rows[0]['claims']}, {state})"
+    return f"{held}; failed: {', '.join(failed)}" if failed else held
 
 
 def table(rows: Sequence[Record]) -> Table:

@@ -33,6 +33,11 @@ class Claim:
     see: See
 
 
+def within(low: float, high: float) -> dict[str, float]:
+    """Return the prediction that a number lies between two others, or is one of them."""
+    return {"at least": low, "at most": high}
+
+
 def into(claims: dict[str, Claim]) -> Callable[[str, object], Callable[[See], See]]:
     """Return a decorator that adds a claim, with its text and what is expected, under its function's name."""
 

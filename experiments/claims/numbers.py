@@ -1,6 +1,7 @@
 """Claims about fp16 arithmetic and autocast on a device; see `experiments.device_claims`."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from experiments.claims.claim import Claim, into, same
+from experiments.emulation.autocast_lists import cuda_ops
 
 CLAIMS: dict[str, Claim] = {}
 claim = into(CLAIMS)
@@ -210,24 +212,16 @@ def autocast_to(operation: Callable[[Tensor], Tensor], device: str) -> str:
     return made[0] if made[0] == made[1] else " and ".join(made)
 
 
-TO_FLOAT16 = ["matmul", "linear", "addmm", "conv2d", "attention", "prelu"]
-TO_FLOAT32 = [
-    "prod",
-    "cross_entropy",
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "bce_with_logits",
-    "cdist",
-    "cat",
-]
-ON_CPU = dict.fromkeys(OPERATIONS, "as its input")
-ON_CPU |= dict.fromkeys(TO_FLOAT16, "float16") | dict.fromkeys(TO_FLOAT32, "float32")
-
-
-@claim(
-    "What autocast to fp16 makes of an operation. The lists of CPU and CUDA are known to differ.",
-    ON_CPU,
+TO_FLOAT16 = ("matmul", "linear", "addmm", "conv2d", "attention", "prelu")
+AS_INPUT = ("add", "relu", "gelu", "tanh", "sigmoid", "sqrt", "mean", "var")
+ON_CUDA = (
+    dict.fromkeys(OPERATIONS, "float32")
+    | dict.fromkeys(TO_FLOAT16, "float16")
+    | dict.fromkeys(AS_INPUT, "as its input")
 )
+
+
+@claim("What autocast to fp16 makes of an operation, by CUDA's lists.", ON_CUDA)
 def autocast_lists(device: str) -> object:
-    return {name: autocast_to(operation, device) for name, operation in OPERATIONS.items()}
+    with cuda_ops() if device == "cpu" else nullcontext():
+        return {name: autocast_to(operation, device) for name, operation in OPERATIONS.items()}

@@ -4,7 +4,8 @@ An experiment is a module with a docstring (the question, then the device), a fr
 config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if it reads anything) and
 `run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
 `arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so
-units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
+units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end;
+if it has `verdict(records)`, `python -m experiments gpu` prints that line.
 
 Its constants, all optional, are read from the source, as an import would take seconds and may fail:
 ``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False`` (it measures time),

@@ -163,7 +163,14 @@ def run_experiment(stem: str, slot: Slot, workers: pool.Workers, patience: float
         status = 130
     if status:
         return Part(stem, "stopped" if rung else "interrupted")
-    return Part(stem, "resumed" if lines.resumed else "ran")
+    return Part(stem, "resumed" if lines.resumed else "ran", verdict(chosen, run.path))
+
+
+def verdict(chosen: Experiment, path: Path) -> str:
+    """Return what the experiment's module says about a data file in one line; empty: nothing."""
+    if not hasattr(chosen.module, "verdict"):
+        return ""
+    return str(chosen.module.verdict(data_file.read(path)[1]))
 
 
 def run_of(chosen: Experiment, slot: Slot) -> Run:

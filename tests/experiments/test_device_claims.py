@@ -9,7 +9,7 @@ from ampsim.core import json_lines
 from ampsim.torch import GradScaler
 from experiments import device_claims
 from experiments.claims import claim as _claims
-from experiments.claims import numbers, scalers, steps
+from experiments.claims import numbers, scalers, steps, training
 
 SCALERS = {**scalers.CLAIMS, **steps.CLAIMS}
 CONFIG = device_claims.Config()
@@ -23,6 +23,26 @@ def looked(arm: str) -> dict[str, Any]:
 def test_scaler_claim_holds_on_cpu(arm: str) -> None:
     record = looked(arm)
     assert record["holds"], device_claims.differences(record["expected_from_cpu"], record["seen"])
+
+
+@pytest.mark.parametrize("arm", training.CLAIMS)
+def test_emulated_card_fulfills_predictions(arm: str) -> None:
+    pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
+    record = looked(arm)
+    assert record["holds"], device_claims.differences(record["expected_from_cpu"], record["seen"])
+
+
+def test_overflowing_card_fails_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = training.differentiate
+
+    def overflowing(task: Any, batch: Any, scale: float) -> Any:
+        return original(task, batch, 64 * scale)
+
+    monkeypatch.setattr(training, "RECIPES", {"sigmoid": training.RECIPES["sigmoid"]})
+    monkeypatch.setattr(training, "differentiate", overflowing)
+    training.compare.cache_clear()
+    assert not looked("overflows at equal weights")["holds"]
+    training.compare.cache_clear()
 
 
 @pytest.mark.parametrize("arm", numbers.CLAIMS)
@@ -90,6 +110,27 @@ def test_error_is_recorded_as_result(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not record["holds"]
     assert record["seen"] == {"error": "ZeroDivisionError: division by zero"}
     json_lines.encode(record)
+
+
+def test_claims_are_the_frozen_ones() -> None:
+    # A changed prediction is a new prediction: set FROZEN to the new digest, with today's date.
+    assert device_claims.digest() == device_claims.FROZEN
+
+
+def test_number_outside_range_differs() -> None:
+    expected = {"a": _claims.within(-1, 1), "b": _claims.within(0, 0)}
+    assert device_claims.differences(expected, {"a": 1, "b": 0}) == {}
+    assert device_claims.differences(expected, {"a": 2, "b": 0}) == {"a": [expected["a"], 2]}
+    assert device_claims.differences(expected["a"], {"error": "x"}) != {}
+    assert device_claims.differences(expected["a"], float("nan")) != {}
+
+
+def test_verdict_names_failed_claims() -> None:
+    rows = [{"arm": "x", "holds": True, "claims": "0"}, {"arm": "y", "holds": False, "claims": "0"}]
+    assert device_claims.verdict(rows).endswith("; failed: y")
+    assert f"changed since {device_claims.FROZEN}" in device_claims.verdict(rows)
+    rows[0]["claims"] = device_claims.FROZEN
+    assert "frozen" in device_claims.verdict(rows[:1])
 
 
 def test_differences_name_the_place() -> None:
