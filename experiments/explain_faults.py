@@ -3,7 +3,7 @@
 Small networks train in native fp16 with one of seven faults, or none. `ampsim.runs.watch` records half of
 the runs. For the other half, only the log remains that Megatron, DeepSpeed, Hugging Face's Trainer, or
 fairseq would print, with a line every 10 steps. The findings of `ampsim.runs` were tuned on seeds 0 to
-7, which are not among these.
+7 and 100 to 107, which are not among these.
 
 Device: cpu.
 """
@@ -45,6 +45,7 @@ KINDS = {
     "loss-zero-hides-nan": "loss-not-finite",
     "loss-diverged": "data spike",
     "overflow-burst": "data spike",
+    "scale-recovers-slowly": "interval too long",
     "loss-spike": "data spike",
 }  # finding -> the fault that it shows
 FORMS = (
@@ -86,16 +87,7 @@ ARMS = {
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 200  # optimizer steps per unit
-    seeds: tuple[int, ...] = (
-        100,
-        101,
-        102,
-        103,
-        104,
-        105,
-        106,
-        107,
-    )  # none that the rules were tuned on
+    seeds: tuple[int, ...] = tuple(range(200, 208))  # none that the rules were tuned on
     lr: float = 0.02  # of SGD
     max_norm: float = 1.0  # that gradients are clipped to
     kinds: Annotated[tuple[str, ...], runner.one_of(ARMS)] = tuple(ARMS)
@@ -152,7 +144,8 @@ def run(config: Config, arm: Fault, seed: int, device: str, tick: Callable[[int]
         path = Path(folder) / "log"
         train(config, arm, form, begin, generator, path, tick)
         explanation = explain(path)
-    spikes = [each for each in explanation.findings if each.id in ("loss-spike", "overflow-burst")]
+    ids = ("scale-recovers-slowly", "loss-spike", "overflow-burst")
+    spikes = [each for each in explanation.findings if each.id in ids]
     found = sorted(
         [*explanation.problems, *spikes], key=lambda each: KINDS.get(each.id, each.id) not in ARMS
     )

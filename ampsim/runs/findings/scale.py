@@ -10,6 +10,7 @@ from ampsim.runs.findings.evidence import (
     equal_at_end,
     falls,
     halvings,
+    is_halved,
     last_descent,
     lost,
     lost_at_end,
@@ -261,7 +262,7 @@ def skipped_steps(run: Evidence) -> Finding | None:
 
 
 def overflow_burst(run: Evidence) -> Finding | None:
-    """Several steps in a row were skipped in a run that went on; the scale came back, or not."""
+    """Several steps in a row were skipped in the middle of a run that went on."""
     placed = [skip.first for skip in run.skips if skip.first == skip.last and skip.count == 1]
     steps = np.array(placed)
     starts = np.append(0, np.flatnonzero(np.diff(steps) != 1) + 1)
@@ -270,11 +271,19 @@ def overflow_burst(run: Evidence) -> Finding | None:
         return None
     begin, count = float(steps[starts[np.argmax(lengths)]]), int(lengths.max())
     message = f"{count} steps in a row were skipped from step {begin:.0f} on."
-    scale = run.scale
-    before = scale.values[scale.steps <= begin] if scale is not None else np.array([])
-    after = scale.values[scale.steps > begin + count] if scale is not None else before
-    if len(before) and len(after) >= 20 and after.max() <= before[-1] / 4:
-        low = f"{number_text(before[-1])} before, and at most {number_text(after.max())} after"
-        message += f" The loss scale has not come back: it was {low}."
-        return make("scale-recovers-slowly", message, step=begin, skips=count)
     return make("overflow-burst", message, step=begin, skips=count)
+
+
+def scale_recovers_slowly(run: Evidence) -> Finding | None:
+    """The loss scale fell in the middle of a run that went on, and has not come back."""
+    scale = run.scale
+    if scale is None or not is_halved(scale.values):
+        return None
+    start, last = last_descent(scale), equal_at_end(scale.values, scale.values[-1])
+    fallen = halvings(float(scale.values[start]), float(scale.values[-1]))
+    if fallen < 2 or start < 0.1 * len(scale) or last < max(8, 0.3 * len(scale)):
+        return None
+    change = f"from {number_text(scale.values[start])} to {number_text(scale.values[-1])}"
+    place = scale.place(max(len(scale) - last - 1, 0))
+    message = f"The loss scale fell {change} around {place}, and has not risen since."
+    return at(scale, start, "scale-recovers-slowly", message, halvings=fallen)

@@ -12,7 +12,7 @@ ROLES = {
     ),
     "epoch": (r"epoch$|^ep$", r"$^"),
     "skips": (
-        r"skip|^overflow(?:[_ ]?cond)?$|^is_overflow$|nan iterations$",
+        r"skip|^overflow(?:[_ ]?cond)?$|^is_overflow$",
         r"layer|conn|first|file|sample|token|data|\bratio|attempt|valid|too|long|window|exam|%|frac",
     ),
     "scale": (

@@ -9,10 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from ampsim.probe.binades import LARGEST, SMALLEST
-from ampsim.runs.record.run_file import RunFile, unpack_counts
+from ampsim.runs.record.run_file import RunFile
 
 Record = Mapping[str, Any]
 
@@ -41,7 +38,7 @@ def sink(to: object, run: Mapping[str, object]) -> Sink:
         return _file(Path(to), run)
     if hasattr(to, "define_metric") and hasattr(to, "log"):
         return _Wandb(to, run)
-    if hasattr(to, "add_scalar") and hasattr(to, "add_histogram_raw"):
+    if hasattr(to, "add_scalar") and hasattr(to, "add_text"):
         return _TensorBoard(to)
     if hasattr(to, "append") and hasattr(to, "close"):
         return to
@@ -80,18 +77,7 @@ class _Wandb:
         run.config.update({"ampsim": dict(known)}, allow_val_change=True)
 
     def append(self, record: Record) -> None:
-        import wandb
-
-        values: dict[str, object] = {
-            f"ampsim/{name}": value for name, value in _scalars(record).items()
-        }
-        for name, packed in record.get("exponent_histograms", {}).items():
-            counts = unpack_counts(packed)
-            bins = np.arange(
-                SMALLEST - 1, LARGEST + 2
-            )  # zeros are counted one binade below the smallest one
-            values[f"ampsim/exponents/{name}"] = wandb.Histogram(np_histogram=(counts[:-2], bins))
-        self._run.log({"ampsim/step": record["step"], **values})
+        self._run.log({"ampsim/step": record["step"], **_values(record)})
 
     def close(self) -> None:
         return
@@ -104,44 +90,26 @@ class _TensorBoard:
         self._writer = writer
 
     def append(self, record: Record) -> None:
-        step = record["step"]
-        for name, value in _scalars(record).items():
-            if isinstance(value, str):
-                self._writer.add_text(f"ampsim/{name}", value, step)
-            else:
-                self._writer.add_scalar(f"ampsim/{name}", value, step)
-        for name, packed in record.get("exponent_histograms", {}).items():
-            self._add_histogram(f"ampsim/exponents/{name}", unpack_counts(packed), step)
-
-    def _add_histogram(self, name: str, counts: Any, step: int) -> None:
-        binades = np.arange(SMALLEST, LARGEST + 1)
-        inner = counts[1:-2]
-        if inner.any():
-            total, weighted = float(inner.sum()), float((inner * binades).sum())
-            squares = float((inner * binades**2).sum())
-            low, high = float(binades[inner > 0].min()), float(binades[inner > 0].max())
-            limits = (binades + 0.5).tolist()
-            self._writer.add_histogram_raw(
-                name, low, high, total, weighted, squares, limits, inner.tolist(), step
-            )
+        for name, value in _values(record).items():
+            add = self._writer.add_text if isinstance(value, str) else self._writer.add_scalar
+            add(name, value, record["step"])
 
     def close(self) -> None:
         self._writer.flush()
 
 
-def _scalars(record: Record) -> dict[str, float | str]:
-    """Return the scalars and texts of a record for a tracker, and log2 of the scale."""
-    scalars: dict[str, float | str] = {}
-    for name, value in record.items():
-        if isinstance(value, str):
-            scalars[name] = value
-        elif isinstance(value, int | float) and name != "step":
-            scalars[name] = float(value)
-    for number, skipped in enumerate(record.get("optimizers", ())):
-        if skipped is not None:
-            scalars[f"skipped/{number}"] = float(skipped)
-    if nonfinite := record.get("nonfinite"):
-        scalars["nonfinite"] = ", ".join(f"{name} {what}" for name, what in nonfinite.items())
+def _values(record: Record) -> dict[str, float | str]:
+    """Return the numbers and texts of a record for a tracker, and log2 of the scale; no histograms."""
+    values = {name: value for name, value in record.items() if name != "step"}
+    skips = enumerate(values.pop("optimizers", ()))
+    values |= {f"skipped/{number}": skipped for number, skipped in skips if skipped is not None}
+    nonfinite = values.pop("nonfinite", {}).items()
+    if nonfinite:
+        values["nonfinite"] = ", ".join(f"{name} {what}" for name, what in nonfinite)
     if record.get("loss_scale", 0) > 0:
-        scalars["log2_scale"] = math.log2(record["loss_scale"])
-    return scalars
+        values["log2_scale"] = math.log2(record["loss_scale"])
+    values.pop("exponent_histograms", None)
+    return {
+        f"ampsim/{name}": value if isinstance(value, str) else float(value)
+        for name, value in values.items()
+    }

@@ -67,8 +67,6 @@ def test_wandb_receives_all_steps(monkeypatch, tmp_path):
     assert re.fullmatch(
         "weight has (inf|nan), bias has (inf|nan)", str(rows[1]["ampsim/nonfinite"])
     )
-    assert rows[0]["ampsim/exponents/weight/_type"] == "histogram"
-    assert sum(rows[0]["ampsim/exponents/weight/values"]) == 2
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -87,8 +85,6 @@ def test_tensorboard_receives_all_steps():
         ]
     [text] = events.Tensors("ampsim/nonfinite/text_summary")
     assert (text.step, text.tensor_proto.string_val[0][:11]) == (1, b"weight has ")
-    [histogram] = events.Histograms("ampsim/exponents/weight")
-    assert (histogram.step, histogram.histogram_value.num) == (0, 2)
 
 
 @pytest.mark.filterwarnings("ignore")
