@@ -16,11 +16,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from ampsim.testing.child import GRACE, child
 from ampsim.testing.ranks.gradients import Gradients, World
-from ampsim.testing.ranks.scenario import Make, RankRecord, Scenario, play
+from ampsim.testing.ranks.scenario import KINDS, Make, RankRecord, Scenario, play
 
 _ALONE = (
     "Connection closed",
@@ -44,6 +45,8 @@ def play_all(
         limit: seconds per collective, and per scenario.
     """
     played: dict[Scenario, list[RankRecord]] = {}
+    # The first optimizer of a process imports torch's compiler, which takes seconds: once, before the fork.
+    KINDS[""]([torch.nn.Parameter(torch.ones(()))])
     with tempfile.TemporaryDirectory() as folder, ExitStack() as started:
         given = make, scenarios, size, gradients, limit, folder
         ranks = [started.enter_context(child(_serve, rank, *given)) for rank in range(size)]
