@@ -1,13 +1,13 @@
 """Would a CUDA card's autocast lists or matrix units change what a loss scale does?
 
-Six models train in fp16 on a CPU that emulates a card. Arms: the CPU's or CUDA's autocast lists, times
-this CPU's sums, the matrix units of Volta, Ampere (Turing and Ada are equal), and Hopper (Blackwell is
-equal), and two controls on Hopper's unit: an fp16 accumulator, and four partial sums in fp16, as torch
-allows with `allow_fp16_reduced_precision_reduction`.
+Six models train in fp16 on a CPU that emulates a card. Arms: the CPU's or CUDA's autocast lists,
+times this CPU's sums, the matrix units of Volta, Ampere (Turing and Ada are equal), and Hopper
+(Blackwell is equal), and two controls on Hopper's unit: an fp16 accumulator, and four partial sums
+in fp16, as torch allows with `allow_fp16_reduced_precision_reduction`.
 
-Each arm trains on its own. The first scale is the overflow threshold of a first batch. In each step the
-batch is also differentiated by the CPU's lists and sums at the arm's weights, so that overflow, the
-threshold, and the gradient are compared at equal weights.
+Each arm trains on its own. The first scale is the overflow threshold of a first batch. In each step
+the batch is also differentiated by the CPU's lists and sums at the arm's weights, so that overflow,
+the threshold, and the gradient are compared at equal weights.
 
 Every number is emulated: no card computed it. Not emulated: cuDNN's choice of algorithm, flash
 attention's tiles, atomic additions, and CUDA's elementwise kernels.

@@ -1,4 +1,4 @@
-"""What other processors would compute: their products of halves and CUDA's autocast lists, on this CPU."""
+"""What other devices compute, on this CPU: their products of halves, and CUDA's autocast lists."""
 
 import os
 from importlib.util import find_spec
@@ -7,7 +7,7 @@ from experiments import KERNELS
 
 
 def speed_up_halves() -> None:
-    """Compute this process's products of halves faster, with torch's bits, where the common kernels are in force."""
+    """Compute products of halves faster, with torch's bits, if the common kernels are in force."""
     if os.environ.items() >= KERNELS.items() and find_spec("numba"):
         from experiments.emulation import half_products
 

@@ -1,9 +1,11 @@
-"""CUDA's autocast lists on the CPU: which operators run in fp16, in float32, or in the dtype of their input.
+"""CUDA's autocast lists on the CPU: which operators run in fp16, in float32, or as their input.
 
-torch has one list per device. A CPU build holds CUDA's too: the names that are registered for the dispatch key, and in
-its headers the policy of each name. `cuda_ops` registers for the CPU what CUDA's list has and the CPU's lacks.
+torch has one list per device. A CPU build holds CUDA's too: the names that are registered for the
+dispatch key, and in its headers the policy of each name. `cuda_ops` registers for the CPU what
+CUDA's list has and the CPU's lacks.
 
-Not modeled: CUDA's operators that promote to the widest input, which no model here calls, and the kernels themselves.
+Not modeled: CUDA's operators that promote to the widest input, which no model here calls, and the
+kernels themselves.
 """
 
 import re
@@ -18,6 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+KEY = "AutocastCPU"
 Bound = dict[str, Any]  # arguments by name
 
 
@@ -63,7 +66,7 @@ POLICIES: dict[str, Callable[[Bound], Bound]] = {
 
 
 def below_autocast(name: str, policy: Callable[[Bound], Bound]) -> Callable[..., Any]:
-    """Return an operator whose arguments are changed by a policy, for a dispatch key of autocast."""
+    """Return an operator whose arguments are changed by a policy, as autocast calls it."""
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
     names = [argument.name for argument in operator._schema.arguments]  # noqa: SLF001
@@ -80,8 +83,8 @@ def below_autocast(name: str, policy: Callable[[Bound], Bound]) -> Callable[...,
 @contextmanager
 def cuda_ops() -> Iterator[None]:
     """Let autocast on the CPU follow CUDA's lists."""
-    cpu, cuda = registered("AutocastCPU"), registered("AutocastCUDA")
-    library: Any = torch.library.Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
+    cpu, cuda = registered(KEY), registered("AutocastCUDA")
+    library: Any = torch.library.Library("aten", "IMPL", KEY)  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")  # "overridden"

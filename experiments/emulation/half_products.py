@@ -1,17 +1,19 @@
-"""Matrix products of halves as a device computes them: this CPU, or the matrix units of an NVIDIA card.
+"""Matrix products of halves as a device computes them: this CPU, or an NVIDIA card's matrix unit.
 
 A float32 number holds the product of two halves exactly, so devices differ only in how they add.
 
-torch's CPU kernels add float32 numbers and round each sum to nearest. Which operand is transposed decides the order of
-the additions. With `experiments.KERNELS` the same additions are made here for many elements at a time, which gives
-torch's bits in less time.
+torch's CPU kernels add float32 numbers and round each sum to nearest. Which operand is transposed
+decides the order of the additions. With `experiments.KERNELS` the same additions are made here for
+many elements at a time, which gives torch's bits in less time.
 
-A matrix unit adds a block of products and its accumulator at once. It shifts them to the largest exponent, cuts what
-is below a fixed number of fraction bits, adds exactly, and cuts the sum to float32. The block and the bits of each
-generation were measured on cards: P. Xie et al., *MMA-Sim*, arXiv 2511.10909; M. Fasi et al., *Numerical Behavior of
-NVIDIA Tensor Cores*, PeerJ CS 2021; X. Li et al., *FTTN*, arXiv 2403.00232.
+A matrix unit adds a block of products and its accumulator at once. It shifts them to the largest
+exponent, cuts what is below a fixed number of fraction bits, adds exactly, and cuts the sum to
+float32. The block and the bits of each generation were measured on cards: P. Xie et al., *MMA-Sim*,
+arXiv 2511.10909; M. Fasi et al., *Numerical Behavior of NVIDIA Tensor Cores*, PeerJ CS 2021; X. Li
+et al., *FTTN*, arXiv 2403.00232.
 
-Not modeled: cuDNN's and cuBLAS's choice of algorithm and tiles, flash attention's tiles, and atomic additions.
+Not modeled: cuDNN's and cuBLAS's choice of algorithm and tiles, flash attention's tiles, and atomic
+additions.
 """
 
 import functools
@@ -39,65 +41,70 @@ Floats = NDArray[np.float32]
 # product, if no operand is transposed; IN_TURN, one sum, if the first is; DOTS, 64 sums over every
 # 64th product and then over every eighth, if the second is.
 LANES, IN_TURN, DOTS = 4, 1, 64
-COLUMNS = 64  # at a time, so that their sums stay in the nearest cache
+COLUMNS = 64  # at a time: their sums stay in the nearest cache
 WORTH = 1 << 12  # multiplications below which torch takes less time
 
 
-@njit("void(float32[::1], float32[:, ::1], int64, int64, float32[:, ::1])", cache=True)
-def add_strided(x: Floats, b: Floats, begin: int, end: int, sums: Floats) -> None:
-    """Add products begin + l, begin + l + len(sums), and so on, one after the other, to sum l."""
-    stride, width = sums.shape
-    fours = begin + (end - begin) // (4 * stride) * (4 * stride)
-    for start in range(begin, fours, 4 * stride):  # four at once: a sum stays in a register
-        for lane in range(stride):
-            k0, row = start + lane, sums[lane]
-            k1, k2, k3 = k0 + stride, k0 + 2 * stride, k0 + 3 * stride
-            x0, x1, x2, x3 = x[k0], x[k1], x[k2], x[k3]
-            b0, b1, b2, b3 = b[k0], b[k1], b[k2], b[k3]
-            for j in range(width):
-                row[j] = (((row[j] + x0 * b0[j]) + x1 * b1[j]) + x2 * b2[j]) + x3 * b3[j]
-    for k in range(fours, end):
-        row, factor, column = sums[(k - fours) % stride], x[k], b[k]
-        for j in range(width):
+@njit(cache=True)
+def add_strided(x: Floats, b: Floats, sums: Floats) -> None:
+    """Add each row of `b`, times its factor, to the next sum, in turn."""
+    for k in range(len(x)):
+        row, factor, column = sums[k % len(sums)], x[k], b[k]
+        for j in range(len(row)):
             row[j] += factor * column[j]
 
 
-@njit("void(float32[:, :], float32[::1])", cache=True)
+@njit(cache=True)
 def add_eight(sums: Floats, row: Floats) -> None:
     """Add eight sums to `row`, the halves first."""
     s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
     s4, s5, s6, s7 = sums[4], sums[5], sums[6], sums[7]
     for j in range(len(row)):
         even = (s0[j] + s4[j]) + (s2[j] + s6[j])
-        row[j] += even + ((s1[j] + s5[j]) + (s3[j] + s7[j]))
+        odd = (s1[j] + s5[j]) + (s3[j] + s7[j])
+        row[j] += even + odd
+
+
+@njit(cache=True)
+def add_lanes(x: Floats, b: Floats, sums: Floats) -> None:
+    """Set the first of the sums, which are 0, to (k) times (k, n)."""
+    whole = len(x) - len(x) % len(sums)
+    add_strided(x[:whole], b[:whole], sums)
+    add_strided(x[whole:], b[whole:], sums[:1])
+    for lane in range(1, len(sums)):
+        sums[0] += sums[lane]
+
+
+@njit(cache=True)
+def add_dots(x: Floats, b: Floats, sums: Floats) -> None:
+    """Set the last of 73 sums, which are 0, to (k) times (k, n)."""
+    whole = len(x) - len(x) % DOTS
+    eights = len(x) - len(x) % 16
+    many, few, total = sums[:DOTS], sums[DOTS:-1], sums[-1:]
+    add_strided(x[:whole], b[:whole], many)
+    add_eight(many.reshape(8, -1), few.ravel())
+    add_eight(few, total[0])
+    few[:] = 0
+    add_strided(x[whole:eights], b[whole:eights], few)
+    add_eight(few, total[0])
+    add_strided(x[eights:], b[eights:], total)
 
 
 @njit("void(float32[:, ::1], float32[:, ::1], int64, float32[:, ::1])", cache=True)
 def add_in_order(a: Floats, b: Floats, order: int, out: Floats) -> None:
     """Set (m, n) to (m, k) times (k, n), added in one of the orders."""
-    (m, k), n = a.shape, b.shape[1]
-    whole, eights = k - k % order, k - k % 16
-    for left in range(0, n, COLUMNS):
-        columns = np.ascontiguousarray(b[:, left : left + COLUMNS])
+    for left in range(0, b.shape[1], COLUMNS):
+        part = slice(left, left + COLUMNS)
+        columns = np.ascontiguousarray(b[:, part])
         sums = np.empty((DOTS + 9, columns.shape[1]), np.float32)
-        total = sums[:1] if order < DOTS else sums[DOTS + 8 :]
-        for i in range(m):
+        for i in range(len(a)):
             sums[:] = 0
-            add_strided(a[i], columns, 0, whole, sums[:order])
-            if order < DOTS:
-                add_strided(a[i], columns, whole, k, total)
-                for lane in range(1, order):
-                    total[0] += sums[lane]
+            if order == DOTS:
+                add_dots(a[i], columns, sums)
+                out[i, part] = sums[-1]
             else:
-                for first in range(8):
-                    add_eight(sums[first:DOTS:8], sums[DOTS + first])
-                add_eight(sums[DOTS : DOTS + 8], total[0])
-                if eights > whole:
-                    sums[:8] = 0
-                    add_strided(a[i], columns, whole, eights, sums[:8])
-                    add_eight(sums[:8], total[0])
-                add_strided(a[i], columns, eights, k, total)
-            out[i, left : left + COLUMNS] = total[0]
+                add_lanes(a[i], columns, sums[:order])
+                out[i, part] = sums[0]
 
 
 # ----------------------------------------------------------------------- matrix units of a card
@@ -144,9 +151,15 @@ def round_to_half(values: NDArray[np.float64]) -> None:
 
 @njit(cache=True, error_model="numpy")
 def add_block(
-    x: Floats, x_powers: Floats, b: Floats, b_powers: Floats, fraction: int, row: Floats,
-    scale: Floats, total: NDArray[np.float64],
-) -> None:  # fmt: skip
+    x: Floats,
+    x_powers: Floats,
+    b: Floats,
+    b_powers: Floats,
+    fraction: int,
+    row: Floats,
+    scale: Floats,
+    total: NDArray[np.float64],
+) -> None:
     """Set `total` to `row` plus (k) times (k, n), each cut `fraction` bits below the largest.
 
     Args:
@@ -203,7 +216,6 @@ def add_in_blocks(a: Floats, b: Floats, block: int, fraction: int, half: bool, o
 
 # -------------------------------------------------------------------------------- in torch's place
 COMMON = os.environ.items() >= KERNELS.items()  # whose orders of sums are known
-HALVES = (torch.float16, torch.bfloat16)
 unit: MatrixUnit | None = None  # that multiplies halves now; None: this CPU
 
 
@@ -221,7 +233,7 @@ def computed_by(arithmetic: str) -> Iterator[None]:
 
 @functools.cache
 def install() -> Any:
-    """Put the functions below in the place of torch's CPU kernels, for as long as the process lives.
+    """Put the functions below in the place of torch's CPU kernels, until the process ends.
 
     Returns:
         The registration, which ends with its last reference.
@@ -280,45 +292,45 @@ def array(x: Tensor) -> Floats:
 def order_of(a: Tensor, b: Tensor) -> int | None:
     """Return the order of `sums` for 16-bit matrices; None to leave their product to torch."""
     (m, k), n = a.shape, b.shape[1]
-    if a.dtype not in HALVES:
-        return None
     if unit_of(a):
         return LANES  # any: a unit has no order
-    if not COMMON or min(m, k, n) < 2 or m * k * n < WORTH:
+    if left_to_torch(a) or min(m, k, n) < 2 or m * k * n < WORTH:
         return None
-    first, second = a.stride(), b.stride()
-    if second == (n, 1):
-        return {(k, 1): LANES, (1, m): IN_TURN}.get((first[0], first[1]))
-    return DOTS if first == (k, 1) and second == (1, k) else None
+    if b.stride() == (n, 1):
+        return {(k, 1): LANES, (1, m): IN_TURN}.get((a.stride(0), a.stride(1)))
+    return DOTS if a.stride() == (k, 1) and b.stride() == (1, k) else None
 
 
-def product(theirs: Any, keys: torch.DispatchKeySet, a: Tensor, b: Tensor) -> Tensor:
+def left_to_torch(x: Tensor) -> bool:
+    """Return whether torch itself computes products of `x`."""
+    return not unit_of(x) and not (COMMON and x.dtype in (torch.float16, torch.bfloat16))
+
+
+# The functions below take a kernel of torch, for what is left to it, and then that kernel's
+# arguments. They return what it returns, hence Any.
+Keys = torch.DispatchKeySet
+
+
+def product(theirs: Any, keys: Keys, a: Tensor, b: Tensor) -> Any:
     """Return (m, k) times (k, n)."""
     order = order_of(a, b)
-    if order is None:
-        out: Tensor = theirs(keys, a, b)
-        return out
-    return sums(a, b, order).to(a.dtype)
+    return theirs(keys, a, b) if order is None else sums(a, b, order).to(a.dtype)
 
 
 def product_and_sum(
-    theirs: Any, keys: torch.DispatchKeySet, bias: Tensor, a: Tensor, b: Tensor, **factors: float
-) -> Tensor:
+    theirs: Any, keys: Keys, bias: Tensor, a: Tensor, b: Tensor, **factors: float
+) -> Any:
     """Return (m, k) times (k, n) plus a bias per column."""
     order = order_of(a, b)
-    plain = bias.shape == b.shape[1:] and bias.is_contiguous() and set(factors.values()) <= {1}
-    if order in (None, IN_TURN) or bias.dtype is not a.dtype or not plain:
-        out: Tensor = theirs(keys, bias, a, b, **factors)
-        return out
+    plain = bias.shape == b.shape[1:] and bias.is_contiguous() and bias.dtype is a.dtype
+    if order in (None, IN_TURN) or not plain or not set(factors.values()) <= {1}:
+        return theirs(keys, bias, a, b, **factors)
     return (sums(a, b, order) + bias.float()).to(a.dtype)
 
 
-def products(theirs: Any, keys: torch.DispatchKeySet, a: Tensor, b: Tensor) -> Tensor:
+def products(theirs: Any, keys: Keys, a: Tensor, b: Tensor) -> Any:
     """Return (batch, m, k) times (batch, k, n)."""
-    if not unit_of(a):
-        out: Tensor = theirs(keys, a, b)
-        return out
-    return batched(a, b).half()
+    return batched(a, b).half() if unit_of(a) else theirs(keys, a, b)
 
 
 def batched(a: Tensor, b: Tensor) -> Tensor:
@@ -328,11 +340,6 @@ def batched(a: Tensor, b: Tensor) -> Tensor:
 
 
 Pair = tuple[int, int]
-
-
-def left_to_torch(x: Tensor) -> bool:
-    """Return whether torch computes a convolution of `x`."""
-    return not unit_of(x) and not (COMMON and x.dtype in HALVES)
 
 
 def joined(x: Tensor) -> Tensor:
@@ -345,75 +352,95 @@ def by_image(x: Tensor, images: int) -> Tensor:
     return x.view(len(x), images, -1).transpose(0, 1).contiguous()
 
 
+def columns_of(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
+    """Return (batch, channels * kernel, places): what each place of a convolution sees."""
+    return functional.unfold(x.float(), kernel, 1, padding, stride).to(x.dtype)
+
+
 def convolution(
-    theirs: Any, keys: torch.DispatchKeySet, x: Tensor, weight: Tensor, kernel: Pair,
-    bias: Tensor | None, stride: Pair, padding: Pair,
-) -> Tensor:  # fmt: skip
+    theirs: Any,
+    keys: Keys,
+    x: Tensor,
+    weight: Tensor,
+    kernel: Pair,
+    bias: Tensor | None,
+    stride: Pair,
+    padding: Pair,
+) -> Any:
     """Return the convolution of (batch, channels, height, width)."""
     if bias is not None or left_to_torch(x):
-        out: Tensor = theirs(keys, x, weight, kernel, bias, stride, padding)
-        return out
-    columns = functional.unfold(x.float(), kernel, 1, padding, stride)
-    total = sums(weight.flatten(1), joined(columns).to(x.dtype), LANES)
-    high = (x.shape[2] + 2 * padding[0] - kernel[0]) // stride[0] + 1
-    return by_image(total, len(x)).view(len(x), len(weight), high, -1).to(x.dtype)
+        return theirs(keys, x, weight, kernel, bias, stride, padding)
+    columns = joined(columns_of(x, kernel, stride, padding))
+    total = by_image(sums(weight.flatten(1), columns, LANES), len(x)).to(x.dtype)
+    height = (x.shape[2] + 2 * padding[0] - kernel[0]) // stride[0] + 1
+    return total.view(len(x), len(weight), height, -1)
 
 
 def convolution_backward(
-    theirs: Any, keys: torch.DispatchKeySet, given: Tensor, x: Tensor, weight: Tensor, kernel: Pair,
-    stride: Pair, padding: Pair, mask: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
-    """Return the gradients of what `convolution` was given."""
+    theirs: Any,
+    keys: Keys,
+    given: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    kernel: Pair,
+    stride: Pair,
+    padding: Pair,
+    mask: Sequence[bool],
+) -> Any:
+    """Return the gradients of image, weight, and bias, as far as `mask` asks for them."""
     if mask[2] or not mask[1] or left_to_torch(x):
-        gradients: tuple[Tensor | None, ...] = theirs(
-            keys, given, x, weight, kernel, stride, padding, mask
-        )
-        return gradients  # type: ignore[return-value]
-    columns = functional.unfold(x.float(), kernel, 1, padding, stride).to(x.dtype)
-    if unit_of(x):
-        total = sums(joined(given.flatten(2)), joined(columns).T, LANES)
-    else:  # torch rounds the sum after each image
-        total = torch.zeros_like(weight).flatten(1)
-        for pixels, column in zip(given.flatten(2), columns, strict=True):
-            total = (total.float() + sums(pixels, column.T, DOTS)).to(x.dtype)
-    to_weight = total.view_as(weight).to(x.dtype)
-    if not mask[0]:
-        return None, to_weight, None
-    if unit_of(x):
-        return transposed(given, x, weight, (kernel, stride, padding)), to_weight, None
-    total = sums(weight.flatten(1).T, joined(given.flatten(2)), IN_TURN).to(x.dtype)
-    size, back = (x.shape[2], x.shape[3]), by_image(total, len(x))
-    return functional.fold(back, size, kernel, 1, padding, stride), to_weight, None
+        return theirs(keys, given, x, weight, kernel, stride, padding, mask)
+    geometry = kernel, stride, padding
+    back = to_image(given, x, weight, geometry) if mask[0] else None
+    return back, to_weight(given, columns_of(x, *geometry)).view_as(weight), None
 
 
-def transposed(
-    given: Tensor, x: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair]
-) -> Tensor:
-    """Return the gradient of `x` as one product: a convolution of the gradient with its gaps."""
+def to_weight(given: Tensor, columns: Tensor) -> Tensor:
+    """Return the gradient of the weight, (channels out, channels in * kernel)."""
+    given = given.flatten(2)
+    if unit_of(columns):
+        return sums(joined(given), joined(columns).T, LANES).half()
+    total = torch.zeros(given.shape[1], columns.shape[1], dtype=columns.dtype)
+    for pixels, column in zip(given, columns, strict=True):  # torch rounds after each image
+        total = (total.float() + sums(pixels, column.T, DOTS)).to(columns.dtype)
+    return total
+
+
+def to_image(given: Tensor, x: Tensor, weight: Tensor, geometry: tuple[Pair, Pair, Pair]) -> Tensor:
+    """Return the gradient of the image."""
     kernel, stride, padding = geometry
-    axes = zip(x.shape[2:], kernel, padding, strict=True)
-    sides = [side + 2 * pad - size + 1 for side, size, pad in axes]
-    wide = given.new_zeros(*given.shape[:2], *sides)
-    wide[:, :, :: stride[0], :: stride[1]] = given
-    down, across = (size - 1 - pad for size, pad in zip(kernel, padding, strict=True))
-    wide = functional.pad(wide.float(), (across, across, down, down))
-    columns = joined(functional.unfold(wide, kernel)).half()
-    total = sums(weight.flip(2, 3).transpose(0, 1).flatten(1), columns, LANES)
-    return by_image(total, len(x)).view_as(x).half()
+    if unit_of(x):  # one product: the gradient with gaps, convolved with the weight turned around
+        axes = zip(x.shape[2:], kernel, padding, strict=True)
+        sides = [side + 2 * pad - size + 1 for side, size, pad in axes]
+        wide = given.new_zeros(*given.shape[:2], *sides)
+        wide[:, :, :: stride[0], :: stride[1]] = given
+        down, across = (size - 1 - pad for size, pad in zip(kernel, padding, strict=True))
+        wide = functional.pad(wide, (across, across, down, down))
+        columns = joined(columns_of(wide, kernel, (1, 1), (0, 0)))
+        turned = weight.flip(2, 3).transpose(0, 1).flatten(1)
+        return by_image(sums(turned, columns, LANES), len(x)).view_as(x).half()
+    total = sums(weight.flatten(1).T, joined(given.flatten(2)), IN_TURN).to(x.dtype)
+    size = x.shape[2], x.shape[3]
+    return functional.fold(by_image(total, len(x)), size, kernel, 1, padding, stride)
 
 
 def attend(
-    theirs: Any, keys: torch.DispatchKeySet, q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0,
-    causal: bool = False, **options: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    theirs: Any,
+    keys: Keys,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout: float = 0.0,
+    causal: bool = False,
+    **options: Any,
+) -> Any:
     """Return attention (batch, heads, tokens, width) and the log of its softmax's denominator.
 
     The two products are the unit's. As in flash attention the logits stay float32 and the
     probabilities are rounded to fp16.
     """
-    if not unit_of(q) or dropout or any(value is not None for value in options.values()):
-        out: tuple[Tensor, Tensor] = theirs(keys, q, k, v, dropout, causal, **options)
-        return out
+    if dropout or options or not unit_of(q):
+        return theirs(keys, q, k, v, dropout, causal, **options)
     logits = logits_of(q, k, causal)
     probabilities = logits.softmax(-1).half()
     return batched(probabilities, v).half(), logits.logsumexp(-1)
@@ -427,18 +454,25 @@ def logits_of(q: Tensor, k: Tensor, causal: bool) -> Tensor:
 
 
 def attend_backward(
-    theirs: Any, keys: torch.DispatchKeySet, given: Tensor, q: Tensor, k: Tensor, v: Tensor,
-    out: Tensor, log_sums: Tensor, dropout: float, causal: bool, **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    theirs: Any,
+    keys: Keys,
+    given: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    log_sums: Tensor,
+    dropout: float,
+    causal: bool,
+    **options: Any,
+) -> Any:
     """Return the gradients of queries, keys, and values."""
-    if not unit_of(q) or dropout or any(value is not None for value in options.values()):
-        gradients: tuple[Tensor, Tensor, Tensor] = theirs(
-            keys, given, q, k, v, out, log_sums, dropout, causal, **options
-        )
-        return gradients
+    if dropout or options or not unit_of(q):
+        return theirs(keys, given, q, k, v, out, log_sums, dropout, causal, **options)
     probabilities = (logits_of(q, k, causal) - log_sums[..., None]).exp()
     mean = (given.float() * out.float()).sum(-1, keepdim=True)
     to_logits = (probabilities * (batched(given, v.mT) - mean)).half()
     scale = 1 / math.sqrt(q.shape[-1])
-    to_q, to_k = batched(to_logits, k) * scale, batched(to_logits.mT, q) * scale
+    to_q = batched(to_logits, k) * scale
+    to_k = batched(to_logits.mT, q) * scale
     return to_q.half(), to_k.half(), batched(probabilities.half().mT, given).half()

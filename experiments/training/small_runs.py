@@ -1,4 +1,4 @@
-"""Six small trainings that any device can follow step by step, at weights that another device chose."""
+"""Six small trainings, step by step, so that devices can be compared at equal weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
