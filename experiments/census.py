@@ -25,30 +25,17 @@ from rich.table import Table
 from ampsim.core.files import write_atomically
 from ampsim.core.json_lines import Record
 from ampsim.lint.engine import RULES
-from ampsim.lint.event import Event
-from ampsim.lint.find_events import traces_of
+from ampsim.lint.events import Event, Trace
 from ampsim.lint.rules.checkpoint import saved_optimizers
-from ampsim.lint.source import Source, Trace, UnreadableError, parse, read
+from ampsim.lint.source import Source, UnreadableError, parse, read
+from ampsim.lint.walk import traces_of
 from experiments import runner
 
 DEVICES = ("cpu",)
 INPUT = Path(__file__).parent / "inputs" / "census.jsonl"
 FOLDER = "AMPSIM_CENSUS"
-# Rules that break no check, or were not there when the loops were read.
-LEFT_OUT = {
-    "AMP126",
-    "AMP129",
-    "AMP130",
-    "AMP132",
-    "AMP133",
-    "AMP134",
-    "AMP135",
-    "AMP136",
-    "AMP137",
-}
-CHOSEN = {
-    "AMP127"
-}  # a learning rate by iteration, which many choose: counted, but no fault by itself
+# Rules that were not there when the loops were read.
+LEFT_OUT = {"AMP129", "AMP130", "AMP132", "AMP133", "AMP134", "AMP135", "AMP136"}
 EXAMPLE = re.compile(
     r"(^|/)(\w*examples?|tutorials?|recipes?|egs|references?|projects?|research|contrib)(/|$)", re.I
 )
@@ -56,7 +43,6 @@ KINDS = ("package", "example", "script")
 HAS = {
     "schedule": "AMP101",
     "average": "AMP102",
-    "rate": "AMP127",
     "clip": "AMP103",
     "checkpoint": "AMP112",
 }
@@ -111,14 +97,14 @@ def loops_in(text: str) -> Iterator[Row]:
     source = parse(text)
     if source is None or source.disabled:
         return
-    source.traces += traces_of(source)
+    traces = [*traces_of(source)]
     found = {
         (code, getattr(node, "lineno", 0))
         for code in RULES.keys() - LEFT_OUT
-        for node, _ in RULES[code].find(source)
+        for node, _ in RULES[code].find(source, traces)
     }
     saved, seen = any(saved_optimizers(source)), set()
-    for trace in source.traces:
+    for trace in traces:
         for step in trace.skippable():
             place = place_of(source, step)
             if place in seen:
@@ -151,9 +137,9 @@ def place_of(source: Source, step: Event) -> ast.AST:
 
 
 def had(trace: Trace, step: Event, inside: Sequence[Event]) -> Iterator[str]:
-    """Yield what a loop has: a schedule or an average that goes on with the steps, a rate that is set, a clipping."""
-    for kind in ("schedule", "average", "clip", "rate"):
-        deep = kind in ("clip", "rate")
+    """Yield what a loop has: a schedule or an average that goes on with the steps, a clipping."""
+    for kind in ("schedule", "average", "clip"):
+        deep = kind == "clip"
         if any(
             each.kind == kind and (deep or each.loops == step.loops) and not each.apart(step)
             for each in inside
@@ -220,8 +206,8 @@ def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], 
 
 
 def faults(loop: Row) -> set[str]:
-    """Return the rules that a loop breaks, but for those that many break by choice and those that are off."""
-    return {code for code in loop["codes"] if code not in CHOSEN and RULES[code].on}
+    """Return the rules that a loop breaks, but for those that have left since."""
+    return {code for code in loop["codes"] if code in RULES}
 
 
 def count(loops: Sequence[Row], broken: Iterable[bool]) -> Record:

@@ -26,7 +26,6 @@ OF = {
     "average": "average updated\nin a skipped step",
     "checkpoint": "checkpoint without\nthe scaler",
     "clip": "clipped while scaled",
-    "rate": "learning rate set\nby the iteration",
 }
 
 

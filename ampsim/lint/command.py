@@ -99,4 +99,4 @@ def page_of(code: str | None) -> str:
 
 def _line_of(code: str) -> str:
     rule = RULES[code]
-    return f"{code}  {rule.severity:7}  {rule.name}{'' if rule.on else '  (off by default)'}"
+    return f"{code}  {rule.severity:7}  {rule.name}"

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ampsim.lint.find_events import traces_of
-from ampsim.lint.rules import accumulation, checkpoint, gradients, jax, precision, scaler, skips
+from ampsim.lint.events import Trace
+from ampsim.lint.rules import checkpoint, jax, loop, order, precision
 from ampsim.lint.source import Source, UnreadableError, parse
+from ampsim.lint.walk import traces_of
 
-MODULES = (skips, gradients, scaler, checkpoint, accumulation, precision, jax)
+MODULES = (order, loop, checkpoint, precision, jax)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +27,12 @@ class Rule:
             be), or note (a difference without a known consequence, or a choice).
         why, fix: why the code is a problem; what to do.
         wrong, right: a loop with the problem; the same loop without it.
-        asks: takes a trace and an event and returns whether the event is a finding; without
-            `events`, takes a source and yields the nodes that are findings.
+        asks: takes a source, a trace, and an event and returns whether the event is a finding;
+            without `events`, takes a source and its traces and yields the nodes that are findings.
         events: the kinds of event that `asks` takes.
         has, lacks: of a rule about a method that is never called: other methods that are, and this method.
         check: the check of `ampsim.testing.check_loop` that such a loop fails; "" for none.
         thread: address of a public report; "" for none.
-        on: whether the rule is on by default.
     """
 
     code: str
@@ -49,18 +49,18 @@ class Rule:
     lacks: str = ""
     check: str = ""
     thread: str = ""
-    on: bool = True
 
-    def find(self, source: Source) -> Iterator[tuple[ast.AST, str]]:
+    def find(self, source: Source, traces: Sequence[Trace]) -> Iterator[tuple[ast.AST, str]]:
         """Yield each finding in a source: its node and its message."""
         within = f" (with the fp16 scaler of {source.wrapped})" if source.wrapped else ""
-        for trace, event in source.events(*self.events):
-            if self.asks(trace, event):
-                place = source.place_of(event.on)
-                message = self.message.format(on=event.on, of=event.of, place=place)
-                yield event.node, message + within
-        for node in () if self.events else self.asks(source):
+        for node in () if self.events else self.asks(source, traces):
             yield node, self.message + within
+        for trace in traces:
+            for event in trace.of(*self.events):
+                if self.asks(source, trace, event):
+                    place = source.place_of(event.on)
+                    message = self.message.format(on=event.on, of=event.of, place=place)
+                    yield event.node, message + within
 
 
 @dataclass(frozen=True, order=True)
@@ -86,7 +86,7 @@ class Finding:
 def _rule(code: str, text: Mapping[str, Any]) -> Rule:
     """Return a rule from its table in `rules.toml`."""
     functions = {name: value for module in MODULES for name, value in vars(module).items()}
-    missing = partial(scaler.missing_call, has=text.get("has", ()), lacks=text.get("lacks", ""))
+    missing = partial(loop.missing_call, has=text.get("has", ()), lacks=text.get("lacks", ""))
     asks = missing if "lacks" in text else functions[text["name"].replace("-", "_")]
     lines = {key: " ".join(text[key].split()) for key in ("why", "fix")}
     return Rule(code=code, asks=asks, **{**text, **lines})
@@ -94,16 +94,17 @@ def _rule(code: str, text: Mapping[str, Any]) -> Rule:
 
 TEXTS = tomllib.loads((Path(__file__).parent / "rules.toml").read_text(encoding="utf-8"))
 RULES: Mapping[str, Rule] = {code: _rule(code, text) for code, text in TEXTS.items()}
-DEFAULT = frozenset(code for code, rule in RULES.items() if rule.on)
 
 
-def lint(source: str, path: str = "<source>", codes: Collection[str] = DEFAULT) -> list[Finding]:
+def lint(
+    source: str, path: str = "<source>", codes: Collection[str] = RULES.keys()
+) -> list[Finding]:
     """Find loss-scaling problems in the source of a training loop, without running it.
 
     Args:
         source: Text of a Python file.
         path: Path of the file, for the findings; modules beside it are read to follow its schedules.
-        codes: Codes of the rules to run, from `RULES`; by default the rules that are on.
+        codes: Codes of the rules to run; by default all of `RULES`.
 
     Returns:
         The findings, sorted by place; without those that a comment ignores.
@@ -124,10 +125,10 @@ def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding]
         source = parse(text, path)
         if source is None:
             return [], 0
-        source.traces += traces_of(source)
+        traces = [*traces_of(source)]
         found = dict[tuple[int, int, str], Finding]()
         for code in () if source.disabled else sorted(codes):
-            for node, message in RULES[code].find(source):
+            for node, message in RULES[code].find(source, traces):
                 place = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
                 finding = Finding(path, *place, code, message, RULES[code].severity)
                 found.setdefault((*place, code), finding)
@@ -136,10 +137,14 @@ def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding]
             "nested too deeply: expected source that Python can compile"
         ) from error
     kept = (each for each in found.values() if not source.ignores(each.line, each.code))
-    return sorted(kept), loops_in(source)
+    return sorted(kept), loops_in(traces)
 
 
-def loops_in(source: Source) -> int:
+def loops_in(traces: Sequence[Trace]) -> int:
     """Return the number of loops in which losses are passed back; outside of any, of functions."""
-    passes = source.events("backward", "scale", "step")
-    return len({event.loops[-1] if event.loops else trace.start for trace, event in passes})
+    passes = [
+        event.loops[-1] if event.loops else trace.start
+        for trace in traces
+        for event in trace.of("backward", "scale", "step")
+    ]
+    return len({*passes})

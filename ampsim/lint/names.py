@@ -113,17 +113,3 @@ def is_module(node: ast.AST) -> bool:
 def has(words: Collection[str], pattern: str) -> bool:
     """Return whether a word is like a pattern, in upper or lower case."""
     return any(re.search(pattern, word, re.I) for word in words)
-
-
-def mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
-    """Return whether a loop over parameters moves other ones towards them: an average by hand."""
-    text = "\n".join(ast.unparse(each) for each in node.body)
-    decays = r"\.lerp_\(|\.copy_\(.*\.lerp\(|"
-    decays += (
-        r"\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
-    )
-    return (
-        has(over, "param|state_dict|^ema$")
-        and ".grad" not in text
-        and bool(re.search(decays, text))
-    )

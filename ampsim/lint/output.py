@@ -83,7 +83,7 @@ PAGE = """\
 
 ## What it does
 
-Reports, as {rule.severity}: {message}.{off}
+Reports, as {rule.severity}: {message}.
 
 ## Why
 
@@ -106,7 +106,6 @@ Reports, as {rule.severity}: {message}.{off}
 Add `# ampsim: ignore[{rule.code}]` at the end of the line, or list the rule in `ignore` of \
 `[tool.ampsim]` in pyproject.toml.
 """
-OFF = " Off by default. Enable it with `--select {rule.code}`."
 CHECK = """
 
 Such a loop fails the check `{rule.check}` of [`ampsim.testing.check_loop`](../how-to/loop.md), \
@@ -119,7 +118,6 @@ def explained(rule: Rule) -> str:
     return PAGE.format(
         rule=rule,
         message=lint(rule.wrong, codes=[rule.code])[0].message,
-        off="" if rule.on else OFF.format(rule=rule),
         check=CHECK.format(rule=rule) if rule.check else "",
         report=REPORT.format(rule=rule) if rule.thread else "",
     )

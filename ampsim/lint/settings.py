@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from ampsim.lint.engine import DEFAULT, RULES
+from ampsim.lint.engine import RULES
 
 _KEYS = {"select", "ignore"}
 
@@ -19,7 +19,7 @@ def selected(start: Path, select: str | None = None, ignore: str | None = None) 
         SettingError: A setting is not valid.
     """
     table, file = table_of(start)
-    codes = {"select": DEFAULT, "ignore": frozenset[str]()}
+    codes = {"select": frozenset(RULES), "ignore": frozenset[str]()}
     for key, option in (("select", select), ("ignore", ignore)):
         if option is not None:
             codes[key] = codes_of(option.replace(",", " ").split(), f"--{key}")

@@ -32,13 +32,6 @@ def test_lightning_clips_scaled_gradients(clip: str, precision: str, codes: list
     assert [each.code for each in lint(text)] == codes
 
 
-def test_lightning_updates_between_two_steps() -> None:
-    """Each step of an optimizer updates the scale, with which the other loss was not scaled."""
-    second = "self.manual_backward(self.judge_loss(batch))"
-    text = LIGHTNING.format(clip="pass", between=second, precision="16-mixed")
-    assert [(each.line, each.code) for each in lint(text, codes=["AMP109"])] == [(8, "AMP109")]
-
-
 ACCELERATE = """\
 from accelerate import Accelerator
 accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)

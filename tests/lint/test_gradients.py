@@ -53,46 +53,6 @@ def test_norm_before_conditional_unscale_is_flagged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "found"),
-    [
-        ("Net().half()", True),
-        ("Net(4).cuda().half()", True),
-        ("Net().to(torch.float16)", True),
-        ("Net().to('cuda', dtype=torch.float16)", True),
-        ("Net().to(torch.bfloat16)", False),
-        ("Net().half().float()", False),
-        ("Net.from_pretrained(name, torch_dtype=torch.float16)", True),
-        ("Net.from_pretrained(name, dtype=torch.half).to('cuda')", True),
-        ("Net.from_pretrained(name, torch_dtype=torch.bfloat16)", False),
-        ("get_peft_model(Net()).half()", False),
-    ],
-)
-def test_fp16_parameters_are_recognized(made: str, found: bool) -> None:
-    text = f"model = {made}\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n{MAKES}{LOOP}{END}"
-    assert ("AMP114" in {each.code for each in lint(text)}) == found
-
-
-GIVEN = """\
-class Trainer:
-    def __init__(self):
-        self.scaler = torch.amp.GradScaler()
-    def backward(self, loss):
-        loss = loss / 2
-        loss.backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-"""
-
-
-def test_loss_argument_may_be_scaled() -> None:
-    computed = GIVEN.replace("loss / 2", "self.loss_of(loss_fn)")
-    assert lint(GIVEN, codes=["AMP107"]) == []
-    assert [each.code for each in lint(computed, codes=["AMP107"])] == ["AMP107"]
-    own = "    def fit(self, loader):\n        for batch in loader:\n            self.backward(self.model(batch))\n"
-    assert [each.code for each in lint(GIVEN + own, codes=["AMP107"])] == ["AMP107"]
-
-
-@pytest.mark.parametrize(
     ("end", "found"),
     [
         ("index == total - 1", True),
@@ -105,36 +65,6 @@ def test_loss_argument_may_be_scaled() -> None:
 def test_last_batch_condition_is_recognized(end: str, found: bool) -> None:
     text = RULES["AMP115"].wrong.replace("index + 1 == len(loader)", end)
     assert [each.code for each in lint(text)] == ["AMP115"] * found
-
-
-@pytest.mark.parametrize(
-    ("dtype", "enabled", "cast", "found"),
-    [
-        ("torch.float16", "", "dtype", True),
-        (
-            "torch.float16 if args.fp16 else torch.float32",
-            "enabled=args.fp16",
-            "device, dtype=dtype",
-            False,  # it may be, as far as the source shows
-        ),
-        ("torch.float16 if args.fp16 else torch.float32", "enabled=not args.fp16", "dtype", False),
-        ("torch.float16 if args.fp16 else torch.float32", "enabled=args.amp", "dtype", False),
-        (
-            "{'half': torch.half, 'single': torch.float32}[args.type]",
-            "enabled=dtype == torch.half",
-            "dtype",
-            False,
-        ),
-        ("torch.bfloat16", "", "dtype", False),
-        ("torch.float16", "", "device", False),
-    ],
-)
-def test_dtype_variables_are_followed(dtype: str, enabled: str, cast: str, found: bool) -> None:
-    made = f"dtype = {dtype}\nmodel = Net().to({cast})\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-    text = made + f"scaler = torch.amp.GradScaler({enabled})\n" + LOOP + END
-    assert ["AMP114" for each in lint(text) if each.code == "AMP114"] == ["AMP114"] * found
-    named = text.replace("model = Net()", "model = Net()\nmodel")
-    assert ["AMP114" for each in lint(named) if each.code == "AMP114"] == ["AMP114"] * found
 
 
 def test_clipping_is_recognized_by_name() -> None:

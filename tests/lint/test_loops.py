@@ -105,16 +105,6 @@ class T(Mixin, Base):
 {END}""",
         ["10 AMP103"],
     ),
-    "gradients that are cleared on one way": (
-        f"""\
-{MAKES}for batch in loader:
-    scaler.scale(model(batch)).backward()
-    scale = scaler.get_scale()
-{END}    if scaler.get_scale() >= scale:
-        optimizer.zero_grad()
-""",
-        ["8 AMP124"],
-    ),
     "gradients of an optimizer that steps elsewhere": (
         f"""\
 {MAKES}for i, batch in enumerate(loader):
@@ -132,14 +122,6 @@ class T(Mixin, Base):
         scheduler.step()
 """,
         ["8 AMP101"],
-    ),
-    "a half model that is made whole again": (
-        f"""\
-{MAKES}model = model.half()
-optimizer = SGD(model.parameters(), lr=0.1)
-model.float()
-{LOOP}{END}""",
-        [],
     ),
     "the last of two passes is still scaled": (
         f"""\

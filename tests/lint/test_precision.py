@@ -98,12 +98,6 @@ def test_float16_autocast_needs_a_scaler(before: str, autocast: str, found: bool
     assert [each.code for each in lint(text)] == ["AMP136"] * found
 
 
-def test_bfloat16_parameters_need_no_scaler() -> None:
-    made = "model = Net().to(torch.bfloat16)\noptimizer = torch.optim.Adam(model.parameters())\n"
-    text = made + SCALED.format(autocast="no_context()", enabled="")
-    assert [each.code for each in lint(text)] == ["AMP132"]
-
-
 @pytest.mark.parametrize(
     ("line", "found"),
     [("scaler = GradScaler()", True), ("self.scaler = GradScaler()", False)],

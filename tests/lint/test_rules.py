@@ -16,10 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("code", RULES)
 def test_wrong_example_has_only_its_finding(code: str) -> None:
-    also = {"AMP122": {"AMP102"}}  # an average of every micro-batch goes on in a skip, too
-    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code} | also.get(
-        code, set()
-    )
+    assert {each.code for each in lint(RULES[code].wrong, codes=RULES)} == {code}
 
 
 @pytest.mark.parametrize("code", RULES)
@@ -53,8 +50,9 @@ def test_rule_names_an_existing_check(code: str) -> None:
 @pytest.mark.parametrize("both", ["amp and last", "not (not amp or not last)"])
 def test_negated_conjunction_allows_one_condition(both: str) -> None:
     body = f"    if {both}:\n        pass\n    else:\n        scaler.step(optimizer)\n"
-    twice = "    if amp:\n        scaler.unscale_(optimizer)\n        scaler.update()\n"
-    assert [each.code for each in lint(MAKES + LOOP + body + twice, codes=["AMP104"])] == ["AMP104"]
+    clip = "    if amp:\n        clip_grad_norm_(params, 1.0)\n"
+    text = MAKES + LOOP + clip + body
+    assert [each.code for each in lint(text, codes=["AMP103"])] == ["AMP103"]
 
 
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.thread])
@@ -209,18 +207,10 @@ WRONG = {
         "    try:\n        scaler.step(optimizer)\n        ema.update(model)\n    finally:\n        scaler.update()\n",
     ),
     "by value": ("AMP103", f"    nn.utils.clip_grad_value_(params, 1)\n{END}"),
-    "unscaled twice": (
-        "AMP105",
-        f"    scaler.unscale_(optimizer)\n    scaler.unscale_(optimizer)\n{END}",
-    ),
     "a schedule behind a part of the step's condition and a setting": (
         "AMP101",
         "    if ready(batch):\n        scaler.step(optimizer)\n        scaler.update()\n"
         "    if ready(batch) and scheduler is not None:\n        scheduler.step()\n",
-    ),
-    "a schedule that is told where it is": (
-        "AMP127",
-        f"{END}    scheduler.step(epoch + index / len(loader))\n",
     ),
     "an average by hand": (
         "AMP102",
@@ -230,10 +220,6 @@ WRONG = {
     "an average by hand in a dictionary": (
         "AMP102",
         f"{END}    for name, p in model.named_parameters():\n        slow[name] = d * slow[name] + (1 - d) * p.data\n",
-    ),
-    "a schedule that steps once per micro-batch": (
-        "AMP101",
-        f"{END}    for _ in range(window):\n        scheduler.step()\n",
     ),
     "an average in a function of any name": (
         "AMP102",
@@ -252,10 +238,6 @@ WRONG = {
         f"{END}    for name, p in model.named_parameters():\n        slow[name].mul_(d).add_(p.data, alpha=1 - d)\n",
     ),
     "an average by a function": ("AMP102", f"{END}    apply_multi_tensor_ema(decay, *pairs)\n"),
-    "clipped between step and update": (
-        "AMP104",
-        "    scaler.step(optimizer)\n    torch.nn.utils.clip_grad_norm_(params, 1.0)\n    scaler.update()\n",
-    ),
     "the optimizer in a file of its own": (
         "AMP112",
         f"{END}    torch.save(optimizer.state_dict(), path)\n",
@@ -278,10 +260,6 @@ WRONG = {
         "    scaler.unscale_(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, 1.0)\n"
         "    update_grads = True\n    if not torch.isfinite(norm):\n        update_grads = False\n"
         "    if update_grads:\n        scaler.step(optimizer)\n        scaler.update()\n",
-    ),
-    "a schedule that is told it by name": (
-        "AMP127",
-        f"{END}    scheduler.step_update(num_updates=updates)\n",
     ),
     "guarded within another condition": (
         "AMP110",
@@ -408,13 +386,6 @@ class Trainer(Base):
 """
     assert [(each.line, each.code) for each in lint(text)] == [(5, "AMP101")]
     assert lint(text.replace("    def advance", "    def evaluate")) == []
-
-
-def test_call_in_both_branches_is_unconditional() -> None:
-    end = "def end(last):\n    scheduler.step()\n"
-    text = f"{end}{MAKES}{LOOP}{END}    if verdict(batch):\n        end(True)\n    else:\n        end(False)\n"
-    assert [(each.line, each.code) for each in lint(text)] == [(2, "AMP101")]
-    assert lint(text.replace("    else:\n        end(False)\n", "")) == []
 
 
 def test_notebook_magics_are_ignored() -> None:

@@ -172,20 +172,6 @@ def test_epoch_schedule_ignores_earlier_step() -> None:
         )
 
 
-def test_rate_set_in_function_is_found() -> None:
-    helper = "def NAME(optimizer, it):\n    for group in optimizer.param_groups:\n        group['lr'] = 1 / it\n"
-    body = f"    NAME(optimizer, it)\n{LOOP.partition('loader:')[2][1:]}{END}"
-    text = f"{helper}{MAKES}for it, batch in enumerate(loader):\n{body}"
-    said = {
-        name: lint(text.replace("NAME", name), codes=["AMP127"])
-        for name in ("cool", "adjust_learning_rate")
-    }
-    assert [each.line for each in said["cool"]] == [3]
-    assert [each.line for each in said["adjust_learning_rate"]] == [
-        6
-    ]  # where it is called, as its name says it
-
-
 @pytest.mark.parametrize(
     ("guard", "call", "found"),
     [

@@ -1,1 +1,1 @@
-"""One function per rule: whether an event is a finding, or the places that are."""
+"""The functions of the rules: whether an event is a finding, or the places that are."""

@@ -1,10 +1,11 @@
-"""Loops with a DynamicScale of flax, which returns a flag and skips nothing by itself."""
+"""Rules about loops with a DynamicScale of flax, which returns a flag and skips nothing by itself."""
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from ampsim.lint.events import Trace
 from ampsim.lint.names import called, is_module, leaf, name_of
 from ampsim.lint.source import Function, Source
 
@@ -14,45 +15,25 @@ _MAPS = ("map", "tree_map", "tree_multimap")
 _REPORTS = re.compile(r"print|log|info|write|add_scalar|append|float|item")
 
 
-@dataclass(frozen=True)
-class ScaledStep:
-    """A function that steps with scaled gradients: the names of its new scale and flag."""
+class ScaledStep(NamedTuple):
+    """A function that steps with scaled gradients: its nodes, its new scale, and its flag."""
 
     function: Function
+    nodes: list[ast.AST]
     scale: ast.expr
-    is_finite: ast.expr
+    is_finite: ast.Name
 
-    @property
-    def loads(self) -> list[ast.Name]:
-        """The names that the function reads."""
-        names = (each for each in ast.walk(self.function) if isinstance(each, ast.Name))
+    def reads(self, name: str) -> list[ast.Name]:
+        """Return where the function reads a name."""
+        names = (each for each in self.nodes if isinstance(each, ast.Name) and each.id == name)
         return [each for each in names if isinstance(each.ctx, ast.Load)]
-
-    def acts(self) -> bool:
-        """Return whether the flag is given to a call that is no report, or asked in a condition."""
-        flag = ast.unparse(self.is_finite)
-        for node in ast.walk(self.function):
-            match node:
-                case ast.Call() if not _REPORTS.search(called(node)):
-                    parts = [*node.args, *node.keywords]
-                case (
-                    ast.If(test=test) | ast.IfExp(test=test) | ast.Return(value=ast.expr() as test)
-                ):
-                    parts = [test]
-                case ast.BinOp() | ast.UnaryOp() | ast.BoolOp():
-                    parts = [node]
-                case _:
-                    continue
-            if any(ast.unparse(each) == flag for part in parts for each in ast.walk(part)):
-                return True
-        return False
 
 
 def scaled_steps(source: Source) -> Iterator[ScaledStep]:
     """Yield the functions of a file that step with gradients of a dynamic scale."""
     for function in source.functions if _DYNAMIC.search(source.text) else ():
-        makers = set[str]()
-        for node in ast.walk(function) if _STEPS.search(ast.unparse(function)) else ():
+        makers, nodes = set[str](), [*ast.walk(function)]
+        for node in nodes if _STEPS.search(ast.unparse(function)) else ():
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=by)) if _scales(
                     by
@@ -62,7 +43,7 @@ def scaled_steps(source: Source) -> Iterator[ScaledStep]:
                     targets=[ast.Tuple(elts=[scale, ast.Name() as flag, _, _])],
                     value=ast.Call(func=by),
                 ) if name_of(by) in makers or (isinstance(by, ast.Call) and _scales(by.func)):
-                    yield ScaledStep(function, scale, flag)
+                    yield ScaledStep(function, nodes, scale, flag)
 
 
 def _scales(func: ast.expr) -> bool:
@@ -73,44 +54,65 @@ def _scales(func: ast.expr) -> bool:
     return False
 
 
-def is_finite_ignored(source: Source) -> Iterator[ast.AST]:
+def is_finite_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     """Yield the flags, or updates in place, on which nothing acts, and the selections of equals."""
     for step in scaled_steps(source):
-        if not step.acts():
-            read = ast.unparse(step.is_finite) in {each.id for each in step.loads}
-            updates = [*_updates_in_place(step.function)] if read else []
-            yield from updates or [step.is_finite]
+        reads = step.reads(step.is_finite.id)
+        if not any(_acts(source, read) for read in reads):
+            # A stateful optimizer, as that of flax.nnx, updates in place.
+            updates = [
+                node.value
+                for node in step.nodes
+                if isinstance(node, ast.Expr) and _is_call_of(node.value, "update")
+            ]
+            yield from updates if reads and updates else [step.is_finite]
         for call in source.calls_of(*_MAPS, scope=step.function):
             texts = [*map(ast.unparse, call.args)]
             if len(texts) == 3 and len({*texts}) < 3:
                 yield call
 
 
-def _updates_in_place(function: Function) -> Iterator[ast.AST]:
-    """Yield the updates of a stateful optimizer, as those of flax.nnx."""
-    for node in ast.walk(function):
+def _is_call_of(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Call) and called(node) == name
+
+
+def _acts(source: Source, flag: ast.Name) -> bool:
+    """Return whether a flag is given to a call that is no report, returned, or asked."""
+    for node in source.around(flag):
         match node:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="update"), args=[_, _]) as call):
-                yield call
+            case ast.Call():
+                return not _REPORTS.search(called(node))
+            case ast.If() | ast.IfExp() | ast.Return() | ast.BinOp() | ast.UnaryOp() | ast.BoolOp():
+                return True
+            case ast.stmt():
+                return False
+    return False
 
 
-def _is_dropped(node: ast.AST) -> bool:
-    """Return whether a statement makes a new state with ``replace()`` and does not keep it."""
-    return isinstance(node, ast.Expr) and (
-        isinstance(node.value, ast.Call) and called(node.value) == "replace"
-    )
-
-
-def new_scale_ignored(source: Source) -> Iterator[ast.AST]:
+def new_scale_ignored(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     """Yield the new dynamic scales that no later step uses."""
     for step in scaled_steps(source):
-        scale, nodes = step.scale, [*ast.walk(step.function)]
-        loops = [node for node in nodes if isinstance(node, ast.For | ast.While)]
-        aside: set[ast.AST] = {node.value for node in nodes if isinstance(node, ast.Attribute)}
-        aside |= {node.test for node in nodes if isinstance(node, ast.If | ast.IfExp)}
-        aside |= {part for node in nodes if _is_dropped(node) for part in ast.walk(node)}
-        reads = (each for each in step.loads if each not in aside and each.lineno > scale.lineno)
-        dropped = isinstance(scale, ast.Name) and scale.id not in {each.id for each in reads}
-        # In a loop, the next iteration reads the new scale.
-        if dropped and not any(scale in ast.walk(loop) for loop in loops):
-            yield scale
+        match step.scale:
+            case ast.Name(id=name, lineno=line):
+                reads = [read for read in step.reads(name) if read.lineno > line]
+                loops = ast.For | ast.While  # in which the next iteration reads the new scale
+                repeats = any(isinstance(node, loops) for node in source.around(step.scale))
+                if not repeats and not any(_keeps(source, read) for read in reads):
+                    yield step.scale
+
+
+def _keeps(source: Source, read: ast.Name) -> bool:
+    """Return whether a read keeps a scale: not of its attribute, nor by a condition."""
+    part: ast.AST = read
+    for node in source.around(read):
+        match node:
+            case ast.Attribute():
+                return False
+            case ast.If(test=test) | ast.IfExp(test=test):
+                return part is not test
+            case ast.Expr(value=value):  # a state that is made and is no value of anything
+                return not _is_call_of(value, "replace")
+            case ast.stmt():
+                return True
+        part = node
+    return False

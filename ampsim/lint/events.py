@@ -1,0 +1,174 @@
+"""What happens in a loop, one event after the other, and under which conditions."""
+
+import ast
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from ampsim.lint.names import has
+
+SCALED = "scaled by "  # begins the word of a value that a scaler has scaled
+# Words of a condition that asks whether the step was skipped, or will be.
+ASKS = (
+    r"get_scale|skip|_step_count|last_step|was_run|found_inf|overflow|finite|isnan|isinf|is_nan|"
+    r"has_nan|has_inf|scale_before|(prev|old|last|before|initial|current|new)_?(\w+_)?scale|"
+    r"scale_?(after|old|new|prev)|_growth_tracker|stepped"
+)
+_NORM = r"^(\w*grad\w*_norm|total_norm|g?norm|found_inf)$"
+_WINDOW = r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync"
+_IS_ONE = r"[>=] ?[01]$"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that must hold, or must not.
+
+    Attributes:
+        text: the condition, normalized: `x is not None` and `x` are one.
+        holds: whether it must hold.
+        words: the words in it, and in what its names were assigned.
+        benign: whether it only asks for a setting.
+    """
+
+    text: str
+    holds: bool = True
+    words: frozenset[str] = field(default=frozenset(), compare=False)
+    benign: bool = field(default=True, compare=False)
+
+    @cached_property
+    def asks(self) -> bool:
+        """Whether it asks for a skip."""
+        return has((self.text, *self.words), ASKS)
+
+    @cached_property
+    def of_gradients(self) -> bool:
+        """Whether it is about gradients or their norm."""
+        return has([self.text], "grad|norm|found_inf") or has(self.words, rf"^\.grad$|{_NORM}")
+
+    @cached_property
+    def window(self) -> bool:
+        """Whether it asks for the end of an accumulation window, and not whether there is one."""
+        verdict = self.asks or has(self.words, _NORM)  # as of a flag that is called update_grads
+        named = has(self.words, _WINDOW) and not has([self.text], _IS_ONE)
+        return "%" in self.words or (named and not verdict)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it holds every so many iterations."""
+        return "%" in self.words and not self.asks and not self.of_gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """Something that a rule looks at.
+
+    Attributes:
+        kind: scale, backward, unscale, clip, step, update, bare (an optimizer's own step), apex,
+            schedule, average, zero, grad, penalty (of gradients, by create_graph) or autocast.
+        on: the name of the scaler, schedule or average; of a backward pass: scaled by a scaler,
+            plain, pipeline, or other.
+        of: the name of the optimizer.
+        node: where it is.
+        guards: the conditions on the way to it.
+        loops: the loops around it, but for those over what the event is about, such as parameters.
+        around: all loops around it.
+        words: in its statement; of a penalty, in its function.
+    """
+
+    kind: str
+    on: str
+    of: str
+    node: ast.AST
+    guards: tuple[Guard, ...]
+    loops: tuple[ast.AST, ...]
+    around: tuple[ast.AST, ...]
+    words: frozenset[str]
+
+    def apart(self, other: "Event") -> bool:
+        """Return whether no pass through the loop comes through both."""
+        opposite = {(guard.text, not guard.holds) for guard in other.guards}
+        return any((guard.text, guard.holds) in opposite for guard in self.guards)
+
+    def beyond(self, other: "Event") -> list[Guard]:
+        """Return the conditions on this one that are none of the other's."""
+        return [guard for guard in self.guards if guard not in other.guards]
+
+    def is_in(self, loops: Sequence[ast.AST]) -> bool:
+        """Return whether this is in some loops, and perhaps in others within them."""
+        return self.loops[: len(loops)] == loops
+
+    def regardless(self, step: "Event") -> bool:
+        """Return whether this happens once per step of a scaler, also on a skip."""
+        if self.loops != step.loops or self.apart(step):
+            return False
+        if any(guard.asks and guard.of_gradients for guard in self.guards):
+            return False
+        counted = self.kind == "average"  # a schedule may step once per epoch then
+        beyond = self.beyond(step)
+        return all(guard.benign or (counted and guard.counts) for guard in beyond)
+
+    def within(self, step: "Event") -> bool:
+        """Return whether a step waits for the end of an accumulation window, and this does not."""
+        inner = {*self.loops[len(step.loops) :]}
+        if self.is_in(step.loops) and not inner <= {*step.around}:
+            return True
+        waits = any(guard.window for guard in step.beyond(self))
+        own = any(guard.window for guard in self.guards)
+        return self.loops == step.loops and waits and not own
+
+
+class Trace(list[Event]):
+    """The events of one function and of the functions that it calls, in order.
+
+    Attributes:
+        start: the function, or None for the module.
+        entered: the calls that are followed, each with the function of the file.
+    """
+
+    def __init__(self, start: ast.AST | None = None) -> None:
+        super().__init__()
+        self.start = start
+        self.entered: list[tuple[ast.Call, ast.AST]] = []
+
+    def of(
+        self,
+        *kinds: str,
+        after: Event | None = None,
+        before: Event | None = None,
+        beside: Event | None = None,
+        near: Event | None = None,
+    ) -> list[Event]:
+        """Return events between two, in one pass with `beside`, and in the loops of `near`."""
+        start = self.index(after) + 1 if after else 0
+        end = self.index(before) if before else len(self)
+        found = [each for each in self[start:end] if each.kind in kinds]
+        if near:
+            found = [each for each in found if each.loops == near.loops]
+        beside = beside or near
+        return [each for each in found if not each.apart(beside)] if beside else found
+
+    def skippable(self) -> list[Event]:
+        """Return the steps that may be skipped: of scalers, and of optimizers that apex patched."""
+        apex = self.of("apex")
+        patched = (
+            bare
+            for bare in self.of("bare")
+            if any(each.of == bare.of and not each.apart(bare) for each in apex)
+        )
+        return [*self.of("step"), *patched]
+
+    def scaled(self, before: Event) -> Event | None:
+        """Return the last backward pass of a scaled loss before an event, on the way to it."""
+        passes = self.of("backward", before=before, beside=before)
+        return next((each for each in reversed(passes) if each.on.startswith(SCALED)), None)
+
+    def still_scaled(self, event: Event) -> Event | None:
+        """Return this backward pass, unless its gradients are unscaled or stepped with since."""
+        start = self.scaled(event)
+        done = self.of("unscale", "step", "bare", after=start, before=event, beside=event)
+        return None if done else start
+
+    def is_per_micro_batch(self, event: Event, steps: Collection[Event]) -> bool:
+        """Return whether an event happens per micro-batch, and some steps once per window."""
+        passes = self.of("backward", near=event)
+        return bool(steps and passes) and all(map(event.within, steps))

@@ -1,0 +1,153 @@
+"""Rules about the order of events in one loop: what comes too early, or too often."""
+
+import ast
+import re
+
+from ampsim.lint.events import SCALED, Event, Trace
+from ampsim.lint.names import called, has, leaf, name_of
+from ampsim.lint.source import Source
+
+_HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not call
+_ASKS_FINITE = r"is_?finite|isnan|isinf|non_?finite|is_nan|has_nan|found_inf"
+_MEASURES = re.compile(r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$")
+
+
+def scheduler_steps_on_skip(source: Source, trace: Trace, each: Event) -> bool:
+    """Return whether a schedule steps also on a skip; a foreign one may follow the optimizer."""
+    of_an_average = has([leaf(each.on)], "(^|_)ema")
+    if of_an_average or source.prepared or source.follows_optimizer(each.on):
+        return False
+    steps = trace.skippable()
+    made = source.made.get(leaf(each.on))
+    if made:
+        given = [*made.args[:1], *(word.value for word in made.keywords)]
+        own = {leaf(name_of(arg)) for arg in given}
+        mine = [step for step in steps if leaf(step.of) in own]
+        # The schedule may be of an optimizer that steps by itself.
+        others = [bare for bare in trace.of("bare") if leaf(bare.of) in own]
+        if mine or {*others} - {*steps}:
+            steps = mine
+    return any(map(each.regardless, steps))
+
+
+def average_updates_on_skip(source: Source, trace: Trace, each: Event) -> bool:
+    """Return whether an average is updated whether or not the scaler stepped."""
+    return any(map(each.regardless, trace.skippable()))
+
+
+def skip_detected_by_equality(source: Source, trace: Trace, event: Event) -> bool:
+    """Return whether a schedule or an average waits for two scales to be equal."""
+    return any(guard.asks and guard.words >= {"get_scale", "=="} for guard in event.guards)
+
+
+def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
+    """Return whether gradients are clipped between a scaled backward pass and their unscaling."""
+    # apex unscales at the end of its block.
+    blocks = [node for node in source.around(clip.node) if isinstance(node, ast.With)]
+    heads = {item.context_expr for block in blocks for item in block.items}
+    apex = [each for each in trace.of("apex", before=clip) if each.node in heads]
+    if apex and trace.of("backward", after=apex[-1], before=clip):
+        return True
+    allows_for_it = has(clip.words, "get_scale|scaler|inv_scale")
+    if allows_for_it or not trace.of("step", after=clip, near=clip):
+        return False
+    start = trace.scaled(clip)
+    if start is None:  # perhaps in a function that calls this one
+        by_other_names = "unscale" in source.text or trace.of("backward")
+        return not by_other_names and not trace.of("step", before=clip)
+    changes = trace.of("grad", after=start, before=clip, beside=clip)
+    if any(has(change.words, "scal") for change in changes):
+        return False
+    done = trace.of("unscale", "step", "bare", after=start, before=clip, beside=clip)
+    return all(_is_of_another(trace, each, clip) for each in done)
+
+
+def _is_of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
+    """Return whether the unscaled optimizer does not step with what is clipped."""
+    ends = trace.of("update", "backward", after=clip, near=clip)
+    later = trace.of("step", after=clip, before=ends[0] if ends else None, near=clip)
+    stepped = {step.of for step in later}
+    optimizers = {step.of for step in trace.of("step")}
+    named = all(re.fullmatch(r"[\w.]+", each) for each in optimizers)
+    return bool(named and stepped and unscale.kind == "unscale") and (
+        unscale.of in optimizers - stepped
+    )
+
+
+def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
+    """Return whether gradients are measured, cut, or penalized before they are unscaled."""
+    if each.kind == "penalty":
+        return not has(each.words, "get_scale|inv_scale|_scale$")
+    later = trace.of("step", "unscale", after=each)
+    asked = any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
+    if not later or later[0].apart(each) or asked or has(each.words, "scale"):
+        return False
+    calls = (call for call in ast.walk(each.node) if isinstance(call, ast.Call))
+    measured = [call for call in calls if _MEASURES.match(called(call))]
+    if not any(".grad" in source.words(call) for call in measured):
+        return False
+    changes = trace.of("grad", after=each, before=later[0])
+    allows_for_it = any(_divides(change, each) for change in changes)
+    return bool(trace.still_scaled(each)) and not allows_for_it
+
+
+def _divides(change: Event, measured: Event) -> bool:
+    """Return whether gradients are divided by the scale, or by what was measured."""
+    if has(change.words, "^(get_scale|inv_scale)$"):
+        return True
+    targets = [ast.unparse(target) for target in getattr(measured.node, "targets", ())]
+    names = "|".join(map(re.escape, targets)) or "$^"
+    text = ast.unparse(change.node)
+    return bool(re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", text))
+
+
+def conditional_update(source: Source, trace: Trace, update: Event) -> bool:
+    """Return whether a condition on the gradients leaves an update out."""
+    start = trace.scaled(update)
+    if start is None or start.loops != update.loops:
+        return False
+    unscaled = trace.of("unscale", after=start, before=update, beside=update)
+    for guard in update.beyond(unscaled[-1] if unscaled else start):
+        finite = has(guard.words, _ASKS_FINITE)
+        clipped = has(guard.words, "clip_grad_norm|get_total_norm") and not guard.benign
+        verdict = (finite or clipped) and "%" not in guard.words
+        on_gradients = unscaled or has(guard.words, "grad")
+        everywhere = all(guard in other.guards for other in trace.of("update"))
+        if verdict and on_gradients and everywhere:
+            return True
+    return False
+
+
+def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool:
+    """Return whether an optimizer steps by itself with gradients of a scaled loss."""
+    start = trace.scaled(bare)
+    asked = any(guard.asks for guard in bare.guards)
+    if start is None or not start.is_in(bare.loops) or asked:
+        return False
+    if leaf(name_of(bare.node)) in _HALVES:
+        return not trace.of("unscale", after=start, before=bare, beside=bare)
+    passes = trace.of("backward", before=bare, beside=bare)
+    scaled = all(each.on.startswith(SCALED) for each in passes)
+    known = all(guard.benign or guard.window for guard in bare.beyond(start))
+    instead = any(each.apart(bare) for each in trace.of("step", "update"))
+    cleared = trace.of("zero", after=start, before=bare, beside=bare)
+    return scaled and known and not instead and not cleared
+
+
+def clip_per_micro_batch(source: Source, trace: Trace, clip: Event) -> bool:
+    """Return whether an incomplete sum of gradients is clipped, in a branch with a scaler."""
+    passes = trace.of("backward", before=clip, beside=clip)
+    if passes and passes[-1].on == "plain":
+        return False
+    raises = passes and trace.of("unscale", after=passes[-1], near=clip)
+    steps = trace.of("step", "bare", beside=clip)
+    return not raises and trace.is_per_micro_batch(clip, steps)
+
+
+def unscale_per_micro_batch(source: Source, trace: Trace, each: Event) -> bool:
+    """Return whether gradients are unscaled in each micro-batch, which raises in the second one."""
+    if source.accumulates and not any(guard.window for guard in each.guards):
+        return bool(trace.scaled(each))
+    steps = trace.of("step", beside=each)
+    own = [step for step in steps if (step.of, step.on) == (each.of, each.on)]
+    return trace.is_per_micro_batch(each, own)

@@ -1,0 +1,374 @@
+"""One pass through a function and the functions of its file that it calls: what happens, in order.
+
+`Walker` goes through statements with three things at hand: what the names stand for (`Bindings`), the
+conditions that hold, and the loops around. What a rule may look at becomes an `Event` of a `Trace`.
+"""
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from ampsim.lint.bindings import Bindings
+from ampsim.lint.events import SCALED, Event, Guard, Trace
+from ampsim.lint.names import (
+    AVERAGE,
+    OPTIMIZER,
+    SCALER,
+    called,
+    has,
+    is_wrapper,
+    leaf,
+    name_of,
+)
+from ampsim.lint.source import Function, Source
+
+# Calls within calls, and statements per walk: a file is read in milliseconds.
+DEEPEST, LONGEST = 6, 4000
+_CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
+_OWN_CLIP = re.compile(
+    r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I
+)
+_AVERAGES = re.compile(
+    r"^_?(update|accumulate|step)_(?!\w*(loss|acc_|accuracy|met(er|ric)|norm))(\w*_)?ema(_\w+)?$|"
+    r"(^|_)ema_(update|step)$|^_?apply_(\w+_)?ema$|^update_(moving_)?averages?$|"
+    r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|"
+    r"^_?momentum_update\w*$"
+)
+# What is called with an average and a model.
+_BLENDS = re.compile(r"accumulate|moving_average|update_average|soft_update|polyak")
+_MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")
+_DECAYS = re.compile(  # parameters that are moved towards others
+    r"\.lerp_\(|\.copy_\(.*\.lerp\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|"
+    r"\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
+)
+# The events of a method, by the kind of its object and its name: with arguments, without, with any.
+_TAKES = {
+    "scaler.scale": "scale",
+    "scaler.unscale_": "unscale",
+    "scaler.step": "step",
+    "scaler.minimize": "step update",  # paddle's
+}
+_TAKES_NOTHING = {
+    "optimizer.step": "bare",
+    "schedule.step": "schedule",
+    "schedule.dampen": "schedule",
+}
+_METHODS = {
+    "scaler.update": "update",
+    "optimizer.first_step": "bare",  # of SAM
+    "optimizer.second_step": "bare",
+}
+_FUNCTIONS = {  # of anything but a scaler
+    "unscale_": "unscale",
+    "zero_grad": "zero",
+    "clear_grad": "zero",
+    "autocast": "autocast",
+    "backward": "backward",
+    "manual_backward": "backward",
+    "scale_loss": "apex",
+    "grad": "penalty",
+}
+_OF_ACCELERATE = dict.fromkeys(
+    ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "unscale_gradients"), "unscale"
+)
+_MAYBE_SCALED = r"scal|accel|fabric|(^|_)amp(_|$)"  # of a loss
+_LEAVES = ast.Return | ast.Continue | ast.Break
+_SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert
+LIGHTNING = "Lightning"
+Found = Iterator[tuple[str, str, str]]
+
+
+class Walker:
+    """A walk through one function, which may be a method of `owner`."""
+
+    def __init__(self, source: Source, start: Function | None = None, owner: str = "") -> None:
+        self.source, self.trace, self.names = source, Trace(start), Bindings(source)
+        self.guards: tuple[Guard, ...] = ()
+        # What must hold after branches that leave, up to the end of the loop or function.
+        self.passed: tuple[Guard, ...] = ()
+        self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
+        self.stack: tuple[Function, ...] = (start,) if start else ()
+        self.owner, self.has_gradients = owner, ".grad" in source.text
+        self.left = LONGEST
+
+    def block(self, body: Sequence[ast.stmt]) -> None:
+        """Walk statements, with what an early leave says of those after it."""
+        kept = self.guards
+        for statement in body:
+            self.left -= 1
+            if self.left < 0:
+                break
+            self.walk(statement)
+            if isinstance(statement, _LEAVES | ast.Raise):
+                break
+        self.guards = kept
+
+    def guarded(self, guards: Sequence[Guard], body: Sequence[ast.stmt]) -> None:
+        """Walk statements under conditions."""
+        kept, self.guards = self.guards, (*self.guards, *guards)
+        self.block(body)
+        self.guards = kept
+
+    def walk(self, node: ast.AST) -> None:
+        """Walk the parts of a statement or an expression, then note what they amount to."""
+        match node:
+            case ast.Name() | ast.Constant() | ast.Lambda() | ast.ClassDef():
+                pass
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.names.nested[node.name] = node
+            case ast.If():
+                self.branches(node)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                self.loop(node)
+            case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
+                self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
+            case _:
+                if isinstance(node, ast.ListComp):
+                    self.names.bind_loop(node.generators[0].target, node.generators[0].iter)
+                for _, part in ast.iter_fields(node):
+                    self.parts(part if isinstance(part, list) else [part])
+                self.amounts(node)
+
+    def parts(self, parts: Sequence[object]) -> None:
+        """Walk the parts of a node, or the statements of a block."""
+        self.block([part for part in parts if isinstance(part, ast.stmt)])
+        for part in parts:
+            if isinstance(part, ast.AST) and not isinstance(part, ast.stmt):
+                self.walk(part)
+
+    def branches(self, node: ast.If) -> None:
+        """Walk both ways of a condition; after one that leaves, the other one holds."""
+        self.walk(node.test)
+        branch = f"{id(node)} branch"
+        for holds, body in ((True, node.body), (False, node.orelse)):
+            own = self.names.guards(node.test, holds=holds)
+            self.guarded((*own, Guard(branch, holds)), body)
+            last = body[-1] if body else None
+            if isinstance(last, _LEAVES):
+                self.passed += self.names.guards(node.test, holds=not holds)
+            if isinstance(last, _LEAVES | ast.Raise):
+                self.passed += (Guard(branch, not holds),)
+
+    def loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
+        """Walk the body of a loop once."""
+        kept, passed, targets = self.loops, self.passed, frozenset[str]()
+        if isinstance(node, ast.While):
+            self.walk(node.test)
+        else:
+            self.walk(node.iter)
+            if _mixes(node, self.names.words(node.iter)):
+                self.note("average", node, "this average")
+            targets = self.names.bind_loop(node.target, node.iter)
+        self.loops = (*self.loops, (node, targets))
+        self.block(node.body)
+        self.loops, self.passed = kept, passed
+        self.block(node.orelse)
+
+    def amounts(self, node: ast.AST) -> None:
+        """Note what a call or a simple statement does; bind the names that it assigns."""
+        match node:
+            case ast.Call():
+                self.call(node)
+            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
+                self.names.bind(target, value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())) if (
+                name in self.names.values
+            ):
+                # A flag that is set under a condition holds what the condition asks.
+                asked = frozenset[str]().union(*(guard.words for guard in self.guards))
+                computed = not all(guard.benign for guard in self.guards)
+                self.names.add(name, asked, computed=computed)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self.names.bind(target, value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self.names.bind(target, value)
+            case ast.AugAssign(target=ast.Name(id=name), value=value):
+                self.names.add(name, self.names.words(value))
+        if not (self.has_gradients and isinstance(node, _SIMPLE)):
+            return
+        if ".grad" in (words := self.names.words(node)):
+            parts = [each for each in ast.walk(node) if isinstance(each, ast.Name)]
+            self.note("grad", node, words=words, about=map(self.names.name, parts))
+
+    def call(self, node: ast.Call) -> None:
+        """Walk a function of this file; note a call, unless its function was seen to do it."""
+        events = [*self.events_of(node)]
+        averages = any(kind == "average" for kind, *_ in events)
+        inside = not averages and self.enter(node)
+        # A function that is handed to a library is called here, unless it is registered for later.
+        handed_on = [each for each in node.args if isinstance(each, ast.Name)]
+        if self.resolve(node.func)[1] is None and not called(node).startswith("register"):
+            for each in handed_on:
+                if each.id in self.names.nested:
+                    self.enter(ast.Call(each, [], []))
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
+        about = [self.names.name(each) for each in (owner, *node.args[:1])]
+        # A scaler that is called as a whole, as timm's, may be told whether to step.
+        asked = [word.value for word in node.keywords if word.arg in ("update_grad", "need_update")]
+        kept = self.guards
+        for kind, on, of in events:
+            if inside and kind in ("backward", "bare", "schedule", "clip"):
+                continue
+            if kind in ("unscale", "step", "update"):
+                self.guards += tuple(guard for each in asked for guard in self.names.guards(each))
+            scope = self.stack[-1] if kind == "penalty" and self.stack else node
+            self.note(kind, node, on, of, self.names.words(scope), (on, of, *about))
+            self.guards = kept
+
+    def enter(self, node: ast.Call) -> bool:
+        """Walk the function that is called, if it is known; return whether something happens."""
+        owner, function = self.resolve(node.func)
+        if function is None or function in self.stack or len(self.stack) == DEEPEST:
+            return False
+        if function.name not in self.source.touched:
+            return False
+        kept, before = (self.names, self.passed, self.stack, self.owner), len(self.trace)
+        self.names, self.owner = self.names.of_call(function, node), owner
+        self.stack = (*self.stack, function)
+        self.block(function.body)
+        self.names, self.passed, self.stack, self.owner = kept
+        self.trace.entered.append((node, function))
+        return len(self.trace) > before
+
+    def note(
+        self,
+        kind: str,
+        node: ast.AST,
+        on: str = "",
+        of: str = "",
+        words: frozenset[str] = frozenset(),
+        about: Collection[str] | Iterator[str] = (),
+    ) -> None:
+        """Add an event; a loop over what the event is about is none of its loops."""
+        subjects = tuple(about)
+        around = tuple(loop for loop, _ in self.loops)
+        own = tuple(
+            loop
+            for loop, targets in self.loops
+            if not any(name.startswith(tuple(targets)) for name in subjects)
+        )
+        guards = self.guards + self.passed
+        self.trace.append(Event(kind, on, of, node, guards, own, around, words))
+
+    def resolve(self, func: ast.expr) -> tuple[str, Function | None]:
+        """Return the function of this file that is called, and of a method, its object's class."""
+        match func:
+            case ast.Name(id=name):
+                return self.owner, self.names.nested.get(name) or self.source.function(name)
+            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr) if self.stack:
+                own = self.source.owners.get(self.stack[-1], "")
+                return self.owner, self.source.method(self.source.lineage(own)[1:], attr)
+            case ast.Attribute(value=value, attr=attr) if self.names.kind(value) != SCALER:
+                name = self.names.name(value)
+                maker = self.source.makers.get(leaf(name))
+                owner = leaf(name_of(maker)) if maker else ""
+                if name in ("self", "cls"):
+                    owner = self.owner
+                elif owner not in self.source.classes and not self.names.kind(value):
+                    owner = self.source.only_owner_of(attr)
+                return owner, self.source.method(self.source.lineage(owner), attr)
+        return "", None
+
+    def events_of(self, node: ast.Call) -> Found:
+        """Yield the kind, the subject and the optimizer of the events that a call is."""
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else ast.Constant("")
+        attr, kind, base = called(node), self.names.kind(owner), self.names.name(owner)
+        given = [*node.args, *(word.value for word in node.keywords)]
+        of = self.names.name(given[0]) if given else base
+        method = f"{kind}.{attr}"
+        events = (_TAKES if given else _TAKES_NOTHING).get(method) or _METHODS.get(method, "")
+        if kind != SCALER:
+            events = events or _FUNCTIONS.get(attr, "")
+        if self.source.wrapped and is_wrapper(base) and attr in _OF_ACCELERATE:
+            events = _OF_ACCELERATE[attr]
+        for event in events.split():
+            match event:
+                case "bare":
+                    yield from self.own_step(base)
+                case "backward":
+                    yield from self.backward(node, owner, base)
+                case "penalty" if not _is_penalty(node) or not any(map(self.names.scaled, given)):
+                    pass
+                case "apex" if self.source.fixed or len(given) < 2:
+                    pass
+                case "apex":
+                    yield event, base, self.names.name(given[1])
+                case _:
+                    yield event, base, of
+        yield from self.events_by_name(node, given, base, kind)
+
+    def backward(self, node: ast.Call, owner: ast.expr, base: str) -> Found:
+        """Yield the event of a loss that is passed back: by which scaler it is scaled, if by any."""
+        if called(node) == "manual_backward":
+            on = SCALED + LIGHTNING if self.source.wrapped == LIGHTNING else "other"
+        elif self.source.wrapped and is_wrapper(base) and node.args:
+            on = SCALED + base
+        else:
+            plain = not node.args and not has(self.names.words(owner), _MAYBE_SCALED)
+            on = self.names.scaled(owner) or ("plain" if plain else "other")
+        if base:
+            yield "backward", on, ""
+
+    def own_step(self, optimizer: str) -> Found:
+        """Yield the events of an optimizer's own step, which a library may have wrapped."""
+        passes = (each.on for each in reversed(self.trace) if each.kind == "backward")
+        on = next(passes, "").removeprefix(SCALED)
+        held = self.source.wrapped and (is_wrapper(on) or on == LIGHTNING)
+        yield ("step", on, optimizer) if held else ("bare", "", optimizer)
+
+    def events_by_name(
+        self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str
+    ) -> Found:
+        """Yield the events that the name of what is called says, and what it is given."""
+        attr, name = called(node), self.names.name(node.func)
+        if self.names.kind(node.func) == SCALER and attr[:1].islower():  # as timm's
+            optimizers = [each for each in given[1:] if self.names.kind(each) == OPTIMIZER]
+            for of in map(self.names.name, optimizers):
+                yield "backward", SCALED + name, of
+                yield from ((kind, name, of) for kind in ("unscale", "step", "update"))
+        own = _OWN_CLIP.search(leaf(base)) and self.source.wrapped != LIGHTNING
+        if _CLIPS.match(attr) and not own:
+            yield "clip", "", ""
+        if self.is_average(attr, given, kind):
+            yield "average", base or name, ""
+
+    def is_average(self, attr: str, given: Sequence[ast.expr], kind: str) -> bool:
+        """Return whether a call updates an average of parameters, and not of losses or buffers."""
+        moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
+        updates = self.source.made_kind(attr) == AVERAGE or attr == "update_parameters"
+        whole = updates and given and _MODEL.search(leaf(name_of(given[0])))
+        blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.names.kind(each) for each in given}
+        if not (_AVERAGES.search(attr) or moves or whole or blends):
+            return False
+        others = "loss|item|acc|metric|norm|decay_only|buffer"
+        return not any(has(self.source.words(each), others) for each in given)
+
+
+def _is_penalty(node: ast.Call) -> bool:
+    return any(word.arg == "create_graph" for word in node.keywords)
+
+
+def _mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
+    """Return whether a loop over parameters moves other ones towards them: an average by hand."""
+    if not has(over, "param|state_dict|^ema$"):
+        return False
+    text = "\n".join(map(ast.unparse, node.body))
+    return ".grad" not in text and bool(_DECAYS.search(text))
+
+
+def traces_of(source: Source) -> Iterator[Trace]:
+    """Yield the events of the module, and of the functions that nothing else enters."""
+    names = {called(each) for each in source.calls}
+    entered = set[ast.AST]()
+    functions = sorted(source.functions, key=lambda each: (each.name in names, each.lineno))
+    for start in (None, *functions):
+        if start and (start in entered or start.name not in source.touched):
+            continue
+        own = source.owners.get(start, "") if start else ""
+        for owner in source.heirs(own) if own else [""]:
+            walker = Walker(source, start, owner)
+            walker.block(start.body if start else source.tree.body)
+            entered |= {function for _, function in walker.trace.entered}
+            if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
+                yield walker.trace
