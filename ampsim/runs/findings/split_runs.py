@@ -9,6 +9,7 @@ from ampsim.runs.read.history import Floats, History, Series
 MOST_RUNS = 6
 """Starts from which on steps that go back are counted within something else, for example an epoch."""
 MOST_STARTS = 24
+MOST_ROWS = 2000  # that are looked at
 _NEAR = 5  # numbers of which a level is the median
 
 
@@ -27,6 +28,8 @@ def split_runs(history: History) -> list[History]:
     rows = {*numbered[back].tolist(), *np.searchsorted(main.lines, history.starts).tolist()}
     starts = [0]
     certain = [False]
+    if len(rows) > MOST_ROWS:
+        return [history]
     for row in sorted(rows - {0, len(main)}):
         begins = _begins(main, starts[-1], row) if main.role == "loss" else None
         if begins is not False:
