@@ -272,7 +272,7 @@ class Walker:
 
     def events_of(self, node: ast.Call) -> Found:
         """Yield the kind, the subject and the optimizer of the events that a call is."""
-        owner = node.func.value if isinstance(node.func, ast.Attribute) else ast.Constant("")
+        owner = node.func.value if isinstance(node.func, ast.Attribute) else ast.Name("")
         attr, kind, base = called(node), self.names.kind(owner), self.names.name(owner)
         given = [*node.args, *(word.value for word in node.keywords)]
         of = self.names.name(given[0]) if given else base
@@ -283,39 +283,38 @@ class Walker:
         if self.source.wrapped and is_wrapper(base) and attr in _OF_ACCELERATE:
             events = _OF_ACCELERATE[attr]
         for event in events.split():
-            match event:
-                case "bare":
-                    yield from self.own_step(base)
-                case "backward":
-                    yield from self.backward(node, owner, base)
-                case "penalty" if not _is_penalty(node) or not any(map(self.names.scaled, given)):
-                    pass
-                case "apex" if self.source.fixed or len(given) < 2:
-                    pass
-                case "apex":
-                    yield event, base, self.names.name(given[1])
-                case _:
-                    yield event, base, of
+            if event == "bare":
+                yield self.own_step(base)
+            elif event == "backward" and base:
+                yield event, self.scaled_by(node, owner, base), ""
+            elif event == "apex":
+                patched = [] if self.source.fixed else given[1:2]
+                yield from ((event, base, self.names.name(each)) for each in patched)
+            elif event != "penalty" or self.is_penalty(node, given):
+                yield event, base, of
         yield from self.events_by_name(node, given, base, kind)
 
-    def backward(self, node: ast.Call, owner: ast.expr, base: str) -> Found:
-        """Yield the event of a loss that is passed back: by which scaler it is scaled, if by any."""
+    def scaled_by(self, node: ast.Call, owner: ast.expr, base: str) -> str:
+        """Return by which scaler a loss that is passed back is scaled, or plain, or other."""
+        wrapped = self.source.wrapped
         if called(node) == "manual_backward":
-            on = SCALED + LIGHTNING if self.source.wrapped == LIGHTNING else "other"
-        elif self.source.wrapped and is_wrapper(base) and node.args:
-            on = SCALED + base
-        else:
-            plain = not node.args and not has(self.names.words(owner), _MAYBE_SCALED)
-            on = self.names.scaled(owner) or ("plain" if plain else "other")
-        if base:
-            yield "backward", on, ""
+            return SCALED + LIGHTNING if wrapped == LIGHTNING else "other"
+        if wrapped and is_wrapper(base) and node.args:
+            return SCALED + base
+        plain = not node.args and not has(self.names.words(owner), _MAYBE_SCALED)
+        return self.names.scaled(owner) or ("plain" if plain else "other")
 
-    def own_step(self, optimizer: str) -> Found:
-        """Yield the events of an optimizer's own step, which a library may have wrapped."""
+    def own_step(self, optimizer: str) -> tuple[str, str, str]:
+        """Return the event of an optimizer's own step, which a library may have wrapped."""
         passes = (each.on for each in reversed(self.trace) if each.kind == "backward")
         on = next(passes, "").removeprefix(SCALED)
         held = self.source.wrapped and (is_wrapper(on) or on == LIGHTNING)
-        yield ("step", on, optimizer) if held else ("bare", "", optimizer)
+        return ("step", on, optimizer) if held else ("bare", "", optimizer)
+
+    def is_penalty(self, node: ast.Call, given: Sequence[ast.expr]) -> bool:
+        """Return whether gradients of a scaled loss are computed to be penalized."""
+        creates = any(word.arg == "create_graph" for word in node.keywords)
+        return creates and any(map(self.names.scaled, given))
 
     def events_by_name(
         self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str
@@ -343,10 +342,6 @@ class Walker:
             return False
         others = "loss|item|acc|metric|norm|decay_only|buffer"
         return not any(has(self.source.words(each), others) for each in given)
-
-
-def _is_penalty(node: ast.Call) -> bool:
-    return any(word.arg == "create_graph" for word in node.keywords)
 
 
 def _mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:
