@@ -9,7 +9,7 @@ code. The gallery shows the result of each trial and whether the data confirms i
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from math import isnan, log, log2
 from statistics import fmean
 from typing import Any
@@ -231,88 +231,55 @@ def ranks_train(run: Result) -> Finding:
 
 
 @claim(
-    "public.repeated",
-    "public_runs",
-    "The state machine reproduces every scale that public logs of fp16 runs print, in the "
-    "excerpts that show enough to replay",
+    "cuda.reproduced",
+    "cuda_runs",
+    "The state machine reproduces most public logs of CUDA runs, and every followed log of torch's "
+    "GradScaler; with an interval three times as long it contradicts far more scales",
 )
-def public_repeated(run: Result) -> Finding:
-    told = [row for row in run.records if row["replayed"] is not None]
-    equal = sum(row["replayed"] == row["log2_scale"] for row in told)
-    lines = sum(len(row["step"]) for row in told)
+def cuda_reproduced(run: Result) -> Finding:
+    rows = q.followed(run)
+    whole = sum(not row["breaks"] for row in rows)
+    breaks = sum(len(row["breaks"]) for row in rows)
+    moves, control = (sum(row[name] for row in rows) for name in ("moves", "control"))
+    torch = [row for row in rows if row["program"] in ("arcface", "swin")]
+    now = (
+        f"{whole} of {len(rows)} logs; {breaks} of {moves:,} moves contradicted, {control:,} with "
+        f"the wrong interval; {len(torch)} logs of GradScaler"
+    )
     return Finding(
-        f"{equal} of the {len(told)} excerpts that show enough, {lines} lines",
-        equal == len(told) > 0,
+        now, whole > 0.8 * len(rows), control > 50 * breaks, not any(row["breaks"] for row in torch)
     )
 
 
 @claim(
-    "public.growths",
-    "public_runs",
-    "No excerpt that the state machine reproduces contains a growth",
+    "cuda.bound",
+    "cuda_runs",
+    "No reproduced log of a CUDA run has more overflows than T1 and T10 allow",
 )
-def public_growths(run: Result) -> Finding:
-    told = [row for row in run.records if row["replayed"] is not None]
-    grown = sum(
-        any(after > before for before, after in pairwise(row["log2_scale"])) for row in told
-    )
-    return Finding(f"{grown} of {len(told)}", grown == 0 < len(told))
+def cuda_bound(run: Result) -> Finding:
+    rows = [row for row in q.followed(run) if "most" in row and not row["breaks"]]
+    used = max(row["skips"] / row["most"] for row in rows)
+    return Finding(f"{len(rows)} logs; at most {used:.2f} of the bound", used <= 1)
 
 
 @claim(
-    "public.hidden",
-    "public_runs",
-    "Logs of 13B and 104B runs report no skipped step while the scale falls",
+    "cuda.ranks",
+    "cuda_runs",
+    "In one laboratory's runs, the settled scale falls by one bit per doubling of the GPUs under "
+    "ZeRO-0, and is the same at every size under ZeRO-3",
 )
-def public_hidden(run: Result) -> Finding:
-    rows = [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
-    proved = sum(map(q.least_overflows, rows))
-    return Finding(
-        f"{len(rows)} excerpts; at least {proved} overflows, 0 printed as skipped", len(rows) > 0
-    )
-
-
-@claim(
-    "logs.repeated",
-    "whole_logs",
-    "With the settings of the run, the state machine reproduces the scales and skip counts of "
-    "whole GPU logs, for some positions of the overflows in their blocks",
-)
-def logs_repeated(run: Result) -> Finding:
-    repeated = sum(row["rules"]["as set"]["repeated"] for row in run.records)
-    steps, printed = (sum(row[name] for row in run.records) for name in ("steps", "printed"))
-    now = f"{repeated:,} of {printed:,} numbers of {len(run.records)} scalers in {steps:,} steps"
-    told = all(low == high for row in run.records for low, high in row["log2_scale"])
-    return Finding(now, repeated == printed, told)
-
-
-@claim(
-    "logs.refuted",
-    "whole_logs",
-    "A log of 7,360 steps rules out a hysteresis and a growth interval that are too large by one",
-)
-def logs_refuted(run: Result) -> Finding:
-    rules = run.arm("SFT, OPT-1.3B").first["rules"]
-    wrong = {
-        name: rules[name]["refuted"]
-        for name in ("H=1", "H=3", "G=101", "refill: clean", "first growth one later")
+def cuda_ranks(run: Result) -> Finding:
+    cells = q.settled_by_gpus(run)
+    levels = {
+        (stage, bits + (log2(gpus) if stage == 0 else 0), key)
+        for key, cell in cells.items()
+        for stage in key[1:2]
+        for gpus, settled in cell.items()
+        for bits in settled
     }
-    return Finding(
-        ", ".join(f"{name} by step {step}" for name, step in wrong.items()),
-        None not in wrong.values(),
-    )
-
-
-@claim(
-    "logs.bound",
-    "whole_logs",
-    "No whole log skips more steps than T1 and T10 allow, and the longest log skips nearly as many",
-)
-def logs_bound(run: Result) -> Finding:
-    used = {row["arm"]: row["skipped"] / row["bound"] for row in run.records}
-    longest = max(run.records, key=lambda row: row["steps"])
-    now = f"{min(used.values()):.2f} to {max(used.values()):.2f} of it, {used[longest['arm']]:.2f} in the longest"
-    return Finding(now, max(used.values()) <= 1, used[longest["arm"]] > 0.9)
+    sizes = [gpus for cell in cells.values() for gpus in cell]
+    now = f"{len(cells)} configurations, {min(sizes)} to {max(sizes)} GPUs"
+    return Finding(now, len(levels) == len(cells), {key[1] for key in cells} == {0, 3})
 
 
 @claim(

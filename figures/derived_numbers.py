@@ -1,6 +1,7 @@
 """Quantities that claims and numbers use and that are not a plain column of a data file, with definitions."""
 
 import operator
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.replay.thresholds import replay_thresholds
 from ampsim.core.theory import of_thresholds, skip_rate
@@ -42,9 +44,31 @@ def total(run: Result, prefix: str, column: str) -> int:
     return sum(sum(arm.column(column)) for arm in found)
 
 
-def least_overflows(row: Mapping[str, Any]) -> int:
-    """Return how many overflows T1 proves for an excerpt: the minimum between each two adjacent lines."""
-    return sum(window["least"] for window in row["windows"])
+def cuda_runs(run: Result, *, held_out: bool = False) -> list[Record]:
+    """Return the public CUDA runs that were developed on, or those that were held out."""
+    records = (row for row in run.records if row["settings"]["held_out"] == held_out)
+    return [
+        {**each, "program": row["settings"]["program"]} for row in records for each in row["runs"]
+    ]
+
+
+def followed(run: Result, *, held_out: bool = False) -> list[Record]:
+    """Return the public CUDA runs that the state machine was compared with."""
+    return [row for row in cuda_runs(run, held_out=held_out) if "breaks" in row]
+
+
+def settled_by_gpus(run: Result) -> dict[tuple[str, int, str], dict[int, list[float]]]:
+    """Return log2 of the settled scale by number of GPUs, of one laboratory's configurations.
+
+    The keys are model, ZeRO stage, and what the path names beside the number of nodes.
+    """
+    found: dict[tuple[str, int, str], dict[int, list[float]]] = {}
+    for row in followed(run):
+        if row["repository"] == "LambdaLabsML/DeepSpeedExamples" and row["gpus"]:
+            path = re.sub(r"\d+xN|\d+$", "", row["path"].removesuffix(".log"))
+            key = (row["model"], row["zero"], f"{path}, {row['rate']:.0e}")
+            found.setdefault(key, {}).setdefault(row["gpus"], []).append(row["settled"])
+    return {key: cell for key, cell in found.items() if len(cell) > 2}
 
 
 def last_scales(arm: ArmRecords) -> list[float]:

@@ -30,8 +30,7 @@ EXPERIMENTS = (
     ("ranks_training", "@sec-ranks", "kernels"),
     ("loops", "@sec-loops", "exact; clock"),
     ("census", "@sec-loops", "exact"),
-    ("public_runs", "@sec-excerpts", "exact"),
-    ("whole_logs", "@sec-runs", "exact"),
+    ("cuda_runs", "@sec-runs", "exact"),
     ("explain_faults", "@sec-runs", "kernels"),
 )
 

@@ -2,64 +2,34 @@
 
 from collections.abc import Iterable
 from functools import partial
-from math import floor
 
 from ampsim.core.json_lines import Record
-from figures.derived_numbers import least_overflows
+from figures.derived_numbers import cuda_runs, followed
 from figures.results import Result
 from paper.values import Number
 
-excerpts = partial(Number, "public_runs")
-logs = partial(Number, "whole_logs")
+cuda = partial(Number, "cuda_runs")
 explain = partial(Number, "explain_faults")
 
-START = [23.0, 15.0, 14.0, 14.0, 14.0, 14.0]  # of five benchmark logs, by their tens of steps
-SFT = "SFT, OPT-1.3B"
+
+def whole(rows: Iterable[Record]) -> int:
+    """Return how many runs the state machine reproduces."""
+    return sum(not row["breaks"] for row in rows)
 
 
-def usable(run: Result) -> list[Record]:
-    """Return the excerpts with enough information for the state machine."""
-    return [row for row in run.records if row["replayed"] is not None]
+def refuting(run: Result) -> int:
+    """Return how many runs contradict the rule with an interval three times as long."""
+    return sum(row["control"] > 0 for row in followed(run))
 
 
-def repeated(run: Result) -> int:
-    """Return in how many of these the state machine reproduces every printed scale."""
-    return sum(row["replayed"] == row["log2_scale"] for row in usable(run))
+def total(rows: Iterable[Record], name: str) -> int:
+    """Return the sum of a count over runs."""
+    return sum(row[name] for row in rows)
 
 
-def started_alike(run: Result) -> int:
-    """Return how many of these are the same start-up of a benchmark."""
-    return sum(row["log2_scale"][: len(START)] == START for row in usable(run))
-
-
-def unreported(run: Result) -> list[Record]:
-    """Return the excerpts that print no skip although the scale falls."""
-    return [row for row in run.records if row["skips_proved"] and not sum(row["skips_printed"])]
-
-
-def reported_elsewhere(run: Result) -> int:
-    """Return how many of these name overflows in other lines."""
-    return sum(row["overflow_steps"] is not None for row in unreported(run))
-
-
-def other_settings(run: Result) -> list[bool]:
-    """Return, for each setting that differs from a scaler's own, whether its log refutes it."""
-    rules = [item for row in run.records for item in row["rules"].items()]
-    return [result["refuted"] is not None for name, result in rules if name != "as set"]
-
-
-def unrefuted(run: Result, factor: float) -> int:
-    """Return how many logs do not refute the growth interval times a factor."""
-    count = 0
-    for row in run.records:
-        interval = row["settings"]["growth_interval"] * factor
-        count += row["rules"][f"G={interval:g}"]["refuted"] is None
-    return count
-
-
-def unprinted(run: Result) -> int:
-    """Return how many overflows of the longest log have no step."""
-    return sum(step is None for _, step, *_ in run.arm(SFT).the("events"))
+def most_gpus(run: Result) -> int:
+    """Return the largest number of GPUs of a run."""
+    return max(int(row["gpus"] or 0) for row in cuda_runs(run))
 
 
 def faults(run: Result) -> list[Record]:
@@ -94,24 +64,19 @@ def end_of_none(run: Result) -> float:
 
 
 NUMBERS: dict[str, Number] = {
-    "public.excerpts": excerpts(lambda run: len(run.records), "d"),
-    "public.usable": excerpts(lambda run: len(usable(run)), "words"),
-    "public.equal": excerpts(repeated, "words"),
-    "public.unreported": excerpts(lambda run: len(unreported(run)), "words"),
-    "public.proved": excerpts(lambda run: sum(map(least_overflows, unreported(run))), ">=words"),
-    "public.alike": excerpts(started_alike, "words"),
-    "public.elsewhere": excerpts(reported_elsewhere, "words"),
-    "logs.scalers": logs(lambda run: len(run.records), "words"),
-    "logs.logs": logs(lambda run: len({row["source"] for row in run.records}), "words"),
-    "logs.steps": logs(lambda run: sum(row["steps"] for row in run.records), ",d"),
-    "logs.rules": logs(lambda run: len(other_settings(run)), "d"),
-    "logs.rules.refuted": logs(lambda run: sum(other_settings(run)), "d"),
-    "logs.unprinted": logs(unprinted, "d"),
-    "logs.shorter": logs(lambda run: unrefuted(run, 0.99), "words"),
-    "logs.longer": logs(lambda run: unrefuted(run, 1.01), "words"),
-    "logs.sft.steps": logs(lambda run: run.arm(SFT).the("steps"), ",d"),
-    "logs.sft.skips": logs(lambda run: run.arm(SFT).the("skipped"), "d"),
-    "logs.sft.bound": logs(lambda run: floor(run.arm(SFT).the("bound")), "d"),
+    "cuda.runs": cuda(lambda run: len(cuda_runs(run)), "d"),
+    "cuda.repositories": cuda(lambda run: len({row["repository"] for row in cuda_runs(run)}), "d"),
+    "cuda.gpus": cuda(most_gpus, ",d"),
+    "cuda.followed": cuda(lambda run: len(followed(run)), "d"),
+    "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
+    "cuda.differs": cuda(lambda run: len(followed(run)) - whole(followed(run)), "d"),
+    "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
+    "cuda.breaks": cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
+    "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
+    "cuda.refuting": cuda(refuting, "d"),
+    "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
+    "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
+    "cuda.held.moves": cuda(lambda run: total(followed(run, held_out=True), "moves"), "d"),
     "explain.healthy": explain(lambda run: len(run.arm("healthy")), "words"),
     "explain.false": explain(end_of_none, "<=%0"),
     "explain.unsure": explain(unsure, "words"),

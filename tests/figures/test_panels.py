@@ -169,19 +169,11 @@ def test_loss_curves_are_medians() -> None:
         assert len(line.get_ydata()) == loss.shape[1] // 25
 
 
-def test_reference_line_passes_printed_overflows() -> None:
-    rows = {row["arm"]: row for row in results.load("whole_logs").records}
-    for axes, arm in zip(
-        drawn("whole_logs").axes, ("SFT, OPT-1.3B", "reward, OPT-350M"), strict=False
-    ):
-        line, dots = (
-            [*map(tuple, one(axes, name).get_xydata())] for name in ("machine", "overflows")
-        )
-        assert {*dots} <= {*line}
-        assert len(dots) == sum(after <= before for _, _, before, after in rows[arm]["events"])
-        assert {(10.0 * n, low) for n, (low, _) in enumerate(rows[arm]["log2_scale"], 1)} <= {*line}
-    with pytest.raises(ValueError, match="one scale at the end of each block"):
-        F.whole_logs.history({**rows[arm], "log2_scale": [[1, 2]]})
+def test_settled_scale_is_drawn_by_gpus() -> None:
+    cells = derived_numbers.settled_by_gpus(results.load("cuda_runs")).values()
+    axes = drawn("cuda_runs").axes[-1]
+    lines_drawn = {tuple(line.get_xdata()) for line in axes.lines if len(line.get_xdata())}
+    assert lines_drawn == {tuple(sorted(cell)) for cell in cells}
 
 
 def counted(arm: str | None = None) -> list[Any]:

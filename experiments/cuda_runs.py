@@ -1,0 +1,199 @@
+"""Does the state machine reproduce the loss scales of public CUDA runs, and what do these show?
+
+The data are the numbers of public training logs: DeepSpeed, Megatron-LM, fairseq, apex, and torch's
+GradScaler, on 1 to 1,024 GPUs. `inputs/cuda_runs.md` is their data sheet. No network is trained.
+
+A log shows the scale of some steps and some overflows, so all states that the state machine may be in
+are followed from row to row (`corpus/follow.py`). A row that none of them can produce is a break. The
+rule is that of the program, with the settings that the log, or else the program's configuration,
+gives. Most rows repeat the scale of the row before, so their share has no power: the score is the
+breaks among the *moves*, and the files without a break. The control is the same rule with a growth
+interval three times as long.
+
+Device: cpu.
+"""
+
+import hashlib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from pathlib import PurePath
+from typing import Any
+
+from rich.table import Table
+
+from ampsim.core.json_lines import Record
+from ampsim.core.machine import Rule
+from ampsim.core.theory import pathwise
+from experiments import runner
+from experiments.corpus import runs
+from experiments.corpus.follow import Row, follow, unpacked
+
+DEVICES = ("cpu",)
+CONTROL = 3  # times the growth interval
+SHOWN, COLUMNS = 4, 150  # trajectories of an arm, and how fine they are
+Points = list[tuple[int, float]]  # step from the first one, or number of the row; log2 of the scale
+
+
+@dataclass(frozen=True)
+class Config(runner.Config):
+    steps: int = 20_000  # of a run, at most
+    seeds: tuple[int, ...] = (0,)  # nothing is random
+
+
+SMOKE = Config(steps=100)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The runs of a program that were developed on, or that were held out."""
+
+    program: str
+    held_out: bool
+
+
+def arms(config: Config) -> Mapping[str, Arm]:
+    kinds = sorted({(run["held_out"], run["program"]) for run in runs.load()})
+    return {
+        program + ", held out" * held_out: Arm(program, held_out) for held_out, program in kinds
+    }
+
+
+def inputs() -> dict[str, str]:
+    return {runs.INPUT.name: hashlib.sha256(runs.INPUT.read_bytes()).hexdigest()}
+
+
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Follow the runs of a program; the columns are explained in `data/README.md`."""
+    kind = arm.program, arm.held_out
+    mine = [each for each in runs.load() if (each["program"], each["held_out"]) == kind]
+    rows = [judge(each, config.steps) for each in mine]
+    tick(config.steps)
+    trajectories = {i: outline(points_of(mine[i], config.steps)) for i in chosen(rows)}
+    return {"runs": rows, "shown": [{"run": i, "points": p} for i, p in trajectories.items()]}
+
+
+def judge(run: runs.Run, steps: int) -> Record:
+    """Return what a run shows, and what the state machine makes of it."""
+    shown = {name: run[name] for name in ("repository", "path", "model", "gpus", "zero", "rate")}
+    points = points_of(run, 10**12)
+    moves = sum(before != after for (_, before), (_, after) in pairwise(points))
+    shown |= {"printed": run["printed"], "moves": moves, **settling(points, run["rows"])}
+    rule, unfit = runs.rule_of(run), runs.unfit(run)
+    if unfit or rule is None:
+        return {**shown, "verdict": unfit or "no rule"}
+    rows, counts_skips = list(unpacked(run["rows"], steps)), runs.counts_skips(run)
+    wrong = rule.replace(growth_interval=CONTROL * rule.growth_interval)
+    followed, control = (follow(each, rows, counts_skips=counts_skips) for each in (rule, wrong))
+    return {
+        **shown,
+        "verdict": "differs" if followed.breaks else "reproduced",
+        "moves": followed.moves,
+        "breaks": followed.breaks,
+        "control": len(control.breaks),
+        "restarts": followed.restarts,
+        "interval": rule.growth_interval,
+        "hysteresis": rule.hysteresis,
+        **budget(rule, rows, restarts=followed.restarts),
+    }
+
+
+def points_of(run: runs.Run, steps: int) -> Points:
+    """Return the scales of a run by step, or by row if the log does not show the steps."""
+    shown = (
+        (row.step, row.before if row.after is None else row.after)
+        for row in unpacked(run["rows"], steps)
+    )
+    points = [(step, bits) for step, bits in shown if bits is not None]
+    known = [(step, bits) for step, bits in points if step is not None]
+    steps_shown = [step for step, _ in known]
+    if len(set(steps_shown)) < len(points) / 2 or steps_shown != sorted(steps_shown):
+        return [(i, bits) for i, (_, bits) in enumerate(points)]
+    return [(step - steps_shown[0], bits) for step, bits in known]
+
+
+def settling(points: Points, rows: Sequence[Sequence[Any]]) -> Record:
+    """Return where a run settles, as log2, and when it is first within a factor of two of it.
+
+    This is the median of the last half of the scales. A log of overflows alone shows the scale
+    after the last one.
+    """
+    scales = [bits for _, bits in points]
+    only_overflows = not any(len(row) > 3 for row in rows)
+    settled = scales[-1] if only_overflows else statistics.median(scales[len(scales) // 2 :])
+    distances = [(step, abs(bits - settled)) for step, bits in points]
+    within = max(1, min(distance for _, distance in distances))
+    return {
+        "settled": settled,
+        "settled_at": next(step for step, distance in distances if distance <= within),
+        "lowest": min(scales),
+        "highest": max(scales),
+    }
+
+
+def budget(rule: Rule, rows: Sequence[Row], *, restarts: int) -> Record:
+    """Return the overflows of a log that shows them, and how many T1 and T10 allow; else nothing."""
+    shown = [row for row in rows if row.after is not None]
+    first = rows.index(shown[0])  # the overflows before this row are not of the steps after it
+    skips = sum(row.is_overflow + (row.skipped or 0) * (i > first) for i, row in enumerate(rows))
+    numbers = [row.step for row in rows if row.step is not None]
+    if restarts or not skips or len(numbers) < 2:
+        return {}
+    fall = (shown[0].before or shown[0].after or 0) - (shown[-1].after or 0)
+    steps = numbers[-1] - numbers[0] + skips * (not any(row.skipped for row in rows))
+    # Steps before the first row may have counted towards a growth. Each growth, and the start,
+    # allows hysteresis - 1 overflows that take nothing from the scale.
+    most = pathwise.skips(rule, steps + rule.growth_interval, fall)
+    free = (rule.hysteresis - 1) * (1 + steps // rule.growth_interval)
+    return {"skips": skips, "steps": steps, "most": most + free}
+
+
+def chosen(rows: Sequence[Record]) -> list[int]:
+    """Return the runs with the most moves, at most one of a folder and two of a repository."""
+    kept: list[int] = []
+    for i in sorted(range(len(rows)), key=lambda i: ("breaks" not in rows[i], -rows[i]["moves"])):
+        others = [rows[k] for k in kept if rows[k]["repository"] == rows[i]["repository"]]
+        folders = {PurePath(other["path"]).parent for other in others}
+        if (
+            len(kept) < SHOWN
+            and len(others) < 2
+            and PurePath(rows[i]["path"]).parent not in folders
+        ):
+            kept.append(i)
+    return kept
+
+
+def outline(points: Points) -> Points:
+    """Return the first, lowest, and highest scale of each of `COLUMNS` equal spans of a run."""
+    width = max(1, points[-1][0]) / COLUMNS
+    kept: Points = []
+    for _, span in groupby(points, key=lambda point: point[0] // width):
+        column = list(span)
+        ends = min(column, key=lambda point: point[1]), max(column, key=lambda point: point[1])
+        kept += sorted({column[0], *ends})
+    return kept
+
+
+def table(records: Sequence[Record]) -> Table:
+    """Return one line per program: its runs, and what the state machine makes of their moves."""
+    shown = Table(
+        "program", "runs", "repositories", "followed", "reproduced", "moves", "breaks", "of control"
+    )
+    for record in records:
+        followed = [row for row in record["runs"] if "breaks" in row]
+        numbers = (
+            len(record["runs"]),
+            len({row["repository"] for row in record["runs"]}),
+            len(followed),
+            sum(not row["breaks"] for row in followed),
+            sum(row["moves"] for row in followed),
+            sum(len(row["breaks"]) for row in followed),
+            sum(row["control"] for row in followed),
+        )
+        shown.add_row(record["arm"], *map(str, numbers))
+    return shown
+
+
+if __name__ == "__main__":
+    raise SystemExit(runner.main("cuda_runs"))

@@ -1,0 +1,121 @@
+"""Loss scales of public CUDA runs, and the state machine that follows them.
+
+a, gray: the printed scales of a run against the step; blue: as far as the state machine can produce
+them; a cross marks a scale that it cannot. Gray alone: the log does not show enough steps, or the
+scaler is not modeled. b: the scale at which runs settle against the number of GPUs. A marker is a
+configuration, and a line joins those that differ in the number of GPUs alone.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import ceil, floor
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from ampsim.core.json_lines import Record
+from figures import _style
+from figures.derived_numbers import settled_by_gpus
+from figures.results import Result
+
+DATA = ("cuda_runs",)
+COLUMNS = 4
+PROGRAMS = {  # in the order of the panels: name and number of panels
+    "megatron": ("Megatron-LM", 2), "deepspeed": ("DeepSpeed", 4), "fairseq": ("fairseq", 4),
+    "arcface": ("GradScaler", 3), "swin": ("GradScaler", 2), "gnmt": ("MLPerf", 1),
+    "apex": ("apex", 2), "beit": ("means", 2),
+}  # fmt: skip
+NAMES = {  # of models, or of repositories whose logs do not name them
+    "tr1-13b": "GPT 13B", "gnmt": "GNMT", "mbf": "MobileFaceNet", "eva_mim": "EVA", "eva-l": "EVA-L",
+    "swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "videomae": "VideoMAE", "maskrcnn": "Mask R-CNN",
+    "jisk0117/arcface_torch_1ch": "ArcFace", "liguodongiot/llm-action": "GPT-2",
+}  # fmt: skip
+GRAY = "#C8C8C8"
+STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
+    0: ("o", _style.VERMILION, "sum, then divide (ZeRO-0)"),
+    3: ("s", _style.BLUE, "divide, then sum (ZeRO-3)"),
+}
+
+
+def plot(run: Result) -> Figure:
+    figure = _style.new_figure(_style.TWO_COLUMNS, 5.2)
+    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1))
+    draw_trajectories(left, run)
+    axes = right.subplots()
+    draw_ranks(axes, run)
+    _style.label_panel(axes, "b", "Settled scale")
+    printed = Line2D([], [], color=GRAY, linewidth=2.4, label="printed by a CUDA run")
+    machine = Line2D([], [], color=_style.BLUE, linewidth=0.8, label="state machine")
+    figure.legend(handles=[printed, machine], loc="outside lower left", ncols=2)
+    return figure
+
+
+def draw_trajectories(figure: SubFigure, run: Result) -> None:
+    """Draw a small panel per run, by program."""
+    shown = [
+        (title, *pair)
+        for arm, (title, most) in PROGRAMS.items()
+        for pair in runs_of(run, arm, most)
+    ]
+    grid = figure.subplots(-(-len(shown) // COLUMNS), COLUMNS, squeeze=False).flat
+    for axes, (title, row, points) in zip(grid, shown, strict=False):
+        draw_trajectory(axes, row, points)
+        axes.set_title(f"{title}\n{name_of(row)}", fontsize=7, fontweight="normal", pad=3)
+    figure.suptitle("a  Loss scale against step", x=0.01, ha="left", fontsize=8, fontweight="bold")
+
+
+def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any]]]:
+    """Return the shown runs of a program with their points, those with the most moves first."""
+    record = run.arm(arm).first
+    return [(record["runs"][each["run"]], each["points"]) for each in record["shown"][:most]]
+
+
+def name_of(row: Mapping[str, Any]) -> str:
+    """Return the model and the number of GPUs, as far as the log names them."""
+    repository = row["repository"]
+    model = row["model"] or repository
+    name = NAMES.get(model) or NAMES.get(repository) or model.rpartition("/")[2]
+    name = re.sub(r"opt-([\d.]+)", r"OPT-\1", name).replace("b", "B" if "OPT" in name else "b")[:15]
+    return f"{name}, {row['gpus']} GPUs" if (row["gpus"] or 1) > 1 else name
+
+
+def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -> None:
+    """Draw the scales of a run, and the state machine where it is followed."""
+    steps, bits = zip(*points, strict=True)
+    axes.plot(steps, bits, color=GRAY, linewidth=2.4, drawstyle="steps-post")
+    if "breaks" in row:
+        axes.plot(steps, bits, color=_style.BLUE, linewidth=0.8, drawstyle="steps-post")
+    low, high = floor(min(bits)), ceil(max(bits))
+    _style.power_ticks(axes.yaxis, [low, high])
+    axes.set(xlim=(0, steps[-1]), ylim=(low - 1, high + 1))
+    end = float(f"{steps[-1]:.2g}")
+    _style.number_ticks(axes.xaxis, [0, end])
+    axes.tick_params(labelsize=7, pad=1)
+
+
+def draw_ranks(axes: Axes, run: Result) -> None:
+    """Draw the settled scale of configurations that differ in the number of GPUs alone."""
+    labels: dict[tuple[int, float], list[str]] = defaultdict(list)
+    for (model, zero, *_), cell in settled_by_gpus(run).items():
+        marker, color, _ = STAGES[zero]
+        sizes = sorted(cell)
+        settled = [fmean(cell[size]) for size in sizes]
+        axes.plot(sizes, settled, marker=marker, color=color, markersize=3.5)
+        labels[sizes[0], settled[0]].append(model.replace("opt", "OPT").replace("b", "B"))
+    for place, models in labels.items():
+        text = ", ".join(sorted({*models}))
+        axes.annotate(text, place, (3, 4), textcoords="offset points", fontsize=7)
+    for marker, color, label in STAGES.values():
+        axes.plot([], [], marker=marker, color=color, markersize=3.5, label=label)
+    axes.set_xscale("log", base=2)
+    _style.number_ticks(axes.xaxis, [8, 32, 128, 512])
+    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda bits, _: _style.power_of_two(bits)))
+    axes.set(xlabel="GPUs")
+    axes.grid(color="#E6E6E6", linewidth=0.6)
+    axes.legend(loc="upper right", handlelength=1.2)

@@ -1,0 +1,100 @@
+"""What a log is said to contradict, the rule that wrote it cannot have done."""
+
+from math import log2
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ampsim import Rule, replay
+from experiments.corpus.extract import shortened
+from experiments.corpus.follow import Row, follow, unpacked
+from experiments.corpus.runs import Run, load, rule_of
+from tests.examples import examples
+
+RULES = st.builds(
+    Rule,
+    st.just(2.0**40),
+    growth_interval=st.integers(1, 7),
+    hysteresis=st.integers(1, 3),
+    hysteresis_reset=st.sets(st.sampled_from(["clean", "growth", "backoff"])),
+    max_scale=st.sampled_from([None, 2.0**41]),
+)
+
+
+def log_of(data: st.DataObject, rule: Rule, shows: str, *, counts_skips: bool) -> list[Row]:
+    """Return the log of a generated run that prints some of its scales."""
+    history = data.draw(st.lists(st.booleans(), min_size=3, max_size=60))
+    scales = [40, *(round(log2(scale)) for scale in replay(rule, history).tolist())]
+    rows, skipped, step = [Row(0, 40)], 0, 0
+    for i, overflow in enumerate(history):
+        step += counts_skips or not overflow
+        skipped += overflow
+        if overflow and shows == "overflows":
+            rows.append(Row(None, scales[i + 1], scales[i], is_overflow=True))
+        if step > (rows[-1].step or 0) and data.draw(st.booleans()):
+            rows.append(Row(step, scales[i + 1], skipped=skipped if shows == "counts" else None))
+            skipped = 0
+    return rows if not rows[-1].is_overflow else [*rows, Row(step + 1)]
+
+
+@settings(max_examples=examples(ms=4))
+@given(st.data(), RULES, st.sampled_from(["overflows", "counts", "scales"]), st.booleans())
+def test_true_rule_has_no_break(
+    data: st.DataObject, rule: Rule, shows: str, counts_skips: bool
+) -> None:
+    rows = log_of(data, rule, shows, counts_skips=counts_skips)
+    assert follow(rule, rows, counts_skips=counts_skips).breaks == []
+
+
+def run_at(repository: str, path: str) -> Run:
+    """Return a run of the corpus."""
+    return next(
+        run for run in load() if run["repository"] == repository and run["path"].endswith(path)
+    )
+
+
+BERT = run_at("sail-sg/Adan", "hydra_train-adam.log")
+OPT = run_at("LambdaLabsML/DeepSpeedExamples", "opt-1.3b-globalBatchSize128.log")
+
+
+def breaks(run: Run, *, counts_skips: bool, **wrong: int) -> int:
+    rule = rule_of(run)
+    assert rule is not None
+    rows = list(unpacked(run["rows"], 5000))
+    return len(follow(rule.replace(**wrong), rows, counts_skips=counts_skips).breaks)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"growth_interval": 90}, {"growth_interval": 110}, {"hysteresis": 3}]
+)
+def test_wrong_rule_has_breaks(wrong: dict[str, int]) -> None:
+    assert breaks(OPT, counts_skips=True) == 0
+    assert breaks(OPT, counts_skips=True, **wrong) > 0
+
+
+def test_changed_scale_is_a_break() -> None:
+    rows = [list(row) for row in BERT["rows"]]
+    at = next(i for i, row in enumerate(rows) if i > 9 and len(row) == 4)
+    rows[at][1] += 3
+    assert breaks({**BERT, "rows": rows}, counts_skips=False) > 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(4, 6)), min_size=1))
+def test_packed_rows_are_unpacked(steps: list[tuple[int, int]]) -> None:
+    rows, step = [], 0
+    for distance, bits in steps:
+        step += distance
+        rows.append([step, bits, 0, 1])
+    packed = shortened([list(row) for row in rows])
+    assert [(row.step, row.after) for row in unpacked(packed, 1000)] == [
+        (step, bits) for step, bits, *_ in rows
+    ]
+
+
+def test_corpus_has_numbers_alone() -> None:
+    texts = {"repository", "commit", "path", "sha256", "program", "model"}
+    for run in load():
+        numbers = [value for name, value in run.items() if name not in texts]
+        assert '"' not in str(numbers)
+        assert "'" not in str(numbers)
