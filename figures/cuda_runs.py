@@ -6,7 +6,6 @@ scaler is not modeled. b: the scale at which runs settle against the number of G
 configuration, and a line joins those that differ in the number of GPUs alone.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import ceil, floor
@@ -16,7 +15,6 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from ampsim.core.json_lines import Record
 from figures import _style
@@ -28,12 +26,15 @@ COLUMNS = 4
 PROGRAMS = {  # in the order of the panels: name and number of panels
     "megatron": ("Megatron-LM", 2), "deepspeed": ("DeepSpeed", 4), "fairseq": ("fairseq", 4),
     "arcface": ("GradScaler", 3), "swin": ("GradScaler", 2), "gnmt": ("MLPerf", 1),
-    "apex": ("apex", 2), "beit": ("means", 2),
+    "apex": ("apex", 1), "beit": ("epoch means", 3),
 }  # fmt: skip
 NAMES = {  # of models, or of repositories whose logs do not name them
     "tr1-13b": "GPT 13B", "gnmt": "GNMT", "mbf": "MobileFaceNet", "eva_mim": "EVA", "eva-l": "EVA-L",
-    "swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "videomae": "VideoMAE", "maskrcnn": "Mask R-CNN",
-    "jisk0117/arcface_torch_1ch": "ArcFace", "liguodongiot/llm-action": "GPT-2",
+    "swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "bert": "BERT", "hubert_with_llama": "HuBERT",
+    "hubert_train_ft_infer_supplementary_exp_stage2": "HuBERT", "opt-1.3b": "OPT 1.3B",
+    "opt-350m": "OPT 350M", "opt-13b": "OPT 13B", "opt-66b": "OPT 66B",
+    "jisk0117/arcface_torch_1ch": "ArcFace", "liguodongiot/llm-action": "GPT-2 345M",
+    "pengzhiliang/MAE-pytorch": "MAE ViT", "maggieHao/VideoMAE_curriculum": "VideoMAE",
 }  # fmt: skip
 GRAY = "#C8C8C8"
 STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
@@ -48,7 +49,7 @@ def plot(run: Result) -> Figure:
     draw_trajectories(left, run)
     axes = right.subplots()
     draw_ranks(axes, run)
-    _style.label_panel(axes, "b", "Settled scale")
+    _style.label_panel(axes, "b", "Settled scale of OPT")
     printed = Line2D([], [], color=GRAY, linewidth=2.4, label="printed by a CUDA run")
     machine = Line2D([], [], color=_style.BLUE, linewidth=0.8, label="state machine")
     figure.legend(handles=[printed, machine], loc="outside lower left", ncols=2)
@@ -77,10 +78,8 @@ def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any
 
 def name_of(row: Mapping[str, Any]) -> str:
     """Return the model and the number of GPUs, as far as the log names them."""
-    repository = row["repository"]
-    model = row["model"] or repository
-    name = NAMES.get(model) or NAMES.get(repository) or model.rpartition("/")[2]
-    name = re.sub(r"opt-([\d.]+)", r"OPT-\1", name).replace("b", "B" if "OPT" in name else "b")[:15]
+    model, repository = row["model"], row["repository"]
+    name = NAMES.get(model) or NAMES.get(repository) or repository.partition("/")[2]
     return f"{name}, {row['gpus']} GPUs" if (row["gpus"] or 1) > 1 else name
 
 
@@ -93,29 +92,31 @@ def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -
     low, high = floor(min(bits)), ceil(max(bits))
     _style.power_ticks(axes.yaxis, [low, high])
     axes.set(xlim=(0, steps[-1]), ylim=(low - 1, high + 1))
-    end = float(f"{steps[-1]:.2g}")
-    _style.number_ticks(axes.xaxis, [0, end])
+    unit = " rows" if list(steps) == [*range(len(steps))] else ""
+    end = _style.thousands(float(f"{steps[-1]:.2g}")) + unit
+    axes.set_xticks([0, steps[-1]], ["0", end])
+    axes.get_xticklabels()[1].set_ha("right")
     axes.tick_params(labelsize=7, pad=1)
 
 
 def draw_ranks(axes: Axes, run: Result) -> None:
     """Draw the settled scale of configurations that differ in the number of GPUs alone."""
-    labels: dict[tuple[int, float], list[str]] = defaultdict(list)
-    for (model, zero, *_), cell in settled_by_gpus(run).items():
+    names: dict[tuple[int, float], set[str]] = defaultdict(set)
+    for (model, zero, path), cell in settled_by_gpus(run).items():
         marker, color, _ = STAGES[zero]
         sizes = sorted(cell)
         settled = [fmean(cell[size]) for size in sizes]
         axes.plot(sizes, settled, marker=marker, color=color, markersize=3.5)
-        labels[sizes[0], settled[0]].append(model.replace("opt", "OPT").replace("b", "B"))
-    for place, models in labels.items():
-        text = ", ".join(sorted({*models}))
+        name = NAMES[model].removeprefix("OPT ") + " reward" * ("step2" in path)
+        names[sizes[0], settled[0]].add(name)
+    for place, models in names.items():
+        text = ", ".join(sorted(models))
         axes.annotate(text, place, (3, 4), textcoords="offset points", fontsize=7)
     for marker, color, label in STAGES.values():
         axes.plot([], [], marker=marker, color=color, markersize=3.5, label=label)
     axes.set_xscale("log", base=2)
     _style.number_ticks(axes.xaxis, [8, 32, 128, 512])
-    axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda bits, _: _style.power_of_two(bits)))
-    axes.set(xlabel="GPUs")
+    _style.power_ticks(axes.yaxis, range(2, 11))
+    axes.set(xlabel="GPUs", xlim=(6.5, 1300), ylim=(0.3, 10.9))
     axes.grid(color="#E6E6E6", linewidth=0.6)
-    axes.legend(loc="upper right", handlelength=1.2)
+    axes.legend(loc="lower left", handlelength=1.2)
