@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
 from rich.table import Table
 
@@ -135,13 +135,14 @@ def settling(points: Points, rows: Sequence[Sequence[Any]]) -> Record:
 def budget(rule: Rule, rows: Sequence[Row], *, restarts: int) -> Record:
     """Return the overflows of a log that shows them, and how many T1 and T10 allow; else nothing."""
     shown = [row for row in rows if row.after is not None]
-    first = rows.index(shown[0])  # the overflows before this row are not of the steps after it
-    skips = sum(row.is_overflow + (row.skipped or 0) * (i > first) for i, row in enumerate(rows))
+    rows = rows[rows.index(shown[0]) + 1 :]
+    skips = sum(row.is_overflow + (row.skipped or 0) for row in rows)
     numbers = [row.step for row in rows if row.step is not None]
     if restarts or not skips or len(numbers) < 2:
         return {}
-    fall = (shown[0].before or shown[0].after or 0) - (shown[-1].after or 0)
-    steps = numbers[-1] - numbers[0] + skips * (not any(row.skipped for row in rows))
+    fall = cast("float", shown[0].after) - cast("float", shown[-1].after)
+    uncounted = 0 if any(row.skipped for row in rows) else skips
+    steps = numbers[-1] - numbers[0] + uncounted
     # Steps before the first row may have counted towards a growth. Each growth, and the start,
     # allows hysteresis - 1 overflows that take nothing from the scale.
     most = pathwise.skips(rule, steps + rule.growth_interval, fall)

@@ -29,12 +29,10 @@ PROGRAMS = {  # in the order of the panels: name and number of panels
     "apex": ("apex", 1), "beit": ("epoch means", 3),
 }  # fmt: skip
 NAMES = {  # of models, or of repositories whose logs do not name them
-    "tr1-13b": "GPT 13B", "gnmt": "GNMT", "mbf": "MobileFaceNet", "eva_mim": "EVA", "eva-l": "EVA-L",
-    "swin_tiny": "Swin-T", "swinv2_tiny": "SwinV2-T", "bert": "BERT", "hubert_with_llama": "HuBERT",
-    "hubert_train_ft_infer_supplementary_exp_stage2": "HuBERT", "opt-1.3b": "OPT 1.3B",
-    "opt-350m": "OPT 350M", "opt-13b": "OPT 13B", "opt-66b": "OPT 66B",
-    "jisk0117/arcface_torch_1ch": "ArcFace", "liguodongiot/llm-action": "GPT-2 345M",
-    "pengzhiliang/MAE-pytorch": "MAE ViT", "maggieHao/VideoMAE_curriculum": "VideoMAE",
+    "mbf": "MobileFaceNet", "eva_mim": "EVA", "swin_tiny": "Swin-T", "swinv2_tiny": "Swin-T",
+    "hubert_with_llama": "HuBERT", "hubert_train_ft_infer_supplementary_exp_stage2": "HuBERT",
+    "arcface_torch_1ch": "ArcFace", "llm-action": "GPT", "MAE-pytorch": "MAE ViT",
+    "VideoMAE_curriculum": "VideoMAE",
 }  # fmt: skip
 GRAY = "#C8C8C8"
 STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
@@ -45,7 +43,8 @@ STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.2)
-    left, right = figure.subfigures(1, 2, width_ratios=(2.2, 1))
+    halves: Any = figure.subfigures(1, 2, width_ratios=(2.2, 1))
+    left, right = halves
     draw_trajectories(left, run)
     axes = right.subplots()
     draw_ranks(axes, run)
@@ -78,8 +77,8 @@ def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any
 
 def name_of(row: Mapping[str, Any]) -> str:
     """Return the model and the number of GPUs, as far as the log names them."""
-    model, repository = row["model"], row["repository"]
-    name = NAMES.get(model) or NAMES.get(repository) or repository.partition("/")[2]
+    name = row["model"] or row["repository"].partition("/")[2]
+    name = NAMES.get(name) or (name.upper() if row["model"] else name)
     return f"{name}, {row['gpus']} GPUs" if (row["gpus"] or 1) > 1 else name
 
 
@@ -95,7 +94,7 @@ def draw_trajectory(axes: Axes, row: Mapping[str, Any], points: Sequence[Any]) -
     unit = " rows" if list(steps) == [*range(len(steps))] else ""
     end = _style.thousands(float(f"{steps[-1]:.2g}")) + unit
     axes.set_xticks([0, steps[-1]], ["0", end])
-    axes.get_xticklabels()[1].set_ha("right")
+    axes.get_xticklabels()[1].set_horizontalalignment("right")
     axes.tick_params(labelsize=7, pad=1)
 
 
@@ -107,11 +106,11 @@ def draw_ranks(axes: Axes, run: Result) -> None:
         sizes = sorted(cell)
         settled = [fmean(cell[size]) for size in sizes]
         axes.plot(sizes, settled, marker=marker, color=color, markersize=3.5)
-        name = NAMES[model].removeprefix("OPT ") + " reward" * ("step2" in path)
-        names[sizes[0], settled[0]].add(name)
+        name = model.removeprefix("opt-").upper() + " reward" * ("step2" in path)
+        names[sizes[-1], settled[-1]].add(name)
     for place, models in names.items():
         text = ", ".join(sorted(models))
-        axes.annotate(text, place, (3, 4), textcoords="offset points", fontsize=7)
+        axes.annotate(text, place, (0, -10), textcoords="offset points", fontsize=7, ha="center")
     for marker, color, label in STAGES.values():
         axes.plot([], [], marker=marker, color=color, markersize=3.5, label=label)
     axes.set_xscale("log", base=2)

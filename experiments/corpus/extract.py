@@ -81,9 +81,9 @@ def logs(clone: Path) -> Iterator[tuple[str, bytes]]:
         command = ["git", "-C", str(clone), "cat-file", "--batch"]
         with subprocess.Popen(command, stdin=names, stdout=PIPE) as process:  # noqa: S603
             stream = cast("IO[bytes]", process.stdout)
-            for _, size, path in objects:
+            for _, length, path in objects:
                 if stream.readline().split()[1] == b"blob":
-                    yield path, stream.read(size + 1)[:-1]
+                    yield path, stream.read(length + 1)[:-1]
 
 
 def git(clone: Path, *arguments: str) -> bytes:

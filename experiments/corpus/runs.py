@@ -83,7 +83,8 @@ def default_interval(run: Run) -> int | None:
     """Return the interval that fairseq's trainer sets by the number of ranks; None for others."""
     if run["program"] != "fairseq" or not run["gpus"]:
         return None
-    return max(1, 2**14 // (run["gpus"] * (run["update_freq"] or 1)))
+    batches = int(run["gpus"]) * int(run["update_freq"] or 1)
+    return max(1, 2**14 // batches)
 
 
 def counts_skips(run: Run) -> bool:
