@@ -36,8 +36,8 @@ NAMES = {  # of models, or of repositories whose logs do not name them
 }  # fmt: skip
 GRAY = "#C8C8C8"
 STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
-    0: ("o", _style.VERMILION, "sum, then divide (ZeRO-0)"),
-    3: ("s", _style.BLUE, "divide, then sum (ZeRO-3)"),
+    0: ("o", _style.VERMILION, "sum, then divide"),
+    3: ("s", _style.BLUE, "divide, then sum"),
 }
 
 
@@ -110,9 +110,10 @@ def draw_ranks(axes: Axes, run: Result) -> None:
         names[sizes[-1], settled[-1]].add(name)
     for place, models in names.items():
         text = ", ".join(sorted(models))
-        axes.annotate(text, place, (0, -10), textcoords="offset points", fontsize=7, ha="center")
-    for marker, color, label in STAGES.values():
-        axes.plot([], [], marker=marker, color=color, markersize=3.5, label=label)
+        axes.annotate(text, place, (4, -3), textcoords="offset points", fontsize=7)
+    for zero, (marker, color, label) in STAGES.items():
+        name = f"{label} (ZeRO-{zero})"
+        axes.plot([], [], marker=marker, color=color, markersize=3.5, label=name)
     axes.set_xscale("log", base=2)
     _style.number_ticks(axes.xaxis, [8, 32, 128, 512])
     _style.power_ticks(axes.yaxis, range(2, 11))

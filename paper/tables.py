@@ -17,6 +17,7 @@ from figures.claim_results import judge_folder
 from figures.claims import CLAIMS
 from figures.derived_numbers import (
     INTERVALS,
+    followed,
     rank_cells,
     rank_wrong,
     real_level,
@@ -77,7 +78,7 @@ def real() -> Table:
 
 def checked() -> Table:
     """Return what was tested, with what, how many cases, and how many failed."""
-    traces = partial(Number, "traces")
+    traces, cuda = partial(Number, "traces"), partial(Number, "cuda_runs")
     threads, ranks_cells = partial(Number, "threads"), partial(Number, "ranks_cells")
     rows: list[tuple[Cell, ...]] = []
 
@@ -91,7 +92,7 @@ def checked() -> Table:
         traces(unrepeated, "d"),
     )
     what = "public logs of CUDA runs, with the program's settings"
-    add("state machine", what, NUMBERS["cuda.followed"], NUMBERS["cuda.differs"])
+    add("state machine", what, NUMBERS["cuda.followed"], cuda(partial(contradicted, "breaks"), "d"))
     what = "skips of runs, beyond 2 $sigma$"
     add('#thm("T3")', what, *beyond_two(real_z))
     what = "mean scales of these, beyond 2 $sigma$"
@@ -112,7 +113,9 @@ def checked() -> Table:
     cases = ranks_cells(lambda run: beside_fsdp1(rank_cells(run, "torch")), "d")
     add("checks", what, cases, ranks_cells(lambda run: beside_fsdp1(rank_wrong(run, "torch")), "d"))
     what = "the same logs, with three times the interval"
-    add("state machine", what, NUMBERS["cuda.followed"], NUMBERS["cuda.refuting"])
+    add(
+        "state machine", what, NUMBERS["cuda.followed"], cuda(partial(contradicted, "control"), "d")
+    )
     add("checks", "bugs that we seeded", NUMBERS["loops.bugs"], NUMBERS["loops.caught"])
     return Table(("tested with", "what was tested", "cases", "failed"), tuple(rows), "llrr")
 
@@ -125,6 +128,11 @@ def in_digits(number: Number | Formula) -> Number | Formula:
 def unrepeated(run: Result) -> int:
     """Return how many recorded runs the state machine does not reproduce."""
     return sum(not row["repeated"] for row in run.records)
+
+
+def contradicted(column: str, run: Result) -> int:
+    """Return how many public CUDA runs contradict the state machine."""
+    return sum(bool(row[column]) for row in followed(run))
 
 
 def beside_fsdp1(cells: Sequence[dict[str, Any]]) -> int:

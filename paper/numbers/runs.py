@@ -17,11 +17,6 @@ def whole(rows: Iterable[Record]) -> int:
     return sum(not row["breaks"] for row in rows)
 
 
-def refuting(run: Result) -> int:
-    """Return how many runs contradict the rule with an interval three times as long."""
-    return sum(row["control"] > 0 for row in followed(run))
-
-
 def total(rows: Iterable[Record], name: str) -> int:
     """Return the sum of a count over runs."""
     return sum(row[name] for row in rows)
@@ -69,11 +64,9 @@ NUMBERS: dict[str, Number] = {
     "cuda.gpus": cuda(most_gpus, ",d"),
     "cuda.followed": cuda(lambda run: len(followed(run)), "d"),
     "cuda.whole": cuda(lambda run: whole(followed(run)), "d"),
-    "cuda.differs": cuda(lambda run: len(followed(run)) - whole(followed(run)), "d"),
     "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
     "cuda.breaks": cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
     "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
-    "cuda.refuting": cuda(refuting, "d"),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
     "cuda.held.moves": cuda(lambda run: total(followed(run, held_out=True), "moves"), "d"),
