@@ -24,8 +24,9 @@ def load(path: AnyPath, *, library: str | None = None) -> Any:
 
     A row is one step of a run, or one unit of an experiment. Columns with numbers have numeric dtypes, and inf is a
     number. The members of an object ``settings`` become columns such as ``settings.lr``. Lists and other objects, such
-    as ``exponent_histograms``, stay as they are; `ampsim.runs.record.run_file.unpack_counts` reads a histogram. Of
-    steps that were recorded again after a restart, the last record counts.
+    as ``exponent_histograms``, stay as they are; `ampsim.runs.record.run_file.unpack_counts` reads a histogram. polars
+    turns a column of texts and numbers into text. Of steps that were recorded again after a restart, the last record
+    counts.
 
     Args:
         path: File of a watched run, or ``experiments/data/<device>/<stem>.jsonl``; plain or compressed by gzip.
@@ -45,28 +46,10 @@ def load(path: AnyPath, *, library: str | None = None) -> Any:
     module = _import(library)
     provenance, rows = _rows(Path(path))
     if module.__name__ == "polars":
-        names = dict.fromkeys(name for row in rows for name in row)
-        return module.DataFrame(
-            [_series(module, name, [row.get(name) for row in rows]) for name in names]
-        )
+        return module.DataFrame(rows, infer_schema_length=None, strict=False)
     frame = module.DataFrame(rows)
     frame.attrs["provenance"] = provenance
     return frame
-
-
-def _series(polars: Any, name: str, values: list[Any]) -> Any:
-    """Return a column. polars would turn mixed values into text, so those stay Python objects."""
-    kinds = {type(value) for value in values if value is not None}
-    members = {type(member) for value in values if type(value) is list for member in value}
-    if kinds == {int, float}:
-        dtype = polars.Float64
-    elif kinds == {list} and members <= {int, float}:
-        dtype = polars.List(polars.Float64)
-    elif kinds in ({int}, {float}, {bool}, {str}):
-        dtype = None
-    else:
-        dtype = polars.Object
-    return polars.Series(name, values, dtype, strict=dtype is None)
 
 
 def _import(library: str | None) -> Any:

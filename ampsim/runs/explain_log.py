@@ -21,7 +21,7 @@ from ampsim.runs.findings.split_runs import split_runs
 from ampsim.runs.findings.verdict import verdict
 from ampsim.runs.read.history import Floats, History, Series
 from ampsim.runs.read.read import read_log
-from ampsim.runs.report.exponent_heatmap import exponents
+from ampsim.runs.report.exponent_heatmap import exponent_heatmap
 
 VERSION = 2
 """Version of the JSON of `Explanation.to_json`."""
@@ -83,7 +83,7 @@ class Explanation:
         Returns:
             The data, for `json.dumps`.
         """
-        layers = exponents(self.history, next(iter(self.history.role("scale")), None))
+        scale = next(iter(self.history.role("scale")), None)
         events = [dataclasses.asdict(event) for event in self.history.events]
         data = {
             "version": VERSION,
@@ -96,7 +96,7 @@ class Explanation:
             "notes": self.history.notes,
             "settings": {name: _setting(value) for name, value in self.history.settings.items()},
             "nonfinite": {str(step): names for step, names in self.history.nonfinite.items()},
-            "exponents": layers and layers.to_json(),
+            "exponents": exponent_heatmap(self.history, scale),
             "skips": [skip._asdict() for skip in self.skips],
             "series": [_series_data(each, most) for each in self.history.series],
             "events": events,

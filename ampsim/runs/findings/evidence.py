@@ -58,10 +58,13 @@ class SkipColumn:
         skipped: Skipped steps of each record.
         spans: Steps of each record.
         is_flag: Whether a record tells of its own step only.
+        ahead: 0 if a record may also tell of the step of the record before, else 1.
     """
 
-    def __init__(self, series: Series, skipped: Any, spans: Any, *, is_flag: bool) -> None:
-        self.series, self.is_flag = series, is_flag
+    def __init__(
+        self, series: Series, skipped: Any, spans: Any, *, is_flag: bool = False, ahead: int = 1
+    ) -> None:
+        self.series, self.is_flag, self.ahead = series, is_flag, ahead
         self.skipped: Floats = np.asarray(skipped, np.float64)
         self.spans: Floats = np.asarray(spans, np.float64)
         self.total = int(skipped.sum())
@@ -69,7 +72,7 @@ class SkipColumn:
     def skips(self, scales: dict[int, float]) -> list[Skip]:
         """Return the skips of each record; `scales`: the scale on each line."""
         steps, rows = self.series.steps, np.flatnonzero(self.skipped >= 1)
-        first = steps if self.is_flag else np.append(0.0, steps[:-1] + 1)
+        first = steps if self.is_flag else np.append(0.0, steps[:-1] + self.ahead)
         columns = first[rows], steps[rows], self.skipped[rows], self.series.lines[rows]
         return [
             Skip(low, high, int(count), scales.get(line, math.nan), line)
@@ -248,7 +251,7 @@ class Evidence:
         """Return the sentences in front of each record, by record."""
         rows = np.searchsorted(records.lines, [event.line for event in self.kind("skip")])
         skipped = np.bincount(rows, minlength=len(records) + 1)[:-1]
-        return SkipColumn(records, skipped, np.diff(records.steps, prepend=-1.0), is_flag=False)
+        return SkipColumn(records, skipped, np.diff(records.steps, prepend=-1.0))
 
     @cached_property
     def skip_tail(self) -> SkipTail | None:
@@ -296,7 +299,7 @@ def _counter(counter: Series) -> SkipColumn:
         spans[0] = counts[0] or 1.0  # the steps before the first line are not known
         if not (counts[1:] <= spans[1:]).all():
             counts = np.where(np.arange(len(counts)) == np.argmax(counts), counts, 0.0)
-    return SkipColumn(counter, counts, spans, is_flag=False)
+    return SkipColumn(counter, counts, spans)
 
 
 def _skips_at_falls(scale: Series) -> SkipColumn:
@@ -306,7 +309,7 @@ def _skips_at_falls(scale: Series) -> SkipColumn:
     skipped = np.array(
         [max(after < before, round(halvings(before, after))) for before, after in pairs]
     )
-    return SkipColumn(scale, skipped, np.diff(scale.steps, prepend=-1.0), is_flag=False)
+    return SkipColumn(scale, skipped, np.diff(scale.steps, prepend=-1.0), ahead=0)
 
 
 def _is_dense(scale: Series) -> bool:

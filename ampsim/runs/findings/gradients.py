@@ -5,13 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ampsim.core.formats import FP16
 from ampsim.runs.findings.evidence import Evidence, falls, is_halved, lost_at_end
 from ampsim.runs.findings.finding import Finding, at, make
-from ampsim.runs.read.history import Series
+from ampsim.runs.read.history import Series, flushed
 
-_FLUSHED = float(np.log2(FP16.smallest_subnormal)) - 1
-_LOWEST = -149  # binade of the second bin of a histogram
 DEAD = 0.99
 """Share of the elements of a gradient that are 0 or underflow, from which no gradient reaches the parameter."""
 
@@ -148,6 +145,4 @@ def _is_dead(counts: np.ndarray, scale: float) -> bool:
     """Return whether nearly all elements of a gradient are 0 or underflow at a scale."""
     if not scale > 0 or counts[-2:].any():
         return False
-    binades = np.arange(_LOWEST, _LOWEST + len(counts) - 3) + np.log2(scale)
-    flushed = counts[0] + counts[1:-2][binades < _FLUSHED].sum()
-    return bool(flushed >= DEAD * max(1, counts.sum()))
+    return bool(counts[0] + flushed(counts, scale) >= DEAD * max(1, counts.sum()))

@@ -6,12 +6,13 @@ findings do. Memory is bounded: a series that reaches `LONGEST` numbers is thinn
 
 import math
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+
+from ampsim.core.formats import FP16
 
 LONGEST = 1 << 18
 """Numbers that a series keeps."""
@@ -19,6 +20,10 @@ MOST_EVENTS = 1 << 16
 """Events that a history keeps."""
 MOST_SAMPLES = 512
 """Samples of exponents that a history keeps."""
+
+LOWEST = -149
+"""Binade of the second bin of a histogram."""
+_FLUSHED = math.log2(FP16.smallest_subnormal) - 1
 
 Floats = npt.NDArray[np.float64]
 
@@ -146,6 +151,18 @@ class Sample:
     counts: dict[str, npt.NDArray[np.int64]]
 
 
+def flushed(counts: npt.NDArray[np.int64], scale: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Return how many nonzero elements float16 makes zero at a scale, by histogram.
+
+    Args:
+        counts: Histograms, shape (..., 280).
+        scale: Scale of each histogram, a number or shape (...).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        binades = np.arange(LOWEST, LOWEST + 277) + np.log2(scale)[..., None]
+    return np.asarray((counts[..., 1:-2] * (binades < _FLUSHED)).sum(-1))
+
+
 @dataclass(eq=False)
 class History:
     """What was read from one log.
@@ -194,20 +211,3 @@ class History:
             events=[event for event in self.events if first <= event.line < last],
             errors=[error for error in self.errors if first <= error[0] < last],
         )
-
-    def extend(
-        self, rows: Iterable[tuple[int, float, dict[str, float]]], roles: dict[str, str]
-    ) -> None:
-        """Add rows of named numbers: (line, step, name -> value).
-
-        Args:
-            rows: The rows.
-            roles: Name -> role of the numbers to keep.
-        """
-        series = {name: Series(name, role) for name, role in roles.items()}
-        for line, step, values in rows:
-            for name, value in values.items():
-                if name in series:
-                    series[name].add(line, step, value)
-            self.line_count = max(self.line_count, line)
-        self.series += [each for each in series.values() if len(each)]
