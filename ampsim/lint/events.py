@@ -71,7 +71,6 @@ class Event:
         node: where it is.
         guards: the conditions on the way to it.
         loops: the loops around it, but for those over what the event is about, such as parameters.
-        around: all loops around it.
         words: in its statement; of a penalty, in its function.
     """
 
@@ -81,7 +80,6 @@ class Event:
     node: ast.AST
     guards: tuple[Guard, ...]
     loops: tuple[ast.AST, ...]
-    around: tuple[ast.AST, ...]
     words: frozenset[str]
 
     def apart(self, other: "Event") -> bool:
@@ -109,12 +107,11 @@ class Event:
 
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""
-        inner = {*self.loops[len(step.loops) :]}
-        if self.is_in(step.loops) and not inner <= {*step.around}:
-            return True
+        if self.loops != step.loops:
+            return self.is_in(step.loops)
         waits = any(guard.window for guard in step.beyond(self))
         own = any(guard.window for guard in self.guards)
-        return self.loops == step.loops and waits and not own
+        return waits and not own
 
 
 class Trace(list[Event]):

@@ -272,10 +272,9 @@ class Source:
     def ignores(self, line: int, code: str) -> bool:
         """Return whether the comment at the end of a line asks to ignore a code."""
         asked = _IGNORE.search(self.text.split("\n")[line - 1])
-        codes = asked and asked[1]
-        if asked is None or codes is None:
-            return asked is not None
-        return code in codes.upper().replace(",", " ").split()
+        if asked is None:
+            return False
+        return asked[1] is None or code in re.findall(r"\w+", asked[1].upper())
 
 
 def _made_by(value: ast.expr) -> ast.Call | None:

@@ -242,14 +242,13 @@ class Walker:
     ) -> None:
         """Add an event; a loop over what the event is about is none of its loops."""
         subjects = tuple(about)
-        around = tuple(loop for loop, _ in self.loops)
         own = tuple(
             loop
             for loop, targets in self.loops
             if not any(name.startswith(tuple(targets)) for name in subjects)
         )
         guards = self.guards + self.passed
-        self.trace.append(Event(kind, on, of, node, guards, own, around, words))
+        self.trace.append(Event(kind, on, of, node, guards, own, words))
 
     def resolve(self, func: ast.expr) -> tuple[str, Function | None]:
         """Return the function of this file that is called, and of a method, its object's class."""

@@ -52,9 +52,8 @@ def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
     if allows_for_it or not trace.of("step", after=clip, near=clip):
         return False
     start = trace.scaled(clip)
-    if start is None:  # perhaps in a function that calls this one
-        by_other_names = "unscale" in source.text or trace.of("backward")
-        return not by_other_names and not trace.of("step", before=clip)
+    if start is None:
+        return False
     changes = trace.of("grad", after=start, before=clip, beside=clip)
     if any(has(change.words, "scal") for change in changes):
         return False
