@@ -34,8 +34,6 @@ _AVERAGES = re.compile(
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|"
     r"^_?momentum_update\w*$"
 )
-# What is called with an average and a model.
-_BLENDS = re.compile(r"accumulate|moving_average|update_average|soft_update|polyak")
 _MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")
 _DECAYS = re.compile(  # parameters that are moved towards others
     r"\.lerp_\(|\.copy_\(.*\.lerp\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|"
@@ -123,8 +121,6 @@ class Walker:
             case ast.match_case() | ast.ExceptHandler():  # which happens instead of others
                 self.guarded((Guard(f"{id(node)} case", benign=False),), node.body)
             case _:
-                if isinstance(node, ast.ListComp):
-                    self.names.bind_loop(node.generators[0].target, node.generators[0].iter)
                 for _, part in ast.iter_fields(node):
                     self.parts(part if isinstance(part, list) else [part])
                 self.amounts(node)
@@ -336,8 +332,7 @@ class Walker:
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
         updates = self.source.made_kind(attr) == AVERAGE or attr == "update_parameters"
         whole = updates and given and _MODEL.search(leaf(name_of(given[0])))
-        blends = _BLENDS.match(attr) and {"", AVERAGE} <= {self.names.kind(each) for each in given}
-        if not (_AVERAGES.search(attr) or moves or whole or blends):
+        if not (_AVERAGES.search(attr) or moves or whole):
             return False
         others = "loss|item|acc|metric|norm|decay_only|buffer"
         return not any(has(self.source.words(each), others) for each in given)
