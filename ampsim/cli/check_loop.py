@@ -1,6 +1,5 @@
 """``ampsim check-loop``: run the checks on a training loop or a training script."""
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,17 +24,6 @@ Autocast = Annotated[
 Steps = Annotated[
     int, typer.Option(help="Steps of an optimizer after which a script is ended.", min=1)
 ]
-EpochBatches = Annotated[
-    int, typer.Option(help="End each epoch of a script after N batches; 0 for all.", metavar="N")
-]
-Keep = Annotated[
-    bool, typer.Option("--keep", help="Let a script write its files; else they are discarded.")
-]
-Rerun = Annotated[
-    bool,
-    typer.Option("--rerun", help="Repeat iterations of a script by running it again, as on CUDA."),
-]
-Output = Annotated[bool, typer.Option("--output", help="Show the output of a script.")]
 
 
 def _show(judged: "Report") -> None:
@@ -69,10 +57,6 @@ def check_loops(
     on_cpu: OnCPU = False,
     autocast: Autocast = False,
     steps: Steps = 40,
-    epoch_batches: EpochBatches = 0,
-    keep: Keep = False,
-    rerun: Rerun = False,
-    output: Output = False,
 ) -> "Report":
     """Run the checks on a training script, which is run unchanged, or on a loop: make(scaler) returns a Loop.
 
@@ -94,13 +78,9 @@ def check_loops(
                 targets[0],
                 targets[1:],
                 steps=steps,
-                epoch_batches=epoch_batches,
                 on_cpu=on_cpu,
                 autocast=autocast,
-                keep=keep,
-                fork=not rerun,
                 time_limit=time_limit or TIME_LIMIT,
-                output=sys.stderr if output else None,
                 checks=check,
                 expected=expected,
             )

@@ -155,6 +155,45 @@ def threshold_times_the_scale():
 
 
 @right
+def divides_a_norm_by_the_scale():
+    model, optimizer, scaler = parts()
+    norms = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        norm = sum(param.grad.norm() for param in model.parameters()).item()
+        norms.append(norm / scaler.get_scale())
+        step(scaler, optimizer)
+
+
+@right
+def gradients_by_function():
+    """No backward pass of torch's class reaches these gradients."""
+    model, optimizer, scaler = parts()
+    params = [*model.parameters()]
+    for _ in range(STEPS):
+        grads = torch.autograd.grad(scaler.scale(loss_of(model)), params)
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad
+        step(scaler, optimizer)
+
+
+@right
+def copies_a_target_of_averages():
+    """A copy in each fourth iteration, whose line does not name an average, and an average of taken steps."""
+    model, optimizer, scaler = parts()
+    target, average = net(), net()
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        if step(scaler, optimizer):
+            for old, new in zip(average.parameters(), model.parameters(), strict=True):
+                old.data.lerp_(new.data, 0.1)
+        if number % 4 == 3:
+            target.load_state_dict(model.state_dict())
+
+
+@right
 def schedule_of_epochs():
     model, optimizer, scaler = parts()
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
@@ -225,6 +264,18 @@ def shares_a_parameter():
         scaler.update()
 
 
+@wrong("gradients_are_divided_once")
+def steps_twice_with_the_same_gradients():
+    model, optimizer, scaler = parts()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scaler.step(optimizer)  # WRONG
+        scaler.update()
+
+
 @wrong("losses_of_a_step_are_scaled")
 def adds_a_plain_loss():
     model, optimizer, scaler = parts()
@@ -291,7 +342,7 @@ def makes_a_scaler_per_epoch():
         step(scaler, optimizer)
 
 
-@wrong("logged_loss_is_unscaled")
+@wrong("logged_numbers_are_unscaled")
 def logs_the_scaled_loss():
     model, optimizer, scaler = parts()
     total = 0.0
@@ -301,6 +352,17 @@ def logs_the_scaled_loss():
         loss.backward()
         step(scaler, optimizer)
         total += loss.detach().item()  # WRONG
+
+
+@wrong("logged_numbers_are_unscaled")
+def logs_the_norm_of_scaled_gradients():
+    model, optimizer, scaler = parts()
+    norms = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        norms.append(sum(param.grad.norm() for param in model.parameters()).item())  # WRONG
+        step(scaler, optimizer)
 
 
 @wrong("skipped_step_changes_nothing")
@@ -359,6 +421,42 @@ def moves_a_slow_average_always():
         step(scaler, optimizer)
         for old, new in zip(average, model.parameters(), strict=True):
             old.copy_(0.99999 * old + 0.00001 * new.detach())  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def moves_an_average_in_each_fourth_iteration():
+    model, optimizer, scaler = parts()
+    average = [param.detach().clone() for param in model.parameters()]
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        for old, new in zip(average, model.parameters(), strict=True):
+            if number % 4 == 3:
+                old.lerp_(new.detach(), 0.1)  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def starts_an_average_in_skipped_steps():
+    model, optimizer, scaler = parts()
+    ema = net()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        ema.load_state_dict(model.state_dict())  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def steps_a_schedule_after_two_steps():
+    model, optimizer, scaler = parts()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    for _ in range(STEPS):
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(loss_of(model)).backward()
+            step(scaler, optimizer)
+        schedule.step()  # WRONG
 
 
 @wrong("skipped_step_changes_nothing")

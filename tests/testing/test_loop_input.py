@@ -409,20 +409,6 @@ def test_debugger_trace_function_is_unchanged():
         sys.settrace(before)
 
 
-def test_failure_names_the_fewest_batches():
-    def wrong_in_one(t, batch):
-        t.backward(batch)
-        if batch[0][0, 0] == batches()[2][0][0, 0]:
-            for param in t.params():
-                param.grad *= t.scaler.get_scale()
-        t.update()
-
-    outcome, text = outcomes(looping(wrong_in_one), ["gradients_do_not_depend_on_loss_scale"])[
-        "gradients_do_not_depend_on_loss_scale"
-    ]
-    assert (outcome, "\n  batches  2\n" in text) == ("failed", True), text
-
-
 @pytest.mark.parametrize(("size", "outcome"), [(1e-5, "passed"), (1e-3, "failed")])
 def test_unchanged_parameter_needs_large_gradients(size, outcome):
     """A parameter at 0 whose rate is 0 is a mistake only where its gradients are not slight."""

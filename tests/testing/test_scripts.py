@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 from ampsim.cli import build  # noqa: E402
 from ampsim.testing import check_script, checked  # noqa: E402
 from ampsim.testing.alarm import CannotJudgeError  # noqa: E402
-from ampsim.testing.script_checks.checks import CHECKS  # noqa: E402
+from ampsim.testing.script_checks.check import CHECKS  # noqa: E402
 from ampsim.testing.script_checks.run import ScriptError, judge_script  # noqa: E402
 from tests.testing.scripts import RIGHT, WRONG  # noqa: E402
 
@@ -28,6 +28,13 @@ def train(steps=8):
         scaler.scale(model(torch.randn(4, 4)).square().mean()).backward()
         scaler.step(optimizer)
         scaler.update()
+"""
+
+
+READING = """
+for _ in range(6):
+    train(1)
+    scaler.scale(model(torch.ones(1, 4)).sum()).item()
 """
 
 
@@ -58,7 +65,7 @@ def test_mistake_is_found_in_its_line(name):
 
 
 def test_each_check_has_a_mistake():
-    others = {"scaler_accepts_each_call", "resume_is_exact", "learning_rate_counts_taken_steps"}
+    others = {"scaler_accepts_each_call", "resume_is_exact"}
     others |= {"gradients_are_clipped_once_per_step"}
     assert {check for _, check, _ in WRONG.values()} | others == {*CHECKS}
 
@@ -123,7 +130,7 @@ def test_rerun_finds_a_mistake(tmp_path):
     )
     results, run = judge_script(script, fork=False)
     assert failures(results).keys() == {"skipped_step_changes_nothing"}
-    assert len(run.outcomes) == 5
+    assert len(run.outcomes) == 6
 
 
 @pytest.mark.parametrize(
@@ -157,16 +164,15 @@ def test_trial_outlives_a_writing_thread(tmp_path):
         """,
     )
     results, run = judge_script(script, time_limit=20)
-    assert len(run.outcomes) == 5
+    assert len(run.outcomes) == 6
     assert not failures(results)
 
 
 def test_error_after_steps_keeps_findings(tmp_path):
-    text = "train(6)\nscaler.scale(model(torch.ones(1, 4)).sum()).item()\n"
-    results, run = judge_script(write(tmp_path, f"{text}raise OSError('full')"))
-    assert failures(results).keys() == {"logged_loss_is_unscaled"}
+    results, run = judge_script(write(tmp_path, f"{READING}raise OSError('full')"))
+    assert failures(results).keys() == {"logged_numbers_are_unscaled"}
     assert run.raised.startswith("the script raised OSError: full at ")
-    assert run.raised.endswith("train.py:15, after 6 steps")
+    assert run.raised.endswith("train.py:16, after 6 steps")
 
 
 def test_error_after_right_steps(tmp_path):
@@ -182,10 +188,10 @@ def test_time_limit_is_told_apart(tmp_path):
 
 
 def test_expected_failure_is_no_finding(tmp_path):
-    script = write(tmp_path, "train(8)\nscaler.scale(model(torch.ones(1, 4)).sum()).item()")
-    results, _ = judge_script(script, expected={"logged_loss_is_unscaled": "known"})
+    script = write(tmp_path, READING)
+    results, _ = judge_script(script, expected={"logged_numbers_are_unscaled": "known"})
     outcomes = {result.check.name: result.outcome for result in results}
-    assert outcomes["logged_loss_is_unscaled"] == "xfailed"
+    assert outcomes["logged_numbers_are_unscaled"] == "xfailed"
 
 
 def test_script_on_the_cpu_leaves_no_files(tmp_path):
@@ -239,6 +245,43 @@ def test_scaler_that_is_saved_is_loaded(tmp_path):
     )
     results, _ = judge_script(script)
     assert "train.py:16: " in failures(results)["resume_is_exact"]
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_checkpoint_beyond_the_run(tmp_path, is_called):
+    script = write(
+        tmp_path,
+        f"""
+        def save(path):
+            torch.save({{"optimizer": optimizer.state_dict()}}, path)
+        for number in range(8):
+            train(1)
+            if number == 1000:
+                {"save" if is_called else "print"}("last.pt")
+        """,
+    )
+    results, _ = judge_script(script)
+    failed = failures(results)
+    assert failed.keys() == ({"resume_is_exact"} if is_called else set())
+    assert not is_called or "train.py:16: " in failed["resume_is_exact"]
+
+
+def test_each_checkpoint_has_the_scaler(tmp_path):
+    """Two files may be parts of one checkpoint; a file with more than one part is a checkpoint of its own."""
+    script = write(
+        tmp_path,
+        """
+        train(4)
+        torch.save(optimizer.state_dict(), "optimizer.pt")
+        torch.save(scaler.state_dict(), "scaler.pt")
+        import os
+        os.mkdir("other")
+        torch.save({"o": optimizer.state_dict(), "s": scaler.state_dict()}, "other/last.pt")
+        torch.save({"o": optimizer.state_dict(), "step": 4}, "other/best.pt")
+        """,
+    )
+    results, _ = judge_script(script)
+    assert "train.py:21: " in failures(results)["resume_is_exact"]
 
 
 def test_command_reports_as_json(tmp_path, capsys):

@@ -68,7 +68,7 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
     load(target)
     feeds = hasattr(sys.modules[target.partition(":")[0]], "batches")
     if check in LOOP_CHECKS and (feeds or check not in CHECKS):
-        source, raises = loop.write(check, target)
+        source, raises = loop.write(check, target), False
     else:
         source, raises = scaler.write(check, target, **options)
     require_failure(source, raises=raises, limit=limit)

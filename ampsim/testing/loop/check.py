@@ -21,7 +21,6 @@ class Broken:
         cause: the usual cause and the fix, if the check knows them without the names of arrays.
         seen: the observation, if it is not a difference of arrays.
         fault: the seeded fault.
-        places: positions of the batches before the skipped ones, of the skipped ones, and of the ones after them.
     """
 
     where: str
@@ -31,28 +30,19 @@ class Broken:
     cause: str = ""
     seen: str = ""
     fault: Fault | None = None
-    places: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopCheck(Check):
-    """A check of loops. Its function returns a counterexample on batches, or None.
-
-    Attributes:
-        shrinks: whether to search for a counterexample with fewer batches.
-    """
+    """A check of loops. Its function returns a counterexample on batches, or None."""
 
     group: str = "loop"
-    shrinks: bool = True
 
 
-def check(
-    issue: str, *, shrinks: bool = True
-) -> Callable[[Callable[[Make, Sequence[Batch]], Broken | None]], LoopCheck]:
+def check(issue: str) -> Callable[[Callable[[Make, Sequence[Batch]], Broken | None]], LoopCheck]:
     """Make a check of a function: its name and the first paragraph of its docstring are the check's.
 
     Args:
         issue: address of a public report of a loop that failed the check.
-        shrinks: whether the check is also valid for fewer batches.
     """
-    return stating(LoopCheck, {}, issue=issue, shrinks=shrinks)
+    return stating(LoopCheck, {}, issue=issue)

@@ -1,4 +1,4 @@
-"""Run the checks of a training loop: validate the loop, shrink the list of batches, and report."""
+"""Run the checks of a training loop: validate the loop, and report."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 from ampsim.testing import check as checks_of
 from ampsim.testing.alarm import OverdueError, alarm, place
 from ampsim.testing.check import BrokenError, Result, described, without_findings
-from ampsim.testing.judge import NotApplicableError, judged
+from ampsim.testing.judge import judged
 from ampsim.testing.loop.check import Broken, LoopCheck
 from ampsim.testing.loop.checks.learning import (
     SKIPPED,
@@ -217,7 +217,7 @@ def _not_the_same(step: int, difference: str) -> str:
 
 
 def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
-    """Run a check; raise BrokenError for a failure, on the shortest list of batches unless `brief`."""
+    """Run a check; raise BrokenError for a failure, with the events of its step unless `brief`."""
     try:
         verdict = check.function(make, batches)
     except LoopError as error:
@@ -227,8 +227,7 @@ def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool)
     if verdict is not None:
         if brief:
             raise BrokenError(verdict.where)
-        left, broken = shrink(check, make, batches, verdict)
-        raise BrokenError(message(check, left, broken, _happened(make, left, broken)))
+        raise BrokenError(message(check, verdict, _happened(make, batches, verdict)))
 
 
 def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
@@ -240,42 +239,13 @@ def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
     return order(make, [*batches[: broken.step + 1]], scale, fault)
 
 
-def shrink(
-    check: LoopCheck,
-    make: Make,
-    batches: Sequence[Batch],
-    broken: Broken,
-    *,
-    ends_there: bool = True,
-) -> tuple[Sequence[Batch], Broken]:
-    """Return the shortest list of batches on which the check still fails, removing one batch at a time.
-
-    Without `ends_there`, the list keeps the batches after the failure.
-    """
-    batches = batches[: broken.step + 1] if ends_there else batches
-    for batch in batches[::-1] if check.shrinks else ():
-        fewer = [each for each in batches if each is not batch]
-        if not fewer:
-            break
-        try:
-            verdict = check.function(make, fewer)
-        except (LoopError, NotApplicableError):
-            continue
-        except OverdueError:
-            break
-        if verdict is not None:
-            batches, broken = fewer[: verdict.step + 1] if ends_there else fewer, verdict
-    return batches, broken
-
-
-def message(check: LoopCheck, batches: Sequence[Batch], broken: Broken, happened: str = "") -> str:
-    """Return the text of a failure: check, observation, batches, events of the step, and the usual cause."""
+def message(check: LoopCheck, broken: Broken, happened: str = "") -> str:
+    """Return the text of a failure: check, observation, events of the step, and the usual cause."""
     cause, shown = cause_of(check.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]
     more = len(broken.differences) - 1 - len(also)
     story = [
-        ("batches", ", ".join(str(batch.place) for batch in batches)),
         ("seen in", str(shown) if shown and shown is not broken.differences[0] else ""),
         ("order", happened),
         ("cause", cause),

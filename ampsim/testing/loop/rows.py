@@ -6,23 +6,6 @@ from typing import Any
 
 import numpy as np
 
-LARGER = 1 + 2.0**-23
-
-
-def permuted(data: Any, turn: int = 3) -> Any:
-    """Return a batch with its rows in another order: of all arrays in it that have as many; None if it has no rows."""
-    if (count := _rows(data)) < 2:
-        return None
-    order = np.random.default_rng(turn).permutation(count)
-    return mapped(data, lambda each: each[order])
-
-
-def larger(data: Any) -> Any:
-    """Return a batch with all fractions one or two last bits larger; None if it has none."""
-    if not any(map(is_fraction, _arrays(data))):
-        return None
-    return mapped(data, lambda each: each * LARGER if is_fraction(each) else each)
-
 
 def is_fraction(array: Any) -> bool:
     """Return whether an array has numbers with a point."""

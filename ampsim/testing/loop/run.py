@@ -169,8 +169,8 @@ class Run(ABC):
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:
         """Seed a fault; yield a record of the backward passes that it reached."""
 
-    def look(self) -> Mapping[str, tuple[str, object]]:
-        """Return what a line of code may change: by name, what to call it, and what tells that it has changed."""
+    def look(self) -> Mapping[str, Callable[[], object]]:
+        """Return functions by what a line of code may change, whose values show that it has changed."""
         return {}
 
     def buffers(self) -> Collection[str]:
@@ -219,5 +219,5 @@ class Run(ABC):
 
     @staticmethod
     @abstractmethod
-    def inexact(replay: Callable[[], object], *, tiny: bool) -> str:
-        """Return which operation of a run gave half precision or, with `tiny`, numbers below the normal ones, or ""."""
+    def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
+        """Return which operation of a run gives half precision, or ""."""

@@ -1,6 +1,6 @@
 """What a loop carries, as arrays by name, and where two such states differ."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
@@ -152,3 +152,52 @@ def same(left: Array | None, right: Array | None) -> bool:
         and left.shape == right.shape
         and left.tobytes() == right.tobytes()
     )
+
+
+def kinds(before: State, left: State, right: State) -> list[list[Difference]]:
+    """Return all arrays of two states by their kinds, but for the data and what is logged.
+
+    A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``. A single
+    array may be nothing but rounding, as the bias of the keys of an attention.
+    """
+    found: dict[object, list[Difference]] = {}
+    for name in dict.fromkeys([*left, *right]):
+        each = Difference(name, left.get(name), right.get(name), before.get(name))
+        if name.partition(".")[0] not in (LOGGED, "data"):
+            found.setdefault(_key(each), []).append(each)
+    return [*found.values()]
+
+
+def _key(each: Difference) -> tuple[str, ...]:
+    owner, _, rest = each.name.partition(".")
+    last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
+    return owner, last, each.left.dtype.kind if each.left is not None else ""
+
+
+def distance(kind: Iterable[Difference]) -> float:
+    """Return the distance of two changes, relative to the change; inf if only one of them is a change."""
+    apart = change = 0.0
+    for each in kind:
+        if each.left is None or each.right is None or each.left.shape != each.right.shape:
+            return np.inf
+        if each.left.dtype.kind in "fiu":
+            is_alike = each.before is not None and each.before.shape == each.left.shape
+            before = each.before if is_alike else np.zeros_like(each.left)
+            apart += _squares(each.right, each.left)
+            change += _squares(each.left, before)
+    if apart == 0:
+        return 0.0
+    return float(np.sqrt(apart / change)) if change > 0 and np.isfinite(apart) else np.inf
+
+
+def _squares(to: Array, of: Array) -> float:
+    """Return the sum of squares of the differences of elements; an inf that stays one makes none."""
+    to, of = to.astype(np.float64), of.astype(np.float64)
+    moved = to != of
+    return float(((to[moved] - of[moved]) ** 2).sum())
+
+
+def beyond(tolerance: float, before: State, left: State, right: State) -> list[Difference]:
+    """Return the differences of two states, of kinds whose changes are apart by more than a relative tolerance."""
+    far = (kind for kind in kinds(before, left, right) if distance(kind) > tolerance)
+    return [each for kind in far for each in kind if not same(each.left, each.right)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ampsim.testing.check import Result, chosen, without_findings
-from ampsim.testing.script_checks.checks import CHECKS
+from ampsim.testing.script_checks.check import CHECKS
 from ampsim.testing.script_checks.report import ScriptReport
 from ampsim.testing.script_checks.run import judge
 from ampsim.testing.script_checks.session import Session
@@ -34,7 +34,6 @@ class Checked:
 def checked(
     *,
     steps: int = 40,
-    after: int = 2,
     raises: bool = True,
     checks: Collection[str] | None = None,
 ) -> Iterator[Checked]:
@@ -45,7 +44,6 @@ def checked(
 
     Args:
         steps: Steps of an optimizer after which nothing more is recorded; at least 1.
-        after: Steps that each optimizer takes before an iteration is repeated; at least 1.
         raises: Whether the end of the block raises an error for findings.
         checks: Names of the checks to run; None for all.
 
@@ -78,9 +76,7 @@ def checked(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the threads of a pool do not survive a fork
     with tempfile.TemporaryDirectory(prefix="ampsim-") as folder, ExitStack() as patches:
-        session = Session(
-            Path(folder), steps=steps, after=after, limit=LIMIT, on_enough=patches.close
-        )
+        session = Session(Path(folder), steps=steps, limit=LIMIT, on_enough=patches.close)
         patches.enter_context(session.recorder.install())
         error = ""
         try:

@@ -7,10 +7,8 @@ from typing import Literal
 
 from ampsim.testing.check import Check, stating
 from ampsim.testing.judge import NotApplicableError
-from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.trace import Event
 
-FEW = 3  # steps below which nothing is said of what a script never does
 # Gradients that depend on the loss scale; a skipped step that changes something.
 Effect = Literal["scale", "skip"]
 Blamed = set[tuple[Effect, str]]  # effects on optimizers that earlier findings explain
@@ -32,7 +30,7 @@ class Finding:
     seen: str
     cause: str
     order: Sequence[Event | str] = ()
-    optimizers: tuple[str, ...] = ()
+    optimizers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +44,16 @@ class ScriptCheck(Check):
 CHECKS: dict[str, ScriptCheck] = {}  # in the order in which they run
 
 
-def check(*explains: Effect, is_note: bool = False) -> Callable[..., ScriptCheck]:
+def check(*explains: Effect) -> Callable[..., ScriptCheck]:
     """Register a function as a check: its name and the first paragraph of its docstring are the check's.
 
     Args:
         explains: What a finding is the cause of, so that later checks do not report it of the same optimizers.
-        is_note: Whether a finding changes little in most runs, and is not a failure.
     """
-    return partial(stating, ScriptCheck, CHECKS)(explains=explains, is_note=is_note)
+    return partial(stating, ScriptCheck, CHECKS)(explains=explains)
 
 
 def needs(condition: object, reason: str) -> None:
     """Skip the check, with a reason, unless a condition holds."""
     if not condition:
         raise NotApplicableError(reason)
-
-
-def needs_scaled_step(run: Observation) -> None:
-    """Skip the check unless a step with a scaled loss was seen."""
-    needs(run.of_kind("scale") and run.steps, "no step with a scaled loss was seen")

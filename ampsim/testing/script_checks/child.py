@@ -10,7 +10,6 @@ import sys
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,8 +19,10 @@ import torch
 from ampsim.testing.script_checks import on_cpu
 from ampsim.testing.script_checks.redirect import redirect_writes
 from ampsim.testing.script_checks.session import Session
+from ampsim.testing.script_checks.sources import own_files
 from ampsim.testing.script_checks.trials import Start, Trial
 
+REDIRECTED = "files that the script writes go to a temporary folder"
 IN_PROCESS = {  # a loader's workers are no part of a forked process
     "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "pin_memory": False,
     "timeout": 0, "multiprocessing_context": None,
@@ -41,11 +42,8 @@ class Settings:
     arguments: tuple[str, ...]
     folder: Path
     steps: int
-    after: int
-    epoch_batches: int
     on_cpu: bool
     autocast: bool
-    keep: bool
     fork: bool
     time_limit: float
     trial: tuple[Trial, Start, list[int]] | None = None
@@ -60,7 +58,6 @@ class Child:
         self.session = Session(
             settings.folder,
             steps=settings.steps,
-            after=settings.after,
             limit=limit,
             on_enough=lambda: self.finish("enough"),
         )
@@ -71,10 +68,8 @@ class Child:
     def finish(self, ended: str, error: str = "") -> NoReturn:
         """Write what was seen, and leave without the script's own cleaning up."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        replaced = [on_cpu.REPLACED] if self.settings.on_cpu else []
-        if not self.settings.keep:
-            replaced.append("files that the script writes go to a temporary folder")
-        observation = self.session.observation(ended, error, replaced)
+        replaced = [on_cpu.REPLACED] * self.settings.on_cpu + [REDIRECTED]
+        observation = self.session.observation(ended, error, replaced, own_files())
         (self.settings.folder / "observation").write_bytes(pickle.dumps(observation))
         sys.stdout.flush()
         sys.stderr.flush()
@@ -89,9 +84,8 @@ class Child:
         signal.setitimer(signal.ITIMER_REAL, settings.time_limit)
         with ExitStack() as stack:
             stack.enter_context(self.session.recorder.install())
-            if not settings.keep:
-                redirection = stack.enter_context(redirect_writes(settings.folder / "files"))
-                self.session.redirect = redirection.to_write
+            redirection = stack.enter_context(redirect_writes(settings.folder / "files"))
+            self.session.redirect = redirection.to_write
             try:
                 runpy.run_path(settings.script, run_name="__main__")
                 self.finish("end")
@@ -104,7 +98,7 @@ class Child:
 
 
 def prepare(settings: Settings) -> None:
-    """Set seeds and threads, shorten epochs, and put the script on the CPU if that is wanted."""
+    """Set seeds and threads, and put the script on the CPU if that is wanted."""
     torch.set_num_threads(1)  # the threads of a pool do not survive a fork
     setattr(torch, "set_num_threads", lambda _: None)  # noqa: B010 - mypy
     torch.manual_seed(0)
@@ -112,13 +106,13 @@ def prepare(settings: Settings) -> None:
     random.seed(0)
     if settings.on_cpu:
         on_cpu.enter(autocast=settings.autocast)
-    _load_in_process(settings.epoch_batches)
+    _load_in_process()
 
 
-def _load_in_process(batches: int) -> None:
-    """Load data in this process, and end each pass over a loader after so many batches; 0 for all."""
+def _load_in_process() -> None:
+    """Load data in this process."""
     loader: Any = torch.utils.data.DataLoader
-    make, iterate, length = loader.__init__, loader.__iter__, loader.__len__
+    make = loader.__init__
     signature = inspect.signature(make)
 
     def init(*args: Any, **kwargs: Any) -> None:
@@ -127,9 +121,6 @@ def _load_in_process(batches: int) -> None:
         make(*bound.args, **bound.kwargs)
 
     loader.__init__ = init
-    if batches:
-        loader.__iter__ = lambda self: islice(iterate(self), batches)
-        loader.__len__ = lambda self: min(length(self), batches)
 
 
 def main() -> None:

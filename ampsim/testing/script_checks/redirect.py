@@ -10,18 +10,23 @@ import importlib.util
 import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ampsim.testing.script_checks.patching import Patches
 
-READERS = (
-    "stat", "lstat", "statvfs", "access", "chdir", "readlink", "listdir", "scandir", "utime", "chmod",
-)  # fmt: skip
-REMOVERS = ("rmdir", "remove", "unlink")
-PAIRS = ("rename", "replace", "link", "symlink")
+# Functions of os, shutil, and safetensors whose arguments are paths, and what each one is: read, written, or removed.
+ROLES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        ("stat", "lstat", "statvfs", "access", "chdir", "readlink", "listdir", "scandir", "utime", "chmod"),
+        ("read",),
+    ),
+    **dict.fromkeys(("rmdir", "remove", "unlink", "rmtree"), ("removed",)),
+    **dict.fromkeys(("rename", "replace", "link", "symlink"), ("moved", "written")),
+    "mkdir": ("made",), "safe_open": ("read",), "serialize_file": ("", "written"),
+}  # fmt: skip
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 KEPT = ("/dev/", "/proc/", "/sys/")
 
@@ -35,22 +40,16 @@ def redirect_writes(folder: Path) -> Iterator["Redirection"]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     redirection = Redirection(folder)
+    modules: list[Any] = [os, shutil]
+    if importlib.util.find_spec("safetensors"):
+        modules.append(importlib.import_module("safetensors.torch"))
     with Patches() as patches:
         patches.item_everywhere(io.open, redirection.opening(io.open))
         patches.attribute(os, "open", redirection.opening_descriptor(os.open))
-        patches.attribute(os, "mkdir", redirection.making(os.mkdir))
-        patches.attribute(shutil, "rmtree", redirection.removing(shutil.rmtree))
-        for name in READERS:
-            patches.attribute(os, name, redirection.reading(getattr(os, name)))
-        for name in REMOVERS:
-            patches.attribute(os, name, redirection.removing(getattr(os, name)))
-        for name in PAIRS:
-            patches.attribute(os, name, redirection.moving(getattr(os, name)))
-        if importlib.util.find_spec("safetensors"):
-            module = importlib.import_module("safetensors.torch")
-            save = redirection.writing_second(module.serialize_file)
-            patches.attribute(module, "serialize_file", save)
-            patches.attribute(module, "safe_open", redirection.reading(module.safe_open))
+        for name, roles in ROLES.items():
+            for module in modules:
+                if original := vars(module).get(name):
+                    patches.attribute(module, name, redirection.calling(original, roles))
         yield redirection
 
 
@@ -94,6 +93,33 @@ class Redirection:
             self._copy(path, mapped)
         return mapped
 
+    def to_use(self, path: Any, role: str) -> Any:
+        """Return where a path is used in a role of `ROLES`; None if the call must be left out."""
+        if role == "made" and self.mapped(path) and os.path.lexists(path):
+            raise FileExistsError(f"[Errno 17] File exists: {os.fspath(path)!r}")
+        if role in ("made", "written"):
+            return self.to_write(path)
+        if role == "moved":
+            self.to_write(path, keeps=True)
+        there = self.to_read(path)
+        # What was there before the script stays.
+        is_old = there is path and self.mapped(path) and self._exists(path)
+        return None if role == "removed" and is_old else there
+
+    def calling(self, original: Any, roles: Sequence[str]) -> Callable[..., Any]:
+        """Wrap a function whose first arguments have these roles; "" for no path."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("dir_fd") is not None:
+                return original(*args, **kwargs)
+            pairs = zip(args, roles, strict=False)
+            used = [self.to_use(arg, role) if role else arg for arg, role in pairs]
+            if None in used:
+                return None
+            return original(*used, *args[len(used) :], **kwargs)
+
+        return call
+
     def opening(self, original: Any) -> Callable[..., Any]:
         """Wrap `open`."""
 
@@ -116,49 +142,3 @@ class Redirection:
             return original(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
 
         return open_
-
-    def making(self, original: Any) -> Callable[..., Any]:
-        """Wrap `os.mkdir`."""
-
-        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            if self.mapped(path) and os.path.lexists(path):
-                raise FileExistsError(f"[Errno 17] File exists: {os.fspath(path)!r}")
-            original(self.to_write(path), *args, **kwargs)
-
-        return mkdir
-
-    def reading(self, original: Any) -> Callable[..., Any]:
-        """Wrap a function whose first argument is a path that it reads."""
-
-        def read(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
-            is_plain = kwargs.get("dir_fd") is None
-            return original(self.to_read(path) if is_plain else path, *args, **kwargs)
-
-        return read
-
-    def removing(self, original: Any) -> Callable[..., Any]:
-        """Wrap a function that removes a path; what was there before the script stays."""
-
-        def remove(path: Any, *args: Any, **kwargs: Any) -> None:
-            target = self.to_read(path) if kwargs.get("dir_fd") is None else path
-            if target is not path or not self.mapped(path) or not self._exists(path):
-                original(target, *args, **kwargs)
-
-        return remove
-
-    def moving(self, original: Any) -> Callable[..., Any]:
-        """Wrap a function of two paths, of which the second one is written."""
-
-        def move(source: Any, target: Any, *args: Any, **kwargs: Any) -> None:
-            self.to_write(source, keeps=True)
-            original(self.to_read(source), self.to_write(target), *args, **kwargs)
-
-        return move
-
-    def writing_second(self, original: Any) -> Callable[..., Any]:
-        """Wrap a function whose second argument is a path that it writes."""
-
-        def write(values: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-            return original(values, self.to_write(path), *args, **kwargs)
-
-        return write

@@ -27,10 +27,8 @@ class ScriptReport(Report):
         self.run = run
 
     def texts(self) -> list[str]:
-        """Return the texts of findings, of what was expected to fail and did not, and of notes."""
-        failed = [result for result in self.results if result.outcome in ("failed", "xpassed")]
-        ordered = sorted(failed, key=lambda result: result.check.is_note)
-        return [f"{'note: ' * result.check.is_note}{result.text}" for result in ordered]
+        """Return the texts of findings, and of what was expected to fail and did not."""
+        return [result.text for result in self.results if result.outcome in ("failed", "xpassed")]
 
     def lines(self) -> list[str]:
         """Return what was skipped, what was run, and the number of each outcome."""
@@ -46,9 +44,7 @@ class ScriptReport(Report):
             "scalers": len(run.scalers),
             "repeated iterations": len(run.outcomes),
         }
-        notes = sum(result.outcome == "failed" and result.check.is_note for result in self.results)
         numbers = ", ".join(f"{count} {name}" for name, count in counts.items())
         replaced = [f"replaced: {text}" for text in run.replaced]
         line = f"{numbers} in {run.seconds:.1f} s of CPU time; ended by: {ENDINGS[run.ended]}"
-        noted = f"{notes} of the failed checks is a note" if notes else ""
-        return [*skipped, *replaced, *filter(None, [run.raised, line, noted]), *self.summary()]
+        return [*skipped, *replaced, *filter(None, [run.raised, line]), *self.summary()]

@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ampsim.testing.alarm import CannotJudgeError
 from ampsim.testing.check import Result, chosen, described, settled, without_findings
 from ampsim.testing.judge import NotApplicableError
-from ampsim.testing.script_checks.check import Blamed, Finding, ScriptCheck
-from ampsim.testing.script_checks.checks import CHECKS
+from ampsim.testing.script_checks import trial_checks  # noqa: F401 - imported to register all checks
+from ampsim.testing.script_checks.check import CHECKS, Blamed, Finding, ScriptCheck
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.session import read_outcomes
@@ -61,14 +61,10 @@ def judge_script(
     arguments: Sequence[str] = (),
     *,
     steps: int = 40,
-    after: int = 2,
-    epoch_batches: int = 0,
     on_cpu: bool = False,
     autocast: bool = False,
-    keep: bool = False,
     fork: bool = True,
     time_limit: float = TIME_LIMIT,
-    output: IO[str] | None = None,
     checks: Collection[str] | None = None,
     expected: Mapping[str, str] | None = None,
 ) -> tuple[list[Result], Observation]:
@@ -78,15 +74,11 @@ def judge_script(
         script: Path of a .py file.
         arguments: Its command-line arguments.
         steps: Steps of an optimizer after which the script is ended; at least 1.
-        after: Steps that each optimizer takes before an iteration is repeated; at least 1.
-        epoch_batches: End each pass over a DataLoader after so many batches; 0 for all.
         on_cpu: Run a script that asks for CUDA on the CPU.
         autocast: With `on_cpu`, keep fp16 autocast, which is slow on the CPU.
-        keep: Let the script write its files where it wants; else they go to a temporary folder.
         fork: Repeat iterations in forks of the process. False, or a script that uses CUDA: run the script again with
             equal seeds for each one, and use those that are equal up to the iteration.
         time_limit: Seconds for the script, and a quarter of it for each repeated iteration.
-        output: For the script's own output; None to hide it.
         checks: Names of the checks to run; None for all.
         expected: Why a check is expected to fail, by its name.
 
@@ -108,24 +100,21 @@ def judge_script(
             arguments=tuple(arguments),
             folder=Path(folder).resolve(),
             steps=steps,
-            after=after,
-            epoch_batches=epoch_batches,
             on_cpu=on_cpu,
             autocast=autocast,
-            keep=keep,
             fork=fork,
             time_limit=time_limit,
         )
-        run = observe_script(settings, output)
+        run = observe_script(settings)
     results = [*judge(run, script, wanted, expected or {})]
     if not any(result.outcome == "failed" for result in results):
         _require_enough(run, script, on_cpu=on_cpu)
     return results, run
 
 
-def observe_script(settings: Settings, output: IO[str] | None) -> Observation:
+def observe_script(settings: Settings) -> Observation:
     """Run a script, and run it again for each trial if its process cannot be forked."""
-    run = _run_child(settings, output)
+    run = _run_child(settings)
     if run is None:
         tail = (settings.folder / "output").read_text(errors="replace")[-TAIL:]
         raise ScriptError(
@@ -137,7 +126,7 @@ def observe_script(settings: Settings, output: IO[str] | None) -> Observation:
     trials, marks = [UNCHANGED], list[int]()
     while trials:
         trial = trials.pop(0)
-        _run_child(replace(settings, trial=(trial, run.start, marks)), None)
+        _run_child(replace(settings, trial=(trial, run.start, marks)))
         outcomes = read_outcomes(settings.folder)
         unchanged = next((each for each in outcomes if each.trial == UNCHANGED), None)
         if trial == UNCHANGED and unchanged:
@@ -147,7 +136,7 @@ def observe_script(settings: Settings, output: IO[str] | None) -> Observation:
     return run
 
 
-def _run_child(settings: Settings, output: IO[str] | None) -> Observation | None:
+def _run_child(settings: Settings) -> Observation | None:
     """Run a script; return None if its process left no observation, as a trial does."""
     folder = settings.folder
     path, log = folder / "settings", folder / "output"
@@ -158,9 +147,8 @@ def _run_child(settings: Settings, output: IO[str] | None) -> Observation | None
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "ampsim.testing.script_checks.child", str(path)]
     with log.open("w") as stream, suppress(subprocess.TimeoutExpired):
-        shown = output or stream
         limit = 2 * settings.time_limit + GRACE  # the trials have a share of their own
-        subprocess.run(command, env=environment, stdout=shown, stderr=shown, timeout=limit)  # noqa: S603
+        subprocess.run(command, env=environment, stdout=stream, stderr=stream, timeout=limit)  # noqa: S603
     written = folder / "observation"
     if written.exists():
         observation: Observation = pickle.loads(written.read_bytes())  # noqa: S301 - our own
@@ -173,7 +161,7 @@ def judge(
 ) -> Iterator[Result]:
     """Run checks on an observation and yield their results, one per cause."""
     blamed: Blamed = set()
-    for check in CHECKS.values():
+    for check in CHECKS.values():  # also those that are not wanted, for what they explain
         for result in [*_results(check, run, target, blamed)]:
             reason = expected.get(check.name)
             if check not in checks:
@@ -185,27 +173,24 @@ def judge(
 
 
 def _results(check: ScriptCheck, run: Observation, target: str, blamed: Blamed) -> Iterator[Result]:
-    findings: dict[tuple[str, str], list[Finding]] = {}
+    findings: dict[tuple[str, str], Finding] = {}
     try:
         for finding in check.function(run, blamed):
-            findings.setdefault((finding.where, finding.cause), []).append(finding)
+            findings.setdefault((finding.where, finding.cause), finding)
+            blamed |= {(effect, name) for effect in check.explains for name in finding.optimizers}
     except NotApplicableError as error:
         yield Result(check, target, "skipped", str(error))
         return
     if not findings:
         yield Result(check, target, "passed")
-    for same in findings.values():
-        yield Result(check, target, "failed", _text(check, same))
-        names = {name for finding in same for name in finding.optimizers}
-        blamed |= {(effect, name) for effect in check.explains for name in names}
+    for finding in findings.values():
+        yield Result(check, target, "failed", _text(check, finding))
 
 
-def _text(check: ScriptCheck, same: Sequence[Finding]) -> str:
-    first, count = same[0], len(same)
-    times = f" ({count} times)" if count > 1 else ""
-    order = "; ".join(dict.fromkeys(str(event) for event in first.order))
-    story = [("order", order), ("cause", first.cause)]
-    return described(check, f"{first.where}: {first.seen}{times}", story)
+def _text(check: ScriptCheck, finding: Finding) -> str:
+    order = "; ".join(dict.fromkeys(map(str, finding.order)))
+    story = [("order", order), ("cause", finding.cause)]
+    return described(check, f"{finding.where}: {finding.seen}", story)
 
 
 def _require_enough(run: Observation, script: str, *, on_cpu: bool) -> None:

@@ -3,10 +3,12 @@
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ampsim.testing.script_checks.observation import Observation, observe
+from ampsim.testing.script_checks.observation import Observation, without_objects
 from ampsim.testing.script_checks.recorder import Recorder
+from ampsim.testing.script_checks.sources import unloaded_scaler, unsaved_scaler
 from ampsim.testing.script_checks.trace import OptimizerTrace, ScalerTrace
 from ampsim.testing.script_checks.trials import Outcome, Trials
 
@@ -17,18 +19,17 @@ class Session(Trials):
     """Records a script, makes its trials, and tells when enough was seen."""
 
     def __init__(
-        self, folder: Path, *, steps: int, after: int, limit: float, on_enough: Callable[[], None]
+        self, folder: Path, *, steps: int, limit: float, on_enough: Callable[[], None]
     ) -> None:
         """Prepare a session.
 
         Args:
             folder: For the outcomes of trials.
             steps: Steps of one optimizer after which enough was seen; at least 1.
-            after: Steps that each optimizer has taken before the trials start.
             limit: Seconds for each trial.
             on_enough: Called once enough was seen.
         """
-        super().__init__(folder, after=after, limit=limit)
+        super().__init__(folder, limit)
         self.recorder = Recorder(self)
         self.steps, self._on_enough = steps, on_enough
         self._begun = time.process_time()
@@ -50,13 +51,37 @@ class Session(Trials):
         if not self.is_trial and max(steps, default=0) >= self.steps:
             self._on_enough()
 
-    def observation(self, ended: str, error: str = "", replaced: Sequence[str] = ()) -> Observation:
-        """Return what was seen; in a trial, write its outcome and leave the process."""
+    def observation(
+        self,
+        ended: str,
+        error: str = "",
+        replaced: Sequence[str] = (),
+        files: Sequence[Path] = (),
+    ) -> Observation:
+        """Return what was seen; in a trial, write its outcome and leave the process.
+
+        Args:
+            ended: See `Observation`, as error and replaced.
+            error: Traceback.
+            replaced: Texts.
+            files: The sources in which to look for what is saved and loaded.
+        """
         self.end(error.strip().rpartition("\n")[2] if error else ended)
-        return observe(
-            self.recorder,
-            ended,
-            error,
+        recorder = self.recorder
+        optimizers, scalers = recorder.optimizers.values(), recorder.scalers.values()
+        of_optimizers = {name for trace in optimizers for name in trace.variables}
+        of_scalers = {name for trace in scalers for name in trace.variables}
+        return Observation(
+            ended=ended,
+            error=error,
+            events=recorder.events,
+            optimizers=[without_objects(trace) for trace in optimizers],
+            scalers=[replace(trace, scaler=None) for trace in scalers],
+            disabled=recorder.disabled,
+            saves=recorder.saves,
+            unsaved=unsaved_scaler(files, of_optimizers, of_scalers),
+            unloaded=unloaded_scaler(files, of_optimizers, of_scalers),
+            autocasts=recorder.autocasts,
             start=self.start,
             can_fork=self.can_fork,
             seconds=time.process_time() - self._begun,

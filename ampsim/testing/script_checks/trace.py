@@ -1,25 +1,16 @@
 """What a training script does with its loss scaler: events, optimizers, scalers."""
 
 import gc
-import os
 import sys
-import sysconfig
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-
-START = Path.cwd()  # places are shown relative to it, also after the script changes its folder
-OWN = str(Path(__file__).parent)
-TORCH = str(Path(torch.__file__).parent)
-STANDARD = sysconfig.get_paths()["stdlib"]
 
 Kind = Literal[
     "scale", "backward", "unscale_", "clip", "step", "optimizer.step", "update",
-    "schedule", "zero_grad", "save", "load", "read",
+    "schedule", "zero_grad", "save",
 ]  # fmt: skip
 # What the gradients of an optimizer are multiplied by. "partly scaled": only some losses were scaled;
 # "mixed": scaled gradients were added to unscaled ones; "used": a step has used them.
@@ -32,18 +23,26 @@ class Event:
 
     Attributes:
         kind: What was called.
-        where: See `where`.
-        optimizers: Names of the optimizers that the call concerns.
+        where: See `ampsim.testing.lines.where`.
+        stages: Of the gradients at the call, by the names of the optimizers that it concerns.
         note: What else a reader needs to know.
+        scaler: Name of the scaler.
         value: For a clip, its threshold.
+        error: What the scaler raised.
+        divided_by: For a division, other optimizers whose division has reached a parameter of this one.
+        is_late: Whether the scaler was updated since the first gradient of this step arrived.
         is_used: For a backward pass, whether a step has used its gradients.
     """
 
     kind: Kind
     where: str
-    optimizers: tuple[str, ...] = ()
+    stages: dict[str, Stage] = field(default_factory=dict)
     note: str = ""
+    scaler: str = ""
     value: float | None = None
+    error: str = ""
+    divided_by: tuple[str, ...] = ()
+    is_late: bool = False
     is_used: bool = False
 
     def __str__(self) -> str:
@@ -51,17 +50,33 @@ class Event:
         return f"{self.where} {self.kind}{note}"
 
 
+@dataclass(frozen=True)
+class Save:
+    """A file that torch has saved.
+
+    Attributes:
+        event: The call.
+        folder: Of the file; for a stream, the place of the call.
+        kinds: Whose states it holds, of "optimizer" and "scaler".
+        is_part: Whether it holds nothing else than one of these states.
+    """
+
+    event: Event
+    folder: str
+    kinds: set[str]
+    is_part: bool
+
+
 @dataclass
 class ScalerTrace:
     """What is known of one enabled scaler.
 
     Attributes:
-        scaler: The scaler itself.
+        scaler: The scaler itself; None in an observation.
         name: Its class, and its place among the scalers.
         where: Where it was created or first seen.
         updates: Number of calls of `update`.
         losses: Number of calls of `scale`.
-        is_loaded: Whether a checkpoint was loaded into it.
         variables: Names under which the script knows it.
     """
 
@@ -70,7 +85,6 @@ class ScalerTrace:
     where: str
     updates: int = 0
     losses: int = 0
-    is_loaded: bool = False
     variables: set[str] = field(default_factory=set)
 
     @property
@@ -84,21 +98,19 @@ class OptimizerTrace:
     """What is known of one optimizer.
 
     Attributes:
-        optimizer: The optimizer itself.
+        optimizer: The optimizer itself; None in an observation.
         name: Its class, and its place among the optimizers.
         where: Where it was created or first seen.
         stage: Of its gradients.
-        scaler: The scaler that scaled its gradients or stepped it last.
-        stepped_by: The scaler that stepped it last; None for a direct call of `optimizer.step`.
+        scaler: The scaler that scaled its gradients or stepped it last; None in an observation.
         updates: Updates of the scaler when the first gradient of this step arrived.
         attempts: One per step: whether it was taken.
         calls: Number of times the optimizer itself was called with finite gradients.
         pending: Backward passes whose gradients no step has used yet.
-        clipped: The last backward pass before each clip of this step.
         schedules: Number of steps of learning rate schedules.
-        versions: What the gradients were after the last backward pass.
-        first: The parameters when the first gradient arrived.
-        is_loaded: Whether a checkpoint was loaded into it.
+        used_versions: Of the gradients after the last step.
+        first: The parameters when the first gradient arrived; [] in an observation.
+        has_moved: Whether a parameter has changed since then; known in an observation.
         variables: Names under which the script knows it.
     """
 
@@ -107,16 +119,14 @@ class OptimizerTrace:
     where: str
     stage: Stage = "none"
     scaler: ScalerTrace | None = None
-    stepped_by: ScalerTrace | None = None
     updates: int = 0
     attempts: list[bool] = field(default_factory=list)
     calls: int = 0
     pending: list[Event] = field(default_factory=list)
-    clipped: list[Event] = field(default_factory=list)
     schedules: int = 0
-    versions: tuple[Any, ...] = ()
-    first: list[Tensor] | None = None
-    is_loaded: bool = False
+    used_versions: tuple[tuple[int, int], ...] = ()
+    first: list[Tensor] = field(default_factory=list)
+    has_moved: bool = False
     variables: set[str] = field(default_factory=set)
 
     @property
@@ -125,59 +135,14 @@ class OptimizerTrace:
         return [param for group in self.optimizer.param_groups for param in group["params"]]
 
     @property
-    def has_moved(self) -> bool:
-        """Whether a parameter has changed since the first gradient arrived."""
-        pairs = zip(self.first or (), self.parameters, strict=False)
-        return any(not torch.equal(old, new) for old, new in pairs)
+    def has_gradients(self) -> bool:
+        """Whether a gradient is there that is not zero."""
+        grads = [param.grad for param in self.parameters]
+        return any(grad is not None and bool(grad.any()) for grad in grads)
 
     def clear(self) -> None:
         """Forget the gradients, which were set to zero."""
-        self.pending, self.clipped, self.stage, self.versions = [], [], "none", ()
-
-
-@dataclass(frozen=True)
-class Violation:
-    """A wrong order of calls.
-
-    Attributes:
-        check: Name of the check that reports it.
-        seen: What was seen.
-        optimizers: Names of the optimizers whose gradients it concerns.
-        events: The calls, in their order; the last one is the place of the finding.
-    """
-
-    check: str
-    seen: str
-    optimizers: tuple[str, ...]
-    events: tuple[Event, ...]
-
-
-def where() -> str:
-    """Return file:line of the innermost frame of the script, and of the library that it called.
-
-    As "train.py:41", or "train.py:41 in accelerate/optimizer.py:165".
-    """
-    library = ""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name, line = frame.f_code.co_filename, frame.f_lineno
-        if "-packages" in name and not name.startswith(TORCH):
-            library = library or f"{name.rpartition('-packages/')[2]}:{line}"
-        elif is_scripts(name):
-            return f"{shown(name)}:{line}" + (f" in {library}" if library else "")
-        frame = frame.f_back
-    return library or "unknown place"
-
-
-def is_scripts(file: str) -> bool:
-    """Return whether a file is of the script, and not of a package, of Python, or of ampsim."""
-    return "-packages" not in file and not file.startswith((OWN, TORCH, STANDARD, "<"))
-
-
-def shown(file: str) -> str:
-    """Return a path as reports show it: relative if that is shorter."""
-    relative = os.path.relpath(file, START)
-    return min(relative, file, key=len)
+        self.pending, self.stage = [], "none"
 
 
 def variables(value: object) -> set[str]:

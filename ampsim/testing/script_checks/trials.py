@@ -9,16 +9,17 @@ must equal the state in the first run.
 
 A window of an optimizer ends at the first `scale` after the optimizer has attempted a step. So several complete
 passes per iteration, accumulation, and several optimizers need no case of their own. A trial ends after two windows;
-the unchanged trial counts how many calls of `scale` that is, and the others end at the same count.
+the unchanged trial counts how many calls of `scale` that is, and the others end at the same count. The last trial
+overflows in each of several windows, for what a script does in some iterations only.
 """
 
-import gc
 import os
 import pickle
 import queue
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,24 +27,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from ampsim.testing.script_checks.lines import Lines
+from ampsim.testing.lines import Change, Lines, function, where
 from ampsim.testing.script_checks.recorder import Listener, Recorder
-from ampsim.testing.script_checks.trace import Event, OptimizerTrace, ScalerTrace
+from ampsim.testing.script_checks.snapshot import (
+    SHAPES,
+    Array,
+    Snapshot,
+    sample,
+    take_snapshot,
+    tensors_like,
+)
+from ampsim.testing.script_checks.trace import (
+    Event,
+    OptimizerTrace,
+    ScalerTrace,
+)
 
-Array = npt.NDArray[np.float64]
-SAMPLE = 4096  # elements of each tensor that are kept
+AFTER = 2  # steps that each optimizer has taken before the trials start
 LONGEST = 200  # calls of `scale` in a trial
+IN_A_ROW = 10  # skipped steps of the last trial
 PASSES = 2  # backward passes of a step that get an overflow: the first and the last
-SHAPES = 4  # parameters whose averages are looked for
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", "all_gather")
-is_cuda_used: Callable[[], bool] = (
-    torch.cuda.is_initialized
-)  # kept, as a script on the CPU gets a replacement
+is_cuda_used: Callable[[], bool] = torch.cuda.is_initialized  # kept: it is replaced on the CPU
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,12 @@ class Trial:
 
     Attributes:
         kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient" (one inf in a
-            gradient), or "loss" (an inf in the scaled loss).
+            gradient), "loss" (an inf in the scaled loss), or "overflows" (an inf in each window).
         optimizer: Name of the optimizer whose gradient gets the inf.
         backward: Index of the backward pass that gets it.
     """
 
-    kind: Literal["unchanged", "repeated", "scale", "gradient", "loss"]
+    kind: Literal["unchanged", "repeated", "scale", "gradient", "loss", "overflows"]
     optimizer: str = ""
     backward: int = 0
 
@@ -66,37 +75,7 @@ class Trial:
 
 
 UNCHANGED = Trial("unchanged")
-
-
-@dataclass
-class Snapshot:
-    """What one optimizer carries at one moment.
-
-    Attributes:
-        parameters: The first elements of each parameter.
-        sums: The sum of each parameter.
-        state: The sum of each entry of the optimizer's state, by name.
-        averages: By the index of a parameter, all other tensors of its shape, which may be averages of it.
-        rates: Learning rate of each group.
-        schedules: Steps of learning rate schedules so far.
-        scale: The current loss scale.
-        events: Number of events of the trial so far.
-    """
-
-    parameters: list[Array]
-    sums: list[float]
-    state: dict[str, float]
-    averages: dict[int, list[Array]]
-    rates: list[float]
-    schedules: int
-    scale: float
-    events: int
-
-    def has_equal_parameters(self, other: "Snapshot", rounding: float) -> bool:
-        """Return whether no parameter differs by more than relative rounding; NaN equals nothing."""
-        pairs = zip(self.parameters, other.parameters, strict=True)
-        equal = all(np.allclose(old, new, rtol=rounding, atol=0) for old, new in pairs)
-        return equal and (rounding > 0 or self.sums == other.sums)
+OVERFLOWS = Trial("overflows")
 
 
 @dataclass
@@ -107,17 +86,17 @@ class Outcome:
         trial: What was done.
         ended: "two windows", "end", or the error that the script raised; "killed" if it did not end in time.
         before: When the first gradient of the trial had arrived.
-        after: At the end of the first window.
+        after: At the end of the first window, or of the last one if each overflows.
         gradients: The first elements of each gradient, unscaled, at the first step.
         attempts: For each step, whether it was taken.
         passes: Number of backward passes whose gradients the first step uses.
         seeded: Where the inf was seeded.
+        moved_in_step: Optimizers whose parameters have changed within a call of `scaler.step` that skipped.
+        reads: By place, the numbers that the script made of tensors in the first window.
         events: The calls of the script.
         marks: Number of calls of `scale` at the end of each window.
         fingerprint: Sums of all parameters and the scales at the start.
-        writes: In the repeated trial, the lines that change gradients of an optimizer.
-        moves: In the repeated trial, the lines that change its parameters.
-        averaged: In the repeated trial, the lines that change tensors of the shapes of its parameters.
+        changes: Lines that change "gradients", "parameters", or "averages" of an optimizer; `what` ends in its name.
     """
 
     trial: Trial
@@ -128,12 +107,12 @@ class Outcome:
     attempts: dict[str, list[bool]] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
     seeded: dict[str, str] = field(default_factory=dict)
+    moved_in_step: set[str] = field(default_factory=set)
+    reads: dict[str, list[float]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     fingerprint: tuple[float, ...] = ()
-    writes: dict[str, list[str]] = field(default_factory=dict)
-    moves: dict[str, list[str]] = field(default_factory=dict)
-    averaged: dict[str, list[str]] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -157,7 +136,7 @@ def plan(unchanged: Outcome) -> list[Trial]:
     for name, passes in unchanged.passes.items():
         last = {0, passes - 1} if passes > 1 else {0}
         trials += [Trial("gradient", name, index) for index in sorted(last)[:PASSES]]
-    return trials
+    return [*trials, OVERFLOWS]
 
 
 class Trials(Listener):
@@ -170,15 +149,14 @@ class Trials(Listener):
         redirect: Returns where a checkpoint is written that the script saves at a path.
     """
 
-    def __init__(self, folder: Path, *, after: int, limit: float) -> None:
+    def __init__(self, folder: Path, limit: float) -> None:
         """Prepare.
 
         Args:
             folder: For the outcomes.
-            after: Steps that each optimizer has taken before the trials start; at least 1.
             limit: Seconds for each trial.
         """
-        self.folder, self.after, self.limit = folder, after, limit
+        self.folder, self.limit = folder, limit
         self.start: Start | None = None
         self.can_fork = sys.platform == "linux"
         self.redirect: Callable[[Any], Any] = lambda path: path
@@ -188,6 +166,8 @@ class Trials(Listener):
         self._marks: list[int] = []
         self._updates: dict[str, int] = {}
         self._factor = 1.0
+        self._at_attempt: list[Array] = []
+        self._reads: dict[tuple[str, object], list[float]] = defaultdict(list)
         self._again: tuple[Trial, Start, list[int]] | None = None
 
     def again(self, trial: Trial, start: Start, marks: list[int]) -> None:
@@ -215,7 +195,7 @@ class Trials(Listener):
 
     def _start_if_ready(self) -> None:
         stepped = [trace for trace in self.recorder.optimizers.values() if trace.attempts]
-        is_ready = (t.attempts[-1] and sum(t.attempts) >= self.after for t in stepped)
+        is_ready = (t.attempts[-1] and sum(t.attempts) >= AFTER for t in stepped)
         if not stepped or not all(is_ready):
             return
         self._stepped = stepped
@@ -250,21 +230,23 @@ class Trials(Listener):
             _wait_for_no_thread()
         self._outcome = Outcome(trial, fingerprint=self._fingerprint())
         self._first_call, self._first_event = self.recorder.scale_calls, len(self.recorder.events)
-        if trial.kind == "repeated":
-            self._watch_lines(self._outcome)
         if trial.kind == "scale":
             scales = [trace.scale for trace in self.recorder.scalers.values()]
             self._multiply_scales(0.25 if min(scales) >= 16 else 4.0)
+        elif trial != UNCHANGED:
+            self._watch_lines(self._outcome)
 
     def _watch_lines(self, outcome: Outcome) -> None:
-        """Note which lines change gradients and averages."""
-        lines = Lines()
+        """Note which lines change gradients, parameters, and averages."""
+        watched: dict[str, Callable[[], object]] = {}
         for trace in self._stepped:
-            outcome.writes[trace.name] = lines.watch(partial(_gradients, trace))
-            params = trace.parameters[-SHAPES:]
-            outcome.moves[trace.name] = lines.watch(partial(_versions, params))
-            averages = [each for same in self._like(trace.parameters).values() for each in same]
-            outcome.averaged[trace.name] = lines.watch(partial(_versions, averages))
+            alike = tensors_like(trace.parameters, self.recorder.optimizers.values()).values()
+            averages = [tensor for tensors in alike for tensor in tensors]
+            watched[f"gradients of {trace.name}"] = partial(_gradients, trace)
+            watched[f"parameters of {trace.name}"] = partial(_versions, trace.parameters[-SHAPES:])
+            watched[f"averages of {trace.name}"] = partial(_versions, averages)
+        lines = Lines(watched)
+        outcome.changes = lines.changes
         lines.start()
 
     def _multiply_scales(self, factor: float) -> None:
@@ -275,6 +257,12 @@ class Trials(Listener):
 
     def _look_for_end(self, outcome: Outcome) -> None:
         number = self.recorder.scale_calls - self._first_call
+        counts = [len(outcome.attempts.get(trace.name, ())) for trace in self._stepped]
+        is_between = self.recorder.scales_since_attempt == 0
+        if outcome.trial == OVERFLOWS:
+            if number > LONGEST or (is_between and min(counts) >= IN_A_ROW):
+                self.end("two windows")
+            return
         for trace in self._stepped:
             if trace.name in outcome.before and trace.name not in outcome.after:
                 attempted = outcome.attempts.get(trace.name)
@@ -282,11 +270,8 @@ class Trials(Listener):
                 is_updated = updates > self._updates[trace.name]
                 if (attempted and is_updated) or number >= (self._marks or [LONGEST])[0]:
                     outcome.after[trace.name] = self._snapshot(trace)
-        if outcome.trial == UNCHANGED:
-            counts = [len(outcome.attempts.get(trace.name, ())) for trace in self._stepped]
-            is_between = self.recorder.scales_since_attempt == 0
-            if min(counts) > len(outcome.marks) and is_between:
-                outcome.marks.append(number)
+        if outcome.trial == UNCHANGED and min(counts) > len(outcome.marks) and is_between:
+            outcome.marks.append(number)
         marks = outcome.marks if outcome.trial == UNCHANGED else self._marks
         if (len(marks) > 1 and number >= marks[-1]) or number > LONGEST:
             self.end("two windows")
@@ -295,9 +280,7 @@ class Trials(Listener):
         outcome = self._outcome
         if outcome is None or outcome.trial.kind != "loss" or outcome.seeded:
             return scaled
-        outcome.seeded[""] = (
-            f"{self.recorder.events[-1].where} the scaled loss is multiplied by inf"
-        )
+        outcome.seeded[""] = f"{where()} the scaled loss is multiplied by inf"
         return tree_map_only(Tensor, lambda loss: loss * torch.inf, scaled)
 
     def after_backward(self, received: list[OptimizerTrace]) -> None:
@@ -311,6 +294,10 @@ class Trials(Listener):
             if name not in outcome.before:
                 outcome.before[name] = self._snapshot(trace)
                 self._updates[name] = trace.scaler.updates if trace.scaler else 0
+            seen = f"{place} an inf is set in the gradient of one parameter of {name}"
+            if outcome.trial == OVERFLOWS:
+                seed_inf(trace.parameters)
+                outcome.seeded[name] = seen
             if seeded_loss:
                 outcome.seeded[name] = seeded_loss
             if name in outcome.attempts:
@@ -320,8 +307,11 @@ class Trials(Listener):
                 outcome.seeded.pop(name, None)
             is_target = outcome.trial == Trial("gradient", name, len(trace.pending) - 1)
             if is_target and seed_inf(trace.parameters):
-                seen = f"{place} an inf is set in the gradient of one parameter of {name}"
                 outcome.seeded[name] = seen
+
+    def before_attempt(self, optimizer: OptimizerTrace) -> None:
+        if self._outcome is not None:
+            self._at_attempt = [sample(param) for param in optimizer.parameters]
 
     def before_step(self, optimizer: OptimizerTrace) -> None:
         outcome = self._outcome
@@ -331,13 +321,27 @@ class Trials(Listener):
             outcome.gradients[optimizer.name] = [sample(grad) / divisor for grad in grads]
 
     def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
-        if self._outcome is not None:
-            self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
+        if self._outcome is None:
+            return
+        self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
+        pairs = zip(self._at_attempt, optimizer.parameters, strict=False)
+        if not taken and any(not np.array_equal(old, sample(new)) for old, new in pairs):
+            self._outcome.moved_in_step.add(optimizer.name)
+        self._at_attempt = []
 
     def after_update(self, scaler: ScalerTrace) -> None:
         """Move the scale at each update, so that gradients which wait across an update show another factor."""
         if self._outcome is not None and self._outcome.trial.kind == "scale":
             self._multiply_scales(1 / self._factor)
+
+    def after_read(self, tensor: Tensor) -> None:
+        outcome = self._outcome
+        if outcome is None or tensor.numel() != 1 or not tensor.is_floating_point():
+            return
+        is_compared = outcome.trial.kind in ("unchanged", "scale")
+        number = self.recorder.scale_calls - self._first_call
+        if is_compared and number <= (self._marks or outcome.marks or [LONGEST])[0]:
+            self._reads[where(), function()].append(float(tensor.detach()))
 
     def save_target(self, target: Any) -> Any:
         return None if self.is_trial else self.redirect(target)
@@ -347,11 +351,15 @@ class Trials(Listener):
         outcome = self._outcome
         if outcome is None:
             return
+        sys.settrace(None)
         for trace in self._stepped:
             if trace.name in outcome.before and trace.name not in outcome.after:
                 outcome.after[trace.name] = self._snapshot(trace)
         events = self.recorder.events[self._first_event :]
-        result = replace(outcome, ended=why, events=events)
+        # A function that reads the scale may divide by it.
+        readers = self.recorder.scale_readers
+        reads = {place: each for (place, code), each in self._reads.items() if code not in readers}
+        result = replace(outcome, ended=why, events=events, reads=reads)
         with (self.folder / f"{outcome.trial}.trial").open("wb") as stream:
             pickle.dump(result, stream)
         os._exit(0)
@@ -361,41 +369,8 @@ class Trials(Listener):
         return (*sums, *(trace.scale for trace in self.recorder.scalers.values()))
 
     def _snapshot(self, trace: OptimizerTrace) -> Snapshot:
-        params = trace.parameters
-        state: dict[str, float] = {}
-        for index, param in enumerate(params):
-            for name, value in trace.optimizer.state.get(param, {}).items():
-                if isinstance(value, (int, float, Tensor)):
-                    state[f"{index}.{name}"] = float(torch.as_tensor(value).double().sum())
-        groups = trace.optimizer.param_groups
-        return Snapshot(
-            parameters=[sample(param) for param in params],
-            sums=[float(param.detach().double().sum()) for param in params],
-            state=state,
-            averages={key: [*map(sample, same)] for key, same in self._like(params).items()},
-            rates=[float(group["lr"]) for group in groups if "lr" in group],
-            schedules=trace.schedules,
-            scale=trace.scaler.scale if trace.scaler else 1.0,
-            events=len(self.recorder.events) - self._first_event,
-        )
-
-    def _like(self, params: Sequence[Tensor]) -> dict[int, list[Tensor]]:
-        """Return, by the index of a parameter, all other tensors of its shape, which may be averages of it."""
-        known = {id(tensor) for param in params for tensor in (param, param.grad)}
-        for trace in self.recorder.optimizers.values():
-            for values in trace.optimizer.state.values():
-                known |= {id(value) for value in values.values()}
-        storages = {param.untyped_storage().data_ptr() for param in params}
-        indices = {params[index].shape: index for index in watched(params)}
-        found: dict[int, list[Tensor]] = {index: [] for index in indices.values()}
-        for tensor in gc.get_objects():
-            is_tensor = type(tensor) in (Tensor, torch.nn.Parameter)
-            if not is_tensor or tensor.shape not in indices or id(tensor) in known:
-                continue
-            is_plain = tensor.grad_fn is None and tensor.is_floating_point()
-            if is_plain and tensor.untyped_storage().data_ptr() not in storages:
-                found[indices[tensor.shape]].append(tensor)
-        return found
+        events = len(self.recorder.events) - self._first_event
+        return take_snapshot(trace, self.recorder.optimizers.values(), events)
 
 
 def _wait_for_no_thread() -> None:
@@ -421,21 +396,6 @@ def _gradients(trace: OptimizerTrace) -> object:
     """Return what changes when a line writes to some of the gradients."""
     grads = [param.grad for param in trace.parameters[-SHAPES:]]
     return [grad if grad is None else (id(grad), grad._version) for grad in grads]
-
-
-def watched(params: Sequence[Tensor]) -> list[int]:
-    """Return the indices of the parameters whose averages are looked for: matrices of rare shapes."""
-    shapes = [param.shape for param in params]
-    matrices = [index for index, param in enumerate(params) if param.dim() > 1]
-    return sorted(matrices, key=lambda index: shapes.count(shapes[index]))[:SHAPES]
-
-
-def sample(tensor: Tensor) -> Array:
-    """Return a copy of the first elements of a tensor, as float64."""
-    values = tensor.detach()
-    values = values.coalesce().values() if values.is_sparse else values
-    values = torch.view_as_real(values) if values.is_complex() else values
-    return values.reshape(-1)[:SAMPLE].double().cpu().numpy().copy()
 
 
 def seed_inf(params: Sequence[Tensor]) -> bool:

@@ -4,8 +4,8 @@ A mutable module, as flax.nnx has it, may be a part of the state.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ampsim.testing.loop.backends.jax_exact import watched
 from ampsim.testing.loop.backends.jax_faults import derivatives, make_scale, updates
 from ampsim.testing.loop.faults import ENDS, FAULTS
 from ampsim.testing.loop.loop import Loop, LoopError
@@ -36,7 +35,6 @@ class JaxRun(Run):
 
     passes: list[int]
     _is_spoilable = True
-    traces = False  # instead of running a step: enough to see the types of numbers, and quick
 
     def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
         super().__init__(wanted, scale, growth_interval)
@@ -96,12 +94,6 @@ class JaxRun(Run):
             planted.outputs = 1  # in the data, as no output is seen
 
     def _train(self, data: Any) -> None:
-        if self.traces:
-            with suppress(TypeError):  # of a step that cannot be traced as a whole
-                jax.eval_shape(
-                    lambda *args: self.loop.step(*args), self.loop.state, data
-                )  # a new one is traced again
-                return
         after = self._stepped(data)
         state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)
         if not isinstance(state, Mapping):
@@ -223,14 +215,12 @@ class JaxRun(Run):
             self.loop = replace(self.loop, state=state)
 
     @staticmethod
-    def inexact(replay: Callable[[], object], *, tiny: bool) -> str:
-        with jax.disable_jit(), watched(values=tiny) as seen:
-            JaxRun.traces = not tiny
-            try:
-                replay()
-            finally:
-                JaxRun.traces = False
-        return seen.half or seen.tiny
+    def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
+        from ampsim.testing.loop.runs import begin
+
+        loop = begin(make, 1.0).loop
+        program = str(jax.make_jaxpr(lambda *args: loop.step(*args))(loop.state, batches[0].data))
+        return "its program has half precision" if re.search(r"\bb?f16\[", program) else ""
 
     @property
     def _name(self) -> str:

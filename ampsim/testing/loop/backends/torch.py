@@ -2,9 +2,8 @@
 
 import copy
 import inspect
-import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeGuard
@@ -15,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from ampsim.testing.loop.backends.torch_exact import Inexact
 from ampsim.testing.loop.backends.torch_scaler import Scaler, watching
 from ampsim.testing.loop.loop import Loop
 from ampsim.testing.loop.run import Fault, Planted, Run
@@ -153,33 +153,22 @@ class TorchRun(Run):
         ):
             _spoil(param.grad, fault)
 
-    def look(self) -> Mapping[str, tuple[str, object]]:
-        params = trained(self.loop)
-        grads = [
-            param.grad.detach()
-            for param in params.values()
-            if param.is_leaf and param.grad is not None
-        ]
-        found: dict[str, tuple[str, object]] = {}
-        if params:
-            size = (
-                math.sqrt(sum(float(grad.double().norm()) ** 2 for grad in grads)) if grads else 0.0
-            )
-            found["gradients"] = (
-                f"gradients, norm {size:.3g}" if grads else "no gradients",
-                repr(size),
-            )
-            found["parameters"] = (
-                "parameters",
-                [_array(param).tobytes() for param in params.values()],
-            )
-        for name, array in snapshot(Loop(self.loop.step, self.loop.state), self.unpack).items():
-            key = name.partition(".")[0]
-            if name not in params:
-                kept: Any = found.setdefault(key, (key, []))[1]
-                kept.append(array.tobytes())
-        scale = self.scaler.get_scale()
-        return found | {"scale": (f"scale {scale:g}", scale)}
+    def look(self) -> Mapping[str, Callable[[], object]]:
+        params = [*trained(self.loop).values()]
+        looks: dict[str, Callable[[], object]] = {
+            "gradients": partial(_versions_of_gradients, params),
+            "parameters": lambda: [param._version for param in params],
+            "scale": self.scaler.get_scale,
+        }
+        for name in self.loop.state:
+            one = Loop(self.loop.step, {name: self.loop.state[name]})
+            looks.setdefault(name, partial(self._bytes_of_others, one))
+        return looks
+
+    def _bytes_of_others(self, loop: Loop) -> object:
+        names = {*trained(self.loop)}
+        arrays = snapshot(loop, self.unpack)
+        return [array.tobytes() for name, array in arrays.items() if name not in names]
 
     def buffers(self) -> Collection[str]:
         modules = {
@@ -270,10 +259,29 @@ class TorchRun(Run):
         return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
 
     @staticmethod
-    def inexact(replay: Callable[[], object], *, tiny: bool) -> str:
-        with Inexact() as watch:
-            replay()
-        return watch.half or (watch.tiny if tiny else "")
+    def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
+        from ampsim.testing.loop.runs import play
+
+        with _Half() as watch:
+            play(make, batches, 1.0)
+        return watch.seen
+
+
+class _Half(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Watches each operation, forward and backward, for half precision.
+
+    Attributes:
+        seen: The first operation that gave it, as text; "" for none.
+    """
+
+    seen = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        dtypes = [getattr(each, "dtype", None) for each in tree_leaves(result)]
+        if torch.float16 in dtypes or torch.bfloat16 in dtypes:
+            self.seen = self.seen or f"{func.__name__} gives half precision"
+        return result
 
 
 def _asks_ranks(wanted: type | None) -> TypeGuard[type]:
@@ -306,9 +314,14 @@ def _array(value: Tensor) -> Array:
 
 def _spoil(grad: Tensor, fault: Fault) -> None:
     """Write the value of a fault into a gradient: the last element, or all of them."""
-    values = grad._values() if grad.is_sparse else grad  # noqa: SLF001 - in place
+    values = grad._values() if grad.is_sparse else grad
     if values.numel():
         values[tuple(-1 for _ in values.shape) if fault.name else ...] = fault.value
+
+
+def _versions_of_gradients(params: Sequence[Tensor]) -> object:
+    grads = [param.grad for param in params if param.is_leaf]
+    return [grad if grad is None else (id(grad), grad._version) for grad in grads]
 
 
 def _size(grad: Tensor | None) -> float:

@@ -31,7 +31,7 @@ STUCK = (
 )
 
 
-@check(issue="https://github.com/deepspeedai/DeepSpeed/issues/8415", shrinks=False)
+@check(issue="https://github.com/deepspeedai/DeepSpeed/issues/8415")
 def step_changes_parameters(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """With finite gradients, every trained parameter and every step count changes within the given batches.
 

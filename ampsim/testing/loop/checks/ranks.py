@@ -5,23 +5,23 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
-from ampsim.testing.loop.checks.rounding import Rounding, distance
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.rows import halved
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations, run_class
-from ampsim.testing.loop.state import Array, Difference, differences, same
+from ampsim.testing.loop.state import Array, Difference, beyond, differences, distance, same
 
 RANKS = 2
 SCALE, GROWTH_INTERVAL = 2.0**8, 3
 INF = Fault()
+CLOSE = 0.1  # of a change: what an optimizer makes of the rounding of a sum
 ALIKE = 2.0**-10  # of gradients: how near a mean of parts comes to that of the whole
 Iterations = Sequence[Sequence[Batch]]
 PLANS: tuple[Collection[int], ...] = (
@@ -54,9 +54,9 @@ def ranks_equal_one_process(make: Make, batches: Sequence[Batch]) -> Broken | No
 
     Skips, scales, and step counts must match exactly. A skip is a step without a change of parameters. A step count
     is a number that grows by 1 in each iteration of the one process. Parameters that are equal on all ranks may differ
-    from those of one process by `Rounding`. They are compared only if the loss is a mean: if the gradients of the whole
-    batch are the mean of those of its parts. Other state of a rank may be a shard and is not compared. Without split=,
-    a batch is split by rows.
+    from those of one process by a tenth of the change. They are compared only if the loss is a mean: if the gradients
+    of the whole batch are the mean of those of its parts. Other state of a rank may be a shard and is not compared.
+    Without split=, a batch is split by rows.
     """
     if not _takes_group(make):
         raise NotApplicableError("pass make(scaler, group=None) to test ranks")
@@ -157,8 +157,7 @@ def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) ->
     """Return the first iteration in which parameters equal on all ranks differ from those of one process."""
     if not _is_mean(make, groups[0]):
         return None
-    flat = [*chain(*groups)]
-    names, rounding, end = whole.parameters().keys(), Rounding(make, flat, SCALE), 0
+    names, end = whole.parameters().keys(), 0
     for group in groups:
         start, end = end, end + len(group)
         first, *others = (run.states[end] for run in ranks)
@@ -178,7 +177,7 @@ def _trains(make: Make, groups: Iterations, whole: Run, ranks: Sequence[Run]) ->
             name: array if array.shape == left[name].shape else left[name]
             for name, array in right.items()
         }
-        if far := rounding.beyond(before, left, right, end - 1):
+        if far := beyond(CLOSE, before, left, right):
             apart = [each for each in far if each.name not in alike]
             where = f"on each of {RANKS} ranks after batch {group[-1].place}"
             return Broken(where, end - 1, apart or far, cause=APART if apart else MEAN)

@@ -6,13 +6,12 @@ from dataclasses import replace
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
 from ampsim.testing.loop.checks.excused import is_copy
-from ampsim.testing.loop.checks.rounding import Rounding
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import NEVER, Batch, Make, advance, begin, play, run_class
-from ampsim.testing.loop.state import LOGGED, Difference, differences
+from ampsim.testing.loop.state import LOGGED, Difference, beyond, differences
 
 LOGS = 2.0**-17  # of a logged number: what rounding makes of it
-SLIGHT = 1e-3  # of the largest number of an array: what numbers below the normal ones do not reach
+SLIGHT = 1e-3  # of a change: what rounding and numbers below the normal ones do not reach
 GROWS = (
     "differs only after the scale changed: the loop divides by the scale after scaler.update() instead of the one "
     "before, or keeps gradients over an update without their scale"
@@ -34,12 +33,12 @@ def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) 
     """In float32, parameters, optimizer state, other state, and logged values are bitwise equal at any loss scale.
 
     This is exact, because a product with a power of two changes only the exponent, as long as no number overflows or
-    becomes subnormal. If the loop adds a constant, results may differ by `Rounding`. If an operation returns half
-    precision or subnormal numbers, only a difference by a power of the scale is a failure. A copy of the scale, as
-    in logs, is not compared.
+    becomes subnormal. Changes that differ by less than a thousandth are rounding, as of a constant that the loop adds.
+    If an operation returns half precision, only a difference by a power of the scale is a failure. A copy of the scale,
+    as in logs, is not compared.
     """
     doubt = ""
-    reference, rounding = play(make, batches, 1.0), Rounding(make, batches, 1.0)
+    reference = play(make, batches, 1.0)
     for scale, interval in PLANS:
         run = begin(make, scale, interval)
         for step, batch in enumerate(batches):
@@ -49,10 +48,9 @@ def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) 
                 break
             if any(reference.verdicts) and not reference.verdicts[step]:
                 continue  # a micro-batch, whose gradients are still scaled
-            if found := _compare(reference, run, step, batch, rounding, grows=interval == 1):
-                if _by_a_power(found) or not (
-                    why := _excuse(found, make, batches[: step + 1], scale, interval)
-                ):
+            if found := _compare(reference, run, step, batch, grows=interval == 1):
+                why = "" if _by_a_power(found) else run_class(make).half_precision(make, batches)
+                if not why:
                     return found
                 doubt = (
                     f"tested only up to powers of the scale, because {why}: {found.differences[0]}"
@@ -63,9 +61,7 @@ def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) 
     return None
 
 
-def _compare(
-    reference: Run, run: Run, step: int, batch: Batch, rounding: Rounding, *, grows: bool
-) -> Broken | None:
+def _compare(reference: Run, run: Run, step: int, batch: Batch, *, grows: bool) -> Broken | None:
     before, left, right = reference.states[step], reference.states[step + 1], run.states[step + 1]
     copies, trained = (
         ({*reference.scales, reference.scale}, {*run.scales, run.scale}),
@@ -79,7 +75,7 @@ def _compare(
     ]
     if not found:
         return None
-    apart = {each.name for each in rounding.beyond(before, left, right, step)}
+    apart = {each.name for each in beyond(SLIGHT, before, left, right)}
     apart |= {
         each.name for each in found if each.name.startswith(f"{LOGGED}.") and each.size() > LOGS
     }
@@ -116,17 +112,3 @@ def is_power(factor: float | None, scale: float) -> bool:
     """Return whether a factor is a power of the scale, other than 1, up to the rounding of a sum."""
     powers = [scale**power for power in (-2, -1, 1, 2)] if scale > 1 else []
     return factor is not None and any(abs(factor / power - 1) < 1e-3 for power in powers)
-
-
-def _excuse(
-    found: Broken, make: Make, batches: Sequence[Batch], scale: float, interval: int
-) -> str:
-    """Return which operation is inexact and may have made the differences; "" for none."""
-
-    def replay() -> None:
-        play(make, batches, 1.0)
-        play(make, batches, scale, interval)
-
-    return run_class(make).inexact(
-        replay, tiny=all(each.size() < SLIGHT for each in found.differences)
-    )

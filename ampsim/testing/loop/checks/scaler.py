@@ -23,7 +23,7 @@ AGAIN = (
 )
 
 
-@check(issue="https://github.com/davda54/sam/issues/97", shrinks=False)
+@check(issue="https://github.com/davda54/sam/issues/97")
 def only_update_changes_scaler(make: Make, batches: Sequence[Batch]) -> Broken | None:
     """The scaler passed to make scales all losses, and only its update changes it.
 

@@ -65,11 +65,10 @@ def skipped_step_changes_nothing(make: Make, batches: Sequence[Batch]) -> Broken
         raise NotApplicableError(
             "no backward pass reached a parameter: name the model or the optimizer in state"
         )
-    quiet: set[str] = set()
-    if broken := skip.at_all(quiet):
+    if broken := skip.at_all():
         return broken
     early = skip if len(groups) // 2 <= EARLY else Skip(make, groups, EARLY)
-    return early.in_turn(quiet) or early.in_output() or in_a_row(make, groups)
+    return early.in_part() or early.in_output() or in_a_row(make, groups)
 
 
 def _moves_alone(make: Make, batches: Sequence[Batch]) -> Broken | None:
@@ -92,7 +91,7 @@ class Skip:
     """The skipped iteration: its result without a fault, and the effect of faults in it."""
 
     def __init__(self, make: Make, groups: Sequence[Sequence[Batch]], place: int) -> None:
-        self.make, self.places = make, [batch.place for group in groups for batch in group]
+        self.make = make
         self.before, self.group = [*chain(*groups[:place])], [*groups[place]]
         self.after, self.rest = [*chain(*groups[place + 1 :][:1])], [*chain(*groups[place + 1 :])]
         run = self._begin()
@@ -107,11 +106,8 @@ class Skip:
         """Whether a fault can be seeded: in a gradient, or in the scaled loss if no hook sees a gradient."""
         return bool(self.clean.passes) or self._played(Fault(place="loss"))[0].scale < SCALE
 
-    def _begin(self, scale: float = SCALE) -> Run:
-        run = advance(begin(self.make, SCALE), self.before)
-        if scale != SCALE:
-            run.set_scale(scale)
-        return run
+    def _begin(self) -> Run:
+        return advance(begin(self.make, SCALE), self.before)
 
     def _otherwise(self) -> State:
         """Return what the iteration leaves on the data of the batches after it, or before."""
@@ -135,14 +131,11 @@ class Skip:
     def _broken(
         self, fault: Fault, found: Sequence[Difference], cause: str = "", seen: str = ""
     ) -> Broken:
-        step = self.places.index(self.group[-1].place)
-        places = _places(self.before, self.group, ())
-        return Broken(
-            self.where(fault), step, found, cause=cause, seen=seen, fault=fault, places=places
-        )
+        where, step = self.where(fault), self.group[-1].place
+        return Broken(where, step, found, cause=cause, seen=seen, fault=fault)
 
-    def at_all(self, quiet: set[str]) -> Broken | None:
-        """Seed an inf in all gradients; add to `quiet` the names that do not change."""
+    def at_all(self) -> Broken | None:
+        """Seed an inf in all gradients."""
         fault = Fault() if self.clean.passes else Fault(place="loss")
         run, _ = self._played(fault)
         end = run.states[-1]
@@ -156,7 +149,6 @@ class Skip:
             return self._broken(
                 fault, (), KEPT, f"the scale is {run.scale:g}, expected less than {SCALE:g}"
             )
-        quiet |= {name for name in end if name not in excused}
         inputs = {name for name, is_input in excused.items() if is_input}
         inputs |= {each.name for each in differences(self.start, end) if each.name.startswith(DATA)}
         taken = {name.partition(".")[0] for name in inputs}
@@ -189,12 +181,9 @@ class Skip:
             ]
             if not (found := unlike(found, self.trained)):
                 return None
-        step = self.places.index(after[-1].place)
-        places = _places(self.before, self.group, after)
         fault = Fault(place="" if self.clean.passes else "loss")
-        return Broken(
-            f"after batch {after[-1].place}", step, found, cause=HIDDEN, fault=fault, places=places
-        )
+        place = after[-1].place
+        return Broken(f"after batch {place}", place, found, cause=HIDDEN, fault=fault)
 
     # ------------------------------------------------------------------------------------------- all kinds of faults
 
@@ -226,31 +215,16 @@ class Skip:
         drawn = random.Random(len(names)).choice(names)  # noqa: S311 - the same at each call
         return [*dict.fromkeys((names[-1], names[0], *sorted(firsts.values()), drawn))][:PARAMETERS]
 
-    def in_turn(self, quiet: set[str]) -> Broken | None:
-        """Seed one fault after another in the same iteration; names in `quiet` must not change."""
-        run, planted = self._begin(FAR), 0
+    def in_part(self) -> Broken | None:
+        """Seed one fault after another, each in a run of its own."""
         for fault in self.faults():
-            scale = run.scale
-            with run.planting(fault):
-                advance(run, self.group)
-            planted += 1
-            found = self._noisy(run.states[-1], quiet)
-            if not found and run.scale < scale:
-                continue
-            alone, _ = self._played(fault)
-            left = unlike(
-                self.excuses.remaining(alone.states[-1], (SCALE, alone.scale))[0], self.trained
-            )
-            if _has_finite_update(alone):
-                left = [each for each in left if _spread([each])]
-            if broken := self._alone(fault, left, alone.scale):
+            run, _ = self._played(fault)
+            found, _ = self.excuses.remaining(run.states[-1], (SCALE, run.scale))
+            found = unlike(found, self.trained)
+            if _has_finite_update(run):
+                found = [each for each in found if _spread([each])]
+            if broken := self._alone(fault, found, run.scale):
                 return broken
-            if found and not left and not _has_finite_update(alone):
-                where = f"{self.where(fault)}, skip {planted} in a row"
-                return Broken(
-                    where, self.places.index(self.group[-1].place), found, cause=HIDDEN, fault=fault
-                )
-            run, planted = self._begin(FAR), 0
         return None
 
     def in_output(self) -> Broken | None:
@@ -276,12 +250,6 @@ class Skip:
             if found
             else None
         )
-
-    def _noisy(self, end: State, quiet: set[str]) -> list[Difference]:
-        found = (
-            each for each in moved(self.start, end) if each.name in quiet and each.left is not None
-        )
-        return unlike(found, self.trained)
 
     def _alone(self, fault: Fault, found: list[Difference], scale: float) -> Broken | None:
         """Return a failure if the state after one fault is neither unchanged nor that of a finite step."""
@@ -347,8 +315,7 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
         if not planted.passes or not (planted.passes.keys() & run.owners().keys()):
             return None
         where = f"after batch {group[-1].place}, skip {number} in a row, with {Fault()}"
-        places = _places(groups[0], chain(*groups[1 : number + 1]), ())
-        told = partial(Broken, where, step, fault=Fault(), places=places)
+        told = partial(Broken, where, step, fault=Fault())
         if found := unlike(
             (each for each in moved(start, run.states[-1]) if each.name in trained), trained
         ):
@@ -363,10 +330,6 @@ def in_a_row(make: Make, groups: Sequence[Sequence[Batch]]) -> Broken | None:
 def _has_finite_update(run: Run) -> bool:
     """Return whether the last batch had an update with an inf, and another one without, which may step."""
     return len({*run.verdicts[-1]}) > 1
-
-
-def _places(*parts: Iterable[Batch]) -> list[list[int]]:
-    return [[batch.place for batch in part] for part in parts]
 
 
 def _spread(found: Iterable[Difference], names: Iterable[str] | None = None) -> bool:

@@ -1,0 +1,111 @@
+"""Places in the code of a user, and the lines of it that change something."""
+
+import linecache
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+START = Path.cwd()  # places are shown relative to it, also after a script changes its folder
+OWN = str(Path(__file__).parent)
+TORCH = f"-packages{os.sep}torch{os.sep}"
+STANDARD = sysconfig.get_paths()["stdlib"]
+
+
+def where() -> str:
+    """Return file:line of the innermost frame of the user's, and of the library that it called.
+
+    As "train.py:41", or "train.py:41 in accelerate/optimizer.py:165".
+    """
+    library = ""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name, line = frame.f_code.co_filename, frame.f_lineno
+        if "-packages" in name and TORCH not in name:
+            library = library or f"{name.rpartition('-packages/')[2]}:{line}"
+        elif is_users(name):
+            return f"{shown(name)}:{line}" + (f" in {library}" if library else "")
+        frame = frame.f_back
+    return library or "unknown place"
+
+
+def function() -> object:
+    """Return the code of the user's function that runs now; None for none."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame and frame.f_code
+
+
+def is_users(file: str) -> bool:
+    """Return whether a file is a user's, and not of a package, of Python, or of ampsim.testing."""
+    return "-packages" not in file and not file.startswith((OWN, STANDARD, "<"))
+
+
+def shown(file: str) -> str:
+    """Return a path as reports show it: relative if that is shorter."""
+    relative = os.path.relpath(file, START)
+    return min(relative, file, key=len)
+
+
+class Change(NamedTuple):
+    """What a line of a user has changed.
+
+    Attributes:
+        what: As it is watched.
+        where: file:line.
+        source: The line's function and text.
+    """
+
+    what: str
+    where: str
+    source: str
+
+
+class Lines:
+    """A tracer of Python's, which looks after each line of the user's at what is watched.
+
+    Attributes:
+        changes: In their order, each one once.
+    """
+
+    def __init__(self, watched: Mapping[str, Callable[[], object]]) -> None:
+        self._watched = watched
+        self._values = {what: look() for what, look in watched.items()}
+        self._line: tuple[CodeType, int] | None = None
+        self.changes: list[Change] = []
+
+    def start(self) -> None:
+        """Look after each line from here on, in the functions that run now and in those that they call."""
+        if sys.gettrace() is not None:
+            return  # a debugger's, or that of coverage
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if is_users(frame.f_code.co_filename):
+                frame.f_trace = self
+                self._line = self._line or (frame.f_code, frame.f_lineno)
+            frame = frame.f_back
+        sys.settrace(self)
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> Any:
+        """Look, if a line of the user's has ended."""
+        if not is_users(frame.f_code.co_filename):
+            return None
+        self._look()
+        self._line = frame.f_code, frame.f_lineno
+        return self
+
+    def _look(self) -> None:
+        for what, look in self._watched.items():
+            value = look()
+            if value != self._values[what] and self._line is not None:
+                self._values[what] = value
+                code, number = self._line
+                place = f"{shown(code.co_filename)}:{number}"
+                text = linecache.getline(code.co_filename, number).strip()
+                change = Change(what, place, f"{code.co_qualname}: {text}")
+                if change not in self.changes:
+                    self.changes.append(change)
