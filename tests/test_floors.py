@@ -69,6 +69,7 @@ FLOORS = {
         "ampsim.testing.alarm",
         "ampsim.testing.judge",
         "ampsim.testing.check",
+        "ampsim.testing.lines",
         "ampsim.testing.loop",
     },
     "ampsim/testing/loop/backends/torch_ranks.py": {

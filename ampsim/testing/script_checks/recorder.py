@@ -200,8 +200,6 @@ class Recorder:
         self.scales_since_attempt += 1
         if trace.losses == 0:  # the script's variables that hold it are in reach now
             trace.variables |= variables(scaler)
-            for known in self.optimizers.values():
-                known.variables |= variables(known.optimizer)
         trace.losses += 1
         scaled = self.listener.after_scale(original(scaler, outputs, *args, **kwargs))
         self._add("scale", scaler=trace.name)

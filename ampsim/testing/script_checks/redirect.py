@@ -102,9 +102,9 @@ class Redirection:
         if role == "moved":
             self.to_write(path, keeps=True)
         there = self.to_read(path)
-        # What was there before the script stays.
-        is_old = there is path and self.mapped(path) and self._exists(path)
-        return None if role == "removed" and is_old else there
+        if role == "removed" and there is path and self.mapped(path) and self._exists(path):
+            return None  # what was there before the script stays
+        return there
 
     def calling(self, original: Any, roles: Sequence[str]) -> Callable[..., Any]:
         """Wrap a function whose first arguments have these roles; "" for no path."""

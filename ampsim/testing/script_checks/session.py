@@ -69,8 +69,7 @@ class Session(Trials):
         self.end(error.strip().rpartition("\n")[2] if error else ended)
         recorder = self.recorder
         optimizers, scalers = recorder.optimizers.values(), recorder.scalers.values()
-        of_optimizers = {name for trace in optimizers for name in trace.variables}
-        of_scalers = {name for trace in scalers for name in trace.variables}
+        names = {name for trace in scalers for name in trace.variables}
         return Observation(
             ended=ended,
             error=error,
@@ -79,8 +78,8 @@ class Session(Trials):
             scalers=[replace(trace, scaler=None) for trace in scalers],
             disabled=recorder.disabled,
             saves=recorder.saves,
-            unsaved=unsaved_scaler(files, of_optimizers, of_scalers),
-            unloaded=unloaded_scaler(files, of_optimizers, of_scalers),
+            unsaved=unsaved_scaler(files, names),
+            unloaded=unloaded_scaler(files, names),
             autocasts=recorder.autocasts,
             start=self.start,
             can_fork=self.can_fork,

@@ -14,6 +14,7 @@ from pathlib import Path
 from ampsim.testing.lines import STANDARD, shown
 
 AMPSIM = str(Path(__file__).parents[2])
+OPTIMIZER = re.compile("^opt|optim|_opt", re.IGNORECASE)  # in the name of an optimizer
 SCALER = re.compile("scal|amp", re.IGNORECASE)  # in the name of a scaler that a helper knows
 
 
@@ -52,41 +53,35 @@ class Function:
         return any("save" in name.lower() for name in {self.name, *self.names})
 
 
-def unsaved_scaler(
-    files: Sequence[Path], optimizers: Collection[str], scalers: Collection[str]
-) -> str:
+def unsaved_scaler(files: Sequence[Path], scalers: Collection[str]) -> str:
     """Return where the sources save an optimizer's state, if they save no scaler's; "" otherwise.
 
     Args:
         files: The sources.
-        optimizers: Names of variables that hold an optimizer.
         scalers: Names of variables that hold a scaler.
     """
     functions = [function for file in files for function in read_functions(file)]
     writing = [call for each in _running(functions) if each.writes for call in each.saves]
-    return _without_scaler(writing, functions, "saves", optimizers, scalers)
+    return _without_scaler(writing, functions, "saves", scalers)
 
 
-def unloaded_scaler(
-    files: Sequence[Path], optimizers: Collection[str], scalers: Collection[str]
-) -> str:
+def unloaded_scaler(files: Sequence[Path], scalers: Collection[str]) -> str:
     """Return where the sources load an optimizer's state, if they load no scaler's; see `unsaved_scaler`."""
     functions = [function for file in files for function in read_functions(file)]
     loading = [call for each in functions for call in each.loads]
-    return _without_scaler(loading, functions, "loads", optimizers, scalers)
+    return _without_scaler(loading, functions, "loads", scalers)
 
 
 def _without_scaler(
     calls: Collection[Call],
     functions: Collection[Function],
     kind: str,
-    optimizers: Collection[str],
     scalers: Collection[str],
 ) -> str:
     owners = [call.owner for function in functions for call in getattr(function, kind)]
     if any(owner in scalers or SCALER.search(owner) for owner in owners):
         return ""
-    return next((call.where for call in calls if call.owner in optimizers), "")
+    return next((call.where for call in calls if OPTIMIZER.search(call.owner)), "")
 
 
 def own_files() -> list[Path]:

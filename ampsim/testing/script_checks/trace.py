@@ -111,7 +111,6 @@ class OptimizerTrace:
         used_versions: Of the gradients after the last step.
         first: The parameters when the first gradient arrived; [] in an observation.
         has_moved: Whether a parameter has changed since then; known in an observation.
-        variables: Names under which the script knows it.
     """
 
     optimizer: Any
@@ -127,7 +126,6 @@ class OptimizerTrace:
     used_versions: tuple[tuple[int, int], ...] = ()
     first: list[Tensor] = field(default_factory=list)
     has_moved: bool = False
-    variables: set[str] = field(default_factory=set)
 
     @property
     def parameters(self) -> list[Tensor]:

@@ -242,9 +242,10 @@ class Trials(Listener):
         for trace in self._stepped:
             alike = tensors_like(trace.parameters, self.recorder.optimizers.values()).values()
             averages = [tensor for tensors in alike for tensor in tensors]
-            watched[f"gradients of {trace.name}"] = partial(_gradients, trace)
-            watched[f"parameters of {trace.name}"] = partial(_versions, trace.parameters[-SHAPES:])
-            watched[f"averages of {trace.name}"] = partial(_versions, averages)
+            params = trace.parameters[-SHAPES:]
+            watched[f"gradients of {trace.name}"] = partial(_gradients, params)
+            watched[f"parameters of {trace.name}"] = partial(_contents, params)
+            watched[f"averages of {trace.name}"] = partial(_contents, averages)
         lines = Lines(watched)
         outcome.changes = lines.changes
         lines.start()
@@ -388,14 +389,17 @@ def _wait_for_no_thread() -> None:
     setattr(queue.Queue, "join", lambda _: None)  # noqa: B010
 
 
-def _versions(tensors: Sequence[Tensor]) -> object:
-    return [tensor._version for tensor in tensors]
+def _gradients(params: Sequence[Tensor]) -> object:
+    return _contents([param.grad for param in params if param.grad is not None])
 
 
-def _gradients(trace: OptimizerTrace) -> object:
-    """Return what changes when a line writes to some of the gradients."""
-    grads = [param.grad for param in trace.parameters[-SHAPES:]]
-    return [grad if grad is None else (id(grad), grad._version) for grad in grads]
+def _contents(tensors: Sequence[Tensor]) -> object:
+    """Return what differs after a write to some of the tensors, or to their ``data``, which has no version."""
+    return [
+        (id(tensor), tensor._version, tensor.detach().flatten()[:8].tolist())
+        for tensor in tensors
+        if tensor.layout == torch.strided
+    ]
 
 
 def seed_inf(params: Sequence[Tensor]) -> bool:
