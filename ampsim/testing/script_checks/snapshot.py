@@ -136,7 +136,7 @@ def _moves_towards(parameter: Array, old: Array, news: Sequence[Array]) -> bool:
     # A slow average of little that is new moves by the rounding of its own sum.
     least = ROUNDING**2 * float(old @ old)
     moves = [new - old for new in news]
-    return any(move @ move < least or _is_part_of(move, gap, size) for move in moves)
+    return any(move @ move < least or _is_part_of(move, gap, least) for move in moves)
 
 
 def _without(arrays: Sequence[Array], others: Sequence[Array]) -> list[Array]:
@@ -144,7 +144,7 @@ def _without(arrays: Sequence[Array], others: Sequence[Array]) -> list[Array]:
     return [array for array in arrays if array.tobytes() not in values]
 
 
-def _is_part_of(move: Array, gap: Array, size: float) -> bool:
-    part = float(move @ gap) / size
+def _is_part_of(move: Array, gap: Array, least: float) -> bool:
+    part = float(move @ gap) / float(gap @ gap)
     rest = move - part * gap
-    return 1e-6 < part < 0.999 and float(rest @ rest) < 0.0025 * float(move @ move)
+    return 1e-6 < part < 0.999 and float(rest @ rest) < 0.0025 * float(move @ move) + least

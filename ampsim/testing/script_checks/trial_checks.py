@@ -108,6 +108,7 @@ def logged_numbers_are_unscaled(run: Observation, _: Blamed) -> Iterator[Finding
     needs_scaled_step(run)
     unchanged, other = _unchanged(run), _at_another_scale(run)
     factors = [_scale_of(other, name) / _scale_of(unchanged, name) for name in unchanged.before]
+    needs(factors, "no backward pass reaches an optimizer")
     cause = (
         "the number changes whenever the loss scale changes: log the loss before scaler.scale(loss), and norms of "
         "gradients after scaler.unscale_(optimizer)"
@@ -270,7 +271,9 @@ def _schedule(skip: Skip) -> Iterator[Finding]:
     during = skip.outcome.events[skip.before.events : skip.after.events]
     calls = [e for e in during if e.kind == "schedule" and skip.name in e.stages]
     # Where an optimizer steps more than once in a window, only overflows in a row skip all of its steps.
-    count = max(len(skip.unchanged.attempts[skip.name]) / max(len(skip.unchanged.marks), 1), 1.0)
+    count = max(
+        len(skip.unchanged.attempts.get(skip.name, [])) / max(len(skip.unchanged.marks), 1), 1.0
+    )
     is_skipped = count == 1 or skip.outcome.trial == OVERFLOWS
     windows = len(skip.optimizer.attempts) / count - 1  # the run may end within the last one
     if calls and is_skipped and skip.optimizer.schedules >= OFTEN * windows:

@@ -48,8 +48,11 @@ from ampsim.testing.script_checks.trace import (
 )
 
 AFTER = 2  # steps that each optimizer has taken before the trials start
+LATE = 12  # calls of `scale` after which the trials start at any one
 LONGEST = 200  # calls of `scale` in a trial
-IN_A_ROW = 10  # skipped steps of the last trial
+IN_A_ROW = (
+    34  # skipped steps of the last trial: averages are often updated in each 10th or 32nd step
+)
 PASSES = 2  # backward passes of a step that get an overflow: the first and the last
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "barrier", "all_gather")
 is_cuda_used: Callable[[], bool] = torch.cuda.is_initialized  # kept: it is replaced on the CPU
@@ -165,6 +168,7 @@ class Trials(Listener):
         self._stepped: list[OptimizerTrace] = []
         self._marks: list[int] = []
         self._updates: dict[str, int] = {}
+        self._first_place = ""
         self._factor = 1.0
         self._at_attempt: list[Array] = []
         self._reads: dict[tuple[str, object], list[float]] = defaultdict(list)
@@ -190,8 +194,12 @@ class Trials(Listener):
                 traces = self.recorder.optimizers.values()
                 self._stepped = [trace for trace in traces if trace.name in start.optimizers]
                 self._begin(trial)
-        elif self.start is None and self.recorder.scales_since_attempt == 0:
-            self._start_if_ready()
+        elif self.start is None:
+            self._first_place = self._first_place or where()
+            # Where the loop comes around, each optimizer of an iteration has stepped.
+            is_around = self.recorder.scale_calls > LATE or where() == self._first_place
+            if is_around and self.recorder.scales_since_attempt == 0:
+                self._start_if_ready()
 
     def _start_if_ready(self) -> None:
         stepped = [trace for trace in self.recorder.optimizers.values() if trace.attempts]
