@@ -57,7 +57,7 @@ class Change(NamedTuple):
     Attributes:
         what: As it is watched.
         where: file:line.
-        source: The line's function and text.
+        source: The line's text, after the name of its function if that was called since the tracer started.
     """
 
     what: str
@@ -76,6 +76,7 @@ class Lines:
         self._watched = watched
         self._values = {what: look() for what, look in watched.items()}
         self._line: tuple[CodeType, int] | None = None
+        self._outer: set[CodeType] = set()  # what ran when the tracer started
         self.changes: list[Change] = []
 
     def start(self) -> None:
@@ -85,6 +86,7 @@ class Lines:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if is_users(frame.f_code.co_filename):
+                self._outer.add(frame.f_code)
                 frame.f_trace = self
                 self._line = self._line or (frame.f_code, frame.f_lineno)
             frame = frame.f_back
@@ -106,6 +108,7 @@ class Lines:
                 code, number = self._line
                 place = f"{shown(code.co_filename)}:{number}"
                 text = linecache.getline(code.co_filename, number).strip()
-                change = Change(what, place, f"{code.co_qualname}: {text}")
+                name = "" if code in self._outer else f"{code.co_qualname}: "
+                change = Change(what, place, f"{name}{text}")
                 if change not in self.changes:
                     self.changes.append(change)
