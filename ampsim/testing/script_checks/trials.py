@@ -404,7 +404,7 @@ def _gradients(params: Sequence[Tensor]) -> object:
 def _contents(tensors: Sequence[Tensor]) -> object:
     """Return what differs after a write to some of the tensors, or to their ``data``, which has no version."""
     return [
-        (id(tensor), tensor._version, tensor.detach().flatten()[:8].tolist())
+        (id(tensor), tensor._version, str(tensor.detach().flatten()[:8].tolist()))  # as NaN != NaN
         for tensor in tensors
         if tensor.layout == torch.strided
     ]
