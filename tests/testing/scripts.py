@@ -448,18 +448,6 @@ def starts_an_average_in_skipped_steps():
 
 
 @wrong("skipped_step_changes_nothing")
-def steps_a_schedule_after_two_steps():
-    model, optimizer, scaler = parts()
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
-    for _ in range(STEPS):
-        for _ in range(2):
-            optimizer.zero_grad()
-            scaler.scale(loss_of(model)).backward()
-            step(scaler, optimizer)
-        schedule.step()  # WRONG
-
-
-@wrong("skipped_step_changes_nothing")
 def keeps_the_inf_in_the_gradients():
     model, optimizer, scaler = parts()
     for _ in range(STEPS):

@@ -78,6 +78,7 @@ def tensors_like(
     """Return, by the index of a parameter, all other tensors of its shape, which may be averages of it."""
     known = {id(tensor) for param in params for tensor in (param, param.grad)}
     for trace in traces:
+        known |= {id(tensor) for tensor in trace.first}
         for values in trace.optimizer.state.values():
             known |= {id(value) for value in values.values()}
     storages = {param.untyped_storage().data_ptr() for param in params}
