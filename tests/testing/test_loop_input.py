@@ -184,7 +184,7 @@ def test_half_precision_loop_passes(dtype):
     check_loop(looping(step), batches())
 
 
-HALF = 1e-6
+HALF = 1e-4
 
 
 def with_a_half_branch(t, batch, factor=1.0):
@@ -205,15 +205,8 @@ def test_half_precision_hides_no_factor():
     outcome, text = outcomes(halved, ["gradients_do_not_depend_on_loss_scale"])[
         "gradients_do_not_depend_on_loss_scale"
     ]
-    assert (
-        outcome,
-        "tested only up to powers of the scale, because " in text,
-        "float16" in text,
-    ) == (
-        "skipped",
-        True,
-        True,
-    )
+    said = "tested only up to powers of the scale, because " in text
+    assert (outcome, said, "half precision" in text) == ("skipped", True, True)
     wrong = looping(partial(with_a_half_branch, factor=2.0))
     assert (
         outcomes(wrong, ["gradients_do_not_depend_on_loss_scale"])[
@@ -223,7 +216,7 @@ def test_half_precision_hides_no_factor():
     )
 
 
-def test_subnormal_numbers_skip_the_check():
+def test_subnormal_numbers_are_no_finding():
     def step(t, batch):
         t.optimizer.zero_grad()
         tiny = t.model[0].weight.square().sum() * 3e-39
@@ -237,8 +230,7 @@ def test_subnormal_numbers_skip_the_check():
     outcome, text = outcomes(looping(step), ["gradients_do_not_depend_on_loss_scale"])[
         "gradients_do_not_depend_on_loss_scale"
     ]
-    assert outcome == "skipped", text
-    assert "numbers below the normal ones of float32" in text
+    assert outcome == "passed", text
 
 
 def test_unloadable_state_skips_the_check():
