@@ -181,8 +181,9 @@ def distance(kind: Iterable[Difference]) -> float:
         if each.left is None or each.right is None or each.left.shape != each.right.shape:
             return np.inf
         if each.left.dtype.kind in "fiu":
-            is_alike = each.before is not None and each.before.shape == each.left.shape
-            before = each.before if is_alike else np.zeros_like(each.left)
+            before = each.before
+            if before is None or before.shape != each.left.shape:
+                before = np.zeros_like(each.left)
             apart += _squares(each.right, each.left)
             change += _squares(each.left, before)
     if apart == 0:
