@@ -152,7 +152,7 @@ def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
     finish(t)
 
 
-@looping(ADAM, said="scaler.scale is 256.0, expected 128.0")
+@looping(ADAM, said="scaler.scale is 512.0, expected 128.0")
 def pytorch_136009_scales_differ(t, group, batch):
     """The step knows of all ranks, the scale only of its own."""
     backward(t, batch)
@@ -191,7 +191,7 @@ def summed_and_not_divided(t, group, batch):
     finish(t)
 
 
-@looping(said="scaler._growth_tracker is 0, expected 1")
+@looping(said="scaler._growth_tracker is 0, expected 2")
 def looks_for_infs_alone(t, group, batch):
     """A NaN is no inf: it is not told to the others."""
     backward(t, batch)

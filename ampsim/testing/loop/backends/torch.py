@@ -262,7 +262,8 @@ class TorchRun(Run):
     def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
         from ampsim.testing.loop.runs import play
 
-        with _Half() as watch:
+        watch = _Half()  # type: ignore[no-untyped-call]
+        with watch:
             play(make, batches, 1.0)
         return watch.seen
 
@@ -274,7 +275,7 @@ class _Half(TorchDispatchMode):  # type: ignore[no-untyped-call]
         seen: The first operation that gave it, as text; "" for none.
     """
 
-    seen = ""
+    seen: str = ""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
