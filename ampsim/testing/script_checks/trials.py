@@ -237,6 +237,7 @@ class Trials(Listener):
         if self._again is None:
             _wait_for_no_thread()
         self._outcome = Outcome(trial, fingerprint=self._fingerprint())
+        self._begun_at = time.monotonic()
         self._first_call, self._first_event = self.recorder.scale_calls, len(self.recorder.events)
         if trial.kind == "scale":
             scales = [trace.scale for trace in self.recorder.scalers.values()]
@@ -269,7 +270,9 @@ class Trials(Listener):
         counts = [len(outcome.attempts.get(trace.name, ())) for trace in self._stepped]
         is_between = self.recorder.scales_since_attempt == 0
         if outcome.trial == OVERFLOWS:
-            if number > LONGEST or (is_between and min(counts) >= IN_A_ROW):
+            # Half of the time is enough, as the parent kills what takes all of it.
+            is_late = time.monotonic() > self._begun_at + self.limit / 2
+            if number > LONGEST or is_late or (is_between and min(counts) >= IN_A_ROW):
                 self.end("two windows")
             return
         for trace in self._stepped:
