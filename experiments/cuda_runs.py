@@ -18,7 +18,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from pathlib import PurePath
+from operator import itemgetter
 from typing import Any, cast
 
 from rich.table import Table
@@ -120,13 +120,13 @@ def settling(points: Points, rows: Sequence[Sequence[Any]]) -> Record:
     after the last one.
     """
     scales = [bits for _, bits in points]
-    only_overflows = not any(len(row) > 3 for row in rows)
-    settled = scales[-1] if only_overflows else statistics.median(scales[len(scales) // 2 :])
-    distances = [(step, abs(bits - settled)) for step, bits in points]
-    within = max(1, min(distance for _, distance in distances))
+    settled = statistics.median(scales[len(scales) // 2 :])
+    if all(len(row) < 4 for row in rows):
+        settled = scales[-1]
+    within = max(1, min(abs(bits - settled) for bits in scales))
     return {
         "settled": settled,
-        "settled_at": next(step for step, distance in distances if distance <= within),
+        "settled_at": next(step for step, bits in points if abs(bits - settled) <= within),
         "lowest": min(scales),
         "highest": max(scales),
     }
@@ -151,47 +151,35 @@ def budget(rule: Rule, rows: Sequence[Row], *, restarts: int) -> Record:
 
 
 def chosen(rows: Sequence[Record]) -> list[int]:
-    """Return the runs with the most moves, at most one of a folder and two of a repository."""
-    kept: list[int] = []
-    for i in sorted(range(len(rows)), key=lambda i: ("breaks" not in rows[i], -rows[i]["moves"])):
-        others = [rows[k] for k in kept if rows[k]["repository"] == rows[i]["repository"]]
-        folders = {PurePath(other["path"]).parent for other in others}
-        if (
-            len(kept) < SHOWN
-            and len(others) < 2
-            and PurePath(rows[i]["path"]).parent not in folders
-        ):
-            kept.append(i)
-    return kept
+    """Return the run with the most moves of each repository, those that are followed first."""
+    order = sorted(range(len(rows)), key=lambda i: ("breaks" not in rows[i], -rows[i]["moves"]))
+    kept: dict[str, int] = {}
+    for i in order:
+        kept.setdefault(rows[i]["repository"], i)
+    return list(kept.values())[:SHOWN]
 
 
 def outline(points: Points) -> Points:
-    """Return the first, lowest, and highest scale of each of `COLUMNS` equal spans of a run."""
+    """Return the lowest and the highest scale of each of `COLUMNS` equal spans of a run."""
     width = max(1, points[-1][0]) / COLUMNS
+    scale = itemgetter(1)
     kept: Points = []
     for _, span in groupby(points, key=lambda point: point[0] // width):
         column = list(span)
-        ends = min(column, key=lambda point: point[1]), max(column, key=lambda point: point[1])
-        kept += sorted({column[0], *ends})
+        kept += sorted({min(column, key=scale), max(column, key=scale)})
     return kept
 
 
 def table(records: Sequence[Record]) -> Table:
     """Return one line per program: its runs, and what the state machine makes of their moves."""
-    shown = Table(
-        "program", "runs", "repositories", "followed", "reproduced", "moves", "breaks", "of control"
-    )
+    shown = Table("program", "runs", "followed", "reproduced", "moves", "breaks", "of control")
     for record in records:
         followed = [row for row in record["runs"] if "breaks" in row]
-        numbers = (
-            len(record["runs"]),
-            len({row["repository"] for row in record["runs"]}),
-            len(followed),
-            sum(not row["breaks"] for row in followed),
-            sum(row["moves"] for row in followed),
-            sum(len(row["breaks"]) for row in followed),
-            sum(row["control"] for row in followed),
-        )
+        reproduced = sum(not row["breaks"] for row in followed)
+        moves = sum(row["moves"] for row in followed)
+        breaks = sum(len(row["breaks"]) for row in followed)
+        control = sum(row["control"] for row in followed)
+        numbers = (len(record["runs"]), len(followed), reproduced, moves, breaks, control)
         shown.add_row(record["arm"], *map(str, numbers))
     return shown
 

@@ -76,17 +76,10 @@ class Automaton:
             target: log2 of the scale after the steps; None if it is not shown.
             counts_skips: Whether `steps` has the skipped ones.
         """
-        if overflows is None and counts_skips:
-            for left in reversed(range(steps)):
-                lowered = self.overflow(states)
-                states = in_reach(united(self.finite(states), lowered), self._lowest(target, left))
-            return matching(states, target)
         if overflows is None:
-            states = self._after_any_overflows(states, self._lowest(target, steps))
-            for left in reversed(range(steps)):
-                states = self.finite(states)
-                states = self._after_any_overflows(states, self._lowest(target, left))
-            return matching(states, target)
+            return matching(
+                self._with_any(states, steps, target, counts_skips=counts_skips), target
+            )
         # after[k] are the states after the first k overflows
         total = steps + (0 if counts_skips else len(overflows))
         after: list[States] = [states, *({} for _ in overflows)]
@@ -98,10 +91,26 @@ class Automaton:
             after[0] = self.finite(after[0])
         return matching(after[-1], target)
 
+    def _with_any(
+        self, states: States, steps: int, target: float | None, *, counts_skips: bool
+    ) -> States:
+        """Return the states after some steps of which each may have overflowed."""
+        if not counts_skips:
+            states = self._after_any_overflows(states, self._lowest(target, steps))
+        for left in reversed(range(steps)):
+            lowest = self._lowest(target, left)
+            finite = self.finite(states)
+            if counts_skips:
+                states = in_reach(united(finite, self.overflow(states)), lowest)
+            else:
+                states = self._after_any_overflows(finite, lowest)
+        return states
+
     def _lowest(self, target: float | None, left: int) -> float:
         """Return the lowest scale from which a scale can be reached in the steps that are left."""
-        interval = self.rule.growth_interval
-        return -math.inf if target is None else target - (left + interval - 1) // interval
+        if target is None:
+            return -math.inf
+        return target - math.ceil(left / self.rule.growth_interval)
 
     def _after_any_overflows(self, states: States, lowest: float) -> States:
         """Return the states after any number of overflows, down to a scale."""
@@ -113,7 +122,7 @@ class Automaton:
         bits, overflows = node
         try:
             after = self.rule.update(State(2.0**bits, tracker, overflows), found_inf)
-        except Exception:
+        except Exception:  # a framework's own class: its run ends here
             return ENDED, 0
         if after.scale == 0:
             return ENDED, 0

@@ -35,6 +35,9 @@ def log_of(data: st.DataObject, rule: Rule, shows: str, *, counts_skips: bool) -
         if step > (rows[-1].step or 0) and data.draw(st.booleans()):
             rows.append(Row(step, scales[i + 1], skipped=skipped if shows == "counts" else None))
             skipped = 0
+    # A log may begin anywhere in a run.
+    starts = [i for i, row in enumerate(rows) if not row.is_overflow]
+    rows = rows[data.draw(st.sampled_from(starts)) :]
     return rows if not rows[-1].is_overflow else [*rows, Row(step + 1)]
 
 
@@ -77,6 +80,12 @@ def test_changed_scale_is_a_break() -> None:
     at = [i for i, row in enumerate(rows) if len(row) == 3][9]
     rows[at][2] -= 1
     assert breaks({**OPT, "rows": rows}) > 0
+
+
+def test_early_growth_is_a_break() -> None:
+    rows = [Row(0, 16), Row(5, 15, skipped=1), Row(10, 16), Row(20, 16)]
+    followed = follow(Rule(growth_interval=10), rows, counts_skips=True)
+    assert followed.breaks == [(10, "grew early")]
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(4, 6)), min_size=1))
