@@ -30,9 +30,9 @@ PROGRAMS = {  # in the order of the panels: name and number of panels
 }  # fmt: skip
 NAMES = {  # of models, or of repositories whose logs do not name them
     "mbf": "MobileFaceNet", "eva_mim": "EVA", "swin_tiny": "Swin-T", "swinv2_tiny": "Swin-T",
-    "hubert_with_llama": "HuBERT", "hubert_train_ft_infer_supplementary_exp_stage2": "HuBERT",
-    "arcface_torch_1ch": "ArcFace", "llm-action": "GPT", "MAE-pytorch": "MAE ViT",
-    "VideoMAE_curriculum": "VideoMAE",
+    "hubert_with_llama": "HuBERT", "arcface_torch_1ch": "ArcFace", "arcface_torch3d": "ArcFace",
+    "llm-action": "GPT", "MH-MoE": "MH-MoE", "MAE-pytorch": "MAE ViT",
+    "VideoMAE_curriculum": "VideoMAE", "LaBraM_contrast": "LaBraM",
 }  # fmt: skip
 GRAY = "#C8C8C8"
 STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
@@ -43,7 +43,7 @@ STAGES = {  # what DeepSpeed does with fp16 gradients, by ZeRO stage
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 5.2)
-    halves: Any = figure.subfigures(1, 2, width_ratios=(2.2, 1))
+    halves: Any = figure.subfigures(1, 2, width_ratios=(2.0, 1))
     left, right = halves
     draw_trajectories(left, run)
     axes = right.subplots()
@@ -78,7 +78,7 @@ def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any
 def name_of(row: Mapping[str, Any]) -> str:
     """Return the model and the number of GPUs, as far as the log names them."""
     name = row["model"] or row["repository"].partition("/")[2]
-    name = NAMES.get(name) or (name.upper() if row["model"] else name)
+    name = NAMES.get(name) or (name.upper() if row["model"] else name.partition("-")[0])
     return f"{name}, {row['gpus']} GPUs" if (row["gpus"] or 1) > 1 else name
 
 
@@ -110,13 +110,13 @@ def draw_ranks(axes: Axes, run: Result) -> None:
         names[sizes[-1], settled[-1]].add(name)
     for place, models in names.items():
         text = ", ".join(sorted(models))
-        axes.annotate(text, place, (4, -3), textcoords="offset points", fontsize=7)
+        axes.annotate(text, place, (3, -3), textcoords="offset points", fontsize=7)
     for zero, (marker, color, label) in STAGES.items():
         name = f"{label} (ZeRO-{zero})"
         axes.plot([], [], marker=marker, color=color, markersize=3.5, label=name)
     axes.set_xscale("log", base=2)
     _style.number_ticks(axes.xaxis, [8, 32, 128, 512])
     _style.power_ticks(axes.yaxis, range(2, 11))
-    axes.set(xlabel="GPUs", xlim=(6.5, 1300), ylim=(0.3, 10.9))
+    axes.set(xlabel="GPUs", xlim=(6.5, 1200), ylim=(0.3, 10.9))
     axes.grid(color="#E6E6E6", linewidth=0.6)
     axes.legend(loc="lower left", handlelength=1.2)
