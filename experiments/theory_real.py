@@ -6,7 +6,7 @@ are excluded. At every step, the gradient is also computed in float32 from the s
 Its largest element gives the step's *threshold*, the largest power of two at which the gradient still
 fits into fp16. T3 takes the empirical distribution of the thresholds and predicts the skip rate and the
 distribution of the scale. T3 assumes that thresholds are independent and do not depend on the scale; a
-run guarantees neither.
+run guarantees neither. The thresholds are recorded in order, so that a replay shows what their order does.
 
 The arm `fp32` trains in float32 and records only thresholds. They predict the fp16 runs without data
 from fp16. A forecast uses the first of these thresholds and predicts the fp16 steps that come after.
@@ -18,16 +18,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from itertools import groupby
 from typing import Annotated
 
-import numpy as np
 import torch
-from rich.table import Table
 
-from ampsim.core import theory
 from ampsim.core.json_lines import Record
-from ampsim.core.machine import Rule
 from experiments import runner
 from experiments.models import mlp
 from experiments.training import fp16, loop, series, tasks
@@ -101,13 +97,10 @@ def record(log: Sequence[tuple[float, float, bool, float]], prefix: int) -> Reco
     foreseen = [scale * size < OVERFLOWS for scale, size in zip(scales, largest, strict=True)]
     levels = [math.floor(math.log2(OVERFLOWS / size)) for size in largest]
     return {
-        "ceilings": counted(levels),
+        "thresholds": [[level, len(list(steps))] for level, steps in groupby(levels)],
         "scales": counted([int(math.log2(scale)) for scale in scales]),
         "skipped": finite.count(False),
         "unforeseen": sum(a != b for a, b in zip(foreseen, finite, strict=True)),
-        "ceiling_correlation": round(float(np.corrcoef(levels[:-1], levels[1:])[0, 1]), 4),
-        "prefix_ceilings": counted(levels[:prefix]),
-        "later_scales": counted([int(math.log2(scale)) for scale in scales[prefix:]]),
         "later_skipped": finite[prefix:].count(False),
         "mean_loss": float(f"{math.fsum(losses) / len(losses):.6g}"),
     }
@@ -116,52 +109,6 @@ def record(log: Sequence[tuple[float, float, bool, float]], prefix: int) -> Reco
 def counted(levels: Sequence[int]) -> list[list[int]]:
     """Return [[log2, steps], ...], rising."""
     return [[level, count] for level, count in sorted(Counter(levels).items())]
-
-
-def predict(thresholds: Counter[int], growth_interval: int) -> tuple[float, float]:
-    """Return T3's skip rate and mean log2 scale, from counted thresholds."""
-    x, form = theory.of_thresholds(thresholds, growth_interval)
-    return form.skip_rate, float(x @ form.levels)
-
-
-def pooled(rows: Sequence[Record], column: str) -> Counter[int]:
-    """Return the steps at each level of `thresholds` or `scales`, all seeds together."""
-    return sum((Counter(dict(row[column])) for row in rows), Counter())
-
-
-def table(rows: Sequence[Record]) -> Table:
-    """Return what was measured and what T3 says, from the runs' own thresholds and from those of the float32 runs.
-
-    All seeds of an arm are taken together.
-    """
-    shown = Table(
-        "G", "skip rate", "T3", "T3, fp32", "T1", "mean log2 S", "T3", "T3, fp32", "foreseen", "rho(1)", "later",
-        "forecast",
-    )  # fmt: skip
-    arms = {
-        name: [row for row in rows if row["arm"] == name]
-        for name in dict.fromkeys(row["arm"] for row in rows)
-    }
-    fp32 = arms.pop("fp32")
-    reference, prefix = (pooled(fp32, column) for column in ("ceilings", "prefix_ceilings"))
-    for seeds in arms.values():
-        interval, scales = seeds[0]["settings"]["growth_interval"], pooled(seeds, "scales")
-        steps = scales.total()
-        skipped, unforeseen = (
-            sum(row[name] for row in seeds) / steps for name in ("skipped", "unforeseen")
-        )
-        forms = [
-            predict(thresholds, interval) for thresholds in (pooled(seeds, "ceilings"), reference)
-        ]
-        shown.add_row(
-            str(interval), f"{skipped:.4f}", *(f"{rate:.4f}" for rate, _ in forms),
-            f"{theory.skip_rate(Rule(growth_interval=interval)):.4f}", f"{fmean(scales, scales.values()):.2f}",
-            *(f"{level:.2f}" for _, level in forms), f"{1 - unforeseen:.4%}",
-            f"{fmean(row['ceiling_correlation'] for row in seeds):.2f}",
-            f"{sum(row['later_skipped'] for row in seeds) / pooled(seeds, 'later_scales').total():.4f}",
-            f"{predict(prefix, interval)[0]:.4f}",
-        )  # fmt: skip
-    return shown
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Quantities that claims and numbers use and that are not a plain column of a data file, with definitions."""
 
+import itertools
 import operator
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import hypot, sqrt
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +121,7 @@ def skips_above(
     The deviation is that of the machine under independent thresholds of T3's distribution, in runs of this length.
     """
     steps, limit = real_steps(run), skip_rate(Rule(growth_interval=interval))
-    distributions = per_seed(run.arm(thresholds or f"G={interval}"), "ceilings")
+    distributions = per_seed(run.arm(thresholds or f"G={interval}"), "thresholds")
     return [
         (
             skipped - steps * (limit if bound else t3(distribution, interval)[0]),
@@ -141,7 +142,7 @@ def levels_above(run: Result, interval: int) -> list[tuple[float, float]]:
             _scatter(tuple(distribution.items()), interval, steps)[1],
         )
         for own, distribution in zip(
-            per_seed(arm, "scales"), per_seed(arm, "ceilings"), strict=True
+            per_seed(arm, "scales"), per_seed(arm, "thresholds"), strict=True
         )
     ]
 
@@ -155,9 +156,10 @@ def forecast_error(run: Result, interval: int) -> float:
 
     The steps that are counted come after those that the forecast saw.
     """
-    arm = run.arm(f"G={interval}")
-    steps = (real_steps(run) - run.config["prefix"]) * len(run.seeds)
-    expected = t3(counted(run.arm("fp32"), "prefix_ceilings"), interval)[0] * steps
+    arm, prefix = run.arm(f"G={interval}"), run.config["prefix"]
+    steps = (real_steps(run) - prefix) * len(run.seeds)
+    seen = Counter(level for row in run.arm("fp32") for level in in_order(row)[:prefix].tolist())
+    expected = t3(seen, interval)[0] * steps
     return float(sum(arm.column("later_skipped")) / expected - 1)
 
 
@@ -276,28 +278,71 @@ def t3(thresholds: Mapping[int, int], interval: int) -> tuple[float, float]:
 def t3_rate(run: Result, interval: int, thresholds: str) -> float:
     """Return T3's skip rate from the thresholds of an arm, the run's own or float32's: the mean over seeds."""
     return fmean(
-        t3(distribution, interval)[0] for distribution in per_seed(run.arm(thresholds), "ceilings")
+        t3(distribution, interval)[0]
+        for distribution in per_seed(run.arm(thresholds), "thresholds")
     )
 
 
 def t3_level(run: Result, interval: int, thresholds: str) -> float:
     """Return T3's mean log2 scale from the thresholds of an arm: the mean over seeds."""
     return fmean(
-        t3(distribution, interval)[1] for distribution in per_seed(run.arm(thresholds), "ceilings")
+        t3(distribution, interval)[1]
+        for distribution in per_seed(run.arm(thresholds), "thresholds")
     )
 
 
 def per_seed(arm: ArmRecords, column: str) -> list[dict[int, int]]:
     """Return the steps at each level of `thresholds` or `scales`, per seed."""
-    return [dict(sorted(map(tuple, pairs))) for pairs in arm.column(column)]
+    return [_counted(pairs) for pairs in arm.column(column)]
 
 
 def counted(arm: ArmRecords, column: str) -> dict[int, int]:
     """Return the steps at each level of `thresholds` or `scales`, of all seeds together."""
+    return _counted(itertools.chain.from_iterable(arm.column(column)))
+
+
+def _counted(pairs: Iterable[Sequence[int]]) -> dict[int, int]:
     levels: Counter[int] = Counter()
-    for pairs in arm.column(column):
-        levels.update(dict(pairs))
+    for level, steps in pairs:
+        levels[level] += steps
     return dict(sorted(levels.items()))
+
+
+def in_order(row: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Return log2 of the thresholds of a unit of theory_real, one per step."""
+    levels, steps = np.array(row["thresholds"]).T
+    return np.repeat(levels, steps)
+
+
+class OrderEffect(NamedTuple):
+    """By how much the order of the thresholds raises the mean log2 scale, compared with shuffled thresholds.
+
+    Attributes:
+        bits: mean over the shuffles.
+        deviation: standard deviation of a single shuffle, bits.
+    """
+
+    bits: float
+    deviation: float
+
+
+def order_effect(run: Result, interval: int, shuffles: int = 100) -> OrderEffect:
+    """Replay torch's rule over the float32 runs' thresholds, in order and shuffled, and average over the seeds.
+
+    No loss scale has influenced these thresholds, so a difference is due to their order alone.
+    """
+    generator, arm = np.random.default_rng(0), run.arm("fp32")
+    traces = [in_order(row) for row in arm]
+
+    def mean_level(levels: NDArray[np.int64]) -> float:
+        rule = Rule(2.0 ** float(np.median(levels)), growth_interval=interval)
+        return replay_thresholds(rule, np.exp2(levels.astype(float))).mean_log2_scale
+
+    ordered = fmean(map(mean_level, traces))
+    shuffled = [
+        fmean(mean_level(generator.permutation(t)) for t in traces) for _ in range(shuffles)
+    ]
+    return OrderEffect(ordered - fmean(shuffled), float(np.std(shuffled, ddof=1)))
 
 
 def at_share(run: Result, name: str, point: int) -> list[float]:

@@ -83,7 +83,7 @@ def draw_distributions(axes: Axes, run: Result) -> None:
     """Draw the share of steps at each scale: bars are measured, ticks are T3; the float32 thresholds lie behind."""
     found = by_interval(run)
     axes.bar(
-        *share(counted(run.one(dtype="float32"), "ceilings")),
+        *share(counted(run.one(dtype="float32"), "thresholds")),
         width=0.96,
         color="#E6E6E6",
         label="thresholds",
@@ -93,7 +93,7 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         shift = (place - (len(SHOWN) - 1) / 2) * width
         level, height = share(counted(found[interval], "scales"))
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
-        x, form = theory.of_thresholds(counted(found[interval], "ceilings"), interval)
+        x, form = theory.of_thresholds(counted(found[interval], "thresholds"), interval)
         axes.plot(
             x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}"
         )

@@ -278,7 +278,7 @@ def test_theory_real_draws_deviations_from_t3() -> None:
         }
     more, _ = derived_numbers.skips_above(run, 5)[0]
     row = run.arm("G=5").records[0]
-    predicted = t3(dict(map(tuple, row["ceilings"])), 5)
+    predicted = t3(derived_numbers.per_seed(run.arm("G=5"), "thresholds")[0], 5)
     assert more == pytest.approx(row["skipped"] - derived_numbers.real_steps(run) * predicted[0])
 
 

@@ -58,7 +58,7 @@ def test_scale_column_is_expanded_from_changes() -> None:
 
 def test_derived_numbers_are_correct() -> None:
     def row(arm: str, loss: float, skips: list[int], *changes: list[float]) -> dict[str, Any]:
-        levels = {"ceilings": [[3, len(skips)], [2, 1]]}
+        levels = {"thresholds": [[3, len(skips)], [2, 1]]}
         columns = {"test_loss": loss, "found_inf": skips, "scale_changes": changes}
         return {"arm": arm, **columns, **levels}
 
@@ -73,8 +73,8 @@ def test_derived_numbers_are_correct() -> None:
         derived_numbers.total(run, "b", "test_loss")
     assert derived_numbers.last_scales(arm) == [4.0, 16.0]
     assert [derived_numbers.leading(each) for each in arm] == [2, 1]
-    assert derived_numbers.per_seed(arm, "ceilings") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
-    assert derived_numbers.counted(arm, "ceilings") == {2: 2, 3: 4}
+    assert derived_numbers.per_seed(arm, "thresholds") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
+    assert derived_numbers.counted(arm, "thresholds") == {2: 2, 3: 4}
     assert derived_numbers.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
     assert (arm.skips(), arm.min("test_loss"), arm.max("test_loss")) == ([3, 1], 1.5, 2.0)
     assert results.log2(np.array([0.0, 8.0]), -9.0).tolist() == [-9.0, 3.0]

@@ -177,7 +177,7 @@ def test_numbers_match_recomputed_values() -> None:
 @pytest.mark.parametrize("interval", INTERVALS)
 def test_t3_table_matches_formula(interval: int) -> None:
     predictions = [
-        renewal(row["ceilings"], interval)
+        renewal(row["thresholds"], interval)
         for row in rows("theory_real")
         if row["arm"] == f"G={interval}"
     ]
