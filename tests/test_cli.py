@@ -125,6 +125,28 @@ def test_sweep_rejects_invalid_arguments(arguments: list[str], shown: str, tmp_p
     assert shown in text
 
 
+def test_advice_keeps_scale_despite_bad_steps(tmp_path: Path) -> None:
+    thresholds = np.full(20_000, 2.0**20)
+    thresholds[::200] = 0.0
+    np.save(tmp_path / "run.npy", thresholds)
+    code, text = run("advise", str(tmp_path / "run.npy"))
+    assert code == 0, text
+    advised, default = (
+        float(line.split()[-1])
+        for line in text.splitlines()
+        if "advised" in line or "torch" in line
+    )
+    assert advised > 16 > default
+
+
+@pytest.mark.parametrize("content", [b"1,2", b""])
+def test_advise_rejects_other_files(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "run.npy").write_bytes(content)
+    code, text = run("advise", str(tmp_path / "run.npy"))
+    assert code == 2
+    assert "numpy.save" in text
+
+
 # ------------------------------------------------------------------------------------------- check
 
 

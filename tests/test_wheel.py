@@ -61,6 +61,7 @@ BARE = {
     "dialects": ([], 0, "torch.amp.GradScaler"),
     "replay": (["torch.amp.GradScaler", "010"], 0, "32768.0"),
     "sweep": ([".", "torch.amp.GradScaler"], 0, "1,000 steps of 1 traces"),
+    "advise": (["run.npy"], 0, "advised"),
     "traces": (["export", "vectors.jsonl"], 0, "vectors.jsonl: version"),
 }
 

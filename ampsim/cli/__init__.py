@@ -36,6 +36,7 @@ COMMANDS = {  # name -> panel in the help, and module:function (or Typer program
     "dialects": (SCALERS, "compare:list_dialects"),
     "replay": (SCALERS, "replay:replay_history"),
     "sweep": (SCALERS, "sweep:sweep_folder"),
+    "advise": (SCALERS, "advise:advise_run"),
     "traces": (SCALERS, "traces:app"),
 }
 

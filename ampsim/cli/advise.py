@@ -1,0 +1,61 @@
+"""``ampsim advise``: settings of a loss scaler for a run like a recorded one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from ampsim.cli.terminal import fail, print_table
+from ampsim.core.advice import advise, measure
+from ampsim.core.machine import Rule
+from ampsim.core.replay.sweep import sweep
+
+SETTINGS = ("init_scale", "growth_interval", "min_scale", "hysteresis")
+
+
+def advise_run(
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE",
+            help="Overflow thresholds of a run, a .npy file, as for `ampsim sweep`.",
+            show_default=False,
+        ),
+    ],
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Steps of the run to come; default: as many as TRACE.", min=1),
+    ] = None,
+    summed_ranks: Annotated[
+        int,
+        typer.Option(
+            help="Ranks whose fp16 gradients are summed before the sum is divided.", min=1
+        ),
+    ] = 1,
+) -> None:
+    """Print settings for a run like TRACE, and what they and torch's defaults cost in TRACE.
+
+    Example: ampsim advise thresholds.npy --steps 100000
+    """
+    try:
+        thresholds = np.load(trace, mmap_mode="r")
+        measured = measure(thresholds)
+        rule = advise(
+            steps or len(thresholds),
+            measured.bad_rate,
+            summed_ranks,
+            threshold=measured.threshold,
+            lowest=measured.lowest,
+        )
+        rules = {"advised": rule, "torch's defaults": Rule()}
+        rows = sweep(rules.values(), thresholds)
+    except (EOFError, OSError, TypeError, ValueError) as error:
+        fail(f"{trace}: {error}; expected overflow thresholds written by numpy.save")
+    table = Table("", *SETTINGS, "skips", "mean log2 scale", box=None, header_style="bold")
+    table.title = f"{len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad"
+    for (name, chosen), row in zip(rules.items(), rows, strict=True):
+        values = (str(getattr(chosen, setting)) for setting in SETTINGS)
+        table.add_row(name, *values, f"{row['skips']:,}", f"{row['mean_log2_scale']:.2f}")
+    print_table(table)
