@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ampsim import Rule
 from ampsim.core.json_lines import Record
@@ -30,9 +31,11 @@ from ampsim.torch import AsyncGradScaler, GradScaler
 from experiments import runner
 from experiments.training import series, tasks
 from experiments.training.loop import Log, train
-from experiments.training.policies import START, mean_and_deviation
 from experiments.training.thresholds import threshold
 
+START = (
+    2.0**20
+)  # within a bit of the network's threshold, so that no climb is measured; LogMax starts at 1
 HALVINGS = 3  # the threshold is known to 1/16 bit
 
 
@@ -164,6 +167,11 @@ def columns(
         "scale_changes": series.changes(log.scales),
         "found_inf": log.found_inf,
     }
+
+
+def mean_and_deviation(values: NDArray[np.float64]) -> list[float] | None:
+    """Return mean and standard deviation, or None where there are no values."""
+    return series.six_digits([values.mean(), values.std()]) if len(values) else None
 
 
 if __name__ == "__main__":

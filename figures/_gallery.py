@@ -16,7 +16,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep",
     ),
     "Loss scaling in training": (
-        "gpt_fp16", "resnet_fp16", "rules_trained", "policies",
+        "gpt_fp16", "resnet_fp16", "rules_trained",
     ),
     "Failures and conformance": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",

@@ -366,14 +366,11 @@ def half_width(sample: NDArray[np.float64]) -> float:
     return float(STUDENT[len(sample)] * sample.std(ddof=1) / len(sample) ** 0.5)
 
 
-def per_policy(run: Result, name: str, column: str) -> list[float]:
-    """Return a column of a policy on recorded thresholds, per seed."""
-    return [row["policies"][name][column] for row in run.arm("digits")]
-
-
-def policy_room(run: Result, name: str) -> float:
-    """Return the mean number of bits that a policy left unused."""
-    return fmean(row["policies"][name]["headroom"][0] for row in run.arm("digits"))
+def policy_scores(run: Result, policy: str, column: str) -> NDArray[np.float64]:
+    """Return a score of a policy on each recorded run; without recovery it is inf, without finite steps NaN."""
+    missing = np.inf if column == "recovery" else np.nan
+    values = itertools.chain.from_iterable(run.arm(policy).column(column))
+    return np.array([missing if value is None else value for value in values])
 
 
 def late_losses(run: Result) -> list[float]:

@@ -1,10 +1,13 @@
 """Loss-scale rules in training: skipped steps, unused bits, zero gradients, and final loss of each."""
 
+import re
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from figures import _policies, _style
+from figures import _style
 from figures import derived_numbers as q
 from figures.results import ArmRecords, Array, Result
 
@@ -24,22 +27,60 @@ COLUMNS = {  # panel -> title, x label
     "zero": ("Zeros", "% of the gradient"),
     "final_loss": ("Loss minus float32's", "nats, same seed"),
 }
+COLOR = {  # by the start of a rule's name
+    "fp32": _style.BLACK,
+    "G=": _style.BLUE,
+    "headroom": _style.GREEN,
+    "LogMax": _style.PURPLE,
+}
 SYMLOG = {"skip_rate": (0, 0.5, 2, 8), "headroom": (0, 2, 5, 20)}
 
 
 def plot(run: Result) -> Figure:
-    figure, traces, below = _policies.new_figure(COLUMNS, 1.35)
-    shown = {rule: np.log2(run.arm(rule).scales(run.steps)[0]) for rule in TRACES}
-    _policies.draw_traces(traces, range(run.steps), shown, TRACES, 2.7)
-    _style.power_ticks(traces.yaxis, range(0, 33, 4))
-    traces.set(xlabel="step", ylabel="loss scale", ylim=(-0.6, 33))
-    _style.label_panel(traces, "a", "Loss scale under some of the rules, first seed")
-    for key, axes in below.items():
+    figure = _style.new_figure(_style.TWO_COLUMNS, 4.35)
+    grid = figure.add_gridspec(2, len(COLUMNS), height_ratios=(1, 1.35))
+    draw_traces(figure.add_subplot(grid[0, :]), run)
+    first: Axes | None = None
+    for place, (key, (title, unit)) in enumerate(COLUMNS.items()):
+        axes = figure.add_subplot(grid[1, place], sharey=first)
+        first = first or axes
+        axes.tick_params(labelleft=place == 0)
+        _style.label_panel(axes, "bcde"[place], title)
+        axes.set_xlabel(unit)
         for y, arm in enumerate(run.arms.values()):
             draw_row(axes, y, arm, values(run, arm, key))
-        _policies.prepare_rows(axes, list(run.arms), SYMLOG.get(key))
-    below["final_loss"].axvline(0, color=_style.GREY, linewidth=0.6, zorder=0)
+        prepare_rows(axes, list(run.arms), SYMLOG.get(key))
+        if key == "final_loss":
+            axes.axvline(0, color=_style.GREY, linewidth=0.6, zorder=0)
     return figure
+
+
+def draw_traces(axes: Axes, run: Result) -> None:
+    """Draw the scale of the first seed under a few rules, each named where it ends."""
+    shown = [np.log2(run.arm(rule).scales(run.steps)[0]) for rule in TRACES]
+    for (rule, color), log2 in zip(TRACES.items(), shown, strict=True):
+        axes.step(range(run.steps), log2, where="post", color=color, linewidth=0.9, label=rule)
+    ends = [log2[-1] for log2 in shown]
+    _style.name_ends(axes, ends, 2.7, map(named, TRACES), TRACES.values())
+    _style.power_ticks(axes.yaxis, range(0, 33, 4))
+    axes.set(xlabel="step", ylabel="loss scale", xlim=(0, run.steps - 1), ylim=(-0.6, 33))
+    _style.label_panel(axes, "a", "Loss scale under some of the rules, first seed")
+
+
+def named(rule: str) -> str:
+    """Return a rule's name with powers of two as such."""
+    return re.sub(r"2\^(\d+)", lambda power: _style.power_of_two(int(power[1])), rule)
+
+
+def prepare_rows(axes: Axes, names: Sequence[str], ticks: Sequence[float] | None) -> None:
+    """Give each rule a row, the first on top; with `ticks`, on a logarithmic scale that shows zero."""
+    if ticks:
+        axes.set_xscale("symlog", linthresh=ticks[1])
+        _style.number_ticks(axes.xaxis, ticks)
+        axes.set_xlabel(f"{axes.get_xlabel()}, symlog")
+    axes.set_yticks(range(len(names)), list(map(named, names)))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    _style.draw_rows(axes)
 
 
 def values(run: Result, arm: ArmRecords, key: str) -> Array | None:
@@ -59,7 +100,7 @@ def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None
     """Draw a dot per seed, a bar at their mean and the mean's 95 % interval by Student's t."""
     if numbers is None:
         return  # an empty line would still take space in the layout
-    color = _policies.color(arm.name)
+    color = next(color for family, color in COLOR.items() if arm.name.startswith(family))
     axes.plot(numbers, [y] * len(numbers), "o", color=color, markersize=2.6, alpha=0.55, markeredgewidth=0,
               clip_on=False, label=arm.name)  # fmt: skip
     mean = float(numbers.mean())

@@ -10,6 +10,8 @@ from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.theory import skip_rate
@@ -18,6 +20,7 @@ from figures.claims import CLAIMS
 from figures.derived_numbers import (
     INTERVALS,
     followed,
+    policy_scores,
     rank_cells,
     rank_wrong,
     real_level,
@@ -74,6 +77,30 @@ def real() -> Table:
     head = ("$G$", "run", "T3", "fp32", "T1", "$z$", "new", "run", "T3", "fp32", "$z$", "new")
     groups = (("", 1), ("skips, per cent", 6), ("mean $log_2 S$", 5))
     return Table(head, tuple(cells(g) for g in INTERVALS), "r" * len(head), groups)
+
+
+def policies() -> Table:
+    """Return the scores of policies on recorded thresholds."""
+    stem = "policy_benchmark"
+
+    def cells(name: str) -> tuple[Cell, ...]:
+        def score(column: str, of: Callable[[Any], float], form: str) -> Number:
+            return Number(stem, lambda run: of(policy_scores(run, name, column)), form)
+
+        return (
+            name,
+            score("skips", np.mean, ".2f"),
+            score("unused", np.nanmean, ".2f"),
+            score("burst", np.max, "d"),
+            Number(stem, lambda run: recovery(run, name), "text"),
+        )
+
+    def recovery(run: Result, name: str) -> str:
+        steps = float(np.median(policy_scores(run, name, "recovery")))
+        return f"{steps:.0f}" if np.isfinite(steps) else "never"
+
+    head = ("policy", "skips, %", "unused, bits", "burst", "recovery, steps")
+    return Table(head, tuple(map(cells, sources.load(stem).arms)), "lrrrr")
 
 
 def checked() -> Table:
@@ -263,6 +290,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "bugs": bugs,
     "claims": claims,
     "real": real,
+    "policies": policies,
     "dialects": compared_dialects,
     "artefact": artefact.table,
     "seeds": processors.table,

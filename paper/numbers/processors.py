@@ -45,11 +45,6 @@ def depth_4(run: Result, column: str, digits: int, factor: float = 1.0) -> str:
     return ", ".join(f"{factor * mean:.{digits}f}" for mean in means)
 
 
-def unused_bits(run: Result, policy: str) -> str:
-    """Return the ends of the bits that a policy leaves unused."""
-    return ends([row["policies"][policy]["headroom"][0] for row in run.arm("digits")], 2)
-
-
 def gradient_error(run: Result) -> str:
     """Return the ends of the error of a trained gradient, per cent."""
     return ends(q.at_share(run, "real_error", 2), 0, 100)
@@ -78,25 +73,6 @@ def table() -> Table:
         "the same, % of steps skipped",
         "staleness",
         lambda run: depth_4(run, "skip_rate", 2, 100),
-        "text",
-    )
-    add(
-        "one bit of margin, bits unused",
-        "policies",
-        lambda run: unused_bits(run, "headroom 1 bit"),
-        "text",
-    )
-    add(
-        "torch's default, bits unused",
-        "policies",
-        lambda run: unused_bits(run, "backoff G=2000"),
-        "text",
-    )
-    recovery = "steps to recover at $G = 50$"
-    add(
-        recovery,
-        "policies",
-        lambda run: ends(q.per_policy(run, "backoff G=50", "recovery"), 0),
         "text",
     )
     return Table(("", "seeds of the text", "new seeds"), tuple(rows), "lrr")

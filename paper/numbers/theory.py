@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from math import hypot, sqrt
 
+import numpy as np
+
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
@@ -11,6 +13,8 @@ from figures.derived_numbers import (
     INTERVALS,
     exact_errors,
     forecast_error,
+    in_order,
+    order_effect,
     real_level,
     real_level_z,
     real_rate,
@@ -78,7 +82,19 @@ def level_zs() -> list[float]:
 
 def correlations() -> list[float]:
     """Return the correlation of successive thresholds of each run, on both sets of seeds."""
-    return [row["ceiling_correlation"] for stem in BOTH for row in sources.load(stem).records]
+    runs = [in_order(row) for stem in BOTH for row in sources.load(stem).records]
+    return [float(np.corrcoef(levels[:-1], levels[1:])[0, 1]) for levels in runs]
+
+
+def order_bits(run: Result) -> list[float]:
+    """Return by how many bits the order of the thresholds raises the mean scale, per interval."""
+    return [order_effect(run, g).bits for g in INTERVALS]
+
+
+def order_zs(run: Result) -> list[float]:
+    """Return the same in standard deviations of shuffled thresholds."""
+    effects = [order_effect(run, g) for g in INTERVALS]
+    return [effect.bits / effect.deviation for effect in effects]
 
 
 def pooled_z(interval: int) -> float:
@@ -156,6 +172,12 @@ NUMBERS: dict[str, Number | Formula] = {
     "real.unforeseen": real(unforeseen, "words"),
     "real.correlation.min": Formula(lambda: min(correlations()), ">=.3f"),
     "real.correlation.max": Formula(lambda: max(correlations()), "<=.3f"),
+    "real.order.min": real(lambda run: min(order_bits(run)), ">=.2f"),
+    "real.order.max": real(lambda run: max(order_bits(run)), "<=.2f"),
+    "real.order.z.min": real(lambda run: min(order_zs(run)), ">=.1f"),
+    "real.order.z.max": real(lambda run: max(order_zs(run)), "<=.1f"),
+    "real.order.new.min": new(lambda run: min(order_bits(run)), ">=.2f"),
+    "real.order.new.max": new(lambda run: max(order_bits(run)), "<=.2f"),
     "real.correlation.runs": Formula(lambda: len(correlations()), "d"),
     "real.correlation.errors": Formula(
         lambda: min(correlations()) * sqrt(real_steps(sources.load("theory_real"))), ">=.1f"

@@ -3,10 +3,10 @@
 from functools import partial
 from statistics import fmean, median
 
+import numpy as np
+
 from ampsim.core.formats import FP16
-from ampsim.core.machine import Rule
-from ampsim.core.theory import recovery
-from figures.derived_numbers import gpt_apart, leading, per_policy, policy_room
+from figures.derived_numbers import gpt_apart, leading, policy_scores
 from figures.results import ArmRecords, Result
 from paper.values import Number
 
@@ -14,9 +14,9 @@ sigmoid = partial(Number, "sigmoid_underflow")
 gpt = partial(Number, "gpt_fp16")
 resnet = partial(Number, "resnet_fp16")
 crash = partial(Number, "scale_crash")
-policies = partial(Number, "policies")
+bench = partial(Number, "policy_benchmark")
 
-FIFTY = "backoff G=50"
+DEFAULT = "Rule G=2000"  # torch's
 
 
 def elements(arm: ArmRecords) -> int:
@@ -34,14 +34,9 @@ def mean_zero(arm: ArmRecords) -> float:
     return fmean(share for row in arm for share in row["zero"])
 
 
-def recoveries(run: Result) -> list[int]:
-    """Return T4's steps from the end of the fall until the scale recovers."""
-    rule, counts = Rule(growth_interval=50), []
-    for skips in per_policy(run, FIFTY, "fall_skips"):
-        # The fall overflows `skips` times, whatever its height: as one of that many steps would.
-        steps = recovery(rule, skips, int(skips)).steps
-        counts.append(steps - int(run.config["fall_steps"]))
-    return counts
+def unused(run: Result, policy: str) -> float:
+    """Return the mean number of bits that a policy leaves unused on recorded thresholds."""
+    return float(np.nanmean(policy_scores(run, policy, "unused")))
 
 
 def lost(run: Result) -> int:
@@ -102,11 +97,13 @@ NUMBERS: dict[str, Number] = {
     ),
     "crash.fp32.diverged": crash(diverged, "words"),
     "crash.fp32.above": crash(beyond_fp16, "words"),
-    "policies.headroom.bits": policies(lambda run: policy_room(run, "headroom 1 bit"), ".1f"),
-    "policies.fall": policies(lambda run: run.config["fall"], ".0f"),
-    "policies.fall.steps": policies(lambda run: run.config["fall_steps"], "words"),
-    "policies.50.min": policies(lambda run: min(per_policy(run, FIFTY, "recovery")), ">=d"),
-    "policies.50.max": policies(lambda run: max(per_policy(run, FIFTY, "recovery")), "<=d"),
-    "policies.50.t4.min": policies(lambda run: min(recoveries(run)), ">=d"),
-    "policies.50.t4.max": policies(lambda run: max(recoveries(run)), "<=d"),
+    "bench.runs": bench(lambda run: len(policy_scores(run, DEFAULT, "skips")), "words"),
+    "bench.networks": bench(lambda run: len(run.arm(DEFAULT).first["skips"]), "words"),
+    "bench.margin": bench(lambda run: unused(run, "Headroom 1 bit"), ".1f"),
+    "bench.default": bench(lambda run: unused(run, DEFAULT), ".1f"),
+    "bench.50": bench(lambda run: median(policy_scores(run, "Rule G=50", "recovery")), ".0f"),
+    "bench.best": bench(lambda run: unused(run, "best rule"), ".1f"),
+    "bench.best.skips": bench(
+        lambda run: policy_scores(run, "best rule", "skips").mean() / 100, "%1"
+    ),
 }

@@ -7,9 +7,8 @@ import pytest
 from ampsim import Rule
 from ampsim.core.json_lines import Record
 from experiments import rules_trained
-from experiments.rules_trained import RULES, Config
+from experiments.rules_trained import RULES, START, Config
 from experiments.training.loop import Log
-from experiments.training.policies import START
 from tests.experiments import runs
 
 MACHINES = {name: rule for name, rule in RULES.items() if isinstance(rule, Rule)}

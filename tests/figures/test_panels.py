@@ -119,8 +119,6 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
     ("overflow_storm", 1, "y", storms(lambda arm: [F.overflow_storm.drift(row) for row in arm])),
     ("overflow_storm", 2, "y", storms(lambda arm: arm.column("test_loss"))),
-    ("policies", 0, "y", lambda run: {
-        name: run.arm("digits").first["policies"][name]["shown"] for name in F.policies.TRACES}),
     ("rules_trained", 0, "y", lambda run: {
         name: np.log2(run.arm(name).scales(run.steps))[0] for name in F.rules_trained.TRACES}),
     ("rules_trained", 1, "x", policies(lambda arm: 100 * arm.numbers("skip_rate"))),

@@ -1,12 +1,9 @@
-"""The staleness and policies experiments: their parts, their smoke runs, and what their committed data shows."""
+"""The staleness experiment: its parts match the state machine and T5."""
 
-import numpy as np
 import pytest
 
-from ampsim import Rule, init, replay
-from ampsim.core.policies import Probe
-from experiments import policies, staleness
-from experiments.training.policies import worst_burst
+from ampsim import Rule, replay
+from experiments import staleness
 
 
 @pytest.mark.parametrize("name", staleness.MAKERS)
@@ -34,18 +31,3 @@ def test_constant_threshold_cost_matches_t5(name: str) -> None:
         row = staleness.standing(name, k, staleness.Config(interval=5, periods=4))
         for key, value in row["predicted"].items():
             assert row[key] == pytest.approx(value, rel=1e-12)
-
-
-def test_policy_columns_are_counted() -> None:
-    config = policies.Config(steps=40, warm_up=8, fall_steps=2, shown=10)
-    thresholds = np.full(40, 2.0**20.5)
-    row = policies.meet(Rule(2.0**20, growth_interval=4), thresholds, config)
-    # every fifth step is at 2^21 and skipped, from step 4 on
-    assert (row["skips"], row["burst"], row["headroom"]) == (7, 1, [0.5, 0.0])
-    assert row["fall_skips"] == 2
-    assert row["recovery"] == 8  # two growths of 4 steps
-    assert worst_burst(np.array([True, True, False, True])) == 2
-    scales, bad = policies.follow(
-        Probe(init_scale=2.0**20, growth_interval=4), init(Probe(init_scale=2.0**20)), thresholds
-    )
-    assert (len(scales), bad.sum()) == (40, 8)
