@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ampsim.core.machine import Rule
+from ampsim.core.theory import bits_lost_to_ranks
 from ampsim.core.validation import as_float, as_int
 
 LONGEST, SHORTEST = (
@@ -58,9 +59,10 @@ def advise(
         # T8: bad steps stay below half the critical rate, at which they drive the scale to its minimum.
         interval = max(1, int(min(interval, math.log(0.5) / math.log1p(-2 * bad_rate))))
     # T4: a start that is too high costs one skip per bit; one that is too low costs a growth interval per bit.
-    init_scale = 2.0 ** math.ceil(math.log2(threshold / summed_ranks))
+    lost = bits_lost_to_ranks(summed_ranks)
+    init_scale = 2.0 ** math.ceil(math.log2(threshold) - lost)
     # T8: bad steps cannot push the scale below one at which no other step overflows.
-    min_scale = 2.0 ** math.floor(math.log2(min(lowest, threshold) / summed_ranks))
+    min_scale = 2.0 ** math.floor(math.log2(min(lowest, threshold)) - lost)
     # T10: with two, a bad step alone does not lower the scale; without bad steps, the second only costs a skip.
     return Rule(
         init_scale,
