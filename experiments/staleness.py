@@ -6,9 +6,9 @@ off once for each of the k + 1 overflows that one growth causes; *deduplicated*,
 most to half of the scale that overflowed; *probe*, which sends one step at the doubled scale and waits
 for its outcome.
 
-The first part uses a constant threshold and compares with the closed forms of T5
-(`ampsim.core.theory.stale`) over whole periods. In the second part the threshold moves: a network trains
-in fp16 with SGD in a pipeline with k + 1 iterations in flight, so gradients are also k steps late.
+A network trains in fp16 with SGD in a pipeline with k + 1 iterations in flight, so gradients are also k
+steps late. Under a constant threshold, T5 (`ampsim.core.theory.stale`) has the cost in closed form; in
+training, the threshold moves.
 
 Device: cpu.
 """
@@ -26,7 +26,6 @@ from torch.nn.functional import cross_entropy
 from ampsim import Rule, init, update
 from ampsim.core.json_lines import Record
 from ampsim.core.policies import Deduplicated, Probe
-from ampsim.core.theory import stale
 from experiments import runner
 from experiments.training import digits_data, fp16, series, tasks
 
@@ -36,7 +35,6 @@ MAKERS: dict[str, Any] = {
     "deduplicated": Deduplicated,
     "probe": Probe,
 }
-PHASES = (1 / 8, 3 / 8, 5 / 8, 7 / 8)  # bits from a power of two up to the threshold
 DEVICES = ("cpu",)
 
 
@@ -45,8 +43,7 @@ class Config(runner.Config):
     steps: int = 1000  # backward passes a unit
     seeds: tuple[int, ...] = (0, 1, 2)  # of weights and batches
     depths: Annotated[tuple[int, ...], runner.FROM_0] = (0, 1, 2, 4)  # k
-    interval: int = 20  # G, under a threshold that stands and in training
-    periods: int = 6  # of the scale, measured there
+    interval: int = 20  # G
     warm_up: Annotated[int, runner.BEFORE_THE_END] = (
         100  # steps left out of what is measured in training
     )
@@ -55,75 +52,24 @@ class Config(runner.Config):
     lr: float = 0.05
 
 
-SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, periods=2, warm_up=5)
+SMOKE = Config(steps=30, seeds=(0,), depths=(0, 2), interval=4, warm_up=5)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A policy that is trained with; without one, all policies at all depths under a threshold that stands still."""
+    """A policy that is trained with."""
 
-    policy: str | None = None  # one of MAKERS
-    k: int = 0  # steps that the scale is late
+    policy: str  # one of MAKERS
+    k: int  # steps that the scale is late
 
 
 def arms(config: Config) -> Mapping[str, Arm]:
-    """Return `standing`, and `probe k=2` and so on as they are trained."""
-    trained = {f"{policy} k={k}": Arm(policy, k) for k in config.depths for policy in MAKERS}
-    return {"standing": Arm(), **trained}
+    """Return `probe k=2` and so on."""
+    return {f"{policy} k={k}": Arm(policy, k) for k in config.depths for policy in MAKERS}
 
 
 def inputs() -> dict[str, str]:
     return tasks.inputs("sigmoid")
-
-
-def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
-    """Run one arm; the columns are explained in `data/README.md`."""
-    if arm.policy is None:
-        return {"rows": [standing(name, k, config) for k in config.depths for name in MAKERS]}
-    return trained(arm.policy, arm.k, seed, config, tick)
-
-
-# ---------------------------------------------------------------------------------- a threshold that stands still
-
-
-def standing(name: str, k: int, config: Config) -> Record:
-    """Return skip rate, headroom and burst over whole periods, measured and as T5 has them."""
-    rule = MAKERS[name](init_scale=2.0**20, growth_interval=config.interval, delay=k)
-    runs = [whole_periods(rule, 2.0 ** (20 + phase), config.periods) for phase in PHASES]
-    clean = [
-        phase + 20 - math.log2(scale)
-        for phase, run in zip(PHASES, runs, strict=True)
-        for scale, bad in run
-        if not bad
-    ]
-    flags = [bad for run in runs for _, bad in run]
-    theory = stale(name, config.interval, k)
-    return {
-        "policy": name,
-        "k": k,
-        "steps": len(flags),
-        "skip_rate": sum(flags) / len(flags),
-        "headroom": math.fsum(clean) / len(clean),
-        "burst": max(map(len, "".join(" x"[bad] for bad in flags).split())),
-        "predicted": theory._asdict(),
-    }
-
-
-def whole_periods(rule: Any, threshold: float, periods: int) -> list[tuple[float, bool]]:
-    """Scale and overflow of each step, from the start of one burst to that of another, `periods` later."""
-    state = init(rule)
-    steps: list[tuple[float, bool]] = []
-    starts: list[int] = []  # of bursts
-    while len(starts) < periods + 2:  # the first period has no burst before it
-        bad = state.scale > threshold
-        if bad and not steps[-1][1]:
-            starts.append(len(steps))
-        steps.append((state.scale, bad))
-        state = update(rule, state, bad)
-    return steps[starts[1] : starts[-1]]
-
-
-# --------------------------------------------------------------------------------------------- a real pipeline
 
 
 class Pipeline:
@@ -166,14 +112,14 @@ class Pipeline:
         self.state = update(self.rule, self.state, bad)
 
 
-def trained(name: str, k: int, seed: int, config: Config, tick: Callable[[int], None]) -> Record:
-    """Train in a pipeline of depth k."""
+def run(config: Config, arm: Arm, seed: int, device: str, tick: Callable[[int], None]) -> Record:
+    """Train in a pipeline of depth k; the columns are explained in `data/README.md`."""
     batches, data, losses = fp16.prepare(seed), digits_data.load("cpu"), []
-    pipe = Pipeline(name, k, config)
+    pipe = Pipeline(arm.policy, arm.k, config)
     for step in range(config.steps):
         rows = torch.randint(digits_data.TRAIN, (config.batch,), generator=batches)
         losses.append(pipe.forward(data.train_x[rows], data.train_y[rows]))
-        if len(pipe.waiting) > k:
+        if len(pipe.waiting) > arm.k:
             pipe.optimize()
         tick(step + 1)
     while pipe.waiting:

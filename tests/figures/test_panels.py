@@ -95,11 +95,12 @@ def policies(values: Values) -> Callable[[results.Result], Shown]:
     return lambda run: {arm.name: values(arm) for arm in run.arms.values() if arm.name != "fp32"}
 
 
-def standing(run: results.Result, key: str, factor: float) -> Shown:
-    rows = run.arm("standing").first["rows"]
+def staleness(run: results.Result, key: str, factor: float) -> Shown:
     return {
-        name: [factor * row[key] for row in rows if row["policy"] == name]
-        for name in F.staleness.COLOR
+        f"{policy} mean": [
+            factor * run.arm(f"{policy} k={k}").mean(key) for k in run.config["depths"]
+        ]
+        for policy in F.staleness.COLOR
     }
 
 
@@ -126,8 +127,8 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("rules_trained", 3, "x", arms(lambda arm: 100 * arm.numbers("zero")[:, 0])),
     ("rules_trained", 4, "x", lambda run: policies(
         lambda arm: arm.numbers("final_loss") - run.arm("fp32").numbers("final_loss"))(run)),
-    ("staleness", 0, "y", lambda run: standing(run, "skip_rate", 100)),
-    ("staleness", 1, "y", lambda run: standing(run, "headroom", 1)),
+    ("staleness", 0, "y", lambda run: staleness(run, "skip_rate", 100)),
+    ("staleness", 1, "y", lambda run: staleness(run, "headroom", 1)),
 ]  # fmt: skip
 
 
