@@ -25,7 +25,11 @@ DEEP = {
     "rank_reductions", "ranks_cells", "ranks_training", "zero_reductions",
 }  # fmt: skip
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.
-QUICK = {"theory": "T4: 3 bits, 1 step, G=50", "cuda_runs": "megatron"}
+QUICK = {
+    "policy_benchmark": "Headroom 1 bit",
+    "theory": "T4: 3 bits, 1 step, G=50",
+    "cuda_runs": "megatron",
+}
 EXPERIMENTS = [Experiment(stem) for stem in stems()]
 HERE = [experiment for experiment in EXPERIMENTS if experiment.data("cpu").exists()]
 load = cache(results.load)
