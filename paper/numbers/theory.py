@@ -97,6 +97,12 @@ def order_zs(run: Result) -> list[float]:
     return [effect.bits / effect.deviation for effect in effects]
 
 
+def order_off(run: Result) -> float:
+    """Return by how many bits the effect of the order is off the excess over T3, at the worst interval."""
+    excess = [real_level(run, g) - t3_level(run, g, f"G={g}") for g in INTERVALS]
+    return max(abs(a - b) for a, b in zip(order_bits(run), excess, strict=True))
+
+
 def pooled_z(interval: int) -> float:
     """Return by how many standard deviations skips exceed T3's, both sets of seeds together."""
     seeds = [seed for run in BOTH for seed in skips_above(sources.load(run), interval)]
@@ -178,6 +184,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "real.order.z.max": real(lambda run: max(order_zs(run)), "<=.1f"),
     "real.order.new.min": new(lambda run: min(order_bits(run)), ">=.2f"),
     "real.order.new.max": new(lambda run: max(order_bits(run)), "<=.2f"),
+    "real.order.new.clear": new(lambda run: sum(z > 2 for z in order_zs(run)), "words"),
+    "real.order.excess": on_both(order_off, "<=.3f"),
     "real.correlation.runs": Formula(lambda: len(correlations()), "d"),
     "real.correlation.errors": Formula(
         lambda: min(correlations()) * sqrt(real_steps(sources.load("theory_real"))), ">=.1f"
