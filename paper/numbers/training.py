@@ -15,6 +15,7 @@ gpt = partial(Number, "gpt_fp16")
 resnet = partial(Number, "resnet_fp16")
 crash = partial(Number, "scale_crash")
 bench = partial(Number, "policy_benchmark")
+recorded = partial(Number, "recorded_thresholds")
 
 DEFAULT = "Rule G=2000"  # torch's
 
@@ -32,6 +33,11 @@ def zeros(arm: ArmRecords, step: int) -> int:
 def mean_zero(arm: ArmRecords) -> float:
     """Return the mean share of zeros over all counted steps of all seeds."""
     return fmean(share for row in arm for share in row["zero"])
+
+
+def checks(run: Result) -> list[int]:
+    """Return by how many bits fp16 backward passes move the recorded thresholds, where they were tried."""
+    return [bits for row in run.records for bits in row["checks"]]
 
 
 def unused(run: Result, policy: str) -> float:
@@ -99,6 +105,8 @@ NUMBERS: dict[str, Number] = {
     "crash.fp32.above": crash(beyond_fp16, "words"),
     "bench.runs": bench(lambda run: len(policy_scores(run, DEFAULT, "skips")), "words"),
     "bench.networks": bench(lambda run: len(run.arm(DEFAULT).first["skips"]), "words"),
+    "recorded.checks": recorded(lambda run: len(checks(run)), "d"),
+    "recorded.agree": recorded(lambda run: checks(run).count(0), "d"),
     "bench.margin": bench(lambda run: unused(run, "Headroom 1 bit"), ".1f"),
     "bench.default": bench(lambda run: unused(run, DEFAULT), ".1f"),
     "bench.50": bench(lambda run: median(policy_scores(run, "Rule G=50", "recovery")), ".0f"),
