@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from math import hypot, sqrt
+from math import hypot, inf, sqrt
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -314,6 +314,12 @@ def in_order(row: Mapping[str, Any]) -> NDArray[np.int64]:
     return np.repeat(levels, steps)
 
 
+def correlation(row: Mapping[str, Any]) -> float:
+    """Return the correlation of the thresholds of successive steps."""
+    levels = in_order(row)
+    return float(np.corrcoef(levels[:-1], levels[1:])[0, 1])
+
+
 class OrderEffect(NamedTuple):
     """By how much the order of the thresholds raises the mean log2 scale, compared with shuffled thresholds.
 
@@ -366,11 +372,10 @@ def half_width(sample: NDArray[np.float64]) -> float:
     return float(STUDENT[len(sample)] * sample.std(ddof=1) / len(sample) ** 0.5)
 
 
-def policy_scores(run: Result, policy: str, column: str) -> NDArray[np.float64]:
-    """Return a score of a policy on each recorded run; without recovery it is inf, without finite steps NaN."""
-    missing = np.inf if column == "recovery" else np.nan
+def policy_scores(run: Result, policy: str, column: str) -> list[float]:
+    """Return a score of a policy on each recorded run; a recovery that never came is inf."""
     values = itertools.chain.from_iterable(run.arm(policy).column(column))
-    return np.array([missing if value is None else value for value in values])
+    return [inf if value is None else value for value in values]
 
 
 def late_losses(run: Result) -> list[float]:

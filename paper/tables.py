@@ -7,10 +7,10 @@ A new table is a function that returns it, and a row of `TABLES`. The text shows
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from math import isfinite
+from statistics import fmean, median
 from typing import Any
 from urllib.parse import urlsplit
-
-import numpy as np
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
@@ -89,15 +89,15 @@ def policies() -> Table:
 
         return (
             name,
-            score("skips", np.mean, ".2f"),
-            score("unused", np.nanmean, ".2f"),
-            score("burst", np.max, "d"),
+            score("skips", fmean, ".2f"),
+            score("unused", fmean, ".2f"),
+            score("burst", max, "d"),
             Number(stem, lambda run: recovery(run, name), "text"),
         )
 
     def recovery(run: Result, name: str) -> str:
-        steps = float(np.median(policy_scores(run, name, "recovery")))
-        return f"{steps:.0f}" if np.isfinite(steps) else "never"
+        steps = median(policy_scores(run, name, "recovery"))
+        return f"{steps:.0f}" if isfinite(steps) else "never"
 
     head = ("policy", "skips, %", "unused, bits", "burst", "recovery, steps")
     return Table(head, tuple(map(cells, sources.load(stem).arms)), "lrrrr")

@@ -3,14 +3,13 @@
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.table import Table
 
 from ampsim.cli.terminal import fail, print_table
 from ampsim.core.advice import advise, measure
 from ampsim.core.machine import Rule
-from ampsim.core.replay.sweep import sweep
+from ampsim.core.replay.sweep import load_trace, sweep
 
 SETTINGS = ("init_scale", "growth_interval", "min_scale", "hysteresis")
 
@@ -40,7 +39,7 @@ def advise_run(
     Example: ampsim advise thresholds.npy --steps 100000
     """
     try:
-        thresholds = np.load(trace, mmap_mode="r")
+        thresholds = load_trace(trace)
         measured = measure(thresholds)
         rule = advise(
             steps or len(thresholds),
@@ -51,8 +50,8 @@ def advise_run(
         )
         rules = {"advised": rule, "torch's defaults": Rule()}
         rows = sweep(rules.values(), thresholds)
-    except (EOFError, OSError, TypeError, ValueError) as error:
-        fail(f"{trace}: {error}; expected overflow thresholds written by numpy.save")
+    except (OSError, TypeError, ValueError) as error:
+        fail(str(error))
     table = Table("", *SETTINGS, "skips", "mean log2 scale", box=None, header_style="bold")
     table.title = f"{len(thresholds):,} steps, {measured.bad_rate:.3g} of them bad"
     for (name, chosen), row in zip(rules.items(), rows, strict=True):

@@ -4,16 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from math import hypot, sqrt
 
-import numpy as np
-
 from ampsim.core.json_lines import Record
 from ampsim.core.machine import Rule
 from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from figures.derived_numbers import (
     INTERVALS,
+    correlation,
     exact_errors,
     forecast_error,
-    in_order,
     order_effect,
     real_level,
     real_level_z,
@@ -82,8 +80,7 @@ def level_zs() -> list[float]:
 
 def correlations() -> list[float]:
     """Return the correlation of successive thresholds of each run, on both sets of seeds."""
-    runs = [in_order(row) for stem in BOTH for row in sources.load(stem).records]
-    return [float(np.corrcoef(levels[:-1], levels[1:])[0, 1]) for levels in runs]
+    return [correlation(row) for stem in BOTH for row in sources.load(stem).records]
 
 
 def order_bits(run: Result) -> list[float]:

@@ -3,8 +3,6 @@
 from functools import partial
 from statistics import fmean, median
 
-import numpy as np
-
 from ampsim.core.formats import FP16
 from figures.derived_numbers import gpt_apart, leading, policy_scores
 from figures.results import ArmRecords, Result
@@ -42,7 +40,7 @@ def checks(run: Result) -> list[int]:
 
 def unused(run: Result, policy: str) -> float:
     """Return the mean number of bits that a policy leaves unused on recorded thresholds."""
-    return float(np.nanmean(policy_scores(run, policy, "unused")))
+    return fmean(policy_scores(run, policy, "unused"))
 
 
 def lost(run: Result) -> int:
@@ -112,6 +110,6 @@ NUMBERS: dict[str, Number] = {
     "bench.50": bench(lambda run: median(policy_scores(run, "Rule G=50", "recovery")), ".0f"),
     "bench.best": bench(lambda run: unused(run, "best rule"), ".1f"),
     "bench.best.skips": bench(
-        lambda run: policy_scores(run, "best rule", "skips").mean() / 100, "%1"
+        lambda run: fmean(policy_scores(run, "best rule", "skips")) / 100, "%1"
     ),
 }

@@ -44,6 +44,23 @@ def sweep(
     return np.array(rows, ROW)
 
 
+def load_trace(path: Path) -> npt.NDArray[np.floating]:
+    """Return the overflow thresholds of a file, memory-mapped.
+
+    Args:
+        path: File written by `numpy.save`.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If `numpy.save` did not write the file.
+    """
+    try:
+        trace: npt.NDArray[np.floating] = np.load(path, mmap_mode="r")
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{path}: expected a file written by numpy.save; {error}") from error
+    return trace
+
+
 class FileSweep(NamedTuple):
     """Results of all rules for the trace of one file; `rows` is as `sweep` returns it."""
 
@@ -66,10 +83,7 @@ def sweep_file(rules: Iterable[Machine[S]], path: Path) -> FileSweep:
         OSError: If the file cannot be read.
         ValueError: If the file has no trace.
     """
-    try:
-        trace = np.load(path, mmap_mode="r")
-    except (EOFError, ValueError) as error:
-        raise ValueError(f"{path}: expected a file written by numpy.save; {error}") from error
+    trace = load_trace(path)
     try:
         return FileSweep(path, len(trace), sweep(rules, trace))
     except (TypeError, ValueError) as error:
