@@ -30,7 +30,8 @@ class Rule:
         asks: takes a source, a trace, and an event and returns whether the event is a finding;
             without `events`, takes a source and its traces and yields the nodes that are findings.
         events: the kinds of event that `asks` takes.
-        has, lacks: of a rule about a method that is never called: other methods that are, and this method.
+        has, lacks: of a rule about a method that is never called: other methods that are called,
+            and this method.
         check: the check of `ampsim.testing.check_loop` that such a loop fails; "" for none.
         thread: address of a public report; "" for none.
     """
@@ -103,7 +104,8 @@ def lint(
 
     Args:
         source: Text of a Python file.
-        path: Path of the file, for the findings; modules beside it are read to follow its schedules.
+        path: Path of the file, for the findings; modules beside it are read for the classes of its
+            schedules.
         codes: Codes of the rules to run; by default all of `RULES`.
 
     Returns:
@@ -113,7 +115,8 @@ def lint(
         UnreadableError: The text is not Python source.
 
     Example:
-        >>> lint("scaler = GradScaler(); scaler.scale(loss(x)).backward(); optimizer.step()")[0].code
+        >>> text = "scaler = GradScaler(); scaler.scale(loss(x)).backward(); optimizer.step()"
+        >>> lint(text)[0].code
         'AMP111'
     """
     return examine(source, path, codes)[0]

@@ -1,7 +1,8 @@
 """One pass through a function and the functions of its file that it calls: what happens, in order.
 
-`Walker` goes through statements with three things at hand: what the names stand for (`Bindings`), the
-conditions that hold, and the loops around. What a rule may look at becomes an `Event` of a `Trace`.
+`Walker` goes through statements with three things at hand: what the names stand for (`Bindings`),
+the conditions that hold, and the loops around. What a rule may look at becomes an `Event` of a
+`Trace`.
 """
 
 import ast

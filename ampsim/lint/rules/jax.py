@@ -1,4 +1,4 @@
-"""Rules about loops with a DynamicScale of flax, which returns a flag and skips nothing by itself."""
+"""Rules about a DynamicScale of flax, which returns a flag and skips nothing by itself."""
 
 import ast
 import re

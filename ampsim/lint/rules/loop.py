@@ -1,4 +1,4 @@
-"""Rules about what a loop lacks or repeats: calls of the scaler, the scaler itself, full windows."""
+"""Rules about what a loop lacks or repeats: a scaler's calls, the scaler, full windows."""
 
 import ast
 import re

@@ -21,7 +21,8 @@ _SPELLINGS = {
 }
 _SETTINGS = {"precision", "mixed_precision"}  # of Trainer, Fabric, and Accelerator
 _HAS_SCALER = re.compile(
-    r"Scaler\(|scaler[.(]|scale_loss|loss_scale|deepspeed|colossalai|accelerat|fabric|lightning|apex",
+    r"Scaler\(|scaler[.(]|scale_loss|loss_scale|deepspeed|colossalai|accelerat|fabric|lightning|"
+    r"apex",
     re.I,
 )
 _REBINDS = re.compile(r"\b(exec|globals)\(")  # what may bind a name that is assigned once
