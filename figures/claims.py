@@ -752,3 +752,42 @@ def public_schedules_go_on(run: Result) -> Finding:
     schedules, averages = q.census(run, "of", "schedule"), q.census(run, "of", "average")
     now = f"schedules {schedules[0]} of {schedules[1]}, averages {averages[0]} of {averages[1]}"
     return Finding(now, q.wilson(*schedules)[0] > 0.7, q.wilson(*averages)[0] > 0.9)
+
+
+@claim(
+    "emulated.overflow",
+    "emulated_cuda",
+    "At equal weights, no emulated matrix unit, control, or autocast list changes whether a step "
+    "overflows in 0.5 % of the steps",
+)
+def emulation_overflows_alike(run: Result) -> Finding:
+    worst = q.worst_emulation(run)
+    return Finding(f"at most {100 * worst:.2g} %", worst < 0.005)
+
+
+@claim(
+    "emulated.scale",
+    "emulated_cuda",
+    "The mean log2 scale of emulated runs is within 0.1 bit of the CPU's, in the mean of the five "
+    "models that do not crash",
+)
+def emulation_scales_alike(run: Result) -> Finding:
+    means = [
+        fmean(x for arm in arms[:-1] for x in q.against_cpu(run, *arm, column="log2_scale"))
+        for arms in q.emulations(run, last="residual12")
+    ]
+    return Finding(spread(means, 2) + " bits", max(map(abs, means)) < 0.1)
+
+
+@claim(
+    "emulated.crash",
+    "emulated_cuda",
+    "Near a crash the rounding decides whether and when a run crashes: more than half of the "
+    "emulated runs crash at another step than the CPU's, or only one of the two crashes",
+)
+def emulation_crashes_elsewhere(run: Result) -> Finding:
+    cpu = run.arm("residual12, cpu, cpu").column("crash_step")
+    others = [run.arm(", ".join(arms[-1])) for arms in q.emulations(run, last="residual12")]
+    pairs = [pair for arm in others for pair in zip(arm.column("crash_step"), cpu, strict=True)]
+    moved = sum(here != there for here, there in pairs)
+    return Finding(f"{moved} of {len(pairs)} runs", moved > len(pairs) / 2)

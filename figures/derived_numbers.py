@@ -412,3 +412,36 @@ def census(run: Result, *path: str) -> tuple[int, int]:
         found += told["wrong"] if path[0] == "of" else told["loops"]
         asked += told["loops"] if path[0] == "of" else row["loops"]
     return found, asked
+
+
+def emulations(run: Result, last: str = "vit") -> list[list[tuple[str, str, str]]]:
+    """Return the arms' (task, operators, arithmetic) by emulated device, the task `last` at the end."""
+    by_device: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+    for arm in run.arms.values():
+        task, *device = (arm.settings[name] for name in ("task", "operators", "arithmetic"))
+        by_device.setdefault((device[0], device[1]), []).append((task, device[0], device[1]))
+    del by_device["cpu", "cpu"]
+    return [sorted(arms, key=lambda arm: arm[0] == last) for arms in by_device.values()]
+
+
+def worst_emulation(run: Result) -> float:
+    """Return the largest share, over emulated devices, of steps that overflow unlike the CPU's."""
+    return max(fmean(differing(run, *arm) for arm in arms) for arms in emulations(run))
+
+
+def differing(run: Result, task: str, operators: str, arithmetic: str) -> float:
+    """Return the share of emulated steps whose overflow differs from the CPU's at equal weights."""
+    arm = run.arm(f"{task}, {operators}, {arithmetic}")
+    return sum(len(row["differing"]) for row in arm) / (len(arm) * run.steps)
+
+
+def against_cpu(
+    run: Result, task: str, operators: str, arithmetic: str, *, column: str
+) -> list[float]:
+    """Return an emulated run's skips, or its mean log2 scale, minus those of the CPU's run, by seed."""
+    arms = run.arm(f"{task}, {operators}, {arithmetic}"), run.arm(f"{task}, cpu, cpu")
+    if column == "skips":
+        own, cpu = (np.array(arm.skips(), dtype=np.float64) for arm in arms)
+    else:
+        own, cpu = (np.log2(arm.scales()).mean(axis=1) for arm in arms)
+    return [float(difference) for difference in own - cpu]

@@ -26,6 +26,7 @@ EXPERIMENTS = (
     ("async_depth", "@sec-depth", "kernels"),
     ("gradient_histogram", "@sec-training", "kernels"),
     ("device_claims", "@sec-limits", "exact"),
+    ("emulated_cuda", "@sec-limits", "kernels"),
     ("overhead", "the gallery", "clock"),
     ("ranks_cells", "@sec-ranks", "exact"),
     ("ranks_training", "@sec-ranks", "kernels"),

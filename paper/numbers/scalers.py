@@ -7,6 +7,7 @@ from ampsim.core import dialects
 from ampsim.frameworks.checks.judging import CHECKS, ENDS
 from ampsim.testing import known_failures
 from ampsim.testing.kit.checks import CHECKS as SUITE
+from figures import derived_numbers as q
 from paper.field import Behavior, overflows_until, survey
 from paper.numbers.conformance import ARGUMENTS
 from paper.values import Formula, Number
@@ -92,4 +93,5 @@ NUMBERS: dict[str, Number | Formula] = {
     "suite.torch.named": Formula(failed_names, "text"),
     "suite.torch.range": Formula(lambda: len(known_failures.TORCH.keys() & ENDS), "words"),
     "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
+    "emulated.overflow": Number("emulated_cuda", q.worst_emulation, "<=%2"),
 }
