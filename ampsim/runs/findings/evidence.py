@@ -80,7 +80,7 @@ class SkipColumn:
         ]
 
     def share(self) -> tuple[float, float] | None:
-        """Return the skipped steps and the steps of the second half; None if the steps are not in order."""
+        """Return the skipped steps and the steps of the second half; None in no order."""
         steps = self.series.steps
         if len(steps) == 1 and steps[0] >= 200:  # a total
             return float(self.skipped[0]), float(steps[0])
@@ -155,7 +155,7 @@ class Evidence:
         return scales
 
     def _telling(self, scale: Series) -> tuple[bool, bool, int]:
-        """Return what a scale is chosen by: it reaches the end of the log, it changes, it is long."""
+        """Return what a scale is chosen by: it reaches the end, it changes, it is long."""
         return bool(scale.lines[-1] >= 0.7 * self.end), bool(np.ptp(scale.finite)), len(scale)
 
     def kind(self, *kinds: str) -> list[Event]:
@@ -196,7 +196,7 @@ class Evidence:
         return max(least, self._reported_at_least()) or sum(skip.count for skip in self.skips)
 
     def _reported_at_least(self) -> int:
-        """Return how many skips there are at least if each rank reports each of them, without its number."""
+        """Return how many skips there are at least if each rank may report each of them."""
         reports = self.kind("skip")
         scales = [event.after for event in reports]
         # The ranks are at most as many as the reports of the first scale.
@@ -230,21 +230,19 @@ class Evidence:
 
     @cached_property
     def counts_exactly(self) -> bool:
-        """Whether the log counts each skipped step: a counter that stays 0 beside reported skips does not."""
+        """Whether the log counts each skipped step; one of 0 beside reported skips does not."""
         if not self.counters:
             return bool(self.flags) and self.history.recorded
         return any(column.total for column in self.counters) or not self.kind("skip")
 
     @cached_property
     def skip_share(self) -> tuple[float, float] | None:
-        """Skipped steps and steps of the second half of the log; None if the log does not show them."""
+        """Skipped steps and steps of the second half; None if the log does not show them."""
         columns = [*self.counters, *self.flags]
         if not self.counters and self.kind(
             "skip"
         ):  # beside several counters they are of several scalers
             columns += [self._reports_beside(loss) for loss in self.losses]
-        elif not self.counters:
-            columns += map(_skips_at_falls, filter(_is_dense, self.scales))
         return next((share for column in columns if (share := column.share())), None)
 
     def _reports_beside(self, records: Series) -> SkipColumn:
@@ -255,13 +253,13 @@ class Evidence:
 
     @cached_property
     def skip_tail(self) -> SkipTail | None:
-        """The skipped steps up to the end of the log; None if the last record has a step that was taken."""
+        """The skipped steps up to the end of the log; None if its last step was taken."""
         tails = (column.tail() for column in [*self.flags, *self.counters])
         return next((tail for tail in tails if tail), None)
 
 
 def _training_losses(losses: list[Series]) -> list[Series]:
-    """Return the training losses: of several names the usual ones, of the parts of a sum the first."""
+    """Return the training losses: those of usual names, or of the parts of a sum the first."""
     longest = max(map(len, losses), default=0)
     long = [series for series in losses if len(series) >= 0.3 * longest]
     main = [series for series in long if _MAIN_LOSS.search(series.name)]
@@ -288,8 +286,8 @@ def _is_flag(series: Series, history: History) -> bool:
 def _counter(counter: Series) -> SkipColumn:
     """Return the skips between each two numbers of a counter.
 
-    A counter that falls, and that is more than the steps between its lines, is of several scalers or runs: then only
-    its largest number is certain.
+    A counter that falls, and that is more than the steps between its lines, is of several scalers
+    or runs: then only its largest number is certain.
     """
     counts, spans = counter.values, np.diff(counter.steps, prepend=0.0)
     # "number of" names a counter since the line before, even if the counter never falls.
@@ -312,20 +310,14 @@ def _skips_at_falls(scale: Series) -> SkipColumn:
     return SkipColumn(scale, skipped, np.diff(scale.steps, prepend=-1.0), ahead=0)
 
 
-def _is_dense(scale: Series) -> bool:
-    """Return whether the records of a scale are at most 10 steps apart."""
-    span = scale.steps[-1] - scale.steps[len(scale) // 2]
-    return len(scale) > 20 and is_halved(scale.values) and 0 < span <= 5 * len(scale)
-
-
 def is_halved(values: Floats) -> bool:
-    """Return whether most of the numbers are powers of two: means of scales, and other numbers, are not."""
+    """Return whether most of the numbers are powers of two; means of scales are not."""
     positive = values[(values > 0) & np.isfinite(values)]
     return len(positive) > 0 and float(np.mean(np.log2(positive) % 1 == 0)) >= 0.8
 
 
 def halvings(before: float, after: float) -> float:
-    """Return by how many halvings one scale is lower than another; 0 if one of them is not positive and finite."""
+    """Return by how many halvings a scale is lower than another; 0 if one is 0 or not finite."""
     usable = 0 < before < math.inf and 0 < after < math.inf
     return math.log2(before) - math.log2(after) if usable else 0.0
 
@@ -347,7 +339,7 @@ def equal_at_end(values: npt.NDArray[np.generic], value: float) -> int:
 
 
 def falls(values: Floats) -> float:
-    """Return by what share of its first level a loss fell; 0 if it did not fall by more than its noise.
+    """Return by what share of its first level a loss fell; 0 if by no more than its noise.
 
     The level at the end is the median of the last quarter. The first level is the median of the first quarter, or of
     the first records, if the loss fell soon and then stayed low.
@@ -367,7 +359,7 @@ def falls(values: Floats) -> float:
 
 
 def last_descent(scale: Series) -> int:
-    """Return the row at which the last fall of a scale without a rise begins; the last row if there is none."""
+    """Return the row at which the last fall of a scale begins; the last row if there is none."""
     values, last = scale.values, len(scale) - 1
     rises = np.flatnonzero(values[1:] > values[:-1])
     start = int(rises[-1]) + 1 if len(rises) else 0

@@ -34,7 +34,7 @@ FINDINGS: list[Callable[[Evidence], Finding | None]] = [
     scale.overflow_burst,
     scale.skipped_steps,
 ]
-"""In the order in which they are reported within a severity. A finding comes before what follows from it."""
+"""In the order of the report within a severity. A finding comes before what follows from it."""
 
 SEVERITIES = ("problem", "warning", "info")
 

@@ -1,4 +1,4 @@
-"""What a finding is; ``findings.toml`` has its severity, cause, what to try, and what follows from it, by its id."""
+"""What a finding is; ``findings.toml`` has its severity, its cause, and what to try, by its id."""
 
 import math
 import tomllib
@@ -21,7 +21,8 @@ class Finding:
     Attributes:
         id: Name in kebab case; the same in code, JSON, and text.
         severity: "problem" decides the verdict; "warning" and "info" do not.
-        level: "proved" if it is true of each run that could have printed the log, "likely" if an expert would say it.
+        level: "proved" if it is true of each run that could have printed the log, "likely" if an
+            expert would say it.
         message: What happened and where, in one or two sentences.
         lines: Lines of the log that show it; of many lines, the first ones.
         step: Step of the first line; NaN if the log does not give it.
@@ -64,7 +65,7 @@ def make(
     level: str = "",
     **values: float | str,
 ) -> Finding:
-    """Return a finding, with what the table has of it; `severity` and `level` replace those of the table."""
+    """Return a finding with its row of the table; `severity` and `level` replace those of the row."""
     row, shared = table()[identifier], table()["shared"]
     first = Finding(
         identifier,
@@ -82,7 +83,7 @@ def make(
 
 
 def at(series: Series, row: int, identifier: str, message: str, **options: Any) -> Finding:
-    """Return a finding that begins at a number of a series and lasts to its end; see `make` for the options."""
+    """Return a finding that begins at a number of a series; see `make` for the options."""
     lines = series.lines[row:][:MOST_LINES].tolist()
     return make(identifier, message, lines, series.steps[row], **options)
 

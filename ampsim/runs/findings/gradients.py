@@ -1,4 +1,4 @@
-"""Findings about gradient norms, about numbers that carry the loss scale, and about recorded gradients."""
+"""Findings about gradients, their norms, and numbers that carry the loss scale."""
 
 import math
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from ampsim.runs.findings.finding import Finding, at, make
 from ampsim.runs.read.history import Series, flushed
 
 DEAD = 0.99
-"""Share of the elements of a gradient that are 0 or underflow, from which no gradient reaches the parameter."""
+"""Share of the elements that are 0 or underflow, from which no gradient reaches a parameter."""
 
 
 def norm_not_finite(run: Evidence) -> Finding | None:
     """The gradient norm is NaN or infinite up to the end of the log."""
     norm, count = run.norm, lost_at_end(run.norm)
     if norm is None or not count or (run.scale is not None and not is_halved(run.scale.values)):
-        return None  # a scale that is no power of two is a mean: of means over many steps, one step is enough
+        return None  # a scale that is no power of two is a mean, and one step makes a mean infinite
     row = len(norm) - count
     # A scaler that searches its first scale has infinite norms, too.
     is_infinite = bool(np.isinf(norm.values[row:]).mean() > 0.5)
@@ -33,7 +33,7 @@ def norm_not_finite(run: Evidence) -> Finding | None:
     message = (
         f"The {norm.name} is not finite from {norm.place(row)} to the end ({count} records){also}."
     )
-    # One infinite step makes a mean over many steps infinite, and a loss that falls shows that steps are taken.
+    # One infinite step makes a mean infinite, and a loss that falls shows that steps are taken.
     is_mean = bool(np.isinf(norm.values[row:]).all()) and not evaluation_lost
     late = run.loss.finite[-count:] if run.loss is not None else np.array([])
     severity = "warning" if is_mean and falls(late) > 0.05 else "problem"
@@ -83,7 +83,7 @@ def _slope(scale: Series, series: Series) -> tuple[int, int]:
     """Compare the jumps of a series with those of the scale on the same lines.
 
     Returns:
-        1 if the series moves with the scale, -1 if it moves against it, or else 0; and the changes of the scale.
+        1 if the series moves with the scale, -1 if against it, else 0; and the changes of the scale.
     """
     _, rows, others = np.intersect1d(scale.lines, series.lines, return_indices=True)
     scales, values = scale.values[rows], series.values[others]

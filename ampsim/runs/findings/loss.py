@@ -54,7 +54,7 @@ def _is_running_mean(run: Evidence, loss: Series) -> bool:
 
 
 def _what_came_first(run: Evidence, loss: Series, row: int) -> str:
-    """Return in words whether the scale fell before the loss was lost or after; "" if the log does not show it."""
+    """Return in words whether the scale fell before the loss was lost or after; "" if unknown."""
     scale = run.scale
     if scale is None:
         return ""
@@ -181,8 +181,8 @@ def loss_flat(run: Evidence) -> Finding | None:
         or falls(values) > 0.05
     ):
         return None
-    change = f"{number_text(begin)} in the first third of the log and {number_text(end)} in the last third"
-    message = f"The {loss.name} does not fall: its median is {change}."
+    change = f"{number_text(begin)} in the first third and {number_text(end)} in the last third"
+    message = f"The {loss.name} does not fall: its median is {change} of the log."
     return at(loss, 0, "loss-flat", message, first=begin, last=end)
 
 

@@ -30,7 +30,8 @@ def _known(run: Evidence, identifier: str, line: int, text: str) -> Finding | No
     )
 
 
-REPORTS = {  # kind of event -> id, what the program reports, lines that are enough if no number contradicts it
+# Kind of event -> id, what the program reports, lines that are enough if no number contradicts it.
+REPORTS = {
     "unguarded": ("overflow-not-skipped", "an update in spite of an overflow", 1),
     "bad-parameters": ("parameters-not-finite", "a parameter that is not finite", 1),
     "all-invalid": ("no-finite-gradient", "an epoch without a finite gradient", 1),

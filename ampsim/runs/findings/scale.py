@@ -36,7 +36,8 @@ def never_stepped(run: Evidence) -> Finding | None:
     text, prefix = "", "No optimizer step was taken:"
     norm_lost = norm is not None and len(norm) > 1 and bool(lost(norm.values).all())
     if norm is not None and norm_lost and run.rates and not run.rates[0].values.any():
-        text = f"the gradient norm is not finite on all {len(norm)} records, and the learning rate is 0."
+        records = f"all {len(norm)} records"
+        text = f"the gradient norm is not finite on {records}, and the learning rate is 0."
         return at(norm, 0, "never-stepped", f"{prefix} {text}", records=len(norm))
     # A search for a first scale skips steps, too.
     enough = 6 if run.has_static_scale else 41 if run.scales else 16
@@ -109,7 +110,7 @@ def _collapse(run: Evidence, scale: Series) -> Finding | None:
 
 
 def _is_rounded(run: Evidence, scale: Series) -> bool:
-    """Return whether a program that prints no decimals shows a scale below 1 as 0: then the loss goes on falling."""
+    """Return whether a scale below 1 is printed as 0, without decimals: then the loss still falls."""
     last = scale.lines[scale.values > 0]
     late = run.loss.between(int(last[-1]), run.end + 1) if run.loss and len(last) else None
     return late is not None and falls(late.finite) > 0
@@ -165,7 +166,7 @@ def _static_overflows(run: Evidence, scale: Series) -> Finding | None:
 
 
 def overflow_at_low_scale(run: Evidence) -> Finding | None:
-    """The last step that the log reports overflowed at a scale at which only huge gradients overflow."""
+    """The last step of the log overflowed at a scale at which only huge gradients overflow."""
     events = run.kind("skip")
     last = events[-1] if events else None
     if (

@@ -7,7 +7,7 @@ import numpy as np
 from ampsim.runs.read.history import Floats, History, Series
 
 MOST_RUNS = 6
-"""Starts from which on steps that go back are counted within something else, for example an epoch."""
+"""Starts from which on steps that go back are counted within something, such as an epoch."""
 MOST_STARTS = 24
 MOST_ROWS = 2000  # that are looked at
 _NEAR = 5  # numbers of which a level is the median
@@ -16,8 +16,8 @@ _NEAR = 5  # numbers of which a level is the median
 def split_runs(history: History) -> list[History]:
     """Return the runs in a log, in order; the log itself if it has one run.
 
-    A run begins where the steps go back to half or less, or where the epochs go back, unless the loss goes on from its
-    level.
+    A run begins where the steps go back to half or less, or where the epochs go back, unless the
+    loss goes on from its level.
     """
     candidates = [*history.role("loss"), *history.role("scale"), *history.role("skips")]
     main = max(candidates, key=len, default=None)
@@ -45,7 +45,7 @@ def split_runs(history: History) -> list[History]:
 
 
 def _begins(loss: Series, start: int, row: int) -> bool | None:
-    """Return whether a loss begins again at a row; None if it does not tell, because it did not fall before."""
+    """Return whether a loss begins again at a row; None if it had not fallen, and does not tell."""
     begin, before = _level(loss.values[start : start + _NEAR]), _level(loss.values[:row][-_NEAR:])
     after = _level(loss.values[row : row + _NEAR])
     if np.isfinite(before) != np.isfinite(after):

@@ -1,8 +1,8 @@
 """The verdict on a run: a problem, no problem found, or too little to tell.
 
-No problem is found in a run if the log shows that optimizer steps were taken up to its end, and if nothing casts doubt
-on it. `_steps_were_taken` has what an engineer takes as enough evidence for the first, and `_doubts` what is against
-the second. Both are likely, not proved.
+No problem is found in a run if the log shows that optimizer steps were taken up to its end, and if
+nothing casts doubt on it. `_steps_were_taken` has what an engineer takes as enough evidence for the
+first, and `_doubts` what is against the second. Both are likely, not proved.
 """
 
 import math
@@ -124,7 +124,7 @@ def _doubts_of_scale(run: Evidence) -> Iterator[str]:
 
 
 def _steps_were_taken(run: Evidence) -> bool:
-    """Return whether the numbers show that optimizer steps were taken; a loss alone has to fall clearly."""
+    """Return whether the log shows that steps were taken; a loss alone has to fall clearly."""
     norm, scale = run.norm, run.scale
     # A scaler skips each step whose norm is not finite.
     has_norms = norm is not None and len(norm) >= 6 and not lost(norm.values[-5:]).any()
@@ -138,7 +138,7 @@ def _steps_were_taken(run: Evidence) -> bool:
 
 
 def _falls_clearly(loss: Series) -> bool:
-    """Return whether a loss alone shows training: it is finite, and it falls far, often, or without a doubt."""
+    """Return whether a loss alone shows training: it is finite, and it falls far or surely."""
     values, fall = loss.values, falls(loss.values)
     if lost(values).any() or len(values) < FEW:
         return False
@@ -149,7 +149,7 @@ def _falls_clearly(loss: Series) -> bool:
 
 
 def _reports_ended(run: Evidence) -> bool:
-    """Return whether a program that reports skipped steps reports none in the last 100 steps or more."""
+    """Return whether a program that reports skipped steps reports none in the last 100 steps."""
     reports = run.kind("skip")
     if not reports:
         return False
@@ -158,7 +158,7 @@ def _reports_ended(run: Evidence) -> bool:
 
 
 def _goes_on(run: Evidence) -> bool:
-    """Return whether records follow the last skipped step, or few steps at the end of a longer log were skipped."""
+    """Return whether records follow the last skip, or few steps at the end were skipped."""
     scale = run.scale
     if any((each.skipped[-2:] > 0).all() for each in run.flags):
         return False
@@ -177,9 +177,9 @@ def _goes_on(run: Evidence) -> bool:
 
 
 def _falls_often(scale: Series) -> bool:
-    """Return whether a scale falls on more than an eighth of the later records, so that records hide more skips.
+    """Return whether a scale falls on over an eighth of the later records, which hide more skips.
 
-    Records that are many steps apart show a fall and a rise of each growth interval; those hide nothing unusual.
+    Records that are many steps apart show the fall and the rise of each growth interval.
     """
     if len(scale) < 10 or scale.name == MESSAGES:
         return False
@@ -191,7 +191,7 @@ def _falls_often(scale: Series) -> bool:
 
 
 def _state(run: Evidence) -> str:
-    """Return what happened to the loss and the scale, in a sentence; "" if the log shows neither."""
+    """Return what happened to the loss and the scale; "" if the log shows neither."""
     loss, scale, parts = run.loss, run.scale, list[str]()
     if loss is not None and len(loss.finite) > 1:
         change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"

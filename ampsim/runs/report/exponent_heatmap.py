@@ -1,4 +1,4 @@
-"""Where a run's gradients lie among the binades, by layer, and what share of them float16 makes zero."""
+"""Where a run's gradients lie among the binades, and what share float16 makes zero."""
 
 import base64
 import math
@@ -13,7 +13,8 @@ CELLS = 1 << 22
 """Layers times samples times binades that a page holds; of more, some samples are left out."""
 FAINTEST = -6.0
 """log10 of the share of the elements in one binade that is still told from none."""
-# log2 of the sizes at scale 1 between which float16 rounds nothing to zero or inf; below `normal` it loses digits.
+# log2 of the sizes at scale 1 between which float16 rounds nothing to 0 or inf; it loses digits below
+# `normal`.
 WINDOW = {
     "flushed": math.log2(FP16.smallest_subnormal) - 1,
     "normal": math.log2(FP16.smallest_normal),
@@ -30,10 +31,11 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
         scale: Its loss scale by step; None if it has no scaler.
 
     Returns:
-        ``step`` of each sample; ``layers``, all parameters first, then in the model's order; ``lowest``, the binade of
-        the first of ``bins``; ``levels``, shape (layers, samples, binades): 0 for none, else 1 to 255 by the logarithm
-        of the share of the elements; ``lost``, shape (layers, samples): share of the nonzero elements that float16
-        makes zero, NaN without a scale or a nonzero element; ``underflow``, its median and largest value by layer.
+        ``step`` of each sample; ``layers``, all parameters first, then in the model's order;
+        ``lowest``, the binade of the first of ``bins``; ``levels``, shape (layers, samples, binades): 0
+        for none, else 1 to 255 by the logarithm of the share of the elements; ``lost``, shape (layers,
+        samples): share of the nonzero elements that float16 makes zero, NaN without a scale or a
+        nonzero element; ``underflow``, its median and largest value by layer.
     """
     samples = history.samples
     if not samples:
@@ -72,7 +74,7 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
 
 
 def packed(values: npt.NDArray[np.number], kind: str = "float32") -> dict[str, str]:
-    """Return an array as JSON can hold it, inf and NaN included: ``{"float32": base64 of its little-endian bytes}``."""
+    """Return an array as JSON can hold it: ``{"float32": base64 of its little-endian bytes}``."""
     with np.errstate(over="ignore"):  # beyond float32's range is inf
         raw = np.asarray(values).astype(np.dtype(kind).newbyteorder("<")).tobytes()
     return {kind: base64.b64encode(raw).decode()}

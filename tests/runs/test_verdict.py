@@ -1,0 +1,95 @@
+"""What is enough evidence for "no problem found", and what is not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from ampsim.runs import explain
+
+CLEAR, UNSURE = "no problem found", "too little to tell"
+NOISE = np.random.default_rng(0).normal(0, 0.01, 60)
+SKIP = "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}"
+
+
+def losses(values: list[float], name: str = "loss") -> list[str]:
+    return [f"step {10 * row}: {name} {value:.4f}" for row, value in enumerate(values)]
+
+
+ALONE = {
+    "halved": ([2.0, 1.5, 1.0], CLEAR),
+    "lower at each record": ([2.0, 1.96, 1.9, 1.85, 1.8], CLEAR),
+    "early above late": ([2.0, 1.98, 1.8, 1.82, 1.79, 1.81, 1.78, 1.8], CLEAR),
+    "soon low": ([2.0, 1.2, *(1.0 + NOISE)], CLEAR),
+    "flat": ((2.0 + NOISE).tolist(), UNSURE),
+    "two records": ([2.0, 1.0], UNSURE),
+    "ends at zero": ([2.0, 1.0, 0.5, 0.0], UNSURE),
+    "ends higher": ([2.0, 1.0, 0.9, 2.8, 2.9, 2.9], UNSURE),
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_loss_alone_must_fall_clearly(case: str) -> None:
+    values, expected = ALONE[case]
+    assert explain(losses(values)).verdict == expected
+
+
+def test_evaluation_alone_shows_training() -> None:
+    assert explain(losses([2.0, 1.5, 1.2, 1.0], "eval_loss")).verdict == CLEAR
+    assert explain(losses([2.0, 2.0, 2.0, 2.0], "eval_loss")).verdict == UNSURE
+
+
+def test_reports_of_skips_must_end() -> None:
+    reports = [SKIP.format(2**power, 2 ** (power - 1)) for power in (16, 15, 14)]
+    flat = losses([2.0, 2.01, 1.99, 2.0, 2.01, 2.0, 1.99, 2.0, 2.01, 2.0, 2.0, 2.0])
+    assert explain([*reports, *flat]).verdict == CLEAR
+    assert explain([*flat, *reports]).verdict != CLEAR
+
+
+def test_epochs_that_go_on_are_one_run() -> None:
+    rows = [(epoch, 10 * step) for epoch in range(10) for step in range(5)]
+    lines = [f"epoch {e} step {s}: loss {3.0 - e / 5 - s / 1000:.3f}" for e, s in rows]
+    assert explain(lines).headline.endswith("over 50 records.")
+    assert explain(lines).verdict == CLEAR
+
+
+def test_loss_that_leaps_begins_a_run() -> None:
+    first = losses(np.linspace(3, 1, 40).tolist())
+    again = losses(np.linspace(3, 2, 40).tolist())
+    assert "from 3 to 2 over 40 records" in explain([*first, *again]).headline
+
+
+def test_short_restart_keeps_the_verdict() -> None:
+    first = losses(np.linspace(3, 1, 40).tolist())
+    found = explain([*first, *losses([3.0, 2.9])])
+    assert found.verdict == CLEAR
+    assert found.headline.startswith("In run 1 of 2")
+    assert explain([*first, *losses([30.0, 29.0])]).verdict == UNSURE
+    assert explain([*first, *losses([math.nan, math.nan])]).verdict == "problem"
+
+
+def test_runaway_negative_loss_diverged() -> None:
+    values = [-(1.2**row) for row in range(100)]
+    assert explain(losses(values)).problems[0].id == "loss-diverged"
+    assert not explain(losses([2.0 - row / 10 for row in range(100)])).problems
+
+
+def test_scale_that_stays_low_is_reported() -> None:
+    def ids(scales: list[int]) -> set[str]:
+        rows = enumerate(scales)
+        lines = [
+            f"step {row}: loss {4 - row / 50:.2f} loss_scale {2**scale}" for row, scale in rows
+        ]
+        return {finding.id for finding in explain(lines).findings}
+
+    falls = [16] * 30 + [15, 14, 13, 12]
+    assert "scale-recovers-slowly" in ids(falls + [12] * 40)
+    assert "scale-recovers-slowly" not in ids(falls + [12] * 20 + [13] * 10 + [14] * 10)
+
+
+def test_impossible_count_proves_nothing() -> None:
+    counts = [(10, 1), (30, 2), (40, 2**42)]
+    lines = [
+        f"iteration {step} | loss: 2.0 | skipped iterations: {count} |" for step, count in counts
+    ]
+    assert not explain(lines).problems
