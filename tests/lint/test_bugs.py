@@ -25,7 +25,7 @@ STATIC = {
     "levanter_973_zero_gradients_for_a_skip": "AMP111",
 }
 # The source says it, but no rule reports it: none was found, or precise, in public files.
-WITHOUT_RULE = {
+WITHOUT_RULE = (
     "open_instruct_1498_last_gradient_survives",
     "rae_67_cleared_per_micro_batch",
     "relax_44_unscaled_twice",
@@ -35,7 +35,7 @@ WITHOUT_RULE = {
     "paddle_67895_gradients_not_cleared",
     "marin_7659_last_micro_batch_wins",
     "lightly_968_average_per_micro_batch",
-}
+)
 HIDDEN = {  # what the source of the loop does not say
     "nemo_rl_3881_injected_at_scale_1": "the gradient of a custom function",
     "deepspeed_8588_divided_by_the_next_scale": "which value of the scale a call returns",
