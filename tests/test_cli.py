@@ -161,7 +161,7 @@ def test_check_reports_torch_failures() -> None:
     assert code == 1
     assert "scale_is_never_subnormal" in text
     assert "2**-128" in text
-    assert "9 passed, 5 failed" in text
+    assert "9 passed, 6 failed" in text
 
 
 def test_check_passes_ampsim_scaler() -> None:
@@ -264,7 +264,7 @@ def test_a_found_schedule_is_replayed() -> None:
     torn = "state_dict_is_atomic"
     code, text = check(TORCH, "--check", torn)
     [command] = [
-        line.split("replay")[1] for line in text.splitlines() if line.startswith("  replay")
+        line.split("repeat")[1] for line in text.splitlines() if line.startswith("  repeat")
     ]
     assert code == 1
     replayed, story = run(*shlex.split(command)[1:])

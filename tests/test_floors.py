@@ -169,7 +169,7 @@ FLOORS = {
         "ampsim.core.json_lines",
         "ampsim.core.files",
         "ampsim.runs.record.data_file",
-        "ampsim.testing.kit.checks",
+        "ampsim.testing.scaler_checks",
         "ampsim.testing.known_failures",
         "figures.claims",
         "figures.derived_numbers",

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,7 +24,9 @@ from ampsim.core.files import check_own, replacing
 if TYPE_CHECKING:
     from ampsim.testing.check import Check, Result
     from ampsim.testing.child import Begin
+    from ampsim.testing.examples import Examples
     from ampsim.testing.report import Report
+    from ampsim.testing.scaler_checks.check import ScalerCheck
 
 NO_RESULT = 3  # exit status; `explain` uses it for logs with too little information
 _MARKS = {  # text near the start of a report
@@ -31,6 +34,7 @@ _MARKS = {  # text near the start of a report
     ReportFormat.json: '"findings": ',
     ReportFormat.xml: 'name="ampsim check"',
 }
+EXPECTED = Path("expected.json")  # that --propose writes
 Checks = list[str] | None
 Expected = Mapping[str, str]
 
@@ -83,7 +87,9 @@ def check_scalers(
     check: Checks,
     expected: Expected,
     level: options.Levels = None,
-    examples: options.Examples = 60,
+    examples: options.Examples = None,
+    seed: options.Seed = None,
+    propose: options.Propose = False,
     trait: options.Traits = None,
     unsupported: options.Unsupported = None,
     schedule: options.Schedule = None,
@@ -93,6 +99,7 @@ def check_scalers(
 
     Exit status: 1 if a check fails that was not expected to fail, or passes that was; 3 if a check cannot run.
     A line `hint` shows how to declare a difference that is intentional. A declared difference is no finding.
+    A line `repeat` is the command that repeats a failure.
     A check that hangs or ends its process fails. A second hang stops the run.
     A check may take 60 seconds of CPU time, or one second per example if that is longer.
     For torch's scaler and its subclasses: --expect ampsim.testing.known_failures:TORCH
@@ -100,35 +107,74 @@ def check_scalers(
     Example: ampsim check torch.amp:GradScaler --check scale_is_never_subnormal
     """
     from ampsim.testing.child import FORKS
-    from ampsim.testing.kit.check import time_limit as longest
-    from ampsim.testing.kit.judge import begin_judging, chosen, warm_up
-    from ampsim.testing.kit.subject import find
+    from ampsim.testing.examples import choose
+    from ampsim.testing.scaler_checks.check import time_limit as longest
+    from ampsim.testing.scaler_checks.check import warm_up
+    from ampsim.testing.scaler_checks.run import begin_checks, chosen
+    from ampsim.testing.scaler_checks.subject import find
 
     declared = declared_traits(trait or (), unsupported or ())
-    limit = longest(examples) if time_limit is None else time_limit
+    generated = choose(examples, seed)
+    limit = longest(generated.number) if time_limit is None else time_limit
     if schedule is not None:
         raise typer.Exit(_replay(targets, check or [], schedule, declared))
     checks = chosen(level, expected, check)
+    if propose:
+        proposed, known = _propose(targets, checks, generated, declared)
+        declared, expected = proposed, {**known, **expected}
     if limit and FORKS:
         warm_up()
-    finders = {name: partial(find, name, **declared) for name in targets}
     begins = {
-        name: partial(begin_judging, find, examples, expected, limit)
-        for name, find in finders.items()
+        name: partial(begin_checks, partial(find, name, **declared), *generated, expected, limit)
+        for name in targets
     }
-    return run_checks(begins, checks, limit)
+    # After checks ran in this process, torch's threads would not survive a fork.
+    return run_checks(begins, checks, 0.0 if propose else limit)
+
+
+def _propose(
+    targets: Sequence[str],
+    checks: "Sequence[ScalerCheck]",
+    generated: "Examples",
+    declared: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Print the traits that a scaler shows, and write its known failures to expected.json."""
+    from ampsim.testing.scaler_checks.propose import propose
+    from ampsim.testing.scaler_checks.subject import find
+    from ampsim.testing.scaler_checks.suggest_traits import written
+
+    if len(targets) != 1:
+        raise ValueError(f"--propose: expected one TARGET, not {len(targets)}")
+    if EXPECTED.exists():
+        raise ValueError(f"--propose: {EXPECTED} exists; move it, or pass --expect {EXPECTED}")
+    subject = find(targets[0], **declared)
+    subject.try_out()
+    scaler, known = propose(subject, checks, generated)
+    with replacing(EXPECTED) as stream:
+        stream.write(json.dumps(known, indent=1).encode() + b"\n")
+    options = shlex.join(scaler.traits.as_options())
+    differences = scaler.traits.differences()
+    err.print(
+        "Differences from torch's scaler. Declare those that are intentional, and fix the others:"
+    )
+    err.print(f"  Traits({written(differences)})", markup=False)
+    for feature, missing in subject.missing.items():
+        err.print(f"  {feature}: {missing}", markup=False)
+    err.print(f"{EXPECTED}: {len(known)} failures that torch.amp.GradScaler has too")
+    err.print(f"next: ampsim check {targets[0]} {options} --expect {EXPECTED}", markup=False)
+    return differences, known
 
 
 def _replay(
     targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]
 ) -> int:
     """Run one thread check under one schedule, print each step, and return the exit status."""
-    from ampsim.testing.kit.judge import THREADS, chosen
-    from ampsim.testing.kit.subject import find
+    from ampsim.testing.scaler_checks.run import THREADS, chosen
+    from ampsim.testing.scaler_checks.subject import find
 
     if len(targets) != 1 or len(checks) != 1:
         raise ValueError(
-            "--schedule: expected one TARGET and one --check; copy them from the line `replay` of a finding"
+            "--schedule: expected one TARGET and one --check; copy them from the line `repeat` of a finding"
         )
     (check,) = chosen(names=checks)
     if check.level != THREADS:

@@ -28,7 +28,7 @@ def emit_test(
     target: Target,
     file: File = None,
     force: Force = False,
-    examples: Examples = 60,
+    examples: Examples = None,
     trait: Traits = None,
     unsupported: Unsupported = None,
     time_limit: Annotated[

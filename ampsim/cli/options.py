@@ -72,7 +72,22 @@ Form = Annotated[
 File = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that ampsim did not write.")]
 Examples = Annotated[
-    int, typer.Option("--examples", "-n", min=1, max=MOST, help="Generated examples per check.")
+    int | None,
+    typer.Option(
+        "--examples", "-n", min=1, max=MOST, help="Generated examples per check; by default 60."
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(help="Seed of the examples; by default they are the same in each run.", min=0),
+]
+Propose = Annotated[
+    bool,
+    typer.Option(
+        "--propose",
+        help="For a new scaler: print the traits that it shows, write known failures to expected.json, "
+        "and show what is left.",
+    ),
 ]
 Levels = Annotated[
     list[int] | None,
@@ -103,7 +118,7 @@ SHARED = tuple(inspect.signature(_shared).parameters.values())
 
 def declared_traits(traits: Sequence[str], unsupported: Sequence[str]) -> dict[str, Any]:
     """Return what `--trait` and `--unsupported` declare, as arguments of `Traits`."""
-    from ampsim.testing.kit.subject import NO_OPTION, Traits
+    from ampsim.testing.scaler_checks.traits import NO_OPTION, Traits
 
     given = settings(
         "--trait", traits, "each", "all", "float32", "float64", "clean", "growth", "backoff"

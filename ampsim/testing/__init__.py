@@ -19,33 +19,32 @@ from typing import TYPE_CHECKING
 from ampsim.core.extras import missing
 
 if TYPE_CHECKING:
-    from ampsim.testing.kit.found_inf_adapter import FoundInfAdapter as FoundInfAdapter
-    from ampsim.testing.kit.judge import check_scaler as check_scaler
-    from ampsim.testing.kit.judge import check_threads as check_threads
-    from ampsim.testing.kit.subject import Subject as Subject
-    from ampsim.testing.kit.subject import Traits as Traits
     from ampsim.testing.loop.judge import check_loop as check_loop
     from ampsim.testing.loop.loop import Loop as Loop
     from ampsim.testing.loop.loop import LoopError as LoopError
     from ampsim.testing.parametrize import parametrize_with_checks as parametrize_with_checks
     from ampsim.testing.ranks.judge import check_ranks as check_ranks
+    from ampsim.testing.scaler_checks.found_inf_adapter import FoundInfAdapter as FoundInfAdapter
+    from ampsim.testing.scaler_checks.run import check_scaler as check_scaler
+    from ampsim.testing.scaler_checks.run import check_threads as check_threads
+    from ampsim.testing.scaler_checks.subject import Subject as Subject
+    from ampsim.testing.scaler_checks.traits import Traits as Traits
     from ampsim.testing.script_checks.block import checked as checked
     from ampsim.testing.script_checks.run import check_script as check_script
 
 _HOMES = {  # public name -> the module that holds it, or that it is
-    "FoundInfAdapter": "ampsim.testing.kit.found_inf_adapter",
+    "FoundInfAdapter": "ampsim.testing.scaler_checks.found_inf_adapter",
     "Loop": "ampsim.testing.loop.loop",
     "LoopError": "ampsim.testing.loop.loop",
-    "Subject": "ampsim.testing.kit.subject",
-    "Traits": "ampsim.testing.kit.subject",
+    "Subject": "ampsim.testing.scaler_checks.subject",
+    "Traits": "ampsim.testing.scaler_checks.traits",
     "check_loop": "ampsim.testing.loop.judge",
     "check_ranks": "ampsim.testing.ranks.judge",
-    "check_scaler": "ampsim.testing.kit.judge",
+    "check_scaler": "ampsim.testing.scaler_checks.run",
     "check_script": "ampsim.testing.script_checks.run",
-    "check_threads": "ampsim.testing.kit.judge",
+    "check_threads": "ampsim.testing.scaler_checks.run",
     "checked": "ampsim.testing.script_checks.block",
     "scheduler": "ampsim.testing.scheduler",
-    "kit": "ampsim.testing.kit",
     "known_failures": "ampsim.testing.known_failures",
     "parametrize_with_checks": "ampsim.testing.parametrize",
 }

@@ -116,7 +116,7 @@ def _forget_what_is_torn() -> None:
 
 
 def place(error: BaseException) -> str:
-    """Return where the scaler was when an alarm rang: what the kit called last, and the calls from there on."""
+    """Return where the scaler was when an alarm rang: the last call of ampsim.testing, and those from there on."""
     *calls, _ring = traceback.extract_tb(error.__traceback__)
     after = 1 + max(index for index, call in enumerate(calls) if call.filename.startswith(_TESTING))
     theirs = [*calls[after : after + 3], *calls[after + 3 :][-1:]] or calls[-1:]

@@ -22,18 +22,11 @@ class Check:
     Attributes:
         name: name of the function, used by reports and `--check`.
         statement: the property, in one sentence.
-        function: tests the property. The names of its parameters select generated values, derived values, and
-            functions of the adapter.
+        function: tests the property.
         issue: address of a public report of a failure.
         level: sort key of a report.
         group: heading in a report; a table shows its first word.
         needs: features that the check needs; it is skipped for a target that declares one of them unsupported.
-        draws: Hypothesis strategies, by parameter.
-        derives: by parameter, a function of the target's `Traits` and the generated values that returns an expected
-            value, such as the scales of the reference state machine; printed as a value.
-        found: known falsifying examples that are rarely generated; always run first.
-        last: known falsifying examples that take long; run after the generated ones, which are shorter.
-        proof: printed instead of the function if a standalone test cannot show the whole check.
         since: the version of the checks that added it.
         is_note: whether a failure matters little, so that it is shown and is no finding.
     """
@@ -45,22 +38,8 @@ class Check:
     level: int = 0
     group: str = field(default="", repr=False)
     needs: tuple[str, ...] = field(default=(), repr=False)
-    draws: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    derives: Mapping[str, Callable[..., object]] = field(default_factory=dict, repr=False)
-    found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
-    proof: Callable[..., Any] | None = field(default=None, repr=False)
     since: str = field(default="", repr=False)
     is_note: bool = field(default=False, repr=False)
-
-    @property
-    def words(self) -> list[str]:
-        """The parameters that an adapter must provide."""
-        return [
-            name
-            for name in inspect.signature(self.function).parameters
-            if name not in {*self.draws, *self.derives}
-        ]
 
 
 @dataclass(frozen=True)

@@ -1,75 +1,124 @@
-"""The examples that a check is asked on, and the shortest one that fails.
+"""Generated examples of a check, and the minimal one that fails.
 
-Hypothesis draws the same for a check every time, but to draw takes about as long as to run, and many come twice. So a
-list of examples is drawn once in a process, for all scalers and for all checks that draw alike, and holds each once.
-Only when one fails does hypothesis ask the check: it draws the same ones up to that, and then shrinks it.
+To generate an example takes hypothesis about as long as to run it, and many come twice. So the examples
+of equal strategies are generated once in a process, for all scalers and checks, and each runs once. If
+one fails, hypothesis runs the check: it generates the same ones up to that one, and shrinks it.
+
+The number of examples, the phases, and whether they are the same each time follow the hypothesis
+profile that is loaded. Without one there are `DEFAULT` examples, the same each time.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, core, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
-SEED = 1  # any number: without one, hypothesis makes it of this file's text, and an edit would draw other examples
-SETTINGS = settings(
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate, Phase.shrink],
-    report_multiple_bugs=False,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
-Draws = tuple[tuple[str, SearchStrategy[object]], ...]  # strategies, by the names of parameters
-Drawn = Mapping[str, object]
+DEFAULT = 60  # examples without a profile
+SEED = 1  # of examples that are the same each time
+Strategies = tuple[tuple[str, SearchStrategy[object]], ...]  # by the names of parameters
+Values = Mapping[str, object]
+
+
+class Examples(NamedTuple):
+    """How many examples are generated, at most, and from which seed."""
+
+    number: int
+    seed: int
+
+    @property
+    def is_default(self) -> bool:
+        """Whether a run without arguments and profiles generates these examples."""
+        return self == Examples(DEFAULT, SEED)
+
+
+def choose(count: int | None = None, of_seed: int | None = None) -> Examples:
+    """Return these examples; what is None follows the profile, and ``--hypothesis-seed``."""
+    profile = _profile()
+    is_plain = profile == settings.get_profile("default")
+    if count is None:
+        count = DEFAULT if is_plain else profile.max_examples
+    if of_seed is None:
+        of_seed = core.global_force_seed
+    if of_seed is None:
+        of_seed = SEED if is_plain or profile.derandomize else _random_seed()
+    return Examples(count, of_seed)
+
+
+def _profile() -> settings:
+    profile = settings.default
+    assert profile is not None  # noqa: S101  hypothesis loads one when it is imported
+    return profile
+
+
+@cache  # one for all checks, so that they share what is generated
+def _random_seed() -> int:
+    return random.SystemRandom().getrandbits(32)
 
 
 def run(
     example: Callable[..., None],
-    draws: Draws,
-    found: Sequence[Drawn],
-    count: int,
-    last: Sequence[Drawn] = (),
+    strategies: Strategies,
+    examples: Examples,
+    first: Sequence[Values] = (),
+    last: Sequence[Values] = (),
 ) -> None:
-    """Call `example` with each of `found`, then with what is drawn; raise what the shortest one that fails raises.
+    """Call `example` with each of `first`, then with generated values, then with each of `last`.
 
     Args:
-        example: takes what `draws` names; the last one that it fails is the shortest.
-        draws: strategies; where there are none there is one example.
-        found: examples that come first, and are as short as they can be.
-        count: examples to draw, at most.
-        last: examples that come behind these.
+        example: Takes the values by name. The last call that raises has the minimal values.
+        strategies: Strategies of the values; if there are none, there is one example.
+        examples: How many are generated.
+        first: Minimal examples.
+        last: Examples that take long; left out of runs of fewer than `DEFAULT` examples.
+
+    Raises:
+        Exception: What the minimal example raises.
     """
-    for drawn in found:
-        example(**drawn)
-    if not draws:
+    for values in first:
+        example(**values)
+    if not strategies:
         example()
         return
     passed = set()
     try:
-        for name, drawn in drawn_by(draws, count).items():
-            example(**drawn)
+        for name, values in generated(strategies, examples).items():
+            example(**values)
             passed.add(name)
     except (Exception, SystemExit):
-        test(lambda **drawn: None if repr(drawn) in passed else example(**drawn), draws, count)()
-        raise  # it passes the second time
-    for drawn in last:
-        example(**drawn)
+        _test(
+            lambda **values: None if repr(values) in passed else example(**values),
+            strategies,
+            examples,
+        )
+        raise  # the second time it passed
+    for values in last if examples.number >= DEFAULT else ():
+        example(**values)
 
 
 @cache
-def drawn_by(draws: Draws, count: int) -> Mapping[str, Drawn]:
-    """Return what hypothesis draws, each once, by how it is written."""
-    examples: dict[str, Drawn] = {}
-    test(lambda **drawn: examples.setdefault(repr(drawn), drawn), draws, count)()
-    return examples
+def generated(strategies: Strategies, examples: Examples) -> Mapping[str, Values]:
+    """Return the generated values, each once, by how they are written."""
+    found: dict[str, Values] = {}
+    _test(lambda **values: found.setdefault(repr(values), values), strategies, examples)
+    return found
 
 
-def test(example: Callable[..., object], draws: Draws, count: int) -> Callable[[], None]:
-    """Return a function that runs hypothesis on `example`."""
+def _test(function: Callable[..., object], strategies: Strategies, examples: Examples) -> None:
+    def run_one(**values: object) -> None:
+        function(**values)
 
-    def run_one(**drawn: object) -> None:
-        example(**drawn)
-
-    return seed(SEED)(settings(SETTINGS, max_examples=count)(given(**dict(draws))(run_one)))
+    profile = _profile()
+    chosen = settings(
+        max_examples=examples.number,
+        phases=[phase for phase in (Phase.generate, Phase.shrink) if phase in profile.phases],
+        database=None,
+        deadline=None,
+        derandomize=False,
+        report_multiple_bugs=False,
+        print_blob=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    seed(examples.seed)(chosen(given(**dict(strategies))(run_one)))()

@@ -23,6 +23,8 @@ TORCH = {  # torch.amp.GradScaler of torch 2.13, and what inherits from it
     "growth_continues_after_interval_is_lowered": f"the growth tracker is compared with ==: {_KERNEL}",
     "update_between_steps_keeps_gradients_correct": f"a step divides by the current scale: {_SOURCE}",
     "fused_step_respects_strides": f"its kernel reads the gradient with the strides of the parameter: {_FUSED}",
+    "gradients_are_divided_once": f"each optimizer divides the gradient of a parameter in both: {_SOURCE}",
+    "no_nonfinite_step_after_unscale": f"unscale_() checks gradients, and step() does not again: {_ISSUE}97415",
     "state_dict_is_atomic": f"scale and growth tracker are read one after the other: {_SOURCE}",
     "invalid_state_dict_changes_nothing": f"keys are loaded one by one: {_SOURCE}",
     "no_nonfinite_step_below_scale_one": f"only the scaled gradient is checked: {_ISSUE}96755",

@@ -1,16 +1,18 @@
 """The checks as pytest decorators: one test per target and check, with expected failures as strict xfails."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ampsim.testing.check import BrokenError, Check, failure_of
-from ampsim.testing.kit import judge as scalers
-from ampsim.testing.kit.subject import Subject, as_subject
 from ampsim.testing.loop import judge as loops
 from ampsim.testing.loop.loop import LoopError
 from ampsim.testing.loop.runs import Make
+from ampsim.testing.scaler_checks import run as scalers
+from ampsim.testing.scaler_checks.check import ScalerCheck
+from ampsim.testing.scaler_checks.subject import Subject, as_subject
 
 Expected = Mapping[str, str]
 
@@ -22,6 +24,8 @@ def parametrize_with_checks(
     checks: Sequence[str] | None = None,
     levels: Sequence[int] | None = None,
     expected_failures: Expected | Callable[[Subject], Expected] | None = None,
+    examples: int | None = None,
+    seed: int | None = None,
 ) -> pytest.MarkDecorator:
     """Parametrize a test of scalers or training loops, one test per target and check.
 
@@ -42,9 +46,13 @@ def parametrize_with_checks(
             return a `Loop`, as `check_loop` takes them.
         batches: At least 3 batches for the loops; None if the targets are scalers.
         checks: Names of checks; None is all.
-        levels: Indices into `kit.check.LEVELS`, for scalers; None is all.
+        levels: Indices into `scaler_checks.check.LEVELS`, for scalers; None is all.
         expected_failures: Name of a check -> reason, with a link; for scalers also a function of
             the `Subject` that returns such a mapping. An expected failure that passes fails.
+        examples: Maximum number of generated examples per check of scalers; None follows the
+            hypothesis profile that is loaded, or 60 without a profile.
+        seed: Seed of the examples; None follows the profile and ``--hypothesis-seed``. Without
+            either, they are the same in each run.
 
     Returns:
         pytest.MarkDecorator: Parameters ``(scaler, check)``, or ``(loop, check)`` with `batches`.
@@ -53,7 +61,11 @@ def parametrize_with_checks(
         ValueError: There is no such check.
     """
     if batches is None:
-        cases = _of_scalers(targets, checks, levels, expected_failures or {})
+        selected = [
+            replace(check, examples=examples, seed=seed)
+            for check in scalers.chosen(levels, names=checks)
+        ]
+        cases = _of_scalers(targets, selected, expected_failures or {})
         return pytest.mark.parametrize(("scaler", "check"), cases)
     if callable(expected_failures) or levels is not None:
         raise TypeError("expected a mapping for expected_failures, and no levels, with batches")
@@ -63,8 +75,7 @@ def parametrize_with_checks(
 
 def _of_scalers(
     targets: Sequence[object],
-    checks: Sequence[str] | None,
-    levels: Sequence[int] | None,
+    checks: Sequence[ScalerCheck],
     expected_failures: Expected | Callable[[Subject], Expected],
 ) -> list[Any]:
     cases = []
@@ -72,11 +83,11 @@ def _of_scalers(
         expected = expected_failures
         if callable(expected):
             expected = expected(subject)
-        for check in scalers.chosen(levels, expected, checks):
-            missing = check.lacks(subject)
+        scalers.chosen(expected=expected)  # raises for an unknown name
+        for check in checks:
             marks = _xfail(check, expected)
-            if missing:
-                marks = [pytest.mark.skip(reason=f"unsupported: {missing}")]
+            if reason := check.skip_reason(subject):
+                marks = [pytest.mark.skip(reason=reason)]
             name = f"{subject.name}-{check.name}"
             cases.append(pytest.param(subject, check, id=name, marks=marks))
     return cases

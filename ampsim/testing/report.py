@@ -72,13 +72,15 @@ class Report:
         return lines
 
     def unasked(self) -> list[str]:
-        """Return one line per skipped check of a loop, with the reason."""
-        results = [
-            each
-            for each in self.results
-            if each.outcome == "skipped" and each.check.group == "loop"
+        """Return one line per target and reason of skipped checks."""
+        skipped: dict[tuple[str, str], list[str]] = {}
+        for each in self.results:
+            if each.outcome == "skipped":
+                skipped.setdefault((each.target, each.text), []).append(each.check.name)
+        return [
+            f"{target}: {', '.join(names)} skipped: {reason}"
+            for (target, reason), names in skipped.items()
         ]
-        return [f"{each.target}: {each.check.name} skipped: {each.text}" for each in results]
 
     def to_markdown(self) -> str:
         """Return the table and each finding as Markdown."""

@@ -6,7 +6,7 @@ from functools import partial
 from ampsim.core import dialects
 from ampsim.frameworks.checks.judging import CHECKS, ENDS
 from ampsim.testing import known_failures
-from ampsim.testing.kit.checks import CHECKS as SUITE
+from ampsim.testing.scaler_checks import CHECKS as SUITE
 from figures import derived_numbers as q
 from paper.field import Behavior, overflows_until, survey
 from paper.numbers.conformance import ARGUMENTS

@@ -193,7 +193,7 @@ def test_accepted_minimum_scale_is_checked() -> None:
 
 def test_fixed_factors_limit_tested_rules() -> None:
     fixed, free = subject_of(Torch()), subject_of(Right())
-    assert ("factors" in fixed.lacking, "factors" in free.lacking) == (True, False)
+    assert ("factors" in fixed.unsupported, "factors" in free.unsupported) == (True, False)
     assert fixed.traits.possible(Rule(growth_factor=4.0, backoff_factor=0.25)) == Rule()
 
 

@@ -93,10 +93,16 @@ class Stranger:
         params = self.params(optimizer)
         self.refuse_float16(params)
         found = self.overflows(params)
-        for param in params:
+        known = {id(param) for param in self.divided_before(optimizer)}
+        for param in (param for param in params if id(param) not in known):
             grad = self.divided(param.grad, self.divisor())
             param.grad = grad if grad.is_sparse else param.grad.copy_(grad)
         return found or self.overflows(params)
+
+    def divided_before(self, optimizer):
+        """Return the parameters that another optimizer of this iteration has, and that are divided."""
+        others = [each.optimizer for each in self.seen.values() if each.found is not None]
+        return [param for other in others if other is not optimizer for param in self.params(other)]
 
     # --------------------------------------------------------------------------------------------------- the calls
 
@@ -137,6 +143,9 @@ class Stranger:
             self.unscale_(optimizer)
         if entry.found is None:
             raise MisuseError("no gradient came")
+        entry.found = entry.found or self.overflows(
+            self.params(optimizer)
+        )  # written since unscale_
         entry.stepped, self.last_step = True, SimpleNamespace(skipped=entry.found)
         return self.skip(optimizer) if entry.found else self.take(optimizer)
 

@@ -14,8 +14,8 @@ from ampsim.testing import Loop, check_loop  # noqa: E402
 from ampsim.testing import alarm as alarms  # noqa: E402
 from ampsim.testing.alarm import CannotJudgeError, OverdueError, alarm  # noqa: E402
 from ampsim.testing.check import without_findings  # noqa: E402
-from ampsim.testing.kit import judge  # noqa: E402
 from ampsim.testing.loop import judge as loops  # noqa: E402
+from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from tests.testing.loops import RIGHT, batches  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -30,7 +30,7 @@ THREE = judge.chosen(
 @pytest.fixture(scope="module", autouse=True)
 def judged_before():
     """Let the first judging of this process, which imports, be none that has a limit."""
-    list(judge.judge(TORCH, THREE))
+    list(judge.run_checks(TORCH, THREE))
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,9 @@ class Deadlocks(TORCH):
 @pytest.mark.parametrize("kind", [Spins, pytest.param(Deadlocks, marks=pytest.mark.deep)])
 def test_second_hang_ends_the_run(kind):
     results = [
-        *judge.judge(kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"})
+        *judge.run_checks(
+            kind, THREE, limit=0.1, expected={"skipped_step_changes_nothing": "raised x"}
+        )
     ]
     assert [(each.outcome, each.is_overdue) for each in results] == [
         ("failed", True),
@@ -170,7 +172,7 @@ def test_second_hang_ends_the_run(kind):
         CannotJudgeError, match=r" cannot be checked: skipped_step_changes_nothing: did not end"
     ):
         without_findings(results)
-    assert {each.outcome for each in judge.judge(TORCH, THREE)} == {"passed"}
+    assert {each.outcome for each in judge.run_checks(TORCH, THREE)} == {"passed"}
 
 
 def test_time_limit_ends_hanging_loop(monkeypatch):

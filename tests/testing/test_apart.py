@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torc
 
 from ampsim.testing.check import Result
 from ampsim.testing.child import judge_apart
-from ampsim.testing.kit import judge
+from ampsim.testing.scaler_checks import run as judge
 from tests.test_cli import run
 
 SCALERS = """

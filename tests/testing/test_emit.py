@@ -92,7 +92,7 @@ class Spins(TORCH):
 
 
 def test_endless_scaler_and_subject_raise(framework, monkeypatch):
-    monkeypatch.setattr("ampsim.testing.kit.check.time_limit", lambda _: 0.1)
+    monkeypatch.setattr("ampsim.testing.emit.scaler.time_limit", lambda _: 0.1)
     for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
         framework.Scaler = scaler
         with pytest.raises(ValueError, match=said):
@@ -176,7 +176,7 @@ def test_loop_test_fails_only_for_fault(name, loops):
             "skips_stay_within_budget passed for torch.amp:GradScaler",
         ),
         (["skip_budge", "torch.amp:GradScaler"], "'skips_stay_within_budget'"),
-        (["state_dict_is_atomic", "torch.amp:GradScaler"], "needs the thread scheduler"),
+        (["state_dict_is_atomic", "torch.amp:GradScaler"], "state_dict_is_atomic needs ampsim"),
         (["skips_stay_within_budget", "torch.amp:GradScale"], "'GradScaler'"),
         (["skips_stay_within_budget", "math:pi"], "is a float"),
         (["step_changes_parameters", "math:pow"], "'batches'"),

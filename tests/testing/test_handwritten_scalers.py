@@ -1,4 +1,4 @@
-"""The kit is fair: a right scaler passes, whatever its words, its constructor, its arithmetic or its framework."""
+"""A right scaler passes, whatever its errors, its constructor, its arithmetic, or its framework."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from ampsim.testing import (  # noqa: E402
     parametrize_with_checks,
 )
 from ampsim.testing.check import BrokenError, RaisedError  # noqa: E402
-from ampsim.testing.kit import judge  # noqa: E402
+from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from tests.testing.handwritten_scalers import Stranger  # noqa: E402
 
 torch.set_num_threads(1)
@@ -33,7 +33,7 @@ def findings(target, examples=FEW):
     """The names of the checks that fail."""
     return {
         each.check.name
-        for each in judge.judge(target, judge.chosen(), examples=examples)
+        for each in judge.run_checks(target, judge.chosen(), examples=examples)
         if each.is_finding
     }
 
@@ -104,7 +104,7 @@ def test_constructor_gets_torch_arguments(target):
     )
     assert got == (8.0, 3.0, 0.25, 7)
     assert subject.make(Rule(init_scale=8.0), enabled=False).get_scale() == 1.0
-    assert "enabled" not in subject.lacking
+    assert "enabled" not in subject.unsupported
 
 
 def test_rule_argument_is_passed():
@@ -113,7 +113,7 @@ def test_rule_argument_is_passed():
             self.rule = rule
 
     assert Subject(Ruled).make(Rule(init_scale=8.0)).rule == Rule(init_scale=8.0)
-    assert "enabled" in Subject(Ruled).lacking
+    assert "enabled" in Subject(Ruled).unsupported
 
 
 def test_unclear_constructor_raises():
@@ -164,12 +164,11 @@ def found_inf_adapter(rule):
 def test_missing_adapter_features_are_detected():
     results = check_scaler(found_inf_adapter, examples=FEW)
     assert {result.outcome for result in results} == {"passed", "skipped"}
-    declared = {
-        result.text.removeprefix("unsupported: ")
-        for result in results
-        if result.outcome == "skipped"
-    }
-    assert {"setters", "state_dict", "enabled"} < declared
+    skipped = {result.text for result in results if result.outcome == "skipped"}
+    assert {
+        "unsupported: setters (declared by the scaler)",
+        "unsupported: state_dict (declared by the scaler)",
+    } < skipped
 
 
 # ------------------------------------------------------------------------------------------------- the machine
@@ -183,7 +182,7 @@ def machine(rule):
 
 
 def test_reference_fails_known_checks():
-    results = [*judge.judge(machine, judge.chosen(), examples=4)]
+    results = [*judge.run_checks(machine, judge.chosen(), examples=4)]
     assert {each.check.name for each in results if each.outcome == "failed"} == {
         "scale_recovers_after_overflows",  # as torch's: 0 * growth is 0
         "scale_is_never_subnormal",
@@ -192,7 +191,7 @@ def test_reference_fails_known_checks():
 
 
 def test_missing_torch_names_the_extra():
-    code = "import sys; sys.modules['torch'] = None; from ampsim.testing.kit import check; check.warm_up()"
+    code = "import sys; sys.modules['torch'] = None; from ampsim.testing import check_scaler"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert "ModuleNotFoundError" in done.stderr
     assert ".[torch]" in done.stderr
@@ -212,7 +211,7 @@ def test_expected_failure_matches_its_kind():
         check(RaisesInStateDict, examples=FEW)
 
     def outcome(reason):
-        (result,) = judge.judge(
+        (result,) = judge.run_checks(
             RaisesInStateDict, [check], examples=FEW, expected={check.name: reason}
         )
         return result.outcome
@@ -222,7 +221,7 @@ def test_expected_failure_matches_its_kind():
 
 
 def test_expected_failure_may_not_pass():
-    (result,) = judge.judge(
+    (result,) = judge.run_checks(
         Stranger,
         [CHECKS["skips_stay_within_budget"]],
         examples=FEW,
@@ -249,7 +248,7 @@ class OppositeLocks(torch.amp.GradScaler):
 
 def test_expected_failure_hides_no_deadlock():
     check = CHECKS["state_dict_is_atomic"]
-    (result,) = judge.judge(OppositeLocks, [check], expected=known_failures.TORCH)
+    (result,) = judge.run_checks(OppositeLocks, [check], expected=known_failures.TORCH)
     assert result.outcome == "failed"
     assert result.text.startswith(f"{check.name}: raised DeadlockError")
     (mark,) = (

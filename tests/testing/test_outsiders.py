@@ -14,19 +14,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
-from ampsim.testing import examples, known_failures  # noqa: E402
-from ampsim.testing.kit import check, judge  # noqa: E402
+from ampsim.testing import Subject, Traits, examples, known_failures  # noqa: E402
 from ampsim.testing.loop.judge import CHECKS, judge_loop  # noqa: E402
+from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # these programs warn
 torch.set_num_threads(1)
 DEEP = os.environ.get("AMPSIM_DEEP") == "1"
 EXAMPLES = (
-    check.EXAMPLES if DEEP else 20
+    examples.DEFAULT if DEEP else 20
 )  # with 10, a scaler that loses its streak in a pickle passes
 ASKED = [
     each for each in judge.chosen() if each.name not in known_failures.TORCH
@@ -76,16 +75,9 @@ def results(program, folder):
             made.make, made.batches, expected=dict.fromkeys(CHECKS, "a bug"), refusals=[]
         )
     own = [each for each in vars(made).values() if getattr(each, "__module__", "") == made.__name__]
-    return judge.judge(
-        [each for each in own if isinstance(each, type)][-1], ASKED, examples=EXAMPLES
-    )
-
-
-@pytest.fixture
-def brief(monkeypatch):
-    """Neither shorten a failure nor look for a trait that excuses it: whether there is one is asked here."""
-    monkeypatch.setattr(check, "choice", lambda *_: [])
-    monkeypatch.setattr(examples, "SETTINGS", settings(examples.SETTINGS, phases=[Phase.generate]))
+    scaler = [each for each in own if isinstance(each, type)][-1]
+    declared = Subject(scaler, Traits(unsupported={"skip_report"}))
+    return judge.run_checks(declared, ASKED, examples=EXAMPLES)
 
 
 def test_sample_has_every_kind():

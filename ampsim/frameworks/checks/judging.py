@@ -20,21 +20,18 @@ from ampsim.frameworks.checks.subject import (
     subject_of,
 )
 from ampsim.testing.check import BrokenError, RaisedError, Result
+from ampsim.testing.examples import SEED, Examples
 from ampsim.testing.judge import NotApplicableError, judged
-from ampsim.testing.kit.check import ScalerCheck
-from ampsim.testing.kit.checks import CHECKS as KIT
-from ampsim.testing.kit.example import TRAITS, Example
-from ampsim.testing.kit.subject import Subject
+from ampsim.testing.scaler_checks import CHECKS as SUITE
+from ampsim.testing.scaler_checks.check import Failure, ScalerCheck
+from ampsim.testing.scaler_checks.subject import Subject
 
 EXAMPLES = 12
 CALLS_DRAWN = {"state_dict_continues_run"}  # which are drawn where a scaler has them
-OF_TENSORS = {
-    "torch",
-    "scale",
-    "step",
-    "unscale_",
-    "update",
-}  # what a check that reads these names asks of torch's alone
+TENSORS = {  # names in checks that run tensors, or torch's calls one by one
+    *("torch", "scale", "step", "unscale_", "update", "param", "optimizer"),
+    *("iterate_all", "ready_to_step", "raises", "trained_bits", "subject"),
+}
 UNASKED = {  # checks that an adapter could be asked, and is not: why
     "overflow_resets_growth_tracker": "an adapter shows no count of clean steps; growth_waits_for_interval sees it",
     "finite_step_counts_once": "an adapter shows no count of clean steps; growth_waits_for_interval sees it",
@@ -76,7 +73,7 @@ TORCH = {  # check -> what the documentation of torch.amp.GradScaler promises; t
     "finite_gradients_never_skip": "step(): if no inf or NaN is found, invokes the optimizer",
 }
 LOUD = frozenset(
-    name for name in KIT if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
+    name for name in SUITE if name.startswith(("no_step_on_nonfinite", "no_nonfinite_step"))
 )  # kept by a step that raises
 AT_ANY_DELAY = {"skips_stay_within_budget"}  # T1 is of the newest scale
 OWN = {  # check -> what the package itself promises by a parameter
@@ -87,29 +84,13 @@ OWN = {  # check -> what the package itself promises by a parameter
 
 def asked(check: ScalerCheck) -> bool:
     """Return whether a check of the suite can run on an adapter, i.e. needs no torch tensors."""
-    words = {
-        "make",
-        "construct",
-        "observe",
-        "repeats",
-        *TRAITS,
-        "loss_scale",
-        "iterate",
-        "applied",
-        "run",
-        "falls",
-    }
-    reads = set() if check.name in CALLS_DRAWN else {*check.function.__code__.co_names}
-    return (
-        {*check.words} <= words
-        and {*check.needs} <= HAS
-        and not OF_TENSORS & reads
-        and check.name not in UNASKED
-    )
+    names = {*check.function.__code__.co_names}
+    uses_tensors = "torch" in names or (TENSORS & names and check.name not in CALLS_DRAWN)
+    return {*check.needs} <= HAS and not uses_tensors and check.name not in UNASKED
 
 
-CHECKS = {name: check for name, check in KIT.items() if asked(check)}
-"""The checks of the kit that adapters are asked, by name."""
+CHECKS = {name: check for name, check in SUITE.items() if asked(check)}
+"""The checks of the suite that run on adapters, by name."""
 
 
 def promise(check: str) -> str:
@@ -130,7 +111,7 @@ class Verdict:
     """
 
     result: Result
-    example: Example | None = None
+    example: Failure | None = None
     seen: str = ""
 
 
@@ -164,7 +145,7 @@ class _Asking:
         self, adapter: Adapter, check: ScalerCheck, examples: int, subjects: Callable[..., Subject]
     ) -> None:
         self.adapter, self.check, self.examples, self.subjects = adapter, check, examples, subjects
-        self.example: Example | None = None
+        self.failure: Failure | None = None
         self.seen, self.why_not, self.has_judged = "", "no example could be judged", False
 
     def verdict(self) -> Verdict:
@@ -176,9 +157,7 @@ class _Asking:
         result = judged(self.check, self.adapter.name, self.ask, documented.get(name))
         if result.outcome == "failed" and name in CHOICE:
             result = replace(result, outcome="xfailed", text=CHOICE[name])
-        if self.example is None:
-            return Verdict(result, seen=result.text)
-        return Verdict(result, self.example, self.seen)
+        return Verdict(result, self.failure, self.seen if self.failure else result.text)
 
     def ask(self) -> None:
         """Raise BrokenError or RaisedError if the check fails, NotApplicableError if it does not apply."""
@@ -188,16 +167,15 @@ class _Asking:
         )  # a count that has to be saved
         floor = None if "gives_up" in check.needs else FLOOR
         subject = self.subjects(patience=patience, floor=floor, late=check.name in AT_ANY_DELAY)
-        if missing := check.lacks(subject):
-            raise NotApplicableError(f"it is without {missing}")
-        example, error = replace(check, function=self._judged()).shortest(
-            subject, self.examples, limit=0
-        )
-        if example is not None:
+        if missing := sorted(subject.unsupported.keys() & {*check.needs}):
+            raise NotApplicableError(f"it is without {', '.join(missing)}")
+        examples = Examples(self.examples, SEED)
+        self.failure = replace(check, function=self._judged()).falsify(subject, examples)
+        if self.failure is not None:
+            error = self.failure.error
             ours = isinstance(error, BrokenError)
-            self.example = example
             self.seen = str(error) if ours else f"raised {type(error).__name__}: {error}"
-            raise (BrokenError if ours else RaisedError)(check.message(example, error))
+            raise (BrokenError if ours else RaisedError)(check.message(self.failure, examples))
         if not self.has_judged:
             raise NotApplicableError(self.why_not)
 
@@ -205,9 +183,9 @@ class _Asking:
         """Return the function of the check; it raises if the check cannot run on the adapter."""
 
         @wraps(self.check.function)
-        def function(**given: Any) -> None:
+        def function(*args: Any, **given: Any) -> None:
             try:
-                self.check.function(**given)
+                self.check.function(*args, **given)
             except UnaskableError as error:
                 self.why_not = str(error)
                 return

@@ -9,16 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ampsim.core import dialects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import states
 from ampsim.frameworks.adapter import Adapter, Step
-from ampsim.testing.kit.example import TORCH
-from ampsim.testing.kit.subject import CONSTANTS, FEATURES, Subject, Traits
-from ampsim.testing.source import Words
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.construction import CONSTANTS
+from ampsim.testing.scaler_checks.subject import Subject
+from ampsim.testing.scaler_checks.traits import FEATURES, Traits
 
 FACTORS = ("growth_factor", "backoff_factor")
 FLOOR = 0.25  # asked of an adapter that takes one; where it ends the run, a run may be short
@@ -30,9 +30,8 @@ HAS = {
     "refusals",
     "steps",
     "state_dict",
-    *Traits().declares,
+    *Traits().declared_features,
 }  # of FEATURES, what an adapter may have
-WORDS = Words(Path(__file__).with_name("words.py"), *TORCH)
 
 
 class UnaskableError(BaseException):
@@ -116,6 +115,30 @@ class Driven:
             raise named("AssertionError", Exception)(str(error)) from error
 
 
+class StepAdapter(ScalerAdapter):
+    """Drives a framework's scaler by `Adapter.step`, with three gradients of 1 once scaled."""
+
+    def loss_scale(self, scaler: Driven) -> float:
+        return scaler.scale_loss(1.0)
+
+    def iterate(self, scaler: Driven, found_inf: bool) -> float:
+        return scaler.step((1.0, math.inf if found_inf else 1.0, 1.0)).used
+
+    def run(self, scaler: Driven, found_inf: Sequence[bool]) -> list[float]:
+        delay = self.traits.delay
+        used = [self.iterate(scaler, overflows) for overflows in [*found_inf, *[False] * delay]]
+        return [*used, scaler.get_scale()][delay:]
+
+    def applied(
+        self,
+        scaler: Driven,
+        gradients: Sequence[float],
+        fused: bool = False,
+        unscales: bool = False,
+    ) -> list[float]:
+        return [*(scaler.step(gradients).unscaled or [0.0] * len(gradients))]
+
+
 @cache
 def named(name: str, kind: type[Exception]) -> type[Exception]:
     """Return a kind of exception of this name."""
@@ -181,7 +204,7 @@ def subject_of(
         given = constants(adapter, {**{name: getattr(rule, name) for name in CONSTANTS}, **asked})
         return Driven(adapter, given, followed(adapter, given), frozenset(lacks))
 
-    return Subject(make, traits, adapter.name, WORDS)
+    return Subject(make, traits, adapter.name, StepAdapter)
 
 
 def fields(adapter: Adapter) -> Mapping[str, str]:

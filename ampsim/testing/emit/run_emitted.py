@@ -60,9 +60,9 @@ def emit(target: str, check: str, *, limit: float = 300.0, **options: Any) -> st
     """
     from ampsim.testing.check import chosen
     from ampsim.testing.emit import loop, scaler
-    from ampsim.testing.kit.checks import CHECKS
     from ampsim.testing.load import load
     from ampsim.testing.loop.judge import CHECKS as LOOP_CHECKS
+    from ampsim.testing.scaler_checks import CHECKS
 
     chosen({**LOOP_CHECKS, **CHECKS}, [check])  # refuses an unknown one
     load(target)

@@ -1,116 +1,152 @@
-"""Write the shortest failure of a check of scalers as a pytest file: the check itself, and nothing of ampsim in it."""
+"""Write the minimal failure of a check of scalers as a pytest file.
+
+The file has the function that ran, the functions and the methods of the adapter that it uses, and the
+values of the falsifying example. What the reference state machine expects is a value.
+"""
 
 import ast
 import inspect
-import textwrap
-from collections.abc import Mapping
-from itertools import groupby
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 from ampsim.core.machine import Rule
+from ampsim.testing import examples as generation
 from ampsim.testing.alarm import OverdueError
 from ampsim.testing.emit.text import Text, value, written
-from ampsim.testing.kit.check import EXAMPLES, ScalerCheck
-from ampsim.testing.kit.example import TRAITS, WORDS, Example
-from ampsim.testing.kit.judge import THREADS, chosen
-from ampsim.testing.kit.subject import CONSTANTS, Subject, Traits, arguments_of, find
 from ampsim.testing.load import load
-from ampsim.testing.source import Definition, body
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.check import Failure, ScalerCheck, time_limit
+from ampsim.testing.scaler_checks.construction import CONSTANTS, arguments_of
+from ampsim.testing.scaler_checks.drop_in import missing_features_are_declared
+from ampsim.testing.scaler_checks.run import THREADS, chosen
+from ampsim.testing.scaler_checks.subject import Subject, find
+from ampsim.testing.scaler_checks.traits import Traits
 
 
 def write(
-    check: str, target: str, *, examples: int = EXAMPLES, **declared: Any
+    check: str, target: str, *, examples: int | None = None, **declared: Any
 ) -> tuple[str, bool]:
     """Return a pytest file that fails for a scaler as the check of this name does, and whether by an exception.
 
     Args:
-        check: name of the check.
+        check: Name of the check.
         target: ``module:attribute`` of a class with torch's constructor or of ``make(rule)``.
-        examples: maximum number of generated overflow sequences.
-        declared: keyword arguments of `Traits`.
+        examples: Maximum number of generated overflow sequences; None follows the hypothesis profile.
+        declared: Keyword arguments of `Traits`.
 
     Raises:
         ValueError: The check passes, is skipped for this scaler, or has no standalone test; or there is no such check.
     """
-    (asked,) = chosen(names=[check])
+    (selected,) = chosen(names=[check])
     subject = find(target, **declared)
     if isinstance(load(target), Subject):
         raise ValueError(
             f"{target} is a Subject, which needs ampsim: name the class, and declare traits with --trait"
         )
-    if missing := asked.lacks(subject):
-        raise ValueError(f"{check} is skipped for {target}: unsupported: {missing}")
-    if asked.level == THREADS:
-        raise ValueError(
-            f"{check} needs the thread scheduler, so it has no standalone test; use --schedule"
-        )
+    if reason := selected.skip_reason(subject):
+        raise ValueError(f"{check} is skipped for {target}: {reason}")
+    if selected.level == THREADS or selected is missing_features_are_declared:
+        raise ValueError(f"{check} needs ampsim, so it has no standalone test; run the check")
     subject.try_out()
-    example, error = asked.shortest(subject, examples)
-    if example is None:
+    chosen_examples = generation.choose(examples)
+    failure = selected.falsify(subject, chosen_examples, limit=time_limit(chosen_examples.number))
+    if failure is None:
         raise ValueError(f"{check} passed for {target}; there is no failure to write a test for")
+    error = failure.error
     if isinstance(error, OverdueError):
         raise ValueError(f"{check}: {error}, and neither would a standalone test") from error
     raised = not isinstance(error, AssertionError) or " raised " in str(error)
-    seen = asked.message(example, error).partition("\n")[0].removeprefix(f"{check}: ")
-    return _printed(asked, example, seen, target), raised
+    return _printed(selected, failure, target), raised
 
 
-def _printed(check: ScalerCheck, example: Example, seen: str, target: str) -> str:
-    """Return the source of a check with its adapter functions and the values of the falsifying example.
+def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
+    """Return the source of a check with what it uses and the values of the falsifying example."""
+    example, function = failure.example, check.printed or check.function
+    if check.printed:  # run it once, for the answers of the reference
+        with suppress(Exception):
+            function(example, **failure.values)
+    parts, imports = sources(function, example.answers)
+    source = "\n".join(parts)
+    module, _, path = target.partition(":")
+    imports |= {"import torch", f"from {module} import {path.partition('.')[0]}"}
+    traits = {name: value(getattr(example.traits, name)) for name in vars(Traits())}
+    declared = [f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source]
+    makers = [name for name in ("make", "construct") if f".{name}(" in source]
+    parts += [_maker(name, path, load(target), example.subject.traits) for name in makers]
+    body = [f"case = {ScalerAdapter.__name__}({makers[0]}, SimpleNamespace({', '.join(declared)}))"]
+    body += ["case.construct = construct"] * (makers == ["make", "construct"])
+    arguments = [f"{name}={value(each)}" for name, each in failure.values.items()]
+    body.append(f"{function.__name__}({', '.join(['case', *arguments])})")
+    first = check.message(failure, generation.choose()).partition("\n")[0]
+    about = Text(check.name, first.removeprefix(f"{check.name}: "), check.statement, check.issue)
+    return written(about, sorted(imports), body, ["\n\n\n".join(parts)])
+
+
+def sources(function: Callable[..., Any], answers: dict[str, Any]) -> tuple[list[str], set[str]]:
+    """Return the sources of a function and of what it uses of ampsim, in order, and the lines of imports.
 
     Args:
-        check: the failed check.
-        example: the minimal falsifying example.
-        seen: the observed failure.
-        target: ``module:attribute`` of the scaler.
+        function: A function of a `ScalerAdapter`.
+        answers: Method of the adapter -> the value that it returns.
     """
-    module, _, path = target.partition(":")
-    imports = ["import torch", f"from {module} import {path.partition('.')[0]}"]
-    function = check.proof or check.function
-    values = {**example.drawn} | {
-        name: derive(example.traits, **example.drawn) for name, derive in check.derives.items()
-    }
-    asked = inspect.signature(function).parameters
-    defined = WORDS.asked(asked)
-    read = {*asked, *(name for each in defined.values() for name in each.names)}
-    settings = {name: getattr(example.traits, name) for name in TRAITS} | {
-        "repeats": example.repeats
-    }
-    head = [
-        "\n".join(_assigned({name: value(each) for name, each in settings.items() if name in read}))
-    ]
-    makers = [name for name in ("make", "construct") if name in read]
-    head += [_maker(name, path, load(target), example.traits) for name in makers]
-    lines = _assigned({name: value(each) for name, each in values.items() if name in asked})
-    head += [
-        "\n".join("\n".join(each.lines) for each in group)
-        for group in _together([*defined.values()])
-    ]
-    return written(
-        Text(check.name, seen, check.statement, check.issue),
-        imports,
-        [*lines, textwrap.dedent("\n".join(body(function)))],
-        ["\n\n\n".join(text for text in head if text)],
-    )
+    parts, imports, known = list[str](), set[str](), set[str]()
+
+    def add(definition: Any) -> None:
+        text = _source(definition, function, answers)
+        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        space = vars(inspect.getmodule(definition))
+        for name in sorted(names & space.keys() - known):
+            known.add(name)
+            need(name, space[name])
+        parts.append(text)
+
+    def need(name: str, used: Any) -> None:
+        home = getattr(used, "__module__", "")
+        if isinstance(used, ModuleType):
+            imports.add(f"import {name}")
+        elif getattr(used, "__name__", "") != name:
+            parts.append(f"{name} = {value(used)}")
+        elif home.startswith("ampsim."):
+            add(used)
+        else:
+            imports.add(f"from {home} import {name}")
+
+    known.add(function.__name__)
+    add(function)
+    return parts, imports
 
 
-def _assigned(texts: Mapping[str, str]) -> list[str]:
-    """Return lines that give names their values, in one line where they are short."""
-    short = [name for name, text in texts.items() if len(text) <= 10]
-    long = [f"{name} = {text}" for name, text in texts.items() if name not in short]
-    return [f"{', '.join(short)} = {', '.join(texts[name] for name in short)}"] * bool(short) + long
+def _source(definition: Any, function: Callable[..., Any], answers: dict[str, Any]) -> str:
+    """Return a function without its decorators, or the adapter with the methods that a function uses."""
+    lines, _ = inspect.getsourcelines(definition)
+    node: Any = ast.parse("".join(lines)).body[0]
+    if definition is not ScalerAdapter:
+        return "".join(lines[node.lineno - 1 :]).rstrip()
+    methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+    used, attributes = {"__init__"}, _attributes(ast.parse(inspect.getsource(function)))
+    while new := attributes & methods.keys() - used:
+        used |= new
+        attributes |= {name for each in new for name in _attributes(methods[each])}
+    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+    texts = [lines[0].rstrip(), f'    """{summary}"""']
+    for name, method in methods.items():
+        if name in used and name.startswith("expected_"):  # None if the check failed before
+            answer = value(answers.get(name))
+            texts.append(f"    def {name}(self, *_, **__):\n        return {answer}")
+        elif name in used:
+            first = min([method.lineno, *(each.lineno for each in method.decorator_list)])
+            texts.append("".join(lines[first - 1 : method.end_lineno]).rstrip())
+    return "\n\n".join(["\n".join(texts[:2]), *texts[2:]])
 
 
-def _together(definitions: list[Definition]) -> list[list[Definition]]:
-    """Return definitions as they are to stand, with assignments in a row together."""
-    return [
-        [*group]
-        for _, group in groupby(definitions, lambda each: isinstance(each.node, ast.Assign) or each)
-    ]
+def _attributes(tree: ast.AST) -> set[str]:
+    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
 def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
-    """Write a function of constants that makes a scaler, as the kit does: within its bounds."""
+    """Write a function of constants that makes a scaler, as the checks do: within its bounds."""
     lines = [f"def {name}(**constants):", *(_within_bounds(traits) if name == "make" else ())]
     parameters = inspect.signature(found).parameters
     arguments, defaults = arguments_of(found), {each: getattr(Rule(), each) for each in CONSTANTS}

@@ -3,6 +3,7 @@
 import importlib
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -51,13 +52,18 @@ def written(
     used += sorted(
         line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every)
     )
+    used += sorted(line for line in {*imports} - {*used} if _top(line) in sys.stdlib_module_names)
     lines = sorted({*imports} - {*used}, key=lambda line: (line.startswith("from"), line))
     body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
     parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
-    parts += [*[""] * front.startswith("def "), front, "", ""] if front else [""]
+    parts += [*[""] * front.startswith(("class ", "def ")), front, "", ""] if front else [""]
     return re.sub(
         r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.check}():", f"{body}\n"])
     )
+
+
+def _top(line: str) -> str:
+    return line.split()[1].partition(".")[0]
 
 
 def _docstring(about: Text, imports: Sequence[str]) -> str:
@@ -72,7 +78,7 @@ def _docstring(about: Text, imports: Sequence[str]) -> str:
 
 def versions(imports: Sequence[str]) -> str:
     """Return the packages that import lines name, with their versions."""
-    tops = dict.fromkeys(line.split()[1].partition(".")[0] for line in imports)
+    tops = dict.fromkeys(map(_top, imports))
     found = {top: getattr(importlib.import_module(top), "__version__", None) for top in tops}
     return (
         ", ".join(f"{top} {version}" for top, version in found.items() if version)
@@ -94,6 +100,8 @@ def value(each: object) -> str:
         if max((times for _, times in runs), default=0) > 3:
             return " + ".join(f"[{one}]" + f" * {times}" * (times > 1) for one, times in runs)
         return f"[{', '.join(map(value, each))}]"
+    if hasattr(each, "_asdict"):
+        return f"SimpleNamespace({value(each._asdict())[5:-1]})"
     if isinstance(each, tuple):
         return f"({', '.join(map(value, each))}{',' * (len(each) == 1)})"
     return f'"{each}"' if isinstance(each, str) and '"' not in each else repr(each)

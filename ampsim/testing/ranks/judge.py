@@ -23,13 +23,13 @@ from ampsim.core.validation import as_int
 from ampsim.testing import check as checks_of
 from ampsim.testing import scheduler
 from ampsim.testing.check import Check, Result, described, settled, without_findings
-from ampsim.testing.kit.subject import Traits
 from ampsim.testing.load import load
 from ampsim.testing.ranks.checks import CHECKS, Played, Records
 from ampsim.testing.ranks.gradients import Gradients, kind_of
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
 from ampsim.testing.ranks.threads import Late, ThreadRun
+from ampsim.testing.scaler_checks.traits import Traits
 
 LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
@@ -57,8 +57,8 @@ def check_ranks(
         gradients: "sharded" if each rank has its own gradients, as under FSDP; "DDP" or "FSDP2" for the gradients of
             torch's wrapper; or your own ``wrap(model, group)``, which returns the model so wrapped that its backward
             pass reduces the gradients. "FSDP2", which uses DTensors of fully_shard, and your own need processes.
-        unsupported: Features, from `kit.subject.FEATURES`, that the scaler does not support. These checks use "fused",
-            "optimizers", "state_dict", and "unscale_".
+        unsupported: Features, from `scaler_checks.traits.FEATURES`, that the scaler does not support. These checks use
+            "fused", "optimizers", "state_dict", and "unscale_".
         checks: names in `ampsim.testing.ranks.checks.CHECKS`; None for all.
         expected_failures: name of a check -> reason, with a link. Strict: an xpass is a finding.
         processes: Whether to also run every scenario in processes, with gloo.

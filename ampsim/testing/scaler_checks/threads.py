@@ -1,9 +1,8 @@
 """Level 3: real threads under the scheduler, in the orders with the fewest preemptions.
 
-The scaler knows nothing of it: what its module and its classes took from `threading` and `queue` is exchanged
-for the scheduler's while a program runs, and each access to an attribute of the scaler is a place where another
-thread may go on. A scaler that blocks on a lock from elsewhere would block the run: it declares to be without
-threads, and is tested by other means.
+What a scaler's module and classes took from `threading` and `queue` is replaced by the scheduler's while a program
+runs, and each access to an attribute of the scaler is a point where another thread may run. A scaler that blocks on
+a lock from elsewhere would block the run: it declares that it does not support threads.
 """
 
 import sys
@@ -11,53 +10,53 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import groupby
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from ampsim.core.machine import Rule
 from ampsim.testing import scheduler
-from ampsim.testing.kit.check import check
-from ampsim.testing.kit.example import Example
-from ampsim.testing.kit.expected import scales
-from ampsim.testing.kit.subject import Scaler, Subject
+from ampsim.testing.scaler_checks.check import check
+from ampsim.testing.scaler_checks.example import Example
+from ampsim.testing.scaler_checks.subject import Subject
 
 STEPS = 3000  # of one run, at most
 LIMIT = 200  # schedules, the fewest preemptions first, of at most 2
 RULE = Rule(init_scale=8.0, growth_interval=2)
-PLAN = (True, False, False)  # overflows; the first and the last change the scale
-SEGMENTS = 4  # of a failing schedule: turns of one thread, the last ones
+OVERFLOWS = (True, False, False)  # the first and the last change the scale
+SHOWN = 4  # turns of one thread, the last ones of a failing schedule
 ROUNDPIPE = "https://github.com/ITcarrot/RoundPipe/blob/main/docs/API/grad_scaler.en.md"
 
 
-def instrumented(c: scheduler.Scheduler, subject: Subject) -> Scaler:
+def instrumented(c: scheduler.Scheduler, subject: Subject) -> Any:
     """Make a scaler whose locks are the scheduler's and whose attributes are switch points."""
-    for owner in subject.kind.__mro__[:-1]:
+    kind = type(subject.example)
+    for owner in kind.__mro__[:-1]:
         c.patch(cast("ModuleType", owner))  # a class is a namespace too
         c.patch(sys.modules[owner.__module__])
     scaler = subject.make(subject.traits.possible(RULE))
-    shared = [name for name in vars(scaler) if not callable(getattr(subject.kind, name, None))]
+    shared = [name for name in vars(scaler) if not callable(getattr(kind, name, None))]
     if shared:
-        c.watch(subject.kind, *shared)
+        c.watch(kind, *shared)
     return scaler
 
 
-def _explore(example: Example, program: Callable[[scheduler.Scheduler], object]) -> None:
+def explore(example: Example, program: Callable[[scheduler.Scheduler], object]) -> None:
+    """Run a program in many orders, or in the example's; fail with the last turns of one that fails."""
     example.requested = RULE
     with scheduler.one_core():
         if example.schedule is not None:
-            _report(
-                example, scheduler.attempt(program, example.schedule, max_steps=STEPS), shown=STEPS
-            )
+            run = scheduler.attempt(program, example.schedule, max_steps=STEPS)
+            report(example, run, shown=STEPS)
             return
         try:
             scheduler.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
         except scheduler.FailingScheduleError as failure:
-            _report(example, failure.run, shown=SEGMENTS)
+            report(example, failure.run, shown=SHOWN)
 
 
-def _report(example: Example, run: scheduler.Run, *, shown: int) -> None:
-    """Fail with the problem of a run and its last turns, if there was one."""
+def report(example: Example, run: scheduler.Run, *, shown: int) -> None:
+    """Raise what failed in a run, if anything did, with the last turns as the example's events."""
     if run.failure is None:
         return
     for task, steps in groupby(run.trace, key=lambda step: step.task):
@@ -67,16 +66,16 @@ def _report(example: Example, run: scheduler.Run, *, shown: int) -> None:
     raise run.failure
 
 
-def _gradient(overflows: bool) -> torch.nn.Parameter:
-    param = torch.nn.Parameter(torch.zeros(2))
-    param.register_hook(
-        lambda grad: torch.where(torch.tensor([False, overflows]), float("inf"), grad)
-    )
-    return param
+def parameter(overflows: bool) -> torch.nn.Parameter:
+    """Return a parameter of zeros, whose gradient overflows or not."""
+    param: Any = torch.nn.Parameter(torch.zeros(2))
+    bad = torch.tensor([False, overflows])
+    param.register_hook(lambda grad: torch.where(bad, float("inf"), grad))
+    return cast("torch.nn.Parameter", param)
 
 
-def _moved(param: torch.nn.Parameter, overflows: bool) -> None:
-    """Fail unless the parameter is minus its gradient, as with a learning rate of 1, or untouched."""
+def assert_stepped(param: torch.nn.Parameter, overflows: bool) -> None:
+    """Check that a parameter is minus its gradient, as with a learning rate of 1, or that it was skipped."""
     expected = [0.0, 0.0] if overflows else [-3.0, -3.0]
     assert param.tolist() == expected, f"parameters became {param.tolist()}, expected {expected}"
 
@@ -87,7 +86,7 @@ def two_threads_step_two_optimizers(example: Example) -> None:
 
     def program(c: scheduler.Scheduler) -> None:
         scaler = instrumented(c, example.subject)
-        params = [_gradient(overflows) for overflows in PLAN[:2]]
+        params = [parameter(overflows) for overflows in OVERFLOWS[:2]]
         optimizers = [torch.optim.SGD([param], lr=1.0) for param in params]
         scaler.scale(sum((3 * param).sum() for param in params)).backward()
 
@@ -98,12 +97,13 @@ def two_threads_step_two_optimizers(example: Example) -> None:
         for thread in [c.spawn(f"optimizer {i}", work, each) for i, each in enumerate(optimizers)]:
             thread.join()
         scaler.update()
-        for param, overflows in zip(params, PLAN, strict=False):
-            _moved(param, overflows)
-        scale, expected = scaler.get_scale(), scales(example.traits, RULE, PLAN[:1])[-1]
+        for param, overflows in zip(params, OVERFLOWS, strict=False):
+            assert_stepped(param, overflows)
+        scale = scaler.get_scale()
+        expected = example.expected_scales([True], init_scale=8.0, growth_interval=2)[-1]
         assert scale == expected, f"the scale is {scale}, expected {expected}"
 
-    _explore(example, program)
+    explore(example, program)
 
 
 @check(3, issue=ROUNDPIPE, needs="threads tickets")
@@ -112,7 +112,7 @@ def queued_gradients_keep_their_scale(example: Example) -> None:
 
     def program(c: scheduler.Scheduler) -> None:
         scaler, queue = instrumented(c, example.subject), c.sync.Queue()
-        params = [_gradient(overflows) for overflows in PLAN]
+        params = [parameter(overflows) for overflows in OVERFLOWS]
 
         def optimizer() -> None:
             for param in params:
@@ -126,10 +126,10 @@ def queued_gradients_keep_their_scale(example: Example) -> None:
             scaler.scale((3 * param).sum(), **options).backward()
             queue.put(options)
         thread.join()
-        for param, overflows in zip(params, PLAN, strict=True):
-            _moved(param, overflows)
+        for param, overflows in zip(params, OVERFLOWS, strict=True):
+            assert_stepped(param, overflows)
 
-    _explore(example, program)
+    explore(example, program)
 
 
 @check(3, needs="threads state_dict")
@@ -140,17 +140,16 @@ def state_dict_is_atomic(example: Example) -> None:
     """
 
     def program(c: scheduler.Scheduler) -> None:
-        scaler, states, seen = instrumented(c, example.subject), [], []
+        scaler, states, taken = instrumented(c, example.subject), [], []
 
         def save() -> None:
             with suppress(RuntimeError):
-                seen.append(scaler.state_dict())
+                taken.append(scaler.state_dict())
 
-        for overflows in reversed(
-            PLAN[:2]
-        ):  # the growth tracker is 1, then it and the scale change together
+        # The growth tracker becomes 1, then it and the scale change together.
+        for overflows in (False, True):
             states.append(scaler.state_dict())
-            param = _gradient(overflows)
+            param = parameter(overflows)
             scaler.scale((3 * param).sum()).backward()
             scaler.step(torch.optim.SGD([param], lr=1.0))
             if overflows:
@@ -158,6 +157,7 @@ def state_dict_is_atomic(example: Example) -> None:
             scaler.update()
         checkpoint.join()
         states.append(scaler.state_dict())
-        assert all(each in states[1:] for each in seen), f"{seen[:1]}, expected one of {states[1:]}"
+        whole = all(each in states[1:] for each in taken)
+        assert whole, f"{taken[:1]}, expected one of {states[1:]}"
 
-    _explore(example, program)
+    explore(example, program)

@@ -9,17 +9,22 @@ torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'amp
 
 from ampsim.testing import Traits, check_scaler, known_failures  # noqa: E402
 from ampsim.testing.check import BrokenError  # noqa: E402
-from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import CONSTANTS, as_subject  # noqa: E402
+from ampsim.testing.examples import Examples  # noqa: E402
+from ampsim.testing.scaler_checks import run as judge  # noqa: E402
+from ampsim.testing.scaler_checks.construction import CONSTANTS  # noqa: E402
+from ampsim.testing.scaler_checks.propose import propose  # noqa: E402
+from ampsim.testing.scaler_checks.subject import as_subject  # noqa: E402
+from ampsim.testing.scaler_checks.suggest_traits import DECLARED  # noqa: E402
 from ampsim.torch import AsyncGradScaler  # noqa: E402
 from tests.testing.handwritten_scalers import (  # noqa: E402
     HasAFloorOfOne,
     HasMaxScale,
+    MisuseError,
     Stranger,
     UnscalesByTheScaleOfTheMoment,
 )
 from tests.testing.test_handwritten_scalers import KeepsDouble  # noqa: E402
-from tests.testing.test_kit import AllOrNone  # noqa: E402
+from tests.testing.test_scaler_checks import AllOrNone  # noqa: E402
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.usefixtures("few_schedules")
@@ -95,6 +100,16 @@ class TakesAgain(Stranger):
             super().unscale_(optimizer)
 
 
+class AcceptsMisuse(Stranger):
+    def step(self, optimizer, *args, **kwargs):
+        with suppress(MisuseError):
+            return super().step(optimizer)
+
+    def update(self, *args):
+        with suppress(MisuseError):
+            super().update(*args)
+
+
 class TellsNoSkip(Stranger):
     last_step = property(fset=lambda *_: None)
 
@@ -154,13 +169,14 @@ class TakesNoScale(Stranger):
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
         (KnowsNoFactors, "scale_is_exact_float32", "Traits(unsupported={'factors'})"),
         (SavesNoConstants, "state_dict_continues_run", "Traits(unsupported={'saved_constants'})"),
-        (SavesNothing, "state_dict_continues_run", "Traits(unsupported={'state_dict'})"),
-        (TakesNoScale, "new_scale_keeps_growth_tracker", "Traits(unsupported={'override'})"),
-        (TellsNoSkip, "last_step_reports_skip", "unsupported={'skip_report'}"),
+        (SavesNothing, DECLARED, "Traits(unsupported={'state_dict'})"),
+        (TakesNoScale, DECLARED, "Traits(unsupported={'override'})"),
+        (TellsNoSkip, DECLARED, "unsupported={'skip_report'}"),
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasMaxScale, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
-        (NoSetters, "setters_take_effect", "unsupported={'setters'}"),
+        (NoSetters, DECLARED, "unsupported={'setters'}"),
+        (AcceptsMisuse, DECLARED, "unsupported={'refusals'}"),
         (TakesAgain, "unscale_twice_raises", "unsupported={'refusals'}"),
         (
             UnscalesByTheScaleOfTheMoment,
@@ -185,7 +201,7 @@ class NeverGrows(torch.amp.GradScaler):
 def test_unfixable_finding_suggests_no_trait():
     for check in ("growth_waits_for_interval", "any_optimizer_overflow_backs_off"):
         with pytest.raises(BrokenError) as failure:
-            CHECKS[check](NeverGrows, examples=FEW)
+            CHECKS[check](NeverGrows, examples=60)
         assert "  hint " not in str(failure.value)
 
 
@@ -199,11 +215,46 @@ def test_subclass_may_pass_torch_failures(monkeypatch):
     [check] = judge.chosen(names=["scale_recovers_after_overflows"])
     floored = as_subject(HasAFloor, Traits(min_scale=1.0))
     assert [
-        each.outcome for each in judge.judge(floored, [check], expected=known_failures.TORCH)
+        each.outcome for each in judge.run_checks(floored, [check], expected=known_failures.TORCH)
     ] == ["passed"]
     monkeypatch.setitem(known_failures.TORCH, "finite_step_is_taken", "a link")
     for scaler, outcome in ((torch.amp.GradScaler, "xpassed"), (HasAFloor, "passed")):
-        [mended] = judge.judge(
+        [mended] = judge.run_checks(
             scaler, judge.chosen(names=["finite_step_is_taken"]), expected=known_failures.TORCH
         )
         assert mended.outcome == outcome
+
+
+class LosesItsStreak(NoSetters):
+    """Lacks what is optional, and has a fault that a missing method must not hide."""
+
+    last_step = property(fset=lambda *_: None)
+
+    def state_dict(self):
+        return {**super().state_dict(), "n": 0}
+
+
+FAULTY = [DECLARED, "setters_take_effect", "finite_step_is_taken", "state_dict_continues_run"]
+
+
+def test_missing_method_hides_no_fault():
+    results = judge.run_checks(LosesItsStreak, judge.chosen(names=FAULTY), examples=60)
+    failed = [each.check.name for each in results if each.is_finding]
+    assert failed == [DECLARED, "state_dict_continues_run"]
+
+
+def test_proposal_leaves_the_fault():
+    checks = judge.chosen(names=FAULTY)
+    scaler, known = propose(as_subject(LosesItsStreak), checks, Examples(60, 1))
+    assert scaler.traits == Traits(unsupported={"setters", "skip_report"})
+    assert known == {}
+    failed = [each for each in judge.run_checks(scaler, checks, examples=60) if each.is_finding]
+    assert {each.check.name for each in failed} == {"state_dict_continues_run"}
+
+
+def test_proposal_expects_known_failures():
+    checks = judge.chosen(levels=[5])
+    scaler, known = propose(as_subject(torch.amp.GradScaler), checks, Examples(FEW, 1))
+    assert not scaler.traits.differences()
+    failed = {each.name for each in checks} & known_failures.TORCH.keys()
+    assert known == {name: known_failures.TORCH[name] for name in failed}

@@ -4,14 +4,13 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
 
 torch = pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
 
 from ampsim import State, init, update  # noqa: E402
-from ampsim.testing import FoundInfAdapter, Subject, Traits, examples, known_failures  # noqa: E402
-from ampsim.testing.kit import check, judge  # noqa: E402
-from ampsim.testing.kit.subject import CONSTANTS  # noqa: E402
+from ampsim.testing import FoundInfAdapter, Subject, Traits, known_failures  # noqa: E402
+from ampsim.testing.scaler_checks import run as judge  # noqa: E402
+from ampsim.testing.scaler_checks.construction import CONSTANTS  # noqa: E402
 from tests.testing.handwritten_scalers import WRONG, FiniteBySum, Stranger  # noqa: E402
 
 TorchScaler, OptState = torch.amp.GradScaler, torch.amp.grad_scaler.OptState
@@ -301,6 +300,10 @@ class SavesAnObject(TorchScaler):
         return {**super().state_dict(), "saved_by": Path()}
 
 
+class SavesNothing(Stranger):
+    state_dict = property()
+
+
 class TicketsThatSayNothing(TorchScaler):
     def begin_iteration(self):
         return None
@@ -316,7 +319,7 @@ class TicketsThatSayNothing(TorchScaler):
 
 
 # check -> the planted bugs that it names, where no stranger's small change is named by it.
-# What torch itself fails is in `known_failures.TORCH`, and test_kit.py sees it fail.
+# What torch itself fails is in `known_failures.TORCH`, and test_scaler_checks.py sees it fail.
 KILLS = {
     "overflow_resets_growth_tracker": [KeepsTheStreakOnOverflow],
     "finite_step_counts_once": [GrowsOneLate],
@@ -365,6 +368,7 @@ KILLS = {
         DividesWhatIsUnscaledInAFusedStep,
     ],
     "fused_step_respects_strides": [RefusesGapsInGradients],
+    "missing_features_are_declared": [SavesNothing],
     "queued_gradients_keep_their_scale": [TicketsThatSayNothing],
 }
 CHECKS = {check.name: check for check in judge.chosen()}
@@ -378,11 +382,9 @@ BUGS = [(name, scaler) for name, bugs in KILLS.items() for scaler in bugs]
     [*BUGS, *((name, scaler) for scaler, name in WRONG.items())],
     ids=lambda each: getattr(each, "name", None),  # of a Subject; a class has its own
 )
+@pytest.mark.usefixtures("brief")
 def test_bug_fails_its_check(name, scaler, monkeypatch):
-    # No shrinking, and no search for a trait that excuses it, which take half the time.
-    monkeypatch.setattr(check, "choice", lambda *_: [])
     monkeypatch.setattr(SharesItsStreak, "streak", 0)  # whichever tests came before
-    monkeypatch.setattr(examples, "SETTINGS", settings(examples.SETTINGS, phases=[Phase.generate]))
     with pytest.raises(AssertionError, match=f"^{name}: ") as failure:
         CHECKS[name](scaler)
     assert CHECKS[name].statement in str(failure.value)

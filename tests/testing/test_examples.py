@@ -1,20 +1,22 @@
-"""Examples of the kit: drawn once, run once, and shrunk when one fails."""
+"""Examples are generated once, run once, and shrunk when one fails; profiles and seeds choose them."""
 
 from collections import Counter
 
 import pytest
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from ampsim.testing import FoundInfAdapter, Subject, examples
-from ampsim.testing.kit.checks import CHECKS
-from ampsim.testing.kit.judge import judge
+from ampsim.testing.scaler_checks import CHECKS
+from ampsim.testing.scaler_checks.run import run_checks
 
+MANY = examples.Examples(60, examples.SEED)
 DRAWS = (("flags", st.lists(st.booleans(), min_size=1, max_size=4)),)
 
 
 def test_each_example_runs_once():
     seen = Counter()
-    examples.run(lambda flags: seen.update([tuple(flags)]), DRAWS, [{"flags": [True] * 9}], 60)
+    examples.run(lambda flags: seen.update([tuple(flags)]), DRAWS, MANY, [{"flags": [True] * 9}])
     assert next(iter(seen)) == (True,) * 9
     assert len(seen) > 10
     assert set(seen.values()) == {1}
@@ -30,9 +32,9 @@ def test_last_failing_example_is_minimal():
         passed[tuple(flags)] += 1
 
     with pytest.raises(ValueError, match="True, True"):
-        examples.run(example, DRAWS, (), 60)
+        examples.run(example, DRAWS, MANY)
     assert failed[-1] == [True, True]
-    before = examples.drawn_by(DRAWS, 60).values()
+    before = examples.generated(DRAWS, MANY).values()
     assert max(passed[tuple(drawn["flags"])] for drawn in before) == 1
 
 
@@ -44,7 +46,65 @@ def test_flaky_failure_is_still_reported():
             raise failures.pop()
 
     with pytest.raises(ZeroDivisionError, match="once"):
-        examples.run(example, DRAWS, (), 60)
+        examples.run(example, DRAWS, MANY)
+
+
+@pytest.fixture
+def profile():
+    """Load a profile by its settings, for one test."""
+    before = settings.get_current_profile_name()
+
+    def load(**values):
+        settings.register_profile("theirs", settings(**values))
+        settings.load_profile("theirs")
+
+    yield load
+    settings.load_profile(before)
+
+
+def test_profile_chooses_the_examples(profile, monkeypatch):
+    monkeypatch.setattr("hypothesis.core.global_force_seed", None)
+    profile(max_examples=7, derandomize=True)
+    assert examples.choose() == (7, examples.SEED)
+    profile(max_examples=200, derandomize=False)
+    assert examples.choose().number == 200
+    assert examples.choose() == examples.choose()  # one seed in a process
+    assert examples.choose(5, 3) == (5, 3)
+    monkeypatch.setattr("hypothesis.core.global_force_seed", 11)
+    assert examples.choose(5) == (5, 11)
+
+
+def test_plain_hypothesis_repeats_examples(monkeypatch):
+    monkeypatch.setattr("hypothesis.core.global_force_seed", None)
+    before = settings.get_current_profile_name()
+    settings.load_profile("default")
+    try:
+        assert examples.choose() == (examples.DEFAULT, examples.SEED)
+        assert examples.choose().is_default
+    finally:
+        settings.load_profile(before)
+
+
+def test_seed_changes_the_examples():
+    first, second = (examples.generated(DRAWS, examples.Examples(20, seed)) for seed in (1, 2))
+    assert first.keys() != second.keys()
+
+
+def test_profile_without_shrinking(profile):
+    profile(phases=[Phase.generate])
+    failed = []
+
+    def example(flags):
+        failed.append(len(flags))
+        assert len(flags) < 2
+
+    with pytest.raises(AssertionError):
+        examples.run(example, DRAWS, MANY)
+    calls = len(failed)
+    profile(phases=[Phase.generate, Phase.shrink])
+    with pytest.raises(AssertionError):
+        examples.run(example, DRAWS, MANY)
+    assert len(failed) - calls > calls  # shrinking takes more calls
 
 
 def test_checks_share_one_scaler_run():
@@ -60,15 +120,15 @@ def test_checks_share_one_scaler_run():
         "overflow_never_raises_scale",
         "overflow_backs_off_once",
     ]
-    (passed,) = judge(subject, [CHECKS[checks[0]]])
+    (passed,) = run_checks(subject, [CHECKS[checks[0]]])
     once = len(made)
-    (passed_too,) = judge(subject, [CHECKS[checks[1]]])
+    (passed_too,) = run_checks(subject, [CHECKS[checks[1]]])
     assert (passed.outcome, passed_too.outcome, len(made)) == (
         "passed",
         "passed",
         once + 1,
     )  # it is tried out
-    (broken,) = judge(subject, [CHECKS[checks[2]]])
+    (broken,) = run_checks(subject, [CHECKS[checks[2]]])
     assert "history  inf\n" in broken.text
     assert "init_scale=65536.0," in broken.text
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ampsim.testing.kit.subject import FEATURES, Traits
+from ampsim.testing.scaler_checks.traits import FEATURES, Traits
 
 if TYPE_CHECKING:
     import torch
@@ -34,27 +34,17 @@ class FoundInfAdapter:
     tensor(8.)
     """
 
-    unsupported = frozenset(
-        {*FEATURES}
-        - {
-            "fused",
-            "gradients",
-            "growth",
-            "optimizers",
-            "step_value",
-            "steps",
-            "unscale_",
-            *Traits().declares,
-        }
+    unsupported = frozenset(FEATURES).difference(
+        ("factors", "fused", "gradients", "optimizers", "step_value", "steps", "unscale_"),
+        Traits().declared_features,
     )
     """The unsupported features of a scaler with this adapter."""
 
     def __init__(self, scale: Callable[[], float], update: Callable[[bool], object]) -> None:
         self._scale, self._update = scale, update
         self._used = 1.0  # what the last loss was multiplied by
-        self._found: dict[
-            torch.optim.Optimizer, bool
-        ] = {}  # optimizer -> whether a gradient was inf or NaN
+        self._found: dict[torch.optim.Optimizer, bool] = {}  # whether a gradient was inf or NaN
+        self._divided: list[torch.Tensor] = []  # gradients of this iteration
 
     def get_scale(self) -> float:
         """Return the loss scale."""
@@ -71,19 +61,29 @@ class FoundInfAdapter:
 
     def unscale_(self, optimizer: "torch.optim.Optimizer") -> None:
         """Divide the gradients by what the loss was multiplied by, and note whether all are finite."""
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        grads = [param.grad for param in params if param.grad is not None]
-        for grad in grads:
-            grad /= self._used
-        self._found[optimizer] = not all(bool((abs(grad) < math.inf).all()) for grad in grads)
+        for grad in _gradients(optimizer):
+            if not any(grad is divided for divided in self._divided):  # of a shared parameter
+                grad /= self._used
+                self._divided.append(grad)
+        self._found[optimizer] = not _are_finite(optimizer)
 
     def step(self, optimizer: "torch.optim.Optimizer", *args: Any, **kwargs: Any) -> Any:
         """Step unless a gradient of this optimizer was inf or NaN."""
         if optimizer not in self._found:
             self.unscale_(optimizer)
+        self._found[optimizer] |= not _are_finite(optimizer)  # the loop may have written one
         return None if self._found[optimizer] else optimizer.step(*args, **kwargs)
 
     def update(self) -> None:
         """Update the scaler with whether any optimizer of this iteration had an inf or NaN."""
-        found, self._found = self._found, {}
+        found, self._found, self._divided = self._found, {}, []
         self._update(any(found.values()))
+
+
+def _gradients(optimizer: "torch.optim.Optimizer") -> "list[torch.Tensor]":
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    return [param.grad for param in params if param.grad is not None]
+
+
+def _are_finite(optimizer: "torch.optim.Optimizer") -> bool:
+    return all(bool((abs(grad) < math.inf).all()) for grad in _gradients(optimizer))

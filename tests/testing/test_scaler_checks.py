@@ -1,4 +1,4 @@
-"""The conformance kit on real scalers: what passes, what fails as known, and what a failure says."""
+"""The checks on real scalers: what passes, what fails as known, and what a failure says."""
 
 import os
 import subprocess
@@ -21,15 +21,16 @@ from ampsim.testing import (  # noqa: E402
     parametrize_with_checks,
 )
 from ampsim.testing.check import CHECKS_VERSION, RaisedError, without_findings  # noqa: E402
-from ampsim.testing.kit import judge  # noqa: E402
-from ampsim.testing.kit.subject import as_subject, find  # noqa: E402
+from ampsim.testing.scaler_checks import run as judge  # noqa: E402
+from ampsim.testing.scaler_checks.subject import as_subject, find  # noqa: E402
 from ampsim.torch import AsyncGradScaler, GradScaler  # noqa: E402
 from tests.test_cli import run  # noqa: E402
 
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
 CHECKS = {check.name: check for check in judge.chosen()}
-FEW = 4  # examples per check: enough to find every known failure; the kit draws more for a user
+OLD = [each.name for each in judge.chosen([5]) if each.since != CHECKS_VERSION]  # others only warn
+FEW = 4  # examples per check: enough to find every known failure; a user's run has more
 
 
 def constants(rule: Rule) -> tuple[float, ...]:
@@ -48,10 +49,20 @@ def test_torch_fails_only_known_checks(scaler, check):
 
 @parametrize_with_checks(
     [Subject(GradScaler, Traits(drop_in=True))],
-    expected_failures={"state_dict_is_atomic": known_failures.TORCH["state_dict_is_atomic"]},
+    expected_failures={
+        "state_dict_is_atomic": known_failures.TORCH["state_dict_is_atomic"],
+        "no_nonfinite_step_after_unscale": "as torch's, unless check_at_step=True",
+    },
 )
 def test_ampsim_scaler_conforms(scaler, check):
     check(scaler, examples=FEW)
+
+
+def test_check_at_step_finds_late_inf():
+    def make(rule: Rule) -> GradScaler:
+        return GradScaler("cpu", *constants(rule), check_at_step=True)
+
+    check_scaler(make, checks=["no_nonfinite_step_after_unscale", "gradients_are_divided_once"])
 
 
 def test_async_scaler_conforms_at_depth_1(few_schedules):
@@ -211,6 +222,9 @@ def test_failure_shows_overflows_and_scales():
         f"  scale    1.0 -> {2.0**-16!r} -> 2**-32 -> ... -> 2**-96 -> 2**-112 -> 2**-128" in said
     )
     assert said[-1] == "  issue    https://github.com/pytorch/pytorch/issues/157436"
+    (repeat,) = [line for line in said if line.startswith("  repeat")]
+    code, text = run(*repeat.split()[2:])
+    assert (code, said[0] in text) == (1, True), text
 
 
 class NeverBacksOff(TORCH):
@@ -235,7 +249,9 @@ def test_unexpected_exception_is_a_finding():
         AssertionError, match="skips_stay_within_budget: raised ZeroDivisionError: float division"
     ) as failure:
         CHECKS["skips_stay_within_budget"](Breaks)
-    assert isinstance(failure.value.__cause__, ZeroDivisionError)
+    text = str(failure.value)
+    assert 'in step: raise ZeroDivisionError("float division by zero")' in text  # the user's line
+    assert len(text.splitlines()) <= 20
 
 
 class Asserts(TORCH):
@@ -252,8 +268,8 @@ def test_failing_schedule_is_shown_and_replayed():
     said = message("state_dict_is_atomic")
     (history,) = [line for line in said if line.startswith("  history")]
     assert "checkpoint up to read GradScaler._scale, main up to" in history
-    (replay,) = [line for line in said if line.startswith("  replay")]
-    code, text = run(*replay.split()[2:])
+    (repeat,) = [line for line in said if line.startswith("  repeat")]
+    code, text = run(*repeat.split()[2:])
     assert (code, "state_dict_is_atomic: " in text) == (1, True), text
 
 
@@ -264,7 +280,7 @@ def test_results_are_deterministic():
         requested.append(rule)
         return NeverBacksOff("cpu", *constants(rule))
 
-    first, second = ([*judge.judge(make, judge.chosen([0])[:4], examples=6)] for _ in range(2))
+    first, second = ([*judge.run_checks(make, judge.chosen([0])[:4], examples=6)] for _ in range(2))
     assert first == second
     assert requested[: len(requested) // 2] == requested[len(requested) // 2 :]
     assert len(set(requested)) > 6
@@ -272,11 +288,9 @@ def test_results_are_deterministic():
 
 def test_all_findings_are_in_one_error():
     with pytest.raises(AssertionError) as failure:
-        check_scaler(TORCH, levels=[5], examples=FEW)
+        check_scaler(TORCH, checks=OLD, examples=FEW)
     named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
-    assert named == [
-        check.name for check in judge.chosen([5]) if check.name in known_failures.TORCH
-    ]
+    assert named == [name for name in OLD if name in known_failures.TORCH]
 
 
 # ---------------------------------------------------------------------------------------- expected failures
@@ -291,14 +305,14 @@ def test_expected_failures_become_strict_xfails():
     (xfail,) = cases["mine-skips_stay_within_budget"]
     assert (xfail.name, xfail.kwargs["strict"], xfail.kwargs["reason"]) == ("xfail", True, "mine")
     (skip,) = cases["mine-pickling_is_exact"]
-    assert (skip.name, skip.kwargs["reason"]) == ("skip", "unsupported: pickle")
+    assert (skip.name, skip.kwargs["reason"]) == ("skip", "unsupported: pickle (declared)")
     assert not cases["mine-state_dict_continues_run"]
 
 
 def test_check_threads_runs_level_3_only(few_schedules):
     torn = "state_dict_is_atomic"
     expected, names = {torn: known_failures.TORCH[torn]}, [each.name for each in judge.chosen([3])]
-    results = check_threads(TORCH, examples=1, expected_failures=expected)
+    results = check_threads(TORCH, expected_failures=expected)
     assert [each.check.name for each in results] == names
     assert {each.check.name for each in results if each.outcome == "xfailed"} == {torn}
     cases = parametrize_with_checks([TORCH], levels=[3], expected_failures=expected).args[1]
@@ -331,7 +345,7 @@ def test_options_extend_subject_traits(framework):
 
 def test_new_check_warns_before_failing():
     check = replace(CHECKS["last_step_reports_skip"], since=CHECKS_VERSION)
-    (result,) = judge.judge(TORCH, [check], examples=FEW)
+    (result,) = judge.run_checks(TORCH, [check], examples=FEW)
     assert (result.outcome, result.is_finding) == ("failed", False)
     with pytest.warns(
         UserWarning,
@@ -341,11 +355,7 @@ def test_new_check_warns_before_failing():
 
 
 def test_checks_raise_without_asserts():
-    quickly = "import sys; sys.modules['torch'] = None; "  # which takes three seconds, and no check gets so far
-    asked = (
-        quickly
-        + "from ampsim.testing.kit.judge import CHECKS; CHECKS['skips_stay_within_budget'](lambda rule: None)"
-    )
+    asked = "from ampsim.testing.scaler_checks import CHECKS; CHECKS['skips_stay_within_budget'](lambda rule: None)"
     done = subprocess.run(  # noqa: S603
         [sys.executable, "-O", "-c", asked], capture_output=True, text=True, check=False
     )

@@ -1,20 +1,20 @@
-"""What the kit draws: rules, histories of overflows, scales and gradients."""
+"""What checks generate: rules, overflow sequences, scales, and gradients."""
 
 import math
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
-BAD = (math.inf, -math.inf, math.nan)
-CLEAN = (False, False, False)
+NONFINITE = (math.inf, -math.inf, math.nan)
+FINITE = (False, False, False)
 FLAGS = st.lists(  # which of three optimizers overflow; often none, so that the scale grows
-    st.just(CLEAN) | st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=8
+    st.just(FINITE) | st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=1, max_size=8
 )
-Flags = list[tuple[bool, bool, bool]]
 
 
-@cache  # checks that draw alike share their examples, see `kit.examples`
-def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, float]]:
+@cache  # checks that draw alike share their examples, see `ampsim.testing.examples`
+def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, Any]]:
     """Draw constants that torch accepts, far from the ends of float32 unless they are meant to reach the top.
 
     Args:
@@ -31,7 +31,7 @@ def rules(*, growth: bool = True) -> st.SearchStrategy[dict[str, float]]:
 
 
 @cache
-def histories(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
+def overflow_sequences(*, longest: int = 24) -> st.SearchStrategy[list[bool]]:
     """Draw found_inf of each update, in runs of equal outcomes: uniform flags hardly ever grow or collapse."""
     runs = st.lists(st.tuples(st.booleans(), st.sampled_from([1, 2, 3, 5])), min_size=1, max_size=8)
     return runs.map(lambda drawn: [flag for flag, times in drawn for _ in range(times)][:longest])

@@ -7,17 +7,18 @@ failed check. A scaler that inherits from torch's may pass a check of `known_fai
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ampsim.core.validation import as_int
 from ampsim.testing import check
 from ampsim.testing.check import Result, without_findings
 from ampsim.testing.judge import judged
-from ampsim.testing.kit.check import EXAMPLES, LEVELS, ScalerCheck
-from ampsim.testing.kit.check import warm_up as warm_up
-from ampsim.testing.kit.checks import CHECKS
-from ampsim.testing.kit.subject import Subject, Traits, as_subject
 from ampsim.testing.known_failures import TORCH
+from ampsim.testing.scaler_checks import CHECKS
+from ampsim.testing.scaler_checks.check import LEVELS, ScalerCheck
+from ampsim.testing.scaler_checks.subject import Subject, as_subject
+from ampsim.testing.scaler_checks.traits import Traits
 
 THREADS = LEVELS.index("threads")
 
@@ -36,11 +37,12 @@ def chosen(
     return [each for each in named if not levels or each.level in levels]
 
 
-def judge(
+def run_checks(
     target: object,
     checks: Sequence[ScalerCheck],
     *,
-    examples: int = EXAMPLES,
+    examples: int | None = None,
+    seed: int | None = None,
     expected: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> Iterator[Result]:
@@ -48,28 +50,28 @@ def judge(
     subject = as_subject(target)
     subject.try_out()
     for each in checks:
-        ask, reason = (
-            partial(each, subject, examples=examples, limit=limit),
-            (expected or {}).get(each.name),
-        )
-        result = judged(each, subject.name, ask, reason)
+        run = partial(each, subject, examples=examples, seed=seed, limit=limit)
+        reason = (expected or {}).get(each.name)
+        result = judged(each, subject.name, run, reason)
         if result.outcome == "xpassed" and reason == TORCH.get(each.name) and subject.inherits:
-            result = Result(
-                each, subject.name, "passed", ""
-            )  # a subclass may be better than torch's scaler
+            result = replace(result, outcome="passed", text="")  # a subclass may be better
         yield result
         if result.outcome == "error":
             return
 
 
-def begin_judging(
-    find: Callable[[], Subject], examples: int, expected: Mapping[str, str], limit: float
+def begin_checks(
+    find: Callable[[], Subject],
+    examples: int | None,
+    seed: int | None,
+    expected: Mapping[str, str],
+    limit: float,
 ) -> Callable[[Sequence[str]], Iterator[Result]]:
     """Load a scaler and make one; return a function of names that runs those checks: see `ampsim.testing.child`."""
     subject = find()
     subject.try_out()
-    return lambda names: judge(
-        subject, chosen(names=names), examples=examples, expected=expected, limit=limit
+    return lambda names: run_checks(
+        subject, chosen(names=names), examples=examples, seed=seed, expected=expected, limit=limit
     )
 
 
@@ -78,7 +80,9 @@ def check_scaler(
     *,
     traits: Traits | None = None,
     levels: Sequence[int] | None = None,
-    examples: int = EXAMPLES,
+    checks: Sequence[str] | None = None,
+    examples: int | None = None,
+    seed: int | None = None,
     expected_failures: Mapping[str, str] | None = None,
     limit: float | None = None,
 ) -> list[Result]:
@@ -87,10 +91,14 @@ def check_scaler(
     Args:
         target: ``make(rule)``, which returns an object with torch's GradScaler methods on the CPU; or a class with
             torch's constructor; or a `Subject`.
-        traits: intended differences of the scaler.
-        levels: indices into `LEVELS`; None for all.
-        examples: maximum number of generated overflow sequences per check.
-        expected_failures: name of a check -> reason, with a link. Strict: an xpass is a finding. A reason that starts
+        traits: Intended differences of the scaler.
+        levels: Indices into `LEVELS`; None for all.
+        checks: Names of checks; None for all.
+        examples: Maximum number of generated overflow sequences per check; None for those of the loaded hypothesis
+            profile, or 60 without a profile.
+        seed: Seed of the generated sequences; None for the profile's choice. Without a profile they are the same in
+            each run.
+        expected_failures: Name of a check -> reason, with a link. Strict: an xpass is a finding. A reason that starts
             with ``raised`` expects an exception of the scaler instead of a failed check.
         limit: CPU time in seconds per check; None for the larger of 60 s and 1 s per example; 0 for no limit, e.g. in
             a debugger. A check that exceeds the limit, or five times the limit in wall time, is a finding. The limit
@@ -100,22 +108,22 @@ def check_scaler(
         list[Result]: One result per check.
 
     Raises:
-        AssertionError: A check failed; the text has all findings.
+        AssertionError: A check failed; the text has all findings, each with the command that repeats it.
         CannotJudgeError: A second check, or an import in a check, did not end.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failures or {}
-    subject, checks = as_subject(target, traits), chosen(levels, expected)
-    return without_findings(
-        judge(subject, checks, examples=examples, expected=expected, limit=limit)
+    subject, selected = as_subject(target, traits), chosen(levels, expected, checks)
+    results = run_checks(
+        subject, selected, examples=examples, seed=seed, expected=expected, limit=limit
     )
+    return without_findings(results)
 
 
 def check_threads(
     target: object,
     *,
     traits: Traits | None = None,
-    examples: int = EXAMPLES,
     expected_failures: Mapping[str, str] | None = None,
 ) -> list[Result]:
     """Run only the checks of threads, like `check_scaler`: real threads, in all orders with few preemptions.
@@ -124,10 +132,9 @@ def check_threads(
     to an attribute of the scaler is a point where another thread may run.
 
     Args:
-        target: scaler, as `check_scaler` takes it.
-        traits: intended differences of the scaler.
-        examples: maximum number of generated overflow sequences per check.
-        expected_failures: name of a check -> reason, with a link. Strict.
+        target: Scaler, as `check_scaler` takes it.
+        traits: Intended differences of the scaler.
+        expected_failures: Name of a check -> reason, with a link. Strict.
 
     Returns:
         list[Result]: One result per check.
@@ -137,9 +144,5 @@ def check_threads(
     """
     __tracebackhide__ = True
     return check_scaler(
-        target,
-        traits=traits,
-        levels=[THREADS],
-        examples=examples,
-        expected_failures=expected_failures,
+        target, traits=traits, levels=[THREADS], expected_failures=expected_failures
     )

@@ -1,0 +1,149 @@
+"""How checks drive a scaler: with torch's methods, on a parameter of three elements.
+
+A reproducer contains the methods of this class that its check uses, so they need only torch.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from ampsim.testing.scaler_checks import reference
+
+
+class ScalerAdapter:
+    """Drives one scaler in one example of a check.
+
+    Attributes:
+        make: Makes a fresh scaler with these constants, as far as it supports them.
+        construct: Makes a fresh scaler with exactly these constants, for which it may raise.
+        traits: Declared differences of the scaler.
+    """
+
+    def __init__(self, make: Callable[..., Any], traits: Any) -> None:
+        self.make, self.construct, self.traits = make, make, traits
+        self.param = torch.nn.Parameter(torch.ones(3))
+        self.optimizer = torch.optim.SGD([self.param], lr=0.125, momentum=0.9, foreach=False)
+
+    # -------------------------------------------------------------------------------- iterations
+
+    def loss_scale(self, scaler: Any) -> float:
+        """Return the factor by which the scaler multiplies a loss."""
+        return float(scaler.scale(torch.ones(())))
+
+    def iterate(self, scaler: Any, found_inf: bool) -> float:
+        """Run one iteration and return its loss scale."""
+        scale = float(scaler.scale(torch.ones(())))
+        self.param.grad = torch.tensor([scale, scale, math.inf if found_inf else scale])
+        scaler.step(self.optimizer)
+        scaler.update()
+        return scale
+
+    def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
+        """Return the loss scale of each iteration, and of the one after them; a delay is removed."""
+        delay = self.traits.delay
+        used = [self.iterate(scaler, overflows) for overflows in [*found_inf, *[False] * delay]]
+        return [*used, self.loss_scale(scaler)][delay:]
+
+    def applied(
+        self,
+        scaler: Any,
+        gradients: Sequence[float],
+        fused: bool = False,
+        unscales: bool = False,
+    ) -> list[float]:
+        """Return the gradients that an optimizer gets in one iteration, of these scaled gradients."""
+        weights = torch.nn.Parameter(torch.zeros(len(gradients)))
+        optimizer = torch.optim.SGD([weights], lr=1.0, fused=fused)
+        scaler.scale(torch.ones(()))
+        weights.grad = torch.tensor(gradients)
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        moved: list[float] = (-weights).tolist()
+        return moved
+
+    def iterate_all(
+        self,
+        scaler: Any,
+        optimizers: Sequence[torch.optim.Optimizer],
+        overflows: Sequence[bool],
+    ) -> float:
+        """Run one iteration of optimizers of one parameter each, and return its loss scale."""
+        scale = float(scaler.scale(torch.ones(())))
+        for optimizer, found_inf in zip(optimizers, overflows):
+            (param,) = optimizer.param_groups[0]["params"]
+            param.grad = torch.tensor([scale, scale, math.inf if found_inf else scale])
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        return scale
+
+    # ------------------------------------------------------------------------------ more scalers
+
+    @property
+    def overflows_per_binade(self) -> int:
+        """Overflows that divide the scale by 2^16: one with that backoff factor, 16 with a fixed 1/2."""
+        return 16 if "factors" in self.traits.unsupported else 1
+
+    def fallen_to(self, scale: float) -> Any:
+        """Return a scaler that overflows have led to this scale, if they can."""
+        scaler = self.make(init_scale=1.0, backoff_factor=2.0**-16)
+        overflows = 0
+        while self.loss_scale(scaler) > scale and overflows < 9 * self.overflows_per_binade:
+            with suppress(*self.traits.gives_up):
+                self.iterate(scaler, True)
+            overflows += 1
+        return scaler
+
+    def ready_to_step(self) -> Any:
+        """Return a scaler whose optimizer has finite gradients and may be stepped."""
+        scaler = self.make(growth_interval=3)
+        self.param.grad = torch.full((3,), self.loss_scale(scaler))
+        return scaler
+
+    # ------------------------------------------------------------------------------ observations
+
+    def trained_bits(self) -> str:
+        """Return every bit of the parameter and of the optimizer's state."""
+        state = self.optimizer.state.get(self.param, {})
+        return repr([self.param.tolist(), *(each.tolist() for each in state.values())])
+
+    @contextmanager
+    def raises(self, scaler: Any, expected: str) -> Iterator[None]:
+        """Check that the body raises, a drop-in torch's exception, and that it changes nothing."""
+        before = scaler.get_scale(), self.trained_bits(), str(self.param.grad)
+        try:
+            yield
+        except Exception as error:
+            same = repr(error) == expected or not self.traits.drop_in
+            assert same, f"it raised {error!r}, expected {expected}"
+        else:
+            raise AssertionError(f"it was accepted, expected it to raise torch's {expected}")
+        after = scaler.get_scale(), self.trained_bits(), str(self.param.grad)
+        assert after == before, "it raised, but gradients or the scale changed"
+
+    # ------------------------------------------------- the reference: a reproducer has its answers
+
+    def expected_scales(
+        self,
+        found_inf: Sequence[Any],
+        overrides: Mapping[int, float] | None = None,
+        **constants: float,
+    ) -> list[float]:
+        """Return what the reference state machine says, see `reference.scales`."""
+        return reference.scales(self.traits, found_inf, overrides, **constants)
+
+    def expected_calls(
+        self, rule: Mapping[str, Any], calls: Sequence[tuple[str, int]]
+    ) -> Sequence[Any]:
+        """Return what each call should do, see `reference.calls`."""
+        return reference.calls(self.traits, rule, calls)
+
+    def backed_off_scale(self) -> float | None:
+        """Return the scale after one overflow of a scaler of growth interval 3; None with a delay."""
+        scales = self.expected_scales([True], growth_interval=3)
+        return None if self.traits.delay else scales[-1]

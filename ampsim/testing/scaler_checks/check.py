@@ -1,0 +1,296 @@
+"""A check of scalers: hypothesis generates its examples and shrinks the one that fails."""
+
+import gc
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from traceback import FrameSummary, extract_tb
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+from ampsim.testing import examples as generation
+from ampsim.testing.alarm import OverdueError, alarm, place
+from ampsim.testing.check import BrokenError, Check, RaisedError, described, stating
+from ampsim.testing.examples import Examples
+from ampsim.testing.judge import NotApplicableError, given_up
+from ampsim.testing.scaler_checks.example import Example, example_of, readable
+from ampsim.testing.scaler_checks.found_inf_adapter import FoundInfAdapter
+from ampsim.testing.scaler_checks.subject import Subject, as_subject
+from ampsim.testing.scaler_checks.suggest_traits import suggestion
+
+LEVELS = (
+    "state machine",
+    "torch drop-in: calls and errors",
+    "several optimizers",
+    "threads",
+    "checkpoint",
+    "numerics",
+)
+OPTIONAL = {  # a generated value of this name is False for a scaler without this feature
+    "fused": "fused",
+    "unscales": "unscale_",
+    "loads": "state_dict",
+    "overrides": "override",
+    "sets": "setters",
+}
+_TESTING = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The minimal example that fails: what it did, its generated values, and what it raised."""
+
+    example: Example
+    values: Mapping[str, Any]
+    error: BaseException
+
+    def story(self) -> list[tuple[str, str]]:
+        """Return what was requested, generated, and done, as lines of (label, text)."""
+        return self.example.story(self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalerCheck(Check):
+    """A check of scalers; its level is an index into `LEVELS`.
+
+    Attributes:
+        strategies: Hypothesis strategies of the function's parameters after the first, which is a `ScalerAdapter`.
+        found: Minimal falsifying examples that are rarely generated; they run first.
+        last: Falsifying examples that take long; they run after the generated ones.
+        printed: Function that a reproducer contains instead, if the check itself needs ampsim.
+        examples: Number of examples; None follows the hypothesis profile.
+        seed: Seed of the examples; None follows the profile.
+    """
+
+    strategies: Mapping[str, SearchStrategy[Any]] = field(default_factory=dict, repr=False)
+    found: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    last: Sequence[Mapping[str, object]] = field(default=(), repr=False)
+    printed: Callable[..., None] | None = field(default=None, repr=False)
+    examples: int | None = field(default=None, repr=False)
+    seed: int | None = field(default=None, repr=False)
+
+    def __call__(
+        self,
+        target: object,
+        *,
+        examples: int | None = None,
+        seed: int | None = None,
+        schedule: Mapping[int, int] | None = None,
+        limit: float | None = None,
+    ) -> None:
+        """Run this check on a scaler.
+
+        Args:
+            target: Scaler, as `check_scaler` takes it.
+            examples: Maximum number of generated examples; None follows the hypothesis profile.
+            seed: Seed of the examples; None follows the profile.
+            schedule: Thread schedule to run, with every step in the text; None runs all schedules.
+            limit: CPU time in seconds; None for `time_limit`, 0 for no limit, e.g. in a debugger. See
+                `ampsim.testing.alarm` for where limits apply.
+
+        Raises:
+            BrokenError: The property does not hold. The text starts with the name of the check.
+            RaisedError: The scaler raised an unexpected exception.
+            AssertionError: The check did not end within `limit`. This is never an expected failure.
+            CannotJudgeError: A second check of this scaler, or an import in it, did not end.
+            NotApplicableError: The scaler lacks what the check needs.
+        """
+        __tracebackhide__ = True  # for pytest: a failure points at the line that ran the check
+        subject = as_subject(target)
+        if reason := self.skip_reason(subject):
+            raise NotApplicableError(reason)
+        if not __debug__:
+            raise RuntimeError(
+                "checks use assert statements, which python -O removes: run without -O"
+            )
+        if len(subject.overdue) > 1:
+            raise given_up(subject.name, subject.overdue)
+        chosen = generation.choose(examples or self.examples, self.seed if seed is None else seed)
+        limit = time_limit(chosen.number) if limit is None else limit
+        failure = self.falsify(subject, chosen, schedule, limit)
+        if failure is None:
+            return
+        error = failure.error
+        if isinstance(error, OverdueError):
+            subject.overdue.append(f"{self.name}: {error}, in {place(error)}")
+            if error.imports or len(subject.overdue) > 1:
+                raise given_up(subject.name, subject.overdue) from None
+            raise AssertionError(self.message(failure, chosen)) from error
+        hints = list[tuple[str, str]]()
+        with suppress(OverdueError), alarm(limit):
+            hints = suggestion(self, subject, error, lambda other: self.passes(other, chosen))
+        kind = BrokenError if isinstance(error, BrokenError) else RaisedError
+        raise kind(self.message(failure, chosen, hints)) from None
+
+    def skip_reason(self, subject: Subject) -> str:
+        """Return which features that this check needs a scaler lacks, and why; "" if none."""
+        reasons = [(name, subject.unsupported.get(name)) for name in self.needs]
+        return ", ".join(f"unsupported: {name} ({why})" for name, why in reasons if why)
+
+    def falsify(
+        self,
+        subject: Subject,
+        examples: Examples,
+        schedule: Mapping[int, int] | None = None,
+        limit: float = 0.0,
+    ) -> Failure | None:
+        """Return the minimal example that fails; None if the check passes."""
+        warm_up()
+        minimal: Failure | None = None
+
+        def run_one(**values: Any) -> None:
+            nonlocal minimal
+            example, values = example_of(subject, schedule), self.fitted(subject, values)
+            try:
+                self.run_example(example, values)
+            except BaseException as error:
+                if minimal is None or not isinstance(error, OverdueError):
+                    minimal = Failure(example, values, error)
+                raise
+
+        strategies = tuple(self.strategies.items())
+        try:
+            with alarm(limit):
+                generation.run(run_one, strategies, examples, self.found, self.last)
+        except (Exception, SystemExit, OverdueError) as error:
+            return minimal or Failure(example_of(subject), {}, error)
+        return None
+
+    def passes(self, subject: Subject, examples: Examples) -> bool:
+        """Return whether the check passes or is skipped; no example is shrunk."""
+        if self.skip_reason(subject):
+            return True
+        values: Iterable[Mapping[str, object]] = [{}]
+        if self.strategies:
+            values = generation.generated(tuple(self.strategies.items()), examples).values()
+        with suppress(Exception, SystemExit):
+            for each in [*self.found, *values, *self.last]:
+                self.run_example(example_of(subject), self.fitted(subject, each))
+            return True
+        return False
+
+    def fitted(self, subject: Subject, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return generated values as far as the scaler supports them."""
+        fitted = dict(values)
+        for name, feature in OPTIONAL.items():
+            if name in fitted and feature in subject.unsupported:
+                fitted[name] = False
+        if "new_scale" in fitted:
+            fitted["new_scale"] = subject.traits.within(fitted["new_scale"])
+        return fitted
+
+    def run_example(self, example: Example, values: Mapping[str, Any]) -> None:
+        """Run one example. Raise BrokenError for an assertion of the check, and what the scaler raises."""
+        try:
+            self.function(example, **values)
+        except example.traits.gives_up:
+            if not example.may_give_up():
+                raise
+        except AssertionError as error:
+            if extract_tb(error.__traceback__)[-1].filename.startswith(_TESTING):
+                raise BrokenError(str(error) or "the property does not hold") from None
+            raise
+
+    def message(
+        self, failure: Failure, examples: Examples, hints: Sequence[tuple[str, str]] = ()
+    ) -> str:
+        """Write what an example showed, with hints, its story, and the line that repeats it."""
+        error, example = failure.error, failure.example
+        seen, where = readable(str(error)), list[tuple[str, str]]()
+        if isinstance(error, OverdueError):
+            where = [("where", place(error))]
+        elif not isinstance(error, BrokenError):
+            seen = f"raised {type(error).__name__}: {error}"
+            where = [("where", frame) for frame in _user_frames(error)]
+        repeat = [("repeat", self.repeat(example, examples))]
+        return described(self, seen, [*hints, *where, *failure.story(), *repeat])
+
+    def repeat(self, example: Example, examples: Examples) -> str:
+        """Write the command that runs the check again on the same examples, or the same schedule."""
+        subject, words = example.subject, list[str]()
+        if example.failing is not None:
+            schedule = ",".join(f"{step}:{choice}" for step, choice in example.failing.items())
+            words = ["--schedule", schedule]
+        elif not examples.is_default:
+            words = ["--examples", str(examples.number), "--seed", str(examples.seed)]
+        options = [*subject.traits.as_options(), "--check", self.name, *words]
+        return shlex.join(["ampsim", "check", subject.name, *options])
+
+
+def _user_frames(error: BaseException) -> list[str]:
+    """Return the calls after the last one in ampsim.testing, as ``file:line in function: code``."""
+    frames = extract_tb(error.__traceback__)
+    ours = [n for n, frame in enumerate(frames) if frame.filename.startswith(_TESTING)]
+    theirs: Sequence[FrameSummary] = frames[ours[-1] + 1 :] if ours else frames
+    shown = [*theirs[:3], *theirs[3:][-1:]]
+    return [f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}" for frame in shown]
+
+
+def time_limit(examples: int) -> float:
+    """Return the time limit in seconds of a check with this number of examples."""
+    return max(60.0, examples)
+
+
+CHECKS: dict[str, ScalerCheck] = {}  # by name, in the order of levels
+
+
+@cache
+def warm_up() -> None:
+    """Do what takes seconds when a process does it first, so that no scaler's time limit pays for it.
+
+    Garbage is not collected meanwhile: that takes a third of the time, and imported modules are not garbage.
+    """
+    collects, check = gc.isenabled(), CHECKS["finite_step_is_taken"]
+    static = Subject(lambda rule: FoundInfAdapter(lambda: 1.0, lambda found_inf: None))
+    gc.disable()
+    try:
+        generation.run(
+            lambda **values: check.run_example(example_of(static), values),
+            tuple(check.strategies.items()),
+            Examples(1, generation.SEED),
+        )
+    finally:
+        if collects:
+            gc.enable()
+
+
+def check(
+    level: int,
+    *,
+    issue: str = "",
+    needs: str = "",
+    found: Sequence[Mapping[str, object]] = (),
+    last: Sequence[Mapping[str, object]] = (),
+    printed: Callable[..., None] | None = None,
+    since: str = "",
+    **strategies: SearchStrategy[Any],
+) -> Callable[..., ScalerCheck]:
+    """Make a check of a function of a `ScalerAdapter` and of generated values.
+
+    Args:
+        level: Index into `LEVELS`.
+        issue: ``owner/repository#number`` on GitHub, or an address.
+        needs: Features, separated by spaces.
+        found: Examples that always run first.
+        last: Examples that run after the generated ones, if there are at least `DEFAULT` of these.
+        printed: Function that a reproducer contains instead.
+        since: Version of the checks that added this one.
+        strategies: Strategy of each generated value, by parameter.
+    """
+    return stating(
+        ScalerCheck,
+        CHECKS,
+        issue=issue,
+        level=level,
+        group=f"L{level} {LEVELS[level]}",
+        needs=tuple(needs.split()),
+        strategies=strategies,
+        found=found,
+        last=last,
+        printed=printed,
+        since=since,
+    )

@@ -1,0 +1,78 @@
+"""Arguments to create any scaler with: torch's where the target takes them, else a rule."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from ampsim.core.machine import Rule
+
+CONSTANTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of torch's
+Maker = Callable[..., Any]
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional, by name
+
+
+def maker_of(target: Maker) -> Maker:
+    """Return a function of a rule, and of `enabled` if the target takes it, that makes a scaler."""
+    arguments = arguments_of(target)
+    if arguments is None:
+        return target
+
+    def make(rule: Rule, *, enabled: bool = True) -> Any:
+        positional, by_name = arguments(rule, enabled=enabled)
+        return target(*positional, **by_name)
+
+    positional, by_name = arguments(Rule())
+    return make if positional or "enabled" in by_name else lambda rule: make(rule)
+
+
+def arguments_of(target: Maker) -> Callable[..., Arguments] | None:
+    """Return a function of a rule and `enabled` that gives torch's arguments; None if the target takes a rule.
+
+    Raises:
+        TypeError: It is not clear what a class takes.
+    """
+    names, takes_more = parameters(target)
+    hides = isinstance(target, type) and takes_more
+    if "init_scale" not in names and (not hides or {*names} - {"device", "enabled"}):
+        first = next(iter(names.values()), None)
+        if hides and first and first.default is not first.empty:
+            raise TypeError(
+                f"{target.__qualname__} has neither a parameter init_scale nor a rule as its "
+                "first parameter: expected make(rule)"
+            )
+        return None
+    own = inspect.signature(target).parameters.values()
+    takes_names = any(each.name == "init_scale" or each.kind is each.VAR_KEYWORD for each in own)
+
+    def arguments(rule: Rule, *, enabled: bool = True) -> Arguments:
+        constants = {name: getattr(rule, name) for name in CONSTANTS}
+        given = {"device": "cpu", **constants, "enabled": enabled}
+        if not takes_names:
+            return tuple(given.values()), {}
+        return (), {name: value for name, value in given.items() if takes_more or name in names}
+
+    return arguments
+
+
+def parameters(target: Maker) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return what a callable takes, by name, and whether it takes anything more.
+
+    A class that passes on ``*args`` or ``**kwargs`` also takes what the next class with a constructor takes.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    classes = target.__mro__[:-1] if isinstance(target, type) else ()
+    makers: list[Maker] = [each for each in classes if {"__init__", "__new__"} & vars(each).keys()]
+    for maker in makers or [target]:
+        try:
+            own = inspect.signature(maker).parameters
+        except (TypeError, ValueError):  # written in C, without a signature
+            return found, False
+        named = {name: each for name, each in own.items() if not _is_variadic(each)}
+        found |= {name: each for name, each in named.items() if name not in found}
+        if len(named) == len(own):
+            return found, False
+    return found, True
+
+
+def _is_variadic(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)

@@ -1,0 +1,366 @@
+"""Level 1: torch.amp.GradScaler's methods, their return values, and their errors."""
+
+import math
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from ampsim.core.torch_model import refusals
+from ampsim.core.torch_model.refusals import Refusal
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.check import check
+from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
+from ampsim.testing.scaler_checks.suggest_traits import DECLARED
+
+FEW = overflow_sequences(longest=4)
+
+
+@check(1)
+def missing_features_are_declared(case: Any) -> None:
+    """`Traits.unsupported` declares each optional feature that the scaler does not have."""
+    missing = "; ".join(f"{name}: {what}" for name, what in case.subject.missing.items())
+    assert not missing, f"not supported and not declared: {missing}"
+
+
+assert missing_features_are_declared.name == DECLARED
+
+
+# ---------------------------------------------------------------------------- values and returns
+
+
+@check(
+    1,
+    rule=rules(growth=False),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]),
+    shape=st.sampled_from([(), (3,)]),
+)
+def loss_is_multiplied_by_scale(
+    case: ScalerAdapter, rule: dict[str, Any], dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    """scale() returns loss times scale in the same container and does not change the loss.
+
+    A drop-in uses torch's type promotion exactly. Others may keep the dtype of the loss, or raise for a container.
+    """
+    scaler, drop_in = case.make(**rule), case.traits.drop_in
+    leaf = torch.full(shape, 0.3, dtype=dtype, requires_grad=True)
+    loss = leaf * 1.0
+    expected = loss.detach() * torch.tensor(scaler.get_scale())
+    scaled = [scaler.scale(loss)]
+    try:
+        both = scaler.scale([loss, (loss,)])
+    except Exception:
+        assert not drop_in, "scale() raised for a list of a loss and a tuple"
+    else:
+        first, inner = both
+        assert (type(both), type(inner)) == (list, tuple), f"a list became {both!r}"
+        scaled += [first, *inner]
+    rounding = max(torch.finfo(dtype).eps, 2.0**-23)
+    for got in scaled:
+        same = got.dtype == expected.dtype and torch.equal(got, expected)
+        if got.dtype == dtype and not drop_in:
+            same = torch.allclose(got, expected.to(dtype), rounding, 0.0)
+        assert same, f"{leaf!r} became {got!r}, expected {expected!r}"
+    assert torch.equal(loss, leaf), f"the loss itself became {loss!r}"
+
+
+@check(1, rule=rules(growth=False), found_inf=overflow_sequences())
+def scale_is_exact_float32(
+    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+) -> None:
+    """The scale after each update is ``float32(float64(S) * factor)``, up to rounding; exactly for a drop-in."""
+    scaler = case.make(**rule)
+    rounding = 0.0 if case.traits.drop_in else 2.0**-18  # of 24 updates
+    for overflows, due in zip([*found_inf, False], case.expected_scales(found_inf, **rule)):
+        scale = case.iterate(scaler, overflows)
+        assert math.isclose(scale, due, rel_tol=rounding), f"the scale is {scale}, expected {due}"
+
+
+@check(
+    1,
+    issue="pytorch/pytorch#67590",
+    needs="skip_report",
+    found_inf=overflow_sequences(longest=6),
+    fused=st.booleans(),
+)
+def last_step_reports_skip(case: ScalerAdapter, found_inf: list[bool], fused: bool) -> None:
+    """After step(), ``last_step.skipped`` reports whether the optimizer was skipped, fused or not."""
+    scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([param], lr=0.125, fused=fused)
+    for overflows in found_inf:
+        scale = case.loss_scale(scaler)
+        param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+        scaler.step(optimizer)
+        scaler.update()
+        assert hasattr(scaler, "last_step"), "the scaler has no last_step"
+        skipped = scaler.last_step.skipped
+        assert bool(skipped) == overflows, f"last_step.skipped is {skipped!r}"
+
+
+@check(1, needs="step_value", overflows=st.booleans(), passes_arguments=st.booleans())
+def step_returns_optimizer_result(
+    case: ScalerAdapter, overflows: bool, passes_arguments: bool
+) -> None:
+    """step() returns the value of the optimizer's step, or None for a skip; it passes arguments on or raises."""
+
+    class Returns(torch.optim.SGD):
+        def step(self, factor: Any = 1.0, times: float = 1.0) -> float:  # type: ignore[override]
+            super().step()
+            return float(5.0 * factor * times)
+
+    scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(3))
+    scale, optimizer = case.loss_scale(scaler), Returns([param], lr=0.1)
+    param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+    if not passes_arguments:
+        got, expected = scaler.step(optimizer), 5.0
+    else:
+        try:
+            got, expected = scaler.step(optimizer, 2.0, times=3.0), 30.0
+        except Exception:  # a scaler may take no arguments
+            return
+    due = None if overflows else expected
+    assert got == due, f"step() returned {got!r}, expected {due!r}"
+
+
+SETTINGS = {"growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 2}
+
+
+@check(
+    1, needs="setters", found_inf=overflow_sequences(longest=6), name=st.sampled_from([*SETTINGS])
+)
+def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -> None:
+    """The getter returns the factor or interval that was set, and the next growth or backoff uses it."""
+    scaler, value = case.make(growth_interval=1), SETTINGS[name]
+    rounding = 0.0 if case.traits.drop_in else 2.0**-20  # of 6 updates
+    constants: dict[str, Any] = {"growth_interval": 1, name: value}
+    expected = case.expected_scales(found_inf, **constants)
+    getattr(scaler, f"set_{name}")(value)
+    got = getattr(scaler, f"get_{name}")()
+    assert got == value or case.traits.delay, f"get_{name}() is {got!r} after set_{name}({value})"
+    for overflows, due in zip([*found_inf, False], expected):
+        scale = case.iterate(scaler, overflows)
+        assert math.isclose(scale, due, rel_tol=rounding), f"the scale is {scale}, expected {due}"
+
+
+@check(
+    1,
+    needs="override",
+    before=FEW,
+    new_scale=st.sampled_from([2.0, 1024.0, 1700.3, 2.0**100]),
+    after=FEW,
+    tensor=st.booleans(),
+)
+def new_scale_keeps_growth_tracker(
+    case: ScalerAdapter, before: list[bool], new_scale: float, after: list[bool], tensor: bool
+) -> None:
+    """update(new_scale) sets the scale to float32(new_scale) and does not change the growth tracker.
+
+    A later change of the given tensor has no effect. A scaler may raise for a tensor.
+    """
+    overrides = {len(before): new_scale}
+    expected = case.expected_scales(before + after, overrides, growth_interval=3)
+    scaler = case.make(growth_interval=3)
+    for overflows in before:
+        case.iterate(scaler, overflows)
+    case.loss_scale(scaler)
+    given = torch.tensor(new_scale)
+    try:
+        scaler.update(given if tensor else new_scale)
+    except Exception:
+        if not tensor:
+            raise
+        scaler.update(new_scale)
+    given.zero_()
+    for overflows, due in zip([*after, False], expected[len(before) :]):
+        scale = case.iterate(scaler, overflows)
+        assert scale == due, f"the scale is {scale}, expected {due}"
+
+
+@check(
+    1,
+    needs="enabled",
+    rule=rules(growth=False),
+    found_inf=st.lists(st.booleans(), min_size=1, max_size=4),
+    unscales=st.just(True),
+    loads=st.just(True),
+)
+def disabled_scaler_changes_nothing(
+    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool], unscales: bool, loads: bool
+) -> None:
+    """A disabled scaler does not scale, unscale, or skip, and loads the state dict that it saves."""
+    scaler = case.make(**rule, enabled=False)
+    param, alone = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer, other = (torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in (param, alone))
+    for overflows in found_inf:
+        scale = case.loss_scale(scaler)
+        assert scale == 1.0 == scaler.get_scale(), (
+            f"it multiplied by {scale}, get_scale() {scaler.get_scale()}"
+        )
+        for each in (param, alone):
+            each.grad = torch.tensor([3.0, 3.0, math.inf if overflows else 3.0])
+        if unscales:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        other.step()
+        scaler.update()
+        if loads:
+            scaler.load_state_dict(scaler.state_dict())
+        assert repr(param.tolist()) == repr(alone.tolist()), (
+            "the optimizer stepped differently than without the scaler"
+        )
+
+
+# ---------------------------------------------------------------------------------------- errors
+
+
+def text_of(refusal: Refusal) -> str:
+    """Return the repr of torch's exception."""
+    return f"{refusal.kind.__name__}({refusal.text!r})"
+
+
+UNSCALED_TWICE = text_of(refusals.UNSCALED_TWICE)
+UNSCALED_LATE = text_of(refusals.UNSCALED_LATE)
+UNSCALED_BEFORE_SCALE = text_of(refusals.before_scale("unscale_"))
+STEPPED_BEFORE_SCALE = text_of(refusals.before_scale("step"))
+UPDATED_BEFORE_SCALE = text_of(refusals.before_scale("update"))
+STEPPED_TWICE = text_of(refusals.STEPPED_TWICE)
+NO_GRADIENTS = text_of(refusals.NOTHING_CHECKED)
+NO_STEP = text_of(refusals.NOTHING_CHECKED_AT_ALL)
+FLOAT16 = text_of(refusals.FLOAT16)
+CLOSURE = text_of(refusals.CLOSURE)
+NOT_A_LOSS = text_of(refusals.NOT_A_LOSS)
+GROWTH_FACTOR = text_of(refusals.GROWTH_FACTOR)
+BACKOFF_FACTOR = text_of(refusals.BACKOFF_FACTOR)
+
+
+@check(1, issue="huggingface/transformers#24840", needs="refusals unscale_")
+def unscale_twice_raises(case: ScalerAdapter) -> None:
+    """A second unscale_() of one optimizer between updates raises and does not divide again."""
+    scaler = case.ready_to_step()
+    scaler.unscale_(case.optimizer)
+    with case.raises(scaler, UNSCALED_TWICE):
+        scaler.unscale_(case.optimizer)
+
+
+@check(1, needs="refusals unscale_")
+def unscale_after_step_raises(case: ScalerAdapter) -> None:
+    """unscale_() after step() raises."""
+    scaler = case.ready_to_step()
+    scaler.step(case.optimizer)
+    with case.raises(scaler, UNSCALED_LATE):
+        scaler.unscale_(case.optimizer)
+
+
+@check(1, issue="Haian-Jin/LVSM#19", needs="refusals")
+def step_twice_raises(case: ScalerAdapter) -> None:
+    """A second step() of one optimizer between updates raises, because an update is missing."""
+    scaler = case.ready_to_step()
+    scaler.step(case.optimizer)
+    with case.raises(scaler, STEPPED_TWICE):
+        scaler.step(case.optimizer)
+
+
+@check(1, issue="facebookresearch/fairseq2#1346", needs="drop_in refusals unscale_")
+def calls_before_scale_raise(case: ScalerAdapter) -> None:
+    """Before the first scale(), unscale_(), step(), and update() raise."""
+    scaler, case.param.grad = case.make(), torch.ones(3)
+    with case.raises(scaler, UNSCALED_BEFORE_SCALE):
+        scaler.unscale_(case.optimizer)
+    with case.raises(scaler, STEPPED_BEFORE_SCALE):
+        scaler.step(case.optimizer)
+    with case.raises(scaler, UPDATED_BEFORE_SCALE):
+        scaler.update()
+
+
+@check(1, issue="huggingface/accelerate#328", needs="refusals")
+def step_without_gradients_raises(case: ScalerAdapter) -> None:
+    """step() of an optimizer without gradients raises: its parameters are frozen, or of another copy of the model."""
+    scaler = case.make()
+    case.loss_scale(scaler)
+    with case.raises(scaler, NO_GRADIENTS):
+        scaler.step(case.optimizer)
+
+
+@check(1, needs="refusals")
+def update_without_step_raises(case: ScalerAdapter) -> None:
+    """update() raises if no optimizer was unscaled or stepped since the last update."""
+    scaler = case.make()
+    case.iterate(scaler, False)
+    case.loss_scale(scaler)
+    with case.raises(scaler, NO_STEP):
+        scaler.update()
+
+
+@check(1, issue="bitsandbytes-foundation/bitsandbytes#945", needs="float16 refusals unscale_")
+def float16_gradients_raise(case: ScalerAdapter) -> None:
+    """unscale_() raises for float16 gradients, because unscaled gradients would underflow again."""
+    scaler, half = case.make(), torch.nn.Parameter(torch.ones(3, dtype=torch.float16))
+    case.loss_scale(scaler)
+    half.grad = torch.ones_like(half)
+    with case.raises(scaler, FLOAT16):
+        scaler.unscale_(torch.optim.SGD([half], lr=0.125))
+    assert (half.grad == 1.0).all(), "it raised, but the gradients changed"
+
+
+@check(1, issue="davda54/sam#97", needs="refusals")
+def keyword_closure_raises(case: ScalerAdapter) -> None:
+    """step(optimizer, closure=...) raises, because gradients of the closure are not checked."""
+    scaler = case.ready_to_step()
+    with case.raises(scaler, CLOSURE):
+        scaler.step(case.optimizer, closure=lambda: 5.0)
+
+
+@check(1, issue="davda54/sam#97", needs="refusals")
+def positional_closure_raises(case: ScalerAdapter) -> None:
+    """step(optimizer, closure) raises like step(optimizer, closure=...)."""
+    scaler = case.ready_to_step()
+    with case.raises(scaler, CLOSURE):
+        scaler.step(case.optimizer, lambda: 5.0)
+
+
+@check(1, needs="refusals", outputs=st.sampled_from([3.0, None]))
+def non_tensor_loss_raises(case: ScalerAdapter, outputs: float | None) -> None:
+    """scale() raises for an argument that is neither a tensor nor an iterable of tensors."""
+    scaler = case.make()
+    with case.raises(scaler, NOT_A_LOSS):
+        scaler.scale(outputs)
+
+
+@check(
+    1,
+    needs="refusals",
+    factors=st.sampled_from([(1.0, 0.5), (0.5, 0.5), (2.0, 1.0), (2.0, 2.0)]),
+)
+def neutral_factors_raise(case: ScalerAdapter, factors: tuple[float, float]) -> None:
+    """The constructor raises for a growth factor of at most 1 and for a backoff factor of at least 1."""
+    growth, backoff = factors
+    expected = GROWTH_FACTOR if growth <= 1 else BACKOFF_FACTOR
+    try:
+        case.construct(growth_factor=growth, backoff_factor=backoff)
+    except Exception as error:
+        same = repr(error) == expected or not case.traits.drop_in
+        assert same, f"construction raised {error!r}, expected {expected}"
+    else:
+        raise AssertionError(
+            f"growth_factor={growth}, backoff_factor={backoff} was accepted, expected {expected}"
+        )
+
+
+INVALID = (
+    *(("init_scale", value) for value in (0.0, -1.0, math.inf, math.nan)),
+    ("growth_factor", math.nan),
+    ("backoff_factor", 0.0),
+    ("backoff_factor", -1.0),
+    ("growth_interval", 0),
+)
+
+
+@check(1, issue="ooples/AiDotNet.Tensors#277", needs="refusals", constant=st.sampled_from(INVALID))
+def invalid_arguments_raise(case: ScalerAdapter, constant: tuple[str, float]) -> None:
+    """The constructor raises for a scale of 0, -1, inf, or NaN, a factor of NaN, 0, or -1, and an interval of 0."""
+    name, value = constant
+    try:
+        case.construct(**{name: value})
+    except Exception:
+        return
+    raise AssertionError(f"{name}={value!r} was accepted")

@@ -1,0 +1,230 @@
+"""One example of a check: an adapter that records what was done, for the report of a failure."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from ampsim.core.formats import far_power
+from ampsim.core.machine import Rule, round_to_float32
+from ampsim.core.properties import History
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.construction import CONSTANTS
+from ampsim.testing.scaler_checks.subject import Subject
+
+SHOWN = 7  # scales that a story shows
+
+
+class Example(ScalerAdapter):
+    """An adapter that records one example. `example_of` puts it before the class of the adapter.
+
+    Attributes:
+        subject: The scaler under test.
+        requested: Rule of the first scaler that was made.
+        schedule: Schedule of threads to run; None to explore all.
+        failing: Schedule of threads that failed.
+        answers: Values that the reference returned, by method; a reproducer contains them.
+        events: What was done, in words.
+        scales: Factors by which losses were multiplied.
+        trackers: Growth tracker after each iteration, if `observe` can read it.
+    """
+
+    def __init__(self, subject: Subject, schedule: Mapping[int, int] | None = None) -> None:
+        traits = replace(subject.traits, unsupported=frozenset(subject.unsupported))
+        if traits.min_scale is not None:  # as a loss sees it
+            traits = replace(traits, min_scale=round_to_float32(traits.min_scale))
+        super().__init__(self._make, traits)
+        self.construct = self._construct
+        self.subject, self.schedule = subject, schedule
+        self.failing: Mapping[int, int] | None = None
+        self.requested: Rule | None = None
+        self.answers: dict[str, Any] = {}
+        self.events: list[str] = []
+        self.scales: list[float] = []
+        self.trackers: list[int | None] = []
+        self._read_tracker: Callable[[], int] | None = None
+        self._depth = 0  # of calls that are one event
+
+    def _make(self, *, enabled: bool = True, **constants: float) -> Any:
+        rule = self.subject.traits.possible(Rule(**constants))  # type: ignore[arg-type]
+        self.requested = self.requested or rule
+        scaler = self.subject.make(rule) if enabled else self.subject.make(rule, enabled=False)
+        return RecordedScaler(scaler, self.note)
+
+    def _construct(self, **constants: float) -> Any:
+        rule = Rule.unchecked(**constants)
+        self.requested = self.requested or rule
+        return RecordedScaler(self.subject.make(rule), self.note)
+
+    # -------------------------------------------------------------------------------- recording
+
+    def note(self, event: str) -> None:
+        """Add an event, unless it is part of another one."""
+        if event and not self._depth:
+            self.events.append(event)
+
+    @contextmanager
+    def _one_event(self, event: str) -> Iterator[None]:
+        self.note(event)
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    def _used(self, scale: float) -> float:
+        if self.scales[-1:] != [scale]:
+            self.scales.append(scale)
+        return scale
+
+    def loss_scale(self, scaler: Any) -> float:
+        with self._one_event(""):
+            return self._used(super().loss_scale(scaler))
+
+    def iterate(self, scaler: Any, found_inf: bool) -> float:
+        with self._one_event("inf" if found_inf else "clean"):
+            scale = super().iterate(scaler, found_inf)
+        self.trackers.append(int(self._read_tracker()) if self._read_tracker else None)
+        return self._used(scale)
+
+    def iterate_all(
+        self,
+        scaler: Any,
+        optimizers: Sequence[torch.optim.Optimizer],
+        overflows: Sequence[bool],
+    ) -> float:
+        event = "+".join("inf" if found_inf else "clean" for found_inf in overflows)
+        with self._one_event(event):
+            return self._used(super().iterate_all(scaler, optimizers, overflows))
+
+    def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
+        """Run a scaler; where torch's calls lead to its minimum and it gives up, that is the last scale."""
+        used = self._run(scaler, found_inf)
+        is_cut = len(used) <= len(found_inf)
+        if is_cut and self.subject.adapter is ScalerAdapter and self.may_give_up():
+            used.append(self.traits.min_scale)
+        return used
+
+    def _run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
+        """Run a scaler; if it gives up, the run ends with the scale of that update."""
+        if not self.traits.gives_up:
+            return super().run(scaler, found_inf)
+        used, delay = list[float](), self.traits.delay
+        with suppress(*self.traits.gives_up):
+            for overflows in [*found_inf, *[False] * delay]:
+                used.append(self.loss_scale(scaler))
+                self.iterate(scaler, overflows)
+            used.append(self.loss_scale(scaler))
+        return used[delay:]
+
+    def may_give_up(self) -> bool:
+        """Return whether one more backoff leads to the minimum scale or below, as far as the scale was seen."""
+        rule, low = self.requested or Rule(), self.traits.min_scale
+        scales = [rule.init_scale, *self.scales]  # an update may have backed off since the last one
+        backoff = rule.backoff_factor ** min(len(scales), 2)
+        return low is not None and scales[-1] * backoff <= low
+
+    def expected_scales(self, *args: Any, **kwargs: Any) -> list[float]:
+        self.answers["expected_scales"] = super().expected_scales(*args, **kwargs)
+        return list(self.answers["expected_scales"])
+
+    def expected_calls(self, *args: Any, **kwargs: Any) -> Sequence[Any]:
+        self.answers["expected_calls"] = super().expected_calls(*args, **kwargs)
+        return list(self.answers["expected_calls"])
+
+    def observe(
+        self, rule: Mapping[str, Any], found_inf: Sequence[bool]
+    ) -> tuple[History, list[int | None]]:
+        """Return the run of a fresh scaler without its delay, and its growth tracker after each update.
+
+        It runs once, for all checks of runs.
+        """
+        cache, key = self.subject.cache, repr((rule, found_inf))
+        if key not in cache:
+            scaler = self.make(**rule)
+            if not self.traits.delay:
+                self._read_tracker = getattr(scaler, "_get_growth_tracker", None)
+            scales = self._run(scaler, found_inf)
+            cache[key] = scales, self.trackers, self.requested, self.events, self.scales
+        scales, self.trackers, self.requested, self.events, self.scales = cache[key]
+        follows = self.subject.traits.follows(Rule(**rule))
+        return History(follows, found_inf[: len(scales) - 1], scales), self.trackers
+
+    # ------------------------------------------------------------------------------------- story
+
+    def story(self, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return what was requested, generated, and done, as lines of (label, text)."""
+        rule = self.requested or Rule()
+        constants = {name: getattr(rule, name) for name in CONSTANTS}
+        told = {
+            name: value
+            for name, value in values.items()
+            if value is True or not isinstance(value, list | dict | int)
+        }
+        scales = [readable(repr(scale)) for scale in self.scales]
+        if len(scales) > SHOWN:
+            scales[SHOWN // 2 : -(SHOWN // 2)] = ["..."]
+        return [
+            ("scaler", listed(constants)),
+            ("with", listed(told)),
+            ("history", shorten(self.events)),
+            ("scale", " -> ".join(scales)),
+        ]
+
+
+def example_of(subject: Subject, schedule: Mapping[int, int] | None = None) -> Example:
+    """Return a new example, driven by the subject's adapter."""
+    kind = type("Example", (Example, subject.adapter), {})
+    made: Example = kind(subject, schedule)
+    return made
+
+
+class RecordedScaler:
+    """A scaler as it is, whose calls are noted."""
+
+    def __init__(self, scaler: Any, note: Callable[[str], None]) -> None:
+        self.__dict__.update(_scaler=scaler, _note=note)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.__dict__["_scaler"], name)
+        if name.startswith(("_", "get_")) or not callable(value):
+            return value
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            shown = ", ".join(repr(each) for each in args if isinstance(each, float | int))
+            self._note(f"{name}({shown})")
+            return value(*args, **kwargs)
+
+        return call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._scaler, name, value)
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        return unwrapped, (self._scaler,)
+
+
+def unwrapped(scaler: Any) -> Any:
+    """Return the scaler that was pickled."""
+    return scaler
+
+
+def shorten(events: Sequence[str]) -> str:
+    """Write equal events in a row as one: ``inf x 166, clean``."""
+    runs = [(event, len(list(run))) for event, run in groupby(events)]
+    return ", ".join(event if times == 1 else f"{event} x {times}" for event, times in runs)
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    """Write values as arguments: ``scale=2**-128, fused=True``."""
+    return readable(", ".join(f"{name}={value!r}" for name, value in values.items()))
+
+
+def readable(text: str) -> str:
+    """Write numbers as a person reads them: ``2**-128`` for a power of two that is far from 1."""
+    number = r"\d+(?:\.\d+)?e[-+]\d+|\d{8,}\.0\b"
+    return re.sub(number, lambda found: far_power(float(found[0]), 20) or found[0], text)

@@ -1,0 +1,383 @@
+"""Level 5: float32 effects on scales and gradients: subnormals, the largest number, inf, NaN, dtypes, fused kernels."""
+
+import math
+from contextlib import suppress
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from ampsim.testing.check import CHECKS_VERSION
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.check import check
+from ampsim.testing.scaler_checks.strategies import NONFINITE, overflow_sequences
+
+DTYPES = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
+MIXED = (torch.float32, torch.bfloat16, torch.float64)
+LARGEST = 3.4028234e38  # of float32
+SIZES = st.sampled_from([1.0, -3.0, 1e4, 1e-3, 2.0**-149, 1e38, -LARGEST])  # of scaled gradients
+
+# ------------------------------------------------------------------------------------ the scale
+
+
+@check(5, issue="pytorch/pytorch#157436", overflows=st.integers(1, 12))
+def scale_is_never_subnormal(case: ScalerAdapter, overflows: int) -> None:
+    """After any number of overflows the scale is positive and normal: at least 2^-126."""
+    scaler = case.make(init_scale=1.0, backoff_factor=2.0**-16)
+    scales = case.run(scaler, [True] * overflows * case.overflows_per_binade)
+    assert min(scales) >= 2.0**-126, f"the scale fell to {min(scales)}"
+
+
+@check(
+    5,
+    issue="google/flax#2547",
+    needs="growth",
+    found=[  # the shortest ways to 0 and to inf
+        {"overflows": 10, "growths": 0},
+        {"overflows": 0, "growths": 7},
+    ],
+    overflows=st.integers(0, 12),
+    growths=st.integers(0, 12),
+)
+def scale_recovers_after_overflows(case: ScalerAdapter, overflows: int, growths: int) -> None:
+    """After any growths and overflows, finite steps raise the scale, and an overflow lowers it."""
+    low, high = case.traits.min_scale or 0.0, case.traits.max_scale or 2.0**112
+    scaler = case.make(
+        init_scale=1.0, growth_factor=2.0**16, backoff_factor=2.0**-16, growth_interval=1
+    )
+    backoff, repeats = [True] * case.traits.hysteresis, case.overflows_per_binade
+    case.run(scaler, [False] * growths * repeats + backoff * overflows * repeats)
+    before, *_, after = case.run(scaler, [False] * 3)
+    assert after > before or before >= high, (
+        f"finite steps changed the scale from {before} to {after}"
+    )
+    before, *_, after = case.run(scaler, backoff)
+    assert after < before or before <= low, (
+        f"an overflow changed the scale from {before} to {after}"
+    )
+
+
+@check(
+    5,
+    since=CHECKS_VERSION,
+    found=[{"scale": 2.0**14, "found_inf": [False] * 3}],  # past the largest number of float16
+    scale=st.sampled_from([1.0, 2.0**14, 2.0**100]),
+    found_inf=overflow_sequences(longest=8),
+)
+def scale_stays_power_of_two(case: ScalerAdapter, scale: float, found_inf: list[bool]) -> None:
+    """With factors 2 and 1/2, a power-of-two scale stays a power of two, so scaling and unscaling are exact."""
+    scaler = case.make(init_scale=scale, growth_interval=1)
+    for overflows in found_inf:
+        case.iterate(scaler, overflows)
+        now = case.loss_scale(scaler)
+        assert now in (0.0, math.inf) or math.frexp(now)[0] == 0.5, f"the scale is {now!r}"
+
+
+@check(5, since=CHECKS_VERSION, needs="gives_up")
+def minimum_scale_error_repeats(case: ScalerAdapter) -> None:
+    """A scaler that raises at its minimum scale raises the same exception at the next update."""
+    scaler, raised = case.make(init_scale=2.0, growth_interval=2), list[str]()
+    for _ in range(200):
+        try:
+            case.iterate(scaler, True)
+        except Exception as error:
+            raised.append(type(error).__name__)
+    kinds = list(dict.fromkeys(raised))
+    assert len(kinds) < 2, f"it raised {', then '.join(kinds)}"
+
+
+# -------------------------------------------------------------------------- inf, NaN, and steps
+
+
+@check(
+    5,
+    issue="pytorch/pytorch#95781",
+    needs="gradients steps",
+    scale=st.sampled_from([2.0**16, 1.0, 1700.0, 2.0**127]),
+    size=SIZES,
+    fused=st.booleans(),
+    bad=st.sampled_from([None, *NONFINITE]),
+)
+def no_step_on_nonfinite_gradients(
+    case: ScalerAdapter, scale: float, size: float, fused: bool, bad: float | None
+) -> None:
+    """At scales of at least 1, no optimizer steps with an unscaled gradient that is inf or NaN."""
+    scaler = case.make(init_scale=scale, backoff_factor=2.0**-16)
+    moved = case.applied(scaler, [size, size, size if bad is None else bad], fused)
+    assert all(map(math.isfinite, moved)), "stepped with a non-finite unscaled gradient"
+    assert bad is None or not any(moved), f"a step with a gradient of {bad} was not skipped"
+
+
+@check(
+    5,
+    issue="pytorch/pytorch#96755",
+    needs="gradients steps",
+    scale=st.sampled_from([2.0**-16, 2.0**-64]),
+    size=SIZES,
+    fused=st.booleans(),
+)
+def no_nonfinite_step_below_scale_one(
+    case: ScalerAdapter, scale: float, size: float, fused: bool
+) -> None:
+    """At scales below 1, no optimizer steps with a gradient that unscaling turns into inf."""
+    moved = case.applied(case.fallen_to(scale), [size] * 3, fused)
+    assert all(map(math.isfinite, moved)), "stepped with a non-finite gradient"
+
+
+@check(
+    5,
+    issue="pytorch/pytorch#99640",
+    needs="gradients steps",
+    scale=st.sampled_from([2.0**-128, 2.0**-144, 0.0]),
+    fused=st.booleans(),
+)
+def no_nonfinite_step_at_subnormal_scale(case: ScalerAdapter, scale: float, fused: bool) -> None:
+    """A finite step leaves finite parameters after any number of overflows, although 1/S is inf for S <= 2^-128."""
+    moved = case.applied(case.fallen_to(scale), [2.0**-149] * 3, fused)
+    assert all(map(math.isfinite, moved)), "stepped with a non-finite gradient"
+
+
+@check(
+    5,
+    since=CHECKS_VERSION,
+    issue="pytorch/pytorch#97415",
+    needs="unscale_ gradients",
+    bad=st.sampled_from(NONFINITE),
+    fused=st.booleans(),
+)
+def no_nonfinite_step_after_unscale(case: ScalerAdapter, bad: float, fused: bool) -> None:
+    """An inf or NaN that the loop writes into a gradient after unscale_() is not stepped with, or step() raises."""
+    scaler, param = case.make(), torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([param], lr=1.0, fused=fused)
+    param.grad = torch.full((3,), case.loss_scale(scaler))
+    scaler.unscale_(optimizer)
+    param.grad[1] = bad  # as a division by a count of 0 tokens does
+    with suppress(Exception):  # a scaler may raise
+        scaler.step(optimizer)
+    assert param.isfinite().all(), f"stepped with a gradient of {bad}, written after unscale_()"
+
+
+@check(
+    5,
+    bad=st.lists(st.sampled_from(NONFINITE), min_size=1, max_size=2),
+    dtypes=st.just(MIXED) | DTYPES.map(lambda dtype: (dtype,)),
+    which=st.just([2])
+    | st.lists(st.sampled_from([0, 1, 2, 3, 5]), min_size=1, max_size=3, unique=True),
+    where=st.sampled_from([1.0, 0.0, 0.5, 0.33, None]),
+    fused=st.booleans(),
+)
+def nonfinite_gradients_are_found(
+    case: ScalerAdapter,
+    bad: list[float],
+    dtypes: tuple[torch.dtype, ...],
+    which: list[int],
+    where: float | None,
+    fused: bool,
+) -> None:
+    """inf, -inf, and NaN are found in any element of any gradient of any dtype, and count as one overflow."""
+    shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]  # 37: a vector loop and its remainder
+    params = [
+        torch.nn.Parameter(torch.ones(shape, dtype=dtypes[i % len(dtypes)]))
+        for i, shape in enumerate(shapes)
+    ]
+    optimizer = (torch.optim.AdamW if fused else torch.optim.SGD)(params, lr=0.125, fused=fused)
+    scaler, after = case.make(growth_interval=3), case.backed_off_scale()
+    case.loss_scale(scaler)
+    for i, param in enumerate(params):
+        param.grad = torch.ones_like(param)
+        if i in which:
+            grad = param.grad.view(-1)
+            first = 0 if where is None else int(where * (len(grad) - 1))
+            grad[first : None if where is None else first + 1] = bad[0]
+            grad[-1 - first] = bad[-1] if len(bad) > 1 else grad[-1 - first]
+    scaler.step(optimizer)
+    assert all((param == 1.0).all() for param in params), "the optimizer stepped"
+    scaler.update()
+    scale = case.loss_scale(scaler)
+    assert after in (None, scale), f"the scale is {scale}, expected {after}"
+
+
+@check(5, bad=st.sampled_from([None, *NONFINITE]), which=st.integers(0, 1))
+def sparse_gradients_are_checked(case: ScalerAdapter, bad: float | None, which: int) -> None:
+    """An inf or NaN in a sparse gradient skips the step and is an overflow, unless sparse gradients raise."""
+    params = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(2)]
+    scaler, optimizer = case.make(growth_interval=3), torch.optim.SGD(params, lr=1.0)
+    scale, expected, after = case.loss_scale(scaler), torch.ones(4, 2), case.backed_off_scale()
+    for i, param in enumerate(params):
+        values, rows = torch.full((2, 2), 3 * scale), torch.tensor([[3, 1]])
+        if i == which and bad is not None:
+            values[1, 1] = bad
+        param.grad = torch.sparse_coo_tensor(rows, values, (4, 2), check_invariants=True)
+    try:
+        scaler.step(optimizer)
+    except Exception:  # a scaler may raise for sparse gradients
+        bad = None
+    else:
+        if bad is None:
+            expected[[1, 3]] = -2.0
+    assert all(torch.equal(param, expected) for param in params), f"parameters became {params}"
+    if bad is not None:
+        scaler.update()
+        scale = case.loss_scale(scaler)
+        assert after in (None, scale), f"the scale is {scale}, expected {after}"
+
+
+@check(5, since=CHECKS_VERSION, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
+def finite_gradients_never_skip(case: ScalerAdapter, size: float) -> None:
+    """Finite gradients of any size are no overflow: the scale does not fall."""
+    scaler = case.make(init_scale=1024.0)
+    case.applied(scaler, [size] * 3)
+    scales = [case.iterate(scaler, False) for _ in range(1 + case.traits.delay)]
+    assert min(scales) >= 1024.0, f"three gradients of {size!r} led the scale to {min(scales)}"
+
+
+# ------------------------------------------------------------------------------------- division
+
+
+@check(
+    5,
+    found=[  # the largest power of two at which it is subnormal
+        {"scale": 0, "size": -125, "dtype": torch.float32, "transposed": False}
+    ],
+    scale=st.integers(0, 100),
+    size=st.integers(-140, 20),
+    dtype=DTYPES,
+    transposed=st.booleans(),
+)
+def unscale_by_power_of_two_is_exact(
+    case: ScalerAdapter, scale: int, size: int, dtype: torch.dtype, transposed: bool
+) -> None:
+    """Unscaling by a power of two is exact, also for subnormal and transposed gradients."""
+    scaler = case.make(init_scale=2.0**scale)
+    param = torch.nn.Parameter(torch.ones(2, 3, dtype=dtype))
+    true = (1 + torch.arange(6.0).reshape(2, 3)).to(dtype) / 3 * 2.0**size
+    memory = torch.empty(3, 2, dtype=dtype).t() if transposed else torch.empty(2, 3, dtype=dtype)
+    param.grad = memory.copy_(true * case.loss_scale(scaler))
+    scaler.step(torch.optim.SGD([param], lr=0.0))
+    worst = int((param.grad - true).abs().argmax())
+    seen, due = param.grad.flatten()[worst].item(), true.flatten()[worst].item()
+    same = torch.equal(param.grad, true)
+    assert same, f"element {worst} is unscaled to {seen!r}, expected {due!r}"
+
+
+@check(
+    5,
+    issue="redai-studio/Relax#44",
+    needs="gradients",
+    scale=st.sampled_from([1700.0, 2.0**16, 0.1]),
+    found_inf=overflow_sequences(longest=6),
+    unscales=st.booleans(),
+)
+def unscale_uses_scale_of_loss(
+    case: ScalerAdapter, scale: float, found_inf: list[bool], unscales: bool
+) -> None:
+    """Each gradient is divided once, by the scale of its loss: the optimizer gets the true gradient, up to rounding."""
+    scaler = case.make(init_scale=scale, growth_interval=2)
+    for overflows in found_inf:
+        case.iterate(scaler, overflows)
+    seen = case.applied(scaler, [3.0 * case.loss_scale(scaler)] * 2, unscales=unscales)
+    assert all(math.isclose(each, 3.0, rel_tol=1e-5) for each in seen), (
+        f"the optimizer saw {seen}, expected [3.0, 3.0]"
+    )
+
+
+@check(
+    5,
+    issue="redai-studio/Relax#44",
+    scale=st.sampled_from([1700.0, 2.0**16, 0.1]),
+    found_inf=overflow_sequences(longest=6),
+    true=st.sampled_from([3.0, 0.0, -1e-30, 1e30]),
+    unscales=st.booleans(),
+    loads=st.booleans(),
+)
+def gradients_are_unscaled_on_their_device(
+    case: ScalerAdapter,
+    scale: float,
+    found_inf: list[bool],
+    true: float,
+    unscales: bool,
+    loads: bool,
+) -> None:
+    """Each gradient is divided once, on its own device, also right after a state dict is loaded.
+
+    The optimizer gets the true gradient, large or 0, up to rounding, and no overflow is reported.
+    """
+    scaler = case.make(init_scale=scale, growth_interval=2)
+    weight: Any = torch.nn.Parameter(torch.zeros(3))
+    for overflows in found_inf:
+        case.iterate(scaler, overflows)
+    if loads:
+        scaler, saved = case.make(init_scale=512.0, growth_interval=2), scaler
+        case.iterate(scaler, False)
+        scaler.load_state_dict(saved.state_dict())
+    optimizer, before = torch.optim.SGD([weight], lr=1.0), case.loss_scale(scaler)
+    scaler.scale((true * weight).sum()).backward()
+    gradient = weight.grad  # which other references see too
+    if unscales:
+        scaler.unscale_(optimizer)
+        seen = gradient[0].item()
+        assert math.isclose(seen, true, rel_tol=1e-5), (
+            f"unscale_() left a gradient of {seen!r}, expected {true}"
+        )
+    scaler.step(optimizer)
+    seen = -weight[0].item()
+    assert math.isclose(seen, true, rel_tol=1e-5), (
+        f"the optimizer saw a gradient of {seen!r}, expected {true}"
+    )
+    scaler.update()
+    after = case.loss_scale(scaler)
+    kept = after >= before or case.traits.delay
+    assert kept, f"a gradient of {true} led the scale from {before} to {after}"
+
+
+# --------------------------------------------------------------------------------- fused kernels
+
+
+@check(
+    5,
+    issue="pytorch/pytorch#95847",
+    needs="fused",
+    found_inf=st.lists(st.booleans(), min_size=1, max_size=6),
+    unscales=st.just(True),
+)
+def fused_matches_unfused(case: ScalerAdapter, found_inf: list[bool], unscales: bool) -> None:
+    """A fused optimizer skips and updates parameters like an unfused one, with or without unscale_()."""
+    one, two = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    fused = torch.optim.AdamW([one], lr=0.125, fused=True)
+    plain = torch.optim.AdamW([two], lr=0.125, foreach=False)
+    scaler = case.make(growth_interval=3)
+    for number, overflows in enumerate(found_inf):
+        scale = case.loss_scale(scaler)
+        for param, optimizer in ((one, fused), (two, plain)):
+            param.grad = torch.tensor([scale, scale, math.inf if overflows else scale])
+            if unscales and number % 2:
+                scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+        scaler.update()
+        same = torch.allclose(one, two, rtol=1e-5)
+        assert same, f"fused {one.tolist()}, unfused {two.tolist()}"
+
+
+@check(5, needs="fused strided", wide=st.booleans(), unscales=st.booleans())
+def fused_step_respects_strides(case: ScalerAdapter, wide: bool, unscales: bool) -> None:
+    """A fused step is correct, or raises, if a gradient and its parameter have different strides.
+
+    A scaler that does not pass its scale to the kernel passes this check.
+    """
+    scaler, param = case.make(growth_interval=3), torch.nn.Parameter(torch.ones(2, 3))
+    optimizer, true = torch.optim.SGD([param], lr=1.0, fused=True), torch.arange(6.0).reshape(2, 3)
+    scales: list[Any] = []
+    optimizer.register_step_pre_hook(
+        lambda *_: scales.append(getattr(optimizer, "grad_scale", None))
+    )
+    memory = torch.zeros(2, 6)[:, ::2] if wide else torch.zeros(3, 2).t()
+    param.grad = memory.copy_(true * case.loss_scale(scaler))
+    if unscales:
+        scaler.unscale_(optimizer)
+    try:
+        scaler.step(optimizer)
+    except Exception:  # a scaler may raise
+        true = torch.zeros(2, 3)
+    moved = (1.0 - param).tolist()
+    same = scales == [None] or torch.equal(param, 1.0 - true)
+    assert same, f"parameters moved by {moved}, expected {true.tolist()}"

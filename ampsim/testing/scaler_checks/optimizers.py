@@ -1,0 +1,234 @@
+"""Level 2: several optimizers, groups and micro-batches; one scale for all of them."""
+
+import math
+from contextlib import suppress
+
+import torch
+from hypothesis import strategies as st
+
+from ampsim.testing.check import CHECKS_VERSION
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.check import check
+from ampsim.testing.scaler_checks.strategies import (
+    FINITE,
+    FLAGS,
+    NONFINITE,
+    overflow_sequences,
+)
+
+Flags = tuple[bool, bool, bool]
+
+
+def sgd(count: int, lr: float) -> list[torch.optim.Optimizer]:
+    """Return optimizers with momentum, each of one parameter of three ones."""
+    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(count)]
+    return [torch.optim.SGD([param], lr=lr, momentum=0.9) for param in params]
+
+
+def param_of(optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Return the parameter of an optimizer that has one."""
+    param: torch.Tensor = optimizer.param_groups[0]["params"][0]
+    return param
+
+
+@check(2, issue="NVIDIA-NeMo/Megatron-Bridge#5591", needs="optimizers", found_inf=FLAGS)
+def any_optimizer_overflow_backs_off(case: ScalerAdapter, found_inf: list[Flags]) -> None:
+    """Overflows in one or more optimizers count as one overflow; a finite step of all optimizers counts as one."""
+    scaler, optimizers = case.make(growth_interval=3), sgd(3, lr=0.125)
+    expected = case.expected_scales(found_inf, growth_interval=3)
+    for overflows, due in zip([*found_inf, FINITE], expected):
+        scale = case.iterate_all(scaler, optimizers, overflows)
+        assert scale == due, f"the scale is {scale}, expected {due}"
+
+
+@check(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
+def skip_is_per_optimizer(case: ScalerAdapter, found_inf: list[Flags]) -> None:
+    """An overflow skips only the optimizer that has it, or every optimizer, as `Traits.skips` declares."""
+    scaler, optimizers = case.make(growth_interval=3), sgd(3, lr=0.125)
+    params = [param_of(optimizer) for optimizer in optimizers]
+    for overflows in found_inf:
+        before = [param.tolist() for param in params]
+        case.iterate_all(scaler, optimizers, overflows)
+        for param, was, own in zip(params, before, overflows):
+            overflow = any(overflows) if case.traits.skips == "all" else own
+            stepped = param.tolist() != was
+            assert stepped != overflow, f"found_inf={overflow}, stepped={stepped}"
+
+
+@check(2, micro=st.integers(2, 4), found_inf=overflow_sequences(longest=8))
+def micro_batches_count_as_one_step(case: ScalerAdapter, micro: int, found_inf: list[bool]) -> None:
+    """Any number of losses scaled for one step share one scale and count as one step of the growth tracker."""
+    runs = []
+    for losses in (1, micro):
+        scaler, scales = case.make(growth_interval=3), list[float]()
+        for overflows in [*found_inf, False]:
+            scales += {case.loss_scale(scaler) for _ in range(losses)}
+            case.iterate(scaler, overflows)
+        runs.append(scales)
+    once, often = runs
+    assert often == once, f"{micro} losses per step were multiplied by {often}, one loss by {once}"
+
+
+@check(2, needs="setters growth", lowered=st.integers(1, 4), tracker=st.integers(1, 8))
+def growth_continues_after_interval_is_lowered(
+    case: ScalerAdapter, lowered: int, tracker: int
+) -> None:
+    """After the interval is lowered to the growth tracker or below, the scale grows within one new interval."""
+    scaler = case.make(growth_interval=9)
+    for _ in range(tracker):
+        case.iterate(scaler, False)
+    scaler.set_growth_interval(lowered)
+    steps = lowered + case.traits.delay + 1
+    before, *_, after = [case.iterate(scaler, False) for _ in range(steps)]
+    assert after > before or before == case.traits.max_scale, f"the scale is still {after}"
+
+
+@check(
+    2,
+    group=st.integers(0, 2),
+    bad=st.sampled_from([None, *NONFINITE]),
+    late=st.sampled_from(["", "add_param_group", "unfrozen"]),
+)
+def overflow_in_any_group_skips(
+    case: ScalerAdapter, group: int, bad: float | None, late: str
+) -> None:
+    """Gradients of every parameter group, also of one added later, are unscaled and checked for inf and NaN."""
+    params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2,), ())]
+    unused = [torch.nn.Parameter(torch.zeros(1)) for _ in params]  # no gradient reaches it
+    groups = [{"params": [*pair]} for pair in zip(unused, params)]
+    scaler = case.make(growth_interval=3)
+    optimizer = torch.optim.SGD(groups[:1] if late == "add_param_group" else groups, lr=1.0)
+    if late:
+        params[0].grad = torch.zeros(3) * case.loss_scale(scaler)
+        scaler.step(optimizer)
+        scaler.update()
+        for each in groups[len(optimizer.param_groups) :]:
+            optimizer.add_param_group(each)
+    for param in params:
+        param.grad = torch.full_like(param, 3 * case.loss_scale(scaler))
+    if bad is not None:
+        params[group].grad.view(-1)[0] = bad  # type: ignore[union-attr]
+    scaler.step(optimizer)
+    true = 3.0 if bad is None else 0.0
+    moved = [-param.sum().item() / param.numel() for param in params]
+    assert moved == [true] * 3, f"the optimizer stepped by {moved}, expected {true}"
+
+
+@check(2, issue="huggingface/accelerate#641", micro=st.lists(st.booleans(), min_size=2, max_size=4))
+def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: list[bool]) -> None:
+    """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips the step."""
+    scaler, param = case.make(growth_interval=3), case.param
+    for overflows in micro:
+        scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
+    scaler.step(case.optimizer)
+    expected = 1.0 if any(micro) else 1.0 - 0.125 * len(micro)
+    got = param.tolist()
+    assert got == [expected] * 3, f"parameters became {got}, expected {expected}"
+    scaler.update()
+
+
+@check(
+    2,
+    needs="optimizers unscale_",
+    steps=st.tuples(st.booleans(), st.booleans()),
+    which=st.integers(0, 1),
+)
+def unscaled_overflow_backs_off(case: ScalerAdapter, steps: tuple[bool, bool], which: int) -> None:
+    """An overflow that unscale_() finds makes update() back off, whether or not the optimizer is stepped."""
+    scaler, after = case.make(growth_interval=3), case.backed_off_scale()
+    scale = case.loss_scale(scaler)
+    for i, (optimizer, stepped) in enumerate(zip(sgd(2, lr=0.125), steps)):
+        bad = math.inf if i == which else scale
+        param_of(optimizer).grad = torch.tensor([scale, scale, bad])
+        scaler.unscale_(optimizer)
+        if stepped:
+            scaler.step(optimizer)
+    scaler.update()
+    scale = case.loss_scale(scaler)
+    assert after in (None, scale), f"the scale is {scale}, expected {after}"
+
+
+@check(2, needs="optimizers", overflows=st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def optimizers_share_scale_of_loss(case: ScalerAdapter, overflows: Flags) -> None:
+    """The scale does not change between scale() and update(): all optimizers divide by the scale of the loss."""
+    scaler = case.make(init_scale=1024.0, growth_interval=1)
+    optimizers = sgd(3, lr=1.0)
+    params = [param_of(optimizer) for optimizer in optimizers]
+    gradients = [math.inf if each else 3.0 for each in overflows]
+    loss = sum((param * each).sum() for param, each in zip(params, gradients))
+    scaler.scale(loss).backward()
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+        scale = 1024.0 if case.traits.delay else case.loss_scale(scaler)
+        assert scale == 1024.0, f"step() changed the scale to {scale}"
+    scaler.update()
+    for i, (param, own) in enumerate(zip(params, overflows)):
+        skipped = any(overflows) if case.traits.skips == "all" else own
+        true, seen = 0.0 if skipped else 3.0, (1.0 - param)[0].item()
+        same = param.tolist() == [1.0 - true] * 3
+        assert same, f"optimizer {i} saw a gradient of {seen}, expected {true}"
+
+
+@check(2, needs="optimizers refusals", overflows=st.booleans(), unscales=st.booleans())
+def update_between_steps_keeps_gradients_correct(
+    case: ScalerAdapter, overflows: bool, unscales: bool
+) -> None:
+    """After an update() between two steps of one loss, the second step divides by the scale of the loss, or raises."""
+    scaler = case.make(init_scale=1024.0, growth_interval=1)
+    first, second = sgd(2, lr=1.0)
+    one, two = param_of(first), param_of(second)
+    scaler.scale((one * (math.inf if overflows else 3.0)).sum() + (two * 3.0).sum()).backward()
+    scaler.step(first)
+    scaler.update()
+    true = 3.0
+    try:
+        if unscales:
+            scaler.unscale_(second)
+        scaler.step(second)
+        scaler.update()
+    except Exception:  # a scaler may raise
+        true = 0.0
+    seen, moved = (1.0 - two)[0].item(), one.tolist()
+    assert two.tolist() == [1.0 - true] * 3, (
+        f"optimizer 1 saw a gradient of {seen}, expected {true}"
+    )
+    assert moved == [1.0 if overflows else -2.0] * 3, f"the first parameters became {moved}"
+
+
+@check(2, needs="optimizers refusals")
+def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
+    """A new optimizer with the id() of a deleted one is treated as a new optimizer."""
+    scaler, raised = case.make(growth_interval=3), []
+    case.loss_scale(scaler)
+    for _ in range(64):  # many get the id of the one before, and which ones differs by process
+        param = torch.nn.Parameter(torch.ones(2))
+        param.grad = torch.ones(2)
+        try:
+            scaler.step(torch.optim.SGD([param], lr=0.125))
+        except Exception as error:
+            raised.append(repr(error))
+    assert not raised, f"the step of a new optimizer raised {raised[0]}"
+
+
+@check(
+    2,
+    since=CHECKS_VERSION,
+    needs="optimizers gradients",
+    fused=st.booleans(),
+    unscales=st.booleans(),
+)
+def gradients_are_divided_once(case: ScalerAdapter, fused: bool, unscales: bool) -> None:
+    """The gradient of a parameter in two optimizers is divided by the scale once, or the second call raises."""
+    scaler, shared = case.make(init_scale=1024.0), torch.nn.Parameter(torch.zeros(3))
+    optimizers = [torch.optim.SGD([shared], lr=1.0, fused=fused) for _ in range(2)]
+    shared.grad = torch.full((3,), 3.0 * case.loss_scale(scaler))
+    steps = 0
+    with suppress(Exception):  # a scaler may raise for a gradient that it has divided
+        if unscales:
+            for optimizer in optimizers:
+                scaler.unscale_(optimizer)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+            steps += 1
+    moved, true = (-shared).tolist(), 3.0 * steps
+    assert moved == [true] * 3, f"{steps} steps with a gradient of 3.0 moved it by {moved}"

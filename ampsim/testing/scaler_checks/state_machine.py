@@ -1,0 +1,186 @@
+"""Level 0: the properties of `ampsim.core.properties` on generated overflow sequences, and steps."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ampsim.core.properties import HISTORY_PROPERTIES, UPDATE_PROPERTIES, History, Update
+from ampsim.testing.check import CHECKS_VERSION, sentence
+from ampsim.testing.scaler_checks.adapter import ScalerAdapter
+from ampsim.testing.scaler_checks.check import check
+from ampsim.testing.scaler_checks.example import Example
+from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules
+
+FOUND = {
+    "scale_is_never_infinite": [
+        {"rule": {"init_scale": 2.0**127, "growth_interval": 1}, "found_inf": [False]}
+    ],
+    "growth_waits_for_interval": [  # an overflow at min_scale, which does not change the scale
+        {
+            "rule": {"init_scale": 1.0, "growth_interval": 3},
+            "found_inf": [True, True, False, False, True, False],
+        }
+    ],
+}
+LAST_OF_DEFAULT = {"rule": {"growth_interval": 2000}, "found_inf": [False] * 1999 + [True]}
+LAST = {  # tenths that do not add up to 1, counts that 8 bits cannot hold, the last step of torch's interval
+    "growth_waits_for_interval": [
+        {"rule": {"growth_interval": 10}, "found_inf": [False] * 10},
+        {"rule": {"growth_interval": 300}, "found_inf": [False] * 300},
+        LAST_OF_DEFAULT,
+    ],
+    "overflow_backs_off_once": [LAST_OF_DEFAULT],
+}
+ISSUES = {
+    "overflow_backs_off_once": "redai-studio/Relax#44",
+    "scale_is_never_infinite": "pytorch/pytorch#98828",
+}
+Parts = Iterator[tuple[str, Any]]
+
+
+def updates(history: History, trackers: list[int | None]) -> Parts:
+    """Yield the place and the values of each update. The growth tracker before it is counted, after it read."""
+    tracker = 0
+    for t, found_inf in enumerate(history.found_inf):
+        before, after = history.scale[t : t + 2]
+        yield (
+            f" (update {t})",
+            Update(history.rule, found_inf, before, after, tracker, trackers[t]),
+        )
+        is_reset = found_inf or tracker + 1 == history.rule.growth_interval
+        tracker = 0 if is_reset else tracker + 1
+
+
+def whole_run(history: History, trackers: list[int | None]) -> Parts:
+    """Yield the whole run, without a place."""
+    yield "", history
+
+
+def scales_match_reference(
+    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+) -> None:
+    """The scales of an overflow sequence are those of the reference state machine, up to rounding."""
+    # One interval of finite steps more, so that a wrong growth tracker shows in the scale.
+    found_inf = found_inf + [False] * (1 + rule.get("growth_interval", 2000))
+    expected = case.expected_scales(found_inf, **rule)
+    scaler = case.make(**rule)
+    scales = [case.iterate(scaler, overflows) for overflows in found_inf]
+    same = [math.isclose(*pair, rel_tol=1e-6) for pair in zip(scales, expected)]
+    assert all(same), f"update {same.index(False) - 1}: {scales}, expected {expected}"
+
+
+def scales_are_finite(case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]) -> None:
+    """The scales of an overflow sequence are finite."""
+    scaler = case.make(**rule)
+    scales = [case.iterate(scaler, overflows) for overflows in [*found_inf, False]]
+    assert all(map(math.isfinite, scales)), scales
+
+
+def _register(
+    predicate: Callable[[Any], str | None], parts: Callable[[History, list[int | None]], Parts]
+) -> None:
+    """Register one of `ampsim.core.properties` as a check of each of the `parts` of a run."""
+
+    def holds(case: Example, rule: dict[str, Any], found_inf: list[bool]) -> None:
+        for where, part in parts(*case.observe(rule, found_inf)):
+            violation = predicate(part)
+            assert not violation, f"{violation}{where}"
+
+    name = predicate.__name__
+    is_about_inf = name == "scale_is_never_infinite"  # where the reference is one of several
+    make = check(
+        0,
+        issue=ISSUES.get(name, ""),
+        found=FOUND.get(name, ()),
+        last=LAST.get(name, ()),
+        printed=scales_are_finite if is_about_inf else scales_match_reference,
+        rule=rules(),
+        found_inf=overflow_sequences(),
+    )
+    make(holds, name=name, text=sentence(predicate))
+
+
+for _update_property in UPDATE_PROPERTIES:
+    _register(_update_property, updates)
+for _history_property in HISTORY_PROPERTIES:
+    _register(_history_property, whole_run)
+
+
+@check(0, issue="NVIDIA/apex#179", found_inf=overflow_sequences(longest=8))
+def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> None:
+    """A skipped step changes no bit of the parameters or the optimizer state."""
+    scaler = case.make(growth_interval=3)
+    for overflows in found_inf:
+        before = case.trained_bits()
+        case.iterate(scaler, overflows)
+        changed = case.trained_bits() != before
+        assert not (overflows and changed), (
+            "parameters or optimizer state changed in a skipped step"
+        )
+
+
+@check(0, found_inf=overflow_sequences(longest=8))
+def finite_step_is_taken(case: ScalerAdapter, found_inf: list[bool]) -> None:
+    """The optimizer steps if its gradients are finite."""
+    scaler = case.make(growth_interval=3)
+    for overflows in found_inf:
+        before = case.trained_bits()
+        case.iterate(scaler, overflows)
+        assert overflows or case.trained_bits() != before, "the optimizer did not step"
+
+
+@check(0, rule=rules(), found_inf=overflow_sequences(longest=8))
+def get_scale_matches_scale(
+    case: ScalerAdapter, rule: dict[str, Any], found_inf: list[bool]
+) -> None:
+    """Between iterations get_scale() returns the factor that scale() uses next."""
+    scaler = case.make(**rule)
+    rounding = 0.0 if case.traits.drop_in else 2.0**-24  # a scale may be wider than a loss
+    for overflows in found_inf:
+        case.iterate(scaler, overflows)
+        shown, used = scaler.get_scale(), case.loss_scale(scaler)
+        assert math.isclose(shown, used, rel_tol=rounding), (
+            f"get_scale() is {shown!r}, a loss is multiplied by {used!r}"
+        )
+
+
+@check(0, since=CHECKS_VERSION, found_inf=overflow_sequences(longest=6))
+def new_scaler_starts_at_init_scale(case: ScalerAdapter, found_inf: list[bool]) -> None:
+    """A second scaler in the process starts at its own initial scale, with its own growth tracker."""
+    runs = []
+    for before in (found_inf, []):
+        scaler = case.make(init_scale=1024.0, growth_interval=3)
+        for overflows in before:
+            case.iterate(scaler, overflows)
+        second = case.make(init_scale=1024.0, growth_interval=3)
+        runs.append([case.iterate(second, False) for _ in range(5)])
+    after, alone = runs
+    assert after == alone, f"after another scaler's run the scales are {after}, without it {alone}"
+
+
+@check(0, since=CHECKS_VERSION, needs="reset", finite_steps=st.integers(1, 3))
+def separated_overflows_do_not_accumulate(case: ScalerAdapter, finite_steps: int) -> None:
+    """With hysteresis reset by finite steps, overflows separated by finite steps never back off."""
+    few = [True] * (case.traits.hysteresis - 1)
+    scaler = case.make(init_scale=1024.0, growth_interval=2000)
+    scales = case.run(scaler, few + [False] * finite_steps + few)
+    assert min(scales) == scales[0], (
+        f"the scale fell to {min(scales)} without {case.traits.hysteresis} overflows in a row"
+    )
+
+
+@check(
+    0,
+    since=CHECKS_VERSION,
+    needs="min_scale",
+    above=st.sampled_from([1.5, 4.0]),
+    overflows=st.integers(1, 12),
+)
+def scale_falls_to_min_scale(case: ScalerAdapter, above: float, overflows: int) -> None:
+    """After enough overflows the scale is the declared minimum and stays there."""
+    low = case.traits.min_scale
+    found_inf = [True] * (2 + overflows) * case.traits.hysteresis
+    scales = case.run(case.make(init_scale=above * low), found_inf)
+    assert min(scales) == scales[-1] == low, f"the last scales are {scales[-3:]}, expected {low}"
