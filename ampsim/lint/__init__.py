@@ -1,9 +1,10 @@
 """Static checks of training loops: ``ampsim lint train.py`` reads loops without running them.
 
-`lint(source)` returns the findings in the text of one file. Behind it, `source` parses and indexes
-a file, `walk` goes through its functions once and lists what happens as `events`, `bindings` resolves
-names, `rules` has one function per rule, and `engine` runs the rules. This package imports only the
-standard library, because a lint run should end before torch would be imported.
+`lint(source)` returns the findings in the text of one file. Behind it, `source` parses and
+indexes a file, `walk` goes through its functions once and lists what happens as `events`,
+`bindings` resolves names, `rules` has one function per rule, and `engine` runs the rules. This
+package imports only the standard library, because a lint run should end before torch would be
+imported.
 """
 
 from ampsim.lint.engine import RULES, Finding, Rule, lint
