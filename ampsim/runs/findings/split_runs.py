@@ -26,17 +26,15 @@ def split_runs(history: History) -> list[History]:
     numbered = np.flatnonzero(np.isfinite(main.steps))
     back = np.flatnonzero(main.steps[numbered][1:] <= main.steps[numbered][:-1] / 2) + 1
     rows = {*numbered[back].tolist(), *np.searchsorted(main.lines, history.starts).tolist()}
-    starts = [0]
-    certain = [False]
+    rows -= {0, len(main)}
     if len(rows) > MOST_ROWS:
         return [history]
-    for row in sorted(rows - {0, len(main)}):
-        begins = _begins(main, starts[-1], row) if main.role == "loss" else None
-        if begins is not False:
-            starts.append(row)
-            certain.append(begins is True)
-    if len(starts) > MOST_RUNS:
-        starts = [0, *(row for row, known in zip(starts, certain, strict=True) if known)]
+    starts, begins = [0], dict[int, bool | None]()
+    for row in sorted(rows):
+        begins[row] = _begins(main, starts[-1], row) if main.role == "loss" else None
+        starts += [row] * (begins[row] is True)
+    if False not in begins.values() and len(rows) < MOST_RUNS:
+        starts = [0, *sorted(rows)]  # no loss goes on, so these steps are not those of an epoch
     if len(starts) > MOST_STARTS:
         return [history]  # ranks that print in turn
     edges = [0, *main.lines[starts[1:]].tolist(), history.line_count + 1]
