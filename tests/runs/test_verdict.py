@@ -86,6 +86,7 @@ def test_scale_that_stays_low_is_reported() -> None:
 
     falls = [16] * 30 + [15, 14, 13, 12]
     assert "scale-recovers-slowly" in ids(falls + [12] * 40)
+    assert "scale-recovers-slowly" not in ids(falls + [12] * 5)
     assert "scale-recovers-slowly" not in ids(falls + [12] * 20 + [13] * 10 + [14] * 10)
 
 
