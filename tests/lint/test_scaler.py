@@ -251,6 +251,13 @@ def test_states_of_several_optimizers_are_saved(state: str, found: bool) -> None
     assert [each.code for each in lint(text)] == ["AMP112"] * found
 
 
+def test_scaler_of_any_name_is_saved() -> None:
+    text = RULES["AMP112"].wrong.replace("scaler", "grad_scalar")
+    assert [each.code for each in lint(text)] == ["AMP112"]
+    saved = '{"optimizer": optimizer.state_dict(), "grad_scalar": grad_scalar.state_dict()}'
+    assert lint(text.replace('{"optimizer": optimizer.state_dict()}', saved)) == []
+
+
 @pytest.mark.parametrize("said", ["hasattr(cfg, 'scaler_config')", "timer.check('scaler-step')"])
 def test_scaler_in_string_saves_nothing(said: str) -> None:
     assert [each.code for each in lint(f"{RULES['AMP112'].wrong}{said}\n")] == ["AMP112"]

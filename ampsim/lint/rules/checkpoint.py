@@ -36,7 +36,7 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
     used = used or any(trace.of("step", "unscale") for trace in traces)
     apex = any(trace.of("apex") for trace in traces)
     code = re.sub("#.*", "", source.text)
-    if not (used or apex) or _SAVES_A_SCALER.search(code):
+    if not (used or apex) or _SAVES_A_SCALER.search(code) or _asks_scaler_for_state(source):
         return
     if any(scaler_recreated_in_loop(source, traces)):
         return
@@ -51,6 +51,16 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
         if place not in told and (used or "state_dict" in source.words(node)):
             yield node
         told.add(place)
+
+
+def _asks_scaler_for_state(source: Source) -> bool:
+    """Return whether a scaler of any name gives or takes its state."""
+    owners = [
+        call.func.value
+        for call in source.calls
+        if isinstance(call.func, ast.Attribute) and called(call).endswith("state_dict")
+    ]
+    return any(source.kind(name_of(owner)) == SCALER for owner in owners)
 
 
 def saved_optimizers(source: Source) -> Iterator[ast.AST]:
