@@ -1,0 +1,120 @@
+"""Every panel shows its data, and every text can be read at the width at which the figure is printed."""
+
+import re
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from figures import __main__ as cli
+from tests.figures.drawings import drawn
+
+SMALLEST = 7  # points, at the printed width
+OFF = 0.02  # of a panel's marks may be outside its axes
+OVERLAP = 0.1  # of the smaller text's box
+
+
+def figures() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("stem", cli.stems())
+
+
+def laid_out(stem: str) -> Figure:
+    """Return the figure, drawn once, so that boxes of texts are known."""
+    figure = drawn(stem)
+    if not isinstance(figure.canvas, FigureCanvasAgg):
+        FigureCanvasAgg(figure)
+    figure.canvas.draw()
+    return figure
+
+
+def off(axes: Axes) -> tuple[int, int]:
+    """Return how many of a panel's marks are outside its axes, and how many there are."""
+    marks = [
+        axes.transData.transform(line.get_xydata())
+        for line in axes.lines
+        if line.get_visible() and line.get_transform().contains_branch(axes.transData)
+    ]
+    marks += [
+        axes.transData.transform(np.ma.filled(area.get_offsets().astype(float), np.nan))
+        for area in axes.collections
+        if area.get_offset_transform().contains_branch(axes.transData)
+    ]
+    marks += [
+        bar.get_window_extent().get_points()
+        for bar in axes.patches
+        if bar.get_transform().contains_branch(axes.transData)
+    ]
+    if not marks:
+        return 0, 0
+    points = np.concatenate(marks)
+    points = points[np.isfinite(points).all(axis=1)]
+    box = axes.bbox.padded(1.0)
+    inside = (points >= (box.x0, box.y0)) & (points <= (box.x1, box.y1))
+    return int((~inside.all(axis=1)).sum()), len(points)
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Return each text that is drawn: tick labels beyond the ends of an axis are not."""
+    axes = [axis for panel in figure.axes for axis in (panel.xaxis, panel.yaxis)]
+    ticks = [tick for axis in axes for tick in (*axis.get_major_ticks(), *axis.get_minor_ticks())]
+    beyond = {id(label) for tick in ticks for label in (tick.label1, tick.label2)}
+    beyond -= {
+        id(label)
+        for axis in axes
+        for tick in axis._update_ticks()  # noqa: SLF001  the ticks that it draws
+        for label in (tick.label1, tick.label2)
+    }
+    found = figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_visible())
+    return [text for text in found if text.get_text().strip() and id(text) not in beyond]
+
+
+@figures()
+def test_panels_show_their_marks(stem: str) -> None:
+    counts = {i: off(axes) for i, axes in enumerate(laid_out(stem).axes)}
+    assert {i: both for i, both in counts.items() if both[0] > OFF * both[1]} == {}
+
+
+@figures()
+def test_texts_do_not_overlap(stem: str) -> None:
+    pairs = []
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(laid_out(stem))]
+    for (one, first), (other, second) in combinations(boxes, 2):
+        common = Bbox.intersection(first, second)
+        smaller = min(first.width * first.height, second.width * second.height)
+        if common is not None and common.width * common.height > OVERLAP * smaller:
+            pairs.append((one, other))
+    assert pairs == []
+
+
+@figures()
+def test_texts_are_large_enough(stem: str) -> None:
+    small = [text for text in texts(laid_out(stem)) if text.get_fontsize() < SMALLEST]
+    assert [text.get_text() for text in small] == []
+
+
+def is_number(tick: str) -> bool:
+    """Return whether a tick label is a number, a power such as $2^{-4}$, or thousands such as 2 k."""
+    return (
+        re.fullmatch(r"[-+\d., k%^{}$\N{MINUS SIGN}]+", tick.replace("\\mathdefault", ""))
+        is not None
+    )
+
+
+@figures()
+def test_numeric_axes_have_labels(stem: str) -> None:
+    figure = laid_out(stem)
+    drawn_texts = {id(text) for text in texts(figure)}
+    shared = {"x": figure.get_supxlabel(), "y": figure.get_supylabel()}
+    bare = []
+    for i, axes in enumerate(figure.axes):
+        for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+            ticks = [tick.get_text() for tick in axis.get_ticklabels() if id(tick) in drawn_texts]
+            numbers = ticks and all(map(is_number, ticks))
+            if numbers and not axis.label.get_text() and not shared[name]:
+                bare.append((i, name, ticks))
+    assert bare == []
