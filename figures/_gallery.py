@@ -9,14 +9,15 @@ from pathlib import Path
 from ampsim.core.files import write_atomically
 from figures import _style, claim_results, results
 from figures.claims import CLAIMS
+from figures.tables import TABLES
 
 NAME = "README.md"
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Effects of fp16 on gradients": (
-        "exponent_heatmap", "gradient_histogram", "sigmoid_underflow", "static_sweep",
+        "exponent_heatmap", "gradient_histogram", "needs_scale",
     ),
     "Loss scaling in training": (
-        "gpt_fp16", "resnet_fp16", "rules_trained",
+        "rules_trained",
     ),
     "Failures and conformance": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
@@ -29,8 +30,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 HEAD = """# Figures
 
-`python -m figures` draws these figures from the committed data files. Each figure names the device on which its data
-was measured.
+`python -m figures` makes these figures and tables from the committed data files. Each figure names the device on which
+its data was measured.
 
 - `make reproduce` computes the data again in `build/here`.
 - `python -m figures --pdf` writes PDFs for print.
@@ -52,16 +53,21 @@ def page(stems: Sequence[str], *data: Path, folder: Path = _style.HERE) -> str:
     others = sorted(set(stems) - {stem for part in SECTIONS.values() for stem in part})
     parts = [HEAD]
     for title, members in {**SECTIONS, "Others": others}.items():
-        shown = [stem for stem in members if stem in stems]
+        shown = [stem for stem in members if stem in stems or stem in TABLES]
         parts += [f"## {title}\n", *(entry(stem, folder, *data) for stem in shown)] if shown else []
     parts.append(trials(*data))
     return "\n".join(parts)
 
 
 def entry(stem: str, folder: Path, *data: Path) -> str:
-    """Return the part of the gallery on one figure."""
+    """Return the part of the gallery on one figure or table."""
+    if stem in TABLES:
+        table = TABLES[stem](results.load(stem, *data)).markdown()
+        return "\n".join(
+            [f"### {stem}\n", f"*{question(stem)}*\n", table, source(stem, folder, *data)]
+        )
     module = importlib.import_module(f"figures.{stem}")
-    caption = " ".join((module.__doc__ or "").split("\n\n")[0].split())
+    paragraphs = [" ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")]
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
     devices = (
@@ -70,7 +76,8 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
         else [place.name for place in results.folders(module.DATA) if place.name != "cpu"]
     )
     names = [stem, *(f"{stem}.{device}" for device in devices)]
-    lines += [*(f"![{caption}]({name}.svg)\n" for name in names), f"{caption}\n"]
+    lines += [*(f"![{paragraphs[0]}]({name}.svg)\n" for name in names)]
+    lines += [f"{paragraph.strip()}\n" for paragraph in paragraphs]
     if hasattr(module, "markdown"):
         lines.append(module.markdown(*[results.load(name, *data) for name in module.DATA]))
     lines += [source(name, folder, *data) for name in module.DATA] or [

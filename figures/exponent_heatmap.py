@@ -1,5 +1,5 @@
 """Gradients by binade over a run, and the representable range of fp16, which moves with the loss
-scale. Blue elements are kept; red elements are lost.
+scale. Blue elements are kept; red elements are lost. In d, the range leaves the binades that are shown.
 """
 
 import math
@@ -49,7 +49,7 @@ PANELS = (
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 4.6)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 5.0)
     halves = figure.add_gridspec(2, 1, height_ratios=(1, 0.15))
     grid = halves[0].subgridspec(4, 2, height_ratios=(5, 1.6, 5, 1.6))
     for number, (panel, letter) in enumerate(zip(PANELS, "abcd", strict=True)):
@@ -62,11 +62,8 @@ def plot(run: Result) -> Figure:
         draw_heat(heat, panel, drawn)
         draw_losses(strip, units)
         _style.label_panel(heat, letter, panel.title)
-        if row == 1:
-            strip.set_xlabel("step")
-        if column == 0:
-            heat.set_ylabel("magnitude |g|")
-            strip.set_ylabel("lost (%)")
+        heat.set_ylabel("magnitude |g|")
+        strip.set(xlabel="step", ylabel="lost (%)")
     draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
     name_parts(figure.axes, crash=last_streak(drawn))
     return figure
@@ -135,10 +132,12 @@ def draw_heat(axes: Axes, panel: Panel, record: Record) -> None:
     exponents = np.arange(panel.bottom, panel.top)
     log2 = log2_scales(record)
     edges = np.arange(len(log2) + 1)
-    for limit, name, beyond in ((FLUSHED, "flushed", -400), (OVERFLOWED, "overflowed", 400)):
-        axes.stairs(
-            limit - log2, edges, baseline=beyond, fill=True, color=SHADE, linewidth=0, zorder=0
-        )
+    for limit, name, beyond in (
+        (FLUSHED, "flushed", panel.bottom),
+        (OVERFLOWED, "overflowed", panel.top),
+    ):
+        shaded = np.clip(limit - log2, panel.bottom, panel.top)
+        axes.stairs(shaded, edges, baseline=beyond, fill=True, color=SHADE, linewidth=0, zorder=0)
         axes.stairs(
             limit - log2,
             edges,

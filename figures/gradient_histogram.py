@@ -29,7 +29,7 @@ FIRST = -149  # exponent of float32's lowest binade
 PEAK = 0.3  # share of the elements that reaches the next layer's line
 BEARABLE = 0.1  # relative error of a gradient
 DOTTED = (0, (1, 1.2))
-SMALL = 6.5  # points
+SMALL = 7  # points
 NAMES = {"layers": "layer {}", "first": "block {}a", "second": "block {}b", "enter": "input", "leave": "output",
          "output": "logits"}  # fmt: skip
 
@@ -195,8 +195,8 @@ def name_parts(axes: Sequence[Sequence[Axes]]) -> None:
     """Write names beside what they name, each once."""
     ridges, errors = axes
     for panel, x, word, color, side in (
-        (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[0], -16, "subnormal", "#B87400", "center"),
-        (ridges[0], 5, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
+        (ridges[0], LOWEST, "flushed", FLUSHED, "left"), (ridges[1], -16, "subnormal", "#B87400", "center"),
+        (ridges[2], 1, "normal", NORMAL, "center"), (ridges[3], HIGHEST, "overflows", OVERFLOWED, "right"),
     ):  # fmt: skip
         panel.text(
             x,

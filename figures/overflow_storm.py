@@ -26,7 +26,7 @@ DASHED = (0, (4, 2))
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 1.9)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
     a, b, c = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
     draw_scales(a, run)
     draw_drift(b, run)
@@ -101,7 +101,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
     place = bottom
     for ratio in reversed(STORMS):
         end = float(np.mean([line[-1] for line in lines[ratio]]))
-        place = max(end, place + 9)
+        place = max(end, place + 13)
         _style.label_right(axes, end, place, rf"${ratio:g}\,\lambda_c$", STORMS[ratio])
     _style.power_ticks(axes.yaxis, range(-80, 21, 20))
     axes.text(
@@ -112,7 +112,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
         fontsize=7,
     )
     axes.text(0.02 * steps, bottom + 15, "dashed: T8", fontsize=7)
-    axes.set(xlabel="step", ylim=(bottom, 28), xlim=(0, steps))
+    axes.set(xlabel="step", ylabel="loss scale", ylim=(bottom, 28), xlim=(0, steps))
     _style.label_panel(axes, "a", f"Loss scale, {_style.seeds(run)}")
 
 

@@ -45,7 +45,7 @@ LINES: Mapping[tuple[str, int], dict[str, Any]] = {  # by scaler and rank; ampsi
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.ONE_COLUMN, 1.75)
+    figure = _style.new_figure(_style.ONE_COLUMN, 2.1)
     row_of_axes = figure.subplots(1, 2, sharex=True, sharey=True)
     for letter, axes, (way, title) in zip("ab", row_of_axes, WAYS.items(), strict=True):
         for row in run.records[::-1]:
@@ -64,8 +64,8 @@ def plot(run: Result) -> Figure:
     row_of_axes[0].set_ylabel("loss scale")
     handles, labels = row_of_axes[0].get_legend_handles_labels()
     handles.append(Line2D([], [], **CROSS))
-    figure.legend(handles, [*labels, "not finite from here"], loc="outside lower left", ncols=3, fontsize=6,
-                  handlelength=1.6, columnspacing=1.0, borderpad=0, borderaxespad=0.2)  # fmt: skip
+    figure.legend(handles, [*labels, "not finite from here"], loc="outside lower left", ncols=2, handlelength=1.6,
+                  columnspacing=1.0, borderpad=0, borderaxespad=0.2)  # fmt: skip
     return figure
 
 
@@ -108,10 +108,8 @@ def mark_planted(axes: Axes, run: Result) -> None:
         axes.text(
             run.config[name],
             1.0,
-            text,
+            f" {text}",
             transform=axes.get_xaxis_transform(),
-            ha="center",
             va="top",
-            bbox=_style.CLEAR,
-            fontsize=6,
+            fontsize=7,
         )

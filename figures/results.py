@@ -25,7 +25,6 @@ Setting = str | int | float | bool | tuple[float, ...] | None
 DATA = Path(__file__).parent.parent / "experiments" / "data"  # one folder per device
 CPU = DATA / "cpu"
 TRACES = Path(__file__).parent.parent / "tests" / "traces"
-CLASSES = ("zero", "subnormal", "normal", "overflow")  # what fp16 made of an element
 
 
 @dataclass(frozen=True)
@@ -96,38 +95,6 @@ class ArmRecords:
     def skips(self) -> list[int]:
         """Return how many steps each seed skipped."""
         return [len(record["found_inf"]) for record in self.records]
-
-    def loss_blocks(self, block: int) -> Array:
-        """Return the loss averaged over blocks of `block` steps, (seeds, blocks), without a shorter last block."""
-        loss = self.numbers("loss")
-        whole = loss.shape[1] // block * block
-        return np.asarray(loss[:, :whole].reshape(len(loss), -1, block).mean(axis=2))
-
-    def shares(self, every: int, block: int) -> tuple[Array, dict[str, Array]]:
-        """Return the shares of zero, subnormal, normal and overflowed elements, averaged over seeds and blocks.
-
-        Only steps counted by the clock are used. Those that were counted because they were skipped would weigh more.
-
-        Args:
-            every: the number of steps between two counts.
-            block: the number of counts that are averaged.
-
-        Returns:
-            The step in the middle of each block and, by class, the share there; (blocks,) each.
-        """
-        steps = np.array([step for step in self.first["counted_steps"] if step % every == 0])
-        whole = len(steps) // block * block
-        by_seed = [_shares(record, every)[:, :whole] for record in self.records]
-        means = np.mean(by_seed, axis=0).reshape(len(CLASSES), -1, block).mean(axis=2)
-        return steps[:whole].reshape(-1, block).mean(axis=1), dict(zip(CLASSES, means, strict=True))
-
-    def zero_by_layer(self, step: int) -> Array:
-        """Return the share of elements that fp16 made zero at one counted step, (seeds, layers)."""
-        rows = [
-            np.array(r["zero"])[r["counted_steps"].index(step)] / np.array(r["elements"])
-            for r in self.records
-        ]
-        return np.array(rows, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -312,13 +279,3 @@ def in_force(changes: Sequence[Sequence[float]], steps: int) -> Array:
 def log2(scales: Array, zero: float) -> Array:
     """Return log2 of scales, and `zero` for a scale of 0."""
     return np.log2(scales, out=np.full_like(scales, zero), where=scales > 0)
-
-
-def _shares(record: Record, every: int) -> Array:
-    """Return the share of each of `CLASSES` per regularly counted step, (classes, counted)."""
-    regular = np.array(record["counted_steps"]) % every == 0
-    zero, subnormal, overflow = (
-        np.array(record[name], dtype=np.float64)[regular].sum(axis=1) / sum(record["elements"])
-        for name in ("zero", "subnormal", "overflow")
-    )
-    return np.array([zero, subnormal, 1.0 - zero - subnormal - overflow, overflow])

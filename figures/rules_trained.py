@@ -1,4 +1,7 @@
-"""Loss-scale rules in training: skipped steps, unused bits, zero gradients, and final loss of each."""
+"""Loss-scale rules in training: skipped steps, unused bits, zero gradients, and final loss of each.
+
+Axes b and c are logarithmic beyond the first tick.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,11 +16,8 @@ from figures.results import ArmRecords, Array, Result
 
 DATA = ("rules_trained",)
 TRACES = {  # rule -> colour in the first panel
-    "G=5": _style.SKY,
     "G=2000": _style.BLUE,
-    "headroom 3 bits": _style.GREEN,
     "LogMax as published": _style.PURPLE,
-    "G=20 from 2^0": _style.ORANGE,
     "G=200 from 2^0": _style.VERMILION,
     "G=20 from 2^32": _style.BLACK,
 }
@@ -77,7 +77,6 @@ def prepare_rows(axes: Axes, names: Sequence[str], ticks: Sequence[float] | None
     if ticks:
         axes.set_xscale("symlog", linthresh=ticks[1])
         _style.number_ticks(axes.xaxis, ticks)
-        axes.set_xlabel(f"{axes.get_xlabel()}, symlog")
     axes.set_yticks(range(len(names)), list(map(named, names)))
     axes.set_ylim(len(names) - 0.5, -0.5)
     _style.draw_rows(axes)

@@ -13,7 +13,6 @@ from figures.results import ArmRecords, Result
 DATA = ("scale_crash",)
 LR = ("#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#7A1F3D")  # learning rates, low to high
 SMALLEST_FLOAT32 = 2.0**-149
-BOTTOM = -168  # of the scale axis; scale 0 is drawn as a line that leaves through it
 
 
 def plot(run: Result) -> Figure:
@@ -32,10 +31,10 @@ def rates(run: Result) -> dict[float, tuple[ArmRecords, str]]:
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
-    """Draw one line per seed; a float32 scale ends at 2^-149 and then is 0."""
+    """Draw one line per seed; a line ends where its scale becomes 0."""
     for lr, (arm, color) in rates(run).items():
         for scale in arm.scales():
-            log2 = results.log2(scale, zero=2.0 * BOTTOM)
+            log2 = results.log2(scale, zero=np.nan)
             axes.step(
                 np.arange(len(log2)),
                 log2,
@@ -53,7 +52,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
         _style.limit_line(axes, math.log2(limit), name)
     _style.power_ticks(axes.yaxis, range(0, -151, -50))
     _style.label_panel(axes, "a", "Dynamic loss scale")
-    axes.set(xlabel="step", ylim=(BOTTOM, 28), xlim=(0, run.steps))
+    axes.set(xlabel="step", ylabel="loss scale", ylim=(-160, 28), xlim=(0, run.steps))
 
 
 def draw_skips(axes: Axes, run: Result) -> None:
@@ -98,5 +97,5 @@ def draw_streams(axes: Axes, run: Result) -> None:
     axes.text(12, 1e11, "fp32", color=_style.BLACK, fontsize=7)
     axes.text(64, 8, "fp16, up to the crash", color=crash_color, fontsize=7)
     _style.limit_line(axes, FP16.max_finite, "fp16 max")
-    _style.label_panel(axes, "c", f"Largest activation, lr {lr:g}")
+    _style.label_panel(axes, "c", f"Max activation, lr {lr:g}")
     axes.set(xlabel="step", ylabel="max |h|", xlim=(0, run.steps))

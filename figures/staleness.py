@@ -14,9 +14,9 @@ from figures.results import Result
 DATA = ("staleness",)
 COLOR = {"cumulative": _style.BLUE, "deduplicated": _style.VERMILION, "probe": _style.GREEN}
 PANELS = {
-    "skip_rate": ("Skipped steps (%)", 100.0),
-    "headroom": ("Unused range (bits)", 1.0),
-    "burst": ("Consecutive skips", 1.0),
+    "skip_rate": ("Skips", "skipped steps (%)", 100.0),
+    "headroom": ("Unused", "unused range (bits)", 1.0),
+    "burst": ("Burst", "consecutive skips", 1.0),
 }
 
 
@@ -24,14 +24,14 @@ def plot(run: Result) -> Figure:
     depths = run.config["depths"]
     figure = _style.new_figure(_style.TWO_COLUMNS, 1.9)
     panels = figure.subplots(1, 3)
-    for place, (axes, (key, (title, factor))) in enumerate(
+    for place, (axes, (key, (title, unit, factor))) in enumerate(
         zip(panels, PANELS.items(), strict=True)
     ):
         draw_closed_form(axes, run, key, factor)
         draw_trained(axes, run, depths, key, factor)
         _style.label_panel(axes, "abc"[place], title)
         axes.set(xlim=(-0.3, max(depths) + 0.3), xticks=depths, ylim=(0, None))
-        axes.set_xlabel("k (steps that the scale is late)")
+        axes.set(xlabel="k (steps that the scale is late)", ylabel=unit)
     for place, (policy, color) in enumerate(COLOR.items()):
         panels[1].text(0.04, 0.94 - 0.1 * place, policy, transform=panels[1].transAxes, va="top",
                        fontsize=7, color=color)  # fmt: skip

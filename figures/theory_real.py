@@ -8,6 +8,7 @@ from math import hypot
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
 
 from ampsim.core import theory
 from figures import _style
@@ -23,12 +24,13 @@ SHOWN = {
 
 
 def plot(run: Result) -> Figure:
-    figure = _style.new_figure(_style.TWO_COLUMNS, 2.0)
+    figure = _style.new_figure(_style.TWO_COLUMNS, 2.2)
     a, b, c = figure.subplots(1, 3, width_ratios=(1, 1, 1.25))
     draw_above(a, run, skips_above)
     draw_above(b, run, levels_above)
     draw_distributions(c, run)
-    a.set(ylabel="above T3 (std. deviations)")
+    for axes in (a, b):
+        axes.set_ylabel("above T3 (std. deviations)")
     a.text(4.6, -4.3, "dot: one seed; bar: all", fontsize=7, color=_style.BLUE, va="center")
     _style.label_panel(a, "a", f"Skipped steps, {_style.seeds(run)}")
     _style.label_panel(b, "b", "Mean log2 scale")
@@ -97,9 +99,10 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         axes.plot(
             x + shift, form.levels, "_", color=_style.BLACK, markersize=7, label=f"T3 G={interval}"
         )
-    _style.power_ticks(axes.xaxis, range(15, 21))
+    axes.xaxis.set_major_locator(MultipleLocator(2))
+    axes.xaxis.set_major_formatter(lambda exponent, _: _style.power_of_two(exponent))
     axes.tick_params(axis="x", length=0)
-    axes.set(xlabel="loss scale", ylabel="share of steps", xlim=(14.9, 20.6), ylim=(0, 0.95))
+    axes.set(xlabel="loss scale", ylabel="share of steps", ylim=(0, 1.35))
     named = {
         "thresholds": "#8A8A8A",
         **{f"G = {g}": color for g, color in SHOWN.items()},

@@ -31,6 +31,7 @@ from figures.derived_numbers import (
     t3_rate,
 )
 from figures.results import DATA, Result
+from figures.tables import TABLES as GALLERY
 from paper import sources
 from paper.field import survey
 from paper.number_format import typeset
@@ -284,6 +285,12 @@ def _word(name: str, folder: str) -> str:
 _judged_folder = cache(judge_folder)
 
 
+def from_gallery(stem: str) -> Table:
+    """Return a table of the gallery."""
+    shown = GALLERY[stem](sources.load(stem))
+    return Table(shown.columns, shown.rows, "l" * len(shown.columns))
+
+
 TABLES: dict[str, Callable[[], Table]] = {
     "checked": checked,
     "broken": broken,
@@ -291,6 +298,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "claims": claims,
     "real": real,
     "policies": policies,
+    "loops": partial(from_gallery, "loops"),
+    "ranks_cells": partial(from_gallery, "ranks_cells"),
     "dialects": compared_dialects,
     "artefact": artefact.table,
     "seeds": processors.table,

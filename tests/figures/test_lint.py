@@ -64,7 +64,7 @@ def _docstrings(tree: ast.Module) -> set[int]:
     return {id(node) for node in alone if node is not tree.body[0].value}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", [*cli.stems(), "_style", "_training"])
+@pytest.mark.parametrize("name", [*cli.stems(), "_style"])
 def test_figures_contain_no_typed_numbers(name: str) -> None:
     assert list(typed_digits(_style.HERE / f"{name}.py")) == []
 

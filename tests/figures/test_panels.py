@@ -1,32 +1,28 @@
 """What the panels show is what the records say: of every arm, of every seed."""
 
 import importlib
-import json
 import math
 import re
-import statistics
 from collections.abc import Callable, Iterable
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.patches import FancyArrowPatch
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
+from ampsim.runs.record import data_file
 from figures import __main__ as cli
-from figures import _training, derived_numbers, results
+from figures import derived_numbers, results
 from figures.derived_numbers import t3
 from figures.rendering import render
 from tests.figures.drawings import drawn, lines, one
 
 F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
-SEVERAL = ["async_depth", "gpt_fp16", "resnet_fp16", "scale_crash", "theory_real"]
+SEVERAL = ["async_depth", "needs_scale", "scale_crash", "theory_real"]
 
 
 def says(stem: str) -> list[str]:
@@ -104,17 +100,8 @@ def staleness(run: results.Result, key: str, factor: float) -> Shown:
     }
 
 
-FULL = ("dynamic G=50", "dynamic G=2000")  # of whose scales one seed is drawn in full
 LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figure, panel, axis, values by label
-    ("async_depth", 1, "y", arms(lambda arm: arm.column("test_loss"))),
-    ("async_depth", 0, "y", arms(lambda arm: np.median(arm.loss_blocks(10), axis=0), latest=False)),
-    ("async_depth", 2, "y", lambda _: {"depth 4": one(drawn("async_depth").axes[2], "depth 4 latest").get_ydata()}),
-    ("resnet_fp16", 4, "x", arms(lambda arm: arm.numbers("test_loss"))),
-    ("resnet_fp16", 5, "x", arms(lambda arm: 100 * (1 - arm.numbers("test_accuracy")))),
-    ("static_sweep", 0, "y", lambda run: {"mean": [x.mean("test_loss") for x in F.static_sweep.static(run).values()]}),
-    ("sigmoid_underflow", 1, "y", arms(lambda arm: arm.column("train_loss"))),
-    ("sigmoid_underflow", 2, "y", lambda run: {name: np.log2(run.arm(name).scales())[2] for name in FULL}),
-    ("sigmoid_underflow", 2, "x", lambda run: {f"skips {k}": run.arm(k).records[-1]["found_inf"] for k in FULL}),
+    ("async_depth", 0, "x", arms(lambda arm: arm.column("test_loss"))),
     ("overflow_storm", 1, "x", storms(lambda arm: [
         len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
     ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
@@ -148,24 +135,30 @@ def test_lines_match_records(stem: str, panel: int, axis: str, values: Any) -> N
         assert line.get_data()["xy".index(axis)] == pytest.approx(np.array(wanted[label]), rel=1e-9)
 
 
-def test_texts_match_skips_and_cliffs() -> None:
-    assert " ".join(map(str, results.load("resnet_fp16").arm("static 2^16").skips())) in says(
-        "resnet_fp16"
-    )
-    run = results.load("static_sweep")
-    highest = run.arm("fp32").mean("test_loss") + F.static_sweep.NEAR
-    good = [k for k, arm in F.static_sweep.static(run).items() if arm.mean("test_loss") < highest]
-    assert f"{good[-1] - good[0]:g} bits" in says("static_sweep")
+@pytest.mark.parametrize(
+    ("panel", "stem", "column"),
+    [(0, "static_sweep", "test_loss"), (1, "sigmoid_underflow", "train_loss")],
+)
+def test_sweep_draws_means_and_plateau(panel: int, stem: str, column: str) -> None:
+    run, axes = results.load(stem), drawn("needs_scale").axes[panel]
+    means = {k: arm.mean(column) for k, arm in F.needs_scale.by_scale(run).items()}
+    assert [*means] == sorted(means)
+    x, y = one(axes, "mean").get_data()
+    assert dict(zip(x, y, strict=True)) == pytest.approx(means)
+    highest = run.arm("fp32").mean(column) + F.needs_scale.NEAR
+    good = [k for k, mean in means.items() if mean < highest]
+    assert one(axes, "plateau").get_xdata().tolist() == [good[0], good[-1]]
+    assert f"{good[-1] - good[0]:g} bits" in says("needs_scale")
 
 
-def test_loss_curves_are_medians() -> None:
-    axes, run = drawn("sigmoid_underflow").axes[0], results.load("sigmoid_underflow")
-    assert len(axes.lines) == 4
-    for line in axes.lines:
-        loss = run.arm(line.get_label()).numbers("loss")
-        assert line.get_ydata()[3] == pytest.approx(np.median(loss[:, 75:100].mean(axis=1)))
-        assert line.get_color() == _training.color(run.arm(line.get_label()))
-        assert len(line.get_ydata()) == loss.shape[1] // 25
+@pytest.mark.parametrize(("panel", "stem"), [(2, "resnet_fp16"), (3, "gpt_fp16")])
+def test_differences_are_of_equal_seeds(panel: int, stem: str) -> None:
+    run, axes = results.load(stem), drawn("needs_scale").axes[panel]
+    loss = {(row["arm"], row["seed"]): row["test_loss"] for row in run.records}
+    for name in run.arms.keys() - {"fp32", "global fp32"}:
+        base = "global fp32" if name.startswith("global") else "fp32"
+        wanted = [loss[name, seed] - loss[base, seed] for seed in run.seeds]
+        assert one(axes, name).get_xdata() == pytest.approx(wanted)
 
 
 def test_settled_scale_is_drawn_by_gpus() -> None:
@@ -215,26 +208,6 @@ def test_crossing_is_where_error_falls() -> None:
     )
     for error in ([1.0, 1.0, 1.0, 1.0], [0.01, 0.01, 0.01, 0.01], [1.0, 1.0, np.nan, np.nan]):
         assert math.isnan(F.gradient_histogram.crossing(scales, np.array(error)))
-
-
-def test_overhead_draws_the_medians() -> None:
-    (record,) = results.load("overhead").records
-    for axes, row in zip(drawn("overhead").axes, record["rows"], strict=True):
-        tops = [bar.get_y() + bar.get_height() for bar in axes.patches]
-        middle = {
-            arm: statistics.median(times) / 1000 for arm, times in row["microseconds"].items()
-        }
-        assert tops == pytest.approx(
-            [top for arm in F.overhead.BARS for top in (middle["bare"], middle[arm])]
-        )
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=9))
-def test_cliffs_are_interpolated_level_crossings(heights: list[int]) -> None:
-    x, y = np.arange(len(heights), dtype=float), np.array(heights, dtype=float)
-    found = F.static_sweep.crossings(x, y, 4.5)
-    assert len(found) == sum((a > 4.5) != (b > 4.5) for a, b in pairwise(heights))
-    assert np.interp(found, x, y) == pytest.approx([4.5] * len(found))
 
 
 def test_theory_draws_every_error() -> None:
@@ -339,23 +312,12 @@ def test_drift_spans_first_to_last_scale() -> None:
     assert F.overflow_storm.drift(record) == -3 / 40
 
 
-@pytest.mark.parametrize("stem", ["overhead", "sigmoid_underflow"])
-def test_partial_device_data_is_rendered(stem: str, tmp_path: Path) -> None:
-    # A card has time for one seed; a model's size is no number of equal tensors.
-    run = results.load(stem)
-    first = [row for row in run.records if row["seed"] == run.records[0]["seed"]]
-    if stem == "overhead":
-        sizes = first[0]["rows"]
-        first[0] = {
-            **first[0],
-            "rows": [*sizes, sizes[0] | {"size": "gpt2-12x768"}],
-        }  # what was loaded is every test's
-    head = json.loads(run.path.read_text().splitlines()[0]) | {"records": len(first)}
-    data = tmp_path / "nvidia-h200"
-    data.mkdir()
-    (data / run.path.name).write_text("".join(json.dumps(line) + "\n" for line in (head, *first)))
-    [svg] = render(stem, tmp_path, data)
-    assert svg.name == f"{stem}.nvidia-h200.svg"
+def test_data_of_one_seed_is_drawn(tmp_path: Path) -> None:
+    run = results.load("scale_crash")
+    rows = [row for row in run.records if row["seed"] == run.seeds[0]]
+    data_file.write(tmp_path / "nvidia-h200" / run.path.name, {**run.provenance}, rows)
+    [svg] = render("scale_crash", tmp_path, tmp_path / "nvidia-h200")
+    assert svg.name == "scale_crash.nvidia-h200.svg"
 
 
 def test_first_nonfinite_step_is_found() -> None:

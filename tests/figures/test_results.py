@@ -26,7 +26,6 @@ def test_find_arms_by_name_or_settings() -> None:
     assert RUN.one(growth_interval=50) == RUN.arm("G=50")
     assert RUN.where(spans=(1, 2)) == tuple(RUN.arms.values())
     assert RUN.where(depth=None) == ()
-    assert RUN.arm("G=5").loss_blocks(2).tolist() == [[2.0], [2.0]]
 
 
 def test_missing_arm_or_file_is_named() -> None:
@@ -38,17 +37,6 @@ def test_missing_arm_or_file_is_named() -> None:
         FileNotFoundError, match=r"run `python -m experiments.nowhere` to create it"
     ):
         results.load("nowhere")
-
-
-def test_time_means_exclude_skipped_counts() -> None:
-    record = {
-        "counted_steps": [0, 3, 5],
-        "zero": [[1], [9], [3]],
-        "subnormal": [[0]] * 3,
-        "overflow": [[0]] * 3,
-    }
-    steps, share = results.ArmRecords("x", ({**record, "elements": [10]},)).shares(every=5, block=2)
-    assert (steps.tolist(), share["zero"].tolist()) == ([2.5], [0.2])
 
 
 def test_scale_column_is_expanded_from_changes() -> None:
