@@ -66,7 +66,9 @@ def draw_trajectories(figure: SubFigure, run: Result) -> None:
     for axes, (title, row, points) in zip(grid, shown, strict=False):
         draw_trajectory(axes, row, points)
         axes.set_title(f"{title}\n{name_of(row)}", fontsize=7, fontweight="normal", pad=3)
-    figure.suptitle("a  Loss scale against step", x=0.01, ha="left", fontsize=8, fontweight="bold")
+    figure.supxlabel("step", fontsize=7.5)
+    figure.supylabel("loss scale", fontsize=7.5)
+    figure.suptitle("a  Public runs", x=0.01, ha="left", fontsize=8, fontweight="bold")
 
 
 def runs_of(run: Result, arm: str, most: int) -> list[tuple[Record, Sequence[Any]]]:
@@ -110,13 +112,13 @@ def draw_ranks(axes: Axes, run: Result) -> None:
         names[sizes[-1], settled[-1]].add(name)
     for place, models in names.items():
         text = ", ".join(sorted(models))
-        axes.annotate(text, place, (3, -3), textcoords="offset points", fontsize=7)
+        axes.annotate(text, place, (3, 3), textcoords="offset points", fontsize=7)
     for zero, (marker, color, label) in STAGES.items():
         name = f"{label} (ZeRO-{zero})"
         axes.plot([], [], marker=marker, color=color, markersize=3.5, label=name)
     axes.set_xscale("log", base=2)
     _style.number_ticks(axes.xaxis, [8, 32, 128, 512])
     _style.power_ticks(axes.yaxis, range(2, 11))
-    axes.set(xlabel="GPUs", xlim=(6.5, 1200), ylim=(0.3, 10.9))
+    axes.set(xlabel="GPUs", ylabel="loss scale", xlim=(6.5, 1200), ylim=(0.3, 10.9))
     axes.grid(color="#E6E6E6", linewidth=0.6)
     axes.legend(loc="lower left", handlelength=1.2)
