@@ -174,6 +174,7 @@ FLOORS = {
         "figures.claims",
         "figures.derived_numbers",
         "figures.results",
+        "figures.tables",
         "figures.claim_results",
         "paper",
     },
