@@ -66,7 +66,7 @@ def run(
     for step in range(config.steps):
         batch = x, y = task.draw()
         optimizer.zero_grad()
-        task.criterion(task.model(x), y).backward()
+        task.criterion(task.model(x), y).backward()  # type: ignore[no-untyped-call]
         largest = fp16.flat_gradient(task.model).abs().max().item()
         recorded.append(math.floor(PER_BIT * math.log2(FP16.max_finite / largest)))
         if step % config.check_every == 0:
