@@ -439,7 +439,7 @@ def attend(
     The two products are the unit's. As in flash attention the logits stay float32 and the
     probabilities are rounded to fp16.
     """
-    if dropout or options or not unit_of(q):
+    if dropout or set(options.values()) - {None} or not unit_of(q):
         return theirs(keys, q, k, v, dropout, causal, **options)
     logits = logits_of(q, k, causal)
     probabilities = logits.softmax(-1).half()
@@ -467,7 +467,7 @@ def attend_backward(
     **options: Any,
 ) -> Any:
     """Return the gradients of queries, keys, and values."""
-    if dropout or options or not unit_of(q):
+    if dropout or set(options.values()) - {None} or not unit_of(q):
         return theirs(keys, given, q, k, v, out, log_sums, dropout, causal, **options)
     probabilities = (logits_of(q, k, causal) - log_sums[..., None]).exp()
     mean = (given.float() * out.float()).sum(-1, keepdim=True)

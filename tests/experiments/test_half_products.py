@@ -95,6 +95,22 @@ def test_unit_equals_mmasim(name: str, shape: str) -> None:
     assert np.array_equal(by_unit(a, b, UNITS.get(name, UNITS["ampere"])), total.numpy())
 
 
+@pytest.mark.parametrize(
+    ("name", "block", "fraction"), [("volta", 4, 23), ("ampere", 8, 24), ("hopper", 16, 25)]
+)
+def test_unit_has_published_width(name: str, block: int, fraction: int) -> None:
+    def total(*products: float) -> float:
+        roots = [2.0**-12 if 0 < x < 1 else 1 for x in products]
+        b = np.array([roots], np.float32).T
+        return by_unit(np.array([products], np.float32) / b.T, b, UNITS[name]).item()
+
+    assert total(1, 2.0**-fraction, -1) == 2.0**-fraction
+    assert total(1, 2.0 ** -(fraction + 1), -1) == 0
+    small, zeros = 2.0**-23, [0.0] * (block - 4)
+    assert total(1, 1, small, *zeros, -1, -1) == small  # the block ends between -1 and -1
+    assert total(1, 1, small, *zeros, 0, -1, -1) == 0  # 2 + small is cut at its end
+
+
 def test_partial_sums_are_rounded() -> None:
     a, b = np.ones((1, 64), np.float32), np.ones((64, 1), np.float32)
     a[0, ::16] = [2048, 0, 0, 0]  # and 2048 + 15 is no half
@@ -161,6 +177,20 @@ def test_unit_computes_values_and_gradients(function: object, shapes: list[list[
         assert x.dtype == torch.float16
         assert (x.double() - y).abs().max() <= 2.0**-9 * y.abs().max()
     assert any(not torch.equal(x, y) for x, y in zip(found, rough, strict=True))
+
+
+def test_attention_backward_is_by_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(1, 1, 8, 4).half().requires_grad_()
+    products = []
+    original = half_products.batched
+    monkeypatch.setattr(
+        half_products, "batched", lambda a, b: products.append(a.shape) or original(a, b)
+    )
+    with half_products.computed_by("hopper"):
+        out = attention(x, x, x)
+        assert len(products) == 2
+        out.sum().backward()  # type: ignore[no-untyped-call]
+    assert len(products) == 7  # the logits again, and four gradients
 
 
 def test_unit_ends_with_context() -> None:
