@@ -216,6 +216,8 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
         assert sorted(os.listdir(folder)) == ["last.pt", "log.json"]
         os.remove(folder / "last.pt")
         assert not (folder / "last.pt").exists()
+        shutil.copyfile(__file__, folder / "script.py")
+        os.remove(folder / "script.py")
         np.savetxt(folder / "table.csv", [1.0])
         with open(os.fsencode(folder / "events"), "wb") as events:
             events.write(b"1")

@@ -48,7 +48,8 @@ def redirect_writes(folder: Path) -> Iterator["Redirection"]:
         patches.attribute(os, "open", redirection.opening_descriptor(os.open))
         for name, roles in ROLES.items():
             for module in modules:
-                if original := vars(module).get(name):
+                original = vars(module).get(name)
+                if callable(original):  # shutil has the module stat
                     patches.attribute(module, name, redirection.calling(original, roles))
         yield redirection
 
