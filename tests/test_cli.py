@@ -164,6 +164,17 @@ def test_check_reports_torch_failures() -> None:
     assert "9 passed, 6 failed" in text
 
 
+def test_proposal_writes_known_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    proposed = check(TORCH, "--level", "5", "--propose")
+    known = json.loads((tmp_path / "expected.json").read_text())
+    assert {"scale_is_never_subnormal", "no_nonfinite_step_after_unscale"} < known.keys()
+    assert proposed[0] == 0
+    assert check(TORCH, "--level", "5", "--expect", "expected.json")[0] == 0
+    code, text = check(TORCH, "--propose")  # which overwrites nothing
+    assert (code, "expected.json exists" in text) == (2, True)
+
+
 def test_check_passes_ampsim_scaler() -> None:
     assert check(OURS, "-l", "4", "-l", "5")[0] == 0
 

@@ -4,12 +4,15 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
 from ampsim.testing import scheduler
+from ampsim.testing.examples import DEFAULT
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +31,33 @@ def framework(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@contextmanager
+def profile(**values: Any) -> Iterator[None]:
+    """Load a hypothesis profile that differs from the current one in these settings."""
+    before = settings.get_current_profile_name()
+    name = f"{before}, {values}"
+    settings.register_profile(name, settings.default, **values)
+    settings.load_profile(name)
+    try:
+        yield
+    finally:
+        settings.load_profile(before)
+
+
+@pytest.fixture(autouse=True)
+def _same_examples() -> Iterator[None]:
+    """Run the checks on the examples of a user without a profile, whichever one these tests have."""
+    number = max(DEFAULT, settings.default.max_examples)
+    with profile(derandomize=True, max_examples=number, database=None):
+        yield
+
+
 @pytest.fixture
-def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def brief(monkeypatch: pytest.MonkeyPatch, _same_examples: None) -> Iterator[None]:
     """Do not shrink a failure, and look for no trait that excuses it: that takes half the time."""
     monkeypatch.setattr("ampsim.testing.scaler_checks.check.suggestion", lambda *_: [])
-    before = settings.get_current_profile_name()
-    settings.register_profile("brief", settings.default, phases=[Phase.generate])
-    settings.load_profile("brief")
-    yield
-    settings.load_profile(before)
+    with profile(phases=[Phase.generate]):
+        yield
 
 
 @pytest.fixture

@@ -110,6 +110,11 @@ class AcceptsMisuse(Stranger):
             super().update(*args)
 
 
+class ReturnsNothing(Stranger):
+    def step(self, optimizer, *args, **kwargs):
+        super().step(optimizer, *args, **kwargs)
+
+
 class TellsNoSkip(Stranger):
     last_step = property(fset=lambda *_: None)
 
@@ -175,6 +180,7 @@ class TakesNoScale(Stranger):
         (HasAFloorOfOne, "overflow_backs_off_once", "min_scale=1.0"),
         (HasMaxScale, "scale_is_exact_float32", "max_scale=65536.0"),
         (GivesUp, "overflow_backs_off_once", "gives_up=(OverflowError,)"),
+        (ReturnsNothing, "step_returns_optimizer_result", "unsupported={'step_value'}"),
         (NoSetters, DECLARED, "unsupported={'setters'}"),
         (AcceptsMisuse, DECLARED, "unsupported={'refusals'}"),
         (TakesAgain, "unscale_twice_raises", "unsupported={'refusals'}"),

@@ -82,6 +82,19 @@ class ScalerAdapter:
         scaler.update()
         return scale
 
+    def assert_scales(
+        self,
+        scaler: Any,
+        found_inf: Sequence[bool],
+        expected: Sequence[float],
+        rounding: float = 0.0,
+    ) -> None:
+        """Check the loss scale of each iteration, and of the one after them, up to a relative error."""
+        for overflows, due in zip([*found_inf, False], expected):
+            scale = self.iterate(scaler, overflows)
+            same = math.isclose(scale, due, rel_tol=rounding)
+            assert same, f"the scale is {scale}, expected {due}"
+
     # ------------------------------------------------------------------------------ more scalers
 
     @property

@@ -71,9 +71,7 @@ def scale_is_exact_float32(
     """The scale after each update is ``float32(float64(S) * factor)``, up to rounding; exactly for a drop-in."""
     scaler = case.make(**rule)
     rounding = 0.0 if case.traits.drop_in else 2.0**-18  # of 24 updates
-    for overflows, due in zip([*found_inf, False], case.expected_scales(found_inf, **rule)):
-        scale = case.iterate(scaler, overflows)
-        assert math.isclose(scale, due, rel_tol=rounding), f"the scale is {scale}, expected {due}"
+    case.assert_scales(scaler, found_inf, case.expected_scales(found_inf, **rule), rounding)
 
 
 @check(
@@ -137,9 +135,7 @@ def setters_take_effect(case: ScalerAdapter, found_inf: list[bool], name: str) -
     getattr(scaler, f"set_{name}")(value)
     got = getattr(scaler, f"get_{name}")()
     assert got == value or case.traits.delay, f"get_{name}() is {got!r} after set_{name}({value})"
-    for overflows, due in zip([*found_inf, False], expected):
-        scale = case.iterate(scaler, overflows)
-        assert math.isclose(scale, due, rel_tol=rounding), f"the scale is {scale}, expected {due}"
+    case.assert_scales(scaler, found_inf, expected, rounding)
 
 
 @check(
@@ -171,9 +167,7 @@ def new_scale_keeps_growth_tracker(
             raise
         scaler.update(new_scale)
     given.zero_()
-    for overflows, due in zip([*after, False], expected[len(before) :]):
-        scale = case.iterate(scaler, overflows)
-        assert scale == due, f"the scale is {scale}, expected {due}"
+    case.assert_scales(scaler, after, expected[len(before) :])
 
 
 @check(
