@@ -1,14 +1,13 @@
-"""Every claim, evaluated on the committed data of each processor and on your own data: a table.
+"""Every claim, evaluated on the committed data of each processor and on your own data.
 
 For `cpu` and `cpu-new-seeds` the data itself is committed. For other processors and devices only the
 outcomes are, in `verdicts.jsonl` of their folder. `write` computes them with the same `judge`.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
-
-from rich.table import Table
 
 from ampsim.core.files import DamagedFileError
 from ampsim.core.json_lines import Record
@@ -18,6 +17,7 @@ from figures.claims import CLAIMS, Claim
 
 HERE = "here"
 VERDICTS = "verdicts.jsonl"
+STATES = ("does not hold", "not evaluated", "holds")  # in the order of the lines
 
 
 class Verdict(NamedTuple):
@@ -33,6 +33,13 @@ class Judged(NamedTuple):
     name: str
     claim: Claim
     verdicts: Mapping[str, Verdict]
+
+    def state(self) -> str:
+        """Return whether the claim holds wherever it was evaluated."""
+        outcomes = {verdict.holds for verdict in self.verdicts.values()}
+        if False in outcomes:
+            return "does not hold"
+        return "holds" if True in outcomes else "not evaluated"
 
 
 def judge(claim: Claim, *data: Path) -> Verdict:
@@ -110,33 +117,25 @@ def judge_all(own: Path | None = None) -> Iterator[Judged]:
         yield Judged(name, claim, {label: verdicts[name] for label, verdicts in found.items()})
 
 
-def table(judged: Sequence[Judged]) -> Table:
-    """Return the claims with committed numbers, your numbers, and the data on which each holds."""
+def lines(judged: Sequence[Judged], *, sentences: bool = False) -> Iterator[str]:
+    """Yield a line per claim, those that do not hold first, then a line per data folder.
+
+    Args:
+        judged: The claims with their outcomes.
+        sentences: Also yield the sentence of each claim, below its line.
+    """
     labels = list(judged[0].verdicts)
-    own = HERE in labels
-    shown = Table(title="Claims", show_lines=True)
-    for column in (
-        "claim",
-        "committed number",
-        *["number here"] * own,
-        *(f"holds: {label}" for label in labels),
-    ):
-        shown.add_column(
-            column, max_width=9 if column.startswith("holds") else None, overflow="fold"
-        )
-    for row in judged:
-        committed = row.verdicts[labels[0]].now
-        here = (
-            [row.verdicts[HERE].now if row.verdicts[HERE].now != committed else "the same"]
-            if own
-            else []
-        )
-        marks = (
-            {True: "yes", False: "NO", None: "-"}[row.verdicts[label].holds] for label in labels
-        )
-        shown.add_row(f"{row.name}: {row.claim.sentence}", committed, *here, *marks)
-    shown.caption = "\n".join(summary(judged, label) for label in labels)
-    return shown
+    shown = HERE if HERE in labels else labels[0]
+    for row in sorted(judged, key=lambda row: STATES.index(row.state())):
+        number = textwrap.shorten(row.verdicts[shown].now, 72, placeholder=" ...")
+        refuted = [label for label in labels if row.verdicts[label].holds is False]
+        where = f" (not on {', '.join(refuted)})" if refuted else ""
+        yield f"{row.state():<14} {row.name:<22} {number}{where}"
+        if sentences:
+            yield f"    {row.claim.sentence}"
+    yield ""
+    for label in labels:
+        yield summary(judged, label)
 
 
 def summary(judged: Sequence[Judged], label: str) -> str:

@@ -155,7 +155,6 @@ FLOORS = {
         "ampsim.runs.record.data_file",
     },
     "figures/claim_results.py": {
-        "rich",
         "ampsim.core.json_lines",
         "ampsim.core.files",
         "ampsim.runs.record.data_file",

@@ -1,8 +1,8 @@
 """Commands of `python -m experiments`: list the experiments, or `all` runs those with missing or stale data.
 
 `records [--data DIR]` compares the data that `make reproduce` computed here with the committed data.
-`adopt [--data DIR]` replaces the committed data with it. `claims [--data DIR]` evaluates every claim of the
-gallery and the paper on the committed data and on a folder. `gpu` runs experiments on an accelerator
+`adopt [--data DIR]` replaces the committed data with it. `claims [--data DIR] [--sentences]` evaluates
+every claim of the gallery and the paper on the committed data and on a folder. `gpu` runs experiments on an accelerator
 within a time limit: see `experiments/runner/gpu.py`. `bits` compares the floating-point results of this
 processor with those of the committed data; `--json [NAME]` prints them. `python -m experiments STEM
 [options]` is the same as `python -m experiments.STEM [options]`. Several stems share one pool of workers.
@@ -31,7 +31,7 @@ USAGE = (
     "       python -m experiments gpu [--minutes N] [--dry] [--jobs N] [--out DIR]\n"
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"
-    "       python -m experiments claims [--data DIR]\n"
+    "       python -m experiments claims [--data DIR] [--sentences]\n"
     "       python -m experiments bits [--json [NAME]]\n"
     "\n"
     "all                 run every experiment whose data is missing or stale\n"
@@ -39,7 +39,8 @@ USAGE = (
     "gpu                 run what an accelerator can show, within a time limit\n"
     "records             compare data computed here with the committed data\n"
     "adopt               replace the committed data with the data computed here\n"
-    "claims              evaluate every claim of the gallery and the paper\n"
+    "claims              evaluate every claim of the gallery and the paper, a line each;\n"
+    "                    --sentences prints what each claim says\n"
     "bits                compare the floating-point results of this processor with recorded ones\n"
     "\n"
     "Experiments:"
@@ -73,6 +74,9 @@ def main(argv: Sequence[str]) -> int:
 
 def reproduction(name: str, options: Sequence[str]) -> int:
     """Compare, adopt, or evaluate the data of a folder; by default that of `make reproduce`."""
+    sentences = name == "claims" and "--sentences" in options
+    if sentences:
+        options = [option for option in options if option != "--sentences"]
     if options and (options[0] != "--data" or len(options) != 2):
         print(
             f"experiments: error: {' '.join(options)!r}: expected {name} [--data DIR]",
@@ -88,7 +92,7 @@ def reproduction(name: str, options: Sequence[str]) -> int:
             print("\n".join(reproduced.adopt(folder)))
         else:
             judged = list(claim_results.judge_all(folder if options or folder.exists() else None))
-            console.print(claim_results.table(judged), markup=False)
+            print("\n".join(claim_results.lines(judged, sentences=sentences)))
             if not options and not folder.exists():
                 print("No data from this machine: run `make reproduce` to compute it.")
     except (UsageError, BusyError, DamagedFileError, OSError) as error:

@@ -65,3 +65,22 @@ def test_recorded_verdicts_match_data(tmp_path: Path) -> None:
     assert {name: kept[name] for name in judged} == {name: before[name] for name in judged}
     assert kept["crash.none"].holds is False
     assert kept["gpt.mean"].holds is None
+
+
+def test_refuted_claims_come_first() -> None:
+    holds, refuted = claim_results.Verdict("5 of 5", True), claim_results.Verdict("4 of 5", False)
+    unknown = claim_results.Verdict("not run", None)
+    claim = CLAIMS["crash.none"]
+    judged = [
+        claim_results.Judged("a", claim, {"cpu": holds, "here": unknown}),
+        claim_results.Judged("b", claim, {"cpu": unknown, "here": unknown}),
+        claim_results.Judged("c", claim, {"cpu": holds, "here": refuted}),
+    ]
+    text = [*claim_results.lines(judged)]
+    assert [line.split() for line in text[:3]] == [
+        ["does", "not", "hold", "c", "4", "of", "5", "(not", "on", "here)"],
+        ["not", "evaluated", "b", "not", "run"],
+        ["holds", "a", "not", "run"],
+    ]
+    assert text[-1] == "here: 0 of the 1 claims that can be evaluated hold; do not hold: c"
+    assert f"    {claim.sentence}" in claim_results.lines(judged, sentences=True)

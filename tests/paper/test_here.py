@@ -103,5 +103,5 @@ def test_failed_claim_is_reported_and_marked(checkout: Path) -> None:
     _, paper, equal, claims = run(checkout, *commands)
     assert paper.endswith("sentences that do not hold here are marked: crash.none\n")
     assert "1 of the 3 files that can be compared are equal" in equal
-    assert "here: 8 of the 9 claims that can be judged hold; not crash.none" in claims
+    assert "here: 8 of the 9 claims that can be evaluated hold; do not hold: crash.none" in claims
     assert git(checkout, "status", "--porcelain") == ""
