@@ -28,7 +28,6 @@ class Check:
         group: heading in a report; a table shows its first word.
         needs: features that the check needs; it is skipped for a target that declares one of them unsupported.
         since: the version of the checks that added it.
-        is_note: whether a failure matters little, so that it is shown and is no finding.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Check:
     group: str = field(default="", repr=False)
     needs: tuple[str, ...] = field(default=(), repr=False)
     since: str = field(default="", repr=False)
-    is_note: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the result needs attention: a failure, unless the check is new or a note, or an xpass."""
-        counts = self.check.since != CHECKS_VERSION and not self.check.is_note
+        """Whether the result needs attention: a failure, unless the check is new, or an xpass."""
+        counts = self.check.since != CHECKS_VERSION
         return self.outcome == "xpassed" or (self.outcome == "failed" and counts)
 
 
