@@ -265,7 +265,7 @@ def test_checkpoint_beyond_the_run(tmp_path, is_called):
     results, _ = judge_script(script)
     failed = failures(results)
     assert failed.keys() == ({"resume_is_exact"} if is_called else set())
-    assert not is_called or "train.py:16: " in failed["resume_is_exact"]
+    assert not is_called or "train.py:15: " in failed["resume_is_exact"]
 
 
 def test_each_checkpoint_has_the_scaler(tmp_path):
@@ -283,7 +283,7 @@ def test_each_checkpoint_has_the_scaler(tmp_path):
         """,
     )
     results, _ = judge_script(script)
-    assert "train.py:21: " in failures(results)["resume_is_exact"]
+    assert "train.py:20: " in failures(results)["resume_is_exact"]
 
 
 def test_command_reports_as_json(tmp_path, capsys):

@@ -86,6 +86,7 @@ class Child:
             stack.enter_context(self.session.recorder.install())
             redirection = stack.enter_context(redirect_writes(settings.folder / "files"))
             self.session.redirect = redirection.to_write
+            self.session.branch = redirection.branch
             try:
                 runpy.run_path(settings.script, run_name="__main__")
                 self.finish("end")

@@ -72,6 +72,12 @@ class Redirection:
         below = self.folder + full
         return os.fsencode(below) if isinstance(path, bytes) else below
 
+    def branch(self, name: str) -> None:
+        """Go on with a copy of the folder, so that what this process writes is seen in no other."""
+        copy = f"{self.folder}-{name}"
+        shutil.copytree(self.folder, copy, symlinks=True)
+        self.folder = copy
+
     def to_read(self, path: Any) -> Any:
         """Return where a path is read."""
         mapped = self.mapped(path)

@@ -150,6 +150,7 @@ class Trials(Listener):
         start: Where trials start; None before that.
         can_fork: Whether trials are forks of the process.
         redirect: Returns where a checkpoint is written that the script saves at a path.
+        branch: Called in a fork with its name, so that its files are its own.
     """
 
     def __init__(self, folder: Path, limit: float) -> None:
@@ -163,6 +164,7 @@ class Trials(Listener):
         self.start: Start | None = None
         self.can_fork = sys.platform == "linux"
         self.redirect: Callable[[Any], Any] = lambda path: path
+        self.branch: Callable[[str], None] = lambda _: None
         self.recorder: Recorder
         self._outcome: Outcome | None = None  # in a trial
         self._stepped: list[OptimizerTrace] = []
@@ -194,15 +196,17 @@ class Trials(Listener):
                 traces = self.recorder.optimizers.values()
                 self._stepped = [trace for trace in traces if trace.name in start.optimizers]
                 self._begin(trial)
-        elif self.start is None:
-            self._first_place = self._first_place or where()
-            # Where the loop comes around, each optimizer of an iteration has stepped.
-            is_around = self.recorder.scale_calls > LATE or where() == self._first_place
-            if is_around and self.recorder.scales_since_attempt == 0:
-                self._start_if_ready()
+        elif self.start is None and self.recorder.scales_since_attempt == 0:
+            self._start_if_around()
 
-    def _start_if_ready(self) -> None:
+    def _start_if_around(self) -> None:
+        """Start where the loop comes around, as each optimizer of an iteration has stepped by then."""
         stepped = [trace for trace in self.recorder.optimizers.values() if trace.attempts]
+        if stepped and not self._first_place:
+            self._first_place = where()
+            return
+        if self.recorder.scale_calls <= LATE and where() != self._first_place:
+            return
         is_ready = (t.attempts[-1] and sum(t.attempts) >= AFTER for t in stepped)
         if not stepped or not all(is_ready):
             return
@@ -236,6 +240,7 @@ class Trials(Listener):
     def _begin(self, trial: Trial) -> None:
         if self._again is None:
             _wait_for_no_thread()
+            self.branch(str(trial))
         self._outcome = Outcome(trial, fingerprint=self._fingerprint())
         self._begun_at = time.monotonic()
         self._first_call, self._first_event = self.recorder.scale_calls, len(self.recorder.events)
