@@ -79,17 +79,22 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def stamp(figure: Figure, runs: Sequence[Result]) -> None:
-    """Say in the lower right corner which device the data comes from, in a line of its own or beside a legend there."""
-    names = sorted({f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs})
+def devices(runs: Sequence[Result]) -> str:
+    """Return the names of the devices that data comes from."""
+    names = {f"{run.provenance['device']['type'].upper()}: {run.device}" for run in runs}
+    return ", ".join(sorted(names))
+
+
+def stamp(figure: Figure, source: str) -> None:
+    """Say in the lower right corner what the data comes from, in a line of its own or beside a legend there."""
     layout, room = (
         figure.get_layout_engine(),
         0.0 if figure.legends else STAMP / figure.get_figheight(),
     )
-    if names and isinstance(layout, ConstrainedLayoutEngine):
+    if source and isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, room, 1, 1 - room))
         right = 1 - 0.03 / figure.get_figwidth()
-        figure.text(right, 0.0, ", ".join(names), color=GREY, fontsize=7, ha="right", va="bottom")
+        figure.text(right, 0.0, source, color=GREY, fontsize=7, ha="right", va="bottom")
 
 
 def settle(figure: Figure) -> None:

@@ -22,6 +22,7 @@ from figures.derived_numbers import settled_by_gpus
 from figures.results import Result
 
 DATA = ("cuda_runs",)
+SOURCE = "public logs of CUDA runs"  # only the state machine ran here
 COLUMNS = 4
 PROGRAMS = {  # in the order of the panels: name and number of panels
     "megatron": ("Megatron-LM", 2), "deepspeed": ("DeepSpeed", 4), "fairseq": ("fairseq", 4),

@@ -60,8 +60,9 @@ def draw(stem: str, *data: Path) -> Figure:
 
 def draw_results(stem: str, runs: Sequence[Result]) -> Figure:
     """Return the figure of these results."""
-    figure: Figure = importlib.import_module(f"figures.{stem}").plot(*runs)
-    _style.stamp(figure, runs)
+    module = importlib.import_module(f"figures.{stem}")
+    figure: Figure = module.plot(*runs)
+    _style.stamp(figure, getattr(module, "SOURCE", _style.devices(runs)))
     return figure
 
 
