@@ -1,6 +1,7 @@
 """Once the forward pass overflows, every step is skipped and the loss scale halves to zero."""
 
 import math
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +28,7 @@ def plot(run: Result) -> Figure:
 def rates(run: Result) -> dict[float, tuple[ArmRecords, str]]:
     """Return the fp16 arm and its colour by learning rate, low to high."""
     arms = run.where(dtype="float16")
-    return {arm.settings["lr"]: (arm, color) for arm, color in zip(arms, LR, strict=True)}
+    return {arm.settings["lr"]: (arm, color) for arm, color in zip(arms, cycle(LR), strict=False)}
 
 
 def draw_scales(axes: Axes, run: Result) -> None:
@@ -82,8 +83,8 @@ def draw_streams(axes: Axes, run: Result) -> None:
     """Draw the largest activation at the highest rate, fp16 and fp32, up to where it is no longer a number."""
     lr = max(rates(run))
     fp16, crash_color = rates(run)[lr]
-    fp32 = run.one(dtype="float32", lr=lr)
-    for precision, units, color in (("fp32", fp32, _style.BLACK), ("fp16", fp16, crash_color)):
+    drawn = [("fp32", arm, _style.BLACK) for arm in run.where(dtype="float32", lr=lr)]
+    for precision, units, color in [*drawn, ("fp16", fp16, crash_color)]:
         for record in units:
             stream = np.array(record["stream_max"], dtype=np.float64)
             steps = np.arange(len(stream))

@@ -90,9 +90,10 @@ def draw_distributions(axes: Axes, run: Result) -> None:
         color="#E6E6E6",
         label="thresholds",
     )
-    width = 0.8 / len(SHOWN)
-    for place, (interval, color) in enumerate(SHOWN.items()):
-        shift = (place - (len(SHOWN) - 1) / 2) * width
+    shown = {interval: color for interval, color in SHOWN.items() if interval in found}
+    width = 0.8 / max(len(shown), 1)
+    for place, (interval, color) in enumerate(shown.items()):
+        shift = (place - (len(shown) - 1) / 2) * width
         level, height = share(counted(found[interval], "scales"))
         axes.bar(level + shift, height, width=width, color=color, label=f"G={interval}")
         x, form = theory.of_thresholds(counted(found[interval], "thresholds"), interval)
@@ -105,7 +106,7 @@ def draw_distributions(axes: Axes, run: Result) -> None:
     axes.set(xlabel="loss scale", ylabel="share of steps", ylim=(0, 1.35))
     named = {
         "thresholds": "#8A8A8A",
-        **{f"G = {g}": color for g, color in SHOWN.items()},
+        **{f"G = {g}": color for g, color in shown.items()},
         "T3 (ticks)": _style.BLACK,
     }
     for row, (text, color) in enumerate(named.items()):

@@ -16,9 +16,9 @@ from ampsim.core import theory
 from ampsim.core.machine import Rule
 from ampsim.runs.record import data_file
 from figures import __main__ as cli
-from figures import derived_numbers, results
+from figures import _style, derived_numbers, results
 from figures.derived_numbers import t3
-from figures.rendering import render
+from figures.rendering import draw_results, render
 from tests.figures.drawings import drawn, lines, one
 
 F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
@@ -343,3 +343,20 @@ def test_ranks_training_marks_nonfinite_parameters() -> None:
                 one(axes, F.ranks_training.label(scaler, rank)).get_ydata().tolist()
                 == np.log2(scales).tolist()
             )
+
+
+@pytest.mark.parametrize(
+    ("stem", "arm"),
+    [
+        ("scale_crash", "fp16 lr=0.02"),
+        ("scale_crash", "fp32 lr=0.05"),
+        ("theory_real", "G=20"),
+        ("async_depth", "scale 4"),
+    ],
+)
+def test_figure_is_drawn_without_an_arm(stem: str, arm: str) -> None:
+    run = results.load(stem)
+    kept = tuple(record for record in run.records if record["arm"] != arm)
+    assert len(kept) < len(run.records)
+    with _style.style():
+        draw_results(stem, [results.Result(run.stem, run.path, run.provenance, kept)])
