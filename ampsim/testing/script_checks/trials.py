@@ -315,7 +315,9 @@ class Trials(Listener):
             if outcome.trial == OVERFLOWS:
                 seed_inf(trace.parameters)
                 outcome.seeded[name] = seen
-            if seeded_loss:
+            grads = [param.grad for param in trace.parameters if param.grad is not None]
+            # The seeded loss may be another one, which the script only reads.
+            if seeded_loss and not all(bool(grad.isfinite().all()) for grad in grads):
                 outcome.seeded[name] = seeded_loss
             if name in outcome.attempts:
                 continue
