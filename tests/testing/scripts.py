@@ -1,6 +1,7 @@
 """Training scripts as functions, each right or with one mistake, whose line ends in ``# WRONG``."""
 
 import inspect
+import itertools
 from pathlib import Path
 
 import torch
@@ -38,8 +39,11 @@ def loss_of(model, rows=8):
     return nn.functional.mse_loss(model(data), data[:, :4].sin())
 
 
+SEEDS = itertools.count()  # so that no loop has the weights of another one that is still in memory
+
+
 def parts():
-    torch.manual_seed(0)
+    torch.manual_seed(next(SEEDS))
     model = net()
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3), GradScaler("cpu")
 

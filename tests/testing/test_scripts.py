@@ -172,7 +172,7 @@ def test_error_after_steps_keeps_findings(tmp_path):
     results, run = judge_script(write(tmp_path, f"{READING}raise OSError('full')"))
     assert failures(results).keys() == {"logged_numbers_are_unscaled"}
     assert run.raised.startswith("the script raised OSError: full at ")
-    assert run.raised.endswith("train.py:16, after 6 steps")
+    assert run.raised.endswith("train.py:17, after 6 steps")
 
 
 def test_error_after_right_steps(tmp_path):
