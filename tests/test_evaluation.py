@@ -19,6 +19,11 @@ def defects(tool, sample):
     return [defect for row in of(tool, sample) for defect in row["defects"]]
 
 
+def records(stem):
+    path = ROOT / "experiments" / "data" / "cpu" / f"{stem}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+
+
 def test_log_verdicts_match_data():
     undecided = "too little to tell, or unreadable"
     for truth, head in (
@@ -59,3 +64,34 @@ def test_lint_recall_matches_data():
         for sample, name in COLUMNS
     ]
     assert f"| {' | '.join(cells)} |" in TEXT
+
+
+def test_readme_counts_match_data():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    logs = [row for row in of("explain", 2) if row["certain"]]
+    counts = Counter((row["truth"], row["first"]) for row in logs)
+    sick = sum(row["truth"] == "problem" for row in logs)
+    assert (
+        f"of {sick} with a certain problem it recognized {counts['problem', 'problem']}" in readme
+    )
+    assert counts["problem", "no problem found"] == 0
+    healthy = sum(row["truth"] == "no problem found" for row in logs)
+    cleared, flagged = (
+        counts["no problem found", "no problem found"],
+        counts["no problem found", "problem"],
+    )
+    assert f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged}" in readme
+    found = defects("lint", 2)
+    assert f"{sum(row['first'] for row in found)} of {len(found)} certain defects" in readme
+    faults = records("explain_faults")
+    named = [row["named"] == row["settings"]["kind"] for row in faults if row["arm"] != "healthy"]
+    assert f"in {sum(named)} of {len(named)} runs" in readme
+    runs = [
+        run
+        for row in records("cuda_runs")
+        if not row["settings"]["held_out"]
+        for run in row["runs"]
+    ]
+    followed = [run for run in runs if "breaks" in run]
+    whole = sum(not run["breaks"] for run in followed)
+    assert f"{whole} of {len(followed)} followed logs" in readme
