@@ -356,6 +356,27 @@ def at_share(run: Result, name: str, point: int) -> list[float]:
     return [row[name][point][row["log2_scales"].index(-14)] for row in run.arm("gpt")]
 
 
+def lower_scale_costs(run: Result, bits: int) -> list[tuple[float, float]]:
+    """Return what a loss scale some bits below the largest that fits costs, per network, seed, and snapshot.
+
+    Args:
+        run: `gradient_histogram`.
+        bits: Of the loss scale, a multiple of the step between two scales of the data.
+
+    Returns:
+        Pairs: how much more of the gradient's elements is zero, as a share, and how much the error of the
+        gradient grows, as a share of the true gradient's norm. Both are of backward passes in fp16.
+    """
+    costs = []
+    for row in run.records:
+        below = bits // (row["log2_scales"][1] - row["log2_scales"][0])
+        for snapshot, overflowed in enumerate(row["real_overflowed"]):
+            top = max(i for i, share in enumerate(overflowed) if share == 0)
+            flushed, error = (row[name][snapshot] for name in ("real_flushed", "real_error"))
+            costs.append((flushed[top - below] - flushed[top], error[top - below] - error[top]))
+    return costs
+
+
 def gpt_apart(run: Result) -> float:
     """Return how far the mean loss of any way to train with an averaged loss is from float32's."""
     arms = ("bf16", "unscaled", "static 2^16", "dynamic G=50")
