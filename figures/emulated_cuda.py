@@ -1,6 +1,8 @@
-"""Emulated CUDA: autocast lists and matrix units change how gradients are rounded, and hardly ever
-whether a step overflows. a, b: at equal weights; c, d: each arm's own run minus the CPU's. No card
-computed these numbers.
+"""Effect of CUDA's autocast lists and matrix units on loss scaling, emulated on a CPU.
+
+They change how gradients are rounded, and hardly ever whether a step overflows. a, b: at equal
+weights. c, d: each run minus the run with the CPU's lists and sums. A color is a model, and a dot of c
+and d is a seed. No CUDA device computed these numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from figures import derived_numbers as q
 from figures.results import Array, Result
 
 DATA = ("emulated_cuda",)
+SOURCE = "Emulated on a CPU: no CUDA device computed these numbers"
 COLOR = {
     "sigmoid": _style.BLUE, "residual": _style.GREEN, "residual12": _style.VERMILION,
     "resnet": _style.ORANGE, "gpt": _style.BLACK, "vit": _style.SKY,
@@ -42,9 +45,10 @@ def plot(run: Result) -> Figure:
     name_rows(a, rows(run))
     figure.legend(
         *a.get_legend_handles_labels(),
-        loc="outside lower center",
+        loc="outside lower left",
         ncols=len(COLOR),
         handletextpad=0,
+        columnspacing=0.8,
     )
     return figure
 
