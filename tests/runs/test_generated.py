@@ -1,5 +1,7 @@
 """Generated runs, whose every number is known: what is proved of a log is true of its run."""
 
+from random import Random
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from ampsim.runs.explain_log import Explanation
 from ampsim.runs.findings.finding import Finding
 from ampsim.runs.read.history import NothingReadError
 from tests.examples import examples
-from tests.runs.generated_runs import ENDINGS, SICK, Log, logs
+from tests.runs.generated_runs import ENDINGS, PRINTERS, SICK, Log, logs
 
 HIDDEN = {"thrash", "scale-0"}
 """Endings that lines every few steps hide: a growth interval of 1 to 3 steps, and a scale that is not printed."""
@@ -57,19 +59,25 @@ def test_unhealthy_runs_are_never_cleared(log: Log) -> None:
 
 
 def sample(number: int, ending: str) -> list[Log]:
-    """Return generated logs of one ending."""
-    found: list[Log] = []
+    """Return logs of one ending, the same ones with each version of Hypothesis and in each profile."""
+    random = Random(ending)  # noqa: S311
+    return [
+        Log(
+            ending,
+            form=random.choice(sorted(PRINTERS)),
+            count=random.randint(60, 300),
+            begin=random.randint(0, 150),
+            seed=random.randrange(10**6),
+            every=random.choice([1, 2, 5, 10]),
+            drop=random.choice([0, 0, 0, 1, 3, 20]),
+            thin=random.choice([1, 1, 1, 2, 3, 7]),
+            torn=random.random() < 0.5,
+        )
+        for _ in range(number)
+    ]
 
-    @settings(max_examples=number, database=None, derandomize=True)
-    @given(logs([ending]))
-    def gather(log: Log) -> None:
-        found.append(log)
 
-    gather()
-    return found
-
-
-LEAST = {"thrash": 0.1, "static": 0.3, "scale-0": 0.4}
+LEAST = {"thrash": 0.2, "static": 0.3, "scale-0": 0.4}
 """Ending -> share of long logs whose verdict is that of their run; a half for the others."""
 
 
@@ -78,7 +86,7 @@ def test_most_runs_are_recognized(ending: str) -> None:
     right = "problem" if ending in SICK else "no problem found"
     verdicts = [
         found.verdict
-        for log in sample(60, ending)
+        for log in sample(150, ending)
         if (found := diagnosis(log.text)) and log.last - max(log.run.begin, log.first) > 45
     ]
     assert verdicts.count(right) >= LEAST.get(ending, 0.5) * len(verdicts), verdicts
