@@ -195,12 +195,8 @@ def test_one_core_restores_affinity() -> None:
 
 
 def test_schedule_error_names_the_schedule() -> None:
-    class Broken:
-        def begin(self) -> scheduler.Chooser:
-            return lambda step, names: 1 // 0
-
     with pytest.raises(ZeroDivisionError) as caught:
-        run(walkers(2, 2), Broken())
+        run(walkers(2, 2), lambda step, names: 1 // 0)
     assert "in task 'the schedule'" in caught.value.__notes__[0]
 
 

@@ -619,10 +619,7 @@ class ForkAt:
     def __init__(self, step):
         self.step = step
 
-    def begin(self):
-        return self.choose
-
-    def choose(self, step, names):
+    def __call__(self, step, names):
         others = [place for place, name in enumerate(names) if name != "fork"]
         is_turn = step >= self.step and len(others) < len(names)
         return names.index("fork") if is_turn or not others else others[0]

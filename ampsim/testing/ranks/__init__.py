@@ -7,7 +7,7 @@ gradients
 checks
     What must be true of what all ranks were seen to do.
 threads
-    Ranks as threads under `ampsim.testing.scheduler`: many orders of collectives, in milliseconds each.
+    Ranks as threads under `ampsim.testing.scheduler`: each rank first or late, in milliseconds.
 processes
     Ranks as processes with gloo: the truth, in the one order that comes.
 judge

@@ -24,14 +24,13 @@ from ampsim.testing import check as checks_of
 from ampsim.testing import scheduler
 from ampsim.testing.check import Check, Result, described, settled, without_findings
 from ampsim.testing.load import load
-from ampsim.testing.ranks.checks import CHECKS, Played, Records
+from ampsim.testing.ranks.checks import CHECKS, Played
 from ampsim.testing.ranks.gradients import Gradients, kind_of
 from ampsim.testing.ranks.processes import play_all
 from ampsim.testing.ranks.scenario import FAST, FAST_ON_DTENSORS, Make, Scenario, scenarios
-from ampsim.testing.ranks.threads import Late, ThreadRun
+from ampsim.testing.ranks.threads import ThreadRun, late
 from ampsim.testing.scaler_checks.traits import Traits
 
-LIMIT = 40  # schedules per explored scenario, the fewest preemptions first
 STEPS = 3000  # of one run, at most
 GROUPS = ("process_group", "group")  # what a constructor may call it
 
@@ -138,8 +137,9 @@ def chosen(names: Collection[str] | None) -> list[Check]:
 def _plays(
     make: Make, todo: Sequence[Scenario], ranks: int, gradients: Gradients, wait: float
 ) -> Iterator[tuple[Played, Scenario, str]]:
-    """Yield what was played so far, which scenario is new, and where: each once, those of most collectives in many
-    orders, simple ones with each rank late, then each with gloo unless the wait is 0.
+    """Yield what was played so far, which scenario is new, and where.
+
+    Each scenario runs once among threads, simple ones also with each rank late; then with gloo unless the wait is 0.
     """
     if kind_of(gradients).on_threads:
         yield from _threads(make, todo, ranks, gradients)
@@ -162,28 +162,8 @@ def _threads(
         for scenario in [each for each in todo if each.is_simple]:
             for rank in range(ranks):
                 program = ThreadRun(make, scenario, ranks, gradients)
-                _raise_what_is_ours(scheduler.attempt(program, Late(rank), max_steps=STEPS))
+                _raise_what_is_ours(scheduler.attempt(program, late(rank), max_steps=STEPS))
                 yield {**played, scenario: program.records}, scenario, f"threads, rank {rank} late"
-        for scenario in {
-            each.kernel: each for each in todo if each.optimizers > 1 and each.unscales
-        }.values():
-            for records, schedule in _orders(ThreadRun(make, scenario, ranks, gradients)):
-                yield {**played, scenario: records}, scenario, f"threads, schedule {schedule}"
-
-
-def _orders(program: ThreadRun) -> list[tuple[Records, Mapping[int, int]]]:
-    """Return what was seen under each schedule with few preemptions, up to the first that does not end."""
-    seen: list[tuple[Records, Mapping[int, int]]] = []
-
-    def keep(run: scheduler.Run) -> None:
-        seen.append((program.records, dict(run.schedule)))
-
-    try:
-        scheduler.explore(program, preemptions=2, limit=LIMIT, check=keep, max_steps=STEPS)
-    except scheduler.FailingScheduleError as failure:
-        _raise_what_is_ours(failure.run)
-        keep(failure.run)
-    return seen
 
 
 def _raise_what_is_ours(run: scheduler.Run) -> None:

@@ -9,7 +9,7 @@ not come is a deadlock, which the scheduler finds at once.
 import threading
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -214,23 +214,15 @@ def _answer_for_groups(c: scheduler.Scheduler, mine: Callable[[], Any]) -> None:
         replace(task_runner, dist, name, answer)
 
 
-class Late(NamedTuple):
-    """A schedule in which one rank goes on where no other one can, and now and then, as others may look for it."""
+def late(rank: int) -> scheduler.Chooser:
+    """Return a schedule in which a rank goes on if no other one can, or every `PATIENCE` steps, as others may poll."""
 
-    rank: int
+    def choose(step: int, names: Sequence[str]) -> int:
+        is_turn = step % PATIENCE == 0
+        chosen = [at for at, name in enumerate(names) if (name == f"rank {rank}") == is_turn]
+        return chosen[0] if chosen else 0
 
-    def begin(self) -> scheduler.Chooser:
-        """Return what chooses who goes on."""
-
-        def choose(step: int, names: Sequence[str]) -> int:
-            others = [
-                at
-                for at, name in enumerate(names)
-                if (name == f"rank {self.rank}") != bool(step % PATIENCE)
-            ]
-            return others[0] if others else 0
-
-        return choose
+    return choose
 
 
 def waiting(meetings: Meetings) -> dict[int, str]:

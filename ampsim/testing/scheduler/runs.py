@@ -34,8 +34,7 @@ Guarantees:
     The same program with the same schedule gives the same trace, on any machine, whatever the hash seed.
     Exactly one task runs at a time, and hand-over is by locks: nothing sleeps, nothing polls.
     A run ends, and no thread outlives it, whatever fails; what was watched or patched is put back.
-    Ctrl-C ends it at the next switch point. A second one, or a test runner's timeout, ends it at once and leaves
-    behind the threads, daemons, that hang in something real.
+    Ctrl-C or a test runner's timeout ends it at once, and may leave threads behind, which are daemons.
     A timeout is a choice, not a time. A deadlock is found when it happens and reported as a table.
 
 Assumes:
@@ -56,11 +55,11 @@ from typing import Any, TypedDict, Unpack
 from ampsim.testing.scheduler import instrument as _watch
 from ampsim.testing.scheduler import sync as _sync
 from ampsim.testing.scheduler.deadlock import Step, StuckError, replay, story
-from ampsim.testing.scheduler.schedules import Schedule, chooser
+from ampsim.testing.scheduler.schedules import Chooser, chooser
 from ampsim.testing.scheduler.task_runner import TaskRunner, activate
 
 Program = Callable[["Scheduler"], object]
-AnySchedule = Mapping[int, int] | Schedule
+Schedule = Mapping[int, int] | Chooser
 Waiting = list[deque[dict[int, int]]]  # schedules to try, by number of preemptions
 Faults = Mapping[int, str]  # step -> the name of the task that it meets
 KEEP_RUNNING: Mapping[int, int] = MappingProxyType({})
@@ -179,9 +178,7 @@ class Options(TypedDict, total=False):
     crash_frees_locks: bool
 
 
-def attempt(
-    program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]
-) -> Run:
+def attempt(program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
     ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
@@ -200,7 +197,7 @@ def attempt(
                tuple(task_runner.faults), tuple(task_runner.decisions))  # fmt: skip
 
 
-def run(program: Program, schedule: AnySchedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
+def run(program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
     """Run a program as `attempt` does, and raise what went wrong first.
 
     That is a task's exception, a `DeadlockError` or a `LivelockError`. The exception carries a note with the

@@ -6,7 +6,7 @@ preempt". Counted in preemptions most concurrency bugs are shallow: two are near
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ampsim.core.extras import needing
 from ampsim.testing.scheduler.task_runner import Chooser as Chooser
@@ -15,23 +15,14 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 
-class Schedule(Protocol):
-    """Anything that can begin a run. One that is begun twice decides twice the same."""
-
-    def begin(self) -> Chooser:
-        """Return a chooser for one run: it is called with the step and the names of those who can go on."""
-        ...
-
-
-def chooser(schedule: Mapping[int, int] | Schedule) -> Chooser:
-    """Return what a run asks at each decision. A mapping holds the steps at which the choice is not 0."""
+def chooser(schedule: Mapping[int, int] | Chooser) -> Chooser:
+    """Return what a run calls at each decision. A mapping has the steps at which the choice is not 0."""
     if not isinstance(schedule, Mapping):
-        return schedule.begin()
-    wrong = {step: choice for step, choice in schedule.items() if choice < 0 or step < 0}
-    if wrong:
-        raise ValueError(f"schedule holds {wrong}: expected steps and choices of at least 0")
-    get = schedule.get
-    return lambda step, _: get(step, 0)
+        return schedule
+    negative = {step: choice for step, choice in schedule.items() if choice < 0 or step < 0}
+    if negative:
+        raise ValueError(f"schedule holds {negative}: expected steps and choices of at least 0")
+    return lambda step, _: schedule.get(step, 0)
 
 
 def schedules(

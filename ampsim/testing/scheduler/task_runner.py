@@ -17,11 +17,10 @@ The run is over when all tasks that are no daemons have ended, when nobody can g
 over in turn; `switch` raises `AbandonedError` in it, and its thread ends. No thread outlives its run.
 """
 
-import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from types import FrameType, MappingProxyType
+from types import MappingProxyType
 
 from ampsim.testing.scheduler.deadlock import (
     DeadlockError,
@@ -64,7 +63,6 @@ class TaskRunner:
         self.faults: list[tuple[int, str, str]] = []  # step, task, "crash" or "interrupt"
         self.stuck: StuckError | None = None
         self.signal: BaseException | None = None  # Ctrl-C and its like, met in the calling thread
-        self.presses = 0  # of Ctrl-C
         self.over = False  # the run has ended; what is left is being unwound
         self.closed = False  # no task is left
         self.hung = False  # it had to be left in the middle; a task that never comes to a switch point stays
@@ -280,7 +278,7 @@ class TaskRunner:
         try:
             self._pass_to(chosen)
             me.baton.acquire()
-        except BaseException as error:  # noqa: BLE001, RUF100  a test runner's timeout, a second Ctrl-C, no more threads
+        except BaseException as error:  # noqa: BLE001, RUF100  a test runner's timeout, Ctrl-C, no more threads
             self.signal, self.over, self.hung = (
                 error,
                 True,
@@ -288,20 +286,6 @@ class TaskRunner:
             )  # wait for nobody: who runs ends at a switch point
             if me.index:
                 self.tasks[0].baton.release()
-
-    def listen(self) -> None:
-        """Let Ctrl-C end the run at the next switch point, and a second one at once."""
-        if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if before is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._interrupted)
-                self.cleanup.callback(signal.signal, signal.SIGINT, before)
-
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        self.presses += 1
-        if self.presses % 2 == 0:  # one more while the run is being left must not break that
-            signal.default_int_handler(number, frame)
-        self.signal = KeyboardInterrupt()
 
 
 _active: list[TaskRunner] = []  # the run in progress: none or one
@@ -322,4 +306,3 @@ def activate(task_runner: TaskRunner) -> None:
         raise RuntimeError("a run is in progress: one run at a time in a process")
     _active.append(task_runner)
     task_runner.cleanup.callback(_active.clear)
-    task_runner.listen()
