@@ -70,7 +70,6 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     parts, imports = sources(function, example.answers)
     source = "\n".join(parts)
     module, _, path = target.partition(":")
-    imports |= {"import torch", f"from {module} import {path.partition('.')[0]}"}
     traits = {name: value(getattr(example.traits, name)) for name in vars(Traits())}
     declared = [f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source]
     makers = [name for name in ("make", "construct") if f".{name}(" in source]
@@ -81,7 +80,10 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     body.append(f"{function.__name__}({', '.join(['case', *arguments])})")
     first = check.message(failure, generation.choose()).partition("\n")[0]
     about = Text(check.name, first.removeprefix(f"{check.name}: "), check.statement, check.issue)
-    return written(about, sorted(imports), body, ["\n\n\n".join(parts)])
+    imports |= {f"from {module} import {path.partition('.')[0]}"}
+    imports |= {"import math"} if "math." in "".join([*parts, *body]) else set()
+    imports |= {"import torch", "from types import SimpleNamespace"}
+    return written(about, sorted(imports), body, parts)
 
 
 def sources(function: Callable[..., Any], answers: dict[str, Any]) -> tuple[list[str], set[str]]:
@@ -145,30 +147,28 @@ def _attributes(tree: ast.AST) -> set[str]:
     return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
-def _maker(name: str, path: str, found: Any, traits: Traits) -> str:
+def _maker(name: str, path: str, target: Any, traits: Traits) -> str:
     """Write a function of constants that makes a scaler, as the checks do: within its bounds."""
-    lines = [f"def {name}(**constants):", *(_within_bounds(traits) if name == "make" else ())]
-    parameters = inspect.signature(found).parameters
-    arguments, defaults = arguments_of(found), {each: getattr(Rule(), each) for each in CONSTANTS}
+    arguments = arguments_of(target)
+    constants: dict[str, Any] = {each: getattr(Rule(), each) for each in CONSTANTS}
+    call, names = "SimpleNamespace(**constants)", {*constants}
     if arguments is None:
-        lines += [f"    rule = {value(defaults)} | constants"]
-        enabled = ', enabled=rule.pop("enabled", True)' * ("enabled" in parameters)
-        return "\n".join([*lines, f"    return {path}(SimpleNamespace(**rule){enabled})"])
-    by_place, by_name = arguments(Rule())
-    if by_place:
-        lines += [f"    constants = {value({'device': 'cpu', **defaults})} | constants"]
-        return "\n".join([*lines, f"    return {path}(*constants.values())"])
-    own = {key: each.default for key, each in parameters.items()}
-    if differ := {
-        key: each for key, each in defaults.items() if key in by_name and own.get(key) != each
-    }:
-        lines += [f"    constants = {value(differ)} | constants"]
-    if missing := [key for key in CONSTANTS if key not in by_name]:
-        lines += [
-            f"    constants = {{key: each for key, each in constants.items() if key not in {missing}}}"
-        ]
-    device = 'device="cpu", ' if "device" in by_name else ""
-    return "\n".join([*lines, f"    return {path}({device}**constants)"])
+        if "enabled" in inspect.signature(target).parameters:
+            call += ', enabled=constants.pop("enabled", True)'
+    else:
+        by_place, by_name = arguments(Rule())
+        call = "*constants.values()" if by_place else "**constants"
+        names = {"device", *constants} if by_place else {*by_name}
+        constants = {"device": "cpu", **constants}
+    lines = [f"def {name}(**constants):", *(_within_bounds(traits) if name == "make" else ())]
+    defaults = {each: default for each, default in constants.items() if each in names}
+    lines.append(f"    constants = {value(defaults)} | constants")
+    if not names >= {*CONSTANTS}:  # the scaler takes no such argument
+        taken = sorted(names)
+        lines.append(
+            f"    constants = {{each: constants[each] for each in {taken} if each in constants}}"
+        )
+    return "\n".join([*lines, f"    return {path}({call})"])
 
 
 def _within_bounds(traits: Traits) -> list[str]:

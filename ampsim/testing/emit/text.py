@@ -12,16 +12,6 @@ from typing import NamedTuple
 from ampsim.core.formats import far_power
 
 WIDTH = 110
-STANDARD = ("copy", "io", "itertools", "math", "numpy", "pickle", "random", "sys")
-NAMES = {  # a name that code uses -> the line that imports it
-    "TestCase": "from unittest import TestCase",
-    "SimpleNamespace": "from types import SimpleNamespace",
-    "namedtuple": "from collections import namedtuple",
-    "contextmanager": "from contextlib import contextmanager",
-    "suppress": "from contextlib import suppress",
-    "cache": "from functools import cache",
-    "partial": "from functools import partial",
-}
 
 
 class Text(NamedTuple):
@@ -37,29 +27,26 @@ class Text(NamedTuple):
 def written(
     about: Text, imports: Sequence[str], body: Sequence[str], head: Sequence[str] = ()
 ) -> str:
-    """Write the file.
+    """Return the file.
 
     Args:
-        about: what its docstring says.
-        imports: lines; of the standard library none, as those follow from the code.
-        body: lines of the test.
-        head: lines before it.
+        about: What its docstring says.
+        imports: Lines that import what the code uses.
+        body: Lines of the test.
+        head: Definitions before the test.
     """
-    code = "\n".join(body).strip("\n")
-    front = "\n".join(head).strip("\n")
-    every = f"{front}\n{code}"
-    used = [f"import {name}" for name in STANDARD if re.search(rf"\b{name}\.", every)]
-    used += sorted(
-        line for name, line in NAMES.items() if re.search(rf"(?:\b{name}\(|@{name}\b)", every)
+    standard = [line for line in imports if _top(line) in sys.stdlib_module_names]
+    groups = [standard, [line for line in imports if line not in standard]]
+    front = ["\n".join(sorted(group, key=_by_form)) for group in groups if group]
+    code = textwrap.indent("\n".join(body), "    ")
+    parts = [*head, f"def test_{about.check}():\n{code}"]
+    return (
+        "\n\n".join([_docstring(about, imports), *front]) + "\n\n\n" + "\n\n\n".join(parts) + "\n"
     )
-    used += sorted(line for line in {*imports} - {*used} if _top(line) in sys.stdlib_module_names)
-    lines = sorted({*imports} - {*used}, key=lambda line: (line.startswith("from"), line))
-    body = textwrap.indent(code, "    ", lambda line: bool(line.strip()))
-    parts = [_docstring(about, imports), "", *used, *[""] * bool(used), *lines, ""]
-    parts += [*[""] * front.startswith(("class ", "def ")), front, "", ""] if front else [""]
-    return re.sub(
-        r"\n{4,}", "\n\n\n", "\n".join([*parts, f"def test_{about.check}():", f"{body}\n"])
-    )
+
+
+def _by_form(line: str) -> tuple[bool, str]:
+    return line.startswith("from"), line
 
 
 def _top(line: str) -> str:
@@ -87,24 +74,30 @@ def versions(imports: Sequence[str]) -> str:
 
 
 def value(each: object) -> str:
-    """Write a value as Python reads it back."""
+    """Write a value as Python reads it back, with `math` and `SimpleNamespace`."""
     if isinstance(each, float):
         return number(each)
     if isinstance(each, Mapping):
-        return f"dict({', '.join(f'{name}={value(one)}' for name, one in each.items())})"
-    floats = isinstance(each, list) and all(isinstance(one, float) for one in each)
-    if isinstance(each, list) and floats and 3 < len(each) < 9 * len({*each}):
-        return hexadecimal(each)
-    if isinstance(each, list):
-        runs = [(value(one), len(list(run))) for one, run in groupby(each)]
-        if max((times for _, times in runs), default=0) > 3:
-            return " + ".join(f"[{one}]" + f" * {times}" * (times > 1) for one, times in runs)
-        return f"[{', '.join(map(value, each))}]"
+        return f"dict({_arguments(each)})"
     if hasattr(each, "_asdict"):
-        return f"SimpleNamespace({value(each._asdict())[5:-1]})"
+        return f"SimpleNamespace({_arguments(each._asdict())})"
+    if isinstance(each, list):
+        return _listed(each)
     if isinstance(each, tuple):
-        return f"({', '.join(map(value, each))}{',' * (len(each) == 1)})"
-    return f'"{each}"' if isinstance(each, str) and '"' not in each else repr(each)
+        return f"({''.join(f'{value(one)}, ' for one in each).rstrip(' ')})"
+    return repr(each)
+
+
+def _arguments(named: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value(each)}" for name, each in named.items())
+
+
+def _listed(values: list[object]) -> str:
+    """Write a list; if a value comes more than 3 times in a row, as a sum: ``[False] * 300 + [True]``."""
+    runs = [(one, len(list(run))) for one, run in groupby(map(value, values))]
+    if max((times for _, times in runs), default=0) <= 3:
+        return f"[{', '.join(map(value, values))}]"
+    return " + ".join(f"[{one}]" + f" * {times}" * (times > 1) for one, times in runs)
 
 
 def number(number: float) -> str:
@@ -112,11 +105,3 @@ def number(number: float) -> str:
     if not math.isfinite(number):
         return "-math.inf" if number < 0 else f"math.{number}"
     return (far_power(number, 11) or repr(number)).replace("2**", "2.0**")
-
-
-def hexadecimal(values: Sequence[float]) -> str:
-    """Write an expression for a list of numbers, to the last bit."""
-    words = " ".join(each.hex().replace(".0000000000000p", "p") for each in values)
-    if len(words) > WIDTH - 50:
-        words = '""\n' + textwrap.indent(textwrap.fill(words, WIDTH), "    ") + '\n""'
-    return f'[*map(float.fromhex, "{words}".split())]'
