@@ -32,7 +32,6 @@ NO_RESULT = 3  # exit status; `explain` uses it for logs with too little informa
 _MARKS = {  # text near the start of a report
     ReportFormat.md: "| level | check |",
     ReportFormat.json: '"findings": ',
-    ReportFormat.xml: 'name="ampsim check"',
 }
 EXPECTED = Path("expected.json")  # that --propose writes
 Checks = list[str] | None
@@ -322,7 +321,7 @@ def _format_of(file: Path) -> ReportFormat:
     try:
         return ReportFormat(file.suffix.removeprefix("."))
     except ValueError:
-        fail(f"--out {file}: expected a name that ends in .md, .json, or .xml; or pass --report")
+        fail(f"--out {file}: expected a name that ends in .md or .json; or pass --report")
 
 
 def _check_own(file: Path, form: ReportFormat, *, force: bool) -> None:

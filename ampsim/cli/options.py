@@ -21,7 +21,6 @@ class ReportFormat(enum.StrEnum):
 
     md = "md"
     json = "json"
-    xml = "xml"  # JUnit's
 
 
 Names = Annotated[
@@ -67,7 +66,7 @@ TimeLimit = Annotated[
 ]
 Form = Annotated[
     ReportFormat | None,
-    typer.Option("--report", help="Print a report instead of a table; xml is JUnit XML."),
+    typer.Option("--report", help="Print a report instead of a table."),
 ]
 File = Annotated[Path | None, typer.Option("--out", "-o", help="File to write.", metavar="FILE")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a file that ampsim did not write.")]

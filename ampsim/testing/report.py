@@ -1,11 +1,9 @@
-"""Reports of check results, one column per scaler or loop, as Markdown, JSON, or JUnit XML."""
+"""Reports of check results, one column per scaler or loop, as Markdown or JSON."""
 
 import json
 from collections.abc import Iterable, Sequence
 from importlib import metadata
-from xml.etree import ElementTree as ET
 
-from ampsim.core.output import printable
 from ampsim.testing.check import Check, Outcome, Result, by_cause, findings
 
 # outcome -> its sign and color in a table, and its word in a summary
@@ -19,15 +17,6 @@ _SHOWN: dict[Outcome, tuple[str, str, str]] = {
 }
 SIGNS = {outcome: sign for outcome, (sign, _, _) in _SHOWN.items()}
 COLOURS = {outcome: colour for outcome, (_, colour, _) in _SHOWN.items()}
-_JUNIT: dict[
-    Outcome, tuple[str, str]
-] = {  # outcome -> the JUnit element and its type; a passed check has none
-    "failed": ("failure", "failed check"),
-    "xpassed": ("failure", "xpassed"),
-    "error": ("error", "error"),
-    "xfailed": ("skipped", "pytest.xfail"),
-    "skipped": ("skipped", "skipped"),
-}
 
 
 class Report:
@@ -115,35 +104,8 @@ class Report:
             + "\n"
         )
 
-    def to_xml(self) -> str:
-        """Return JUnit XML for a CI server: one suite per scaler or loop, one case per check."""
-        root = ET.Element("testsuites", name="ampsim check")
-        for name in self.scalers:
-            results = [result for result in self.results if result.target == name]
-            elements = [_JUNIT[result.outcome][0] for result in results if result.outcome in _JUNIT]
-            counts = {"tests": len(results), "failures": elements.count("failure"),
-                      "errors": elements.count("error"), "skipped": elements.count("skipped")}  # fmt: skip
-            suite = ET.SubElement(
-                root, "testsuite", {"name": name, **{key: str(n) for key, n in counts.items()}}
-            )
-            for result in results:
-                case = ET.SubElement(
-                    suite,
-                    "testcase",
-                    classname=f"{name}.{result.check.group}",
-                    name=result.check.name,
-                )
-                if found := _JUNIT.get(result.outcome):
-                    element, kind = found
-                    text = printable(result.text)
-                    ET.SubElement(
-                        case, element, type=kind, message=text.partition("\n")[0]
-                    ).text = text
-        ET.indent(root)
-        return ET.tostring(root, "unicode", xml_declaration=True) + "\n"
 
-
-FORMATS = {"md": Report.to_markdown, "json": Report.to_json, "xml": Report.to_xml}
+FORMATS = {"md": Report.to_markdown, "json": Report.to_json}
 
 
 def sign(result: Result | None) -> str:

@@ -639,7 +639,7 @@ WRONG = {  # -> the check that names it
     UnscalesByTheScaleOfTheMoment: "update_between_steps_keeps_gradients_correct",
     DividesTwice: "unscale_uses_scale_of_loss",
     SkipAdvancesTheOptimizer: "skipped_step_changes_nothing",
-    UpdatesAtTheFirstStep: "optimizers_share_scale_of_loss",
+    UpdatesAtTheFirstStep: "any_optimizer_overflow_backs_off",
     ScalesAlthoughDisabled: "disabled_scaler_changes_nothing",
     StepsByWhatIsFinite: "no_step_on_nonfinite_gradients",
     DividesBeforeItRefuses: "unscale_twice_raises",

@@ -23,20 +23,12 @@ def step_of(done: Run, line: str) -> int:
     return [str(step) for step in done.trace].index(line)
 
 
-def test_crash_holding_lock_blocks_others() -> None:
+def test_crash_frees_its_locks() -> None:
     inside = step_of(run(guarded), "a: point inside")
-    done = attempt(guarded, crash_at={inside: "a"})
-    assert done.faults == ((inside, "a", "crash"),)
-    assert isinstance(done.stuck, DeadlockError)
-    assert "crashed" in str(done.stuck)
-    assert f"crash_at={{{inside}: 'a'}}" in str(done)
-    assert done.value == []
-
-
-def test_a_crash_may_free_its_locks() -> None:
-    inside = step_of(run(guarded), "a: point inside")
-    done = run(guarded, crash_at={inside: "a"}, crash_frees_locks=True)
+    done = run(guarded, crash_at={inside: "a"})
     assert done.value == ["b"]
+    assert done.faults == ((inside, "a", "crash"),)
+    assert f"crash_at={{{inside}: 'a'}}" in str(done)
     assert all(step.task != "a" for step in done.trace[inside:])
 
 
@@ -60,7 +52,7 @@ def test_waiting_task_can_crash() -> None:
 def test_crash_at_any_step_terminates() -> None:
     for step in range(len(run(guarded).trace)):
         for task in ("main", "a", "b"):
-            done = attempt(guarded, crash_at={step: task}, crash_frees_locks=True)
+            done = attempt(guarded, crash_at={step: task})
             assert done.failure is None
             assert len(done.faults) <= 1
 

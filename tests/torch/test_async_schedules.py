@@ -450,7 +450,7 @@ def lone_client_program(depth):
 def test_crash_causes_no_deadlock(depth, task):
     program = lone_client_program(depth)
     for step in range(len(scheduler.run(program).trace)):
-        done = scheduler.attempt(program, crash_at={step: task}, crash_frees_locks=True)
+        done = scheduler.attempt(program, crash_at={step: task})
         assert done.failure is None, str(done)
         assert done.value in (8.0, 16.0)
 

@@ -148,27 +148,6 @@ def unscaled_overflow_backs_off(case: ScalerAdapter, steps: tuple[bool, bool], w
     assert after in (None, scale), f"the scale is {scale}, expected {after}"
 
 
-@check(2, needs="optimizers", overflows=st.tuples(st.booleans(), st.booleans(), st.booleans()))
-def optimizers_share_scale_of_loss(case: ScalerAdapter, overflows: Flags) -> None:
-    """The scale does not change between scale() and update(): all optimizers divide by the scale of the loss."""
-    scaler = case.make(init_scale=1024.0, growth_interval=1)
-    optimizers = sgd(3, lr=1.0)
-    params = [param_of(optimizer) for optimizer in optimizers]
-    gradients = [math.inf if each else 3.0 for each in overflows]
-    loss = sum((param * each).sum() for param, each in zip(params, gradients))
-    scaler.scale(loss).backward()
-    for optimizer in optimizers:
-        scaler.step(optimizer)
-        scale = 1024.0 if case.traits.delay else case.loss_scale(scaler)
-        assert scale == 1024.0, f"step() changed the scale to {scale}"
-    scaler.update()
-    for i, (param, own) in enumerate(zip(params, overflows)):
-        skipped = any(overflows) if case.traits.skips == "all" else own
-        true, seen = 0.0 if skipped else 3.0, (1.0 - param)[0].item()
-        same = param.tolist() == [1.0 - true] * 3
-        assert same, f"optimizer {i} saw a gradient of {seen}, expected {true}"
-
-
 @check(2, needs="optimizers refusals", overflows=st.booleans(), unscales=st.booleans())
 def update_between_steps_keeps_gradients_correct(
     case: ScalerAdapter, overflows: bool, unscales: bool

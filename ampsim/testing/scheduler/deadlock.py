@@ -56,17 +56,16 @@ def replay(schedule: Mapping[int, int], faults: Iterable[tuple[int, str, str]]) 
 
 
 def table(tasks: Iterable["Task"]) -> str:
-    """Write one row per task: its state, what it waits for, where, and what it holds."""
+    """Write one line per task: its state, what it waits for, where, and what it holds."""
     frames = sys._current_frames()  # noqa: SLF001  documented, and the only way to ask
-    rows = [("task", "state", "waits for", "where", "holds")]
+    lines = list[str]()
     for task in tasks:
-        held = ", ".join(str(lock) for lock in task.holds) or "-"
-        rows.append((task.name, task.state, task.waits_for, _where(task, frames), held))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+        held = ", ".join(map(str, task.holds)) or "nothing"
+        where = _where(task, frames)
+        lines.append(
+            f"{task.name}: {task.state}, waits for {task.waits_for} at {where}, holds {held}"
+        )
+    return "\n".join(lines)
 
 
 def _where(task: "Task", frames: dict[int, FrameType]) -> str:

@@ -175,16 +175,15 @@ class Options(TypedDict, total=False):
     max_steps: int
     crash_at: Faults
     interrupt_at: Faults
-    crash_frees_locks: bool
 
 
 def attempt(program: Program, schedule: Schedule = KEEP_RUNNING, **options: Unpack[Options]) -> Run:
     """Run a program under a schedule and return how it went, whatever that is.
 
-    ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and what
-    it holds stays locked unless `crash_frees_locks`. ``interrupt_at={step: task}`` raises KeyboardInterrupt
-    in it at its next switch point, out of a wait too, but not out of the release of a lock. A task that
-    ends by an injected exception has not failed. Faults for tasks not alive at their step do not happen.
+    ``crash_at={step: task}`` stops a task dead at that step, running or waiting: it never goes on, and its
+    locks are free. ``interrupt_at={step: task}`` raises KeyboardInterrupt in it at its next switch point, out
+    of a wait too, but not out of the release of a lock. A task that ends by an injected exception has not
+    failed. Faults for tasks not alive at their step do not happen.
 
     Raises only what is not the program's: Ctrl-C, and outcomes such as ``pytest.skip`` in the main task.
     """

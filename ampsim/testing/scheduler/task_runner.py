@@ -44,14 +44,10 @@ class TaskRunner:
     """One run: who holds the baton, what was decided, and how it ended. It is used once."""
 
     def __init__(self, choose: Chooser, max_steps: int = 10_000, crash_at: Mapping[int, str] = NO_FAULTS,
-                 interrupt_at: Mapping[int, str] = NO_FAULTS, crash_frees_locks: bool = False) -> None:  # fmt: skip
+                 interrupt_at: Mapping[int, str] = NO_FAULTS) -> None:  # fmt: skip
         self.choose = choose
         self.max_steps = max_steps
-        self.crash_at, self.interrupt_at, self.crash_frees_locks = (
-            crash_at,
-            interrupt_at,
-            crash_frees_locks,
-        )
+        self.crash_at, self.interrupt_at = crash_at, interrupt_at
         self.tasks: list[Task] = []
         self.live = 0  # tasks that the run waits for: neither daemon nor gone
         self.steps: list[tuple[str, str, str, str]] = []
@@ -197,7 +193,7 @@ class TaskRunner:
                     continue
                 task.crashed = True
                 self.live -= not task.daemon
-                for lock in [*task.holds] if self.crash_frees_locks else []:
+                for lock in [*task.holds]:
                     lock.drop()
 
     def _end(self, stuck: StuckError | None) -> Task:
