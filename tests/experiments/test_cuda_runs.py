@@ -1,6 +1,9 @@
 """What a log is said to contradict, the rule that wrote it cannot have done."""
 
+import re
+from collections import defaultdict
 from math import log2
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,8 @@ from ampsim import Rule, replay
 from experiments.corpus.extract import shortened
 from experiments.corpus.follow import Row, follow, unpacked
 from experiments.corpus.runs import Run, load, rule_of
+from experiments.runner.provenance import ROOT
+from figures import results
 from tests.examples import examples
 
 RULES = st.builds(
@@ -106,3 +111,21 @@ def test_corpus_has_numbers_alone() -> None:
         numbers = [value for name, value in run.items() if name not in texts]
         assert '"' not in str(numbers)
         assert "'" not in str(numbers)
+
+
+def test_sizes_in_data_sheet_match_data():
+    by_size = defaultdict(list)
+    for row in results.load("cuda_runs").records:
+        for run in row["runs"]:
+            named = re.fullmatch(r".*?([\d.]+)(m|b)", run["model"] or "")
+            if named and run["settled"] is not None:
+                billions = float(named[1]) * {"m": 1e-3, "b": 1.0}[named[2]]
+                by_size[billions].append(run)
+    sheet = (ROOT / "experiments" / "inputs" / "cuda_runs.md").read_text(encoding="utf-8")
+    assert f"for the {sum(map(len, by_size.values()))} runs" in sheet
+    for billions, runs in by_size.items():
+        settled = [run["settled"] for run in runs]
+        repositories = len({run["repository"] for run in runs})
+        assert f"| {billions:g} | {len(runs)} | {repositories} |" in sheet
+        row = f"2^{min(settled):g} to 2^{max(settled):g} | 2^{median(settled):g} |"
+        assert row in sheet
