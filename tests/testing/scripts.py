@@ -1,7 +1,6 @@
 """Training scripts as functions, each right or with one mistake, whose line ends in ``# WRONG``."""
 
 import inspect
-import itertools
 from pathlib import Path
 
 import torch
@@ -39,11 +38,8 @@ def loss_of(model, rows=8):
     return nn.functional.mse_loss(model(data), data[:, :4].sin())
 
 
-SEEDS = itertools.count()  # so that no loop has the weights of another one that is still in memory
-
-
 def parts():
-    torch.manual_seed(next(SEEDS))
+    torch.manual_seed(0)
     model = net()
     return model, torch.optim.AdamW(model.parameters(), lr=1e-3), GradScaler("cpu")
 
@@ -413,6 +409,20 @@ def moves_the_average_always():
         step(scaler, optimizer)
         for old, new in zip(average, model.parameters(), strict=True):
             old.lerp_(new.detach(), 0.1)  # WRONG
+
+
+@wrong("skipped_step_changes_nothing")
+def keeps_initial_weights_beside_an_average():
+    model, optimizer, scaler = parts()
+    initial = [param.detach().clone() for param in model.parameters()]
+    average = [param.detach().clone() for param in model.parameters()]
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        scaler.scale(loss_of(model)).backward()
+        step(scaler, optimizer)
+        for old, new in zip(average, model.parameters(), strict=True):
+            old.lerp_(new.detach(), 0.1)  # WRONG
+    del initial
 
 
 @wrong("skipped_step_changes_nothing")

@@ -1,6 +1,7 @@
 """What an optimizer carries at one moment, as numbers."""
 
 import gc
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -141,8 +142,11 @@ def _moves_towards(parameter: Array, old: Array, news: Sequence[Array]) -> bool:
 
 
 def _without(arrays: Sequence[Array], others: Sequence[Array]) -> list[Array]:
-    values = {array.tobytes() for array in others}
-    return [array for array in arrays if array.tobytes() not in values]
+    """Return the arrays that are left when each of the others has taken away one of its values."""
+    counts = Counter(array.tobytes() for array in arrays)
+    counts.subtract(array.tobytes() for array in others)
+    values = {array.tobytes(): array for array in arrays}
+    return [array for value, array in values.items() if counts[value] > 0]
 
 
 def _is_part_of(move: Array, gap: Array, least: float) -> bool:
