@@ -35,8 +35,7 @@ def instrumented(c: scheduler.Scheduler, subject: Subject) -> Any:
         c.patch(cast("ModuleType", owner))  # a class is a namespace too
         c.patch(sys.modules[owner.__module__])
     scaler = subject.make(subject.traits.possible(RULE))
-    shared = [name for name in vars(scaler) if not callable(getattr(kind, name, None))]
-    if shared:
+    if shared := vars(scaler):
         c.watch(kind, *shared)
     return scaler
 

@@ -3,11 +3,12 @@
 Each of these is taken back when the run ends.
 """
 
-import inspect
 import queue
 import threading
 import time
+from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from ampsim.testing.scheduler import sync
 from ampsim.testing.scheduler.task_runner import TaskRunner
@@ -15,60 +16,33 @@ from ampsim.testing.scheduler.task_runner import TaskRunner
 _MISSING = object()
 
 
-class WatchedAttribute:
-    """A data descriptor in front of an attribute: each read, write and deletion is a switch point.
-
-    The value stays where it was, in the instance's ``__dict__`` or in the slot or property behind the name.
-    """
-
-    def __init__(self, task_runner: TaskRunner, owner: type, name: str) -> None:
-        self._task_runner = task_runner
-        self._name = name
-        self._label = f"{owner.__name__}.{name}"
-        self._behind = inspect.getattr_static(owner, name, _MISSING)
-
-    def __get__(self, instance: object, owner: type | None = None) -> object:
-        if instance is None:
-            return self if self._behind is _MISSING else self._behind
-        self._task_runner.switch("read", self._label)
-        if hasattr(type(self._behind), "__set__"):
-            return self._behind.__get__(instance, owner)
-        if self._name in instance.__dict__:
-            return instance.__dict__[self._name]
-        if self._behind is _MISSING:
-            raise AttributeError(
-                f"{type(instance).__name__!r} object has no attribute {self._name!r}"
-            )
-        return self._behind
-
-    def __set__(self, instance: object, value: object) -> None:
-        self._task_runner.switch("write", self._label)
-        if hasattr(type(self._behind), "__set__"):
-            self._behind.__set__(instance, value)
-        else:
-            instance.__dict__[self._name] = value
-
-    def __delete__(self, instance: object) -> None:
-        self._task_runner.switch("delete", self._label)
-        if hasattr(type(self._behind), "__delete__"):
-            self._behind.__delete__(instance)
-        elif instance.__dict__.pop(self._name, _MISSING) is _MISSING:
-            raise AttributeError(self._name)
+_ACCESS = {"__getattribute__": "read", "__setattr__": "write", "__delattr__": "delete"}
 
 
 def watch_attributes(task_runner: TaskRunner, owner: type, names: tuple[str, ...]) -> None:
-    """Put a `WatchedAttribute` before each name until the run ends."""
+    """Make each access to these attributes of a class's instances a switch point, until the run ends."""
     if not names:
         raise TypeError(
             f"watch({owner.__name__}): expected names of attributes, such as *vars(an_instance)"
         )
-    for name in names:
-        watched = WatchedAttribute(task_runner, owner, name)
-        if callable(watched._behind):  # noqa: SLF001
-            raise TypeError(
-                f"{owner.__name__}.{name} is a method: expected an attribute that holds a value"
-            )
-        replace(task_runner, owner, name, watched)
+    for method, operation in _ACCESS.items():
+        access = _switching(task_runner, owner, names, getattr(owner, method), operation)
+        replace(task_runner, owner, method, access)
+
+
+def _switching(
+    task_runner: TaskRunner,
+    owner: type,
+    names: tuple[str, ...],
+    access: Callable[..., Any],
+    operation: str,
+) -> Callable[..., Any]:
+    def switch_and_access(instance: object, name: str, *value: object) -> Any:
+        if name in names:
+            task_runner.switch(operation, f"{owner.__name__}.{name}")
+        return access(instance, name, *value)
+
+    return switch_and_access
 
 
 def replace(task_runner: TaskRunner, owner: object, name: str, value: object) -> None:
