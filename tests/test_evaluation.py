@@ -95,3 +95,11 @@ def test_readme_counts_match_data():
     followed = [run for run in runs if "breaks" in run]
     whole = sum(not run["breaks"] for run in followed)
     assert f"{whole} of {len(followed)} followed logs" in readme
+
+
+def test_lint_precision_matches_data():
+    findings = [row["findings_first"] for row in of("lint", 2)]
+    true, false = (sum(row[verdict] for row in findings) for verdict in ("true", "false"))
+    files = sum(row["false"] > 0 for row in findings)
+    assert f"{true} of {true + false} errors and warnings are true" in TEXT
+    assert f"others are in {files} files" in TEXT

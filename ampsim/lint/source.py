@@ -49,6 +49,8 @@ _MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was 
 _LIBRARIES = re.compile(
     r"(torch|transformers|timm|diffusers|lightning|pytorch_lightning|paddle|accelerate)(\.|$)"
 )
+# The schedules of NVIDIA's BERT, which read the step that the optimizer keeps.
+_READS_STEP = re.compile(r"schedulers\.\w+(WarmUp|WarmupPolyDecay)Scheduler$")
 # Words of a function that does something that a rule looks at.
 _TOUCHED = re.compile(
     r"\b(step|backward|manual_backward|autocast|scale|unscale_|update|zero_grad|scale_loss|zip|"
@@ -179,17 +181,18 @@ class Source:
         return kind_by_class(name_of(maker)) if maker else ""
 
     def follows_optimizer(self, schedule: str) -> bool:
-        """Return whether a schedule may count the optimizer's steps, as a class of a project may.
+        """Return whether a schedule counts the optimizer's steps, as a class of a project may.
 
-        The class is read if its file is near this one. One that is called LR is torch's in kind.
+        The class is read if its file is near this one. Most classes count their own calls.
         """
         made = self.made.get(leaf(schedule))
         dotted = self.imports.get(name_of(made.func), "torch") if made else "torch"
         module, _, name = dotted.rpartition(".")
         if _LIBRARIES.match(dotted) or not name[:1].isupper() or re.search("LR(?![a-z])", name):
             return False
-        lineage = self._read_module(module, name)
-        return not lineage or any("'step'" in ast.unparse(each) for each in lineage)
+        if lineage := self._read_module(module, name):
+            return any("'step'" in ast.unparse(each) for each in lineage)
+        return bool(_READS_STEP.match(dotted))
 
     def _read_module(self, module: str, name: str) -> list[ast.ClassDef]:
         """Return a class and its bases in the file of a module in the script's folder or above."""

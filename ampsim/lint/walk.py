@@ -136,15 +136,17 @@ class Walker:
     def branches(self, node: ast.If) -> None:
         """Walk both ways of a condition; after one that leaves, the other one holds."""
         self.walk(node.test)
-        branch = f"{id(node)} branch"
+        before, branch = self.passed, f"{id(node)} branch"
         for holds, body in ((True, node.body), (False, node.orelse)):
             own = self.names.guards(node.test, holds=holds)
             self.guarded((*own, Guard(branch, holds)), body)
-            last = body[-1] if body else None
-            if isinstance(last, _LEAVES):
+            if not _leaves(body):
+                continue
+            if not isinstance(body[-1], ast.Raise | ast.If):
                 self.passed += self.names.guards(node.test, holds=not holds)
-            if isinstance(last, _LEAVES | ast.Raise):
-                self.passed += (Guard(branch, not holds),)
+            self.passed += (Guard(branch, not holds),)
+        if _leaves([node]):  # nothing follows in this block
+            self.passed = before
 
     def loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         """Walk the body of a loop once."""
@@ -337,6 +339,14 @@ class Walker:
             return False
         others = "loss|item|acc|metric|norm|decay_only|buffer"
         return not any(has(self.source.words(each), others) for each in given)
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    """Return whether a block ends in a jump, also where both ways of a condition do."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return _leaves(last.body) and _leaves(last.orelse)
+    return isinstance(last, _LEAVES | ast.Raise)
 
 
 def _mixes(node: ast.For | ast.AsyncFor, over: Collection[str]) -> bool:

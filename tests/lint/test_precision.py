@@ -107,3 +107,10 @@ def test_scaler_of_a_method_is_unused(line: str, found: bool) -> None:
     body = "        loss = model(batch.clamp(0, 1))\n        loss.backward()\n        optimizer.step()\n"
     text = f"class Trainer:\n    def train(self, optimizer):\n        {line}\n{body}"
     assert [each.code for each in lint(text)] == ["AMP130"] * found
+
+
+@pytest.mark.parametrize(("device", "codes"), [("cuda", ["AMP136"]), ("cpu", [])])
+def test_autocast_follows_named_device(device: str, codes: list[str]) -> None:
+    before = f"device = torch.device({device!r} if found else 'cpu')"
+    text = BARE.format(before=before, autocast="torch.autocast(device_type=str(device))")
+    assert [each.code for each in lint(text)] == codes

@@ -10,7 +10,7 @@ from ampsim.lint.rules.loop import scaler_recreated_in_loop
 from ampsim.lint.source import Source
 
 _SAVES = re.compile(
-    r"(^|\.)_?save_?(checkpoint|ckpt|state|model)s?$|(^|\.)epoch_saving$|(^|\.)Checkpointer$|"
+    r"(^|\.)(\w*_)?save_?(checkpoint|ckpt|state|model)s?$|(^|\.)epoch_saving$|(^|\.)Checkpointer$|"
     r"checkpointer\.save$",
     re.I,
 )

@@ -94,7 +94,9 @@ def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
     for dtypes in (dtypes_of(source, each) for each in call.args):
         if dtypes != {UNKNOWN}:
             return dtypes
-    on_gpu = "cuda" in source.words(call)
+    names = (leaf(name_of(part)) for part in ast.walk(call) if isinstance(part, ast.Name))
+    values = (value for name in names for value in source.assigned.get(name, ()))
+    on_gpu = any("cuda" in source.words(part) for part in (call, *values))
     return frozenset({FP16 if on_gpu else UNKNOWN})
 
 
