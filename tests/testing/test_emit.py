@@ -113,6 +113,7 @@ def test_number_literals_round_trip():
         (),
         (2.0,),
         {"a": (1,)},
+        frozenset("abc"),
     ):
         assert eval(value(each), {"math": math}) == each  # noqa: S307
         assert eval(value([each] * 30), {"math": math}) == [each] * 30  # noqa: S307

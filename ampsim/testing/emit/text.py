@@ -85,6 +85,8 @@ def value(each: object) -> str:
         return _listed(each)
     if isinstance(each, tuple):
         return f"({''.join(f'{value(one)}, ' for one in each).rstrip(' ')})"
+    if isinstance(each, frozenset):
+        return f"frozenset({sorted(each)})"  # the same text whatever the hash seed
     return repr(each)
 
 

@@ -42,6 +42,7 @@ Assumes:
     It blocks only on ``c.sync``: a real lock held by a waiting task would block the run indefinitely.
     It does not spin: a loop that waits for another task needs ``c.sync.sleep`` or a timeout (or: `LivelockError`).
     ``finally`` and ``except BaseException`` of tasks left over run after the run, and may not count on it.
+    A watched attribute is accessed by name: not through the instance's ``__dict__`` or ``object.__setattr__``.
     One run at a time in a process. Python's memory model: no reordering below the level of operations.
 """
 
