@@ -365,6 +365,19 @@ def logs_the_norm_of_scaled_gradients():
         step(scaler, optimizer)
 
 
+@wrong("logged_numbers_are_unscaled")
+def logs_scaled_norms_of_two_updates():
+    """One place reads both norms, the second one after the update of the first step."""
+    model, optimizer, scaler = parts()
+    other_model, other, _ = parts()
+    for _ in range(STEPS):
+        for net_, optimizer_ in ((model, optimizer), (other_model, other)):
+            optimizer_.zero_grad()
+            scaler.scale(loss_of(net_)).backward()
+            sum(param.grad.norm() for param in net_.parameters()).item()  # WRONG
+            step(scaler, optimizer_)
+
+
 @wrong("skipped_step_changes_nothing")
 def removes_infs():
     model, optimizer, scaler = parts()

@@ -234,6 +234,31 @@ def test_script_on_the_cpu_leaves_no_files(tmp_path):
     assert [*tmp_path.iterdir()] == [Path(script)]
 
 
+def test_relative_path_in_a_new_folder(tmp_path):
+    """The folder is made below a temporary one, and holds what the script writes; the data lies beside the script."""
+    (tmp_path / "data.txt").write_text("1")
+    script = write(
+        tmp_path,
+        f"""
+        import os
+        os.chdir({str(tmp_path)!r})
+        os.makedirs("out")
+        os.chdir("out")
+        assert os.getcwd() == {str(tmp_path / "out")!r}
+        assert open("../data.txt").read() == "1"
+        for step in range(8):
+            train(1)
+            with open("log.txt", "a") as log:
+                log.write("step")
+            assert len(open("log.txt").read()) == 4 * (step + 1)
+        """,
+    )
+    _, run = judge_script(script)
+    assert (run.ended, run.error, len(run.outcomes)) == ("end", "", 6)
+    assert {outcome.ended for outcome in run.outcomes} <= {"two windows", "end"}
+    assert not (tmp_path / "out").exists()
+
+
 def test_scaler_that_is_saved_is_loaded(tmp_path):
     script = write(
         tmp_path,

@@ -45,6 +45,7 @@ def redirect_writes(folder: Path) -> Iterator["Redirection"]:
         modules.append(importlib.import_module("safetensors.torch"))
     with Patches() as patches:
         patches.item_everywhere(io.open, redirection.opening(io.open))
+        patches.attribute(os, "getcwd", redirection.current_folder)
         patches.attribute(os, "open", redirection.opening_descriptor(os.open))
         for name, roles in ROLES.items():
             for module in modules:
@@ -61,6 +62,7 @@ class Redirection:
         self.folder = str(folder)
         self._kept = (f"{folder.parent}{os.sep}", *KEPT)
         self._exists, self._copy = os.path.lexists, shutil.copyfile
+        self._process_folder = os.getcwd
 
     def mapped(self, path: Any) -> Any:
         """Return the path below the folder, in bytes for bytes; None for no path, or if it is not mapped."""
@@ -75,13 +77,27 @@ class Redirection:
     def branch(self, name: str) -> None:
         """Go on with a copy of the folder, so that what this process writes is seen in no other."""
         copy = f"{self.folder}-{name}"
+        current = self.current_folder()
         shutil.copytree(self.folder, copy, symlinks=True)
         self.folder = copy
+        os.chdir(current)
+
+    def current_folder(self) -> str:
+        """Return the current folder as the script knows it, also where it has changed to a mapped one."""
+        there = self._process_folder()
+        is_mapped = there.startswith(self.folder + os.sep)
+        return there.removeprefix(self.folder) if is_mapped else there
 
     def to_read(self, path: Any) -> Any:
         """Return where a path is read."""
         mapped = self.mapped(path)
-        return mapped if mapped and self._exists(mapped) else path
+        if mapped is None:
+            return path
+        if self._exists(mapped):
+            return mapped
+        # In a mapped folder, a relative path would lead to another file.
+        is_here = self._process_folder() == self.current_folder()
+        return path if is_here else os.path.abspath(path)
 
     def to_write(self, path: Any, *, keeps: bool = False) -> Any:
         """Return where a path is written, in a folder that exists.

@@ -113,13 +113,17 @@ def logged_numbers_are_unscaled(run: Observation, _: Blamed) -> Iterator[Finding
         "the number changes whenever the loss scale changes: log the loss before scaler.scale(loss), and norms of "
         "gradients after scaler.unscale_(optimizer)"
     )
-    for where, numbers in unchanged.reads.items():
-        scaled = [factors[0] * number for number in numbers]
-        others = other.reads.get(where, [])
-        is_scaled = len(scaled) == len(others) and np.allclose(scaled, others, rtol=1e-3, atol=0)
-        scales = {snapshot.scale for snapshot in unchanged.before.values()}
-        if is_scaled and np.isfinite(numbers).all() and all(numbers) and not scales & {*numbers}:
-            seen = f"with {factors[0]:g} times the scale, {others[0]:.6g} is read instead of {numbers[0]:.6g}"
+    factor = factors[0]
+    scales = {snapshot.scale for snapshot in unchanged.before.values()}
+    for where, read in unchanged.reads.items():
+        numbers, others = np.array(read), np.array(other.reads.get(where, []))
+        if len(numbers) != len(others) or not np.isfinite(numbers).all() or scales & {*read}:
+            continue
+        # The trial moves the scale back at the update, so later optimizers of an iteration show no change.
+        changed = ~np.isclose(numbers, others, rtol=1e-3, atol=0)
+        if changed.any() and np.allclose(factor * numbers[changed], others[changed], rtol=1e-3):
+            old, new = numbers[changed][0], others[changed][0]
+            seen = f"with {factor:g} times the scale, {new:.6g} is read instead of {old:.6g}"
             yield Finding(where, seen, cause)
 
 
