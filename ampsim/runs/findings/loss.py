@@ -81,9 +81,13 @@ def _sometimes_lost(loss: Series) -> Finding | None:
     rows, count = np.flatnonzero(lost(loss.values)), lost_at_end(loss)
     if not len(rows) or count > 1 or len(rows) == len(loss):
         return None
-    # One infinite step makes the mean of an epoch infinite; a NaN that returns is no accident.
+    # One infinite step makes the mean of an epoch infinite. A NaN that returns is no accident, and
+    # after one that stays for many records, parameters are NaN: what is finite later is a new start.
     nans = np.flatnonzero(np.isnan(loss.values))
-    recurs = len(nans) >= max(3, 0.1 * len(loss)) and nans[-1] >= 0.9 * len(loss) - 1
+    breaks = np.flatnonzero(np.diff(nans) > 1)
+    longest = int(np.diff(np.concatenate([[-1], breaks, [len(nans) - 1]])).max(initial=0))
+    returns = len(nans) >= max(3, 0.1 * len(loss)) and nans[-1] >= 0.9 * len(loss) - 1
+    recurs = returns or longest >= 5 or len(nans) >= max(2, 0.5 * len(loss))
     after = "the last record is one of them" if count else "it is finite again afterwards"
     message = (
         f"The {loss.name} is not finite on {len(rows)} of {len(loss)} records, first at "
@@ -197,5 +201,9 @@ def evaluation_not_finite(run: Evidence) -> Finding | None:
     message = f"The {series.name} is not finite from {series.place(row)} to the end ({records})."
     loss = run.loss
     also = loss is not None and (lost_at_end(loss) or lost_at_end(run.norm) or not loss.values[-1])
-    severity = "problem" if also else "warning"
+    # Parameters that are NaN spoil each later evaluation. Where only another word of the line
+    # names the evaluation, the numbers may be of another kind, such as means of no batches.
+    is_named = not series.name.startswith("evaluation ")
+    lasts = (count >= 3 and (row > 0 or is_named)) or (row >= 2 and loss is None)
+    severity = "problem" if also or lasts else "warning"
     return at(series, row, "evaluation-not-finite", message, severity=severity, records=count)

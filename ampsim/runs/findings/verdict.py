@@ -111,7 +111,7 @@ def _doubts_of_scale(run: Evidence) -> Iterator[str]:
     scale = run.scale
     if scale is None:
         enabled = any("fp16_enabled" in text and "True" in text for text in run.history.texts)
-        if run.kind("off") and not enabled:
+        if run.kind("off") and not enabled and not run.losses:
             yield "the program reports that fp16 is off, so there is no loss scale to check"
         return
     if scale.values[-1] == 0:
@@ -123,16 +123,26 @@ def _doubts_of_scale(run: Evidence) -> Iterator[str]:
         yield "the loss scale falls between many of its records"
 
 
+def _has_norms(run: Evidence) -> bool:
+    """Return whether the gradient norm is finite on the last records."""
+    norm = run.norm
+    return norm is not None and len(norm) >= 6 and not lost(norm.values[-5:]).any()
+
+
+def _scaler_steps(run: Evidence) -> bool:
+    """Return whether the scaler is seen to step: a scale grows after finite steps only.
+
+    It skips each step whose norm is not finite. A loss of 20 records that stays has a finding.
+    """
+    is_long = run.loss is None or len(run.loss) >= 20
+    rises = run.scale is not None and bool((np.diff(run.scale.values) > 0).any())
+    return rises or (is_long and _has_norms(run))
+
+
 def _steps_were_taken(run: Evidence) -> bool:
     """Return whether the log shows that steps were taken; a loss alone has to fall clearly."""
-    norm, scale = run.norm, run.scale
-    # A scaler skips each step whose norm is not finite.
-    has_norms = norm is not None and len(norm) >= 6 and not lost(norm.values[-5:]).any()
-    is_guarded = scale is not None or run.counters or run.flags or has_norms
-    if is_guarded and any(falls(loss.finite) for loss in run.losses):
-        return True
-    rises = scale is not None and bool((np.diff(scale.values) > 0).any())
-    if run.loss is None and (has_norms or rises):
+    is_guarded = run.scale is not None or run.counters or run.flags or _has_norms(run)
+    if _scaler_steps(run) or (is_guarded and any(falls(loss.finite) for loss in run.losses)):
         return True
     return any(map(_falls_clearly, [*run.losses, *run.evaluations])) or _reports_ended(run)
 
@@ -145,7 +155,9 @@ def _falls_clearly(loss: Series) -> bool:
     # Each number of the second half is below each of the first quarter.
     apart = len(values) >= 8 and values[len(values) // 2 :].max() < values[: len(values) // 4].min()
     always = bool((np.diff(values) < 0).all())
-    return fall >= (0.05 if len(values) >= 20 or always or apart else 0.25)
+    if always or apart:
+        return fall >= 0.02
+    return fall >= (0.05 if len(values) >= 12 else 0.25)
 
 
 def _reports_ended(run: Evidence) -> bool:
@@ -192,7 +204,7 @@ def _falls_often(scale: Series) -> bool:
 
 def _state(run: Evidence) -> str:
     """Return what happened to the loss and the scale; "" if the log shows neither."""
-    loss, scale, parts = run.loss, run.scale, list[str]()
+    loss, scale, parts = run.loss or next(iter(run.evaluations), None), run.scale, list[str]()
     if loss is not None and len(loss.finite) > 1:
         change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"
         parts.append(f"the {loss.name} went from {change} over {len(loss)} records")

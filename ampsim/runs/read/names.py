@@ -27,10 +27,11 @@ ROLES = {
         r"scale|weight|best|min",
     ),
     "loss": (
-        r"loss|(?:^|[_ /])nll$|^l$|^xent$|(?:^|[_ ])cross[_ ]?entropy$|^cost$|^[gd]_(?:gan|l1|real|fake|a|b)$|^l_[gd]_",
+        r"loss|(?:^|[_ /])nll$|^l$|^xent$|(?:^|[_ ])cross[_ ]?entropy$|^cost$"
+        r"|^(?:smooth_?)?l[12]$|^[gd]_(?:gan|l1|real|fake|a|b)$|^l_[a-z]",
         r"scal|weight|lambda|coef|best|min|max|time|norm|lr|count|num|std|var|delta|threshold|patience|clip|ratio"
-        r"|in f|stop|aver|avg|(?<!loss_)mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth|skip|nan|tol"
-        r"|limit|\bif\b|nmse|acc|dev|init|target|aux|moe|%|is lower|of$|\bat\b|\bstep$|epoch|iter",
+        r"|in f|stop|aver|avg|(?<!loss_)mean|factor|alpha|beta|gamma|change|improve|prev|old|last|smooth(?!_?l1)"
+        r"|skip|nan|tol|limit|\bif\b|nmse|acc|dev|init|target|aux|moe|%|is lower|of$|\bat\b|\bstep$|epoch|iter",
     ),
     "norm": (
         r"grad.*norm$|^(?:train[_/ ])?(?:total[_ ])?norm$|grad\w*[_ ]norm|global[_ ]norm|^gn$|gnorm|norm[_ ]0|^grad$",

@@ -57,6 +57,7 @@ _SETTINGS = re.compile(
 _HELD_OUT_AFTER = re.compile(
     r"\s*\((?:val|valid|validation|eval|evaluation|dev|test)\b", re.IGNORECASE
 )
+_INDEX_END = re.compile(r"\s*\]\s*[:=]")
 _LOSS = re.compile(
     r"^(?!.*\b(?:if|when|where|previous|best|raise|stop|bug)\b).*\bloss\b", re.IGNORECASE
 )
@@ -65,7 +66,7 @@ _IS_SKIPPED = re.compile(
     r"skipped|overflow|^skip$|(?:is|was|step|update)[_ ]skip|skip[_ ](?:step|update)"
 )
 """Name of a flag that says whether a step was skipped; others with "skip" are options."""
-_Convert = Callable[[str], float]
+_Convert = Callable[[str], float | None]
 
 
 @dataclass(slots=True)
@@ -224,7 +225,9 @@ class TextReader:
                 series = self._series_of(column.name, column.role, rank)
                 column.series[rank] = series
             if text := match[column.group]:  # empty where the end of a log is cut
-                series.add(number, step, column.convert(text))
+                value = column.convert(text)
+                if value is not None:  # another text of the same key, such as 1.2.3
+                    series.add(number, step, value)
         if plan.columns and not plan.sentence:
             self._events.record()
 
@@ -297,7 +300,7 @@ class TextReader:
         shape = NUMBER.sub("#", text.replace("#", "=")).strip()
         given = names_of(shape, len(holes))
         columns, marks = dict[str, Column](), _Marks()
-        held_out = bool(_SETTINGS.search(text))
+        held_out, indexed = bool(_SETTINGS.search(text)), ""
         for at, hole in enumerate(holes):
             name = given[at] if given else name_before(hole.before)
             if not name and _is_lost(hole) and _LOSS.search(text[: hole.start]):
@@ -305,6 +308,11 @@ class TextReader:
             held_out = held_out or bool(
                 _HELD_OUT.search(hole.before) or _HELD_OUT_AFTER.match(hole.after)
             )
+            if _INDEX_END.match(hole.after) and hole.before.rstrip().endswith("["):
+                marks.take(holes, at, "step", "step")  # such as that of loss[120]: 2.3
+                indexed = name
+                continue
+            name = name or indexed
             if name == "_" or marks.take(holes, at, name, role_of(name)) or name in columns:
                 continue
             column = _column(name, hole, text, held_out=held_out)
@@ -353,7 +361,7 @@ class TextReader:
         cells = self._cells(text)
         if len(cells) != len(self._header) or not any(map(str.isdigit, cells[0])):
             return  # of another table
-        step = _float(cells[self._step_column]) if self._step_column >= 0 else math.nan
+        step = _number(cells[self._step_column]) if self._step_column >= 0 else math.nan
         for at, series in self._table:
             try:
                 series.add(number, step, float(cells[at]))
@@ -369,12 +377,17 @@ class TextReader:
             series = _without_repeats(_without_settings(series))
             if series.role and len(series) and not _is_other_scale(series):
                 self.history.series.append(series)
-        has_loss = bool(self.history.role("loss"))
+        losses = self.history.role("loss")
         for series in self.history.role(
             "mean loss"
         ):  # the mean of an epoch, if nothing else is printed
-            series.role = "" if has_loss else "loss"
-        self.history.series = [series for series in self.history.series if series.role]
+            series.role = "" if losses else "loss"
+        begin = min((int(loss.lines[0]) for loss in losses), default=0)
+        self.history.series = [
+            series
+            for series in self.history.series
+            if series.role and not _is_setting(series, begin)
+        ]
         self.history.events = self._events.events
         return self.history
 
@@ -448,7 +461,7 @@ def _converter(name: str, text: str) -> _Convert:
     if is_logarithm(name):
         return _power
     plain = re.fullmatch(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?", text)
-    return _float if plain else _number
+    return _decimal if plain else _number
 
 
 def _is_lost(hole: _Hole) -> bool:
@@ -456,11 +469,12 @@ def _is_lost(hole: _Hole) -> bool:
     return hole.text[0] in "nNiI" and not hole.after.strip()[:1].isalpha()
 
 
-def _float(text: str) -> float:
+def _decimal(text: str) -> float | None:
+    """Return the number of a text, which may end a sentence; None if it is none."""
     try:
-        return float(text)
-    except ValueError:  # such as 1.2.3, which has the same key
-        return math.nan
+        return float(text.removesuffix("."))
+    except ValueError:
+        return None
 
 
 def _may_be_scale(name: str, hole: _Hole, text: str) -> bool:
@@ -489,6 +503,13 @@ def _without_settings(series: Series) -> Series:
     if series.role == "scale" and 0.5 * len(series) <= has_step.sum() < len(series):
         return series.part(has_step)
     return series
+
+
+def _is_setting(series: Series, begin: int) -> bool:
+    """Return whether a scale is of a configuration, which is printed before the first loss, on line `begin`."""
+    return (
+        series.role == "scale" and series.lines[-1] < begin and not np.isfinite(series.steps).any()
+    )
 
 
 def _without_repeats(series: Series) -> Series:
