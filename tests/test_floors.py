@@ -337,6 +337,7 @@ def test_top_level_has_expected_entries() -> None:
     }
     kept |= {
         "constraints.txt",
+        "action.yml",
         "LICENSE",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
