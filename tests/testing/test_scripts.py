@@ -259,6 +259,26 @@ def test_relative_path_in_a_new_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_library_that_steps_is_named(tmp_path):
+    package = tmp_path / "site-packages" / "library"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def finish(schedule):\n    schedule.step()\n")
+    script = write(
+        tmp_path,
+        f"""
+        sys.path.append({str(package.parent)!r})
+        import library
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        for _ in range(8):
+            train(1)
+            library.finish(schedule)
+        """,
+    )
+    results, _ = judge_script(script)
+    text = failures(results)["skipped_step_changes_nothing"]
+    assert "library  library/__init__.py:2 makes this call" in text
+
+
 def test_scaler_that_is_saved_is_loaded(tmp_path):
     script = write(
         tmp_path,

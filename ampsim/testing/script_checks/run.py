@@ -189,7 +189,9 @@ def _results(check: ScriptCheck, run: Observation, target: str, blamed: Blamed) 
 
 def _text(check: ScriptCheck, finding: Finding) -> str:
     order = "; ".join(dict.fromkeys(map(str, finding.order)))
-    story = [("order", order), ("cause", finding.cause)]
+    caller, _, library = finding.where.partition(" in ")
+    made = f"{library} makes this call, in what {caller} starts; it may be the library's defect"
+    story = [("order", order), ("cause", finding.cause), ("library", made if library else "")]
     return described(check, f"{finding.where}: {finding.seen}", story)
 
 
