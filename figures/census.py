@@ -32,13 +32,14 @@ OF = {
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.TWO_COLUMNS, 2.4)
     a, b = figure.subplots(1, 2, width_ratios=(1.3, 1))
-    for shift, (kind, color) in enumerate(COLOR.items()):
+    kinds = [kind for kind in COLOR if kind in run.arms]
+    for shift, kind in enumerate(kinds):
         row = run.arm(kind).first
         counts = [row["wrong"]["loops"], *(row["checks"][check]["loops"] for check in CHECKS)]
         draw_shares(
             a,
             [(found, row["loops"]) for found in counts],
-            color,
+            COLOR[kind],
             0.22 * (shift - 1),
             f"{kind} ({row['loops']})",
         )

@@ -24,6 +24,7 @@ from figures import derived_numbers as q
 from figures.results import Result
 
 DATA = ("conformance",)
+NEEDS = {"conformance": ("checks",)}
 PASSED, INTENDED, FAILED, NOT_RUN = "#B9D3E6", "#F3E3A8", "#E8935A", "#FFFFFF"
 GRADIENTS = {
     "get_scale_matches_scale",

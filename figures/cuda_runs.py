@@ -61,6 +61,7 @@ def draw_trajectories(figure: SubFigure, run: Result) -> None:
     shown = [
         (title, *pair)
         for arm, (title, most) in PROGRAMS.items()
+        if arm in run.arms
         for pair in runs_of(run, arm, most)
     ]
     grid = figure.subplots(-(-len(shown) // COLUMNS), COLUMNS, squeeze=False).flat

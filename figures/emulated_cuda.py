@@ -68,6 +68,9 @@ def draw(axes: Axes, run: Result, value: Callable[[str, str, str], object]) -> N
     """Draw marks of each model in each row, the models a little apart."""
     for place, (task, color) in enumerate(COLOR.items()):
         for row, (operators, arithmetic) in enumerate(rows(run)):
+            arms = {f"{task}, {operators}, {arithmetic}", f"{task}, cpu, cpu"}
+            if not arms <= run.arms.keys():  # nothing to draw, or nothing to compare with
+                continue
             values = np.atleast_1d(np.asarray(value(task, operators, arithmetic), np.float64))
             height = row + 0.11 * (place - 2.5)
             label = task if row == 0 else None

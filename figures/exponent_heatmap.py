@@ -46,6 +46,7 @@ PANELS = (
     Panel("sigmoid dynamic", "Deep sigmoid net, dynamic scale", -66, 24),
     Panel("residual dynamic", "Residual net, collapsing scale", -46, 44),
 )
+NEEDS = {"exponent_heatmap": tuple(panel.arm for panel in PANELS)}
 
 
 def plot(run: Result) -> Figure:

@@ -49,6 +49,7 @@ PANELS = (
     Panel("gpt", "GPT", -14, -28.5),  # its share of a global batch
     Panel("vit", "ViT, loss summed", 16, -15),
 )
+NEEDS = {"gradient_histogram": tuple(panel.arm for panel in PANELS)}
 
 
 def plot(run: Result) -> Figure:

@@ -17,6 +17,7 @@ from figures import _style
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("static_sweep", "sigmoid_underflow", "resnet_fp16", "gpt_fp16")
+NEEDS = dict.fromkeys(DATA, ("fp32",))  # the loss that others are compared with
 COLOR = {
     "fp32": _style.BLACK,
     "bf16": _style.GREY,
@@ -85,9 +86,12 @@ def draw_sweep(axes: Axes, run: Result, column: str) -> None:
     means = np.array([losses.mean() for losses in ends])
     axes.plot([*arms], means, color=color, linewidth=1.6, label="mean")
     reference = run.one(dtype="float32").mean(column)
-    dynamic = next(arm for arm in run.arms.values() if role(arm) == "dynamic").mean(column)
+    dynamic = [arm.mean(column) for arm in run.arms.values() if role(arm) == "dynamic"]
     untrained = float(np.mean([record["loss"][0] for record in run.records]))
-    levels = {"fp32": reference, "dynamic": dynamic, "untrained": untrained}
+    levels = {"fp32": reference}
+    if dynamic:
+        levels["dynamic"] = dynamic[0]
+    levels["untrained"] = untrained
     colors = [COLOR.get(level, _style.GREY) for level in levels]
     for level, shade in zip(levels.values(), colors, strict=True):
         axes.axhline(level, color=shade, linewidth=0.8, linestyle=(0, (2.5, 1.5)), zorder=0)
@@ -109,16 +113,21 @@ def draw_plateau(axes: Axes, good: list[float]) -> None:
         axes.text((good[0] + good[-1]) / 2, -0.22, text, color=color, ha="center", va="top")
 
 
+def references(run: Result, arm: ArmRecords) -> tuple[ArmRecords, ...]:
+    """Return the float32 arm with the same loss, if there is one."""
+    loss = arm.settings["loss"]
+    return run.where(dtype="float32", loss="mean" if loss == "sum" else loss)
+
+
 def differences(run: Result, arm: ArmRecords) -> Array:
     """Return the test loss minus that of float32 with the same seed and loss, (seeds,)."""
-    loss = arm.settings["loss"]
-    reference = run.one(dtype="float32", loss="mean" if loss == "sum" else loss)
+    (reference,) = references(run, arm)
     return np.asarray(arm.numbers("test_loss") - reference.numbers("test_loss"))
 
 
 def draw_differences(axes: Axes, run: Result) -> None:
     """Draw a row per arm: a dot per seed, a bar at the mean."""
-    arms = [arm for arm in run.arms.values() if role(arm) != "fp32"]
+    arms = [arm for arm in run.arms.values() if role(arm) != "fp32" and references(run, arm)]
     for y, arm in enumerate(arms):
         values, color = differences(run, arm), COLOR[role(arm)]
         axes.plot(values, [y] * len(values), "o", color=color, markersize=3, label=arm.name)

@@ -1,6 +1,7 @@
 """Unavoidable overflows above a critical rate drive the loss scale to zero; two mitigations."""
 
 from collections.abc import Callable
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,14 +15,7 @@ from figures import _style, results
 from figures.results import ArmRecords, Result
 
 DATA = ("overflow_storm",)
-# rate over the critical one -> colour
-STORMS = {
-    0.25: _style.GREY,
-    0.5: _style.SKY,
-    0.8: _style.BLUE,
-    1.25: _style.ORANGE,
-    2.0: _style.VERMILION,
-}
+COLORS = (_style.GREY, _style.SKY, _style.BLUE, _style.ORANGE, _style.VERMILION)
 DASHED = (0, (4, 2))
 
 
@@ -34,20 +28,27 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def storm(run: Result, ratio: float) -> ArmRecords:
-    """Return the arm with bad batches at this multiple of the critical rate, and no mitigation."""
-    return run.one(ratio=ratio, growth_interval=run.config["growth_interval"], floor_log2=None)
+def storms(run: Result) -> dict[float, tuple[ArmRecords, str]]:
+    """Return the arms without a mitigation, each with a color, by their rate over the critical one."""
+    arms = run.where(growth_interval=run.config["growth_interval"], floor_log2=None)
+    by_ratio = sorted(arms, key=lambda arm: arm.settings["ratio"])
+    colors = cycle(COLORS)
+    return {
+        arm.settings["ratio"]: (arm, color) for arm, color in zip(by_ratio, colors, strict=False)
+    }
 
 
 def cures(run: Result) -> list[tuple[ArmRecords, str, str, float, str]]:
     """Return the arms with a mitigation: each with a color, marker, position, and name."""
-    floor = run.one(floor_log2=run.config["floor_log2"])
-    short = run.one(growth_interval=run.config["short_interval"])
-    named = (
-        f"min_scale {_style.power_of_two(run.config['floor_log2'])}",
-        f"G = {run.config['short_interval']}",
-    )
-    return [(floor, _style.GREEN, "s", 2.12, named[0]), (short, _style.PURPLE, "D", 2.24, named[1])]
+    floor, short = run.config["floor_log2"], run.config["short_interval"]
+    bound = f"min_scale {_style.power_of_two(floor)}"
+    return [
+        *((arm, _style.GREEN, "s", 2.12, bound) for arm in run.where(floor_log2=floor)),
+        *(
+            (arm, _style.PURPLE, "D", 2.24, f"G = {short}")
+            for arm in run.where(growth_interval=short)
+        ),
+    ]
 
 
 def trajectory(record: Record) -> NDArray[np.float64]:
@@ -72,11 +73,12 @@ def drift(record: Record) -> float:
 
 def draw_scales(axes: Axes, run: Result) -> None:
     """Draw a line per seed; dashed, T8's drift from the start on."""
-    lines = {ratio: [trajectory(record) for record in storm(run, ratio)] for ratio in STORMS}
-    steps = len(lines[max(STORMS)][0]) - 1
-    bottom = min(line.min() for line in lines[max(STORMS)]) - 12
+    found = storms(run)
+    lines = {ratio: [trajectory(record) for record in arm] for ratio, (arm, _) in found.items()}
+    steps = len(lines[max(lines)][0]) - 1
+    bottom = min(line.min() for line in lines[max(lines)]) - 12
     axes.axhspan(bottom, half_flushed(run), color="#EFEFEF", linewidth=0, zorder=0)
-    for ratio, color in STORMS.items():
+    for ratio, (arm, color) in found.items():
         for line in lines[ratio]:
             axes.step(
                 np.arange(steps + 1),
@@ -86,7 +88,7 @@ def draw_scales(axes: Axes, run: Result) -> None:
                 linewidth=0.6,
                 label=f"{ratio:g}",
             )
-        unit = storm(run, ratio).first
+        unit = arm.first
         slope = theory.bad_step_drift(Rule(growth_interval=unit["interval"]), unit["rate"])
         if slope < 0:
             ends = [line[0], line[0] + slope * steps]
@@ -99,10 +101,10 @@ def draw_scales(axes: Axes, run: Result) -> None:
                 label=f"T8 {ratio:g}",
             )
     place = bottom
-    for ratio in reversed(STORMS):
+    for ratio, (_, color) in reversed(found.items()):
         end = float(np.mean([line[-1] for line in lines[ratio]]))
         place = max(end, place + 13)
-        _style.label_right(axes, end, place, rf"${ratio:g}\,\lambda_c$", STORMS[ratio])
+        _style.label_right(axes, end, place, rf"${ratio:g}\,\lambda_c$", color)
     _style.power_ticks(axes.yaxis, range(-80, 21, 20))
     axes.text(
         0.02 * steps,
@@ -130,8 +132,8 @@ def draw_storms(
     axes: Axes, run: Result, rate: Callable[[Record], float], measure: Callable[[Record], float]
 ) -> None:
     """Draw a dot per seed at its rate of bad batches over the critical one."""
-    for ratio, color in STORMS.items():
-        rows = storm(run, ratio).records
+    for ratio, (arm, color) in storms(run).items():
+        rows = arm.records
         axes.plot(list(map(rate, rows)), list(map(measure, rows)), "o", color=color, markersize=3, markeredgewidth=0,
                   label=f"{ratio:g}")  # fmt: skip
 

@@ -52,7 +52,7 @@ def plot(run: Result) -> Figure:
             draw(
                 axes,
                 {each["scaler"]: each["ranks"] for each in row["runs"] if each["way"] == way},
-                row,
+                first=row["seed"] == run.seeds[0],
             )
         mark_planted(axes, run)
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -69,12 +69,11 @@ def plot(run: Result) -> Figure:
     return figure
 
 
-def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], row: Record) -> None:
+def draw(axes: Axes, by_scaler: Mapping[str, list[Record]], *, first: bool) -> None:
     """Draw the scales of one seed, a line per scaler and rank; the legend shows the first seed."""
     for (scaler, rank), style in LINES.items():
         columns = by_scaler[scaler][rank]
         scales = np.log2(results.in_force(columns["scale_changes"], len(columns["loss"])))
-        first = row["seed"] == 0
         shown = {**style, "label": label(scaler, rank)} if first else {**style, **THIN}
         axes.step(range(len(scales)), scales, where="post", **shown)
         if (start := lost(columns)) is not None:

@@ -61,9 +61,32 @@ def draw(stem: str, *data: Path) -> Figure:
 def draw_results(stem: str, runs: Sequence[Result]) -> Figure:
     """Return the figure of these results."""
     module = importlib.import_module(f"figures.{stem}")
+    require_arms(stem, runs)
     figure: Figure = module.plot(*runs)
     _style.stamp(figure, getattr(module, "SOURCE", _style.devices(runs)))
     return figure
+
+
+def experiments_of(stem: str) -> tuple[str, ...]:
+    """Return the experiments whose data a figure draws."""
+    names: tuple[str, ...] = importlib.import_module(f"figures.{stem}").DATA
+    return names
+
+
+def require_arms(stem: str, runs: Sequence[Result]) -> None:
+    """Check the arms without which a figure cannot be drawn; it draws any others that there are.
+
+    Raises:
+        ValueError: An arm is missing; the message names it.
+    """
+    needs = getattr(importlib.import_module(f"figures.{stem}"), "NEEDS", {})
+    for run in runs:
+        found = ", ".join(run.arms)
+        for arm in needs.get(run.stem, ()):
+            if arm not in run.arms:
+                raise ValueError(
+                    f"{run.path}: the figure {stem} needs the arm {arm!r}; found {found}; add the arm"
+                )
 
 
 def render_file(stem: str, file: Path, folder: Path) -> Path:

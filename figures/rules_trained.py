@@ -15,6 +15,7 @@ from figures import derived_numbers as q
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("rules_trained",)
+NEEDS = {"rules_trained": ("fp32",)}  # the loss that others are compared with
 TRACES = {  # rule -> colour in the first panel
     "G=2000": _style.BLUE,
     "LogMax as published": _style.PURPLE,
@@ -57,11 +58,13 @@ def plot(run: Result) -> Figure:
 
 def draw_traces(axes: Axes, run: Result) -> None:
     """Draw the scale of the first seed under a few rules, each named where it ends."""
-    shown = [np.log2(run.arm(rule).scales(run.steps)[0]) for rule in TRACES]
-    for (rule, color), log2 in zip(TRACES.items(), shown, strict=True):
+    rules = [rule for rule in TRACES if rule in run.arms]
+    colors = [TRACES[rule] for rule in rules]
+    shown = [np.log2(run.arm(rule).scales(run.steps)[0]) for rule in rules]
+    for rule, color, log2 in zip(rules, colors, shown, strict=True):
         axes.step(range(run.steps), log2, where="post", color=color, linewidth=0.9, label=rule)
     ends = [log2[-1] for log2 in shown]
-    _style.name_ends(axes, ends, 2.7, map(named, TRACES), TRACES.values())
+    _style.name_ends(axes, ends, 2.7, map(named, rules), colors)
     _style.power_ticks(axes.yaxis, range(0, 33, 4))
     axes.set(xlabel="step", ylabel="loss scale", xlim=(0, run.steps - 1), ylim=(-0.6, 33))
     _style.label_panel(axes, "a", "Loss scale under some of the rules, first seed")
@@ -104,6 +107,8 @@ def draw_row(axes: Axes, y: int, arm: ArmRecords, numbers: Array | None) -> None
               clip_on=False, label=arm.name)  # fmt: skip
     mean = float(numbers.mean())
     axes.plot([mean, mean], [y - 0.36, y + 0.36], color=color, linewidth=1.2, clip_on=False)
+    if len(numbers) not in q.STUDENT:
+        return  # one seed has no interval
     half = q.half_width(numbers)
     axes.plot(
         [mean - half, mean + half], [y, y], color=color, linewidth=1.2, label=f"{arm.name} interval"

@@ -1,7 +1,5 @@
 """Cost of a loss scale that is k steps late: skipped steps, unused bits, and consecutive skips."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,7 +26,7 @@ def plot(run: Result) -> Figure:
         zip(panels, PANELS.items(), strict=True)
     ):
         draw_closed_form(axes, run, key, factor)
-        draw_trained(axes, run, depths, key, factor)
+        draw_trained(axes, run, key, factor)
         _style.label_panel(axes, "abc"[place], title)
         axes.set(xlim=(-0.3, max(depths) + 0.3), xticks=depths, ylim=(0, None))
         axes.set(xlabel="k (steps that the scale is late)", ylabel=unit)
@@ -47,14 +45,18 @@ def draw_closed_form(axes: Axes, run: Result, key: str, factor: float) -> None:
         axes.plot(depths, values, "--", color=color, linewidth=0.7, label=f"{policy} T5")
 
 
-def draw_trained(axes: Axes, run: Result, depths: Sequence[int], key: str, factor: float) -> None:
+def draw_trained(axes: Axes, run: Result, key: str, factor: float) -> None:
     """Draw a dot per seed, and a line through the means."""
     for place, (policy, color) in enumerate(COLOR.items()):
-        units = [run.one(policy=policy, k=k) for k in depths]
-        values = np.array([[factor * value(record, key) for record in seeds] for seeds in units])
-        x = np.add.outer(depths, np.full(values.shape[1], 0.09 * (place - 1)))
-        axes.plot(x, values, "o", color=color, markersize=2.5, markeredgewidth=0, clip_on=False)
-        axes.plot(x[:, 0], values.mean(axis=1), color=color, linewidth=0.9, label=f"{policy} mean")
+        arms = sorted(run.where(policy=policy), key=lambda arm: arm.settings["k"])
+        x = [arm.settings["k"] + 0.09 * (place - 1) for arm in arms]
+        means = []
+        for arm, across in zip(arms, x, strict=True):
+            values = [factor * value(record, key) for record in arm]
+            means.append(float(np.mean(values)))
+            axes.plot([across] * len(values), values, "o", color=color, markersize=2.5,
+                      markeredgewidth=0, clip_on=False)  # fmt: skip
+        axes.plot(x, means, color=color, linewidth=0.9, label=f"{policy} mean")
 
 
 def value(record: Record, key: str) -> float:

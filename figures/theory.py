@@ -55,6 +55,8 @@ def draw_errors(axes: Axes, run: Result) -> None:
     """Draw the error of every number, by theorem; a tick is a tolerance."""
     for place, (theorem, (color, marker)) in enumerate(LOOK.items()):
         rows = [held for name, held in numbers(run) if name == theorem]
+        if not rows:
+            continue
         x = place + (np.linspace(-0.33, 0.33, len(rows)) if len(rows) > 1 else np.zeros(1))
         axes.plot(
             x,
@@ -107,11 +109,12 @@ def marked(run: Result, name: str) -> list[tuple[int, int, float]]:
     found = []
     for interval in (20, 100, 500):
         for b in BACKOFFS:
-            (record,) = run.one(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
+            arms = run.where(theorem="T3", parameters=f"G={interval}, sigma={SIGMA:g}, b={b}")
             unit = interval if name == "skip rate" else 1
             found += [
                 (interval, b, unit * held["measured"])
-                for held in record["held"]
+                for arm in arms
+                for held in arm.first["held"]
                 if held["name"] == name
             ]
     return found
@@ -121,7 +124,8 @@ def draw_trade(axes: Axes, values: Any, points: list[tuple[int, int, float]]) ->
     """Draw a line of T3 per backoff factor, named at its end, and simulated points on it."""
     for (b, color), line in zip(BACKOFFS.items(), values, strict=True):
         axes.plot(INTERVALS, line, color=color)
-        axes.plot(*zip(*((g, y) for g, backoff, y in points if backoff == b), strict=True), "o", color=color,
-                  markersize=4, markerfacecolor="white")  # fmt: skip
+        simulated = [(g, y) for g, backoff, y in points if backoff == b]
+        for g, y in simulated:
+            axes.plot(g, y, "o", color=color, markersize=4, markerfacecolor="white")
         _style.label_right(axes, line[-1], line[-1], f"backoff {_style.power_of_two(-b)}", color)
     axes.set(xscale="log", xlabel="growth interval G", xlim=(INTERVALS[0], INTERVALS[-1]))

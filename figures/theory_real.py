@@ -16,6 +16,7 @@ from figures.derived_numbers import counted, levels_above, skips_above
 from figures.results import ArmRecords, Array, Result
 
 DATA = ("theory_real",)
+NEEDS = {"theory_real": ("fp32",)}  # the distribution of thresholds
 SHOWN = {
     5: _style.SKY,
     20: _style.BLUE,

@@ -1,6 +1,7 @@
 """Share of backward passes that were unscaled with a wrong scale, by growth interval."""
 
 from collections.abc import Iterable
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,15 +11,15 @@ from figures import _style
 from figures.results import Result
 
 DATA = ("threads",)
-COLOR = {1: _style.ORANGE, 4: _style.VERMILION}
+COLORS = (_style.ORANGE, _style.VERMILION, _style.PURPLE, _style.GREEN)  # depths, low to high
 
 
 def plot(run: Result) -> Figure:
     figure = _style.new_figure(_style.ONE_COLUMN, 2.3)
     axes = figure.subplots()
     intervals = run.config["growth_intervals"]
-    for depth in run.config["depths"]:
-        draw_depth(axes, run, depth, intervals)
+    for depth, color in zip(run.config["depths"], cycle(COLORS), strict=False):
+        draw_depth(axes, run, depth, color)
     ours = [row for row in run.records if row["arm"].startswith("ampsim")]
     wrong, checked = (sum(row[key] for row in ours) for key in ("wrong", "checked"))
     axes.text(0.03, 0.05, f"ampsim, all settings:\n{wrong} of {checked:,} passes",
@@ -42,24 +43,25 @@ def share(units: Iterable[Record]) -> float:
     return float(wrong / checked)
 
 
-def draw_depth(axes: Axes, run: Result, depth: int, intervals: Iterable[int]) -> None:
+def draw_depth(axes: Axes, run: Result, depth: int, color: str) -> None:
     """Draw torch's scaler at one depth: all seeds as a line, each seed as a dot."""
-    units = {
-        interval: run.one(scaler="torch", depth=depth, growth_interval=interval)
-        for interval in intervals
-    }
+    arms = run.where(scaler="torch", depth=depth)
+    units = {arm.settings["growth_interval"]: arm for arm in arms}
+    if not units:
+        return
     line = [100 * share(list(arm)) for arm in units.values()]
-    axes.plot([*units], line, "-", color=COLOR[depth])
+    axes.plot([*units], line, "-", color=color)
     for interval, arm in units.items():
         for unit in arm:
-            axes.plot(interval, 100 * share([unit]), "o", color=COLOR[depth], markersize=2.5)
+            axes.plot(interval, 100 * share([unit]), "o", color=color, markersize=2.5)
     above = depth > 1
+    named = [*zip(units, line, strict=True)][min(1, len(line) - 1)]
     axes.annotate(
         f"torch, depth {depth}",
-        ([*units][1], line[1]),
+        named,
         (6, 6) if above else (-2, -8),
         textcoords="offset points",
         ha="left" if above else "right",
         va="bottom" if above else "top",
-        color=COLOR[depth],
+        color=color,
     )

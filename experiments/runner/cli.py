@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from ampsim.core.extras import needing
 from ampsim.core.files import BusyError, DamagedFileError
 from ampsim.core.output import run_command
 from ampsim.runs.record import data_file
@@ -43,12 +44,36 @@ def attempt(
     try:
         with pool.kernels(own=not Experiment(stem).repeats):
             run = parse(stem, argv)
+            if run.options.check_figure:
+                return check_figures(run)
             outcome = execute(run, workers, bar)
     except (UsageError, BusyError, DamagedFileError, UnitsFailedError, OSError) as error:
         return Outcome(refuse(stem, error), "failed")
     if show and outcome.status == 0 and not run.options.smoke:
         print_table(run)
     return outcome
+
+
+def check_figures(run: Run) -> Outcome:
+    """Check, before a unit runs, that each figure of an experiment will find the arms that it needs.
+
+    Raises:
+        UsageError: An arm is missing; the message names it.
+    """
+    with needing("figures"):
+        from figures import __main__, rendering
+        from figures.results import Result
+    rows = tuple(unit.named() for unit in run.experiment.units(run.config))
+    planned = Result(run.stem, run.path, {}, rows)
+    drawn = [name for name in __main__.stems() if run.stem in rendering.experiments_of(name)]
+    for name in drawn:
+        try:
+            rendering.require_arms(name, [planned])
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    said = f"figures that can draw it: {', '.join(drawn)}" if drawn else "no figure draws it"
+    print(f"{run.stem}: {len(planned.arms)} arms, {len(rows)} units; {said}")
+    return Outcome(0, "checked")
 
 
 def refuse(name: str, error: Exception) -> int:

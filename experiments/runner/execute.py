@@ -56,6 +56,7 @@ class Options:
     device: Literal["cpu", "cuda"] = "cpu"  # device to compute on
     smoke: bool = False  # run a few steps and write to a temporary folder
     jobs: int | None = None  # worker processes; default: up to 2 on cpu, 1 on cuda
+    check_figure: bool = False  # check that the figures can draw these settings, and run nothing
     force: bool = False  # run again even if the data is up to date
     reproduce: bool = False  # write to build/here and compare with the committed records
     on: str | None = None  # ray: start a cluster here; auto or ray://HOST:PORT: join a running one

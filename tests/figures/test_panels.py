@@ -82,8 +82,7 @@ def arms(values: Values, **settings: Any) -> Callable[[results.Result], Shown]:
 
 def storms(values: Values) -> Callable[[results.Result], Shown]:
     return lambda run: {
-        f"{ratio:g}": values(F.overflow_storm.storm(run, ratio))
-        for ratio in F.overflow_storm.STORMS
+        f"{ratio:g}": values(arm) for ratio, (arm, _) in F.overflow_storm.storms(run).items()
     }
 
 
