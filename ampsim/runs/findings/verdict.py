@@ -135,8 +135,9 @@ def _scaler_steps(run: Evidence) -> bool:
     It skips each step whose norm is not finite. A loss of 20 records that stays has a finding.
     """
     is_long = run.loss is None or len(run.loss) >= 20
-    rises = run.scale is not None and bool((np.diff(run.scale.values) > 0).any())
-    return rises or (is_long and _has_norms(run))
+    scales = np.array([]) if run.scale is None else run.scale.values
+    risen = scales[1:][np.diff(scales) > 0]  # a number that is cut, such as 6.9 of 6.9e-18, is none
+    return is_halved(risen) or (is_long and _has_norms(run))
 
 
 def _steps_were_taken(run: Evidence) -> bool:
