@@ -41,6 +41,11 @@ from experiments import runner
 
 Future = torch.futures.Future[torch.Tensor]
 DEVICES = ("cpu",)
+RECOMPUTED = (
+    "all-reduce in fp16: sum, divide",
+    "all-reduce in fp16: divide, sum",
+    "FSDP2, reduced in fp16",
+)
 ROOT = Path(__file__).parents[1]
 WAIT = 60.0  # seconds for a collective
 

@@ -21,6 +21,7 @@ from experiments import runner
 from experiments.training import fp16, tasks
 from experiments.training.thresholds import threshold
 
+RECOMPUTED = ("sigmoid", "resnet")
 PER_BIT = 16  # thresholds are recorded in sixteenths of a bit, rounded down
 
 

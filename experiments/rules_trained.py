@@ -33,6 +33,7 @@ from experiments.training import series, tasks
 from experiments.training.loop import Log, train
 from experiments.training.thresholds import threshold
 
+RECOMPUTED = ("fp32", "G=20", "headroom 1 bit", "LogMax as published")
 START = (
     2.0**20
 )  # within a bit of the network's threshold, so that no climb is measured; LogMax starts at 1

@@ -31,6 +31,9 @@ from experiments.training import fp16, loop, series, tasks
 OVERFLOWS = 65520.0  # the smallest number that fp16 rounds to inf
 
 
+RECOMPUTED = ("fp32", "G=5", "G=100")
+
+
 @dataclass(frozen=True)
 class Config(runner.Config):
     steps: int = 2000  # optimizer steps per unit

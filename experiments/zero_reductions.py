@@ -30,6 +30,7 @@ from experiments.rank_reductions import Arm, Config
 from experiments.rank_reductions import table as table
 
 DEVICES = ("cpu",)
+RECOMPUTED = ("ZeRO-0", "ZeRO-1")
 REQUIRES = ("deepspeed",)
 STEPS = 12  # more than the backoffs from 2^16 to where eight ranks settle
 ENGINES: dict[Arm, dict[str, Any]] = {
