@@ -61,7 +61,7 @@ def test_script_results_match_data():
 def test_lint_recall_matches_data():
     cells = [
         f"{sum(defect[name] for defect in defects('lint', sample))} of {len(defects('lint', sample))}"
-        for sample, name in COLUMNS
+        for sample, name in [*COLUMNS, (3, "before"), (3, "first")]
     ]
     assert f"| {' | '.join(cells)} |" in TEXT
 
@@ -81,7 +81,7 @@ def test_readme_counts_match_data():
         counts["no problem found", "problem"],
     )
     assert f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged}" in readme
-    found = defects("lint", 2)
+    found = defects("lint", 3)
     assert f"{sum(row['first'] for row in found)} of {len(found)} certain defects" in readme
     faults = records("explain_faults")
     named = [row["named"] == row["settings"]["kind"] for row in faults if row["arm"] != "healthy"]
@@ -103,3 +103,11 @@ def test_lint_precision_matches_data():
     files = sum(row["false"] > 0 for row in findings)
     assert f"{true} of {true + false} errors and warnings are true" in TEXT
     assert f"others are in {files} files" in TEXT
+    findings = [row["findings_first"] for row in of("lint", 3)]
+    true, doubtful = (sum(row[verdict] for row in findings) for verdict in ("true", "doubtful"))
+    assert f"{true} of {true + doubtful} are true, and {doubtful} are doubtful" in TEXT
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        f"{true} of {true + doubtful} errors and warnings were true and {doubtful} doubtful"
+        in readme
+    )

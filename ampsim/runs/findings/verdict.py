@@ -156,9 +156,9 @@ def _falls_clearly(loss: Series) -> bool:
     # Each number of the second half is below each of the first quarter.
     apart = len(values) >= 8 and values[len(values) // 2 :].max() < values[: len(values) // 4].min()
     always = bool((np.diff(values) < 0).all())
-    if always or apart:
+    if apart or (always and len(values) >= 6):  # a third of all orders of 3 records rise or fall
         return fall >= 0.02
-    return fall >= (0.05 if len(values) >= 12 else 0.25)
+    return fall >= (0.05 if always or len(values) >= 12 else 0.25)
 
 
 def _reports_ended(run: Evidence) -> bool:
