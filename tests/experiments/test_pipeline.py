@@ -1,0 +1,99 @@
+"""The pipeline example equals one process in float32, and its stages skip together."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
+from torch import nn  # noqa: E402
+from torch.multiprocessing.spawn import start_processes  # noqa: E402
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
+SCHEDULES = ("GPipe", "1F1B")
+CLIP = 0.1  # below the gradient norm, so that a norm of scaled gradients would show
+
+
+def example() -> Any:
+    spec = importlib.util.spec_from_file_location("pipeline_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pipeline_example"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def batches(overflow: bool) -> list[tuple[Any, Any]]:
+    generator = torch.Generator().manual_seed(1)
+    given = [
+        (torch.randn(8, 4, generator=generator), torch.randn(8, 4, generator=generator))
+        for _ in range(2)
+    ]
+    if overflow:  # in the third of four micro-batches alone
+        given[1][1][4] = float("inf")
+    return given
+
+
+def runs() -> list[tuple[str, float, bool, int]]:
+    """Return each schedule, loss scale, whether a micro-batch overflows, and the number of batches."""
+    cases = [(2.0**6, False, 2), (2.0**12, False, 2), (2.0**10, True, 2), (2.0**10, False, 1)]
+    return [(name, *case) for name in SCHEDULES for case in cases]
+
+
+def stage(rank: int, folder: str) -> None:
+    """Train one stage in each run, and write its parameters and loss scale."""
+    store = Path(folder, "store").as_uri()
+    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    ended = []
+    for name, scale, overflow, count in runs():
+        values, end = example().train(name, batches(overflow)[:count], scale, CLIP)
+        ended.append([[value.tolist() for value in values], end])
+    Path(folder, str(rank)).write_text(json.dumps(ended))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[Any, tuple[list[Any], list[float]]]:
+    """Return, per run, the parameters of both stages and the loss scale of each."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    start_processes(stage, (str(folder),), 2, start_method="spawn")  # type: ignore[no-untyped-call]
+    stages = [json.loads((folder / str(rank)).read_text()) for rank in range(2)]
+    results = {}
+    for run, first, second in zip(runs(), *stages, strict=True):
+        parameters = [torch.tensor(value) for value in first[0] + second[0]]
+        results[run] = parameters, [first[1], second[1]]
+    return results
+
+
+def one_process() -> list[Any]:
+    """Train both stages in float32 without a scaler."""
+    model = nn.Sequential(*example().layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for inputs, targets in batches(overflow=False):
+        optimizer.zero_grad()
+        (model(inputs) - targets).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+    return [value.detach() for value in model.parameters()]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_pipeline_equals_one_process(name: str, ended: Any) -> None:
+    start = [value.detach() for layer in example().layers() for value in layer.parameters()]
+    wanted = one_process()
+    for scale in (2.0**6, 2.0**12):
+        made, _ = ended[name, scale, False, 2]
+        for before, value, expected in zip(start, made, wanted, strict=True):
+            assert (value - expected).norm() <= 0.02 * (expected - before).norm()
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_stages_skip_together(name: str, ended: Any) -> None:
+    skipped, scales = ended[name, 2.0**10, True, 2]
+    without, _ = ended[name, 2.0**10, False, 1]
+    assert scales == [512.0, 512.0]
+    assert all(map(torch.equal, skipped, without))
