@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from ampsim.core import json_lines
 from ampsim.core.json_lines import Record
+from ampsim.runs.record import data_file
 from experiments.engines.checks import CHECKS, Check, Train
 from experiments.engines.drivers import ENGINES
 from experiments.engines.read import READ
+from experiments.runner.device import describe
 
 PATH = Path(__file__).parents[1] / "data" / "cpu" / "engines.jsonl"
 
@@ -37,14 +38,15 @@ def row(name: str) -> Record:
 
 def main(names: list[str]) -> int:
     """Run the named engines, all by default, and replace their rows of the data file."""
-    lines = PATH.read_text().splitlines() if PATH.exists() else []
-    rows = {record["engine"]: record for record in map(json_lines.decode, lines)}
+    recorded = data_file.read(PATH)[1] if PATH.exists() else []
+    rows = {record["engine"]: record for record in recorded}
     for name in names or ENGINES:
         rows[name] = row(name)
         print(name, rows[name]["checks"])
     for name, (source, note) in READ.items():
         rows[name] = {"engine": name, "evidence": "read", "version": source, "note": note}
-    PATH.write_text("".join(f"{json_lines.encode(record)}\n" for record in rows.values()))
+    origin = {"script": "experiments/engines", "device": describe("cpu")}
+    data_file.write(PATH, origin, rows.values())
     return 0
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ampsim.core import json_lines
+from ampsim.runs.record import data_file
 
 pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
 from experiments.engines import checks, drivers
@@ -14,7 +14,7 @@ from experiments.engines.drivers import Job, Result
 from experiments.engines.read import READ
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "reinforcement-learning.md"
-ROWS = [json_lines.decode(line) for line in PATH.read_text().splitlines()]
+ROWS = data_file.read(PATH)[1]
 
 
 def test_page_shows_recorded_results() -> None:
