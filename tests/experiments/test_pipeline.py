@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,9 @@ def stage(rank: int, folder: str) -> None:
         values, end = example().train(name, batches(overflow)[:count], scale, clip)
         ended.append([[value.tolist() for value in values], end])
     Path(folder, str(rank)).write_text(json.dumps(ended))
+    torch.distributed.barrier()  # no stage leaves while the other still uses its connection
     torch.distributed.destroy_process_group()
+    os._exit(0)  # the interpreter's end can abort beside torch's threads on a busy machine
 
 
 @pytest.fixture(scope="module")
