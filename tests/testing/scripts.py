@@ -121,6 +121,22 @@ def generator_and_discriminator():
 
 
 @right
+def one_update_after_both_steps():
+    """The generator's backward pass reaches the discriminator, whose own step and update come later."""
+    generator, optimizer, scaler = parts()
+    critic = net(4, 1)
+    other = torch.optim.Adam(critic.parameters())
+    for _ in range(STEPS):
+        made = generator(torch.randn(8, 8))
+        other.zero_grad()
+        scaler.scale(critic(made.detach()).mean()).backward()
+        scaler.step(other)
+        optimizer.zero_grad()
+        scaler.scale(-critic(made).mean()).backward()
+        step(scaler, optimizer)
+
+
+@right
 def two_scalers():
     model, optimizer, scaler = parts()
     other_model, other, other_scaler = parts()

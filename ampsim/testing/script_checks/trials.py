@@ -7,10 +7,10 @@ that each trial continues the script with the same model, data, and random numbe
 (CUDA, other systems than Linux), the script is started again for each trial, and the state at the start of the trial
 must equal the state in the first run.
 
-A window of an optimizer ends at the first `scale` after the optimizer has attempted a step. So several complete
-passes per iteration, accumulation, and several optimizers need no case of their own. A trial ends after two windows;
-the unchanged trial counts how many calls of `scale` that is, and the others end at the same count. The last trial
-overflows in each of several windows, for what a script does in some iterations only.
+A window of an optimizer ends at the first `scale` after its step was attempted and its scaler updated. So several
+complete passes per iteration, accumulation, and several optimizers need no case of their own. A trial ends after two
+windows; the unchanged trial counts how many calls of `scale` that is, and the others end at the same count. The last
+trial overflows in each of several windows, for what a script does in some iterations only.
 """
 
 import os
@@ -281,17 +281,20 @@ class Trials(Listener):
                 self.end("two windows")
             return
         for trace in self._stepped:
-            if trace.name in outcome.before and trace.name not in outcome.after:
-                attempted = outcome.attempts.get(trace.name)
-                updates = trace.scaler.updates if trace.scaler else 0
-                is_updated = updates > self._updates[trace.name]
-                if (attempted and is_updated) or number >= (self._marks or [LONGEST])[0]:
-                    outcome.after[trace.name] = self._snapshot(trace)
-        if outcome.trial == UNCHANGED and min(counts) > len(outcome.marks) and is_between:
+            is_over = self._is_updated(trace) or number >= (self._marks or [LONGEST])[0]
+            if is_over and trace.name in outcome.before and trace.name not in outcome.after:
+                outcome.after[trace.name] = self._snapshot(trace)
+        is_whole = min(counts) > len(outcome.marks) and all(map(self._is_updated, self._stepped))
+        if outcome.trial == UNCHANGED and is_whole and is_between:
             outcome.marks.append(number)
         marks = outcome.marks if outcome.trial == UNCHANGED else self._marks
         if (len(marks) > 1 and number >= marks[-1]) or number > LONGEST:
             self.end("two windows")
+
+    def _is_updated(self, trace: OptimizerTrace) -> bool:
+        """Return whether an optimizer has attempted a step, and its scaler was updated since the last one."""
+        updates = trace.scaler.updates if trace.scaler else 0
+        return updates > self._updates.get(trace.name, updates)
 
     def after_scale(self, scaled: Any) -> Any:
         outcome = self._outcome
@@ -310,7 +313,6 @@ class Trials(Listener):
             name = trace.name
             if name not in outcome.before:
                 outcome.before[name] = self._snapshot(trace)
-                self._updates[name] = trace.scaler.updates if trace.scaler else 0
             seen = f"{place} an inf is set in the gradient of one parameter of {name}"
             if outcome.trial == OVERFLOWS:
                 seed_inf(trace.parameters)
@@ -343,6 +345,7 @@ class Trials(Listener):
         if self._outcome is None:
             return
         self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
+        self._updates[optimizer.name] = optimizer.scaler.updates if optimizer.scaler else -1
         pairs = zip(self._at_attempt, optimizer.parameters, strict=False)
         if not taken and any(not np.array_equal(old, sample(new)) for old, new in pairs):
             self._outcome.moved_in_step.add(optimizer.name)
