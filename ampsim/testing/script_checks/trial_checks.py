@@ -121,7 +121,9 @@ def logged_numbers_are_unscaled(run: Observation, _: Blamed) -> Iterator[Finding
             continue
         # The trial moves the scale back at the update, so later optimizers of an iteration show no change.
         changed = ~np.isclose(numbers, others, rtol=1e-3, atol=0)
-        if changed.any() and np.allclose(factor * numbers[changed], others[changed], rtol=1e-3):
+        if changed.any() and np.allclose(
+            factor * numbers[changed], others[changed], rtol=1e-3, atol=0
+        ):
             old, new = numbers[changed][0], others[changed][0]
             seen = f"with {factor:g} times the scale, {new:.6g} is read instead of {old:.6g}"
             yield Finding(where, seen, cause)
