@@ -1,6 +1,5 @@
 """Layer 0: loss scalers as pure functions. Depends only on the standard library and numpy.
 
 Read `machine` first, then `properties`, then `dialects`. `policies` are state machines without the
-backoff rule. `replay` runs a rule or a policy over a recorded overflow sequence. `torch_model` adds
-torch's optimizers and exceptions to the state machine.
+backoff rule. `replay` runs a rule or a policy over a recorded overflow sequence.
 """

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ampsim.core import refusals
 from ampsim.core.machine import Rule, State, round_to_float32
 from ampsim.core.pipeline import WouldBlockError
-from ampsim.core.torch_model import refusals
 from ampsim.core.validation import as_float, as_int
 from ampsim.torch.async_state import (
     AsyncState,

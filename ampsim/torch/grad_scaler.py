@@ -25,9 +25,9 @@ from torch import Tensor
 from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
+from ampsim.core import refusals
 from ampsim.core.machine import Rule, round_to_float32
 from ampsim.core.policies import Policy
-from ampsim.core.torch_model import refusals
 from ampsim.core.validation import as_int, check_choice
 from ampsim.torch import fused
 from ampsim.torch.gradients import collect, divided, unscale

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from ampsim.core.torch_model import refusals
-from ampsim.core.torch_model.refusals import Refusal
+from ampsim.core import refusals
+from ampsim.core.refusals import Refusal
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import overflow_sequences, rules

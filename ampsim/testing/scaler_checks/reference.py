@@ -1,15 +1,16 @@
-"""What checks expect: the reference state machine, and the pure model of torch's protocol."""
+"""What checks expect: the reference state machine, and torch's own scaler with its scales."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
+import torch
 
 from ampsim.core.machine import Rule, init, override, round_to_float32, update
-from ampsim.core.torch_model import protocol
-from ampsim.core.torch_model.protocol import Optimizer, Outcome
+from ampsim.testing.scaler_checks.construction import CONSTANTS
 from ampsim.testing.scaler_checks.traits import Traits
+
+GRADIENTS = ("clean", "inf", "none")  # events that give an optimizer a gradient, or take it
 
 
 def scales(
@@ -37,92 +38,114 @@ def scales(
     return used
 
 
-def calls(
-    traits: Traits, rule: Mapping[str, Any], events: Sequence[tuple[str, int]]
-) -> "list[Due | None]":
-    """Return what each call should do; None where torch's answer is one of several correct ones."""
-    model = Model(traits.follows(Rule(**rule)), drop_in=traits.drop_in)
-    return [model.call(event, i) for event, i in events]
-
-
 class Due(NamedTuple):
     """What a call should do.
 
     Attributes:
         raises: Repr of torch's exception; None for none.
         scale: Loss scale after the call.
-        steps: Optimizer steps in the call; None if the call has no optimizer.
-        gradient: Gradient after the call, if the call has an optimizer.
+        steps: Number of optimizer steps in the call.
+        gradient: Gradient of the call's optimizer after the call; None for none.
         is_late: Whether the scale has changed since the gradient was computed. Then the call may raise, and nothing is
             known of the calls after it.
     """
 
     raises: str | None
     scale: float
-    steps: int | None = None
-    gradient: list[float] | None = None
-    is_late: bool = False
+    steps: int
+    gradient: list[float] | None
+    is_late: bool
 
 
-class Model:
-    """torch's protocol for a scaler and two optimizers, with what each call should do."""
+class Reference(torch.amp.GradScaler):
+    """torch's scaler, with the scales of a rule of the reference state machine."""
 
-    def __init__(self, rule: Rule, *, drop_in: bool) -> None:
-        self.state, self.drop_in = protocol.create(rule), drop_in
-        self.gradients: dict[int, np.ndarray | None] = dict.fromkeys((0, 1))
-        self.scales: dict[int, float] = {}  # of the gradients
-        self.has_loss = False  # scaled since the last update
+    def __init__(self, rule: Rule) -> None:
+        super().__init__("cpu", *(getattr(rule, name) for name in CONSTANTS))
+        self.rule, self.machine = rule, init(rule)
 
-    def call(self, event: str, i: int) -> Due | None:
-        """Apply one event to optimizer i; None where torch's answer is one of several correct ones."""
-        if not (self._is_settled(event, i) or self.drop_in):
-            return None
-        scale = self.state.state.scale
-        if event in ("clean", "inf", "none"):
-            self.scales[i], self.gradients[i] = scale, gradient_of(event, scale)
-            return Due(None, scale)
-        is_late = event in ("unscale_", "step") and self.scales.get(i) != scale
-        outcome = self._apply(event, i)
-        steps, gradient = None, None
-        if outcome.optimizer is not None:
-            (after,) = outcome.optimizer.grads
-            self.gradients[i] = after
-            steps, gradient = int(outcome.called), None if after is None else after.tolist()
-        refusal = outcome.refusal
-        raises = f"{refusal.kind.__name__}({refusal.text!r})" if refusal else None
-        return Due(raises, self.state.state.scale, steps, gradient, is_late)
+    def stage(self, optimizer: torch.optim.Optimizer) -> str:
+        """Return the name of an optimizer's stage in the iteration."""
+        return str(self._per_optimizer_states[id(optimizer)]["stage"].name)
 
-    def _is_settled(self, event: str, i: int) -> bool:
-        """Return whether the other checks settle what an event does.
-
-        They do not where there is no gradient or no loss, or no loss was ever scaled, and where a gradient is replaced
-        after it was checked.
-        """
-        is_update = event.startswith("update")
-        self.has_loss = event == "scale" or (self.has_loss and not is_update)
-        if is_update:
-            return self.state.exists
-        if event in ("clean", "inf", "none"):
-            return self.state.record(i).stage is not protocol.Stage.UNSCALED
-        needs_gradient = event in ("unscale_", "step")
-        return not needs_gradient or (self.has_loss and self.gradients[i] is not None)
-
-    def _apply(self, event: str, i: int) -> Outcome:
-        if event == "scale":
-            self.state, outcome = protocol.scale(self.state, np.ones((), np.float32))
-        elif event.startswith("update"):
-            new_scale = 8.0 if event == "update(8.0)" else None
-            self.state, outcome = protocol.update(self.state, new_scale)
+    def update(self, new_scale: Any = None) -> None:
+        states = self._per_optimizer_states.values()
+        found = [flag.item() for each in states for flag in each["found_inf_per_device"].values()]
+        super().update(new_scale)
+        if new_scale is None:
+            self.machine = update(self.rule, self.machine, any(found))
         else:
-            call = getattr(protocol, event)
-            self.state, outcome = call(self.state, Optimizer(i, (self.gradients[i],)))
-        return outcome
+            self.machine = override(self.rule, self.machine, new_scale)
+        self._scale.fill_(self.machine.scale)
 
 
-def gradient_of(event: str, scale: float) -> np.ndarray | None:
-    """Return the gradient that an event writes, at a loss scale."""
-    if event == "none":
+class Program:
+    """Two optimizers of one scaler, driven by events: "scale", "clean" (a gradient), "unscale_", and so on."""
+
+    def __init__(self, scaler: Any) -> None:
+        self.scaler, self.steps = scaler, 0
+        self.params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        self.optimizers = [torch.optim.SGD([each], lr=0.125, momentum=0.9) for each in self.params]
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.steps += 1
+
+    def give(self, event: str, i: int, scale: float) -> None:
+        """Give optimizer i a "clean" gradient or one with an "inf" at this loss scale, or "none"."""
+        last = math.inf if event == "inf" else 0.3 * scale
+        gradient = torch.tensor([0.3 * scale, 0.3 * scale, last])
+        self.params[i].grad = None if event == "none" else gradient
+
+    def call(self, event: str, i: int) -> str | None:
+        """Make a call of the scaler, and return the repr of what it raised."""
+        self.steps = 0
+        try:
+            if event == "scale":
+                self.scaler.scale(torch.ones(()))
+            elif event.startswith("update"):
+                self.scaler.update(*([8.0] if event == "update(8.0)" else []))
+            else:
+                getattr(self.scaler, event)(self.optimizers[i])
+        except Exception as error:
+            return repr(error)
         return None
-    gradient = np.full(3, 0.3 * scale, np.float32)
-    gradient[2] = math.inf if event == "inf" else gradient[2]
-    return gradient
+
+    def gradient(self, i: int) -> list[float] | None:
+        """Return the gradient of optimizer i."""
+        grad = self.params[i].grad
+        return None if grad is None else list(grad.tolist())
+
+
+def calls(
+    traits: Traits, rule: Mapping[str, Any], events: Sequence[tuple[str, int]]
+) -> list[Due | None]:
+    """Return what each call should do; None where torch's answer is one of several correct ones."""
+    scaler = Reference(traits.follows(Rule(**rule)))
+    program, scales = Program(scaler), dict[int, float]()
+    has_scale = has_loss = False
+    expected = list[Due | None]()
+    for event, i in events:
+        has_scale = has_scale or event == "scale"
+        has_loss = event == "scale" or (has_loss and not event.startswith("update"))
+        # The other checks settle what happens without a gradient or a loss, or with a checked gradient replaced.
+        if event.startswith("update"):
+            settled = has_scale
+        elif event in GRADIENTS:
+            settled = scaler.stage(program.optimizers[i]) != "UNSCALED"
+        else:
+            settled = event == "scale" or (has_loss and program.params[i].grad is not None)
+        if not settled and not traits.drop_in:
+            expected.append(None)
+            continue
+        scale, raises, steps = scaler.get_scale(), None, 0
+        is_late = event in ("unscale_", "step") and scales.get(i) != scale
+        if event in GRADIENTS:
+            program.give(event, i, scale)
+            scales[i] = scale
+        else:
+            raises, steps = program.call(event, i), program.steps
+        gradient = program.gradient(i)
+        expected.append(Due(raises, scaler.get_scale(), steps, gradient, is_late))
+    return expected

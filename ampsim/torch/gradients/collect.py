@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ampsim.core.torch_model import refusals
+from ampsim.core import refusals
 
 Groups = dict[tuple[torch.device, torch.dtype], list[Tensor]]
 
