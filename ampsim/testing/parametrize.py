@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ampsim.testing import plugin
 from ampsim.testing.check import BrokenError, Check, failure_of
 from ampsim.testing.loop import judge as loops
 from ampsim.testing.loop.loop import LoopError
@@ -50,9 +51,10 @@ def parametrize_with_checks(
         expected_failures: Name of a check -> reason, with a link; for scalers also a function of
             the `Subject` that returns such a mapping. An expected failure that passes fails.
         examples: Maximum number of generated examples per check of scalers; None follows the
-            hypothesis profile that is loaded, or 60 without a profile.
+            hypothesis profile that is loaded, or 60 without a profile. ``pytest --ampsim-examples``
+            replaces it.
         seed: Seed of the examples; None follows the profile and ``--hypothesis-seed``. Without
-            either, they are the same in each run.
+            either, they are the same in each run. ``pytest --ampsim-seed`` replaces it.
 
     Returns:
         pytest.MarkDecorator: Parameters ``(scaler, check)``, or ``(loop, check)`` with `batches`.
@@ -61,10 +63,8 @@ def parametrize_with_checks(
         ValueError: There is no such check.
     """
     if batches is None:
-        selected = [
-            replace(check, examples=examples, seed=seed)
-            for check in scalers.chosen(levels, names=checks)
-        ]
+        dials = {"examples": examples, "seed": seed, **plugin.chosen}
+        selected = [replace(check, **dials) for check in scalers.chosen(levels, names=checks)]
         cases = _of_scalers(targets, selected, expected_failures or {})
         return pytest.mark.parametrize(("scaler", "check"), cases)
     if callable(expected_failures) or levels is not None:

@@ -1,4 +1,4 @@
-"""The pre-commit hook and the GitHub action run the command on a file and report its finding."""
+"""The pre-commit hook and the action run the commands and report findings."""
 
 import os
 import subprocess
@@ -35,11 +35,35 @@ def test_pre_commit_hook_reports_a_finding(tmp_path: Path) -> None:
     assert done.stdout.startswith("train.py:5:5: AMP111 error: ")
 
 
+def action() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return the defaults of the action's inputs, and its steps that lint and that check."""
+    read = yaml.safe_load((ROOT / "action.yml").read_text())
+    install, lint, check = read["runs"]["steps"]
+    assert install["run"] == 'python -m pip install "$GITHUB_ACTION_PATH[testing]"'
+    inputs = {name: each["default"] for name, each in read["inputs"].items()}
+    for step in (lint, check):
+        assert "${{" not in step["run"], "an input in a command's text can run anything"
+        assert set(step["env"].values()) <= {f"${{{{ inputs.{name} }}}}" for name in inputs}
+    return inputs, lint, check
+
+
 def test_action_annotates_a_finding(tmp_path: Path) -> None:
-    action = yaml.safe_load((ROOT / "action.yml").read_text())
-    install, lint = action["runs"]["steps"]
-    assert install["run"] == 'python -m pip install "$GITHUB_ACTION_PATH"'
-    assert lint["env"] == {"PATHS": "${{ inputs.paths }}"}
-    done = run(lint["run"], tmp_path, PATHS=action["inputs"]["paths"]["default"])
+    inputs, lint, _ = action()
+    done = run(lint["run"], tmp_path, PATHS=inputs["paths"])
     assert done.returncode == 1
     assert done.stdout.startswith("::error file=train.py,line=5,col=5,title=AMP111::")
+
+
+def test_action_checks_a_scaler(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="pip install -c constraints.txt 'ampsim[torch]'")
+    inputs, _, check = action()
+    summary = tmp_path / "summary.md"
+    chosen = {
+        "COMMAND": inputs["command"],
+        "TARGETS": "torch.amp:GradScaler",
+        "OPTIONS": "--check overflow_backs_off_once --check scale_is_never_subnormal",
+        "GITHUB_STEP_SUMMARY": str(summary),
+    }
+    done = run(check["run"], tmp_path, **chosen)
+    assert done.returncode == 1
+    assert "scale_is_never_subnormal" in summary.read_text()
