@@ -23,7 +23,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 PY      = $(VENV)/bin/python
 STAMP   = $(VENV)/.installed
-EXTRAS  = torch,jax,replay,testing,figures,experiments,paper,dev
+PIP     = $(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # One thread: more threads are slower on shared cores, and the thread count changes fp16 results.
 export OMP_NUM_THREADS = 1
@@ -40,7 +40,8 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(PY) || { echo "creating $(VENV) with `$(PYTHON) --version`"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing pinned packages (about a minute; torch is the largest)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(PIP) --upgrade pip  # dependency groups need 25.1
+	@$(PIP) -e '.[testing,experiments]' --group dev
 	@touch $@
 
 # Exit status 0 if everything ran: a claim that the data of this processor refutes is a result, not an error.
@@ -99,11 +100,11 @@ check: lint
 # Other projects' scalers, which some tests need.
 $(VENV)/.frameworks: $(STAMP)
 	@echo "installing other projects for the tests (half a minute)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[frameworks]'
+	@$(PIP) --no-build-isolation --group frameworks
 	@touch $@
 
 $(VENV)/.trackers: $(VENV)/.frameworks
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[trackers]'
+	@$(PIP) -e '.[report]'
 	@touch $@
 
 # To use the torch that is installed for the device: make gpu GPU_PY=python3 MINUTES=9
@@ -114,7 +115,7 @@ gpu:
 
 # Libraries whose training loops use the scaler, and Ray.
 $(VENV)/.clients: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[clients,ray]'
+	@$(PIP) --group clients --group ray
 	@touch $@
 
 deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
@@ -123,12 +124,12 @@ deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs
 
 # Packages that pip cannot install beside these keep their committed results.
 frameworks: $(VENV)/.frameworks
-	@DS_BUILD_OPS=0 $(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt deepspeed
+	@DS_BUILD_OPS=0 $(PIP) --no-build-isolation deepspeed
 	$(PY) -m experiments conformance --reproduce
 	$(PY) -m experiments zero_reductions --reproduce
 
 $(VENV)/.docs: $(STAMP)
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@$(PIP) --group docs
 	@touch $@
 
 docs: $(VENV)/.docs

@@ -75,7 +75,7 @@ def _peer(item: pytest.Item) -> str | None:
         [name for name in marker.args if importlib.util.find_spec(name) is None] if marker else []
     )
     how = (
-        marker.kwargs.get("how", "pip install -c constraints.txt 'ampsim[frameworks]'")
+        marker.kwargs.get("how", "pip install -c constraints.txt --group frameworks")
         if marker
         else ""
     )

@@ -146,7 +146,7 @@ def test_each_known_error_has_a_page() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("mkdocs", reason="pip install -c constraints.txt 'ampsim[docs]'")
+    pytest.importorskip("mkdocs", reason="pip install -c constraints.txt --group docs")
     folder = tmp_path_factory.mktemp("site")
     command = [
         sys.executable,

@@ -185,8 +185,7 @@ SAID = {  # extra -> what works with it and does not without
     "torch": "import ampsim.torch, ampsim.probe; from ampsim.runs import watch",
     "jax": "import ampsim.jax",
     "testing": "from ampsim.testing import check_scaler, parametrize_with_checks",
-    "replay": "import numba",
-    "trackers": "import tensorboard, wandb",
+    "report": "import matplotlib, tensorboard, wandb",
     "torch,testing": "from ampsim.cli import app; app(['check', 'ampsim.torch:GradScaler', '-l', '0', '-n', '5'])",
 }
 

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any
 
 BROUGHT_BY = {  # the name to import -> the extra of ampsim that installs it
-    "flax": "frameworks",
     "hypothesis": "testing",
     "jax": "jax",
-    "jmp": "frameworks",
-    "matplotlib": "figures",
-    "numba": "replay",
+    "matplotlib": "report",
+    "numba": "experiments",
     "optax": "jax",
     "pytest": "testing",
-    "tensorboard": "trackers",
+    "tensorboard": "report",
     "torch": "torch",
-    "typst": "paper",
+    "typst": "experiments",
     "tyro": "experiments",
-    "wandb": "trackers",
+    "wandb": "report",
 }
 _CHECKOUT = (Path(__file__).parents[2] / "pyproject.toml").exists()
 

@@ -28,7 +28,7 @@ from ampsim.core.json_lines import Record
 FOLDER = Path(__file__).parent.parent
 DATA = FOLDER / "data"
 HERE = FOLDER.parent / "build" / "here"  # what a reproduction makes on this machine
-INSTALL = "pip install -c constraints.txt 'ampsim[experiments,frameworks,trackers]'"
+INSTALL = "pip install -c constraints.txt -e '.[experiments,report]' --group frameworks"
 T = TypeVar("T")
 
 

@@ -37,7 +37,7 @@ def check(on: str) -> None:
         )
     if importlib.util.find_spec("ray") is None:
         raise UsageError(
-            f"on={on}: expected Ray to be installed; pip install -c constraints.txt 'ampsim[ray]'"
+            f"on={on}: expected Ray to be installed; pip install -c constraints.txt --group ray"
         )
 
 

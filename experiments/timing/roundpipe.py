@@ -21,7 +21,7 @@ class RoundPipe(NamedTuple):
 
 
 def load() -> RoundPipe | None:
-    """Return RoundPipe, or None if it is not installed: ``pip install -c constraints.txt 'ampsim[frameworks]'``."""
+    """Return RoundPipe, or None if it is not installed: ``pip install -c constraints.txt --group frameworks``."""
     spec = importlib.util.find_spec("roundpipe")
     if spec is None or spec.submodule_search_locations is None:
         return None

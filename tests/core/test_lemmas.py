@@ -11,7 +11,7 @@ import pytest
 
 from ampsim import Rule, State, update
 
-z3: Any = pytest.importorskip("z3", reason="pip install 'ampsim[dev]'")
+z3: Any = pytest.importorskip("z3", reason="pip install -c constraints.txt --group dev")
 pytestmark = pytest.mark.deep
 
 SEEDS, BUDGET_MS = (0, 1, 2), 20_000

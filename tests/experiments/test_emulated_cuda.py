@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
+pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'")
 from experiments import emulated_cuda
 from experiments.emulation.autocast_lists import cuda_ops, listed, registered
 from experiments.training import fp16, small_runs, tasks

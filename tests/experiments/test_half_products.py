@@ -17,7 +17,7 @@ from torch.nn import functional
 import experiments
 from experiments.runner import kernel_digests
 
-pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[replay]'")
+pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'")
 from experiments import emulation
 from experiments.emulation import half_products
 

@@ -51,7 +51,7 @@ def rows(checkout: Path, *options: str) -> list[str]:
     return lines
 
 
-@pytest.mark.framework("ray", how="pip install -c constraints.txt 'ampsim[ray]'")
+@pytest.mark.framework("ray", how="pip install -c constraints.txt --group ray")
 def test_a_killed_workers_unit_runs_again(checkout: Path) -> None:
     on_ray = rows(checkout, "--on", "ray")
     assert (checkout / "killed").exists()

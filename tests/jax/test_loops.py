@@ -41,4 +41,4 @@ def test_documented_loop_runs(library) -> None:
 
 def test_each_documented_loop_lists_imports() -> None:
     assert LOOPS.keys() == IMPORTS.keys()
-    assert "pip install -c constraints.txt -e '.[frameworks]'" in HEAD
+    assert "pip install -c constraints.txt --group frameworks" in HEAD

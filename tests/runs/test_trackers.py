@@ -11,7 +11,7 @@ from ampsim.runs import explain, read_log, watch
 from ampsim.runs.read.history import History, NothingReadError
 from ampsim.runs.read.trackers import read_rows
 
-HOW = "pip install -c constraints.txt -e '.[trackers]'"
+HOW = "pip install -c constraints.txt -e '.[report]'"
 
 
 @pytest.fixture

@@ -352,7 +352,7 @@ def test_command_reports_as_json(tmp_path, capsys):
 @pytest.mark.framework
 def test_lightning_steps_its_schedule_always():
     lightning = pytest.importorskip(
-        "lightning", reason="pip install -c constraints.txt 'ampsim[frameworks]'"
+        "lightning", reason="pip install -c constraints.txt --group frameworks"
     )
     from lightning.pytorch.plugins import MixedPrecision
 
@@ -391,7 +391,7 @@ def test_lightning_steps_its_schedule_always():
 @pytest.mark.parametrize("kind", ["right", "schedule"])
 def test_accelerate_script(tmp_path, kind):
     """The prepared schedule waits for a step that was taken; one that is not prepared does not."""
-    pytest.importorskip("accelerate", reason="pip install -c constraints.txt 'ampsim[frameworks]'")
+    pytest.importorskip("accelerate", reason="pip install -c constraints.txt --group frameworks")
     script = tmp_path / "train.py"
     script.write_text(ACCELERATE)
     results, run = judge_script(str(script), [kind], on_cpu=True)

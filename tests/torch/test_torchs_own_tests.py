@@ -56,7 +56,7 @@ def run(file: Path, whose: str, names: str, tmp_path: Path) -> tuple[dict[str | 
 def deep(test: Any) -> Any:
     """Mark a test that needs torch's own."""
     test = pytest.mark.framework(
-        "expecttest", how="pip install -c constraints.txt 'ampsim[clients]'"
+        "expecttest", how="pip install -c constraints.txt --group clients"
     )(test)
     where = "git clone https://github.com/pytorch/pytorch; AMPSIM_TORCH_TESTS=pytorch/test"
     return pytest.mark.deep(pytest.mark.skipif(not FOLDER, reason=where)(test))

@@ -11,7 +11,7 @@ import torch
 PAGE = Path(__file__).parents[3] / "ampsim/runs/record/examples.md"
 HEAD, *SECTIONS = PAGE.read_text().split("\n## ")
 EXAMPLES = {section.partition("\n")[0]: section for section in SECTIONS}
-HOW = "pip install -c constraints.txt 'ampsim[clients,trackers]'"
+HOW = "pip install -c constraints.txt -e '.[report]' --group clients"
 
 
 @pytest.fixture(autouse=True)
