@@ -27,7 +27,9 @@ def test_scaler_claim_holds_on_cpu(arm: str) -> None:
 
 @pytest.mark.parametrize("arm", training.CLAIMS)
 def test_emulated_card_fulfills_predictions(arm: str) -> None:
-    pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'")
+    pytest.importorskip(
+        "numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'"
+    )
     record = looked(arm)
     assert record["holds"], device_claims.differences(record["expected_from_cpu"], record["seen"])
 

@@ -20,9 +20,7 @@ from ampsim.torch import GradScaler
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of libraries, about each other
 LOOPS = []
-HOW = (
-    "pip install -c constraints.txt --group clients; timm and fastai as pyproject.toml says there"
-)
+HOW = "pip install -c constraints.txt --group clients; timm and fastai as pyproject.toml says there"
 BATCHES = 24
 
 
