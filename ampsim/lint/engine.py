@@ -4,7 +4,6 @@ import ast
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +29,6 @@ class Rule:
         asks: takes a source, a trace, and an event and returns whether the event is a finding;
             without `events`, takes a source and its traces and yields the nodes that are findings.
         events: the kinds of event that `asks` takes.
-        has, lacks: of a rule about a method that is never called: other methods that are called,
-            and this method.
         check: the check of `ampsim.testing.check_loop` that such a loop fails; "" for none.
         thread: address of a public report; "" for none.
     """
@@ -46,8 +43,6 @@ class Rule:
     right: str
     asks: Callable[..., Any]
     events: Sequence[str] = ()
-    has: Sequence[str] = ()
-    lacks: str = ""
     check: str = ""
     thread: str = ""
 
@@ -87,8 +82,7 @@ class Finding:
 def _rule(code: str, text: Mapping[str, Any]) -> Rule:
     """Return a rule from its table in `rules.toml`."""
     functions = {name: value for module in MODULES for name, value in vars(module).items()}
-    missing = partial(loop.missing_call, has=text.get("has", ()), lacks=text.get("lacks", ""))
-    asks = missing if "lacks" in text else functions[text["name"].replace("-", "_")]
+    asks = functions[text["name"].replace("-", "_")]
     lines = {key: " ".join(text[key].split()) for key in ("why", "fix")}
     return Rule(code=code, asks=asks, **{**text, **lines})
 

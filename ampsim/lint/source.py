@@ -49,8 +49,6 @@ _MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was 
 _LIBRARIES = re.compile(
     r"(torch|transformers|timm|diffusers|lightning|pytorch_lightning|paddle|accelerate)(\.|$)"
 )
-# The schedules of NVIDIA's BERT, which read the step that the optimizer keeps.
-_READS_STEP = re.compile(r"schedulers\.\w+(WarmUp|WarmupPolyDecay)Scheduler$")
 # Words of a function that does something that a rule looks at.
 _TOUCHED = re.compile(
     r"\b(step|backward|manual_backward|autocast|scale|unscale_|update|zero_grad|scale_loss|zip|"
@@ -140,15 +138,9 @@ class Source:
         made = re.findall(r"GradScaler\(([^)]*)", self.text)
         return bool(made) and all(re.search(r"enabled\s*=\s*False", each) for each in made)
 
-    @cached_property
-    def given(self) -> frozenset[str]:
-        """The last parts of the names that are given to calls."""
-        parts = (part for call in self.calls for part in (*call.args, *call.keywords))
-        return frozenset(leaf(name_of(getattr(part, "value", part))) for part in parts)
-
     def defines(self, name: str) -> bool:
-        """Return whether a function or method of this file has a name."""
-        return any(each.name == name for each in self.functions)
+        """Return whether a function, method, or class of this file has a name."""
+        return name in self.classes or any(each.name == name for each in self.functions)
 
     @cached_property
     def _parents(self) -> dict[ast.AST, ast.AST]:
@@ -190,9 +182,7 @@ class Source:
         module, _, name = dotted.rpartition(".")
         if _LIBRARIES.match(dotted) or not name[:1].isupper() or re.search("LR(?![a-z])", name):
             return False
-        if lineage := self._read_module(module, name):
-            return any("'step'" in ast.unparse(each) for each in lineage)
-        return bool(_READS_STEP.match(dotted))
+        return any("'step'" in ast.unparse(each) for each in self._read_module(module, name))
 
     def _read_module(self, module: str, name: str) -> list[ast.ClassDef]:
         """Return a class and its bases in the file of a module in the script's folder or above."""

@@ -10,20 +10,21 @@ from ampsim.lint.rules.loop import scaler_recreated_in_loop
 from ampsim.lint.source import Source
 
 _SAVES = re.compile(
-    r"(^|\.)(\w*_)?save_?(checkpoint|ckpt|state|model)s?$|(^|\.)epoch_saving$|(^|\.)Checkpointer$|"
-    r"checkpointer\.save$",
+    r"(^|\.)_?(\w*_)?save_?(\w+_)?(checkpoint|ckpt|state|model)s?$|(^|\.)epoch_saving$|"
+    r"(^|\.)Checkpointer$|checkpointer\.save$",
     re.I,
 )
-# A text in which a scaler may be saved: by its state, within apex or accelerate, under a key, as a
-# value of a dictionary, or by a function.
+# A text in which a scaler may be saved: within apex or accelerate, under a key, as a value of a
+# dictionary, or by a function.
 _SAVES_A_SCALER = re.compile(
-    r"scaler[\w\])]*\.(load_)?state_dict|"
+    r"scaler[\w\])]*\.state_dict|"
     r"\b(amp|accelerator|fabric)\.(save_state|state_dict)|"
-    r"['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]|"
+    r"['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]\s*[]:]\s*[^=\s]|"
     r":\s*[\w.]*(?<!grad)scaler\w*\s*[,}]|"
     r"(_save|\bsave|checkpoint)\w*\((?:[^()]|\([^()]*\))*scaler",
     re.I,
 )
+_COMMENT = re.compile(r"#.*")
 
 
 def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
@@ -31,12 +32,11 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
 
     A scaler that is recreated for each epoch has nothing to save.
     """
-    given = any(source.kind(name_of(arg)) == SCALER for call in source.calls for arg in call.args)
-    used = given and "GradScaler(" in source.text
-    used = used or any(trace.of("step", "unscale") for trace in traces)
+    used = any(source.scalers()) or any(trace.of("step", "unscale") for trace in traces)
     apex = any(trace.of("apex") for trace in traces)
-    code = re.sub("#.*", "", source.text)
-    if not (used or apex) or _SAVES_A_SCALER.search(code) or _asks_scaler_for_state(source):
+    saved = _SAVES_A_SCALER.search(_COMMENT.sub("", source.text))
+    kept = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
+    if not (used or apex) or saved or SCALER in kept:
         return
     if any(scaler_recreated_in_loop(source, traces)):
         return
@@ -53,60 +53,40 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
         told.add(place)
 
 
-def _asks_scaler_for_state(source: Source) -> bool:
-    """Return whether a scaler of any name gives or takes its state."""
-    owners = [
-        call.func.value
-        for call in source.calls
-        if isinstance(call.func, ast.Attribute) and called(call).endswith("state_dict")
-    ]
-    return any(source.kind(name_of(owner)) == SCALER for owner in owners)
-
-
-def saved_optimizers(source: Source) -> Iterator[ast.AST]:
-    """Yield the states of optimizers that are kept, and optimizers that a save takes."""
-    aside = _read_and_not_kept(source)
+def saved_optimizers(source: Source) -> Iterator[ast.Call]:
+    """Yield the states of optimizers that are kept, and the saves that take an optimizer."""
     for call in source.calls:
-        parts = [*call.args, *(word.value for word in call.keywords)]
-        known = called(call) in source.classes or source.defines(called(call))
-        if _SAVES.search(name_of(call.func)) and not known:
-            yield from [call] * any(_is_optimizer(source, part) for part in parts)
-        elif isinstance(call.func, ast.Attribute) and called(call) == "state_dict":
-            owner = call.func.value
-            some = _is_optimizer(source, owner) or _is_one_of_some(source, owner)
-            yield from [call] * (some and call not in aside)
-    for name, values in source.assigned.items():
-        tables = [each for each in values if isinstance(each, ast.Dict) and "save" in name]
-        yield from (part for each in tables for part in each.values if _is_optimizer(source, part))
+        name = called(call)
+        given = [*call.args, *(word.value for word in call.keywords)]
+        if name == "state_dict" and isinstance(call.func, ast.Attribute):
+            if _is_of_optimizers(source, call, call.func.value) and _is_kept(source, call):
+                yield call
+        elif _SAVES.search(name_of(call.func)) and not source.defines(name):
+            yield from [call] * any(_is_optimizer(source, part) for part in given)
 
 
-def _read_and_not_kept(source: Source) -> set[ast.AST]:
-    """Return what is shown, looked into, returned as it is, or given to another object."""
-    aside = set[ast.AST]()
-    for node in source.nodes:
-        match node:
-            case ast.Assign(targets=[ast.Name()], value=ast.Call(args=args) as value):
-                aside |= {value} if re.search("checkpoint", called(value), re.I) else {value, *args}
-            case ast.For(iter=value) | ast.Attribute(value=value) | ast.Subscript(value=value):
-                aside.add(value)
-            case ast.Return(value=ast.Call() as value):
-                aside.add(value)
-            case ast.Call(args=args) if called(node) in ("print", "load_state_dict", "store"):
-                aside |= {*args}
-    return aside
+def _is_kept(source: Source, state: ast.Call) -> bool:
+    """Return whether a state is not only shown, looked into, returned as it is, or copied."""
+    inner, outer, *_ = source.around(state)
+    match inner:
+        case ast.For() | ast.Attribute() | ast.Subscript() | ast.Return():
+            return False
+        case ast.Assign(targets=[ast.Name()]):
+            return False
+        case ast.Call():
+            name = called(inner)
+            named = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Name)
+            copied = named and not re.search("checkpoint", name, re.I)
+            return not copied and name not in ("print", "load_state_dict", "store")
+    return True
 
 
-def _is_one_of_some(source: Source, owner: ast.expr) -> bool:
-    """Return whether an object is an item of optimizers, or stands for one in a comprehension."""
-    if isinstance(owner, ast.Subscript):
-        return _is_optimizer(source, owner.value)
-    for node in source.around(owner):
-        match node:
-            case ast.ListComp(generators=[each]) | ast.DictComp(generators=[each]):
-                names = {part.id for part in ast.walk(each.target) if isinstance(part, ast.Name)}
-                iterated = [part for part in ast.walk(each.iter) if _is_optimizer(source, part)]
-                return name_of(owner) in names and bool(iterated)
-    return False
+def _is_of_optimizers(source: Source, call: ast.Call, owner: ast.expr) -> bool:
+    """Return whether an object is an optimizer, an item of some, or stands for one of some."""
+    inside = getattr(next(source.around(call)), "generators", ())
+    iterated = [word for each in inside for word in source.words(each.iter)]
+    owners = owner.value if isinstance(owner, ast.Subscript) else owner
+    return _is_optimizer(source, owners) or OPTIMIZER in map(source.kind, iterated)
 
 
 def _is_optimizer(source: Source, node: ast.AST) -> bool:

@@ -11,25 +11,6 @@ from ampsim.lint.source import Function, Source
 _LOOPS = ast.For | ast.AsyncFor | ast.While
 
 
-def missing_call(
-    source: Source, trace: Trace, event: Event, has: Sequence[str], lacks: str
-) -> bool:
-    """Return whether a file makes a scaler and never calls one of its methods."""
-    name = leaf(event.on)
-    made = source.made.get(name)
-    if made is None or called(made) not in ("GradScaler", "ShardedGradScaler"):
-        return False
-    if lacks != "update" and ("." in event.on or name in source.given):
-        return False  # another file may use an attribute of an object, or an argument
-    instead = ["bare"] if lacks == "step" else []  # an optimizer may step by itself
-    attributes = [node for node in source.nodes if isinstance(node, ast.Attribute)]
-    owners = {name_of(node.value) for node in attributes if node.attr == lacks}
-    if trace.of(lacks, *instead) or SCALER in map(source.kind, owners):
-        return False
-    there = {each.kind for each in trace if each.on in (event.on, "plain")}
-    return there.issuperset(has)
-
-
 def scaler_recreated_in_loop(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     """Yield the scalers that are made again while an optimizer of outside trains."""
     stepped = {loop for trace in traces for step in trace.of("step") for loop in step.loops}
@@ -68,10 +49,8 @@ def partial_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[as
     steps = [step for trace in traces for step in trace.of("step") if step.loops]
     for loop in dict.fromkeys(step.loops[-1] for step in steps):
         inside = [*ast.walk(loop)]
-        ends = _steps_behind(source, loop)
-        for node in inside:
-            if isinstance(node, ast.If):
-                ends += [part for part in ast.walk(node.test) if _is_or_the_end(part)]
+        tests = [node.test for node in inside if isinstance(node, ast.If)]
+        ends = [part for test in tests for part in ast.walk(test) if _is_or_the_end(part)]
         windows = {ast.unparse(rest.right) for end in ends for rest in _remainders(end)}
         yield from [node for node in inside if _divided_by(node) in windows][:1]
 
@@ -82,22 +61,15 @@ def _remainders(test: ast.AST) -> list[ast.BinOp]:
     return [part for part in parts if isinstance(part.op, ast.Mod)]
 
 
-def _steps_behind(source: Source, loop: ast.AST) -> list[ast.AST]:
-    """Return the conditions of steps that follow a loop in its block."""
-    parts: list[ast.AST] = [*ast.iter_child_nodes(next(source.around(loop)))]
-    later = [part for part in parts[parts.index(loop) + 1 :] if isinstance(part, ast.If)]
-    return [part.test for part in later if ".step(" in ast.unparse(part)]
-
-
 def _is_or_the_end(test: ast.AST) -> bool:
     """Return whether a condition is ``i % window == 0 or i == len(...)``, or the like."""
     if not (isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or)):
         return False
     index = {word for rest in _remainders(test) for word in words_in(rest.left)} - {"self"}
     for part in test.values:
-        words = {*words_in(part)}
+        words = {*words_in(part)} - {"self"}
         compares = isinstance(part, ast.Compare) and "%" not in words
-        if compares and words & {*index, "len"} and words - index - {"self"}:
+        if compares and words & {*index, "len"} and words - index:
             return True
     return False
 
@@ -112,3 +84,21 @@ def _divided_by(node: ast.AST) -> str:
             losses = isinstance(loss, ast.Call) or re.search("loss|cost", ast.unparse(loss), re.I)
             return ast.unparse(by) if losses else ""
     return ""
+
+
+def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+    """Yield the conditions on full windows in loops before which gradients are zeroed per epoch."""
+    for trace in traces:
+        for step in trace.of("step"):
+            *outer, _ = step.loops or (None,)
+            zeroed = [each for each in trace.of("zero", before=step) if [*each.loops] == outer]
+            after = [each for each in trace.of("step", after=step) if [*each.loops] == outer]
+            per_epoch = outer or "epoch" in getattr(trace.start, "name", "")
+            if step.loops and zeroed and per_epoch and not after:
+                yield from _full_windows(source, step.node)
+
+
+def _full_windows(source: Source, step: ast.AST) -> list[ast.expr]:
+    """Return the conditions around a step that hold only where an index fills a window."""
+    tests = [node.test for node in source.around(step) if isinstance(node, ast.If)]
+    return [test for test in tests if _remainders(test) and not isinstance(test, ast.BoolOp)][:1]

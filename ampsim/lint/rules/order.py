@@ -8,7 +8,6 @@ from ampsim.lint.names import called, has, leaf, name_of
 from ampsim.lint.source import Source
 
 _HALVES = ("first_step", "second_step")  # of SAM, which scaler.step() does not call
-_ASKS_FINITE = r"is_?finite|isnan|isinf|non_?finite|is_nan|has_nan|found_inf"
 _MEASURES = re.compile(r"^(norm|vector_norm|get_total_norm|clamp_?|clip_|square|histogram|histc)$")
 
 
@@ -77,44 +76,18 @@ def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     """Return whether gradients are measured, cut, or penalized before they are unscaled."""
     if each.kind == "penalty":
         return not has(each.words, "get_scale|inv_scale|_scale$")
-    later = trace.of("step", "unscale", after=each)
-    asked = any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
-    if not later or later[0].apart(each) or asked or has(each.words, "scale"):
-        return False
-    calls = (call for call in ast.walk(each.node) if isinstance(call, ast.Call))
+    calls = [call for call in ast.walk(each.node) if isinstance(call, ast.Call)]
     measured = [call for call in calls if _MEASURES.match(called(call))]
     if not any(".grad" in source.words(call) for call in measured):
         return False
-    changes = trace.of("grad", after=each, before=later[0])
-    allows_for_it = any(_divides(change, each) for change in changes)
-    return bool(trace.still_scaled(each)) and not allows_for_it
-
-
-def _divides(change: Event, measured: Event) -> bool:
-    """Return whether gradients are divided by the scale, or by what was measured."""
-    if has(change.words, "^(get_scale|inv_scale)$"):
-        return True
-    targets = [ast.unparse(target) for target in getattr(measured.node, "targets", ())]
-    names = "|".join(map(re.escape, targets)) or "$^"
-    text = ast.unparse(change.node)
-    return bool(re.search(rf"\.grad(\.\w+\(\))? / [^,]*\b({names})\b", text))
-
-
-def conditional_update(source: Source, trace: Trace, update: Event) -> bool:
-    """Return whether a condition on the gradients leaves an update out."""
-    start = trace.scaled(update)
-    if start is None or start.loops != update.loops:
+    later = trace.of("step", "unscale", after=each)
+    asked = any(guard.asks and not has(guard.words, "loss") for guard in each.guards)
+    if not later or later[0].apart(each) or asked:
         return False
-    unscaled = trace.of("unscale", after=start, before=update, beside=update)
-    for guard in update.beyond(unscaled[-1] if unscaled else start):
-        finite = has(guard.words, _ASKS_FINITE)
-        clipped = has(guard.words, "clip_grad_norm|get_total_norm") and not guard.benign
-        verdict = (finite or clipped) and "%" not in guard.words
-        on_gradients = unscaled or has(guard.words, "grad")
-        everywhere = all(guard in other.guards for other in trace.of("update"))
-        if verdict and on_gradients and everywhere:
-            return True
-    return False
+    # The gradients may be divided by the scale, or by what was measured.
+    changes = [each, *trace.of("grad", after=each, before=later[0])]
+    allows_for_it = any(has(change.words, "scale") for change in changes)
+    return bool(trace.still_scaled(each)) and not allows_for_it
 
 
 def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool:
