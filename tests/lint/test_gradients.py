@@ -121,3 +121,20 @@ def test_apex_unscales_at_block_end(indent: str, found: bool) -> None:
         "    optimizer.step()\n"
     )
     assert [each.code for each in lint(text)] == ["AMP103"] * found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("for epoch in range(10):", "for epoch in forever():", True),
+        ("for epoch in range(10):\n    optimizer.zero_grad()", "for epoch in range(10):", False),
+        ("% window == 0", "% window == 0 or index + 1 == len(loader)", False),
+        ("for epoch in range(10):", "def train_epoch():", True),
+        ("for epoch in range(10):", "def train():", False),
+    ],
+)
+def test_lost_window_needs_zeroed_gradients(old: str, new: str, found: bool) -> None:
+    text = RULES["AMP138"].wrong.replace(old, new)
+    assert ("AMP138" in [each.code for each in lint(text)]) == found
+    ended = text + "    scaler.step(optimizer)\n    scaler.update()\n"
+    assert "AMP138" not in [each.code for each in lint(ended)]

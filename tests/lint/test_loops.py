@@ -21,21 +21,6 @@ LOOPS = {
 """,
         ["9 AMP103"],
     ),
-    "a flag that the other way of a condition sets": (
-        f"""\
-{MAKES}{LOOP}    scaler.unscale_(optimizer)
-    norm = torch.nn.utils.clip_grad_norm_(params, 1.0)
-    ok = True
-    if norm <= 5.0:
-        pass
-    else:
-        ok = False
-    if ok:
-        scaler.step(optimizer)
-        scaler.update()
-""",
-        ["14 AMP110"],
-    ),
     "a class of the file that a keyword is said to be of": (
         """\
 class Stepper:

@@ -13,15 +13,6 @@ for batch in loader:
     scaler.step(optimizer)
     scaler.update()
 """
-CHOSEN = """\
-{name}
-if name == "fp16":
-    dtype = torch.float16
-elif name == "bf16":
-    dtype = torch.bfloat16
-else:
-    dtype = torch.float32
-"""
 BARE = """\
 {before}
 for batch in loader:
@@ -48,10 +39,6 @@ for batch in loader:
             "",
             False,
         ),
-        (CHOSEN.format(name="name = 'bf16'"), "autocast('cuda', dtype)", "", True),
-        (CHOSEN.format(name="name = 'fp16'"), "autocast('cuda', dtype)", "", False),
-        (CHOSEN.format(name="name = args.dtype"), "autocast('cuda', dtype)", "", False),
-        (CHOSEN.format(name="name = 'bf16'; exec(options)"), "autocast('cuda', dtype)", "", False),
         ("on = gpu and dtype in ('half', 'bfloat16')\n", "cast()", ", enabled=on", True),
         ("on = old and dtype != 'bfloat16'\n", "cast()", ", enabled=on", False),
         ("on = torch.cuda.is_bf16_supported()\n", "cast()", ", enabled=on", False),
@@ -62,6 +49,13 @@ def test_enabled_scaler_under_bfloat16(
 ) -> None:
     text = before + SCALED.format(autocast=autocast, enabled=enabled)
     assert ["AMP132" for each in lint(text) if each.code == "AMP132"] == ["AMP132"] * found
+
+
+def test_scaler_argument_under_bfloat16() -> None:
+    _, loop = SCALED.split("\n", 1)
+    text = loop.format(autocast="torch.autocast('cuda', dtype=torch.bfloat16)")
+    assert [(each.line, each.code) for each in lint(text)] == [(4, "AMP132")]
+    assert lint(text.replace("bfloat16", "float16")) == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +97,7 @@ def test_float16_autocast_needs_a_scaler(before: str, autocast: str, found: bool
     [("scaler = GradScaler()", True), ("self.scaler = GradScaler()", False)],
 )
 def test_scaler_of_a_method_is_unused(line: str, found: bool) -> None:
-    """Another file may use an attribute, but not a local name; a clamp is no amp."""
+    """Another file may use an attribute, but not a local name."""
     body = "        loss = model(batch.clamp(0, 1))\n        loss.backward()\n        optimizer.step()\n"
     text = f"class Trainer:\n    def train(self, optimizer):\n        {line}\n{body}"
     assert [each.code for each in lint(text)] == ["AMP130"] * found
@@ -114,3 +108,19 @@ def test_autocast_follows_named_device(device: str, codes: list[str]) -> None:
     before = f"device = torch.device({device!r} if found else 'cpu')"
     text = BARE.format(before=before, autocast="torch.autocast(device_type=str(device))")
     assert [each.code for each in lint(text)] == codes
+
+
+@pytest.mark.parametrize(
+    ("use", "found"),
+    [
+        ("if scaler is not None: print(loss)", False),
+        ("if scaler: scaler.load_state_dict(state)", True),
+        ("save(scaler.state_dict())", True),
+        ("save(scaler)", False),
+        ("return scaler", False),
+    ],
+)
+def test_kept_state_is_no_use(use: str, found: bool) -> None:
+    text = f"def train(accelerator, loss):\n    scaler = GradScaler()\n    {use}\n"
+    assert [each.code for each in lint(text)] == ["AMP130"] * found
+    assert lint(text.replace("    scaler = ", "    global scaler\n    self.scaler = ")) == []

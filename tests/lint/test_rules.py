@@ -124,15 +124,6 @@ scheduler.step()
         scaler.step(each)
     scaler.update()
 """,
-    "an update on the way of the guard": """\
-    scaler.unscale_(optimizer)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    if not torch.isfinite(norm):
-        scaler.update()
-        continue
-    scaler.step(optimizer)
-    scaler.update()
-""",
     "a schedule of the branch without a scaler": """\
     if args.amp:
         scaler.step(optimizer)
@@ -140,15 +131,6 @@ scheduler.step()
     else:
         optimizer.step()
         scheduler.step()
-""",
-    "a branch that leaves from within another": """\
-    if large(loss):
-        print(loss)
-        if args.skips:
-            scaler.update()
-            continue
-    scaler.step(optimizer)
-    scaler.update()
 """,
     "clipping where one of two conditions excludes the scaler": """\
     if scaler is None and args.clip:
@@ -249,27 +231,6 @@ WRONG = {
     "the optimizer's state behind a condition": (
         "AMP112",
         f"{END}    state = optimizer.state_dict() if optimizer else None\n    save(dict(state=state))\n",
-    ),
-    "a norm that sets a flag": (
-        "AMP110",
-        "    scaler.unscale_(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, 1.0)\n    ok = True\n"
-        "    if norm > 5.0:\n        ok = False\n    if ok:\n        scaler.step(optimizer)\n        scaler.update()\n",
-    ),
-    "a norm that sets a flag with a window's name": (
-        "AMP110",
-        "    scaler.unscale_(optimizer)\n    norm = torch.nn.utils.clip_grad_norm_(params, 1.0)\n"
-        "    update_grads = True\n    if not torch.isfinite(norm):\n        update_grads = False\n"
-        "    if update_grads:\n        scaler.step(optimizer)\n        scaler.update()\n",
-    ),
-    "guarded within another condition": (
-        "AMP110",
-        "    scaler.unscale_(optimizer)\n    if limit > 0:\n        norm = clip_grad_norm_(params, limit)\n"
-        f"        if not torch.isfinite(norm):\n            continue\n{END}",
-    ),
-    "guarded by the norm": (
-        "AMP110",
-        "    scaler.unscale_(optimizer)\n    norm = clip_grad_norm_(params, 1)\n    if norm < 9:\n"
-        "        scaler.step(optimizer)\n        scaler.update()\n",
     ),
 }
 

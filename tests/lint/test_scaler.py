@@ -8,30 +8,6 @@ from ampsim.lint.engine import RULES, lint
 from tests.lint.loops import END, LOOP, MAKES
 
 
-def test_sharded_scaler_needs_update() -> None:
-    wrong = RULES["AMP108"].wrong.replace("torch.amp.GradScaler()", "ShardedGradScaler()")
-    assert [each.code for each in lint(wrong)] == ["AMP108"]
-
-
-@pytest.mark.parametrize(
-    ("end", "codes"),
-    [
-        ("scaler.update()", ["AMP133"]),
-        ("engine.run(step=scaler.step); scaler.update()", []),
-        ("finish(scaler); scaler.update()", []),
-        ("optimizer.step(); scaler.update()", ["AMP111"]),
-    ],
-)
-def test_lost_step_is_found(end: str, codes: list[str]) -> None:
-    assert [each.code for each in lint(f"{MAKES}{LOOP}    {end}\n")] == codes
-
-
-def test_scaler_that_scales_nothing() -> None:
-    plain = LOOP.replace("scaler.scale(model(batch)).backward()", "model(batch).backward()")
-    assert [each.code for each in lint(MAKES + plain + END)] == ["AMP134"]
-    assert lint("def scaled(loss):\n    return scaler.scale(loss)\n" + MAKES + plain + END) == []
-
-
 def test_disabled_scaler_has_no_findings() -> None:
     body = f"{LOOP}{END}    scheduler.step()\n"
     assert lint("scaler = GradScaler(enabled=False)\n" + body) == []

@@ -14,7 +14,6 @@ from tests.lint.loops import END, LOOP, MAKES
         ("torch.optim.lr_scheduler", "StepLR", ["AMP101"]),
         ("schedulers", "Poly", ["AMP101"]),  # most classes of projects count their calls
         ("schedulers", "make_poly", ["AMP101"]),
-        ("schedulers", "LinearWarmUpScheduler", []),  # of NVIDIA's BERT
     ],
 )
 def test_imported_schedule_counts_its_calls(module: str, name: str, codes: list[str]) -> None:

@@ -19,7 +19,8 @@ _SAVES = re.compile(
 _SAVES_A_SCALER = re.compile(
     r"scaler[\w\])]*\.state_dict|"
     r"\b(amp|accelerator|fabric)\.(save_state|state_dict)|"
-    r"['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]\s*[]:]\s*[^=\s]|"
+    r"(?<!\w\[)['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]|"
+    r"['\"][\w.]*scaler(s|_?states?|_?state_?dict)?['\"]\]\s*=[^=]|"
     r":\s*[\w.]*(?<!grad)scaler\w*\s*[,}]|"
     r"(_save|\bsave|checkpoint)\w*\((?:[^()]|\([^()]*\))*scaler",
     re.I,

@@ -4,8 +4,8 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from ampsim.lint.events import Event, Trace
-from ampsim.lint.names import OPTIMIZER, SCALER, called, leaf, name_of, words_in
+from ampsim.lint.events import Trace
+from ampsim.lint.names import OPTIMIZER, called, name_of, words_in
 from ampsim.lint.source import Function, Source
 
 _LOOPS = ast.For | ast.AsyncFor | ast.While

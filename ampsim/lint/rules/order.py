@@ -85,8 +85,11 @@ def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     if not later or later[0].apart(each) or asked:
         return False
     # The gradients may be divided by the scale, or by what was measured.
-    changes = [each, *trace.of("grad", after=each, before=later[0])]
-    allows_for_it = any(has(change.words, "scale") for change in changes)
+    parts = (part for part in ast.walk(each.node) if isinstance(part, ast.Name))
+    norms = "|".join(part.id for part in parts if isinstance(part.ctx, ast.Store))
+    divisor = f"scale|^({norms})$" if norms else "scale"
+    changes = trace.of("grad", after=each, before=later[0])
+    allows_for_it = has(each.words, "scale") or any(has(some.words, divisor) for some in changes)
     return bool(trace.still_scaled(each)) and not allows_for_it
 
 

@@ -132,5 +132,5 @@ def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
         used = [part for part in own if isinstance(part.ctx, ast.Load)]
         inside = any(isinstance(node, Function) for node in source.around(made))
         local = inside and all(isinstance(part, ast.Name) for part in own)
-        if (local or "__main__" in source.text) and not {*used} - states - tests:
+        if own and (local or "__main__" in source.text) and not {*used} - states - tests:
             yield made
