@@ -28,11 +28,10 @@ NEEDS = {"conformance": ("checks",)}
 PASSED, INTENDED, FAILED, NOT_RUN = "#B9D3E6", "#F3E3A8", "#E8935A", "#FFFFFF"
 GRADIENTS = {
     "get_scale_matches_scale",
-    "micro_batches_count_as_one_step",
     "no_step_on_nonfinite_gradients",
     "unscale_uses_scale_of_loss",
 }
-RESUME = {"resume_before_first_use_is_exact", "state_dict_continues_run"}
+RESUME = {"state_dict_continues_run"}
 ARGUMENTS = {"invalid_arguments_raise", "neutral_factors_raise"}
 ROW = 0.132  # inches
 GAP = 0.6  # of a row, above ampsim's scalers

@@ -9,8 +9,9 @@ A property returns None if it holds or does not apply, else a sentence with the 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ampsim.core.machine import Rule
 
@@ -27,8 +28,7 @@ class Update:
     found_inf: bool
     scale: float  # before the update
     new_scale: float  # after it
-    growth_tracker: int | None = None  # before the update; None if the scaler does not expose it
-    new_growth_tracker: int | None = None
+    growth_tracker: int  # finite steps since the last overflow or growth, before the update
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,11 @@ def _at_top(u: Update) -> bool:
 
 
 def overflow_backs_off_once(u: Update) -> str | None:
-    """An overflow multiplies the scale by the backoff factor once, and min_scale bounds the result."""
-    if not u.found_inf or u.rule.hysteresis > 1:
+    """An overflow multiplies the scale by the backoff factor once, and min_scale bounds the result.
+
+    With hysteresis, an overflow may also keep the scale.
+    """
+    if not u.found_inf or (u.rule.hysteresis > 1 and u.new_scale == u.scale):
         return None
     expected = max(u.scale * u.rule.backoff_factor, u.rule.min_scale or 0.0)
     return (
@@ -70,19 +73,6 @@ def overflow_backs_off_once(u: Update) -> str | None:
     )
 
 
-def overflow_never_raises_scale(u: Update) -> str | None:
-    """After an overflow, the scale is at most the old scale, or it is min_scale."""
-    if not u.found_inf or u.new_scale <= max(u.scale, u.rule.min_scale or 0.0):
-        return None
-    return f"{u.scale} -> {u.new_scale} on an overflow"
-
-
-def overflow_resets_growth_tracker(u: Update) -> str | None:
-    """An overflow sets the growth tracker to zero."""
-    kept = u.found_inf and u.new_growth_tracker not in (None, 0)
-    return f"growth tracker {u.growth_tracker} -> {u.new_growth_tracker}" if kept else None
-
-
 def finite_step_never_lowers_scale(u: Update) -> str | None:
     """A finite step does not lower the scale."""
     return f"{u.scale} -> {u.new_scale}" if not u.found_inf and u.new_scale < u.scale else None
@@ -90,7 +80,7 @@ def finite_step_never_lowers_scale(u: Update) -> str | None:
 
 def growth_waits_for_interval(u: Update) -> str | None:
     """The scale grows exactly at the finite step that completes the interval."""
-    if u.found_inf or u.growth_tracker is None:
+    if u.found_inf:
         return None
     due, grew = u.growth_tracker + 1 == u.rule.growth_interval, u.new_scale > u.scale
     if grew and not due:
@@ -118,15 +108,6 @@ def growth_multiplies_by_factor(u: Update) -> str | None:
         if _close(u.new_scale, expected)
         else f"{u.scale} -> {u.new_scale}, expected {expected}"
     )
-
-
-def finite_step_counts_once(u: Update) -> str | None:
-    """A finite step adds one to the growth tracker; the step that completes the interval resets it."""
-    if u.found_inf or u.growth_tracker is None or u.new_growth_tracker is None:
-        return None
-    expected = 0 if u.growth_tracker + 1 == u.rule.growth_interval else u.growth_tracker + 1
-    message = f"growth tracker {u.growth_tracker} -> {u.new_growth_tracker}, expected {expected}"
-    return None if u.new_growth_tracker == expected else message
 
 
 def scale_is_never_infinite(u: Update) -> str | None:
@@ -166,51 +147,37 @@ def skips_stay_within_budget(h: History) -> str | None:
     return None if skips <= budget + slack else f"{skips} skips in {n} updates, budget {budget:.6g}"
 
 
-def scale_falls_only_by_overflow(h: History) -> str | None:
-    """In a run without overflows, the last scale is at least the first."""
-    return (
-        f"{h.scale[0]} -> {h.scale[-1]}"
-        if not any(h.found_inf) and h.scale[-1] < h.scale[0]
-        else None
-    )
-
-
 UPDATE_PROPERTIES: tuple[Callable[[Update], str | None], ...] = (
     overflow_backs_off_once,
-    overflow_never_raises_scale,
-    overflow_resets_growth_tracker,
     finite_step_never_lowers_scale,
     growth_waits_for_interval,
     growth_multiplies_by_factor,
-    finite_step_counts_once,
     scale_is_never_infinite,
     scale_stays_within_bounds,
 )
-HISTORY_PROPERTIES: tuple[Callable[[History], str | None], ...] = (
-    skips_stay_within_budget,
-    scale_falls_only_by_overflow,
-)
+HISTORY_PROPERTIES: tuple[Callable[[History], str | None], ...] = (skips_stay_within_budget,)
 
 
-def broken(history: History, growth_trackers: Sequence[int] | None = None) -> dict[str, str]:
+def updates(history: History) -> Iterator[Update]:
+    """Yield the updates of a run, with the growth tracker that its overflows and finite steps lead to."""
+    tracker = 0
+    for found_inf, (before, after) in zip(history.found_inf, pairwise(history.scale), strict=False):
+        yield Update(history.rule, bool(found_inf), before, after, tracker)
+        is_reset = found_inf or tracker + 1 == history.rule.growth_interval
+        tracker = 0 if is_reset else tracker + 1
+
+
+def broken(history: History) -> dict[str, str]:
     """Return the properties that a run violates.
 
     Args:
         history: The observed run.
-        growth_trackers: Growth tracker before the first update and after each update; None if the scaler does not
-            expose it.
 
     Returns:
         Mapping from the name of a property to the first violation.
     """
     violations: dict[str, str] = {}
-    for t, flag in enumerate(history.found_inf):
-        pair = (
-            (growth_trackers[t], growth_trackers[t + 1])
-            if growth_trackers is not None
-            else (None, None)
-        )
-        update = Update(history.rule, bool(flag), history.scale[t], history.scale[t + 1], *pair)
+    for t, update in enumerate(updates(history)):
         for check in UPDATE_PROPERTIES:
             if check.__name__ not in violations and (message := check(update)):
                 violations[check.__name__] = f"update {t}: {message}"

@@ -176,10 +176,6 @@ class LiftsToOne(Right):
         return State(max(1.0, self.now.scale / 2)) if found_inf else super().after(found_inf)
 
 
-class AddsUp(Right):
-    rule = Right.rule.replace(hysteresis_reset=frozenset({"growth"}))  # Megatron
-
-
 class GrowsLate(Right):
     def start(self, **constants: Any) -> None:
         super().start(
@@ -285,22 +281,6 @@ class Decays(Right):
         return after if found_inf else State(after.scale * 0.99, after.growth_tracker)
 
 
-class CountsLosses(Right):
-    losses = 0
-
-    def scale_loss(self, loss: float) -> float:
-        self.losses += 1
-        if self.losses > 1:  # of one iteration
-            self.now = State(
-                self.now.scale, min(self.now.growth_tracker + 1, self.following.growth_interval - 1)
-            )
-        return super().scale_loss(loss)
-
-    def step(self, scaled: Sequence[float]) -> Step:
-        self.losses = 0
-        return super().step(scaled)
-
-
 class NeverBacksOff(Right):
     def after(self, found_inf: bool) -> State:
         return State(self.now.scale) if found_inf else super().after(found_inf)
@@ -333,25 +313,26 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
         LiftsToOne,
         PassesItsMinimum,
         IgnoresFactors,
+        GrowsOnOverflow,
     ),
-    "overflow_never_raises_scale": (GrowsOnOverflow,),
     "finite_step_never_lowers_scale": (Decays,),
     "growth_waits_for_interval": (GrowsLate, GrowsOnce, KeepsTheStreak),
     "growth_multiplies_by_factor": (IgnoresFactors,),
     "scale_is_never_infinite": (BecomesInf,),
     "scale_stays_within_bounds": (PassesItsMinimum,),
     "skips_stay_within_budget": (NeverBacksOff,),
-    "scale_falls_only_by_overflow": (Decays,),
     "get_scale_matches_scale": (ScalesByWhatCame,),
-    "micro_batches_count_as_one_step": (CountsLosses,),
     "scale_is_never_subnormal": (BecomesZero,),
     "scale_recovers_after_overflows": (StaysDown,),
     "scale_stays_power_of_two": (Saturates,),
     "new_scaler_starts_at_init_scale": (SharesItsStreak, StartsLowAfterAnOverflow),
-    "separated_overflows_do_not_accumulate": (AddsUp,),
     "scale_falls_to_min_scale": (LosesItsMinimum, PassesItsMinimum),
-    "state_dict_continues_run": (SavesTheDefault, SavesNoStreak, SavesNoPatience),
-    "resume_before_first_use_is_exact": (SavesAfterAnUpdate,),
+    "state_dict_continues_run": (
+        SavesTheDefault,
+        SavesNoStreak,
+        SavesNoPatience,
+        SavesAfterAnUpdate,
+    ),
     "neutral_factors_raise": (TakesAnything,),
     "invalid_arguments_raise": (TakesAnything,),
     "no_step_on_nonfinite_gradients": (

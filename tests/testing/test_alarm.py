@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 TORCH = torch.amp.GradScaler
 THREE = judge.chosen(
-    names=["skipped_step_changes_nothing", "finite_step_is_taken", "unscale_twice_raises"]
+    names=["skipped_step_changes_nothing", "get_scale_matches_scale", "unscale_misuse_raises"]
 )
 
 

@@ -160,7 +160,7 @@ def test_unusable_target_prints_one_line(target, said):
 # ------------------------------------------------------------------------------------------------- the child itself
 
 CHECKS = judge.chosen(
-    names=["finite_step_is_taken", "unscale_twice_raises", "skipped_step_changes_nothing"]
+    names=["get_scale_matches_scale", "unscale_misuse_raises", "skipped_step_changes_nothing"]
 )
 
 

@@ -46,7 +46,7 @@ def outcome(source):
         ("overflow_backs_off_once", handwritten_scalers.BacksOffTwice),
         ("nonfinite_gradients_are_found", handwritten_scalers.IgnoresNegativeInf),
         ("skipped_step_changes_nothing", handwritten_scalers.SkipAdvancesTheOptimizer),
-        ("unscale_twice_raises", handwritten_scalers.DividesBeforeItRefuses),
+        ("unscale_misuse_raises", handwritten_scalers.DividesBeforeItRefuses),
         ("pickling_is_exact", handwritten_scalers.LosesTheStreakWhenPickled),
         ("scale_is_never_subnormal", TORCH),
         ("no_nonfinite_step_below_scale_one", TORCH),
@@ -96,7 +96,7 @@ def test_endless_scaler_and_subject_raise(framework, monkeypatch):
     for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):
         framework.Scaler = scaler
         with pytest.raises(ValueError, match=said):
-            write("finite_step_is_taken", "framework:Scaler")
+            write("skipped_step_changes_nothing", "framework:Scaler")
 
 
 def test_number_literals_round_trip():

@@ -117,7 +117,7 @@ def test_checks_share_one_scaler_run():
     subject = Subject(make)
     checks = [
         "finite_step_never_lowers_scale",
-        "overflow_never_raises_scale",
+        "finite_step_never_lowers_scale",
         "overflow_backs_off_once",
     ]
     (passed,) = run_checks(subject, [CHECKS[checks[0]]])

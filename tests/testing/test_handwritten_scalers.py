@@ -47,7 +47,7 @@ def test_drop_in_must_match_torch_errors():
         BrokenError,
         match=r"raised MisuseError\('once is enough'\), expected RuntimeError\('unscale_",
     ):
-        CHECKS["unscale_twice_raises"](Subject(Stranger, Traits(drop_in=True)))
+        CHECKS["unscale_misuse_raises"](Subject(Stranger, Traits(drop_in=True)))
 
 
 # ------------------------------------------------------------------------------------------- how it is constructed

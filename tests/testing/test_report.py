@@ -14,7 +14,7 @@ from ampsim.testing.scaler_checks.run import chosen
 
 chosen()
 BUDGET, NORMAL = CHECKS["skips_stay_within_budget"], CHECKS["scale_is_never_subnormal"]
-LAST = CHECKS["finite_step_is_taken"]
+LAST = CHECKS["get_scale_matches_scale"]
 FELL = "scale_is_never_subnormal: the scale fell to <0>\n  history  inf x 8"
 RESULTS = [
     Result(NORMAL, "theirs", "failed", FELL),

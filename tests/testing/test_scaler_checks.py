@@ -131,10 +131,10 @@ class AllOrNone(TORCH):
 
 
 def test_skip_policy_is_a_trait():
-    check = CHECKS["skip_is_per_optimizer"]
+    check = CHECKS["optimizers_share_one_scale"]
     check(as_subject(AllOrNone, Traits(skips="all")), examples=FEW)
     with pytest.raises(
-        AssertionError, match="skip_is_per_optimizer: found_inf=False, stepped=False"
+        AssertionError, match="optimizers_share_one_scale: found_inf=False, stepped=False"
     ):
         check(AllOrNone, examples=FEW)
 

@@ -170,7 +170,7 @@ class TakesNoScale(Stranger):
         (Patient, "scale_is_exact_float32", "hysteresis=2, hysteresis_reset={'backoff'}"),
         (PatientInARow, "scale_is_exact_float32", "hysteresis_reset={'backoff', 'clean'}"),
         (late, "overflow_backs_off_once", "Traits(delay=1)"),
-        (AllOrNone, "skip_is_per_optimizer", "Traits(skips='all')"),
+        (AllOrNone, "optimizers_share_one_scale", "Traits(skips='all')"),
         (KeepsDouble, "scale_is_never_infinite", "Traits(scale_dtype='float64')"),
         (KnowsNoFactors, "scale_is_exact_float32", "Traits(unsupported={'factors'})"),
         (SavesNoConstants, "state_dict_continues_run", "Traits(unsupported={'saved_constants'})"),
@@ -183,7 +183,7 @@ class TakesNoScale(Stranger):
         (ReturnsNothing, "step_returns_optimizer_result", "unsupported={'step_value'}"),
         (NoSetters, DECLARED, "unsupported={'setters'}"),
         (AcceptsMisuse, DECLARED, "unsupported={'refusals'}"),
-        (TakesAgain, "unscale_twice_raises", "unsupported={'refusals'}"),
+        (TakesAgain, "unscale_misuse_raises", "unsupported={'refusals'}"),
         (
             UnscalesByTheScaleOfTheMoment,
             "update_between_steps_keeps_gradients_correct",
@@ -205,7 +205,7 @@ class NeverGrows(torch.amp.GradScaler):
 
 
 def test_unfixable_finding_suggests_no_trait():
-    for check in ("growth_waits_for_interval", "any_optimizer_overflow_backs_off"):
+    for check in ("growth_waits_for_interval", "optimizers_share_one_scale"):
         with pytest.raises(BrokenError) as failure:
             CHECKS[check](NeverGrows, examples=60)
         assert "  hint " not in str(failure.value)
@@ -223,10 +223,12 @@ def test_subclass_may_pass_torch_failures(monkeypatch):
     assert [
         each.outcome for each in judge.run_checks(floored, [check], expected=known_failures.TORCH)
     ] == ["passed"]
-    monkeypatch.setitem(known_failures.TORCH, "finite_step_is_taken", "a link")
+    monkeypatch.setitem(known_failures.TORCH, "skipped_step_changes_nothing", "a link")
     for scaler, outcome in ((torch.amp.GradScaler, "xpassed"), (HasAFloor, "passed")):
         [mended] = judge.run_checks(
-            scaler, judge.chosen(names=["finite_step_is_taken"]), expected=known_failures.TORCH
+            scaler,
+            judge.chosen(names=["skipped_step_changes_nothing"]),
+            expected=known_failures.TORCH,
         )
         assert mended.outcome == outcome
 
@@ -240,7 +242,12 @@ class LosesItsStreak(NoSetters):
         return {**super().state_dict(), "n": 0}
 
 
-FAULTY = [DECLARED, "setters_take_effect", "finite_step_is_taken", "state_dict_continues_run"]
+FAULTY = [
+    DECLARED,
+    "setters_take_effect",
+    "skipped_step_changes_nothing",
+    "state_dict_continues_run",
+]
 
 
 def test_missing_method_hides_no_fault():

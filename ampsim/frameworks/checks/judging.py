@@ -33,8 +33,6 @@ TENSORS = {  # names in checks that run tensors, or torch's calls one by one
     *("iterate_all", "ready_to_step", "raises", "trained_bits", "subject"),
 }
 UNASKED = {  # checks that an adapter could be asked, and is not: why
-    "overflow_resets_growth_tracker": "an adapter shows no count of clean steps; growth_waits_for_interval sees it",
-    "finite_step_counts_once": "an adapter shows no count of clean steps; growth_waits_for_interval sees it",
     "scale_is_exact_float32": "torch's kernel to the last bit; `drift` compares each adapter with its own dialect",
     "state_dict_is_snapshot": "what an adapter saves is taken through JSON, and is a copy whatever it was",
     "invalid_state_dict_changes_nothing": "of torch's keys",
@@ -59,13 +57,10 @@ ENDS = frozenset(  # checks about the ends of float32, which the sum or norm of 
 TORCH = {  # check -> what the documentation of torch.amp.GradScaler promises; the scalers of the field follow it
     "overflow_backs_off_once": "backoff_factor: by which the scale is multiplied if gradients are inf or NaN",
     "neutral_factors_raise": "an assertion of the constructor",
-    "overflow_never_raises_scale": "update(): if a step was skipped the scale is multiplied to reduce it",
     "growth_waits_for_interval": "growth_interval: consecutive iterations that must occur for the scale to grow",
     "growth_multiplies_by_factor": "growth_factor: by which the scale is multiplied then",
     "get_scale_matches_scale": "get_scale(): the current scale; scale(): multiplies by it",
-    "micro_batches_count_as_one_step": "examples, gradient accumulation: the scale stays constant within a batch",
     "state_dict_continues_run": "state_dict(): the scale, the constants and the number of unskipped steps",
-    "resume_before_first_use_is_exact": "state_dict(): the scale, the constants and the number of unskipped steps",
     "no_step_on_nonfinite_gradients": "step(): skipped if gradients are inf or NaN, to avoid corrupting the params",
     "no_nonfinite_step_below_scale_one": "step(): uses the unscaled gradients, skipped if those are inf or NaN",
     "no_nonfinite_step_at_subnormal_scale": "step(): uses the unscaled gradients, skipped if those are inf",
@@ -162,9 +157,7 @@ class _Asking:
     def ask(self) -> None:
         """Raise BrokenError or RaisedError if the check fails, NotApplicableError if it does not apply."""
         check = self.check
-        patience = (
-            2 if check.level == 4 or "reset" in check.needs else 1
-        )  # a count that has to be saved
+        patience = 2 if check.level == 4 else 1  # a count that has to be saved
         floor = None if "gives_up" in check.needs else FLOOR
         subject = self.subjects(patience=patience, floor=floor, late=check.name in AT_ANY_DELAY)
         if missing := sorted(subject.unsupported.keys() & {*check.needs}):

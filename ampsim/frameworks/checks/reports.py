@@ -29,7 +29,6 @@ REPORTS: Mapping[tuple[str, str], str] = {  # (adapter, check) -> addresses
     **{
         ("jmp-jit", check): _JMP
         for check in (
-            "overflow_never_raises_scale",
             "overflow_backs_off_once",
             "scale_falls_to_min_scale",
         )

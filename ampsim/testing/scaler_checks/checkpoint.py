@@ -30,7 +30,7 @@ def others(case: ScalerAdapter, rule: dict[str, Any], sets: bool = False) -> dic
 
 @check(
     4,
-    issue="huggingface/accelerate#4289",
+    issue="mosaicml/composer#1376",
     needs="state_dict",
     rule=rules(),
     before=overflow_sequences(longest=8),
@@ -39,6 +39,14 @@ def others(case: ScalerAdapter, rule: dict[str, Any], sets: bool = False) -> dic
     again=st.booleans(),
     overrides=st.booleans(),
     sets=st.booleans(),
+    found=[  # saved before its first scale()
+        {
+            "rule": {"growth_interval": 2},
+            "before": [],
+            "after": [False, False],
+            **dict.fromkeys(["used", "again", "overrides", "sets"], False),
+        }
+    ],
     last=[  # a growth tracker that neither 8 bits nor bfloat16 can represent
         {
             "rule": {"growth_interval": 300},
@@ -89,26 +97,6 @@ def state_dict_continues_run(
 
 @check(
     4,
-    issue="mosaicml/composer#1376",
-    needs="state_dict",
-    rule=rules(),
-    after=overflow_sequences(longest=4),
-)
-def resume_before_first_use_is_exact(
-    case: ScalerAdapter, rule: dict[str, Any], after: list[bool]
-) -> None:
-    """A scaler saved before its first scale() resumes exactly."""
-    scaler, after = case.make(**rule), after + [False] * (case.traits.delay + 1)
-    saved = copy.deepcopy(scaler.state_dict())
-    expected = [case.iterate(scaler, overflows) for overflows in after]
-    resumed = case.make(**others(case, rule))
-    resumed.load_state_dict(saved)
-    scales = [case.iterate(resumed, overflows) for overflows in after]
-    assert scales == expected, f"after resuming the scales are {scales}, without it {expected}"
-
-
-@check(
-    4,
     needs="pickle",
     rule=rules(),
     before=overflow_sequences(longest=8),
@@ -138,12 +126,16 @@ def pickling_is_exact(
 def state_dict_is_snapshot(
     case: ScalerAdapter, before: list[bool], after: list[bool], loads: bool
 ) -> None:
-    """A state dict does not change when the run continues, when another one is taken, or after it is loaded."""
+    """A state dict does not change when the run continues, in a file, or after it is loaded."""
     scaler = case.make(growth_interval=3)
     for overflows in before:
         case.iterate(scaler, overflows)
     saved = scaler.state_dict()
-    then = repr(saved)
+    then, file = repr(saved), io.BytesIO()
+    torch.save(saved, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert repr(loaded) == then, f"saved {then}, torch.load(weights_only=True) returned {loaded!r}"
     if loads:
         scaler = case.make(growth_interval=3)
         scaler.load_state_dict(saved)
@@ -151,19 +143,6 @@ def state_dict_is_snapshot(
         case.iterate(scaler, overflows)
         scaler.state_dict()
     assert repr(saved) == then, f"{then} became {saved!r}"
-
-
-@check(4, needs="state_dict", before=overflow_sequences(longest=4))
-def state_dict_loads_with_weights_only(case: ScalerAdapter, before: list[bool]) -> None:
-    """``torch.save`` and ``torch.load(weights_only=True)`` return a state dict unchanged."""
-    scaler, file = case.make(growth_interval=3), io.BytesIO()
-    for overflows in before:
-        case.iterate(scaler, overflows)
-    saved = scaler.state_dict()
-    torch.save(saved, file)
-    file.seek(0)
-    loaded = torch.load(file, weights_only=True)
-    assert repr(loaded) == repr(saved), f"saved {saved!r}, loaded {loaded!r}"
 
 
 @check(4, needs="state_dict", missing=st.sampled_from([*CONSTANTS[1:], "_growth_tracker"]))

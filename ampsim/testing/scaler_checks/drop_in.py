@@ -227,31 +227,42 @@ GROWTH_FACTOR = text_of(refusals.GROWTH_FACTOR)
 BACKOFF_FACTOR = text_of(refusals.BACKOFF_FACTOR)
 
 
+@check(1, issue="Haian-Jin/LVSM#19", needs="refusals")
+def misuse_raises(case: ScalerAdapter) -> None:
+    """A second step(), a step() without gradients or with closure=, and an update() without a step() raise.
+
+    So does scale() of no tensor.
+    """
+    scaler = case.ready_to_step()
+    with case.raises(scaler, CLOSURE):  # the gradients of a closure would not be checked
+        scaler.step(case.optimizer, closure=lambda: 5.0)
+    for outputs in (3.0, None):
+        with case.raises(scaler, NOT_A_LOSS):
+            scaler.scale(outputs)
+    scaler.step(case.optimizer)
+    with case.raises(scaler, STEPPED_TWICE):  # an update is missing
+        scaler.step(case.optimizer)
+    scaler.update()
+    case.loss_scale(scaler)
+    with case.raises(scaler, NO_STEP):
+        scaler.update()
+    case.param.grad = None  # the parameters are frozen, or of another copy of the model
+    scaler = case.make()
+    case.loss_scale(scaler)
+    with case.raises(scaler, NO_GRADIENTS):
+        scaler.step(case.optimizer)
+
+
 @check(1, issue="huggingface/transformers#24840", needs="refusals unscale_")
-def unscale_twice_raises(case: ScalerAdapter) -> None:
-    """A second unscale_() of one optimizer between updates raises and does not divide again."""
+def unscale_misuse_raises(case: ScalerAdapter) -> None:
+    """A second unscale_() of one optimizer between updates raises and does not divide again; nor after step()."""
     scaler = case.ready_to_step()
     scaler.unscale_(case.optimizer)
     with case.raises(scaler, UNSCALED_TWICE):
         scaler.unscale_(case.optimizer)
-
-
-@check(1, needs="refusals unscale_")
-def unscale_after_step_raises(case: ScalerAdapter) -> None:
-    """unscale_() after step() raises."""
-    scaler = case.ready_to_step()
     scaler.step(case.optimizer)
     with case.raises(scaler, UNSCALED_LATE):
         scaler.unscale_(case.optimizer)
-
-
-@check(1, issue="Haian-Jin/LVSM#19", needs="refusals")
-def step_twice_raises(case: ScalerAdapter) -> None:
-    """A second step() of one optimizer between updates raises, because an update is missing."""
-    scaler = case.ready_to_step()
-    scaler.step(case.optimizer)
-    with case.raises(scaler, STEPPED_TWICE):
-        scaler.step(case.optimizer)
 
 
 @check(1, issue="facebookresearch/fairseq2#1346", needs="drop_in refusals unscale_")
@@ -263,25 +274,6 @@ def calls_before_scale_raise(case: ScalerAdapter) -> None:
     with case.raises(scaler, STEPPED_BEFORE_SCALE):
         scaler.step(case.optimizer)
     with case.raises(scaler, UPDATED_BEFORE_SCALE):
-        scaler.update()
-
-
-@check(1, issue="huggingface/accelerate#328", needs="refusals")
-def step_without_gradients_raises(case: ScalerAdapter) -> None:
-    """step() of an optimizer without gradients raises: its parameters are frozen, or of another copy of the model."""
-    scaler = case.make()
-    case.loss_scale(scaler)
-    with case.raises(scaler, NO_GRADIENTS):
-        scaler.step(case.optimizer)
-
-
-@check(1, needs="refusals")
-def update_without_step_raises(case: ScalerAdapter) -> None:
-    """update() raises if no optimizer was unscaled or stepped since the last update."""
-    scaler = case.make()
-    case.iterate(scaler, False)
-    case.loss_scale(scaler)
-    with case.raises(scaler, NO_STEP):
         scaler.update()
 
 
@@ -297,27 +289,11 @@ def float16_gradients_raise(case: ScalerAdapter) -> None:
 
 
 @check(1, issue="davda54/sam#97", needs="refusals")
-def keyword_closure_raises(case: ScalerAdapter) -> None:
-    """step(optimizer, closure=...) raises, because gradients of the closure are not checked."""
-    scaler = case.ready_to_step()
-    with case.raises(scaler, CLOSURE):
-        scaler.step(case.optimizer, closure=lambda: 5.0)
-
-
-@check(1, issue="davda54/sam#97", needs="refusals")
 def positional_closure_raises(case: ScalerAdapter) -> None:
     """step(optimizer, closure) raises like step(optimizer, closure=...)."""
     scaler = case.ready_to_step()
     with case.raises(scaler, CLOSURE):
         scaler.step(case.optimizer, lambda: 5.0)
-
-
-@check(1, needs="refusals", outputs=st.sampled_from([3.0, None]))
-def non_tensor_loss_raises(case: ScalerAdapter, outputs: float | None) -> None:
-    """scale() raises for an argument that is neither a tensor nor an iterable of tensors."""
-    scaler = case.make()
-    with case.raises(scaler, NOT_A_LOSS):
-        scaler.scale(outputs)
 
 
 @check(

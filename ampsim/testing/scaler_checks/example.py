@@ -30,7 +30,6 @@ class Example(ScalerAdapter):
         answers: Values that the reference returned, by method; a reproducer contains them.
         events: What was done, in words.
         scales: Factors by which losses were multiplied.
-        trackers: Growth tracker after each iteration, if `observe` can read it.
     """
 
     def __init__(self, subject: Subject, schedule: Mapping[int, int] | None = None) -> None:
@@ -45,8 +44,6 @@ class Example(ScalerAdapter):
         self.answers: dict[str, Any] = {}
         self.events: list[str] = []
         self.scales: list[float] = []
-        self.trackers: list[int | None] = []
-        self._read_tracker: Callable[[], int] | None = None
         self._depth = 0  # of calls that are one event
 
     def _make(self, *, enabled: bool = True, **constants: float) -> Any:
@@ -88,7 +85,6 @@ class Example(ScalerAdapter):
     def iterate(self, scaler: Any, found_inf: bool) -> float:
         with self._one_event("inf" if found_inf else "clean"):
             scale = super().iterate(scaler, found_inf)
-        self.trackers.append(int(self._read_tracker()) if self._read_tracker else None)
         return self._used(scale)
 
     def iterate_all(
@@ -136,23 +132,19 @@ class Example(ScalerAdapter):
         self.answers["expected_calls"] = super().expected_calls(*args, **kwargs)
         return list(self.answers["expected_calls"])
 
-    def observe(
-        self, rule: Mapping[str, Any], found_inf: Sequence[bool]
-    ) -> tuple[History, list[int | None]]:
-        """Return the run of a fresh scaler without its delay, and its growth tracker after each update.
+    def observe(self, rule: Mapping[str, Any], found_inf: Sequence[bool]) -> History:
+        """Return the run of a fresh scaler without its delay.
 
         It runs once, for all checks of runs.
         """
         cache, key = self.subject.cache, repr((rule, found_inf))
         if key not in cache:
             scaler = self.make(**rule)
-            if not self.traits.delay:
-                self._read_tracker = getattr(scaler, "_get_growth_tracker", None)
             scales = self._run(scaler, found_inf)
-            cache[key] = scales, self.trackers, self.requested, self.events, self.scales
-        scales, self.trackers, self.requested, self.events, self.scales = cache[key]
+            cache[key] = scales, self.requested, self.events, self.scales
+        scales, self.requested, self.events, self.scales = cache[key]
         follows = self.subject.traits.follows(Rule(**rule))
-        return History(follows, found_inf[: len(scales) - 1], scales), self.trackers
+        return History(follows, found_inf[: len(scales) - 1], scales)
 
     # ------------------------------------------------------------------------------------- story
 

@@ -13,7 +13,6 @@ from ampsim.testing.scaler_checks.strategies import (
     FINITE,
     FLAGS,
     NONFINITE,
-    overflow_sequences,
 )
 
 Flags = tuple[bool, bool, bool]
@@ -31,42 +30,20 @@ def param_of(optimizer: torch.optim.Optimizer) -> torch.Tensor:
     return param
 
 
-@check(2, issue="NVIDIA-NeMo/Megatron-Bridge#5591", needs="optimizers", found_inf=FLAGS)
-def any_optimizer_overflow_backs_off(case: ScalerAdapter, found_inf: list[Flags]) -> None:
-    """Overflows in one or more optimizers count as one overflow; a finite step of all optimizers counts as one."""
-    scaler, optimizers = case.make(growth_interval=3), sgd(3, lr=0.125)
-    expected = case.expected_scales(found_inf, growth_interval=3)
-    for overflows, due in zip([*found_inf, FINITE], expected):
-        scale = case.iterate_all(scaler, optimizers, overflows)
-        assert scale == due, f"the scale is {scale}, expected {due}"
-
-
 @check(2, issue="NVIDIA/apex#179", needs="optimizers", found_inf=FLAGS)
-def skip_is_per_optimizer(case: ScalerAdapter, found_inf: list[Flags]) -> None:
-    """An overflow skips only the optimizer that has it, or every optimizer, as `Traits.skips` declares."""
+def optimizers_share_one_scale(case: ScalerAdapter, found_inf: list[Flags]) -> None:
+    """Overflows in any optimizers count as one; each skips its own optimizer, or all, as `Traits.skips` declares."""
     scaler, optimizers = case.make(growth_interval=3), sgd(3, lr=0.125)
     params = [param_of(optimizer) for optimizer in optimizers]
-    for overflows in found_inf:
+    expected = case.expected_scales(found_inf, growth_interval=3)
+    for overflows, due in zip([*found_inf, FINITE], expected):
         before = [param.tolist() for param in params]
-        case.iterate_all(scaler, optimizers, overflows)
+        scale = case.iterate_all(scaler, optimizers, overflows)
+        assert scale == due, f"the scale is {scale}, expected {due}"
         for param, was, own in zip(params, before, overflows):
             overflow = any(overflows) if case.traits.skips == "all" else own
             stepped = param.tolist() != was
             assert stepped != overflow, f"found_inf={overflow}, stepped={stepped}"
-
-
-@check(2, micro=st.integers(2, 4), found_inf=overflow_sequences(longest=8))
-def micro_batches_count_as_one_step(case: ScalerAdapter, micro: int, found_inf: list[bool]) -> None:
-    """Any number of losses scaled for one step share one scale and count as one step of the growth tracker."""
-    runs = []
-    for losses in (1, micro):
-        scaler, scales = case.make(growth_interval=3), list[float]()
-        for overflows in [*found_inf, False]:
-            scales += {case.loss_scale(scaler) for _ in range(losses)}
-            case.iterate(scaler, overflows)
-        runs.append(scales)
-    once, often = runs
-    assert often == once, f"{micro} losses per step were multiplied by {often}, one loss by {once}"
 
 
 @check(2, needs="setters growth", lowered=st.integers(1, 4), tracker=st.integers(1, 8))
@@ -118,8 +95,11 @@ def overflow_in_any_group_skips(
 def overflow_in_any_micro_batch_skips(case: ScalerAdapter, micro: list[bool]) -> None:
     """Gradients accumulate over micro-batches at one scale, and an overflow in any of them skips the step."""
     scaler, param = case.make(growth_interval=3), case.param
+    scales = set[float]()
     for overflows in micro:
         scaler.scale((param * (math.inf if overflows else 1.0)).sum()).backward()
+        scales.add(case.loss_scale(scaler))
+    assert len(scales) == 1, f"the losses of one step were multiplied by {sorted(scales)}"
     scaler.step(case.optimizer)
     expected = 1.0 if any(micro) else 1.0 - 0.125 * len(micro)
     got = param.tolist()

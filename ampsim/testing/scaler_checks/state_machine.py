@@ -1,12 +1,12 @@
 """Level 0: the properties of `ampsim.core.properties` on generated overflow sequences, and steps."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
 
-from ampsim.core.properties import HISTORY_PROPERTIES, UPDATE_PROPERTIES, History, Update
+from ampsim.core.properties import HISTORY_PROPERTIES, UPDATE_PROPERTIES, updates
 from ampsim.testing.check import CHECKS_VERSION, sentence
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
@@ -37,25 +37,6 @@ ISSUES = {
     "overflow_backs_off_once": "redai-studio/Relax#44",
     "scale_is_never_infinite": "pytorch/pytorch#98828",
 }
-Parts = Iterator[tuple[str, Any]]
-
-
-def updates(history: History, trackers: list[int | None]) -> Parts:
-    """Yield the place and the values of each update. The growth tracker before it is counted, after it read."""
-    tracker = 0
-    for t, found_inf in enumerate(history.found_inf):
-        before, after = history.scale[t : t + 2]
-        yield (
-            f" (update {t})",
-            Update(history.rule, found_inf, before, after, tracker, trackers[t]),
-        )
-        is_reset = found_inf or tracker + 1 == history.rule.growth_interval
-        tracker = 0 if is_reset else tracker + 1
-
-
-def whole_run(history: History, trackers: list[int | None]) -> Parts:
-    """Yield the whole run, without a place."""
-    yield "", history
 
 
 def scales_match_reference(
@@ -78,15 +59,18 @@ def scales_are_finite(case: ScalerAdapter, rule: dict[str, Any], found_inf: list
     assert all(map(math.isfinite, scales)), scales
 
 
-def _register(
-    predicate: Callable[[Any], str | None], parts: Callable[[History, list[int | None]], Parts]
-) -> None:
-    """Register one of `ampsim.core.properties` as a check of each of the `parts` of a run."""
+def _register(predicate: Callable[[Any], str | None]) -> None:
+    """Register one of `ampsim.core.properties` as a check of each update of a run, or of the whole run."""
 
     def holds(case: Example, rule: dict[str, Any], found_inf: list[bool]) -> None:
-        for where, part in parts(*case.observe(rule, found_inf)):
-            violation = predicate(part)
-            assert not violation, f"{violation}{where}"
+        history = case.observe(rule, found_inf)
+        if predicate in HISTORY_PROPERTIES:
+            violation = predicate(history)
+            assert not violation, violation
+            return
+        for t, each in enumerate(updates(history)):
+            violation = predicate(each)
+            assert not violation, f"{violation} (update {t})"
 
     name = predicate.__name__
     is_about_inf = name == "scale_is_never_infinite"  # where the reference is one of several
@@ -102,15 +86,13 @@ def _register(
     make(holds, name=name, text=sentence(predicate))
 
 
-for _update_property in UPDATE_PROPERTIES:
-    _register(_update_property, updates)
-for _history_property in HISTORY_PROPERTIES:
-    _register(_history_property, whole_run)
+for _property in (*UPDATE_PROPERTIES, *HISTORY_PROPERTIES):
+    _register(_property)
 
 
 @check(0, issue="NVIDIA/apex#179", found_inf=overflow_sequences(longest=8))
 def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> None:
-    """A skipped step changes no bit of the parameters or the optimizer state."""
+    """A skipped step changes no bit of the parameters or the optimizer state; a finite step is taken."""
     scaler = case.make(growth_interval=3)
     for overflows in found_inf:
         before = case.trained_bits()
@@ -119,16 +101,7 @@ def skipped_step_changes_nothing(case: ScalerAdapter, found_inf: list[bool]) -> 
         assert not (overflows and changed), (
             "parameters or optimizer state changed in a skipped step"
         )
-
-
-@check(0, found_inf=overflow_sequences(longest=8))
-def finite_step_is_taken(case: ScalerAdapter, found_inf: list[bool]) -> None:
-    """The optimizer steps if its gradients are finite."""
-    scaler = case.make(growth_interval=3)
-    for overflows in found_inf:
-        before = case.trained_bits()
-        case.iterate(scaler, overflows)
-        assert overflows or case.trained_bits() != before, "the optimizer did not step"
+        assert overflows or changed, "the optimizer did not step"
 
 
 @check(0, rule=rules(), found_inf=overflow_sequences(longest=8))
@@ -158,17 +131,6 @@ def new_scaler_starts_at_init_scale(case: ScalerAdapter, found_inf: list[bool]) 
         runs.append([case.iterate(second, False) for _ in range(5)])
     after, alone = runs
     assert after == alone, f"after another scaler's run the scales are {after}, without it {alone}"
-
-
-@check(0, since=CHECKS_VERSION, needs="reset", finite_steps=st.integers(1, 3))
-def separated_overflows_do_not_accumulate(case: ScalerAdapter, finite_steps: int) -> None:
-    """With hysteresis reset by finite steps, overflows separated by finite steps never back off."""
-    few = [True] * (case.traits.hysteresis - 1)
-    scaler = case.make(init_scale=1024.0, growth_interval=2000)
-    scales = case.run(scaler, few + [False] * finite_steps + few)
-    assert min(scales) == scales[0], (
-        f"the scale fell to {min(scales)} without {case.traits.hysteresis} overflows in a row"
-    )
 
 
 @check(

@@ -53,7 +53,7 @@ def excusing_traits(
 ) -> Changes:
     """Return the fewest observed traits under which a failed check passes or is skipped; {} for none."""
     changes = dict(observed_traits(subject))
-    if check.name == "skip_is_per_optimizer":
+    if check.name == "optimizers_share_one_scale":
         changes["skips"] = "all"
     lacks = [name for name, text in SHOWN.items() if re.search(text, str(error))]
     lacks = [] if subject.is_torchs else lacks

@@ -20,7 +20,6 @@ FEATURES = {
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
     "pickle": "pickling between iterations",
-    "reset": "finite steps that reset the hysteresis: `Traits.hysteresis_reset`",
     "refusals": "misuse raises immediately and does not change the scaler",
     "saved_constants": "a state dict with the constants, not only the state",
     "setters": "getters and setters of growth_factor, backoff_factor, and growth_interval",
@@ -90,7 +89,6 @@ class Traits:
             "gives_up": bool(self.gives_up),
             "growth": not self.static,
             "min_scale": self.min_scale is not None,
-            "reset": self.hysteresis > 1 and "clean" in self.hysteresis_reset,
         }
 
     def differences(self) -> dict[str, Any]:
