@@ -6,11 +6,16 @@ site. A link to a file that is not on the site, such as source code, becomes pla
 
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
+import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from typer.cli import get_docs_for_click
+
+from ampsim.cli import app
 
 ROOT = Path(__file__).parents[1]
 SHOWN = (
@@ -61,15 +66,29 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             f"[{text}]({os.path.relpath(name, str(PurePosixPath(source).parent))}{hashed}{anchor})"
         )
 
-    return LINK.sub(rewrite, markdown) + (codes() if source == "lint/README.md" else "")
+    append = APPENDED.get(source)
+    return LINK.sub(rewrite, markdown) + (append() if append else "")
 
 
-def codes() -> str:
-    """Return a Markdown list of the pages of all lint codes."""
-    pages = sorted((ROOT / "docs" / "lint").glob("AMP*.md"))
-    titles = {
-        path.name: path.read_text("utf-8").partition("\n")[0].removeprefix("# ") for path in pages
-    }
-    return "\n\n## All codes\n\n" + "".join(
-        f"- [{title}]({name})\n" for name, title in titles.items()
-    )
+def rules() -> str:
+    """Return a Markdown table of the lint rules, from their pages."""
+    rows = ["| code | name | severity | summary |", "|---|---|---|---|"]
+    for path in sorted((ROOT / "docs" / "lint").glob("AMP*.md")):
+        text = path.read_text("utf-8")
+        name = text.partition("\n")[0].partition(": ")[2]
+        (summary,) = re.findall(r"^Reports, as (\w+): (.*)", text, re.MULTILINE)
+        rows.append(f"| [{path.stem}]({path.name}) | {name} | {' | '.join(summary)} |")
+    return "\n\n## Rules\n\n" + "\n".join(rows) + "\n"
+
+
+def commands() -> str:
+    """Return the arguments and options of every command, in Markdown."""
+    command = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=typer.Context(command), name="ampsim")
+    return "\n\n## " + text.partition("\n## ")[2]  # the page itself introduces the commands
+
+
+APPENDED: Mapping[str, Callable[[], str]] = {
+    "lint/README.md": rules,
+    "reference/commands.md": commands,
+}
