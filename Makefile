@@ -111,11 +111,12 @@ $(VENV)/.trackers: $(VENV)/.frameworks
 GPU_PY  ?= $(PY)
 MINUTES ?= 9
 gpu:
+	JAX_PLATFORMS= $(GPU_PY) -m pytest -q -m gpu tests/torch/test_gpu.py tests/probe/test_gpu.py tests/jax/test_gpu.py
 	$(GPU_PY) -m experiments gpu --minutes $(MINUTES)
 
-# Libraries whose training loops use the scaler, and Ray.
+# Libraries whose training loops use the scaler.
 $(VENV)/.clients: $(STAMP)
-	@$(PIP) --group clients --group ray
+	@$(PIP) --group clients
 	@touch $@
 
 deep: $(VENV)/.trackers $(VENV)/.clients $(VENV)/.docs

@@ -18,7 +18,7 @@ os.environ.setdefault(
 )  # JAX would take three quarters of a card from torch
 
 # torch, MKL, numpy and its OpenBLAS choose kernels by what the processor can do and by who made it, and so the order of
-# sums. These gave the same bits on processors of two makers: `python -m experiments bits`. AMPSIM_KERNELS=own: none.
+# sums. These gave equal data on processors of two makers. AMPSIM_KERNELS=own: none.
 KERNELS = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",

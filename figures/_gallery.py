@@ -21,12 +21,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Failures and conformance": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
-        "loops", "conformance", "device_claims", "explain_faults", "cuda_runs", "census",
+        "loops", "conformance", "cuda_runs", "census",
         "emulated_cuda",
     ),
     "Threads and late scales": ("threads", "staleness", "async_depth"),
     "Theory": ("state_machine", "theory", "theory_real"),
-    "Cost": ("overhead",),
 }  # fmt: skip
 HEAD = """# Figures
 

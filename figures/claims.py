@@ -294,29 +294,6 @@ def planted_bugs_are_caught(run: Result) -> Finding:
 
 
 @claim(
-    "explain.healthy",
-    "explain_faults",
-    "`ampsim explain` reports no problem in a healthy run",
-)
-def healthy_runs_are_not_accused(run: Result) -> Finding:
-    found = run.arm("healthy").column("found")
-    return Finding(
-        f"{sum(map(bool, found))} of {len(found)} with a reported problem", not any(found)
-    )
-
-
-@claim(
-    "explain.named",
-    "explain_faults",
-    "`ampsim explain` names the seeded fault first in more than half of the runs",
-)
-def faults_are_named(run: Result) -> Finding:
-    planted = [row for row in run.records if row["arm"] != "healthy"]
-    named = sum(row["named"] == row["arm"] for row in planted)
-    return Finding(f"{named} of {len(planted)}", named > 0.5 * len(planted))
-
-
-@claim(
     "theory.exact",
     "theory",
     "The exact theorems hold on the state machine to a relative error below 1e-12",
@@ -726,17 +703,6 @@ def async_same(run: Result) -> Finding:
     unlike = sum(row["unlike_model"] for row in run.records)
     same = run.arm("depth 4").column("digest") == run.arm("depth 4 latest").column("digest")
     return Finding(f"{unlike} updates unlike the model's", unlike == 0, same)
-
-
-@claim(
-    "overhead.plain",
-    "overhead",
-    "Without clipping, ampsim's scaler is less than 1.2 times as fast as torch's, for 50 tensors "
-    "of 400,000 elements",
-)
-def overhead_plain(run: Result) -> Finding:
-    worst = max(q.ratios(run, "ours plain whole", "50x400000"))
-    return Finding(f"at most {worst:.2f} times as fast", worst < 1.2)
 
 
 @claim(

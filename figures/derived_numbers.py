@@ -77,12 +77,6 @@ def last_scales(arm: ArmRecords) -> list[float]:
     return [float(row["scale_changes"][-1][1]) for row in arm]
 
 
-def ratios(run: Result, which: str, size: str) -> list[float]:
-    """Return the ratio of two costs at a size, for each trial."""
-    rows = [row for row in run.records[0]["rows"] if row["size"] == size]
-    return [ratio for row in rows for ratio in row["ratios"][which]]
-
-
 def exact_errors(run: Result) -> list[float]:
     """Return the errors of the exact theorems."""
     return [

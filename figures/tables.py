@@ -1,6 +1,5 @@
 """Results that are words or a few numbers: tables of the gallery and of the paper."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,32 +56,6 @@ def failure(check: str, verdict: Mapping[str, Any]) -> str:
     return f"{check.replace('_', ' ')} ({'reported' if reported else 'no report found'})"
 
 
-def overhead(run: Result) -> Table:
-    """Return the cost of torch's scaler and of ampsim's above the bare optimizer step."""
-    caption = (
-        "Time above the bare optimizer step: medians, in milliseconds. The ratio is torch's time over ampsim's, the "
-        "median of the trials."
-    )
-    (record,) = run.records
-    rows = []
-    for row in record["rows"]:
-        middle = {
-            arm: statistics.median(times) / 1000 for arm, times in row["microseconds"].items()
-        }
-        for suffix, key, words in (
-            (" clip", "clip", "unscale, clip, step, update"),
-            ("", "plain", "step, update"),
-        ):
-            added = [
-                f"{middle[scaler + suffix] - middle['bare']:.2f}" for scaler in ("torch", "ours")
-            ]
-            ratio = statistics.median(row["ratios"][f"ours {key} cost"])
-            bare = f"{middle['bare']:.2f}"
-            rows.append((row["size"].replace("x", " x "), words, bare, *added, f"{ratio:.2f}"))
-    columns = ("gradients", "calls", "bare step (ms)", "torch adds", "ampsim adds", "ratio")
-    return Table(caption, columns, tuple(rows))
-
-
 def ranks_cells(run: Result) -> Table:
     """Return in words what two ranks do, by sharding and fused optimizer."""
     caption = (
@@ -118,6 +91,5 @@ def outcome(cells: Sequence[Mapping[str, Any]]) -> str:
 
 TABLES: dict[str, Callable[[Result], Table]] = {
     "loops": loops,
-    "overhead": overhead,
     "ranks_cells": ranks_cells,
 }

@@ -83,9 +83,6 @@ def test_readme_counts_match_data():
     assert f"of {healthy} healthy ones it cleared {cleared} and flagged {flagged}" in readme
     found = defects("lint", 3)
     assert f"{sum(row['first'] for row in found)} of {len(found)} certain defects" in readme
-    faults = records("explain_faults")
-    named = [row["named"] == row["settings"]["kind"] for row in faults if row["arm"] != "healthy"]
-    assert f"in {sum(named)} of {len(named)} runs" in readme
     runs = [
         run
         for row in records("cuda_runs")

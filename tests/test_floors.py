@@ -135,13 +135,6 @@ FLOORS = {
         "rich",
         "tyro",
     },  # asks the figures, only for --check-figure, which arms they need
-    "experiments/runner/on_ray.py": {
-        "ampsim.core.json_lines",
-        "ampsim.core.files",
-        "ampsim.runs.record.data_file",
-        "experiments.runner",
-        "ray",
-    },
     "experiments/zero_reductions.py": {"ampsim", "deepspeed", "experiments", "torch"},
     "experiments/engines": {
         "accelerate",

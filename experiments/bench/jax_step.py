@@ -23,7 +23,7 @@ from flax.training.dynamic_scale import DynamicScale
 from ampsim import Rule
 from ampsim.jax import LossScale, dynamic_loss_scale, scale_loss, select_tree
 from experiments.bench.report import SHARE, Row, require_same, run
-from experiments.timing.rounds import in_turn
+from experiments.bench.rounds import in_turn
 
 SIZES = ("1x4", "2x32", "24x32", "3x256")  # layers x width
 COMPILED = ("2x32", "24x32")
@@ -172,7 +172,7 @@ def measure_time(size: str, rounds: int, trials: int) -> list[Row]:
     times: dict[str, list[float]] = {arm: [] for arm in ARMS}
     for _ in range(trials):
         trial = Trial(size)
-        for arm, each in in_turn([*ARMS], trial.once, rounds, lambda _: None, 10).items():
+        for arm, each in in_turn([*ARMS], trial.once, rounds, 10).items():
             times[arm].append(statistics.median(each))
         trial.require_same()
     return compared(size, "us", times)
@@ -181,7 +181,7 @@ def measure_time(size: str, rounds: int, trials: int) -> list[Row]:
 def measure_compilation(size: str, trials: int) -> list[Row]:
     """Count the instructions of the steps of one size, and time their compilation."""
     trial = Trial(size)
-    milliseconds = in_turn([*ARMS], trial.compile, trials, lambda _: None, 1)
+    milliseconds = in_turn([*ARMS], trial.compile, trials, 1)
     counted = [arm for arm in ARMS if arm != "jmp"]  # its class cannot be lowered
     counts = {arm: [trial.instructions(arm)] for arm in counted}
     compilation = compared(f"{size}, compilation", "ms", milliseconds)

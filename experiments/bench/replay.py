@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ampsim import Rule, replay_thresholds
 from ampsim.core.replay.thresholds import index_thresholds
 from experiments.bench.report import SHARE, SPEEDUP, Row, require_same, run
-from experiments.timing.rounds import in_turn
+from experiments.bench.rounds import in_turn
 
 STEPS = 1_000_000
 RULES = 16  # a trial; the processor would learn the branches of one alone by heart
@@ -132,7 +132,7 @@ def one_trial(thresholds: Trace, rounds: int) -> dict[str, float]:
         "indexed": lambda rule: replay_thresholds(rule, thresholds),
         "floor": lambda rule: thresholds.min(),
     }
-    found = in_turn([*ways], lambda way: timed(ways[way], rules), rounds, lambda _: None)
+    found = in_turn([*ways], lambda way: timed(ways[way], rules), rounds)
     return {way: statistics.median(times) for way, times in found.items()}
 
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from ampsim.core.json_lines import Record
 from ampsim.runs.record import data_file
 from experiments.runner import device, provenance
-from experiments.timing.rounds import spread
 
 FOLDER = provenance.ROOT / "build" / "bench"
 COLUMNS = ("work", "held against", "unit", "ours", "theirs", "figure", "", "goal", "met")
@@ -49,7 +48,9 @@ class Row(NamedTuple):
     def cells(self) -> list[str]:
         """Return the row of the table."""
         times = [f"{statistics.median(each):.1f}" for each in (self.ours, self.theirs)]
-        cells = [self.work, self.against, self.unit, *times, spread(self.figures()), self.figure]
+        figures = self.figures()
+        ends = f"{statistics.median(figures):.2f} ({min(figures):.2f} to {max(figures):.2f})"
+        cells = [self.work, self.against, self.unit, *times, ends, self.figure]
         if self.goal is None:
             return [*cells, "", ""]
         sign = ">=" if self.figure == SPEEDUP else "<="

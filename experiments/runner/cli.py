@@ -31,8 +31,8 @@ def main(stem: str, argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
 
     def command() -> int:
-        with pool.Workers() as workers, Bar() as bar:
-            return attempt(stem, given, workers, bar, show=True).status
+        with pool.Workers() as workers:
+            return attempt(stem, given, workers, Bar(), show=True).status
 
     return run_command(stem, command)
 
@@ -129,7 +129,7 @@ def parse(stem: str, argv: Sequence[str]) -> Run:
     allowed = (
         sorted({"cpu", *experiment.devices}) if options.smoke else experiment.devices
     )  # a smoke run may use any machine
-    options.ask(device.require, options.device, allowed)
+    device.require(options.device, allowed)
     require_file(parsed.out)
     path = parsed.out or default_path(experiment, config, options)
     elsewhere = options.reproduce and not (parsed.out or options.smoke)
@@ -146,7 +146,7 @@ def require_file(out: Path | None) -> None:
 
 def data_path(experiment: Experiment, options: Options) -> Path:
     """Return the file for the default settings: the committed one, or that of a reproduction."""
-    slug = options.ask(device.slug, options.device)
+    slug = device.slug(options.device)
     return experiment.data_here(slug) if options.reproduce else experiment.data(slug)
 
 

@@ -2,10 +2,9 @@
 
 `records [--data DIR]` compares the data that `make reproduce` computed here with the committed data.
 `adopt [--data DIR]` replaces the committed data with it. `claims [--data DIR] [--sentences]` evaluates
-every claim of the gallery and the paper on the committed data and on a folder. `gpu` runs experiments on an accelerator
-within a time limit: see `experiments/runner/gpu.py`. `bits` compares the floating-point results of this
-processor with those of the committed data; `--json [NAME]` prints them. `python -m experiments STEM
-[options]` is the same as `python -m experiments.STEM [options]`. Several stems share one pool of workers.
+every claim of the gallery and the paper on the committed data and on a folder. `gpu` runs experiments on a CUDA device
+within a time limit: see `experiments/runner/gpu.py`. `python -m experiments STEM [options]` is the same as
+`python -m experiments.STEM [options]`. Several stems share one pool of workers.
 """
 
 import difflib
@@ -16,7 +15,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ampsim.core import json_lines
 from ampsim.core.files import BusyError, DamagedFileError
 from experiments.runner import everything, reproduced
 from experiments.runner.cli import main as run_one
@@ -26,22 +24,19 @@ from figures import claim_results
 
 USAGE = (
     "usage: python -m experiments [all | STEM...] "
-    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce]\n"
-    "       [--on ray|auto|ray://HOST:PORT] [--help]\n"
-    "       python -m experiments gpu [--minutes N] [--dry] [--jobs N] [--out DIR]\n"
+    "[--device cpu|cuda] [--smoke] [--jobs N] [--force | --reproduce] [--help]\n"
+    "       python -m experiments gpu [STEM...] [--minutes N] [--dry]\n"
     "       python -m experiments records [--data DIR]\n"
     "       python -m experiments adopt [--data DIR]\n"
     "       python -m experiments claims [--data DIR] [--sentences]\n"
-    "       python -m experiments bits [--json [NAME]]\n"
     "\n"
     "all                 run every experiment whose data is missing or stale\n"
     "STEM...             run these experiments\n"
-    "gpu                 run what an accelerator can show, within a time limit\n"
+    "gpu                 run what a CUDA device can show, within a time limit\n"
     "records             compare data computed here with the committed data\n"
     "adopt               replace the committed data with the data computed here\n"
     "claims              evaluate every claim of the gallery and the paper, a line each;\n"
     "                    --sentences prints what each claim says\n"
-    "bits                compare the floating-point results of this processor with recorded ones\n"
     "\n"
     "Experiments:"
 )
@@ -59,8 +54,6 @@ def main(argv: Sequence[str]) -> int:
         return everything.main(options)
     if name in ("records", "adopt", "claims"):
         return reproduction(name, options)
-    if name == "bits":
-        return compare_bits(options)
     named = list(itertools.takewhile(lambda word: word in stems(), argv))
     if len(named) > 1:
         return everything.main(argv[len(named) :], named)
@@ -97,21 +90,4 @@ def reproduction(name: str, options: Sequence[str]) -> int:
                 print("No data from this machine: run `make reproduce` to compute it.")
     except (UsageError, BusyError, DamagedFileError, OSError) as error:
         return refuse(f"experiments {name}", error)
-    return 0
-
-
-def compare_bits(options: Sequence[str]) -> int:
-    """Compare the digests of this processor with recorded ones; with `--json`, print them as a record."""
-    from experiments.runner import kernel_digests  # it loads torch
-
-    if options[:1] == ["--json"] and len(options) < 3:
-        print(json_lines.encode(kernel_digests.line(*options[1:])))
-    elif options:
-        print(
-            f"experiments: error: {' '.join(options)!r}: expected bits [--json [NAME]]",
-            file=sys.stderr,
-        )
-        return 2
-    else:
-        print("\n".join(kernel_digests.compare(kernel_digests.digests())))
     return 0

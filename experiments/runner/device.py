@@ -2,14 +2,10 @@
 
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.runner.experiment import UsageError
-
-SMI = "--query-gpu=driver_version,clocks.max.sm,clocks.max.memory,power.limit,ecc.mode.current"
 
 
 def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
@@ -27,62 +23,30 @@ def require(device: str, allowed: Sequence[str] = ("cpu", "cuda")) -> None:
         )
 
 
-def accelerator() -> str | None:
-    """Return the type of the accelerator that torch sees, CUDA first; None if there is none."""
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if not hasattr(torch, "accelerator"):  # before torch 2.6
-        return None
-    if not torch.accelerator.is_available():
-        return None
-    current = torch.accelerator.current_accelerator()
-    return current.type if current else None
-
-
 def slug(device: str) -> str:
-    """Return `cpu`, or the accelerator's name in small letters: NVIDIA H200 is nvidia-h200."""
+    """Return `cpu`, or the card's name in small letters: NVIDIA H200 is nvidia-h200."""
     if device == "cpu":
         return "cpu"
-    if device == "cuda":
-        require(device)
-    return "-".join(re.findall("[a-z0-9]+", accelerator_name(device).lower()))
-
-
-def accelerator_name(device: str) -> str:
-    """Return what torch calls an accelerator, or its type with the name of the processor."""
     import torch
 
-    module = torch.get_device_module(device)
-    if hasattr(module, "get_device_name"):
-        return str(module.get_device_name())
-    return f"{device} of {cpu_name()}"
+    require(device)
+    return "-".join(re.findall("[a-z0-9]+", torch.cuda.get_device_name().lower()))
 
 
 def describe(device: str) -> dict[str, object]:
     """Return a stable description of the device."""
     if device == "cpu":
         return {"type": "cpu", "name": cpu_name()}
-    named: dict[str, object] = {"type": device, "name": accelerator_name(device)}
-    return named | of_cuda() if device == "cuda" else named
-
-
-def of_cuda() -> dict[str, object]:
-    """Return what CUDA and nvidia-smi report, such as the driver and the highest clocks."""
     import torch
 
     card = torch.cuda.get_device_properties(0)
-    said = ""
-    if smi := shutil.which("nvidia-smi"):
-        command = [smi, SMI, "--format=csv", "-i", f"GPU-{card.uuid}"]
-        said = subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603
     return {
+        "type": device,
+        "name": card.name,
         "capability": f"{card.major}.{card.minor}",
         "cuda": torch.version.cuda,
         "memory": card.total_memory,
         "processors": card.multi_processor_count,
-        "nvidia-smi": said.splitlines(),
     }
 
 

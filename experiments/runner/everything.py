@@ -1,7 +1,6 @@
 """Run all experiments, or the named ones, and print a table of their outcomes.
 
-Worker processes are reused across experiments. Experiments with the processor's own kernels use
-separate workers, and experiments that measure time use new ones.
+Worker processes are reused across experiments, except by those that measure time.
 """
 
 import time
@@ -15,8 +14,7 @@ from experiments.runner.cli import STYLE, attempt, data_path, refuse
 from experiments.runner.execute import Options, Outcome, seconds_of
 from experiments.runner.experiment import INSTALL, Experiment, UsageError, stems
 from experiments.runner.pool import Workers
-from experiments.runner.progress import Bar
-from experiments.runner.time_left import duration
+from experiments.runner.progress import Bar, duration
 
 
 def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
@@ -33,11 +31,11 @@ def main(argv: Sequence[str], named: Sequence[str] = ()) -> int:
     table = Table("experiment", "data", "seconds")
     table.columns[2].justify = "right"
     ended: dict[str, Outcome] = {}
-    with Workers() as workers, Workers() as own, Bar(expected) as bar:
+    bar = Bar(expected)
+    with Workers() as workers:
         for stem in expected:
             start = time.monotonic()
-            experiment = Experiment(stem)
-            ended[stem] = run_one(experiment, argv, workers if experiment.repeats else own, bar)
+            ended[stem] = run_one(Experiment(stem), argv, workers, bar)
             table.add_row(stem, ended[stem].text, f"{time.monotonic() - start:.0f}")
             if ended[stem].status and not named:
                 break
@@ -83,8 +81,8 @@ def announcement(
 
 
 def run_one(experiment: Experiment, argv: Sequence[str], workers: Workers, bar: Bar) -> Outcome:
-    """Run one experiment; in new workers if it measures time, so threads and XLA settings do not interfere."""
-    if not experiment.measures_time:
+    """Run one experiment; in new workers, with the kernels of this processor, if it measures time."""
+    if experiment.repeats:
         return attempt(experiment.stem, argv, workers, bar)
-    with Workers(workers.answers) as new:
+    with Workers() as new:
         return attempt(experiment.stem, argv, new, bar)

@@ -4,45 +4,18 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal, ParamSpec, Protocol, TypeVar
+from typing import Literal
 
 from ampsim.core.files import DamagedFileError, sole_writer
 from ampsim.core.json_lines import Record
 from ampsim.runs.record import data_file
-from experiments.runner import device, on_ray, pool, previous_data, provenance
+from experiments.runner import device, pool, previous_data, provenance
 from experiments.runner.experiment import Config, Experiment, Unit, UsageError
 from experiments.runner.journal import Journal
-from experiments.runner.time_left import duration
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Progress(Protocol):
-    """Shows how far an experiment is."""
-
-    def count(
-        self, stem: str, units: int, steps: int, done: int, expected: float | None = None
-    ) -> None:
-        """Start an experiment.
-
-        Args:
-            stem: Name of the experiment.
-            units: Number of its units.
-            steps: Steps of each unit.
-            done: Units that were done before this run started.
-            expected: Seconds that all units take according to committed data; None if unknown.
-        """
-
-    def step(self, unit: str, steps: int) -> None:
-        """Note that a unit has done so many steps."""
-
-    def finish(self, unit: str) -> None:
-        """Note that a unit is done and kept."""
+from experiments.runner.progress import Bar, duration
 
 
 class UnitsFailedError(RuntimeError):
@@ -59,21 +32,12 @@ class Options:
     check_figure: bool = False  # check that the figures can draw these settings, and run nothing
     force: bool = False  # run again even if the data is up to date
     reproduce: bool = False  # write to build/here and compare with the committed records
-    on: str | None = None  # ray: start a cluster here; auto or ray://HOST:PORT: join a running one
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(
                 f"jobs={self.jobs}: expected at least 1; omit --jobs to use the default"
             )
-        if self.on is not None:
-            on_ray.check(self.on)
-
-    def ask(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of a function, called where units compute."""
-        if self.on is None:
-            return function(*args, **kwargs)
-        return on_ray.ask(self.on, self.processes, self.device, partial(function, *args, **kwargs))
 
     @property
     def processes(self) -> int:
@@ -109,7 +73,7 @@ class Outcome:
     written: bool = False  # whether the data file was written
 
 
-def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
+def execute(run: Run, workers: pool.Workers, bar: Bar) -> Outcome:
     """Reuse data that is up to date; else run the units that the journal lacks and write the file."""
     config, inputs = run.config.plain(), run.experiment.inputs()
     elsewhere = run.reference != run.path
@@ -122,12 +86,7 @@ def execute(run: Run, workers: pool.Workers, bar: Progress) -> Outcome:
         if before.origin.get("source_sha256") != provenance.source_sha256(run.stem):
             print(f"{run.stem}: the source has changed since; to run it again, pass --force")
         return Outcome(0, "reused")
-    machine = (
-        run.options.ask(provenance.machine, run.options.device)
-        if run.options.on
-        else workers.ask(provenance.machine, run.options.device, processes=run.options.processes)
-    )
-    origin = provenance.collect(run.stem, run.argv, config, inputs, machine)
+    origin = provenance.collect(run.stem, run.argv, config, inputs, run.options.device)
     units: Sequence[Unit] = run.experiment.units(run.config)
     if elsewhere and not run.options.force and previous_data.is_of(run.path, origin):
         print(f"{run.stem}: reused {len(units)} units from {run.path}")
@@ -142,7 +101,7 @@ def fill(
     origin: Record,
     before: previous_data.Earlier | None,
     workers: pool.Workers,
-    bar: Progress,
+    bar: Bar,
 ) -> Outcome:
     """Run the units that the journal lacks, and write the file."""
     start = time.monotonic()
@@ -155,7 +114,7 @@ def fill(
         copy_committed(run, units, journal, before)
     missing = len(units) - len(journal.done)
     try:
-        perform(run, units, origin, journal, workers, bar)
+        perform(run, units, journal, workers, bar)
     except KeyboardInterrupt:
         print(
             f"\n{run.stem}: interrupted; kept {len(journal.done)} of {len(units)} units in {journal.part}"
@@ -198,10 +157,9 @@ def copy_committed(
 def perform(
     run: Run,
     units: Sequence[Unit],
-    origin: Record,
     journal: Journal,
     workers: pool.Workers,
-    bar: Progress,
+    bar: Bar,
 ) -> None:
     """Run the missing units; each is written to disk before the next result is read.
 
@@ -210,11 +168,7 @@ def perform(
     """
     missing = [unit for unit in units if unit.key not in journal.done]
     jobs = [pool.Job(run.stem, run.config, unit, run.options.device) for unit in missing]
-    ended = (
-        on_ray.run(run.options.on, jobs, origin, repeats=run.experiment.repeats)
-        if run.options.on
-        else workers.run(jobs, run.options.processes, bar.step)
-    )
+    ended = workers.run(jobs, run.options.processes, bar.step)
     failed: list[pool.Failed] = []
     expected = seconds_of(run.experiment, run.options, run.config)
     bar.count(run.stem, len(units), run.config.steps, len(journal.done), expected)
@@ -252,7 +206,7 @@ def seconds_of(
     if options.reproduce and experiment.recomputed:
         return None
     try:
-        path = experiment.data(options.ask(device.slug, options.device))
+        path = experiment.data(device.slug(options.device))
         origin = data_file.read_provenance(path)
         factor = 1.0
         if config:

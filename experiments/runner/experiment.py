@@ -4,8 +4,7 @@ An experiment is a module with a docstring (the question, then the device), a fr
 config that ends within 5 s, `arms(config)`, `inputs()` (name -> sha256 of what it reads, if it reads anything) and
 `run(config, arm, seed, device, tick)`, which returns one record and calls `tick(steps done)` after each step.
 `arms` maps names to frozen dataclasses. A unit is one arm with one seed and depends on nothing but the config, so
-units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end;
-if it has `verdict(records)`, `python -m experiments gpu` prints that line.
+units run in any order and in any process. If the module has `table(records)`, what that returns is printed at the end.
 
 Its constants, all optional, are read from the source, as an import would take seconds and may fail:
 ``DEVICES`` (where it runs; cpu and cuda), ``REQUIRES`` (packages beside torch), ``REPEATS = False`` (it measures time),
@@ -129,16 +128,6 @@ class Experiment:
         """The arms that a reproduction computes, with the first seed; empty: all units."""
         arms: tuple[str, ...] = ()
         return self.constant("RECOMPUTED", arms)
-
-    @property
-    def measures_time(self) -> bool:
-        """Whether it reads a clock: it imports `time`, or what is below `experiments.timing`."""
-        nodes = list(ast.walk(self.tree))
-        names = [
-            alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names
-        ]
-        names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
-        return any(name == "time" or name.startswith("experiments.timing") for name in names)
 
     @property
     def missing_packages(self) -> list[str]:

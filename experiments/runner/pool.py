@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import NamedTuple, Self, cast
 
 from ampsim.core.json_lines import Record
 from experiments import KERNELS, emulation
@@ -24,7 +24,6 @@ from experiments.runner.experiment import Config, Experiment, Unit
 TICK_EVERY = 25  # steps between two messages about a unit under way
 
 OnStep = Callable[[str, int], None]
-T = TypeVar("T")
 
 
 class Job(NamedTuple):
@@ -42,21 +41,6 @@ class Done(NamedTuple):
     unit: Unit
     record: Record
     seconds: float  # of CPU time, that of processes which the unit started and waited for included
-
-
-class Call(NamedTuple):
-    """A function that a worker is to call."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-
-
-class Question(NamedTuple):
-    """A function that a worker was asked to call, and the kernels that it has."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kernels: str | None
 
 
 class Failed(NamedTuple):
@@ -147,11 +131,10 @@ class Worker:
 class Workers:
     """Processes that stay from one experiment to the next: a context that ends them.
 
-    One `run` at a time. `answers` are what others were told: what a function says of a machine holds for all.
+    One `run` at a time.
     """
 
-    def __init__(self, answers: dict[Question, Any] | None = None) -> None:
-        self.answers = {} if answers is None else answers
+    def __init__(self) -> None:
         self._idle: list[Worker] = []
         self._busy: dict[Connection, tuple[Worker, Unit]] = {}
 
@@ -161,25 +144,6 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for worker in self._idle:
             worker.end()
-
-    def ask(self, function: Callable[..., T], *args: object, processes: int) -> T:
-        """Return what a function says where units run: in a worker, or with one process in this one.
-
-        It is asked once of all workers that have the same kernels.
-        """
-        if processes == 1:
-            return function(*args)
-        question = Question(function, args, os.environ.get("AMPSIM_KERNELS"))
-        if question not in self.answers:
-            self.answers[question] = self._asked(function, *args)
-        return cast("T", self.answers[question])
-
-    def _asked(self, function: Callable[..., T], *args: object) -> T:
-        worker = self._idle.pop() if self._idle else Worker.start()
-        worker.pipe.send(Call(function, args))
-        answer = worker.pipe.recv()
-        self._idle.append(worker)
-        return cast("T", answer)
 
     def run(self, jobs: Sequence[Job], processes: int, on_step: OnStep) -> Iterator[Ended]:
         """Yield each unit as it ends, in any order; `processes` of them at a time, with 1 in this process."""
@@ -233,10 +197,6 @@ def _work(pipe: Connection) -> None:
     )  # Ctrl-C reaches the whole group; the parent decides
     try:
         while True:
-            asked = pipe.recv()
-            if isinstance(asked, Call):
-                pipe.send(asked.function(*asked.args))
-            else:
-                pipe.send(run(asked, lambda unit, step: pipe.send((unit, step))))
+            pipe.send(run(pipe.recv(), lambda unit, step: pipe.send((unit, step))))
     except (EOFError, OSError):
         return  # the parent is gone

@@ -7,12 +7,13 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from ampsim.core.json_lines import Record
+from experiments import KERNELS
 from experiments.runner import device
 from experiments.runner.experiment import Experiment
 
@@ -24,43 +25,27 @@ IDENTITY = ("config", "inputs_sha256", "source_sha256", *OF_MACHINE)
 
 
 def collect(
-    stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], machine: Record
+    stem: str, argv: list[str], config: Record, inputs: Mapping[str, str], device_name: str
 ) -> Record:
-    """Return what is known before the run starts, where `machine` is what the function of that name said."""
+    """Return what is known before the run starts, on this machine with this device."""
     made_at = commit()
     changes = _git("status", "--porcelain", "--", "ampsim", "experiments", ":!experiments/data")
     return {
         "script": f"experiments/{stem}.py",
-        "argv": without_place(argv),
+        "argv": argv,
         "commit": made_at,
         "dirty": None if made_at is None or changes is None else bool(changes),
         "source_sha256": source_sha256(stem),
         "config": config,
         "seeds": list(config["seeds"]),
         "inputs_sha256": dict(inputs),
-        **machine,
-    }
-
-
-def machine(name: str) -> Record:
-    """Return what stands for the machine that computes with the device `name`, which this process is on."""
-    from experiments.runner import kernel_digests  # it loads torch
-
-    return {
         "versions": versions(),
         "platform": platform.platform(),
         "cpu": device.cpu_name(),
-        "device": device.describe(name),
+        "device": device.describe(device_name),
         "threads": int(os.environ["OMP_NUM_THREADS"]),
-        "kernels": kernel_digests.settings(),
-        "bits": kernel_digests.digest(),
+        "kernels": {name: os.environ[name] for name in KERNELS if name in os.environ},
     }
-
-
-def without_place(argv: Sequence[str]) -> list[str]:
-    """Return a command line without what says on which machines it runs, which changes no file."""
-    pairs = zip(argv, ["", *argv], strict=False)
-    return [word for word, before in pairs if word.partition("=")[0] != "--on" and before != "--on"]
 
 
 def versions() -> dict[str, str]:

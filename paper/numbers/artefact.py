@@ -25,15 +25,12 @@ EXPERIMENTS = (
     ("static_sweep", "@sec-training", "kernels"),
     ("async_depth", "@sec-depth", "kernels"),
     ("gradient_histogram", "@sec-training", "kernels"),
-    ("device_claims", "@sec-limits", "exact"),
     ("emulated_cuda", "@sec-limits", "kernels"),
-    ("overhead", "the gallery", "clock"),
     ("ranks_cells", "@sec-ranks", "exact"),
     ("ranks_training", "@sec-ranks", "kernels"),
     ("loops", "@sec-loops", "exact; clock"),
     ("census", "@sec-loops", "exact"),
     ("cuda_runs", "@sec-runs", "exact"),
-    ("explain_faults", "@sec-runs", "kernels"),
 )
 
 

@@ -1,8 +1,7 @@
-"""The same experiments on seeds not used before, and operations with the same bits everywhere."""
+"""The same experiments on seeds not used before."""
 
 from collections.abc import Callable, Sequence
 
-from ampsim.core import json_lines
 from figures import derived_numbers as q
 from figures.claim_results import judge
 from figures.claims import CLAIMS, Claim
@@ -11,19 +10,6 @@ from paper import sources
 from paper.values import Cell, Formula, Number, Table
 
 SEEDS = "cpu-new-seeds"  # with the common kernels, made after the claims
-COMMON = "COMPATIBLE"  # of the settings, the one that no processor chooses by itself
-
-
-def digests() -> list[dict[str, str]]:
-    """Return a digest per operation of each processor that was measured with the common kernels."""
-    rows = map(json_lines.decode, (DATA / "bits.jsonl").read_text(encoding="utf-8").splitlines())
-    return [row["bits"] for row in rows if row["settings"].get("MKL_CBWR") == COMMON]
-
-
-def same_operations() -> int:
-    """Return how many operations have one digest on all of them."""
-    processors = digests()
-    return sum(len({row[name] for row in processors}) == 1 for name in processors[0])
 
 
 def above_float32(run: Result, arm: str) -> float:
@@ -94,6 +80,4 @@ NUMBERS = {
     "seeds.experiments": Formula(lambda: len(list((DATA / SEEDS).glob("*.jsonl"))), "words"),
     "seeds.tested": Formula(lambda: len(on_new_seeds()), "d"),
     "seeds.held": Formula(lambda: sum(on_new_seeds()), "d"),
-    "kernels.operations": Formula(lambda: len(digests()[0]), "d"),
-    "kernels.equal": Formula(same_operations, "d"),
 }

@@ -92,6 +92,5 @@ NUMBERS: dict[str, Number | Formula] = {
     "suite.torch.beside": Formula(lambda: len(known_failures.TORCH.keys() - ENDS), "words"),
     "suite.torch.named": Formula(failed_names, "text"),
     "suite.torch.range": Formula(lambda: len(known_failures.TORCH.keys() & ENDS), "words"),
-    "claims.device": Number("device_claims", lambda run: len(run.records), "d"),
     "emulated.overflow": Number("emulated_cuda", q.worst_emulation, "<=%2"),
 }

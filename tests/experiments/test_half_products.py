@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 import experiments
-from experiments.runner import kernel_digests
 
 pytest.importorskip("numba", reason="the kernels are compiled: pip install 'ampsim[experiments]'")
 from experiments import emulation
@@ -252,7 +251,7 @@ print(sum(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True)), len(our
 
 @pytest.mark.deep  # numba compiles for ten seconds
 def test_cpu_sums_equal_torch() -> None:
-    own = (*kernel_digests.SETTINGS, "AMPSIM_KERNELS")
+    own = (*experiments.KERNELS, "AMPSIM_KERNELS")
     environment = {name: value for name, value in os.environ.items() if name not in own}
     command = [sys.executable, "-c", COMPARE]
     done = subprocess.run(  # noqa: S603

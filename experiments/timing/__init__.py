@@ -1,1 +1,0 @@
-"""Times side by side: clocks, and rounds in turning order. It knows no experiment."""
