@@ -17,8 +17,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from subprocess import PIPE
-from typing import IO, Any, cast
+from typing import Any
+
+import numpy as np
 
 from ampsim.core.files import write_atomically
 from ampsim.core.json_lines import Record
@@ -26,6 +27,8 @@ from ampsim.runs import read_log
 from ampsim.runs.read.history import Event, History, NothingReadError, Series
 from experiments.corpus import runs
 
+Row = list[Any]  # in one of the forms that the data sheet lists
+Placed = tuple[int, Row]  # with the line of the log that it is from
 REPEATS, MOST = 3, 80
 FEWEST = 5  # printed scales or overflows of a run
 LOSSES = 40
@@ -72,18 +75,11 @@ def logs(clone: Path) -> Iterator[tuple[str, bytes]]:
     for entry in entries[:-1]:
         head, _, path = entry.partition("\t")
         *_, name, size = head.split()
+        # A snapshot lists files that it lacks, without a size.
         if size.isdigit() and 500 < int(size) < 3e7 and is_log(path):
-            objects.append((name, int(size), path))
-    objects.sort()
-    with tempfile.TemporaryFile() as names:
-        names.writelines(f"{name}\n".encode() for name, _, _ in objects)
-        names.seek(0)
-        command = ["git", "-C", str(clone), "cat-file", "--batch"]
-        with subprocess.Popen(command, stdin=names, stdout=PIPE) as process:  # noqa: S603
-            stream = cast("IO[bytes]", process.stdout)
-            for _, length, path in objects:
-                if stream.readline().split()[1] == b"blob":
-                    yield path, stream.read(length + 1)[:-1]
+            objects.append((name, path))
+    for name, path in sorted(objects):
+        yield path, git(clone, "cat-file", "blob", name)
 
 
 def git(clone: Path, *arguments: str) -> bytes:
@@ -133,50 +129,68 @@ def read(data: bytes, path: str) -> Record | None:
         except (NothingReadError, ValueError):
             return None
     rows = rows_of(history)
-    scales = {scale for row in rows for scale in scales_of(row)}
-    printed = sum(row[3] if len(row) > 3 else 1 for row in rows if len(row) > 1)
-    if printed < FEWEST or len(scales) < 2:
+    shown = [row for row in rows if len(row) > 1]
+    scales = {bits for row in shown for bits in scales_of(row)}
+    if len(shown) < FEWEST or len(scales - {None}) < 2:
         return None
     rates = [rate for series in history.role("rate") for rate in series.finite]
     return {
         "program": program,
         **settings(text, path),
         **({"rate": float(f"{max(rates):.3g}")} if rates else {}),
-        "printed": printed,
-        "rows": rows,
+        "printed": len(shown),
+        "rows": shortened(rows),
         "loss": thinned(history.role("loss")),
     }
 
 
-def rows_of(history: History) -> list[list[Any]]:
+def rows_of(history: History) -> list[Row]:
     """Return the scales, the overflows, and the steps around these, in the order of the log.
 
     Overflows with the scales before and after them show all that moves. Other scales of such a log may
     be means or medians.
     """
-    skips = [event for event in history.events if event.kind == "skip"]
-    complete = once([event for event in skips if event.before > 0 and event.after > 0])
-    series = scale_series(history) if len(complete) < FEWEST else None
-    entries: list[tuple[int, list[Any]]] = [
-        (event.line, [whole(event.step), log2(event.before), log2(event.after)])
-        for event in (skips if series else complete or skips)
-    ]
+    overflows = [event for event in history.events if event.kind == "skip"]
+    complete = once([event for event in overflows if event.before > 0 and event.after > 0])
     counters = history.role("skips")
+    series = scale_series(history) if len(complete) < FEWEST else None
     if series:
-        counter = next((each for each in counters if len(each) == len(series)), None)
-        counts = [0.0] * len(series) if counter is None else counter.values.tolist()
-        numbers = zip(series.lines, series.steps, series.values, counts, strict=True)
-        entries += [
-            (int(line), [whole(step), log2(value), 0, 1, *([int(n)] if n else [])])
-            for line, step, value, n in numbers
-        ]
-    elif clock := max(counters or history.role("loss"), key=len, default=None):
-        steps = zip(clock.lines, clock.steps, strict=True)
-        entries += [(int(line), [int(step)]) for line, step in steps if math.isfinite(step)]
-    return shortened([row for _, row in sorted(entries, key=lambda entry: entry[0])])
+        placed = scale_rows(series, counters)
+    else:
+        overflows = complete or overflows
+        placed = step_rows(counters or history.role("loss"))
+    for event in overflows:
+        row = [whole(event.step), log2(event.before), log2(event.after)]
+        placed.append((event.line, row))
+    # Of rows at one line, the overflow comes first.
+    return [row for _, row in sorted(placed, key=lambda each: (each[0], len(each[1]) != 3))]
 
 
-def once(events: Sequence[Event]) -> Sequence[Event]:
+def scale_rows(scales: Series, counters: Sequence[Series]) -> list[Placed]:
+    """Return the rows of printed scales, with the skips since the line before where a log counts them."""
+    counted = [each.values for each in counters if len(each) == len(scales)]
+    skips = counted[0] if counted else np.zeros(len(scales))
+    placed = []
+    for line, step, scale, skipped in zip(
+        scales.lines, scales.steps, scales.values, skips, strict=True
+    ):
+        row = [whole(step), log2(scale), 0, 1]
+        if skipped:
+            row.append(int(skipped))
+        placed.append((int(line), row))
+    return placed
+
+
+def step_rows(clocks: Sequence[Series]) -> list[Placed]:
+    """Return the rows of the steps that the longest series shows."""
+    clock = max(clocks, key=len, default=None)
+    if clock is None:
+        return []
+    steps = zip(clock.lines, clock.steps, strict=True)
+    return [(int(line), [int(step)]) for line, step in steps if math.isfinite(step)]
+
+
+def once(events: list[Event]) -> list[Event]:
     """Return the events without the reports of other ranks and log handlers, as far as steps tell them."""
     numbered = {(event.step, event.before): event for event in events if event.step >= 0}
     return sorted(numbered.values(), key=lambda event: event.line) or events
@@ -200,9 +214,9 @@ def whole(step: float) -> int | None:
     return int(step) if math.isfinite(step) else None
 
 
-def shortened(rows: Sequence[list[Any]]) -> list[list[Any]]:
+def shortened(rows: Sequence[Row]) -> list[Row]:
     """Join equal scales at equal distances, and drop steps that are not next to an overflow."""
-    short: list[list[Any]] = []
+    short: list[Row] = []
     for i, row in enumerate(rows):
         if len(row) == 1 and not any(len(near) == 3 for near in rows[max(0, i - 1) : i + 2]):
             continue
@@ -216,7 +230,7 @@ def shortened(rows: Sequence[list[Any]]) -> list[list[Any]]:
     return short
 
 
-def distance(last: Sequence[Any], row: Sequence[Any]) -> int | None:
+def distance(last: Row, row: Row) -> int | None:
     """Return the steps from the last of joined scales to the next; None if they do not increase."""
     if last[0] is None or row[0] is None:
         return 0 if last[0] is row[0] else None
@@ -224,10 +238,9 @@ def distance(last: Sequence[Any], row: Sequence[Any]) -> int | None:
     return every if every > 0 else None
 
 
-def scales_of(row: Sequence[Any]) -> Iterable[float]:
-    """Return the scales of a row, as log2."""
-    numbers = row[1:2] if len(row) > 3 else row[1:]
-    return [number for number in numbers if number is not None]
+def scales_of(row: Row) -> list[Any]:
+    """Return the scales of a row that shows some, as log2."""
+    return row[1:3] if len(row) == 3 else row[1:2]
 
 
 def settings(text: str, path: str) -> Record:
