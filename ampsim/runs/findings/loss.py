@@ -201,9 +201,8 @@ def evaluation_not_finite(run: Evidence) -> Finding | None:
     message = f"The {series.name} is not finite from {series.place(row)} to the end ({records})."
     loss = run.loss
     also = loss is not None and (lost_at_end(loss) or lost_at_end(run.norm) or not loss.values[-1])
-    # Parameters that are NaN spoil each later evaluation. Where only another word of the line
-    # names the evaluation, the numbers may be of another kind, such as means of no batches.
-    is_named = not series.name.startswith("evaluation ")
-    lasts = (count >= 3 and (row > 0 or is_named)) or (row >= 2 and loss is None)
+    # Parameters that are NaN spoil each later evaluation. One that was never finite may be of another
+    # kind, such as a mean of no batches.
+    lasts = row > 0 and (count >= 3 or loss is None)
     severity = "problem" if also or lasts else "warning"
     return at(series, row, "evaluation-not-finite", message, severity=severity, records=count)

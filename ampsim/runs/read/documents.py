@@ -30,10 +30,10 @@ def read_document(source: str, text: str) -> History | None:
             "Line numbers refer to the output of the notebook's cells, not to the file."
         )
         return history
-    history = History(source)
-    reader = RowReader(history)
+    reader = RowReader(History(source))
     for number, record in enumerate(_records(document), 1):
         reader.add(number, record)
+    history = reader.finish()
     history.notes.append("Line numbers count the records of the document.")
     return history
 

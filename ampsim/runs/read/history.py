@@ -47,47 +47,44 @@ class Series:
     role: str
     rank: int = 0
     thinned: bool = False
-    _lines: "array[int]" = field(default_factory=lambda: array("q"), repr=False)
-    _steps: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
-    _values: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
+    _rows: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._rows) // 3
 
     def add(self, line: int, step: float, value: float) -> None:
         """Append a number."""
-        self._lines.append(line)
-        self._steps.append(step)
-        self._values.append(value)
-        if len(self._values) >= LONGEST:
+        self._rows.extend((line, step, value))
+        if len(self._rows) >= 3 * LONGEST:
             self._thin()
 
     def _thin(self) -> None:
         """Keep one of each two neighbors: the second one, or the first one if only it is not finite."""
-        values = np.asarray(self._values)
-        even = len(values) // 2 * 2
-        pairs = np.isfinite(values[:even].reshape(-1, 2))
-        kept = np.arange(0, even, 2) + ~(pairs[:, 1] & ~pairs[:, 0])
-        self._lines = array("q", np.asarray(self._lines)[kept].tobytes())
-        self._steps = array("d", np.asarray(self._steps)[kept].tobytes())
-        self._values = array("d", values[kept].tobytes())
+        table = np.array(self._rows).reshape(-1, 2, 3)
+        is_finite = np.isfinite(table[:, :, 2])
+        kept = np.where(is_finite[:, 1] & ~is_finite[:, 0], 0, 1)
+        self._rows = array("d", table[np.arange(len(table)), kept].tobytes())
         self.thinned = True
 
-    # A reader calls these after the last number: an array that is exposed to numpy cannot grow.
+    # A reader calls these after the last number.
+    @cached_property
+    def _table(self) -> Floats:
+        return np.array(self._rows).reshape(-1, 3)
+
     @cached_property
     def lines(self) -> npt.NDArray[np.int64]:
         """Line of each number, from 1."""
-        return np.array(self._lines, np.int64)
+        return self._table[:, 0].astype(np.int64)
 
     @cached_property
     def steps(self) -> Floats:
         """Step of each number as the log gives it; NaN if the line has no step."""
-        return np.array(self._steps)
+        return self._table[:, 1]
 
     @cached_property
     def values(self) -> Floats:
         """The numbers."""
-        return np.array(self._values)
+        return self._table[:, 2]
 
     @property
     def finite(self) -> Floats:
@@ -101,12 +98,7 @@ class Series:
 
     def part(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> "Series":
         """Return some of the numbers as a series."""
-        return replace(
-            self,
-            _lines=array("q", self.lines[rows].tobytes()),
-            _steps=array("d", self.steps[rows].tobytes()),
-            _values=array("d", self.values[rows].tobytes()),
-        )
+        return replace(self, _rows=array("d", self._table[rows].tobytes()))
 
     def between(self, first: int, last: int) -> "Series":
         """Return the numbers from line `first` up to, and without, line `last`."""

@@ -46,6 +46,7 @@ def read_recorded(path: Path) -> History:
             if len(history.samples) == MOST_SAMPLES:
                 history.samples[:] = history.samples[::2]
                 every *= 2
+    reader.finish()
     forget_repeated_steps(history)
     return history
 

@@ -1,90 +1,160 @@
-"""Read records of named numbers: of JSON documents, trackers, and recorded runs."""
+"""Collect named numbers as series: of lines of text, JSON documents, trackers, and recorded runs."""
 
 import math
+import re
 from collections.abc import Mapping
 
-from ampsim.runs.read.history import History, Series
-from ampsim.runs.read.names import is_logarithm, role_of
+import numpy as np
+
+from ampsim.runs.read.history import Floats, History, Series
+from ampsim.runs.read.names import UNRELATED, is_logarithm, role_of
 
 OWN = "ampsim/"
 """Prefix of the names that `ampsim.runs.watch` writes to trackers."""
+_FLAGS = {"true": 1.0, "false": 0.0}
+_THOUSANDS = re.compile(r",(?=\d{3}\b)")
+_HELD_OUT = re.compile(r"\b(?:eval|val|valid|validation|test)\b")
+_NAMED_SCALE = re.compile(r"loss|grad|amp|fp16|scaler|get_scale|^scale$|^ls$")
 
 
-def as_number(value: object) -> float:
-    """Return a value of a record as a number: JSON's numbers, booleans, and texts such as "nan"; NaN of others."""
-    if isinstance(value, bool | int | float):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf
-    if isinstance(value, str) and len(value) < 40:
-        try:
-            return float(value)
-        except ValueError:
-            return math.nan
-    return math.nan
+def as_number(value: object) -> float | None:
+    """Return a value as a number: one of JSON, or a text such as 0.5, 65,536, 2^16, nan, or True; None of others."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # others raise
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        pass
+    if not isinstance(value, str):
+        return None
+    text = _THOUSANDS.sub("", value.strip().lower()).rstrip(".").removesuffix(".0")
+    power = text.removeprefix("2^").removeprefix("2**")
+    try:
+        number = _FLAGS[text] if text in _FLAGS else float(power)
+        return number if power == text else 2.0**number
+    except (OverflowError, ValueError):
+        return None
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value of a record is a number, or a text that shows one."""
-    if isinstance(value, str):
-        return value.strip().lower() in ("nan", "inf", "-inf", "infinity") or not math.isnan(
-            as_number(value)
-        )
-    return isinstance(value, int | float)
+def two_to_the(power: float) -> float:
+    """Return the scale whose base-2 logarithm a log prints."""
+    return 2.0 ** max(-1000.0, min(1000.0, power)) if math.isfinite(power) else power
 
 
 class RowReader:
-    """Adds records of named numbers to a history."""
+    """Adds rows of named numbers to a history; `finish` decides which of them belong to the run."""
 
     def __init__(self, history: History) -> None:
         self.history = history
-        self._series: dict[str, Series] = {}
+        self._series: dict[tuple[str, int], Series] = {}
         self._roles: dict[str, str] = {}
 
+    def series_of(self, name: str, role: str, rank: int = 0) -> Series:
+        """Return the series of a name, which is new for a new name."""
+        key = name, rank
+        if key not in self._series:
+            self._series[key] = Series(name, role, rank)
+        return self._series[key]
+
     def add(self, line: int, row: Mapping[str, object], step: float = math.nan) -> None:
-        """Add a record.
+        """Add a row.
 
         Args:
-            line: Line of the record, or its number.
+            line: Line of the row, or its number.
             row: Name -> value. Values that are no numbers are ignored.
-            step: Step of the record, unless the record has one of its own.
+            step: Step of the row, unless the row has one of its own.
         """
-        numbers = {str(name): as_number(value) for name, value in row.items() if is_number(value)}
-        own = [value for name, value in numbers.items() if name == f"{OWN}step"]
-        own += [
-            value
-            for name, value in numbers.items()
-            if self._role(name) == "step" and name != "_step"
-        ]
-        step = own[0] if own else step
-        for name, value in numbers.items():
-            role = self._role(name)
-            if role and role not in ("step", "epoch"):
-                self._add(name, role, line, step, value)
+        numbers = list[tuple[str, str, float]]()
+        for name, value in row.items():
+            number, role = as_number(value), self._role(name)
+            if number is None or role == "epoch":
+                continue
+            if role != "step":
+                numbers.append((name.lower().removeprefix(OWN), role, number))
+            elif name != "_step":  # a tracker's own count
+                step = number
+        for name, role, number in numbers:
+            if role or not UNRELATED.search(name):
+                value = two_to_the(number) if is_logarithm(name) else number
+                self.series_of(name, role).add(line, step, value)
         self.history.line_count = max(self.history.line_count, line)
 
     def _role(self, name: str) -> str:
-        role = self._roles.get(name)
-        if role is None:
-            low = name.lower().removeprefix(OWN).replace("_", " ").replace(".", "/")
-            plain = low.rpartition("/")[2]
-            role = role_of(low) or role_of(plain)
-            if role == "norm" and not role_of(low):
-                role = ""  # such as weights/norm
-            held_out = any(
-                word in low.split("/")[0].split()
-                for word in ("eval", "val", "valid", "validation", "test")
-            )
-            role = "evaluation" if role == "loss" and held_out else role
-            self._roles[name] = role
-        return role
+        if name not in self._roles:
+            plain = name.lower().removeprefix(OWN)
+            low = plain.replace("_", " ").replace(".", "/")
+            role = role_of(plain) or role_of(low)
+            if not role and (last := role_of(low.rpartition("/")[2])) != "norm":
+                role = last  # no norm, such as that in weights/norm
+            is_held_out = role == "loss" and _HELD_OUT.search(low.partition("/")[0])
+            self._roles[name] = "evaluation" if is_held_out else role
+        return self._roles[name]
 
-    def _add(self, name: str, role: str, line: int, step: float, value: float) -> None:
-        series = self._series.get(name)
-        if series is None:
-            series = self._series[name] = Series(name.lower().removeprefix(OWN), role)
-            self.history.series.append(series)
-        if is_logarithm(name.lower()) and math.isfinite(value):
-            value = 2.0 ** max(-1000.0, min(1000.0, value))
-        series.add(line, step, value)
+    def finish(self) -> History:
+        """Return the history: series with a role, by name or by value."""
+        for series in self._series.values():
+            if not series.role and is_dynamic_scale(series.values):
+                series.role = "scale"
+        series = [
+            _without_repeats(each) for each in self._series.values() if each.role and len(each)
+        ]
+        losses = [each for each in series if each.role == "loss"]
+        for each in series:
+            if each.role == "mean loss":  # the mean of an epoch counts if nothing else is printed
+                each.role = "" if losses else "loss"
+        begin = min((int(loss.lines[0]) for loss in losses), default=0)
+        self.history.series = [each for each in series if each.role and not _is_other(each, begin)]
+        return self.history
+
+
+def _without_repeats(series: Series) -> Series:
+    """Return a series without what is printed twice, and a scale without the numbers of a configuration.
+
+    A second log handler repeats a number with its step. A configuration has no step where most other numbers have one.
+    """
+    steps, values = series.steps, series.values
+    same = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
+    kept = np.append(True, ~same | (steps[1:] != steps[:-1]))
+    has_step = np.isfinite(steps)
+    if series.role == "scale" and has_step.mean() >= 0.5:
+        kept &= has_step
+    return series if kept.all() else series.part(kept)
+
+
+def _is_other(series: Series, begin: int) -> bool:
+    """Return whether numbers that are named as a scale are none: a scale of images, or a setting of -1 or 0.
+
+    Args:
+        series: The numbers.
+        begin: Line of the first loss; a configuration is printed before it.
+    """
+    finite, has_steps = series.finite, np.isfinite(series.steps).any()
+    if series.role != "scale":
+        return False
+    if not len(finite) or (series.lines[-1] < begin and not has_steps):
+        return True
+    is_setting = len(finite) == 1 or (len(finite) <= 4 and not has_steps)
+    if (finite < 0).any() or (is_setting and not finite.any()):
+        return True  # -1 and 0 ask for a dynamic scale
+    if _NAMED_SCALE.search(series.name):
+        return False
+    return bool(are_powers_of_two(finite).mean() < 0.8 or finite.max() < 2)
+
+
+def are_powers_of_two(values: Floats) -> Floats:
+    """Return 1 for each number that is a power of two, else 0."""
+    mantissas, _ = np.frexp(values)
+    return np.asarray(mantissas == 0.5, float)
+
+
+def is_dynamic_scale(values: Floats) -> bool:
+    """Return whether numbers behave as a dynamic loss scale: powers of two that double or halve."""
+    if len(values) < 4 or values.max() < 256 or not are_powers_of_two(values).all():
+        return False
+    moves = np.diff(np.log2(values))
+    rises, falls = (moves > 0).mean(), (moves < 0).mean()
+    far = np.abs(moves) > 1
+    if not moves.any() or far.sum() > len(moves) // 10 or np.abs(moves).max() > 8:
+        return False
+    # A scale rises seldom; it falls often only while it searches its first value.
+    return bool(rises <= 0.34 and (falls <= 0.34 or rises == 0))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.runs.read.history import Event
+from ampsim.runs.read.rows import as_number, two_to_the
 
 _N = r"\[?([-+]?\d[\d.]*(?:[eE][-+]?\d+)?|inf|nan)"
 # The start of a line that reports an event, and neither a condition nor a note about one.
@@ -109,9 +110,10 @@ class EventReader:
         if match is None:
             return
         numbers = dict(zip(sentence.groups, match.groups(), strict=False))
-        values = {name: float(number) for name, number in numbers.items() if _is_number(number)}
+        shown = {name: as_number(text) for name, text in numbers.items()}
+        values = {name: number for name, number in shown.items() if number is not None}
         if "log2" in values:
-            values["after"] = 2.0 ** max(-1000.0, min(1000.0, values.pop("log2")))
+            values["after"] = two_to_the(values.pop("log2"))
         if "hysteresis" in text and "before" in values and "after" not in sentence.groups:
             values["after"] = values["before"]
         step = values.pop("step", step)
@@ -174,11 +176,3 @@ def _key(event: Event) -> tuple[object, ...]:
         return event.kind, str(event.before), _DIGITS.sub("", event.text)
     words = "" if math.isfinite(event.step) else _TIME.sub("", event.text)
     return event.kind, str(event.before), str(event.step), words
-
-
-def _is_number(text: str | None) -> bool:
-    try:
-        float(text or "")
-    except ValueError:
-        return False
-    return True

@@ -52,12 +52,14 @@ def read_rows(history: History, rows: Iterable[tuple[int, Mapping[str, object]]]
     reader = RowReader(history)
     for number, (step, row) in enumerate(rows, 1):
         reader.add(number, row, float(step))
-        step = int(as_number(row.get(f"{OWN}step", step)))
+        own = as_number(row.get(f"{OWN}step"))
+        step = step if own is None else int(own)
         if text := row.get(f"{OWN}nonfinite"):
             parts = (part.partition(" has ") for part in str(text).split(", "))
             history.nonfinite[step] = {name: f"has {what}" for name, _, what in parts}
         if text := row.get(f"{OWN}warning"):
             history.warnings.append((step, str(text)))
+    reader.finish()
 
 
 def _tensorboard_rows(path: Path) -> dict[int, dict[str, object]]:
