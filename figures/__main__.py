@@ -1,16 +1,13 @@
-"""Draw the figures and their gallery: `python -m figures [--check | --pdf] [STEM ...]`.
+"""Draw the figures and their gallery: `python -m figures [--check] [STEM ...]`.
 
 Without options, writes the SVGs, the pages, and README.md into `figures/`. `--check` draws into a
-temporary folder, compares the files with the committed ones, and exits with 1 if any differ. `--pdf`
-writes PDFs into `build/figures`. `STEM --data FILE` draws one figure from your own data file, beside
-that file. `--data FOLDER --out FOLDER` draws figures from a folder of data files; it uses committed
-data for files that the folder lacks. Exit status: 0 success, 1 a difference or an error in the data,
-2 invalid arguments.
+temporary folder, compares the files with the committed ones, and exits with 1 if any differ.
+`STEM --data FILE` draws one figure from your own data file, beside that file. `--data FOLDER --out
+FOLDER` draws figures from a folder of data files; it uses committed data for files that the folder
+lacks. Exit status: 0 success, 1 a difference or an error in the data, 2 invalid arguments.
 """
 
 import argparse
-import difflib
-import importlib
 import shutil
 import sys
 import tempfile
@@ -22,10 +19,7 @@ from ampsim.core.output import run_command
 
 with needing("figures"):
     from figures import _gallery, _style, results
-    from figures.rendering import render, render_file, render_pdf
-
-
-PDFS = _style.HERE.parent / "build" / "figures"
+    from figures.rendering import render, render_file
 
 
 def stems() -> list[str]:
@@ -35,11 +29,6 @@ def stems() -> list[str]:
         for path in _style.HERE.glob("[a-z]*.py")
         if "\ndef plot(" in path.read_text("utf-8")
     )
-
-
-def sources(stem: str, root: Path = results.DATA) -> list[Path]:
-    """Return the folders of the devices that have this figure's data."""
-    return results.folders(importlib.import_module(f"figures.{stem}").DATA, root)
 
 
 def differing(paths: Sequence[Path], committed: Path = _style.HERE) -> list[str]:
@@ -55,11 +44,7 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
     wrong = []
     with tempfile.TemporaryDirectory(prefix="ampsim-figures-") as folder:
         for stem in names:
-            bad = [
-                name
-                for data in sources(stem)
-                for name in differing(render(stem, Path(folder), data), committed)
-            ]
+            bad = differing(render(stem, Path(folder)), committed)
             print(f"figures: {stem}: {'differs' if bad else 'unchanged'}")
             wrong += bad
         if list(names) == stems():
@@ -75,72 +60,44 @@ def check(names: Sequence[str], committed: Path = _style.HERE) -> int:
 
 def main(argv: Sequence[str]) -> int:
     """Return the exit status."""
-    given, unknown = parser().parse_known_args(argv)
-    options = ["--check", "--pdf", "--data", "--out", "--help"]
-    for name, allowed in [(name, options) for name in unknown] + [
-        (name, stems()) for name in given.stems
-    ]:
-        if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)[0]
-            expected = ", ".join(allowed)
-            print(
-                f"figures: error: {name!r}: expected one of {expected}; did you mean {near!r}?",
-                file=sys.stderr,
-            )
-            return 2
-    folder = bool(given.data and given.data.is_dir())
-    wrong = (
-        given.check or not given.out
-        if folder
-        else given.data and (given.check or len(given.stems) != 1)
+    parser = argparse.ArgumentParser(
+        "python -m figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    if wrong or (given.out and not given.data) or (given.pdf and (given.check or given.data)):
-        expected = (
-            "[STEM ...] --data FOLDER --out FOLDER" if folder else "STEM --data FILE [--out FOLDER]"
+    add = parser.add_argument
+    add("stems", nargs="*", metavar="STEM", help=", ".join(stems()))
+    add("--check", action="store_true", help="compare with the committed figures")
+    add("--data", type=Path, metavar="FILE", help="your own data: a file or a folder")
+    add("--out", type=Path, metavar="FOLDER", help="for the figures of --data; default: beside it")
+    given = parser.parse_args(argv)
+    names = given.stems or stems()
+    if unknown := {*names} - {*stems()}:
+        parser.error(f"{', '.join(unknown)}: expected some of {', '.join(stems())}")
+    if (given.check and given.data) or (given.out and not given.data):
+        parser.error(
+            f"{' '.join(argv)}: expected [STEM ...] --data FILE [--out FOLDER], or --check"
         )
-        print(f"figures: error: {' '.join(argv)}: expected {expected}", file=sys.stderr)
-        return 2
+    if given.data and given.data.is_dir() and not given.out:
+        parser.error(f"--data {given.data}: expected --out FOLDER for the figures of a folder")
+    if given.data and not given.data.is_dir() and len(given.stems) != 1:
+        parser.error(f"--data {given.data}: expected one STEM for a file, or a folder")
     try:
-        if folder:
-            return render_folder(given.stems or stems(), given.data, given.out)
+        if given.check:
+            return check(names)
+        if given.data and given.data.is_dir():
+            return render_folder(names, given.data, given.out)
         if given.data:
-            return render_own(given.stems[0], given.data, given.out or given.data.parent)
-        if given.pdf:
-            return render_pdfs(given.stems or stems())
-        return check(given.stems or stems()) if given.check else render_all(given.stems or stems())
+            print(f"figures: {render_file(names[0], given.data, given.out or given.data.parent)}")
+            return 0
+        return render_all(names)
     except (OSError, ValueError) as error:
-        command = (
-            f"`python -m experiments.{given.stems[0]} --out FILE`"
-            if given.data
-            else "`python -m experiments all`"
+        print(
+            f"figures: error: {error}; to create the data, run `python -m experiments STEM`",
+            file=sys.stderr,
         )
-        print(f"figures: error: {error}; to create the data, run {command}", file=sys.stderr)
         return 1
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        "python -m figures", description=__doc__, epilog=f"figures: {', '.join(stems())}",
-        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
-    made.add_argument("stems", nargs="*", metavar="STEM", help="figures to draw; default: all")
-    made.add_argument("--check", action="store_true", help="compare with the committed figures")
-    made.add_argument("--pdf", action="store_true", help="write PDFs into build/figures")
-    made.add_argument("--data", type=Path, metavar="FILE", help="your own data: a file or a folder")
-    made.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for the figures of --data; default: beside the file",
-    )
-    return made
-
-
-def render_own(stem: str, file: Path, folder: Path) -> int:
-    """Draw one figure from your own data file."""
-    print(f"figures: {render_file(stem, file, folder)}")
-    return 0
 
 
 def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
@@ -161,21 +118,11 @@ def render_folder(names: Sequence[str], data: Path, folder: Path) -> int:
     return 0
 
 
-def render_pdfs(names: Sequence[str]) -> int:
-    """Write the figures of the committed data as PDFs, one line each."""
-    for number, stem in enumerate(names, start=1):
-        print(f"figures: {number} of {len(names)}: {render_pdf(stem, PDFS)}", flush=True)
-    return 0
-
-
 def render_all(names: Sequence[str]) -> int:
     """Write the figures where they are committed, one line each."""
     for number, stem in enumerate(names, start=1):
-        paths = [path for data in sources(stem) for path in render(stem, _style.HERE, data)]
-        print(
-            f"figures: {number} of {len(names)}: {', '.join(path.name for path in paths)}",
-            flush=True,
-        )
+        said = ", ".join(path.name for path in render(stem, _style.HERE))
+        print(f"figures: {number} of {len(names)}: {said}", flush=True)
     if list(names) == stems():
         _gallery.write(_style.HERE, names)
     return 0

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ampsim.core.files import write_atomically
-from figures import _style, claim_results, results
-from figures.claims import CLAIMS
+from figures import _style, results
 from figures.tables import TABLES
 
 NAME = "README.md"
@@ -21,11 +20,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Failures and conformance": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
-        "loops", "conformance", "cuda_runs", "census",
+        "loops", "conformance", "cuda_runs",
         "emulated_cuda",
     ),
-    "Threads and late scales": ("threads", "staleness", "async_depth"),
-    "Theory": ("state_machine", "theory", "theory_real"),
+    "Threads and late scales": ("threads", "staleness"),
+    "Theory": ("state_machine", "theory_real"),
 }  # fmt: skip
 HEAD = """# Figures
 
@@ -33,7 +32,6 @@ HEAD = """# Figures
 its data was measured.
 
 - `make reproduce` computes the data again in `build/here`.
-- `python -m figures --pdf` writes PDFs for print.
 - [`playground.html`](playground.html) replays three of the recorded runs under two loss scalers. `ampsim playground`
   writes this page.
 - [`report.png`](report.png) shows the report of `docs/examples/run.jsonl`. `python -m figures.screenshot` takes the
@@ -54,7 +52,6 @@ def page(stems: Sequence[str], *data: Path, folder: Path = _style.HERE) -> str:
     for title, members in {**SECTIONS, "Others": others}.items():
         shown = [stem for stem in members if stem in stems or stem in TABLES]
         parts += [f"## {title}\n", *(entry(stem, folder, *data) for stem in shown)] if shown else []
-    parts.append(trials(*data))
     return "\n".join(parts)
 
 
@@ -69,13 +66,7 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
     paragraphs = [" ".join(part.split()) for part in (module.__doc__ or "").split("\n\n")]
     lines = [f"### {stem}\n"]
     lines += [f"*{question(name)}*\n" for name in module.DATA]
-    devices = (
-        []
-        if data
-        else [place.name for place in results.folders(module.DATA) if place.name != "cpu"]
-    )
-    names = [stem, *(f"{stem}.{device}" for device in devices)]
-    lines += [*(f"![{paragraphs[0]}]({name}.svg)\n" for name in names)]
+    lines.append(f"![{paragraphs[0]}]({stem}.svg)\n")
     lines += [f"{paragraph.strip()}\n" for paragraph in paragraphs]
     if hasattr(module, "markdown"):
         lines.append(module.markdown(*[results.load(name, *data) for name in module.DATA]))
@@ -102,23 +93,6 @@ def source(stem: str, folder: Path, *data: Path) -> str:
         f"`python -m experiments.{stem}` → [`{path}`]({link}): "
         f"{len(run.records)} records, {seeds} seed{'s' * (seeds > 1)}, {run.device}.\n"
     )
-
-
-def trials(*data: Path) -> str:
-    """Return the claims that were tried before, as a table in Markdown."""
-    lines = [
-        "## Claims from earlier trials\n",
-        "These claims were first tried with other code. Data: the mean over the seeds (lowest to highest).\n",
-        "| claim | trial | data | the trial is | data file |",
-        "|---|---|---|---|---|",
-    ]
-    for claim in filter(lambda claim: claim.trial, CLAIMS.values()):
-        found = claim_results.judge(claim, *data)
-        said = claim.verdict if found.holds else "the claim does not hold"
-        lines.append(
-            f"| {claim.sentence} | {claim.trial} | {found.now} | **{said}** | `{claim.stem}` |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def write(folder: Path, stems: Sequence[str], *data: Path) -> Path:

@@ -14,7 +14,6 @@ import matplotlib as mpl
 import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -36,9 +35,6 @@ CLEAR = {
     "edgecolor": "none",
     "pad": 0.3,
 }  # the box of a word that no dotted line runs through
-
-# what fp16 made of a gradient element; greys, so that they are no arm's colours
-CLASS = {"zero": "#3A3A3A", "subnormal": "#9A9A9A", "normal": "#E6E6E6", "overflow": "#B2182B"}
 
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # ships with matplotlib
@@ -62,7 +58,6 @@ RC: dict[str, Any] = {
     "lines.solid_capstyle": "butt",
     "svg.hashsalt": "ampsim",  # element ids, else random
     "svg.fonttype": "path",  # text looks the same without the font
-    "pdf.fonttype": 42,
     "figure.dpi": 100,
 }
 
@@ -121,18 +116,6 @@ def save(figure: Figure, folder: Path, stem: str) -> Path:
     figure.set_dpi(PIXELS)
     image = io.BytesIO()
     FigureCanvasSVG(figure).print_svg(image, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    write_atomically(path, image.getvalue())
-    return path
-
-
-def save_pdf(figure: Figure, folder: Path, stem: str) -> Path:
-    """Write `<stem>.pdf` without dates or versions, and return its path."""
-    settle(figure)
-    path = folder / f"{stem}.pdf"
-    figure.set_dpi(PIXELS)
-    undated = {"CreationDate": None, "Creator": None, "Producer": None}
-    image = io.BytesIO()
-    FigureCanvasPdf(figure).print_pdf(image, metadata=undated)  # type: ignore[no-untyped-call]
     write_atomically(path, image.getvalue())
     return path
 

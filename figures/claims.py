@@ -2,8 +2,7 @@
 
 A claim is a function of a result. It returns the numbers and which parts of the sentence hold. The
 paper marks a sentence with ``#holds("name")``. The build and the tests fail on a sentence that the
-data no longer supports. Some claims were first tried with one to five seeds, other sizes, and other
-code. The gallery shows the result of each trial and whether the data confirms it.
+data no longer supports.
 """
 
 from collections import Counter
@@ -19,8 +18,6 @@ import numpy as np
 from ampsim.core import dialects
 from figures import derived_numbers as q
 from figures.results import Result
-
-REPRODUCED, CONTRADICTED, PARTLY = "reproduced", "contradicted", "partly reproduced"
 
 
 class Finding:
@@ -45,16 +42,12 @@ class Claim:
     stem: str
     sentence: str
     judge: Judge
-    trial: str  # result of an earlier trial; empty if there was none
-    verdict: str  # how the trial compares with the data if the claim holds
 
 
 CLAIMS: dict[str, Claim] = {}
 
 
-def claim(
-    name: str, stem: str, sentence: str, *, trial: str = "", verdict: str = REPRODUCED
-) -> Callable[[Judge], Judge]:
+def claim(name: str, stem: str, sentence: str) -> Callable[[Judge], Judge]:
     """Return a decorator that adds a function to `CLAIMS`."""
 
     def enter(judge: Judge) -> Judge:
@@ -62,7 +55,7 @@ def claim(
             raise ValueError(
                 f"claim {name!r}: expected a unique name; {CLAIMS[name].judge.__name__} has this one"
             )
-        CLAIMS[name] = Claim(stem, sentence, judge, trial, verdict)
+        CLAIMS[name] = Claim(stem, sentence, judge)
         return judge
 
     return enter
@@ -305,8 +298,7 @@ def theorems_are_exact(run: Result) -> Finding:
 
 @claim("real", "theory_real",
        "T3 predicts the skips of real runs within three standard deviations at five growth "
-       "intervals. T1 bounds the skips from above. The mean scale lies above T3's",
-       trial=".1434 (G=5), .0762, .0390, .0154, .0080 (100)")  # fmt: skip
+       "intervals. T1 bounds the skips from above. The mean scale lies above T3's")  # fmt: skip
 def real_skips(run: Result) -> Finding:
     z = {
         g: (q.real_z(run, g), q.real_z(run, g, "fp32"), q.real_z(run, g, bound=True))
@@ -357,8 +349,7 @@ def dynamic_loses_nothing(run: Result) -> Finding:
 
 @claim("hist.untrained", "gradient_histogram",
        "In an untrained model at scale 2^-14, an fp16 backward pass flushes far more elements to "
-       "zero than one rounding of the fp32 gradient",
-       trial="26 % by rounding, 99 %")  # fmt: skip
+       "zero than one rounding of the fp32 gradient")  # fmt: skip
 def backward_against_rounding(run: Result) -> Finding:
     rounded, real = q.at_share(run, "rounded_flushed", 0), q.at_share(run, "real_flushed", 0)
     now = f"untrained: {spread(rounded, 3, 100)} % by rounding, {spread(real, 3, 100)} % in the backward pass"
@@ -396,7 +387,6 @@ def ten_bits_less(run: Result) -> Finding:
     "sigmoid.unscaled",
     "sigmoid_underflow",
     "Without a loss scale, the loss of a deep sigmoid network stays at ln 10",
-    trial="5 of 5",
 )
 def sigmoid_unscaled(run: Result) -> Finding:
     stuck = [abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")]
@@ -404,19 +394,10 @@ def sigmoid_unscaled(run: Result) -> Finding:
 
 
 @claim("sigmoid.4", "sigmoid_underflow",
-       "With scale 2^4, the loss of a deep sigmoid network leaves ln 10 in some runs",
-       trial="stays there in 5 of 5", verdict=CONTRADICTED)  # fmt: skip
+       "With scale 2^4, the loss of a deep sigmoid network leaves ln 10 in some runs")  # fmt: skip
 def sigmoid_at_16(run: Result) -> Finding:
     stuck = [x > 1 for x in run.arm("static 2^4").column("train_loss")]
     return Finding(f"above 1 in {sum(stuck)} of {len(stuck)}", not all(stuck))
-
-
-@claim("sigmoid.2000", "sigmoid_underflow",
-       "With a dynamic scale, a deep sigmoid network trains no worse than in fp32",
-       trial=".306 (G=2000), fp32 .513")  # fmt: skip
-def sigmoid_dynamic(run: Result) -> Finding:
-    scaled, true = (run.arm(name).mean("train_loss") for name in ("dynamic G=2000", "fp32"))
-    return Finding(losses(run, "dynamic G=2000", "fp32", column="train_loss"), scaled <= true)
 
 
 @claim(
@@ -432,34 +413,19 @@ def sigmoid_plateau(run: Result) -> Finding:
     )
 
 
-@claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale",
-       trial="2.2619 against 2.2616 in fp32")  # fmt: skip
+@claim("gpt.mean", "gpt_fp16", "A transformer with a mean loss needs no loss scale")  # fmt: skip
 def gpt_mean_loss(run: Result) -> Finding:
     return Finding(losses(run, "unscaled", "dynamic G=50", "fp32"), q.gpt_apart(run) < 0.015)
 
 
 @claim("gpt.global", "gpt_fp16",
-       "With the loss as a share of a global batch, unscaled training fails",
-       trial="3.80 against 2.36 in fp32, 2.357 dynamic")  # fmt: skip
+       "With the loss as a share of a global batch, unscaled training fails")  # fmt: skip
 def gpt_global_batch(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "global fp32"),
         run.arm("global unscaled").min("test_loss") > run.arm("global fp32").max("test_loss") + 0.5,
         q.apart(run, ["global dynamic"], "global fp32") < 0.01,
     )
-
-
-@claim(
-    "gpt.sum",
-    "gpt_fp16",
-    "A summed loss lowers the scale from 2^16",
-    trial="to 2^8 in 8 skips",
-    verdict=PARTLY,
-)
-def gpt_summed_loss(run: Result) -> Finding:
-    first = [q.leading(row) for row in run.arm("sum")]
-    now = f"{spread(first)} skips from the first step on, {spread(run.arm('sum').skips())} in all"
-    return Finding(now, min(first) >= 4)
 
 
 @claim(
@@ -479,8 +445,7 @@ MEAN_LOSS = ("bf16", "unscaled", "dynamic G=50", "init 2^8", "init 2^32", "sum")
 
 
 @claim("resnet", "resnet_fp16",
-       "On images, with the loss as a share of a large batch (here 2^-16), unscaled training fails",
-       trial="share 2^-14: .280, dynamic .0230", verdict=PARTLY)  # fmt: skip
+       "On images, with the loss as a share of a large batch (here 2^-16), unscaled training fails")  # fmt: skip
 def resnet_share(run: Result) -> Finding:
     return Finding(
         losses(run, "global unscaled", "global dynamic", "unscaled", "fp32"),
@@ -493,8 +458,6 @@ def resnet_share(run: Result) -> Finding:
     "sweep",
     "static_sweep",
     "Fixed scales from 2^-10 to 2^15 form a plateau between a slope and a cliff",
-    trial="2^-12 to 2^16",
-    verdict=PARTLY,
 )
 def sweep_plateau(run: Result) -> Finding:
     loss = {
@@ -511,8 +474,7 @@ def sweep_plateau(run: Result) -> Finding:
 
 @claim("sweep.left", "static_sweep",
        "From 2^-16 to 2^-14, the network learns almost nothing but does not diverge, and at 2^-12 "
-       "it learns",
-       trial="Adam diverges: loss 50.8 at 2^-16", verdict=CONTRADICTED)  # fmt: skip
+       "it learns")  # fmt: skip
 def sweep_left(run: Result) -> Finding:
     loss = [x for k in (-16, -15, -14) for x in run.arm(f"static 2^{k}").column("test_loss")]
     next_to = run.arm("static 2^-12").column("test_loss")
@@ -524,7 +486,6 @@ def sweep_left(run: Result) -> Finding:
     "sweep.right",
     "static_sweep",
     "At scales 2^20 and 2^24, every step is skipped",
-    trial="2^22 never steps",
 )
 def sweep_right(run: Result) -> Finding:
     shares = [
@@ -585,28 +546,12 @@ def rules_headroom(run: Result) -> Finding:
     return Finding(f"{spread(one, 2)} and {spread(three, 2)} skips", min(one) > 0, max(three) < 1.5)
 
 
-@claim(
-    "rules.interval",
-    "rules_trained",
-    "A growth interval of 5 skips steps that an interval of 2000 does not skip",
-)
-def rules_interval(run: Result) -> Finding:
-    short, long = run.arm("G=5"), run.arm("G=2000")
-    rates = [spread(arm.column("skip_rate"), 2, 100) for arm in (short, long)]
-    return Finding(
-        f"{rates[0]} and {rates[1]} % skipped",
-        short.min("skip_rate") > 0.1,
-        long.max("skip_rate") <= 0.01,
-    )
-
-
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
 
 
 @claim("crash.none", "scale_crash",
        "The scale collapses if the learning rate is too high: for no seed at .02 and for all "
-       "seeds at .05",
-       trial="lr .02: 0 of 5, .03: 2, .05: 5", verdict=PARTLY)  # fmt: skip
+       "seeds at .05")  # fmt: skip
 def crash_counts(run: Result) -> Finding:
     counts = {rate: run.arm(f"fp16 lr={rate}").known("crash_step") for rate in RATES}
     now = ", ".join(f"lr {rate}: {count} of {len(run.seeds)}" for rate, count in counts.items())
@@ -620,8 +565,7 @@ def crash_float32(run: Result) -> Finding:
 
 
 @claim("storm", "overflow_storm",
-       "Bad batches at a rate above ln2/G lower the scale until these runs end",
-       trial="simulated only")  # fmt: skip
+       "Bad batches at a rate above ln2/G lower the scale until these runs end")  # fmt: skip
 def storm(run: Result) -> Finding:
     ends = {rate: q.last_scales(run.arm(f"storm {rate}")) for rate in ("0.5", "0.8", "1.25", "2")}
     moved = {rate: [log2(scale) - 16 for scale in scales] for rate, scales in ends.items()}
@@ -661,8 +605,7 @@ def bench_recovery(run: Result) -> Finding:
     return Finding(f"recovered in {recovered} of {len(steps)}", recovered == 0)
 
 
-@claim("stale.loss", "staleness", "A late scale with late gradients raises the final loss a little",
-       trial="no effect", verdict=PARTLY)  # fmt: skip
+@claim("stale.loss", "staleness", "A late scale with late gradients raises the final loss a little")  # fmt: skip
 def stale_loss(run: Result) -> Finding:
     more = q.late_losses(run)
     now = f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, {max(more):.4f} the most; SGD"

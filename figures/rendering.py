@@ -16,8 +16,7 @@ from figures.results import Result
 def render(stem: str, folder: Path, *data: Path) -> list[Path]:
     """Draw one figure, and return the files written to `folder`.
 
-    They are named ``<stem>.svg``, with ``<stem>.html`` where the figure has a page, and ``<stem>.<device>.svg`` where
-    the first of `data` is not the CPU's.
+    They are named ``<stem>.svg``, with ``<stem>.html`` where the figure has a page.
 
     Args:
         stem: the figure's name.
@@ -27,17 +26,10 @@ def render(stem: str, folder: Path, *data: Path) -> list[Path]:
     data = data or (results.CPU,)
     with _style.style(), uncollected():
         figure = draw(stem, *data)
-        name = stem if data[0].name == "cpu" else f"{stem}.{data[0].name}"
         return [
-            _style.save(figure, folder, name),
-            *write_page(stem, folder / f"{name}.html", *data),
+            _style.save(figure, folder, stem),
+            *write_page(stem, folder / f"{stem}.html", *data),
         ]
-
-
-def render_pdf(stem: str, folder: Path, *data: Path) -> Path:
-    """Draw one figure as ``<stem>.pdf`` in `folder`, for documents that do not support SVG, and return its path."""
-    with _style.style(), uncollected():
-        return _style.save_pdf(draw(stem, *data), folder, stem)
 
 
 def write_page(stem: str, path: Path, *data: Path) -> list[Path]:

@@ -253,16 +253,6 @@ def _records(path: Path, changed: int, size: int) -> tuple[Record, tuple[Record,
     return provenance, tuple(rows)
 
 
-def folders(stems: Sequence[str], root: Path = DATA) -> list[Path]:
-    """Return the folders of the devices that have these data files: the CPU's always, cards' where none is missing."""
-    cards = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("cpu"))
-    others = sorted(cards) if stems else []
-    return [
-        root / "cpu",
-        *(path for path in others if all((path / f"{stem}.jsonl").exists() for stem in stems)),
-    ]
-
-
 def processors(root: Path = DATA) -> list[Path]:
     """Return the folders of all processors with committed data: first the one that the text describes."""
     return [root / "cpu", *sorted(path for path in root.glob("cpu-*") if path.is_dir())]

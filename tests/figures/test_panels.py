@@ -14,15 +14,14 @@ from matplotlib.patches import FancyArrowPatch
 
 from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.runs.record import data_file
 from figures import __main__ as cli
 from figures import _style, derived_numbers, results
 from figures.derived_numbers import t3
-from figures.rendering import draw_results, render
+from figures.rendering import draw_results
 from tests.figures.drawings import drawn, lines, one
 
 F = SimpleNamespace(**{stem: importlib.import_module(f"figures.{stem}") for stem in cli.stems()})
-SEVERAL = ["async_depth", "needs_scale", "scale_crash", "theory_real"]
+SEVERAL = ["needs_scale", "scale_crash", "theory_real"]
 
 
 def says(stem: str) -> list[str]:
@@ -100,7 +99,6 @@ def staleness(run: results.Result, key: str, factor: float) -> Shown:
 
 
 LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figure, panel, axis, values by label
-    ("async_depth", 0, "x", arms(lambda arm: arm.column("test_loss"))),
     ("overflow_storm", 1, "x", storms(lambda arm: [
         len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
     ("overflow_storm", 2, "x", storms(lambda arm: [arm.settings["ratio"]] * len(arm))),
@@ -209,30 +207,6 @@ def test_crossing_is_where_error_falls() -> None:
         assert math.isnan(F.gradient_histogram.crossing(scales, np.array(error)))
 
 
-def test_theory_draws_every_error() -> None:
-    errors, *_ = drawn("theory").axes
-    held = [held for _, held in F.theory.numbers(results.load("theory"))]
-    drawn_errors = [y for dots in errors.collections for y in dots.get_offsets()[:, 1]]
-    assert sorted(drawn_errors) == pytest.approx(
-        sorted(max(h["error"], F.theory.LEAST) for h in held)
-    )
-
-
-def test_theory_lines_match_t3() -> None:
-    panels, known = drawn("theory").axes[1:3], np.asarray(F.theory.INTERVALS, dtype=float)
-    for panel, name, values in zip(panels, F.theory.NAMES, F.theory.forms(), strict=True):
-        lines = [line for line in panel.lines if line.get_marker() != "o"]
-        assert np.array([line.get_ydata() for line in lines]) == pytest.approx(values)
-        circles = [
-            point for line in panel.lines if line.get_marker() == "o" for point in line.get_xydata()
-        ]
-        marked = F.theory.marked(results.load("theory"), name)
-        assert sorted(map(tuple, circles)) == sorted((g, y) for g, _, y in marked)
-        for interval, b, value in marked:
-            row = values[list(F.theory.BACKOFFS).index(b)]
-            assert value == pytest.approx(np.interp(interval, known, row), rel=0.1)
-
-
 def test_theory_real_draws_deviations_from_t3() -> None:
     run = results.load("theory_real")
     for axes, together in zip(
@@ -311,14 +285,6 @@ def test_drift_spans_first_to_last_scale() -> None:
     assert F.overflow_storm.drift(record) == -3 / 40
 
 
-def test_data_of_one_seed_is_drawn(tmp_path: Path) -> None:
-    run = results.load("scale_crash")
-    rows = [row for row in run.records if row["seed"] == run.seeds[0]]
-    data_file.write(tmp_path / "nvidia-h200" / run.path.name, {**run.provenance}, rows)
-    [svg] = render("scale_crash", tmp_path, tmp_path / "nvidia-h200")
-    assert svg.name == "scale_crash.nvidia-h200.svg"
-
-
 def test_first_nonfinite_step_is_found() -> None:
     lost = F.ranks_training.lost
     assert lost({"not_finite": [3, 4], "loss": [1.0, math.nan]}) == 3
@@ -350,7 +316,6 @@ def test_ranks_training_marks_nonfinite_parameters() -> None:
         ("scale_crash", "fp16 lr=0.02"),
         ("scale_crash", "fp32 lr=0.05"),
         ("theory_real", "G=20"),
-        ("async_depth", "scale 4"),
     ],
 )
 def test_figure_is_drawn_without_an_arm(stem: str, arm: str) -> None:
