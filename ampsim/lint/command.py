@@ -12,15 +12,6 @@ from ampsim.lint.settings import SettingError, selected
 from ampsim.lint.source import UnreadableError, read
 
 EXCLUDED = {"node_modules", "__pycache__", "site-packages", "build", "dist", "venv"}
-HELP = {
-    "paths": "file, or folder to search for *.py; - for standard input",
-    "select": "run only these rules, e.g. AMP101,AMP103; ALL for all rules",
-    "ignore": "skip these rules",
-    "format": "output format; github: workflow annotations",
-    "json": "short for --format json",
-    "explain": "print the page of a rule: reason, example, and fix",
-    "rules": "list all rules with their severity",
-}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,16 +21,45 @@ def parser() -> argparse.ArgumentParser:
         description="Find loss-scaling problems in training loops. Reads the source; runs nothing. "
         "Exit status: 0 no error or warning, 1 errors or warnings, 2 unreadable file or wrong use.",
     )
-    made.add_argument("paths", nargs="*", metavar="PATH", help=HELP["paths"])
-    made.add_argument("--select", metavar="CODES", help=HELP["select"])
-    made.add_argument("--ignore", metavar="CODES", help=HELP["ignore"])
-    made.add_argument("--format", choices=FORMATS, default="text", help=HELP["format"])
-    made.add_argument(
-        "--json", action="store_const", const="json", dest="format", help=HELP["json"]
+    option = made.add_argument
+    option(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        type=Path,
+        help="file, or folder to search for *.py; - for standard input",
     )
-    made.add_argument("--explain", metavar="CODE", help=HELP["explain"])
-    made.add_argument("--rules", action="store_true", help=HELP["rules"])
+    option(
+        "--select",
+        metavar="CODES",
+        type=_words,
+        help="run only these rules, e.g. AMP101,AMP103; ALL for all rules",
+    )
+    option("--ignore", metavar="CODES", type=_words, help="skip these rules")
+    option(
+        "--format",
+        choices=FORMATS,
+        default="text",
+        help="output format; github: workflow annotations",
+    )
+    option(
+        "--json",
+        action="store_const",
+        const="json",
+        dest="format",
+        help="short for --format json",
+    )
+    option(
+        "--explain",
+        metavar="CODE",
+        help="print the page of a rule: reason, example, and fix",
+    )
+    option("--rules", action="store_true", help="list all rules with their severity")
     return made
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def files_of(path: Path) -> Iterator[Path]:
@@ -63,20 +83,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise SettingError(
                 "no path given: expected a file or a folder, e.g. ampsim lint train.py"
             )
-        paths = [Path(path) for path in options.paths]
-        start = paths[0] if paths[0].is_dir() else paths[0].parent
-        codes = selected(start, options.select, options.ignore)
+        first = options.paths[0]
+        start = first if first.is_dir() else first.parent
+        codes = selected(start, select=options.select, ignore=options.ignore)
     except SettingError as error:
         print(f"ampsim lint: {error}", file=sys.stderr)
         return 2
     run = Run()
-    for path in dict.fromkeys(file for named in paths for file in files_of(named)):
+    for path in dict.fromkeys(file for named in options.paths for file in files_of(named)):
         name = "<stdin>" if str(path) == "-" else str(path)
         try:
             findings, run.loops[name] = examine(read(path), name, codes)
             run.findings += findings
         except UnreadableError as error:
-            run.errors[str(path)] = f"{error.line}:{error.column}: {error}"
+            run.errors[name] = f"{error.line}:{error.column}: {error}"
     if written := FORMATS[options.format](run):
         print(written)
     for name, text in run.errors.items():
@@ -91,12 +111,7 @@ def page_of(code: str | None) -> str:
         SettingError: No rule has this code.
     """
     if code is None:
-        return "\n".join(map(_line_of, RULES))
+        return "\n".join(f"{each}  {rule.severity:7}  {rule.name}" for each, rule in RULES.items())
     if code.upper() not in RULES:
         raise SettingError(f"no rule {code!r}: expected one of {', '.join(RULES)}")
     return explained(RULES[code.upper()]).rstrip()
-
-
-def _line_of(code: str) -> str:
-    rule = RULES[code]
-    return f"{code}  {rule.severity:7}  {rule.name}"

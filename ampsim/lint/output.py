@@ -7,7 +7,6 @@ from ampsim.lint.engine import RULES, Finding, Rule, lint
 
 _DATA = {ord("%"): "%25", ord("\r"): "%0D", ord("\n"): "%0A"}
 _PLACE = _DATA | {ord(":"): "%3A", ord(","): "%2C"}
-_ANNOTATIONS = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 @dataclass
@@ -57,22 +56,21 @@ def as_text(run: Run) -> str:
 
 def as_json(run: Run) -> str:
     """Return an object with the findings, their rules, the loops read, and the errors."""
-    findings = [asdict(each) | _texts(RULES[each.code]) for each in run.findings]
+    findings = []
+    for each in run.findings:
+        rule = RULES[each.code]
+        texts = {"rule": rule.name, "check": rule.check, "thread": rule.thread}
+        findings.append(asdict(each) | texts | {"reason": f"{rule.why} {rule.fix}"})
     return json.dumps({"findings": findings, "errors": run.errors, "loops": run.loops}, indent=2)
-
-
-def _texts(rule: Rule) -> dict[str, str]:
-    reason = f"{rule.why} {rule.fix}"
-    return {"rule": rule.name, "check": rule.check, "reason": reason, "thread": rule.thread}
 
 
 def as_github(run: Run) -> str:
     """Return a GitHub workflow annotation per finding and per unreadable file."""
     lines = []
     for each in run.findings:
+        kind = each.severity.replace("note", "notice")
         place = f"file={each.path.translate(_PLACE)},line={each.line},col={each.column}"
-        kind, text = _ANNOTATIONS[each.severity], each.message.translate(_DATA)
-        lines.append(f"::{kind} {place},title={each.code}::{text}")
+        lines.append(f"::{kind} {place},title={each.code}::{each.message.translate(_DATA)}")
     for path, text in run.errors.items():
         lines.append(f"::error file={path.translate(_PLACE)}::{text.translate(_DATA)}")
     return "\n".join(lines)
