@@ -15,7 +15,6 @@ _HIDES = re.compile(
     r"end)(_|$)|finite|^(update|step)(_|$)",
     re.I,
 )
-_COUNTS = re.compile(r"^(update|step)s?(_(start|begin|after)\w*)?$")  # where training is
 _CONFIG = re.compile(
     r"(cfg|config|conf|args|opts?|hparams|hps?|params|flags|options|accelerator|fabric)$", re.I
 )
@@ -55,11 +54,10 @@ class Value:
 
 @dataclass
 class Bindings:
-    """The names of a function that is walked, and the functions that are defined in it."""
+    """The names of a function that is walked."""
 
     source: Source
     values: dict[str, Value] = field(default_factory=dict)
-    nested: dict[str, Function] = field(default_factory=dict)
 
     def name(self, node: ast.AST) -> str:
         """Return the name of what an expression stands for."""
@@ -68,11 +66,6 @@ class Bindings:
             if known in self.values:
                 return self.values[known].name + plain[len(known) :]
         return plain
-
-    def bound(self, node: ast.AST) -> Value:
-        """Return what an expression was bound to, as it is written or by what it stands for."""
-        name = self.name(node)
-        return self.values.get(name_of(node)) or self.values.get(name) or Value(name)
 
     def kind(self, node: ast.AST) -> str:
         """Return the kind of what an expression stands for, or ""."""
@@ -84,12 +77,11 @@ class Bindings:
         A value that a scaler has scaled has the word `SCALED` with the name of the scaler.
         """
         words = self.source.words(node)
-        found = words.union(*(self.values[each].words for each in words if each in self.values))
+        known = [*words, name_of(node)] if isinstance(node, ast.Attribute) else words
+        found = words.union(*(self.values[each].words for each in known if each in self.values))
         if "scale" in words:
             owners = self.source.owners_of("scale", scope=node)
             found |= {SCALED + self.name(each) for each in owners if self.kind(each) == SCALER}
-        if isinstance(node, ast.Attribute | ast.Subscript):
-            found |= self.bound(node).words
         return found
 
     def scaled(self, node: ast.AST) -> str:
@@ -105,9 +97,6 @@ class Bindings:
     def bind(self, target: ast.expr, value: ast.expr) -> None:
         """Note what a target stands for from here on; an attribute goes on standing for itself."""
         match target, value:
-            case ast.Tuple(elts=targets), ast.Tuple(elts=values) if len(targets) == len(values):
-                for pair in zip(targets, values, strict=True):
-                    self.bind(*pair)
             case ast.Tuple(elts=targets), _:
                 for each in targets:
                     self.bind(each, value)
@@ -117,19 +106,12 @@ class Bindings:
                 name = self.name(target)
                 self.values[name] = Value(name, frozenset({self.scaled(value)} - {""}))
 
-    def add(self, name: str, words: frozenset[str], *, computed: bool = False) -> None:
-        """Add words to what a name stands for, as a condition that sets a flag does."""
-        old = self.values.get(name, Value(name))
-        new = replace(old, words=old.words | words, computed=old.computed or computed)
-        self.values[name] = new
-
     def bind_loop(self, target: ast.expr, iterated: ast.expr) -> frozenset[str]:
         """Name the targets of a loop by what it runs over; return their names."""
         match target, iterated:
-            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args) if len(
-                targets
-            ) == len(args):
-                return frozenset().union(*map(self.bind_loop, targets, args))
+            case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args):
+                pairs = zip(targets, args, strict=False)
+                return frozenset().union(*(self.bind_loop(*pair) for pair in pairs))
             case ast.Tuple(elts=[_, inner]), (
                 ast.Call(func=ast.Name(id="enumerate"), args=[over, *_])
                 | ast.Call(func=ast.Attribute(attr="items", value=over))
@@ -143,11 +125,9 @@ class Bindings:
 
     def of_call(self, function: Function, node: ast.Call) -> Self:
         """Return the names of a function that is called: its parameters stand for the arguments."""
-        closure = function.name in self.nested
-        about = {key: value for key, value in self.values.items() if closure or "." in key}
-        inner = type(self)(self.source, about, dict(self.nested))
+        inner = type(self)(self.source, dict(self.values))
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-        if isinstance(node.func, ast.Attribute) and names[:1] in (["self"], ["cls"]):
+        if isinstance(node.func, ast.Attribute) and names[:1] == ["self"]:
             owner = self.name(node.func.value).replace("super()", "self")
             inner.values[names.pop(0)] = Value(owner)
         given = dict(zip(names, node.args, strict=False))
@@ -192,16 +172,14 @@ class Bindings:
             case ast.Name() | ast.Attribute() if _HIDES.search(name) or self._is_known(name):
                 return not _HIDES.search(name)
             case ast.Name():
-                return not self.bound(node).computed and name not in self.source.emptied
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=value)]):
-                if not isinstance(value, str) and not _SETTING.search(ast.unparse(left)):
+                # A list is filled as the training goes, as by a hook.
+                lists = [isinstance(each, ast.List) for each in self.source.assigned[name]]
+                return not (any(lists) or self.values.get(name, Value(name)).computed)
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                named = name_of(right)[:1].isupper() or _SETTING.search(ast.unparse(left))
+                if not named and not isinstance(getattr(right, "value", None), str):
                     return False
-            case ast.Compare(ops=[ast.Eq()], comparators=[right]):  # as with an enum
-                if not name_of(right)[:1].isupper():
-                    return False
-        parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
-        if isinstance(node, ast.Compare):
-            parts = [part for part in parts if not _COUNTS.search(leaf(name_of(part)))]
+        parts = (part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
         return isinstance(node, _PLAIN) and all(map(self.is_setting, parts))
 
     def _is_known(self, name: str) -> bool:

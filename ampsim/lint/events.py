@@ -14,7 +14,6 @@ ASKS = (
     r"has_nan|has_inf|scale_before|(prev|old|last|before|initial|current|new)_?(\w+_)?scale|"
     r"scale_?(after|old|new|prev)|_growth_tracker|stepped"
 )
-_NORM = r"^(\w*grad\w*_norm|total_norm|g?norm|found_inf)$"
 _WINDOW = r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync"
 _IS_ONE = r"[>=] ?[01]$"
 
@@ -41,21 +40,10 @@ class Guard:
         return has((self.text, *self.words), ASKS)
 
     @cached_property
-    def of_gradients(self) -> bool:
-        """Whether it is about gradients or their norm."""
-        return has([self.text], "grad|norm|found_inf") or has(self.words, rf"^\.grad$|{_NORM}")
-
-    @cached_property
     def window(self) -> bool:
         """Whether it asks for the end of an accumulation window, and not whether there is one."""
-        verdict = self.asks or has(self.words, _NORM)  # as of a flag that is called update_grads
         named = has(self.words, _WINDOW) and not has([self.text], _IS_ONE)
-        return "%" in self.words or (named and not verdict)
-
-    @property
-    def counts(self) -> bool:
-        """Whether it holds every so many iterations."""
-        return "%" in self.words and not self.asks and not self.of_gradients
+        return "%" in self.words or (named and not self.asks)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +52,14 @@ class Event:
 
     Attributes:
         kind: scale, backward, unscale, clip, step, update, bare (an optimizer's own step), apex,
-            schedule, average, zero, grad, penalty (of gradients, by create_graph) or autocast.
+            schedule, average, zero, grad (a statement with gradients) or autocast.
         on: the name of the scaler, schedule or average; of a backward pass: scaled by a scaler,
             plain, pipeline, or other.
         of: the name of the optimizer.
         node: where it is.
         guards: the conditions on the way to it.
         loops: the loops around it, but for those over what the event is about, such as parameters.
-        words: in its statement; of a penalty, in its function.
+        words: in its statement.
     """
 
     kind: str
@@ -99,11 +87,11 @@ class Event:
         """Return whether this happens once per step of a scaler, also on a skip."""
         if self.loops != step.loops or self.apart(step):
             return False
-        if any(guard.asks and guard.of_gradients for guard in self.guards):
+        if any(guard.asks and has(guard.words, "grad|norm") for guard in self.guards):
             return False
         counted = self.kind == "average"  # a schedule may step once per epoch then
-        beyond = self.beyond(step)
-        return all(guard.benign or (counted and guard.counts) for guard in beyond)
+        periods = (guard for guard in self.beyond(step) if not guard.benign)
+        return all(counted and "%" in guard.words and not guard.asks for guard in periods)
 
     def within(self, step: "Event") -> bool:
         """Return whether a step waits for the end of an accumulation window, and this does not."""

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 
 from ampsim.lint.names import (
-    OPTIMIZER,
     SCHEDULE,
     called,
     kind_by_class,
@@ -29,15 +28,13 @@ _CONCERNED = re.compile(
 )
 _WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(|self\.(manual_backward)\(")
 _WRAPPERS = {"accelerator": "accelerate", "fabric": "Fabric", "manual_backward": "Lightning"}
-_LIBRARY = re.compile(
-    r"import accelerate|from accelerate|sync_gradients|\.accumulate\(|\bFabric\b|lightning"
-)
 _FP16 = re.compile(
     r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|"
     r"precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\(|accelerator\.mixed_precision"
 )
-_PRECISION = re.compile(
-    r"(?:Accelerator|Fabric|Trainer)\((?:[^()]|\([^()]*\))*?precision\s*=\s*(?=['\"\d])(\S+?)[,\s)]"
+_OTHER_PRECISION = re.compile(  # where it is written, and not chosen
+    r"(?:Accelerator|Fabric|Trainer)\((?:[^()]|\([^()]*\))*?precision\s*=\s*"
+    r"(?!['\"]?(?:fp16|16|16-mixed)['\"]?[,\s)])(?:['\"][^'\"]*['\"]|\d+)\s*[,)]"
 )
 _IGNORE = re.compile(r"#\s*ampsim:\s*ignore(?:\[([^\]]*)\])?", re.I)
 _FIXED = re.compile(  # a scale of apex, or a level without one
@@ -77,7 +74,6 @@ class Source:
         made: the last call that makes a name, by its last part.
         makers: what is called to make a name, or the class that a parameter is said to be of.
         imports: what imported names stand for, dotted; of a module beside this one, with a dot.
-        emptied: the names of what is emptied somewhere, as by a hook.
         wrapped: the library that has the scaler (accelerate, Fabric, Lightning), or "".
         fixed: whether apex has a fixed scale, with which it skips nothing.
         accumulates: whether accelerate decides in this file which micro-batch ends a window.
@@ -101,7 +97,6 @@ class Source:
         for name, values in self.assigned.items():
             for call in filter(None, map(_made_by, values)):
                 self.made[name], self.makers[name] = call, call.func
-        self.emptied = frozenset(re.findall(r"(\w+)\.(?:clear\(\)|pop\()", text))
         self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
         by_accelerate = self.wrapped == "accelerate" and ".accumulate(" in text
         self.accumulates = by_accelerate and "gradient_accumulation" in text
@@ -205,8 +200,7 @@ class Source:
             return False
         given = [arg for call in self.calls_of("prepare") for arg in call.args]
         kinds = {self.kind(name_of(arg)) for arg in given}
-        starred = any(isinstance(arg, ast.Starred) for arg in given)
-        return starred or SCHEDULE in kinds or OPTIMIZER not in kinds
+        return SCHEDULE in kinds or any(isinstance(arg, ast.Starred) for arg in given)
 
     @cached_property
     def touched(self) -> frozenset[str]:
@@ -230,11 +224,6 @@ class Source:
             line += [base for base in bases if base and base not in line]
         return line
 
-    def heirs(self, name: str) -> list[str]:
-        """Return the classes of this file that are a class or inherit from it."""
-        base = self.classes[name]
-        return [each for each in self.classes if base in self.lineage(each)]
-
     def method(self, line: Sequence[ast.ClassDef], name: str) -> Function | None:
         """Return the first method of this name in some classes."""
         for each in line:
@@ -242,15 +231,6 @@ class Source:
                 if isinstance(part, Function) and part.name == name:
                     return part
         return None
-
-    def only_owner_of(self, method: str) -> str:
-        """Return the class that has a method, if no other class of this file has one."""
-        own = {
-            self.owners[each]
-            for each in self.functions
-            if each.name == method and each in self.owners
-        }
-        return own.pop() if len(own) == 1 else ""
 
     def calls_of(self, *names: str, scope: ast.AST | None = None) -> Iterator[ast.Call]:
         """Yield the calls of what has one of these last names, in a tree or the whole file."""
@@ -320,10 +300,7 @@ def wrapped(text: str) -> str:
     """Return the library within which a text has its scaler, if it speaks of fp16; or ""."""
     found = _WRAPPED.search(text)
     by_hand = "GradScaler(" in text and ".scale(" in text
-    if found is None or by_hand or not _FP16.search(text) or not _LIBRARY.search(text):
-        return ""
-    asked = _PRECISION.findall(text)  # where it is written, and not chosen
-    if asked and not any(re.fullmatch("['\"]?(fp16|16|16-mixed)['\"]?", each) for each in asked):
+    if found is None or by_hand or not _FP16.search(text) or _OTHER_PRECISION.search(text):
         return ""
     return _WRAPPERS[found[1] or found[2]]
 

@@ -65,7 +65,6 @@ _FUNCTIONS = {  # of anything but a scaler
     "backward": "backward",
     "manual_backward": "backward",
     "scale_loss": "apex",
-    "grad": "penalty",
 }
 _OF_ACCELERATE = dict.fromkeys(
     ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "unscale_gradients"), "unscale"
@@ -111,10 +110,15 @@ class Walker:
     def walk(self, node: ast.AST) -> None:
         """Walk the parts of a statement or an expression, then note what they amount to."""
         match node:
-            case ast.Name() | ast.Constant() | ast.Lambda() | ast.ClassDef():
+            case (
+                ast.Name()
+                | ast.Constant()
+                | ast.Lambda()
+                | ast.ClassDef()
+                | ast.FunctionDef()
+                | ast.AsyncFunctionDef()
+            ):
                 pass
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self.names.nested[node.name] = node
             case ast.If():
                 self.branches(node)
             case ast.For() | ast.AsyncFor() | ast.While():
@@ -170,20 +174,11 @@ class Walker:
                 self.call(node)
             case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
                 self.names.bind(target, value)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=bool())) if (
-                name in self.names.values
-            ):
-                # A flag that is set under a condition holds what the condition asks.
-                asked = frozenset[str]().union(*(guard.words for guard in self.guards))
-                computed = not all(guard.benign for guard in self.guards)
-                self.names.add(name, asked, computed=computed)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self.names.bind(target, value)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.names.bind(target, value)
-            case ast.AugAssign(target=ast.Name(id=name), value=value):
-                self.names.add(name, self.names.words(value))
         if not (self.has_gradients and isinstance(node, _SIMPLE)):
             return
         if ".grad" in (words := self.names.words(node)):
@@ -195,12 +190,6 @@ class Walker:
         events = [*self.events_of(node)]
         averages = any(kind == "average" for kind, *_ in events)
         inside = not averages and self.enter(node)
-        # A function that is handed to a library is called here, unless it is registered for later.
-        handed_on = [each for each in node.args if isinstance(each, ast.Name)]
-        if self.resolve(node.func)[1] is None and not called(node).startswith("register"):
-            for each in handed_on:
-                if each.id in self.names.nested:
-                    self.enter(ast.Call(each, [], []))
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         about = [self.names.name(each) for each in (owner, *node.args[:1])]
         # A scaler that is called as a whole, as timm's, may be told whether to step.
@@ -211,8 +200,7 @@ class Walker:
                 continue
             if kind in ("unscale", "step", "update"):
                 self.guards += tuple(guard for each in asked for guard in self.names.guards(each))
-            scope = self.stack[-1] if kind == "penalty" and self.stack else node
-            self.note(kind, node, on, of, self.names.words(scope), (on, of, *about))
+            self.note(kind, node, on, of, self.names.words(node), (on, of, *about))
             self.guards = kept
 
     def enter(self, node: ast.Call) -> bool:
@@ -253,7 +241,7 @@ class Walker:
         """Return the function of this file that is called, and of a method, its object's class."""
         match func:
             case ast.Name(id=name):
-                return self.owner, self.names.nested.get(name) or self.source.function(name)
+                return self.owner, self.source.function(name)
             case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr) if self.stack:
                 own = self.source.owners.get(self.stack[-1], "")
                 return self.owner, self.source.method(self.source.lineage(own)[1:], attr)
@@ -263,8 +251,6 @@ class Walker:
                 owner = leaf(name_of(maker)) if maker else ""
                 if name in ("self", "cls"):
                     owner = self.owner
-                elif owner not in self.source.classes and not self.names.kind(value):
-                    owner = self.source.only_owner_of(attr)
                 return owner, self.source.method(self.source.lineage(owner), attr)
         return "", None
 
@@ -288,7 +274,7 @@ class Walker:
             elif event == "apex":
                 patched = [] if self.source.fixed else given[1:2]
                 yield from ((event, base, self.names.name(each)) for each in patched)
-            elif event != "penalty" or self.is_penalty(node, given):
+            else:
                 yield event, base, of
         yield from self.events_by_name(node, given, base, kind)
 
@@ -308,11 +294,6 @@ class Walker:
         on = next(passes, "").removeprefix(SCALED)
         held = self.source.wrapped and (is_wrapper(on) or on == LIGHTNING)
         return ("step", on, optimizer) if held else ("bare", "", optimizer)
-
-    def is_penalty(self, node: ast.Call, given: Sequence[ast.expr]) -> bool:
-        """Return whether gradients of a scaled loss are computed to be penalized."""
-        creates = any(word.arg == "create_graph" for word in node.keywords)
-        return creates and any(map(self.names.scaled, given))
 
     def events_by_name(
         self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str
@@ -365,10 +346,8 @@ def traces_of(source: Source) -> Iterator[Trace]:
     for start in (None, *functions):
         if start and (start in entered or start.name not in source.touched):
             continue
-        own = source.owners.get(start, "") if start else ""
-        for owner in source.heirs(own) if own else [""]:
-            walker = Walker(source, start, owner)
-            walker.block(start.body if start else source.tree.body)
-            entered |= {function for _, function in walker.trace.entered}
-            if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
-                yield walker.trace
+        walker = Walker(source, start, source.owners.get(start, "") if start else "")
+        walker.block(start.body if start else source.tree.body)
+        entered |= {function for _, function in walker.trace.entered}
+        if walker.trace.of("scale", "step", "unscale", "apex", "backward"):
+            yield walker.trace

@@ -85,32 +85,6 @@ def test_clipping_is_recognized_by_name() -> None:
     ] == ["AMP106"]
 
 
-ADVERSARIES = """\
-scaler = GradScaler()
-for batch in loader:
-    scaler.scale(model(batch)).backward()
-    scaler.unscale_(optimizer_g)
-    clip_grad_norm_(model.parameters(), 1)
-    scaler.step(optimizer_g)
-    scaler.scale(judge(batch)).backward()
-    scaler.unscale_({of})
-    clip_grad_norm_(judge.parameters(), 1)
-    scaler.step(optimizer_d)
-    scaler.update()
-"""
-
-
-def test_unscaling_other_optimizer_is_flagged() -> None:
-    assert [(each.line, each.code) for each in lint(ADVERSARIES.format(of="optimizer_g"))] == [
-        (9, "AMP103")
-    ]
-    assert lint(ADVERSARIES.format(of="optimizer_d")) == []
-    both = ADVERSARIES.format(of="optimizer_g").replace(
-        "    scaler.update", "    scaler.step(optimizer_g)\n    scaler.update"
-    )
-    assert lint(both) == []
-
-
 @pytest.mark.parametrize(("indent", "found"), [("        ", True), ("    ", False)])
 def test_apex_unscales_at_block_end(indent: str, found: bool) -> None:
     text = (

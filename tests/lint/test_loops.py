@@ -128,20 +128,6 @@ class T(Mixin, Base):
 {END}""",
         [],
     ),
-    "a closure that a library calls": (
-        f"""\
-{MAKES}def train(loader):
-    for batch in loader:
-        def closure():
-            optimizer.zero_grad()
-            scaler.scale(model(batch)).backward()
-        run(closure)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-""",
-        ["8 AMP103"],
-    ),
     "a closure that a function of the file calls": (
         f"""\
 {MAKES}def run(closure):
@@ -158,20 +144,6 @@ def train(loader):
         scaler.update()
 """,
         [],
-    ),
-    "the only class of the file that has a method": (
-        """\
-class Stepper:
-    def advance(self, batch):
-        self.scaler.scale(self.model(batch)).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-def fit(loader, stepper, scheduler):
-    for batch in loader:
-        stepper.advance(batch)
-        scheduler.step()
-""",
-        ["9 AMP101"],
     ),
     "unscaled before it raises": (
         f"""\

@@ -330,25 +330,6 @@ def test_repeated_condition_branches_exclude_each_other(
     assert [(each.line, each.code) for each in lint(wrong)] == [(9, "AMP103")]
 
 
-def test_base_class_loop_uses_subclass_step() -> None:
-    text = """\
-class Base:
-    def train(self):
-        for batch in self.loader:
-            self.advance(batch)
-            self.scheduler.step()
-    def advance(self, batch):
-        raise NotImplementedError
-class Trainer(Base):
-    def advance(self, batch):
-        self.scaler.scale(self.model(batch)).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-"""
-    assert [(each.line, each.code) for each in lint(text)] == [(5, "AMP101")]
-    assert lint(text.replace("    def advance", "    def evaluate")) == []
-
-
 def test_notebook_magics_are_ignored() -> None:
     text = f"%%file train.py\nif colab:\n    !pip install timm\n%matplotlib inline\n{RULES['AMP101'].wrong}"
     assert [(each.line, each.code) for each in lint(text)] == [(11, "AMP101")]

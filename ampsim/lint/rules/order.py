@@ -56,26 +56,11 @@ def clip_before_unscale(source: Source, trace: Trace, clip: Event) -> bool:
     changes = trace.of("grad", after=start, before=clip, beside=clip)
     if any(has(change.words, "scal") for change in changes):
         return False
-    done = trace.of("unscale", "step", "bare", after=start, before=clip, beside=clip)
-    return all(_is_of_another(trace, each, clip) for each in done)
-
-
-def _is_of_another(trace: Trace, unscale: Event, clip: Event) -> bool:
-    """Return whether the unscaled optimizer does not step with what is clipped."""
-    ends = trace.of("update", "backward", after=clip, near=clip)
-    later = trace.of("step", after=clip, before=ends[0] if ends else None, near=clip)
-    stepped = {step.of for step in later}
-    optimizers = {step.of for step in trace.of("step")}
-    named = all(re.fullmatch(r"[\w.]+", each) for each in optimizers)
-    return bool(named and stepped and unscale.kind == "unscale") and (
-        unscale.of in optimizers - stepped
-    )
+    return not trace.of("unscale", "step", "bare", after=start, before=clip, beside=clip)
 
 
 def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
-    """Return whether gradients are measured, cut, or penalized before they are unscaled."""
-    if each.kind == "penalty":
-        return not has(each.words, "get_scale|inv_scale|_scale$")
+    """Return whether gradients are measured or cut by hand before they are unscaled."""
     calls = [call for call in ast.walk(each.node) if isinstance(call, ast.Call)]
     measured = [call for call in calls if _MEASURES.match(called(call))]
     if not any(".grad" in source.words(call) for call in measured):
