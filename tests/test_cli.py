@@ -1,7 +1,6 @@
 """The command line: exit status 0 good, 1 a finding, 2 wrong use, 3 too little to tell."""
 
 import json
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -247,8 +246,6 @@ def test_check_imports_from_current_folder(tmp_path: Path, monkeypatch: pytest.M
         ([TORCH, "--trait", "delay=0.5"], "whole number"),
         ([TORCH, "--unsupported", "state_dicts"], "state_dict"),
         ([TORCH, "--examples", "9" * 20], "examples"),
-        ([TORCH, "--schedule", "1:1"], "one TARGET"),
-        ([TORCH, "--check", "state_dict_is_atomic", "--schedule", "1-1"], "STEP:CHOICE"),
         ([TORCH, "--level", "4", "--out", "report.txt"], ".json"),
         ([TORCH, "--level", "4", "--out", "no/such/folder.md"], "no/such/folder.md"),
     ],
@@ -269,20 +266,6 @@ def test_check_takes_traits_and_names() -> None:
     code, text = check(OURS, "--check", "state_dict_continues_run", "--unsupported", "state_dict")
     assert code == 0
     assert "1 skipped of 1" in text
-
-
-def test_a_found_schedule_is_replayed() -> None:
-    torn = "state_dict_is_atomic"
-    code, text = check(TORCH, "--check", torn)
-    [command] = [
-        line.split("repeat")[1] for line in text.splitlines() if line.startswith("  repeat")
-    ]
-    assert code == 1
-    replayed, story = run(*shlex.split(command)[1:])
-    assert replayed == 1
-    failure = next(line for line in text.splitlines() if line.startswith(torn))
-    assert story.splitlines()[0] == failure
-    assert run("check", TORCH, "--check", torn, "--schedule", "")[0] == 0
 
 
 # ------------------------------------------------------------------------------- explain, emit-test

@@ -170,7 +170,7 @@ def test_a_bad_program_fails(program: str, shown: list[str]) -> None:
 def test_endless_program_leaves_no_thread() -> None:
     with Program(python("input()\nwhile 1: print('null')")[1:], 60.0) as program:
         assert program.ask("{}") == "null\n"
-    assert not any(thread.is_alive() for thread in program._threads)
+    assert not program._reader.is_alive()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs process groups")

@@ -91,7 +91,6 @@ def check_scalers(
     propose: options.Propose = False,
     trait: options.Traits = None,
     unsupported: options.Unsupported = None,
-    schedule: options.Schedule = None,
     time_limit: options.TimeLimit = None,
 ) -> "Report":
     """Run the checks on a loss scaler: a class with torch's constructor, make(rule), or a Subject.
@@ -115,8 +114,6 @@ def check_scalers(
     declared = declared_traits(trait or (), unsupported or ())
     generated = choose(examples, seed)
     limit = longest(generated.number) if time_limit is None else time_limit
-    if schedule is not None:
-        raise typer.Exit(_replay(targets, check or [], schedule, declared))
     checks = chosen(level, expected, check)
     if propose:
         proposed, known = _propose(targets, checks, generated, declared)
@@ -162,38 +159,6 @@ def _propose(
     err.print(f"{EXPECTED}: {len(known)} failures that torch.amp.GradScaler has too")
     err.print(f"next: ampsim check {targets[0]} {options} --expect {EXPECTED}", markup=False)
     return differences, known
-
-
-def _replay(
-    targets: Sequence[str], checks: Sequence[str], text: str, declared: Mapping[str, object]
-) -> int:
-    """Run one thread check under one schedule, print each step, and return the exit status."""
-    from ampsim.testing.scaler_checks.run import THREADS, chosen
-    from ampsim.testing.scaler_checks.subject import find
-
-    if len(targets) != 1 or len(checks) != 1:
-        raise ValueError(
-            "--schedule: expected one TARGET and one --check; copy them from the line `repeat` of a finding"
-        )
-    (check,) = chosen(names=checks)
-    if check.level != THREADS:
-        raise ValueError(
-            f"--schedule: {check.name} uses no threads; expected a check of level {THREADS}"
-        )
-    try:
-        schedule = {
-            int(step): int(choice)
-            for step, choice in (pair.split(":") for pair in text.split(",") if pair)
-        }
-    except ValueError:
-        raise ValueError(f"--schedule {text!r}: expected STEP:CHOICE,..., e.g. 73:1") from None
-    try:
-        check(find(targets[0], **declared), schedule=schedule)
-    except AssertionError as error:
-        out.print(str(error))
-        return 1
-    out.print(f"{check.name} passed under this schedule")
-    return 0
 
 
 @checking

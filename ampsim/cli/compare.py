@@ -1,7 +1,6 @@
 """``ampsim dialects``: list the scalers, or compare two of them."""
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from rich.table import Table
 from ampsim.cli.terminal import fail, out, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.differences import Search, in_words, shortest_separation
+from ampsim.core.formats import far_power
 from ampsim.core.machine import Rule, init
 from ampsim.core.replay.fold import states
 from ampsim.core.validation import nearest
@@ -67,90 +67,72 @@ def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
 
 
 def _typed(value: object) -> str:
-    if isinstance(value, float) and value > 0:
-        mantissa, exponent = math.frexp(value)
-        if mantissa == 0.5 and abs(exponent) > 10:
-            return f"2**{exponent - 1}"
-        return short if float(short := f"{value:g}") == value else repr(value)
+    if isinstance(value, float):
+        return far_power(value, 10) or repr(value)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
-    names = a, b
     try:
         given = settings("--set", parameters)
-        for name in names:
-            dialects.get(name)
-        known = {
-            name: {*dialects.ALL[name].parameters, *dialects.ALL[name].options} for name in names
-        }
-        for name in given:
-            if name not in known[a] | known[b]:
-                raise ValueError(
-                    f"--set {name}: neither dialect has it: {nearest(name, known[a] | known[b])}"
-                )
-        default = [dialects.get(name, **_of(known[name], given)) for name in names]
-        searched = [dialects.get(name, **_of(known[name], ALIKE | given)) for name in names]
+        pair = [_dialect(a), _dialect(b)]
+        known = set[str]().union(*map(_settings_of, pair))
+        for name in given.keys() - known:
+            raise ValueError(f"--set {name}: neither dialect has it: {nearest(name, known)}")
+        alike = ALIKE | given
+        default = [_rule(dialect, given) for dialect in pair]
+        searched = [_rule(dialect, alike) for dialect in pair]
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
-    _print_words(names, default, given)
-    search = shortest_separation(searched[0], searched[1], longest)
-    out.print(f"\n{_settings(names, known, ALIKE | given)}: {_result(search)}")
-    if search.history is not None:
-        _print_history(names, searched, search.history)
-
-
-def _of(known: set[str], given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if name in known}
-
-
-def _print_words(names: tuple[str, str], rules: Sequence[Rule], given: dict[str, Any]) -> None:
     title = "with these settings" if given else "by default"
-    table = Table(title, *names, box=None, pad_edge=False, header_style="bold")
-    for row in in_words(*rules):
+    table = Table(title, a, b, box=None, pad_edge=False, header_style="bold")
+    for row in in_words(*default):
         table.add_row(*row)
     if table.row_count:
         print_table(table)
     else:
         out.print(f"The rules are equal {title}.")
+    search = shortest_separation(searched[0], searched[1], longest)
+    shown = ", ".join(f"{name}={value}" for name, value in alike.items())
+    out.print(f"\nWith {shown}, where a dialect has it: {_result(search)}")
+    if search.history is not None:
+        _print_history((a, b), searched, search.history)
 
 
-def _settings(names: tuple[str, str], known: dict[str, set[str]], given: dict[str, Any]) -> str:
-    """Return the settings of a search as text; name the dialect where only one has a parameter."""
+def _dialect(name: str) -> dialects.Dialect:
+    dialects.get(name)  # raises for an unknown one
+    return dialects.ALL[name]
 
-    def setting(name: str) -> str:
-        having = [dialect for dialect in dict.fromkeys(names) if name in known[dialect]]
-        return f"{name}={given[name]}" + (
-            "" if len(having) == len({*names}) else f" ({having[0]} only)"
-        )
 
-    return "With " + (
-        ", ".join(setting(name) for name in given if name in known[names[0]] | known[names[1]])
-        or "no settings"
-    )
+def _settings_of(dialect: dialects.Dialect) -> set[str]:
+    return {*dialect.parameters, *dialect.options}
+
+
+def _rule(dialect: dialects.Dialect, given: dict[str, Any]) -> Rule:
+    """Return the rule of a dialect with those settings that it has."""
+    return dialect(**{name: given[name] for name in given.keys() & _settings_of(dialect)})
 
 
 def _result(search: Search) -> str:
     if search.history is not None:
         runs = [(flag, len([*same])) for flag, same in itertools.groupby(search.history)]
-        words = ", ".join(
-            f"{count} {'overflow' if flag else 'finite step'}{'s' * (count > 1)}"
-            for flag, count in runs
-        )
-        return f"they diverge after {words}" if words else "they differ before any update"
+        words = [f"{count} x {_EVENTS[flag]}" for flag, count in runs]
+        return f"they diverge after {', '.join(words)}" if words else "they differ from the start"
     if search.exhausted:
         return "no overflow sequence separates them"
     return f"no overflow sequence of up to {search.length} updates separates them"
 
 
+_EVENTS = ("finite", "overflow")
+
+
 def _print_history(names: tuple[str, str], rules: Sequence[Rule], history: Sequence[bool]) -> None:
-    """Print the scales of both, up to the first difference."""
+    """Print the last scales of both, up to the first difference."""
     table = Table("update", "", *names, box=None, pad_edge=False, header_style="bold")
-    sides = [[f"{init(rule).scale!r}", *_scales(rule, history)] for rule in rules]
-    flags = ["", *("overflow" if flag else "finite" for flag in history)]
-    rows = [*zip(itertools.count(-1), flags, *sides, strict=False)]
-    for number, flag, *scales in rows if len(rows) <= SHOWN + 1 else [("...",) * 4, *rows[-SHOWN:]]:
-        table.add_row("" if number == -1 else str(number), flag, *scales)
+    sides = [[repr(init(rule).scale), *_scales(rule, history)] for rule in rules]
+    rows = [*zip(["start", *(_EVENTS[flag] for flag in history)], *sides, strict=False)]
+    for number in range(max(0, len(rows) - SHOWN), len(rows)):
+        table.add_row(str(number - 1) if number else "", *rows[number])
     print_table(table)
 
 

@@ -92,10 +92,6 @@ Levels = Annotated[
     list[int] | None,
     typer.Option("--level", "-l", help="Level of checks to run, 0 to 5. Repeatable."),
 ]
-Schedule = Annotated[
-    str | None,
-    typer.Option(help="Replay a schedule that a thread check reported.", metavar="STEP:CHOICE,..."),
-]
 Ranks = Annotated[
     int, typer.Option("--ranks", help="Number of ranks in the group.", min=2, metavar="N")
 ]

@@ -1,11 +1,11 @@
 """A program under test: it answers each input line with one output line, within a time limit."""
 
-import collections
 import contextlib
 import os
 import queue
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Sequence
 from typing import IO, Self
@@ -13,7 +13,7 @@ from typing import IO, Self
 LONGEST = 1 << 20
 """Characters of an answer; a longer one is an error."""
 ONE = "one output line per input line"
-_TAIL = 10
+_TAIL = 4096  # bytes of standard error that an error shows
 
 
 class ProgramError(RuntimeError):
@@ -33,24 +33,18 @@ class Program:
         Raises:
             OSError: If the program cannot be started.
         """
-        self._limit, self._over, self._errors = limit, False, collections.deque[str](maxlen=_TAIL)
+        self._limit, self._over = limit, False
         self._answers: queue.Queue[str] = queue.Queue(maxsize=2)
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the program
         self._process = subprocess.Popen(  # noqa: S603 - the user's own
             list(command),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             text=True, encoding="utf-8", errors="replace", start_new_session=True,
         )  # fmt: skip
-        work = (
-            (self._write, self._process.stdin),
-            (self._read, self._process.stdout),
-            (self._listen, self._process.stderr),
+        self._reader = threading.Thread(
+            target=self._read, args=(self._process.stdout,), daemon=True
         )
-        self._threads = [
-            threading.Thread(target=target, args=(stream,), daemon=True) for target, stream in work
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._reader.start()
 
     def __enter__(self) -> Self:
         """Return the program."""
@@ -58,26 +52,27 @@ class Program:
 
     def __exit__(self, *_: object) -> None:
         """Kill the program and its children."""
-        self._lines.put(None)
         with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL) if hasattr(
-                os, "killpg"
-            ) else self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # where there are no groups
         self._process.wait()
         self._over = True
         with contextlib.suppress(queue.Empty):
-            while True:  # a reader may wait for a free slot
+            while True:  # the reader may wait for a free slot
                 self._answers.get_nowait()
-        for thread in self._threads:
-            thread.join(
-                1.0
-            )  # a process outside the group may hold a pipe; the daemon thread ends with ours
+        # A process outside the group may hold the pipe; the daemon thread ends with ours.
+        self._reader.join(1.0)
+        self._close_input()
+        self._errors.close()
 
     def ask(self, line: str) -> str:
         """Return the answer to a line; raise ProgramError if there is none or it came too early."""
         is_quiet = self._answers.empty()
-        if is_quiet:
-            self._lines.put(line)
+        if is_quiet and self._process.stdin:
+            with contextlib.suppress(OSError):  # the program closed its input
+                # A line fits into the pipe: the program has read the line before.
+                self._process.stdin.write(line + "\n")
+                self._process.stdin.flush()
         try:
             answer = self._answers.get(timeout=self._limit)
         except queue.Empty:
@@ -92,7 +87,7 @@ class Program:
 
     def end(self) -> None:
         """Close the input; raise ProgramError if the program writes more, fails, or keeps running."""
-        self._lines.put(None)
+        self._close_input()
         try:
             if more := self._answers.get(timeout=self._limit):
                 raise self._error(f"{more[:80]!r}: more output lines than input lines")
@@ -103,38 +98,28 @@ class Program:
                 f"still running {self._limit:g} s after the end of its input", "it to exit"
             ) from None
 
+    def _close_input(self) -> None:
+        if self._process.stdin:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
     def _ending(self) -> str:
         """Return how the program ended."""
         try:
             status = self._process.wait(self._limit)
         except subprocess.TimeoutExpired:
             return "its output is closed"
-        self._threads[-1].join(self._limit)
-        return f"it ended with {f'signal {signal.Signals(-status).name}' if status < 0 else f'exit status {status}'}"
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        return f"it ended with {how}"
 
     def _error(self, problem: str, expected: str = ONE) -> ProgramError:
-        stderr = (
-            f"; its standard error:\n    {'    '.join(self._errors).rstrip()}"
-            if self._errors
-            else ""
-        )
-        return ProgramError(f"{problem}; expected {expected}{stderr}")
-
-    def _write(self, stream: IO[str]) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the program closed its input
-            while (line := self._lines.get()) is not None:
-                stream.write(line + "\n")
-                stream.flush()
-        with contextlib.suppress(OSError):
-            stream.close()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _TAIL))
+        said = self._errors.read().decode(errors="replace").strip().splitlines()[-10:]
+        stderr = "; its standard error:" if said else ""
+        return ProgramError("\n    ".join([f"{problem}; expected {expected}{stderr}", *said]))
 
     def _read(self, stream: IO[str]) -> None:
         with stream:
             while (line := stream.readline(LONGEST)) and not self._over:
                 self._answers.put(line)
         self._answers.put("")
-
-    def _listen(self, stream: IO[str]) -> None:
-        with stream:
-            while line := stream.readline(LONGEST):
-                self._errors.append(line)

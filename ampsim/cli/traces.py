@@ -137,13 +137,13 @@ def _report(chosen: Sequence[Vector], verdicts: Sequence[Verdict], failure: str)
     if failure:
         name = f"{_name(chosen[len(verdicts)])}: " if len(verdicts) < len(chosen) else ""
         out.print(f"{name}{failure}")
-    _count(chosen, verdicts)
-    passed = sum(verdict.kind == "passed" for verdict in verdicts)
-    out.print(
-        f"{passed} of {len(chosen)} passed"
-        + ("" if passed else "; expected at least one: a program may not decline all vectors")
-    )
-    return int(bool(first or failure or not passed))
+    counts = Counter(verdict.kind for verdict in verdicts)
+    counts["skipped"] = len(chosen) - len(verdicts)
+    others = [f"{count} {kind}" for kind, count in counts.items() if count and kind != "passed"]
+    out.print(", ".join([f"{counts['passed']} of {len(chosen)} passed", *others]))
+    if not counts["passed"]:
+        out.print("expected at least one to pass: a program may not decline all vectors")
+    return int(bool(first or failure or not counts["passed"]))
 
 
 def _name(vector: Vector) -> str:
@@ -158,14 +158,11 @@ def _show(verdict: Verdict) -> None:
         out.print(f"{_name(vector)}: {verdict.message}")
     else:
         out.print(f"{_name(vector)}: the first difference is at update {step}")
-        table = Table(
-            "update", "", "expected", "actual", box=None, pad_edge=False, header_style="bold"
-        )
+        headings = ("update", "", "expected", "actual")
+        table = Table(*headings, box=None, pad_edge=False, header_style="bold")
         for n in range(max(0, step - BEFORE), min(len(vector.found_inf), step + AFTER + 1)):
             flag = "overflow" if vector.found_inf[n] else "finite"
-            table.add_row(
-                str(n), flag, *(_entry(outcome, n) for outcome in (vector.outcome, verdict.outcome))
-            )
+            table.add_row(str(n), flag, _entry(vector.outcome, n), _entry(verdict.outcome, n))
         print_table(table)
     out.print(f"input: {vector.question()}")
 
@@ -175,15 +172,3 @@ def _entry(outcome: Outcome, n: int) -> str:
         return ""
     scale = outcome[n]
     return vectors.GIVES_UP if scale is None else f"{scale!r} = {vectors.as_hex(scale)}"
-
-
-def _count(chosen: Sequence[Vector], verdicts: Sequence[Verdict]) -> None:
-    """Print the number of results of each kind, per family."""
-    kinds = "passed", "failed", "declined", "skipped"
-    counts = Counter((verdict.vector.family, verdict.kind) for verdict in verdicts)
-    counts.update((vector.family, "skipped") for vector in chosen[len(verdicts) :])
-    shown = [kind for kind in kinds if any(counts[vector.family, kind] for vector in chosen)]
-    table = Table("family", *shown, box=None, pad_edge=False, header_style="bold")
-    for family in dict.fromkeys(vector.family for vector in chosen):
-        table.add_row(family, *(str(counts[family, kind]) for kind in shown))
-    print_table(table)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from ampsim.core.formats import far_power
 from ampsim.core.machine import Quirk, Rule, State, init, update
@@ -12,75 +12,32 @@ MOST = 20_000
 """Maximum number of state pairs of a search; takes about a second."""
 
 
-def _number(value: object) -> str:
-    """Return a number as text; a large or small power of two as 2**k."""
-    return far_power(value, 10) or f"{value:.10g}" if isinstance(value, float) else str(value)
-
-
-# Labels of fields, and of values that are not numbers.
-_RULE = {
-    "init_scale": "initial scale",
-    "growth_interval": "finite steps before a growth",
-    "growth_factor": "growth factor",
-    "backoff_factor": "backoff factor",
-    "min_scale": "min_scale",
-    "max_scale": "max_scale",
-    "hysteresis": "overflows per backoff (hysteresis)",
-    "hysteresis_reset": "hysteresis reset after",
-    "delay": "updates until a new scale is used",
-    "growth_test": "growth when the growth tracker",
-}
-_ARITHMETIC = {
-    "dtype": "format of the scale",
-    "round_factors": "factors are",
-    "backoff": "backoff is computed as",
-    "flush_subnormals": "a subnormal scale",
-    "keeps_finite": "a growth to inf",
-}
-_VALUES: dict[tuple[str, object], str] = {
-    ("min_scale", None): "none",
-    ("max_scale", None): "none",
-    ("growth_test", "=="): "equals the interval",
-    ("growth_test", ">="): "reaches the interval",
-    ("round_factors", True): "rounded to that format",
-    ("round_factors", False): "not rounded (double)",
-    ("backoff", "multiply"): "scale * backoff factor",
-    ("backoff", "divide"): "scale / growth factor",
-    ("backoff", "reciprocal"): "scale * (1 / growth factor)",
-    ("flush_subnormals", True): "becomes 0",
-    ("flush_subnormals", False): "is kept",
-    ("keeps_finite", True): "keeps the old scale",
-    ("keeps_finite", False): "stays inf",
-}
-
-
-_EVENTS = {"backoff": "a backoff", "clean": "a finite step", "growth": "a growth"}
-
-
-def _words(name: str, value: object) -> str:
-    if isinstance(value, frozenset):
-        return " or ".join(_EVENTS[event] for event in sorted(value)) or "nothing"
-    return _VALUES.get((name, value)) or _number(value)
-
-
 def in_words(a: Rule, b: Rule) -> Iterator[tuple[str, str, str]]:
     """Yield (field, value of a, value of b) for each difference between two rules."""
     has_hysteresis = max(a.hysteresis, b.hysteresis) > 1
-    for x, y, fields in ((a, b, _RULE), (a.arithmetic, b.arithmetic, _ARITHMETIC)):
-        for name, label in fields.items():
-            mine, other = getattr(x, name), getattr(y, name)
-            if mine != other and (has_hysteresis or name != "hysteresis_reset"):
-                yield label, _words(name, mine), _words(name, other)
+    for x, y in ((a, b), (a.arithmetic, b.arithmetic)):
+        for each in fields(x):
+            mine, other = getattr(x, each.name), getattr(y, each.name)
+            is_idle = each.name == "hysteresis_reset" and not has_hysteresis
+            if mine != other and each.name not in ("arithmetic", "quirks") and not is_idle:
+                yield each.name, _words(mine), _words(other)
     for quirk in dict.fromkeys((*a.quirks, *b.quirks)):
         if (quirk in a.quirks) != (quirk in b.quirks):
             yield _quirk(quirk), *(("yes", "no") if quirk in a.quirks else ("no", "yes"))
 
 
+def _words(value: object) -> str:
+    if isinstance(value, frozenset):
+        return " or ".join(sorted(value)) or "nothing"
+    if isinstance(value, float):
+        return far_power(value, 10) or f"{value:.10g}"
+    return str(value).lower()
+
+
 def _quirk(quirk: Quirk) -> str:
     summary = (type(quirk).__doc__ or "").splitlines()[0]
-    return (
-        f"{summary} {', '.join(f'{name}={value}' for name, value in vars(quirk).items())}".rstrip()
-    )
+    numbers = ", ".join(f"{name}={value}" for name, value in vars(quirk).items())
+    return f"{summary} {numbers}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,15 @@ read and write it. A first line ``{"provenance": {...}}`` is allowed. Scales are
 (``float.hex``), which are exact, or ``inf``; decimal numbers are read, too. Loading a file executes no code.
 """
 
-import gzip
-import json
-import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ampsim.core import dialects
 from ampsim.core.conformance_vectors import parse_scale
-from ampsim.core.files import DamagedFileError, write_atomically
+from ampsim.core.files import DamagedFileError
 from ampsim.core.json_lines import read_objects
 from ampsim.core.machine import Rule
 from ampsim.core.replay.fold import first_divergence, states
@@ -113,24 +110,6 @@ class Trace:
     def _ending(self) -> str:
         return f"{self.raised.type} at update {self.raised.step}" if self.raised else "no exception"
 
-    def to_record(self) -> dict[str, object]:
-        """Return this trace as a JSON object."""
-        record: dict[str, object] = {
-            "system": self.system,
-            "version": self.version,
-            "params": dict(self.params),
-            "sequence": self.sequence,
-            "found_inf": [int(flag) for flag in self.found_inf],
-            "scale": ["inf" if math.isinf(s) else s.hex() for s in self.scale],
-        }
-        if self.is_async is not None:
-            record["is_async"] = list(self.is_async)
-        if self.raised is not None:
-            record["raised"] = vars(self.raised)
-        if self.notes is not None:
-            record["notes"] = self.notes
-        return record
-
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> "Trace":
         """Return the trace in a JSON object; raise ValueError or TypeError if the object is invalid."""
@@ -193,22 +172,3 @@ def read(path: str | os.PathLike[str]) -> Iterator[Trace]:
         yield trace
     if not count:
         raise DamagedFileError(file, max(number, 1), "the file holds no trace", "at least one")
-
-
-def write(
-    path: str | os.PathLike[str],
-    traces: Iterable[Trace],
-    provenance: Mapping[str, object] | None = None,
-) -> None:
-    """Write a trace file atomically. The same traces give the same bytes.
-
-    Args:
-        path: File to write; a ``.gz`` suffix selects gzip.
-        traces: Traces to write.
-        provenance: Data for the first line; None writes no such line.
-    """
-    file = Path(path)
-    records: list[object] = [{"provenance": dict(provenance)}] if provenance else []
-    records += [trace.to_record() for trace in traces]
-    data = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records).encode()
-    write_atomically(file, gzip.compress(data, mtime=0) if file.suffix == ".gz" else data)

@@ -10,7 +10,7 @@ import pytest
 
 from ampsim import dialects
 from ampsim.core.files import DamagedFileError
-from ampsim.core.recorded_runs import Raised, Trace, read, write
+from ampsim.core.recorded_runs import Raised, Trace, read
 
 RECORDED = Path(__file__).parent.parent / "traces" / "recorded.jsonl.gz"
 TRACES = list(read(RECORDED))
@@ -25,23 +25,6 @@ def test_state_machine_matches_recorded_traces(system: str) -> None:
     assert traces
     differing = [f"{dict(trace.params)}: {m}" for trace in traces if (m := trace.mismatch())]
     assert not differing
-
-
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
-def test_round_trip_is_byte_identical(tmp_path: Path, suffix: str) -> None:
-    raised = [trace for trace in TRACES if trace.raised]
-    late = [trace for trace in TRACES if trace.is_async]
-    traces = raised[:20] + late[:20]
-    first, second = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
-    write(first, traces, {"origin": "test"})
-    write(second, read(first), {"origin": "test"})
-    assert list(read(second)) == traces
-    assert first.read_bytes() == second.read_bytes()
-    assert suffix != ".jsonl.gz" or first.read_bytes()[4:8] == bytes(4)  # no time is in it
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        first.name,
-        second.name,
-    ]  # no temporary file is left
 
 
 @pytest.mark.parametrize(
@@ -62,22 +45,6 @@ def test_single_wrong_bit_is_mismatch(change: dict[str, object], update: int) ->
     assert empty.mismatch() is not None
 
 
-def test_record_round_trip_keeps_fields() -> None:
-    raised, late = Raised(1, "Exception", "x"), (True, None)
-    whole = Trace(
-        "roundpipe.GradScaler[mixed]",
-        {},
-        (False, True),
-        (math.inf,),
-        "1.2",
-        "s",
-        late,
-        raised,
-        {"n": 1},
-    )
-    assert vars(Trace.from_record(json.loads(json.dumps(whole.to_record())))) == vars(whole)
-
-
 def test_a_missing_raise_is_a_mismatch() -> None:
     gives_up = next(trace for trace in TRACES if trace.raised)
     silent = dataclasses.replace(gives_up, raised=None, scale=(*gives_up.scale, 1.0))
@@ -86,7 +53,12 @@ def test_a_missing_raise_is_a_mismatch() -> None:
     assert "the state machine raised" in other_text.mismatch()
 
 
-RECORD = TRACE.to_record()
+RECORD = {
+    "system": TRACE.system,
+    "params": TRACE.params,
+    "found_inf": [0, 0, 1],
+    "scale": [scale.hex() for scale in TRACE.scale],
+}
 
 
 @pytest.mark.parametrize("scale", ["65536.0", "0x1p+16", 65536, 65536.0])
@@ -124,8 +96,7 @@ def test_damaged_line_is_reported(tmp_path: Path, line: str, shown: str) -> None
 
 def test_truncated_file_raises(tmp_path: Path) -> None:
     whole = tmp_path / "t.jsonl.gz"
-    write(whole, [TRACE] * 3)
-    data = whole.read_bytes()
+    data = gzip.compress((json.dumps(RECORD) + "\n").encode() * 3)
     for length in range(len(data)):
         whole.write_bytes(data[:length])
         with pytest.raises(DamagedFileError):

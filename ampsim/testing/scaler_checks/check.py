@@ -79,7 +79,6 @@ class ScalerCheck(Check):
         *,
         examples: int | None = None,
         seed: int | None = None,
-        schedule: Mapping[int, int] | None = None,
         limit: float | None = None,
     ) -> None:
         """Run this check on a scaler.
@@ -88,7 +87,6 @@ class ScalerCheck(Check):
             target: Scaler, as `check_scaler` takes it.
             examples: Maximum number of generated examples; None follows the hypothesis profile.
             seed: Seed of the examples; None follows the profile.
-            schedule: Thread schedule to run, with every step in the text; None runs all schedules.
             limit: CPU time in seconds; None for `time_limit`, 0 for no limit, e.g. in a debugger. See
                 `ampsim.testing.alarm` for where limits apply.
 
@@ -111,7 +109,7 @@ class ScalerCheck(Check):
             raise given_up(subject.name, subject.overdue)
         chosen = generation.choose(examples or self.examples, self.seed if seed is None else seed)
         limit = time_limit(chosen.number) if limit is None else limit
-        failure = self.falsify(subject, chosen, schedule, limit)
+        failure = self.falsify(subject, chosen, limit)
         if failure is None:
             return
         error = failure.error
@@ -131,20 +129,14 @@ class ScalerCheck(Check):
         reasons = [(name, subject.unsupported.get(name)) for name in self.needs]
         return ", ".join(f"unsupported: {name} ({why})" for name, why in reasons if why)
 
-    def falsify(
-        self,
-        subject: Subject,
-        examples: Examples,
-        schedule: Mapping[int, int] | None = None,
-        limit: float = 0.0,
-    ) -> Failure | None:
+    def falsify(self, subject: Subject, examples: Examples, limit: float = 0.0) -> Failure | None:
         """Return the minimal example that fails; None if the check passes."""
         warm_up()
         minimal: Failure | None = None
 
         def run_one(**values: Any) -> None:
             nonlocal minimal
-            example, values = example_of(subject, schedule), self.fitted(subject, values)
+            example, values = example_of(subject), self.fitted(subject, values)
             try:
                 self.run_example(example, values)
             except BaseException as error:
@@ -212,12 +204,9 @@ class ScalerCheck(Check):
         return described(self, seen, [*hints, *where, *failure.story(), *repeat])
 
     def repeat(self, example: Example, examples: Examples) -> str:
-        """Write the command that runs the check again on the same examples, or the same schedule."""
+        """Write the command that runs the check again on the same examples."""
         subject, words = example.subject, list[str]()
-        if example.failing is not None:
-            schedule = ",".join(f"{step}:{choice}" for step, choice in example.failing.items())
-            words = ["--schedule", schedule]
-        elif not examples.is_default:
+        if not examples.is_default:
             words = ["--examples", str(examples.number), "--seed", str(examples.seed)]
         options = [*subject.traits.as_options(), "--check", self.name, *words]
         return shlex.join(["ampsim", "check", subject.name, *options])

@@ -25,21 +25,18 @@ class Example(ScalerAdapter):
     Attributes:
         subject: The scaler under test.
         requested: Rule of the first scaler that was made.
-        schedule: Schedule of threads to run; None to explore all.
-        failing: Schedule of threads that failed.
         answers: Values that the reference returned, by method; a reproducer contains them.
         events: What was done, in words.
         scales: Factors by which losses were multiplied.
     """
 
-    def __init__(self, subject: Subject, schedule: Mapping[int, int] | None = None) -> None:
+    def __init__(self, subject: Subject) -> None:
         traits = replace(subject.traits, unsupported=frozenset(subject.unsupported))
         if traits.min_scale is not None:  # as a loss sees it
             traits = replace(traits, min_scale=round_to_float32(traits.min_scale))
         super().__init__(self._make, traits)
         self.construct = self._construct
-        self.subject, self.schedule = subject, schedule
-        self.failing: Mapping[int, int] | None = None
+        self.subject = subject
         self.requested: Rule | None = None
         self.answers: dict[str, Any] = {}
         self.events: list[str] = []
@@ -168,10 +165,10 @@ class Example(ScalerAdapter):
         ]
 
 
-def example_of(subject: Subject, schedule: Mapping[int, int] | None = None) -> Example:
+def example_of(subject: Subject) -> Example:
     """Return a new example, driven by the subject's adapter."""
     kind = type("Example", (Example, subject.adapter), {})
-    made: Example = kind(subject, schedule)
+    made: Example = kind(subject)
     return made
 
 

@@ -41,28 +41,17 @@ def instrumented(c: scheduler.Scheduler, subject: Subject) -> Any:
 
 
 def explore(example: Example, program: Callable[[scheduler.Scheduler], object]) -> None:
-    """Run a program in many orders, or in the example's; fail with the last turns of one that fails."""
+    """Run a program in many orders; fail with the last turns of the first that fails as the example's events."""
     example.requested = RULE
-    with scheduler.one_core():
-        if example.schedule is not None:
-            run = scheduler.attempt(program, example.schedule, max_steps=STEPS)
-            report(example, run, shown=STEPS)
-            return
-        try:
+    try:
+        with scheduler.one_core():
             scheduler.explore(program, preemptions=2, limit=LIMIT, max_steps=STEPS)
-        except scheduler.FailingScheduleError as failure:
-            report(example, failure.run, shown=SHOWN)
-
-
-def report(example: Example, run: scheduler.Run, *, shown: int) -> None:
-    """Raise what failed in a run, if anything did, with the last turns as the example's events."""
-    if run.failure is None:
-        return
-    for task, steps in groupby(run.trace, key=lambda step: step.task):
-        *_, last = steps
-        example.note(f"{task} up to {last.op} {last.subject}")
-    example.events[:-shown], example.failing = ["..."] * (len(example.events) > shown), run.schedule
-    raise run.failure
+    except scheduler.FailingScheduleError as found:
+        for task, steps in groupby(found.run.trace, key=lambda step: step.task):
+            *_, last = steps
+            example.note(f"{task} up to {last.op} {last.subject}")
+        example.events[:-SHOWN] = ["..."] * (len(example.events) > SHOWN)
+        raise found.run.failure or found from None
 
 
 def parameter(overflows: bool) -> torch.nn.Parameter:
