@@ -57,9 +57,7 @@ def checking(
         force: bool,
         **arguments: Any,
     ) -> None:
-        form = _format_of(file) if file and not report else report
-        if file and form:
-            _check_own(file, form, force=force)
+        form = _form(file, report, force=force)
         _report(partial(run, **arguments), expect, xfail, form, file, show or show_table)
 
     own = [
@@ -148,16 +146,15 @@ def _propose(
     scaler, known = propose(subject, checks, generated)
     with replacing(EXPECTED) as stream:
         stream.write(json.dumps(known, indent=1).encode() + b"\n")
-    options = shlex.join(scaler.traits.as_options())
     differences = scaler.traits.differences()
-    err.print(
-        "Differences from torch's scaler. Declare those that are intentional, and fix the others:"
-    )
-    err.print(f"  Traits({written(differences)})", markup=False)
-    for feature, missing in subject.missing.items():
-        err.print(f"  {feature}: {missing}", markup=False)
-    err.print(f"{EXPECTED}: {len(known)} failures that torch.amp.GradScaler has too")
-    err.print(f"next: ampsim check {targets[0]} {options} --expect {EXPECTED}", markup=False)
+    for line in (
+        "Differences from torch's scaler. Declare those that are intentional, and fix the others:",
+        f"  Traits({written(differences)})",
+        *(f"  {feature}: {lack}" for feature, lack in subject.missing.items()),
+        f"{EXPECTED}: {len(known)} failures that torch.amp.GradScaler has too",
+        f"next: ampsim check {targets[0]} {shlex.join(scaler.traits.as_options())} --expect {EXPECTED}",
+    ):
+        err.print(line)
     return differences, known
 
 
@@ -209,6 +206,7 @@ def _report(
 ) -> None:
     """Run the checks, print or write the report, and exit with the status."""
     from ampsim.testing.alarm import CannotJudgeError
+    from ampsim.testing.report import FORMATS
 
     if "" not in sys.path:
         sys.path.insert(0, "")  # finds modules in the current folder, as `python -m` does
@@ -224,11 +222,11 @@ def _report(
             if raised and not judged.findings:
                 raise ValueError(f"{raised[0].target}: {raised[0].text}")
             if form and not stream:
-                out.print(_written(judged, form), end="")
+                out.print(FORMATS[form](judged), end="")
             else:
                 show(judged)
             if stream and form:
-                stream.write(_written(judged, form).encode())
+                stream.write(FORMATS[form](judged).encode())
     except (ImportError, OSError, RecursionError, TypeError, ValueError) as error:
         fail(str(error))
     except CannotJudgeError as error:
@@ -263,44 +261,27 @@ def _expected(text: str | None) -> dict[str, str]:
     try:
         is_file = ":" not in text or Path(text).exists()
         mapping: Any = json.loads(Path(text).read_text("utf-8")) if is_file else load(text)
-    except json.JSONDecodeError as error:
+    except (OSError, RecursionError, json.JSONDecodeError) as error:
         raise ValueError(
-            f"--expect {text}: not JSON ({error}); expected {{check: reason}}"
+            f"--expect {text}: {error}; expected a JSON file {{check: reason}}"
         ) from error
-    except RecursionError as error:
-        raise ValueError(
-            f"--expect {text}: nested too deeply; expected {{check: reason}}"
-        ) from error
-    except OSError as error:
-        raise ValueError(
-            f"--expect {text}: {error.strerror}; expected a JSON file {{check: reason}}"
-        ) from error
-    if not isinstance(mapping, dict) or not all(
-        isinstance(word, str) for pair in mapping.items() for word in pair
-    ):
+    if not isinstance(mapping, dict) or {*map(type, [*mapping, *mapping.values()])} - {str}:
         raise ValueError(f"--expect {text}: expected a mapping from checks to reasons")
     return mapping
 
 
-def _format_of(file: Path) -> ReportFormat:
+def _form(file: Path | None, report: ReportFormat | None, *, force: bool) -> ReportFormat | None:
+    """Return the form of the report; exit unless the file is new, or holds a report of this form."""
+    if file is None:
+        return report
     try:
-        return ReportFormat(file.suffix.removeprefix("."))
+        form = report or ReportFormat(file.suffix.removeprefix("."))
+        check_own(file, _MARKS[form], force=force)
     except ValueError:
         fail(f"--out {file}: expected a name that ends in .md or .json; or pass --report")
-
-
-def _check_own(file: Path, form: ReportFormat, *, force: bool) -> None:
-    """Exit if the file holds something else than a report of this form."""
-    try:
-        check_own(file, _MARKS[form], force=force)
     except OSError as error:
         fail(str(error))
-
-
-def _written(judged: "Report", form: ReportFormat) -> str:
-    from ampsim.testing.report import FORMATS
-
-    return FORMATS[form](judged)
+    return form
 
 
 def show_table(judged: "Report") -> None:

@@ -1,13 +1,9 @@
 """``ampsim report``: write an HTML page that shows what the loss scale did in a run."""
 
-import contextlib
 import enum
 import shutil
-import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,17 +92,10 @@ def explain_file(log: Path) -> "Explanation":
             return explain_file(Path(file.name))
     try:
         size = log.stat().st_size
-        with Progress(
-            console=err, transient=True, disable=not err.is_terminal or size < 1 << 24
-        ) as progress:
-            task, stopped = progress.add_task("reading", total=size), list[bool]()
-
-            def on_progress(done: int) -> bool:
-                progress.update(task, completed=done)
-                return bool(stopped)
-
-            with _interrupts(stopped):
-                return explain(read_log(log, on_progress))
+        is_quick = not err.is_terminal or size < 1 << 24
+        with Progress(console=err, transient=True, disable=is_quick) as progress:
+            task = progress.add_task("reading", total=size)
+            return explain(read_log(log, lambda done: progress.update(task, completed=done)))
     except FileNotFoundError:
         fail(f"{log}: no such file; give the path of a training log")
     except (DamagedFileError, ImportError, OSError, ValueError) as error:
@@ -119,25 +108,6 @@ def is_there(log: Path) -> bool:
         return log.exists()
     except OSError:
         return False
-
-
-@contextlib.contextmanager
-def _interrupts(stopped: list[bool]) -> Iterator[None]:
-    """Stop reading at the first Ctrl-C and keep what was read; exit at the second one."""
-
-    def stop(*_: object) -> None:
-        if stopped:
-            raise KeyboardInterrupt
-        stopped.append(True)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def write_page(explanation: "Explanation", log: Path, target: Path, *, force: bool = False) -> None:

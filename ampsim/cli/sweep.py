@@ -3,7 +3,6 @@
 import csv
 import io
 import itertools
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,9 +65,7 @@ def sweep_folder(
                 f"{folder}: expected *.npy files of overflow thresholds; write them with numpy.save"
             )
         bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
-        start = time.perf_counter()
         done = [sweep_file(rules, path) for path in bar]
-        seconds = time.perf_counter() - start
         if to is not None:
             check_own(to, "trace,steps,", force=force)
             write_atomically(to, _csv(grid, done).encode())
@@ -77,10 +74,6 @@ def sweep_folder(
     except OSError as error:
         fail(f"{error}: expected readable and writable files")
     print_table(_table(grid, done))
-    steps = len(rules) * sum(played.steps for played in done)
-    err.print(
-        f"{len(rules):,} rules in {seconds:.2g} s: {steps / seconds:.2g} rule-steps per second"
-    )
 
 
 def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:

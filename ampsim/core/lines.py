@@ -45,8 +45,7 @@ class Lines:
         strict: True for data, where a line that is too long, a byte that is not UTF-8, or a truncated archive raises.
             False for logs: a long line is yielded in parts, bad bytes become U+FFFD, and `damage` tells why reading
             stopped.
-        on_progress: Function called after each 4 million characters with the number of bytes read from the file; if
-            it returns True, reading stops.
+        on_progress: Function called after each 4 million characters with the number of bytes read from the file.
 
     Attributes:
         number: Number of lines yielded so far; parts of a long line count.
@@ -122,9 +121,8 @@ class Lines:
         rest, read = "", 0
         while line := text.readline(self._longest):
             before, read = read, read + len(line)
-            if self._on_progress and read >> 22 != before >> 22 and self._on_progress(file.tell()):
-                self.damage = f"interrupted: only the first {read:,} characters were read"
-                return
+            if self._on_progress and read >> 22 != before >> 22:
+                self._on_progress(file.tell())
             line, rest = rest + line, ""
             if len(line) >= self._longest and not line.endswith(("\n", "\r")):
                 end = max(line.rfind(" "), line.rfind(",")) + 1 or len(line)

@@ -85,19 +85,6 @@ def test_torn_archive_is_reported(tmp_path: Path, pack) -> None:
             list(Lines(path, strict=True))
 
 
-def test_reading_stops_on_request(tmp_path: Path) -> None:
-    path, done = tmp_path / "log", []
-    path.write_text("0123456789abcde\n" * (1 << 19))
-
-    def stop(position: int) -> bool:
-        done.append(position)
-        return True
-
-    source = Lines(path, on_progress=stop)
-    assert len(list(source)) < 1 << 19
-    assert (len(done), source.damage.split(":")[0]) == (1, "interrupted")
-
-
 @pytest.mark.parametrize("strict", [False, True])
 def test_compressed_bomb_takes_bounded_memory(tmp_path: Path, strict: bool) -> None:
     path = tmp_path / "bomb.gz"

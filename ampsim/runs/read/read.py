@@ -29,7 +29,7 @@ def read_log(
     Args:
         source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed by gzip or bzip2),
             JSON, JSON Lines, CSV, a notebook, TensorBoard's or W&B's files, or a file that `watch` wrote.
-        on_progress: Function called with the number of bytes read; if it returns True, reading stops.
+        on_progress: Function called with the number of bytes read.
 
     Returns:
         The history.
