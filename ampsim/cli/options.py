@@ -23,6 +23,10 @@ class ReportFormat(enum.StrEnum):
     json = "json"
 
 
+Dialect = Annotated[
+    str,
+    typer.Argument(metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False),
+]
 Names = Annotated[
     list[str] | None,
     typer.Option("--check", "-k", help="Name of a check to run. Repeatable."),

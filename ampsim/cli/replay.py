@@ -4,18 +4,14 @@ from typing import Annotated
 
 import typer
 
+from ampsim.cli.options import Dialect
 from ampsim.cli.terminal import fail, out, settings
 from ampsim.core import dialects
 from ampsim.core.replay.fold import states
 
 
 def replay_history(
-    dialect: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False
-        ),
-    ],
+    dialect: Dialect,
     history: Annotated[
         str,
         typer.Argument(
@@ -45,9 +41,8 @@ def replay_history(
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
     try:
-        for digit, state in zip(
-            history, states(rule, [digit == "1" for digit in history]), strict=False
-        ):
-            out.print(f"{'overflow' if digit == '1' else 'finite':8}  {state.scale!r}")
+        flags = [digit == "1" for digit in history]
+        for overflows, state in zip(flags, states(rule, flags), strict=False):
+            out.print(f"{'overflow' if overflows else 'finite':8}  {state.scale!r}")
     except Exception as error:  # an error of the framework is a result
         out.print(f"raises    {type(error).__name__}: {error}")

@@ -1,7 +1,5 @@
 """``ampsim sweep``: replay recorded traces under many rules."""
 
-import csv
-import io
 import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,13 +9,10 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from ampsim.cli.options import Force
+from ampsim.cli.options import Dialect
 from ampsim.cli.terminal import err, fail, print_table, settings
 from ampsim.core import dialects
-from ampsim.core.files import check_own, write_atomically
 from ampsim.core.replay.sweep import FileSweep, sweep_file
-
-COLUMNS = ("skips", "skip_rate", "mean_log2_scale", "scale")
 
 
 def sweep_folder(
@@ -29,12 +24,7 @@ def sweep_folder(
             show_default=False,
         ),
     ],
-    dialect: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIALECT", help="A name from `ampsim dialects`.", show_default=False
-        ),
-    ],
+    dialect: Dialect,
     parameters: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,13 +34,6 @@ def sweep_folder(
             metavar="NAME=VALUE,...",
         ),
     ] = None,
-    to: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", metavar="FILE", help="CSV file to write: one line per trace and rule."
-        ),
-    ] = None,
-    force: Force = False,
 ) -> None:
     """Replay the runs in DIR under DIALECT, with each combination of the given values.
 
@@ -66,13 +49,10 @@ def sweep_folder(
             )
         bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
         done = [sweep_file(rules, path) for path in bar]
-        if to is not None:
-            check_own(to, "trace,steps,", force=force)
-            write_atomically(to, _csv(grid, done).encode())
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
     except OSError as error:
-        fail(f"{error}: expected readable and writable files")
+        fail(f"{error}: expected readable files")
     print_table(_table(grid, done))
 
 
@@ -108,13 +88,3 @@ def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
             *map(str, chosen.values()), f"{skips:,}", f"{skips / total:.3g}", f"{mean:.2f}"
         )
     return table
-
-
-def _csv(grid: Sequence[dict[str, Any]], done: Iterable[FileSweep]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trace", "steps", *grid[0], *COLUMNS])
-    for played in done:
-        for chosen, row in zip(grid, played.rows.tolist(), strict=True):
-            writer.writerow([played.path.name, played.steps, *chosen.values(), *row])
-    return text.getvalue()

@@ -73,34 +73,31 @@ def check_scales(
     dtype: str,
 ) -> None:
     """Raise ValueError for an invalid initial scale or bound, after rounding to the scale's format."""
-    _check_numbers(init_scale=init)
-    _check_numbers(
-        **{
-            name: bound
-            for name, bound in (("min_scale", low), ("max_scale", high))
-            if bound is not None
-        }
-    )
-    if not (math.isfinite(init) and init > 0):
+    given = {"init_scale": init, "min_scale": low, "max_scale": high}
+    for name, value in given.items():
+        if value is not None or name == "init_scale":
+            as_float(name, value)
+    if not 0 < init < math.inf:
         raise ValueError(
             f"init_scale={init!r}: expected a positive finite number; torch starts at 2.0**16"
         )
     held = rounded(init)
-    if not (math.isfinite(held) and held > 0):
+    if not 0 < held < math.inf:
         raise ValueError(
             f"init_scale={init!r} is {held} in {dtype}: expected a number that "
             "format can hold; pass one between 2.0**-126 and 2.0**127"
         )
-    least, most = (None if bound is None else rounded(bound) for bound in (low, high))
-    if least is not None and (math.isnan(least) or least < 0 or math.isinf(least)):
+    least = 0.0 if low is None else rounded(low)
+    most = math.inf if high is None else rounded(high)
+    if not 0 <= least < math.inf:
         raise ValueError(
             f"min_scale={low!r}: expected a finite number >= 0; for no lower bound pass None"
         )
-    if most is not None and not most > 0:
+    if not most > 0:
         raise ValueError(
             f"max_scale={high!r}: expected a positive number; for no upper bound pass None"
         )
-    if least is not None and most is not None and least > most:
+    if least > most:
         raise ValueError(
             f"min_scale={low!r} > max_scale={high!r}: expected min_scale <= max_scale; "
             "swap them, or pass None for no bound"
@@ -109,8 +106,9 @@ def check_scales(
 
 def check_factors(growth: float, backoff: float, *, divides: bool = False) -> None:
     """Raise ValueError for invalid factors; with `divides`, a backoff divides by the growth factor."""
-    _check_numbers(growth_factor=growth, backoff_factor=backoff)
-    if not (math.isfinite(growth) and growth >= 1):
+    as_float("growth_factor", growth)
+    as_float("backoff_factor", backoff)
+    if not 1 <= growth < math.inf:
         raise ValueError(
             f"growth_factor={growth!r}: expected a finite number >= 1; to never grow pass growth_factor=1.0"
         )
@@ -123,13 +121,6 @@ def check_factors(growth: float, backoff: float, *, divides: bool = False) -> No
             f"backoff_factor={backoff!r} with a backoff that divides by growth_factor={growth!r}: "
             f"expected {1.0 / growth!r}; to choose the two factors independently, use the default arithmetic"
         )
-
-
-def _check_numbers(**values: object) -> None:
-    for name, value in values.items():
-        if value is None:
-            raise TypeError(f"{name}=None: expected a real number; omit it to use the default")
-        as_float(name, value)
 
 
 def check_pieces(quirks: object, reset: object) -> None:
@@ -156,14 +147,10 @@ MANY = 30
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of an 'unknown name' message: the closest names, or some of the known names."""
-    known = sorted(known)
-    text = str(name).lower()
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5)
-    close = close or [other for other in known if len(text) > 2 and text in other.lower()][:5]
+    name, known = str(name), sorted(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = close or [other for other in known if len(name) > 2 and name.lower() in other.lower()]
     if close:
-        return f"did you mean {' or '.join(map(repr, close))}?"
-    some = (
-        difflib.get_close_matches(str(name), known, n=5, cutoff=0.0) if len(known) > MANY else known
-    )
-    more = f" and {len(known) - len(some)} more" if len(some) < len(known) else ""
-    return f"expected one of {', '.join(some)}{more}"
+        return f"did you mean {' or '.join(map(repr, close[:5]))}?"
+    more = f" and {len(known) - MANY} more" if len(known) > MANY else ""
+    return f"expected one of {', '.join(known[:MANY])}{more}"

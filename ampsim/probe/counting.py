@@ -21,15 +21,11 @@ from ampsim.probe.binades import BINS, FIRST_NORMAL, INF, INF_BITS, MAGNITUDE, N
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-_FEW = (
-    1 << 15
-)  # elements up to which a tensor is cheaper to count with others than by itself; measured
+_PIECE = 1 << 15  # elements that are searched for subnormals at a time
 _TOGETHER = (
     1 << 17
 )  # elements that are counted together: 8 bytes each stay in the second-level cache
 _ROWS = 128  # tensors that are counted together: 256 exponents of each have an index of 15 bits
-_HOST_CHUNK = 1 << 20  # elements: their exponents take 1 byte each
-_START = np.zeros(1, np.int64)
 _DEVICE_CHUNK = 1 << 24  # elements: index and temporaries take about 30 bytes per element
 
 Bits = npt.NDArray[np.int32]
@@ -54,10 +50,10 @@ def exponent_counts(values: Tensor) -> Tensor:
             f"values of {values.dtype}: expected float32, float16, or bfloat16; pass values.float()"
         )
     flat = values.detach().reshape(-1)
+    if flat.device.type == "cpu":
+        return torch.from_numpy(_on_host([flat])[0])
     if not flat.numel():
         return torch.zeros(BINS + 1, dtype=torch.int64, device=flat.device)
-    if flat.device.type == "cpu":
-        return torch.from_numpy(_on_host(flat))
     return functools.reduce(merge_counts, map(_on_device, torch.split(flat, _DEVICE_CHUNK)))
 
 
@@ -71,7 +67,7 @@ def merge_counts(a: Tensor, b: Tensor) -> Tensor:
 def counts_of_each(tensors: list[Tensor]) -> Tensor:
     """Count tensors on one device; int64 of shape ``(tensors, 281)``, see `exponent_counts`."""
     if tensors[0].device.type == "cpu":
-        return torch.from_numpy(_of_many(tensors))
+        return torch.from_numpy(_on_host(tensors))
     return torch.stack([*map(exponent_counts, tensors)])
 
 
@@ -79,7 +75,6 @@ class _Scratch(threading.local):
     """Memory that a thread uses again: new memory costs a page fault per 4 kB, more than counting what is in it."""
 
     def __init__(self) -> None:
-        self.fields = np.empty(_HOST_CHUNK, np.uint8)
         self.values = torch.empty(_TOGETHER)
         self.index = np.empty(_TOGETHER, np.int16)
 
@@ -87,28 +82,33 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def _of_many(tensors: list[Tensor]) -> Ints:
+def _on_host(tensors: list[Tensor]) -> Ints:
+    """Return the counts of tensors, shape (tensors, 281): small ones are counted together, large ones in pieces."""
     counts = np.zeros((len(tensors), BINS + 1), np.int64)
-    rows: list[int] = []  # of small tensors that wait
-    elements = 0
+    rows, pieces, elements = list[int](), list[Tensor](), 0
+
+    def count() -> None:
+        found = _of_few(pieces)
+        counts[rows, :BINS] += found[:, :BINS]  # no row is twice among them
+        counts[rows, BINS] = np.maximum(counts[rows, BINS], found[:, BINS])
+
     for row, tensor in enumerate(tensors):
-        size = tensor.numel()
-        if size > _FEW:
-            counts[row] = _on_host(tensor.detach().flatten())
-        elif size:
-            if elements + size > _TOGETHER or len(rows) == _ROWS:
-                counts[rows] = _of_few([tensors[i] for i in rows])
-                rows, elements = [], 0
+        flat, size = tensor.detach().flatten(), tensor.numel()
+        for start in range(0, size, _TOGETHER):
+            piece = flat if size <= _TOGETHER else flat[start : start + _TOGETHER]
+            if pieces and (elements + piece.numel() > _TOGETHER or len(pieces) == _ROWS):
+                count()
+                rows, pieces, elements = [], [], 0
             rows.append(row)
-            elements += size
-    if rows:
-        counts[rows] = _of_few([tensors[i] for i in rows])
+            pieces.append(piece)
+            elements += piece.numel()
+    if pieces:
+        count()
     return counts
 
 
-def _of_few(tensors: list[Tensor]) -> Ints:
-    """Return the counts of at most `_ROWS` tensors that are not empty, of `_TOGETHER` elements in all."""
-    flat = [tensor.detach().flatten() for tensor in tensors]
+def _of_few(flat: list[Tensor]) -> Ints:
+    """Return the counts of at most `_ROWS` flat tensors that are not empty, of `_TOGETHER` elements in all."""
     sizes = [tensor.numel() for tensor in flat]
     *starts, size = itertools.accumulate(sizes, initial=0)
     bits = torch.cat(flat, out=_scratch.values[:size]).view(torch.int32).numpy()
@@ -121,26 +121,6 @@ def _of_few(tensors: list[Tensor]) -> Ints:
     return _counts(
         bits, np.array(starts), occurs, np.maximum(np.maximum.reduceat(bits, starts), negative)
     )
-
-
-def _on_host(values: Tensor) -> Ints:
-    """Return the counts of a flat tensor, at least one element."""
-    if values.numel() > _HOST_CHUNK:
-        parts = (torch.from_numpy(_on_host(part)) for part in torch.split(values, _HOST_CHUNK))
-        return functools.reduce(merge_counts, parts).numpy()
-    values = values.float()
-    bits = values.numpy().view(np.int32)
-    low, high = torch.aminmax(values)  # first, as it reads faster than what follows
-    largest = int(np.float32(max(-low.item(), high.item())).view(np.int32)) & MAGNITUDE
-    if largest < 1 << 23:  # a CPU may be set to read subnormals as zero
-        largest = int((bits & MAGNITUDE).max())
-    # Piece by piece in the first-level cache; the cast cuts off the sign.
-    fields = np.right_shift(
-        bits, 23, out=_scratch.fields[: bits.size], dtype=np.int32, casting="unsafe"
-    )
-    occurs = torch.bincount(torch.from_numpy(fields), minlength=256).numpy()
-    counts: Ints = _counts(bits, _START, occurs[None], largest)[0]
-    return counts
 
 
 def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Ints | int) -> Ints:
@@ -170,8 +150,8 @@ def _counts(bits: Bits, starts: Ints, occurs: Ints, largest: Ints | int) -> Ints
 def _between(bits: Bits, low: int, high: int) -> Ints:
     """Return the places of the magnitudes from `low` to `high`, both included."""
     places = [np.empty(0, np.int64)]
-    for start in range(0, len(bits), _FEW):
-        magnitudes = bits[start : start + _FEW] & MAGNITUDE
+    for start in range(0, len(bits), _PIECE):
+        magnitudes = bits[start : start + _PIECE] & MAGNITUDE
         places.append(start + np.flatnonzero((magnitudes >= low) & (magnitudes <= high)))
     return np.concatenate(places)
 

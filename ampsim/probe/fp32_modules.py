@@ -1,8 +1,8 @@
-"""Search for modules that must stay in float32 for a batch to be finite: delta debugging over the module tree.
+"""Search for modules that must stay in float32 for a batch to be finite, over the module tree.
 
 The whole model must be finite in float32. From the root down, the search replaces a module by a sufficient subset of
-its children, found by ddmin (A. Zeller and R. Hildebrandt, Simplifying and isolating failure-inducing input, 2002). If
-the children do not suffice, because the overflow is in the module's own forward, the module stays.
+its children: it leaves out one child after the other. If the children do not suffice, because the overflow is in the
+module's own forward, the module stays.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from ampsim.probe.undoable_backward import Loss, backward, undone
+from ampsim.probe.undoable_backward import Loss, is_finite
 
 Names = frozenset[str]
 Finite = Callable[[Names], bool]
@@ -52,12 +52,10 @@ def find_fp32_modules(model: nn.Module, loss: Loss, *, scale: float = 1.0) -> li
     modules = dict(model.named_modules())
 
     def finite(names: Names) -> bool:
-        with undone(model), ExitStack() as stack:
+        with ExitStack() as stack:
             for name in names:
                 stack.enter_context(_in_float32(modules[name]))
-            value = backward(loss, scale)
-            grads = [param.grad for param in model.parameters() if param.grad is not None]
-            return all(bool(tensor.isfinite().all()) for tensor in [value, *grads])
+            return is_finite(model, loss, scale)
 
     if finite(frozenset()):
         return []
@@ -78,31 +76,15 @@ def _narrowed(name: str, others: Names, modules: dict[str, nn.Module], finite: F
     ]
     if not children or not finite(others | frozenset(children)):
         return frozenset([name])
-    waiting = _ddmin(children, lambda some: finite(others | frozenset(some)))
-    found: Names = frozenset()
-    while waiting:
-        child = waiting.pop(0)
-        found |= _narrowed(child, others | found | frozenset(waiting), modules, finite)
-    return found
-
-
-def _ddmin(items: list[str], suffices: Callable[[list[str]], bool]) -> list[str]:
-    """Return a minimal sufficient subset, given that all items together suffice."""
-    parts = 2
-    while len(items) >= 2:
-        size = -(-len(items) // parts)
-        chunks = [items[start : start + size] for start in range(0, len(items), size)]
-        rests = [[item for item in items if item not in chunk] for chunk in chunks]
-        smaller = next(
-            (some for some in [*chunks, *rests] if len(some) < len(items) and suffices(some)), None
-        )
-        if smaller is not None:
-            items, parts = smaller, 2
-        elif size == 1:
-            break
-        else:
-            parts = min(len(items), 2 * parts)
-    return items
+    needed = frozenset(children)
+    for child in children:
+        if finite(others | needed - {child}):
+            needed -= {child}
+    for child in children:
+        if child in needed:
+            found = _narrowed(child, others | needed - {child}, modules, finite)
+            needed = needed - {child} | found
+    return needed
 
 
 @contextmanager

@@ -75,10 +75,8 @@ class Histogram:
         return int(self.counts[INF:].sum())
 
     def __add__(self, other: "Histogram") -> "Histogram":
-        either = (self.largest, other.largest)
-        return Histogram(
-            self.counts + other.counts, math.nan if any(map(math.isnan, either)) else max(either)
-        )
+        largest = np.maximum(self.largest, other.largest)  # NaN if either is
+        return Histogram(self.counts + other.counts, float(largest))
 
     def lost(self, scale: float, fmt: Format) -> CastLoss:
         """Return the fractions of elements that underflow or overflow when ``scale * g`` is cast to `fmt`.

@@ -9,7 +9,7 @@ from ampsim.core.formats import FP16, Format
 from ampsim.core.validation import as_int
 from ampsim.probe.histogram import CastLoss, Histogram
 from ampsim.probe.probe import Probe
-from ampsim.probe.undoable_backward import Loss, backward, undone
+from ampsim.probe.undoable_backward import Loss, backward, is_finite, undone
 
 TRIALS = tuple(2.0**exponent for exponent in (16, 0, -16, -32))
 """Scales to try until the gradients are finite; usually the first one is."""
@@ -64,7 +64,7 @@ def calibrate(
                 min(total.overflow_threshold(fmt), inner.overflow_threshold(fmt), 2.0**126),
                 1,
             )
-            while not _finite(model, loss, threshold):  # a gradient inside a module was larger
+            while not is_finite(model, loss, threshold):  # a gradient inside a module was larger
                 threshold, more = threshold / 2, more + 1
             init_scale = math.ldexp(threshold, -headroom)
             return Calibration(init_scale, threshold, total.lost(init_scale, fmt), passes + more)
@@ -72,16 +72,6 @@ def calibrate(
         f"gradients are not finite at scales {', '.join(f'{scale:g}' for scale in TRIALS)}: expected finite "
         "gradients; the forward pass overflows or the batch has NaN: run ampsim.probe.find_fp32_modules"
     )
-
-
-def _finite(model: nn.Module, loss: Loss, scale: float) -> bool:
-    with undone(model):
-        backward(loss, scale)
-        return all(
-            bool(param.grad.isfinite().all())
-            for param in model.parameters()
-            if param.grad is not None
-        )
 
 
 def _histograms(model: nn.Module, loss: Loss, scale: float) -> tuple[Histogram, Histogram]:

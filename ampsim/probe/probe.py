@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, Self
@@ -17,8 +17,6 @@ from ampsim.probe.batch import Batch, Counts, HasScale, Key, Kind, divides
 from ampsim.probe.binades import BINS
 from ampsim.probe.counting import DTYPES
 from ampsim.probe.histogram import Histogram, largest_of, moved
-
-Model = nn.Module | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]
 
 
 class GradientRecord(NamedTuple):
@@ -72,42 +70,49 @@ class Probe:
     [('bias', 3.0), ('weight', 3.0)]
 
     Args:
-        model: Module, or named parameters as pairs or as a mapping.
+        model: Module whose gradients are recorded.
         every: Number of steps between two samples, at least 1; step 0 is sampled.
         scale: Loss scale, a positive finite number, or a scaler with ``get_scale()``. If its scale is on a device, each
             sampled step waits for it once.
-        activations: Whether to record gradients of the outputs of modules without submodules; requires a module.
+        activations: Whether to record gradients of the outputs of modules without submodules.
 
     Raises:
-        TypeError: If a parameter is neither float32, float16, nor bfloat16, or `activations` is used without a module.
+        TypeError: If a parameter is neither float32, float16, nor bfloat16.
         ValueError: If `every` is below 1, `scale` is invalid, or the model has no trainable parameters.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: nn.Module,
         *,
         every: int = 1,
         scale: float | HasScale = 1.0,
         activations: bool = False,
     ) -> None:
         self._every = as_int("every", every, 1, "the default is 1")
-        parameters = {name: param for name, param in _named(model) if param.requires_grad}
+        parameters = {
+            name: param for name, param in model.named_parameters() if param.requires_grad
+        }
         for name, param in parameters.items():
             if param.dtype not in DTYPES:
                 raise TypeError(
                     f"{name} is {param.dtype}: expected float32, float16, or bfloat16; omit this parameter"
                 )
-        modules = _leaves(model) if activations else {}
+        modules = {}
+        if activations:
+            modules = {name: each for name, each in model.named_modules() if not [*each.children()]}
         if not parameters and not modules:
             raise ValueError(
                 "a model without parameters that require a gradient: expected at least one; pass the trained "
                 "model, or activations=True"
             )
         self._step = 0
-        self._batch = Batch(_checked(scale))
+        if not hasattr(scale, "get_scale") and not divides(as_float("scale", scale)):
+            raise ValueError(
+                f"scale={scale!r}: expected a positive finite number; for a dynamic scale pass the scaler"
+            )
+        self._batch = Batch(scale)
         self._counted: list[tuple[int, Counts]] = []  # with their step
-        self._closed = False
         with ExitStack() as hooks:  # if one raises, the others are removed
             for name, param in parameters.items():
                 hook = partial(self._on_parameter, ("parameter", name))
@@ -117,8 +122,6 @@ class Probe:
             self._hooks = hooks.pop_all()
 
     def __enter__(self) -> Self:
-        if self._closed:
-            raise RuntimeError("this probe is closed; create another")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,7 +129,6 @@ class Probe:
 
     def close(self) -> None:
         """Remove the hooks from the model; `drain` still works. Idempotent."""
-        self._closed = True
         self._hooks.close()
 
     @property
@@ -139,29 +141,19 @@ class Probe:
         self._finish()
         self._step += 1
 
-    def drain(self, *, wait: bool = True) -> list[GradientRecord]:
-        """Return the records since the last call. Call it between steps.
+    def drain(self) -> list[GradientRecord]:
+        """Return the records since the last call, in the order of steps; waits for the device.
 
-        Args:
-            wait: Whether to wait for the device. If False, return only the steps that have arrived.
-
-        Returns:
-            list[GradientRecord]: Records in the order of steps.
+        Call it between steps.
         """
         self._finish()
-        late = (
-            step for step, counted in self._counted if not wait and not counted.fetched.arrived()
-        )
-        first_late = min(late, default=math.inf)
+        counted, self._counted = self._counted, []
         rows: dict[tuple[int, Kind, str], GradientRecord] = {}
-        for row in itertools.chain(
-            *(_rows_of(*pair) for pair in self._counted if pair[0] < first_late)
-        ):
+        for row in itertools.chain(*(_rows_of(*pair) for pair in counted)):
             key = row[:3]
             if row.kind == "activation" and key in rows:
                 row = row._replace(histogram=rows[key].histogram + row.histogram)
             rows[key] = row
-        self._counted = [pair for pair in self._counted if pair[0] >= first_late]
         return list(rows.values())
 
     def _finish(self) -> None:
@@ -210,29 +202,6 @@ def overflow_thresholds(
         threshold = _below(row.scale) if unknown else row.histogram.overflow_threshold(fmt)
         least[row.step] = min(least.get(row.step, math.inf), threshold)
     return np.array([least[step] for step in sorted(least)], np.float64)
-
-
-def _named(model: Model) -> Iterable[tuple[str, Tensor]]:
-    if isinstance(model, nn.Module):
-        return model.named_parameters()
-    return model.items() if isinstance(model, Mapping) else model
-
-
-def _checked(scale: float | HasScale) -> float | HasScale:
-    """Raise for an invalid number; a scaler is not checked."""
-    if not hasattr(scale, "get_scale") and not divides(as_float("scale", scale)):
-        raise ValueError(
-            f"scale={scale!r}: expected a positive finite number; for a dynamic scale pass the scaler"
-        )
-    return scale
-
-
-def _leaves(model: Model) -> dict[str, nn.Module]:
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"activations=True with a {type(model).__name__}: expected a module; pass the model itself"
-        )
-    return {name: module for name, module in model.named_modules() if not list(module.children())}
 
 
 def _below(scale: float) -> float:

@@ -42,3 +42,11 @@ def backward(loss: Loss, scale: float) -> Tensor:
         )
     (value.float() * scale).backward()  # type: ignore[no-untyped-call]
     return value.detach()
+
+
+def is_finite(model: nn.Module, loss: Loss, scale: float) -> bool:
+    """Return whether the loss and the gradients of one pass are finite; nothing of it stays."""
+    with undone(model):
+        value = backward(loss, scale)
+        grads = [param.grad for param in model.parameters() if param.grad is not None]
+        return all(bool(tensor.isfinite().all()) for tensor in [value, *grads])

@@ -149,8 +149,6 @@ def test_closed_probe_records_nothing() -> None:
     assert probe.drain() == []
     assert not any(param._post_accumulate_grad_hooks for param in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
-    with pytest.raises(RuntimeError, match="closed"), probe:
-        pass
 
 
 def test_accumulated_gradient_is_counted() -> None:
@@ -164,10 +162,9 @@ def test_accumulated_gradient_is_counted() -> None:
 def test_frozen_parameters_are_excluded() -> None:
     model = mlp()
     model[0].requires_grad_(requires_grad=False)
-    for named in (model.named_parameters(), dict(model.named_parameters())):
-        with Probe(named) as probe:
-            loss_of(model).backward()
-        assert {row.name.split(".")[0] for row in probe.drain()} == {"2", "4"}
+    with Probe(model) as probe:
+        loss_of(model).backward()
+    assert {row.name.split(".")[0] for row in probe.drain()} == {"2", "4"}
 
 
 class Fails(torch.autograd.Function):
@@ -255,16 +252,13 @@ def test_invalid_option_raises_with_value(options: Any, error: Any, value: str) 
 
 
 def test_non_float32_module_raises() -> None:
-    with pytest.raises(TypeError, match="activations=True"):
-        Probe(dict(mlp().named_parameters()), activations=True)
     with pytest.raises(TypeError, match=r"0.weight is torch.float64"):
         Probe(mlp().double())
 
 
-@pytest.mark.parametrize("make", [nn.ReLU, dict])
-def test_no_parameters_raises(make: Any) -> None:
+def test_no_parameters_raises() -> None:
     with pytest.raises(ValueError, match="expected at least one"):
-        Probe(make())
+        Probe(nn.ReLU())
 
 
 def overflows(scale: float, size: float) -> bool:
