@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,6 @@ def table() -> dict[str, Any]:
 
 def make(
     identifier: str,
-    message: str,
     lines: Iterable[int] = (),
     step: float = math.nan,
     *,
@@ -65,32 +64,59 @@ def make(
     level: str = "",
     **values: float | str,
 ) -> Finding:
-    """Return a finding with its row of the table; `severity` and `level` replace those of the row."""
+    """Return a finding in the words of the table, with its values in them.
+
+    Args:
+        identifier: Row of the table.
+        lines: Lines of the log that show it.
+        step: Step of the first line.
+        severity: Severity; "" for that of the row.
+        level: Level; "" for that of the row.
+        values: Fields of the message. A count is an int; a loss, a norm, or a scale is a float.
+    """
     row, shared = table()[identifier], table()["shared"]
-    first = Finding(
+    shown = {name: _text(value) for name, value in values.items()}
+    finding = Finding(
         identifier,
         severity or row.get("severity", "problem"),
         level or row.get("level", "likely"),
-        message,
+        row["message"].format_map(shown),
         tuple(lines)[:MOST_LINES],
         float(step),
         values,
         row.get("cause", ""),
     )
-    known = row.get("actions", ())
-    actions = tuple(shared.get(each, each).format(place=first.place) for each in known)
-    return Finding(**{**vars(first), "actions": actions})
+    actions = [shared.get(each, each) for each in row.get("actions", ())]
+    place = finding.place
+    return replace(finding, actions=tuple(action.format(place=place) for action in actions))
 
 
-def at(series: Series, row: int, identifier: str, message: str, **options: Any) -> Finding:
-    """Return a finding that begins at a number of a series; see `make` for the options."""
+def at(series: Series, row: int, identifier: str, **options: Any) -> Finding:
+    """Return a finding that begins at a number of a series; see `make`.
+
+    The message may name the series, the place, and the numbers from there on: {name}, {place}, {records}, {total}.
+    """
+    fields = {
+        "name": series.name,
+        "place": series.place(row),
+        "records": len(series) - row,
+        "total": len(series),
+    }
     lines = series.lines[row:][:MOST_LINES].tolist()
-    return make(identifier, message, lines, series.steps[row], **options)
+    return make(identifier, lines, series.steps[row], **{**fields, **options})
 
 
-def of_events(events: list[Event], identifier: str, message: str, **options: Any) -> Finding:
-    """Return a finding that sentences of the log show; see `make` for the options."""
-    return make(identifier, message, [event.line for event in events], events[0].step, **options)
+def of_events(events: list[Event], identifier: str, **options: Any) -> Finding:
+    """Return a finding that sentences of the log show; see `make`. The message may name {times} and {line}."""
+    first = events[0]
+    fields = {"times": len(events), "line": first.line, **options}
+    return make(identifier, [event.line for event in events], first.step, **fields)
+
+
+def _text(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else number_text(value)
 
 
 def first(function: Callable[[Any], Finding | None], candidates: Iterable[Any]) -> Finding | None:

@@ -1,7 +1,6 @@
 """Findings about gradients, their norms, and numbers that carry the loss scale."""
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -22,22 +21,16 @@ def norm_not_finite(run: Evidence) -> Finding | None:
     # A scaler that searches its first scale has infinite norms, too.
     is_infinite = bool(np.isinf(norm.values[row:]).mean() > 0.5)
     enough = 16 if is_infinite else 4 if row == 0 else 3
+    late = [scale.between(norm.lines[row], run.end + 1).values for scale in run.scales]
+    rises = any((np.diff(scale) > 0).any() for scale in late)
     evaluation_lost = any(map(lost_at_end, run.evaluations))
-    rises = any(
-        (np.diff(scale.between(norm.lines[row], run.end + 1).values) > 0).any()
-        for scale in run.scales
-    )
     if (count < enough and not evaluation_lost) or rises:
         return None
-    also = ", and the evaluation loss is not finite" if evaluation_lost else ""
-    message = (
-        f"The {norm.name} is not finite from {norm.place(row)} to the end ({count} records){also}."
-    )
     # One infinite step makes a mean infinite, and a loss that falls shows that steps are taken.
     is_mean = bool(np.isinf(norm.values[row:]).all()) and not evaluation_lost
-    late = run.loss.finite[-count:] if run.loss is not None else np.array([])
-    severity = "warning" if is_mean and falls(late) > 0.05 else "problem"
-    return at(norm, row, "norm-not-finite", message, severity=severity, records=count)
+    losses = run.loss.finite[-count:] if run.loss is not None else np.array([])
+    severity = "warning" if is_mean and falls(losses) > 0.05 else "problem"
+    return at(norm, row, "norm-not-finite", severity=severity)
 
 
 def norm_zero(run: Evidence) -> Finding | None:
@@ -50,41 +43,24 @@ def norm_zero(run: Evidence) -> Finding | None:
     loss = run.loss.finite if run.loss is not None else np.array([])
     moves = len(loss) >= 3 and float(np.ptp(loss)) > 0.01 * abs(float(np.median(loss)))
     zeros = int((norm.values == 0).sum())
-    message = f"The {norm.name} is 0 on {zeros} of {len(norm)} records, up to the end."
     identifier = "norm-underflows" if scale is not None and scale.values[-1] <= 16 else "norm-zero"
-    severity = "warning" if moves else "problem"
-    return at(norm, 0, identifier, message, severity=severity, records=zeros)
+    return at(norm, 0, identifier, severity="warning" if moves else "problem", records=zeros)
 
 
 def carries_scale(run: Evidence) -> Finding | None:
     """A norm or a loss moves with the loss scale, or against it."""
-    return next(_carries_scale(run), None)
+    pairs = [(each, scale) for each in (run.norm, run.loss) if each for scale in run.scales]
+    for series, scale in pairs:
+        slope = _slope(scale, series)
+        if slope > 0:
+            return at(series, 0, f"scaled-{series.role}")
+        if slope < 0 or _is_clip_over_scale(scale, series):
+            return at(series, 0, "clip-of-scaled-gradients")
+    return None
 
 
-def _carries_scale(run: Evidence) -> Iterator[Finding]:
-    for series in (each for each in (run.norm, run.loss) if each is not None):
-        for scale in run.scales:
-            slope, changes = _slope(scale, series)
-            if slope > 0:
-                message = (
-                    f"The {series.name} moves with the loss scale over {changes} of its changes: it "
-                    "is printed while it is multiplied by the scale."
-                )
-                yield at(series, 0, f"scaled-{series.role}", message, changes=changes)
-            elif slope < 0 or _is_clip_over_scale(scale, series):
-                message = (
-                    f"The {series.name} times the loss scale is constant: gradients are clipped "
-                    "while they are multiplied by the scale."
-                )
-                yield at(series, 0, "clip-of-scaled-gradients", message)
-
-
-def _slope(scale: Series, series: Series) -> tuple[int, int]:
-    """Compare the jumps of a series with those of the scale on the same lines.
-
-    Returns:
-        1 if the series moves with the scale, -1 if against it, else 0; and the changes of the scale.
-    """
+def _slope(scale: Series, series: Series) -> int:
+    """Return 1 if a series jumps with the scale, -1 if against it, else 0."""
     _, rows, others = np.intersect1d(scale.lines, series.lines, return_indices=True)
     scales, values = scale.values[rows], series.values[others]
     usable = (scales > 0) & np.isfinite(scales) & (values > 0) & np.isfinite(values)
@@ -92,7 +68,7 @@ def _slope(scale: Series, series: Series) -> tuple[int, int]:
     moves, jumps = np.diff(logs), np.diff(levels)
     changes = int((moves != 0).sum())
     if len(logs) < 12 or not changes or changes == len(moves):
-        return 0, 0
+        return 0
     slope = float((moves * jumps).sum() / (moves**2).sum())
     noise = float(np.median(np.abs(jumps[moves == 0])))
     residual = levels - round(slope) * logs
@@ -100,24 +76,19 @@ def _slope(scale: Series, series: Series) -> tuple[int, int]:
     noisy = 4 * noise > math.sqrt(changes) or 3 * max(spread, 0.05) > reach
     # One or two changes are enough only if the series hardly moves otherwise.
     too_few = changes < 3 and (spread > 0.05 * reach or len(logs) < 40)
-    if abs(abs(slope) - 1) > 0.3 or noisy or too_few or (slope < 0 and spread > 0.1):
-        return 0, 0
-    return round(slope), changes
+    is_one = abs(abs(slope) - 1) <= 0.3 and (slope > 0 or spread <= 0.1)
+    return round(slope) if is_one and not (noisy or too_few) else 0
 
 
 def _is_clip_over_scale(scale: Series, norm: Series) -> bool:
     """Return whether each norm is a usual max_norm divided by a scale that does not change."""
-    if (
-        norm.role != "norm"
-        or len(norm.finite) < 40
-        or scale.values.min() < 1024
-        or np.ptp(scale.values)
-    ):
+    if norm.role != "norm" or len(norm.finite) < 40:
         return False
     products = norm.finite * scale.values[0]
     typical = float(np.median(products))
     usual = np.isclose(typical, (0.1, 0.25, 0.5, 1, 2, 5, 10), rtol=0.02).any()
-    return bool(usual and np.isclose(products, typical, rtol=0.02).mean() >= 0.9)
+    constant = scale.values.min() >= 1024 and not np.ptp(scale.values)
+    return bool(constant and usual and np.isclose(products, typical, rtol=0.02).mean() >= 0.9)
 
 
 def dead_parameters(run: Evidence) -> Finding | None:
@@ -125,20 +96,17 @@ def dead_parameters(run: Evidence) -> Finding | None:
     samples, scale = run.history.samples[-3:], run.scale
     if len(samples) < 2 or scale is None:
         return None
-    names = set(samples[-1].counts)
-    total = len(names)
+    total = len(samples[-1].counts)
+    dead = set(samples[-1].counts)
     for sample in samples:
         row = min(int(np.searchsorted(scale.steps, sample.step)), len(scale) - 1)
         value = float(scale.values[row])
-        names &= {name for name, counts in sample.counts.items() if _is_dead(counts, value)}
-    if not names or len(names) == total:
+        dead &= {name for name, counts in sample.counts.items() if _is_dead(counts, value)}
+    if not dead or len(dead) == total:
         return None
-    more = f", and {len(names) - 3} more" if len(names) > 3 else ""
-    message = (
-        f"No gradient reaches {len(names)} of {total} parameters: {', '.join(sorted(names)[:3])}{more}. "
-        "At least 99 % of their gradient elements are 0 or underflow in float16 at this scale."
-    )
-    return make("dead-parameters", message, step=samples[0].step, count=len(names))
+    names = ", ".join(sorted(dead)[:3])
+    step = samples[0].step
+    return make("dead-parameters", step=step, count=len(dead), total=total, names=names)
 
 
 def _is_dead(counts: np.ndarray, scale: float) -> bool:

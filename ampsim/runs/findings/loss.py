@@ -30,21 +30,11 @@ def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
     if not count or (count == 1 and total > 5):
         return None
     kind, row = number_text(loss.values[-1]), total - count
-    if not row and _is_running_mean(run, loss):
-        return None
     if not row:
-        what = "its only record" if total == 1 else f"all {total} records"
-        message = f"The {loss.name} is {kind} on {what}: it was never finite."
-        return at(loss, 0, "loss-never-finite", message, records=total)
+        return None if _is_running_mean(run, loss) else at(loss, 0, "loss-never-finite", kind=kind)
     before = float(np.median(loss.values[:row][np.isfinite(loss.values[:row])][-5:]))
-    where = f"from {loss.place(row)} to the end ({count} records)"
-    if count == 1:
-        where = f"at {loss.place(row)}, the last record"
-    message = (
-        f"The {loss.name} is {kind} {where}; before that, it was {number_text(before)}."
-        f"{_what_came_first(run, loss, row)}"
-    )
-    return at(loss, row, "loss-not-finite", message, records=count, before=before)
+    order = _what_came_first(run, loss, row)
+    return at(loss, row, "loss-not-finite", kind=kind, before=before, order=order)
 
 
 def _is_running_mean(run: Evidence, loss: Series) -> bool:
@@ -78,24 +68,17 @@ def loss_sometimes_not_finite(run: Evidence) -> Finding | None:
 
 
 def _sometimes_lost(loss: Series) -> Finding | None:
-    rows, count = np.flatnonzero(lost(loss.values)), lost_at_end(loss)
-    if not len(rows) or count > 1 or len(rows) == len(loss):
+    rows, total = np.flatnonzero(lost(loss.values)), len(loss)
+    if not len(rows) or lost_at_end(loss) > 1 or len(rows) == total:
         return None
     # One infinite step makes the mean of an epoch infinite. A NaN that returns is no accident, and
     # after one that stays for many records, parameters are NaN: what is finite later is a new start.
     nans = np.flatnonzero(np.isnan(loss.values))
-    breaks = np.flatnonzero(np.diff(nans) > 1)
-    longest = int(np.diff(np.concatenate([[-1], breaks, [len(nans) - 1]])).max(initial=0))
-    returns = len(nans) >= max(3, 0.1 * len(loss)) and nans[-1] >= 0.9 * len(loss) - 1
-    recurs = returns or longest >= 5 or len(nans) >= max(2, 0.5 * len(loss))
-    after = "the last record is one of them" if count else "it is finite again afterwards"
-    message = (
-        f"The {loss.name} is not finite on {len(rows)} of {len(loss)} records, first at "
-        f"{loss.place(rows[0])}; {after}."
-    )
+    runs = np.split(nans, np.flatnonzero(np.diff(nans) > 1) + 1)
+    returns = len(nans) >= max(3, 0.1 * total) and nans[-1] >= 0.9 * total - 1
+    recurs = returns or max(map(len, runs)) >= 5 or len(nans) >= max(2, 0.5 * total)
     options = {"severity": "problem", "level": "likely"} if recurs else {}
-    part, identifier = loss.part(rows), "loss-sometimes-not-finite"
-    return at(part, 0, identifier, message, records=len(rows), **options)
+    return at(loss.part(rows), 0, "loss-sometimes-not-finite", total=total, **options)
 
 
 def loss_zero_hides_nan(run: Evidence) -> Finding | None:
@@ -106,22 +89,17 @@ def loss_zero_hides_nan(run: Evidence) -> Finding | None:
 def _zero_loss(run: Evidence, loss: Series) -> Finding | None:
     count = equal_at_end(loss.values, 0)
     row = len(loss) - count
-    recent, norm = np.abs(loss.values[:row][-5:]), run.norm
-    lost_too = ["the gradient norm"] * bool(lost_at_end(norm))
-    lost_too += ["the evaluation loss"] * any(map(lost_at_end, run.evaluations))
+    recent = np.abs(loss.values[:row][-5:])
+    norm_lost, evaluation_lost = lost_at_end(run.norm), any(map(lost_at_end, run.evaluations))
     # A loss falls to 0 through smaller numbers; the 0 of a lost loss comes at once.
     leaps = bool(run.rates) and len(recent) > 0 and bool((recent > 0.5).all())
     leaps = leaps and (count > 1 or recent[-1] > 1000)
-    if not count or not (lost_too or leaps or lost(loss.values[:row]).any()):
+    lost_too = norm_lost or evaluation_lost or lost(loss.values[:row]).any()
+    if not count or not (lost_too or leaps):
         return None
-    if count == 1 and len(loss) > 5 and not (leaps or lost_at_end(norm)):
+    if count == 1 and len(loss) > 5 and not (leaps or norm_lost):
         return None
-    also = f", while {' and '.join(lost_too)} is not finite" if lost_too else ""
-    message = (
-        f"The {loss.name} is exactly 0 from {loss.place(row)} on ({count} records){also}. "
-        "The transformers Trainer prints 0.0 if the loss was NaN."
-    )
-    return at(loss, row, "loss-zero-hides-nan", message, records=count)
+    return at(loss, row, "loss-zero-hides-nan")
 
 
 def loss_diverged(run: Evidence) -> Finding | None:
@@ -134,7 +112,8 @@ def loss_diverged(run: Evidence) -> Finding | None:
         part = max(2, len(values) // 20)
         begin, tail = np.abs(values[:part]).max(), np.abs(values[-part:]).min()
         far = tail > (100 if values.min() > 0 else 1e4) * max(begin, 1.0)
-        return _rise(loss, part, float(begin), float(values[-1])) if far else None
+        values = {"lowest": float(begin), "last": float(values[-1])}
+        return at(loss, part, "loss-diverged", **values) if far else None
     part = max(2, len(values) // 10)
     starts = range(0, len(values) - part + 1, part)
     levels = [float(np.median(values[start : start + part])) for start in starts]
@@ -142,13 +121,8 @@ def loss_diverged(run: Evidence) -> Finding | None:
     if min(*levels[-2:], tail / 1.25) <= 2 * best or (len(values) < 12 and tail <= 2.2 * begin):
         return None
     row = int(np.flatnonzero(loss.values <= best * 1.05)[-1])
-    return _rise(loss, row, best, tail, is_high=tail > 1.2 * begin)
-
-
-def _rise(loss: Series, row: int, best: float, tail: float, *, is_high: bool = True) -> Finding:
-    change = f"from {number_text(best)} to {number_text(tail)} after {loss.place(row)}"
-    identifier = "loss-diverged" if is_high else "loss-rose"
-    return at(loss, row, identifier, f"The {loss.name} rose {change}.", lowest=best, last=tail)
+    identifier = "loss-diverged" if tail > 1.2 * begin else "loss-rose"
+    return at(loss, row, identifier, lowest=best, last=tail)
 
 
 def loss_spike(run: Evidence) -> Finding | None:
@@ -156,16 +130,12 @@ def loss_spike(run: Evidence) -> Finding | None:
     loss = run.loss
     if loss is None or len(loss.finite) < 10 or loss.finite.min() <= 0:
         return None
-    usual = float(np.median(loss.finite))
-    rows = np.flatnonzero(loss.values > 10 * usual)
-    rows = rows[rows > len(loss) // 10]  # a loss is high in the first steps
+    usual, late = float(np.median(loss.finite)), len(loss) // 10
+    rows = np.flatnonzero(loss.values[late:] > 10 * usual) + late  # a loss is high at first
     if not 0 < len(rows) <= 0.1 * len(loss) or rows[-1] == len(loss) - 1:
         return None
-    message = (
-        f"The {loss.name} rose to {number_text(loss.values[rows].max())} at "
-        f"{loss.place(int(rows[0]))}, from about {number_text(usual)}, and came back."
-    )
-    return at(loss, int(rows[0]), "loss-spike", message, records=len(rows))
+    highest = float(loss.values[rows].max())
+    return at(loss, int(rows[0]), "loss-spike", highest=highest, usual=usual)
 
 
 def loss_flat(run: Evidence) -> Finding | None:
@@ -175,19 +145,13 @@ def loss_flat(run: Evidence) -> Finding | None:
         return None
     values, third = loss.finite, len(loss.finite) // 3
     if values[-1] and equal_at_end(values, values[-1]) >= 20:
-        message = f"The {loss.name} is exactly {number_text(values[-1])} on the last 20 records."
-        return at(loss, len(loss) - 20, "loss-constant", message, loss=float(values[-1]))
+        return at(loss, len(loss) - 20, "loss-constant", loss=float(values[-1]))
     begin, end = float(np.median(values[:third])), float(np.median(values[-third:]))
     noise = float(np.median(np.abs(values[:third] - begin)))
-    if (
-        values.min() <= 0
-        or abs(end - begin) > max(noise, 0.01 * abs(begin))
-        or falls(values) > 0.05
-    ):
+    moved = abs(end - begin) > max(noise, 0.01 * abs(begin))
+    if values.min() <= 0 or moved or falls(values) > 0.05:
         return None
-    change = f"{number_text(begin)} in the first third and {number_text(end)} in the last third"
-    message = f"The {loss.name} does not fall: its median is {change} of the log."
-    return at(loss, 0, "loss-flat", message, first=begin, last=end)
+    return at(loss, 0, "loss-flat", begin=begin, end=end)
 
 
 def evaluation_not_finite(run: Evidence) -> Finding | None:
@@ -195,14 +159,11 @@ def evaluation_not_finite(run: Evidence) -> Finding | None:
     series = next(filter(lost_at_end, run.evaluations), None)
     if series is None:
         return None
-    count = lost_at_end(series)
+    loss, count = run.loss, lost_at_end(series)
     row = len(series) - count
-    records = f"{count} of {len(series)} records"
-    message = f"The {series.name} is not finite from {series.place(row)} to the end ({records})."
-    loss = run.loss
     also = loss is not None and (lost_at_end(loss) or lost_at_end(run.norm) or not loss.values[-1])
     # Parameters that are NaN spoil each later evaluation. One that was never finite may be of another
     # kind, such as a mean of no batches.
     lasts = row > 0 and (count >= 3 or loss is None)
     severity = "problem" if also or lasts else "warning"
-    return at(series, row, "evaluation-not-finite", message, severity=severity, records=count)
+    return at(series, row, "evaluation-not-finite", severity=severity)

@@ -30,13 +30,13 @@ def _known(run: Evidence, identifier: str, line: int, text: str) -> Finding | No
     )
 
 
-# Kind of event -> id, what the program reports, lines that are enough if no number contradicts it.
+# Kind of event -> id, and lines that are enough if no number contradicts it.
 REPORTS = {
-    "unguarded": ("overflow-not-skipped", "an update in spite of an overflow", 1),
-    "bad-parameters": ("parameters-not-finite", "a parameter that is not finite", 1),
-    "all-invalid": ("no-finite-gradient", "an epoch without a finite gradient", 1),
-    "bad-loss": ("loss-reported-not-finite", "a loss that is not finite", 2),
-    "bad-norm": ("norm-reported-not-finite", "gradients that are not finite", 8),
+    "unguarded": ("overflow-not-skipped", 1),
+    "bad-parameters": ("parameters-not-finite", 1),
+    "all-invalid": ("no-finite-gradient", 1),
+    "bad-loss": ("loss-reported-not-finite", 2),
+    "bad-norm": ("norm-reported-not-finite", 8),
 }
 
 
@@ -45,17 +45,14 @@ def reported(run: Evidence) -> Finding | None:
     kind = next(filter(run.kind, REPORTS), None)
     if kind is None:
         return None
-    events, (identifier, what, enough) = run.kind(kind), REPORTS[kind]
-    message = (
-        f"The program reports {what} on {len(events)} lines, first on line {events[0].line}: "
-        f"{events[0].text[:90]}"
-    )
+    events, (identifier, enough) = run.kind(kind), REPORTS[kind]
     contradicted = enough > 1 and run.finite_losses_after(events[-1].line) > 0
     if kind == "unguarded":
         contradicted = run.loss is None or len(run.loss) < 6 or falls(run.loss.finite) > 0.05
     certain = len(events) >= enough or (not run.losses and kind == "bad-loss")
     severity = "problem" if certain and not contradicted else "warning"
-    return of_events(events, identifier, message, severity=severity, times=len(events))
+    text = events[0].text[:90]
+    return of_events(events, identifier, severity=severity, text=text)
 
 
 def recorded_warning(run: Evidence) -> Finding | None:
@@ -63,5 +60,4 @@ def recorded_warning(run: Evidence) -> Finding | None:
     if not run.history.warnings:
         return None
     step, text = run.history.warnings[0]
-    message = f"watch() warned at step {step}: {text.rstrip('.')}."
-    return make("recorded-warning", message, step=step, text=text)
+    return make("recorded-warning", step=step, at=step, text=text.rstrip("."))
