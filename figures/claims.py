@@ -286,16 +286,6 @@ def planted_bugs_are_caught(run: Result) -> Finding:
     return Finding(f"{caught} of {len(bugs)}", caught == len(bugs))
 
 
-@claim(
-    "theory.exact",
-    "theory",
-    "The exact theorems hold on the state machine to a relative error below 1e-12",
-)
-def theorems_are_exact(run: Result) -> Finding:
-    worst = max(q.exact_errors(run))
-    return Finding(f"off by {worst:.1e} at worst", worst < q.EXACT)
-
-
 @claim("real", "theory_real",
        "T3 predicts the skips of real runs within three standard deviations at five growth "
        "intervals. T1 bounds the skips from above. The mean scale lies above T3's")  # fmt: skip

@@ -19,7 +19,6 @@ from ampsim.core.replay.thresholds import replay_thresholds
 from ampsim.core.theory import of_thresholds, skip_rate
 from figures.results import ArmRecords, Result
 
-EXACT = 1e-12  # the tolerance of the exact theorems
 INTERVALS = (5, 10, 20, 50, 100)  # of theory_real, whose records leave the warm-up out
 STUDENT = dict(
     zip(range(2, 11), (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262), strict=True)
@@ -75,13 +74,6 @@ def settled_by_gpus(run: Result) -> dict[tuple[str, int, str], dict[int, list[fl
 def last_scales(arm: ArmRecords) -> list[float]:
     """Return the loss scale at the end of each seed's run."""
     return [float(row["scale_changes"][-1][1]) for row in arm]
-
-
-def exact_errors(run: Result) -> list[float]:
-    """Return the errors of the exact theorems."""
-    return [
-        held["error"] for row in run.records for held in row["held"] if held["tolerance"] == EXACT
-    ]
 
 
 def real_steps(run: Result) -> int:

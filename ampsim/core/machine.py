@@ -1,9 +1,8 @@
 """The dynamic loss scaler as a pure state machine: the reference.
 
-Four other implementations exist, and tests compare each with this one: event by event (`replay.engine`,
-tests/core/test_thresholds.py), in integers on JAX arrays (`ampsim.jax.machine`, tests/jax/test_loss_scale.py), as
-torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py), and for many runs at once in numpy
-(`experiments.theorems`, tests/experiments/test_theory.py).
+Three other implementations exist, and tests compare each with this one: event by event (`replay.engine`,
+tests/core/test_thresholds.py), in integers on JAX arrays (`ampsim.jax.machine`, tests/jax/test_loss_scale.py), and as
+torch's kernel (`ampsim.torch`, tests/torch/test_lockstep.py).
 
 Theory of operation
 -------------------

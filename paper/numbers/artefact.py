@@ -8,7 +8,6 @@ from paper.values import Formula, Number, Table
 
 # what each experiment is for, and how a rerun is compared
 EXPERIMENTS = (
-    ("theory", "@sec-theory", "exact"),
     ("theory_real", "@sec-real", "kernels"),
     ("threads", "@sec-async", "result"),
     ("staleness", "@sec-depth", "exact; kernels"),

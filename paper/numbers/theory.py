@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
-from math import hypot, sqrt
+from math import expm1, hypot, log1p, sqrt
 
-from ampsim.core.json_lines import Record
+from ampsim.core import theory
 from ampsim.core.machine import Rule
-from ampsim.core.theory import critical_bad_rate, skip_rate, tracked_quantile
 from figures.derived_numbers import (
     INTERVALS,
     correlation,
-    exact_errors,
     forecast_error,
     order_effect,
     real_level,
@@ -29,28 +27,36 @@ from paper.values import Formula, Number
 NEW_SEEDS = "theory_real@cpu-new-seeds"
 BOTH = ("theory_real", NEW_SEEDS)
 Z_ERROR = 0.05  # of a standard deviation that is taken from 200 runs
-theory = partial(Number, "theory")
 real = partial(Number, "theory_real")
 new = partial(Number, NEW_SEEDS)
 
-ONE_OVERFLOW, TWO_OVERFLOWS = (
-    f"T10: G=50, H={hysteresis}, refilled at growth" for hysteresis in (1, 2)
-)
-RANKS, SPIKE = "T3 b: 1024 ranks, sigma=2, G=2000", "T4: 10 bits, 10 steps, G=2000"
-DRIFT_800, DRIFT_2000 = "T8: lambda=1e-3, G=800", "T8: lambda=1e-3, G=2000"
+RARE = 1e-3  # rate of bad steps of T8's example
+BEST = ((1e-5, 0.1), (1e-4, 0.1), (1e-4, 0.01))  # rates of bad steps, prices of a bit
+MILLION = 4.753424  # Phi^-1(1 - 1e-6): the largest of a million elements
 
 
-def case(run: Result, arm: str, name: str) -> Record:
-    """Return what a theorem's case predicts and measures under one name."""
-    (record,) = (held for held in run.arm(arm).the("held") if held["name"] == name)
-    return dict(record)
+def ranks_exact() -> float:
+    """Return by how many bits 1,024 ranks lower the exact mean level, at sigma 2 and G = 2000."""
+    levels, one = theory.normal_thresholds(16.5, 2.0)
+    many = [-expm1(1024 * log1p(-p)) if p < 1 else 1.0 for p in one.tolist()]
+    means = [theory.stationary(p, 2000).levels @ levels for p in (one, many)]
+    return float(means[0] - means[1])
 
 
-def best_interval_errors(run: Result) -> list[float]:
+def best_interval_errors() -> list[float]:
     """Return by which share of the best interval T8's closed form is too large, per case."""
-    rows = [row for row in run.records if row["theorem"] == "T8"]
-    intervals = [held for row in rows for held in row["held"] if held["name"] == "G"]
-    return [held["predicted"] / held["measured"] - 1 for held in intervals]
+    return [1 / sqrt(price * rate) / theory.best_interval(rate, price) - 1 for rate, price in BEST]
+
+
+def hysteresis_rate(overflows: int) -> float:
+    """Return T10's skip rate where so many overflows back off, at G = 50."""
+    rule = Rule(growth_interval=50, hysteresis=overflows, hysteresis_reset=frozenset({"growth"}))
+    return theory.hysteresis_skip_rate(rule)
+
+
+def drift(interval: int) -> float:
+    """Return T8's bits per step at the rate `RARE`."""
+    return theory.bad_step_drift(Rule(growth_interval=interval), RARE)
 
 
 def worst_z(run: Result) -> float:
@@ -127,30 +133,22 @@ def unforeseen(run: Result) -> int:
 
 
 NUMBERS: dict[str, Number | Formula] = {
-    "theory.cases": theory(lambda run: len(run.records), "d"),
-    "theory.exact.worst": theory(lambda run: max(exact_errors(run)), "<=e0"),
-    "t1.default": Formula(lambda: skip_rate(Rule()), "%5"),
-    "t1.default.in": Formula(lambda: 1 / skip_rate(Rule()), ".0f"),
-    "t3.quantile": Formula(lambda: tracked_quantile(2000), "%3"),
-    "t3.ranks.closed": theory(lambda run: case(run, RANKS, "bits lost")["predicted"]),
-    "t3.ranks.exact": theory(lambda run: case(run, RANKS, "bits lost")["measured"]),
-    "t4.skips": theory(lambda run: case(run, SPIKE, "skips")["predicted"], "words"),
-    "t4.steps": theory(lambda run: case(run, SPIKE, "steps")["predicted"], ",d"),
-    "t8.critical.in": Formula(lambda: 1 / critical_bad_rate(Rule()), ",.0f"),
-    "t8.drift.800": theory(lambda run: case(run, DRIFT_800, "bits a step")["measured"], "e2"),
-    "t8.drift.800.closed": theory(
-        lambda run: case(run, DRIFT_800, "bits a step")["predicted"], "e2"
-    ),
-    "t8.drift.2000": theory(lambda run: case(run, DRIFT_2000, "bits a step")["measured"], "e2"),
-    "t8.drift.2000.closed": theory(
-        lambda run: case(run, DRIFT_2000, "bits a step")["predicted"], "e2"
-    ),
-    "t8.best.min": theory(lambda run: min(best_interval_errors(run)), ">=%1"),
-    "t8.best.max": theory(lambda run: max(best_interval_errors(run)), "<=%1"),
-    "t9.5": theory(lambda run: case(run, "T9: sigma=5, 0 bits", "share")["predicted"], "e1"),
-    "t9.8": theory(lambda run: case(run, "T9: sigma=8, 0 bits", "share")["predicted"], "%0"),
-    "t10.1": theory(lambda run: case(run, ONE_OVERFLOW, "skip rate")["predicted"], "%2"),
-    "t10.2": theory(lambda run: case(run, TWO_OVERFLOWS, "skip rate")["predicted"], "%2"),
+    "t1.default": Formula(lambda: theory.skip_rate(Rule()), "%5"),
+    "t1.default.in": Formula(lambda: 1 / theory.skip_rate(Rule()), ".0f"),
+    "t3.quantile": Formula(lambda: theory.tracked_quantile(2000), "%3"),
+    "t3.ranks.closed": Formula(lambda: theory.cost_of_ranks(2.0, 2000, 1024), ".2f"),
+    "t3.ranks.exact": Formula(ranks_exact, ".2f"),
+    "t4.skips": Formula(lambda: theory.recovery(Rule(), 10, 10).skips, "words"),
+    "t4.steps": Formula(lambda: theory.recovery(Rule(), 10, 10).steps, ",d"),
+    "t8.critical.in": Formula(lambda: 1 / theory.critical_bad_rate(Rule()), ",.0f"),
+    "t8.drift.800": Formula(lambda: drift(800), "e2"),
+    "t8.drift.2000": Formula(lambda: drift(2000), "e2"),
+    "t8.best.min": Formula(lambda: min(best_interval_errors()), ">=%1"),
+    "t8.best.max": Formula(lambda: max(best_interval_errors()), "<=%1"),
+    "t9.5": Formula(lambda: theory.flushed_share(5.0, MILLION, 0.0), "e1"),
+    "t9.8": Formula(lambda: theory.flushed_share(8.0, MILLION, 0.0), "%0"),
+    "t10.1": Formula(lambda: hysteresis_rate(1), "%2"),
+    "t10.2": Formula(lambda: hysteresis_rate(2), "%2"),
     "real.steps": real(real_steps, ",d"),
     "real.intervals": real(lambda run: len(run.config["growth_intervals"]), "words"),
     "real.levels": Formula(lambda: len(level_zs()), "words"),

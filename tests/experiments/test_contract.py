@@ -27,7 +27,6 @@ DEEP = {
 # Of these, a smoke run in `make test` has no other arm than one that is done in a second.
 QUICK = {
     "policy_benchmark": "Headroom 1 bit",
-    "theory": "T4: 3 bits, 1 step, G=50",
     "cuda_runs": "megatron",
 }
 EXPERIMENTS = [Experiment(stem) for stem in stems()]
@@ -151,18 +150,19 @@ def test_reference_replays_recorded_scales(experiment: Experiment) -> None:
 
 
 def test_data_of_other_settings_is_stale() -> None:
-    config = Experiment("theory").module.Config().plain()
-    origin = {"source_sha256": provenance.source_sha256("theory"), "config": config}
-    assert provenance.why_stale("theory", {**origin, "inputs_sha256": {}}) is None
+    inputs = Experiment("census").inputs()
+    config = Experiment("census").module.Config().plain()
+    origin = {"source_sha256": provenance.source_sha256("census"), "config": config}
+    assert provenance.why_stale("census", {**origin, "inputs_sha256": inputs}) is None
     assert (
-        provenance.why_stale("theory", {**origin, "inputs_sha256": {"x": "y"}})
+        provenance.why_stale("census", {**origin, "inputs_sha256": {}})
         == "its inputs have changed since"
     )
     assert (
-        provenance.why_stale("theory", {**origin, "config": {}})
+        provenance.why_stale("census", {**origin, "config": {}})
         == "it was made with other settings"
     )
     assert (
-        provenance.why_stale("theory", {**origin, "source_sha256": ""})
+        provenance.why_stale("census", {**origin, "source_sha256": ""})
         == "its source has changed since"
     )
