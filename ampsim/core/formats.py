@@ -11,8 +11,6 @@ bfloat16 and the two fp8 formats; the limits below do not come from either of th
 
 >>> FP16.scaled_round([1e-8, 1.0, 70000.0], scale=1.0).tolist()
 [0.0, 1.0, inf]
->>> FP16.range_budget, E5M2.range_budget, E4M3.range_budget
-(40, 32, 18)
 """
 
 import enum
@@ -80,16 +78,6 @@ class Format:
         """
         # max + ulp(max) / 2,  ulp(x) = 2^(floor(log2 x) - (p-1))
         return self.max_finite + 2.0 ** (math.frexp(self.max_finite)[1] - 2 - self.mantissa_bits)
-
-    @property
-    def range_budget(self) -> int:
-        """Number of binades [2^e, 2^(e+1)) with at least one number: the representable range.
-
-        One more binade separates the largest flushed magnitude from the overflow threshold: the 41 of fp16
-        in the flushed fraction of log-normal gradients.
-        """
-        # floor(log2 max) - log2(smallest subnormal) + 1
-        return (math.frexp(self.max_finite)[1] - 1) - (self.min_exponent - self.mantissa_bits) + 1
 
     def round(self, x: npt.ArrayLike) -> npt.NDArray[np.floating]:
         """Round `x` to this format: once, to nearest, ties to even; subnormals are kept.

@@ -1,6 +1,5 @@
 """Lines of a text file from outside: decompressed, decoded, and in bounded memory."""
 
-import bz2
 import codecs
 import gzip
 import io
@@ -8,20 +7,16 @@ import zlib
 from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 from ampsim.core.files import DamagedFileError
 
 LONGEST = 1 << 20
 """Default limit on the characters of a line."""
 
-_LAYERS = 3  # a file may be compressed again, e.g. by a web server
-_OPENERS: dict[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-}
+_GZIP = b"\x1f\x8b"
 # Their decoders need as much memory as the file demands, or are not in the standard library.
-_OTHERS = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_OTHERS = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE  # PowerShell writes such logs
 _TORN = EOFError, zlib.error, gzip.BadGzipFile, OSError
 
@@ -29,7 +24,7 @@ _TORN = EOFError, zlib.error, gzip.BadGzipFile, OSError
 class Lines:
     r"""Lines of a text file, each with its line end: a line feed, a carriage return, or both.
 
-    Text is UTF-8, or UTF-16 with a byte order mark; gzip and bzip2 are decompressed. Memory does not depend on the
+    Text is UTF-8, or UTF-16 with a byte order mark; gzip is decompressed. Memory does not depend on the
     size of the file, before or after decompression.
 
     >>> import pathlib, tempfile
@@ -87,15 +82,14 @@ class Lines:
     def _damaged(self, found: str, expected: str) -> DamagedFileError:
         return DamagedFileError(self.path, self.number + 1, found, expected)
 
-    def _decoded(self, file: IO[bytes], layers: int = _LAYERS) -> io.TextIOWrapper:
+    def _decoded(self, file: IO[bytes], layers: int = 2) -> io.TextIOWrapper:
         start = file.read(6)
         file.seek(0)
         for magic, name in _OTHERS.items():
             if start.startswith(magic):
                 raise self._damaged(f"compressed by {name}", "text, or text compressed by gzip")
-        for magic, opener in _OPENERS.items():
-            if start.startswith(magic) and layers:
-                return self._decoded(opener(file), layers - 1)
+        if start.startswith(_GZIP) and layers:  # perhaps twice, e.g. by a web server
+            return self._decoded(cast("IO[bytes]", gzip.open(file)), layers - 1)
         encoding = "utf-16" if start.startswith(_UTF16) else "utf-8-sig"
         # The decoder is ahead of the lines, so `_whole_lines` checks each line by itself.
         errors = "surrogateescape" if self._strict else "replace"

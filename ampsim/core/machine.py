@@ -17,7 +17,7 @@ is not known in advance and changes during training, so the scaler searches for 
 * An update without ``found_inf`` is a **finite step**. ``growth_tracker`` counts it. When the count reaches
   ``growth_interval``, the scale **grows**, S <- S * growth_factor, and the count restarts.
 
-``found_inf`` is one bit about all gradients of an iteration. It is the logical or (`join`) over the parts of an
+``found_inf`` is one bit about all gradients of an iteration. It is the logical or over the parts of an
 iteration: micro-batches, optimizers, and ranks. Parts may be joined in any order, in any grouping, and more than once.
 A sum would not do: two overflows in one iteration count as one.
 
@@ -36,7 +36,7 @@ import ctypes
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import Literal, Protocol, Self
@@ -276,15 +276,6 @@ def advance(rule: Rule, state: State, found_inf: bool) -> State:
 
 
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
-
-
-def join(parts: Iterable[object]) -> bool:
-    """Return whether any part of an iteration overflowed.
-
-    Args:
-        parts: One flag per part, used by its truth value; NaN is an overflow.
-    """
-    return any(map(bool, parts))
 
 
 def init(rule: Machine[S]) -> S:

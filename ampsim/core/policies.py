@@ -347,15 +347,15 @@ class FloorSchedule(Growing):
             as_int("milestone", step, 1, "to start with a lower bound pass min_scale")
             for step, _ in self.milestones
         ]
-        floors = [held("milestone", floor) for _, floor in self.milestones]
-        if steps != sorted(set(steps)):
-            raise ValueError(f"milestones={self.milestones!r}: expected ascending steps; sort them")
-        if floors != sorted(floors) or not all(
-            self.min_scale <= floor <= self.max_scale for floor in floors
-        ):
+        floors = [
+            self.min_scale,
+            *(held("milestone", floor) for _, floor in self.milestones),
+            self.max_scale,
+        ]
+        if steps != sorted({*steps}) or floors != sorted(floors):
             raise ValueError(
-                f"milestones={self.milestones!r}: expected ascending lower bounds within [min_scale, max_scale] "
-                f"= [{self.min_scale!r}, {self.max_scale!r}]; widen the bounds or sort the milestones"
+                f"milestones={self.milestones!r}: expected ascending steps, and ascending lower bounds within "
+                f"[min_scale, max_scale] = [{self.min_scale!r}, {self.max_scale!r}]"
             )
 
     def start(self, xp: ModuleType) -> FloorScheduleState:

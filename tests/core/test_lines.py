@@ -22,7 +22,7 @@ SHORT = 64  # characters of a line
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize(
-    "pack", [bytes, gzip.compress, bz2.compress, lambda data: gzip.compress(gzip.compress(data))]
+    "pack", [bytes, gzip.compress, lambda data: gzip.compress(gzip.compress(data))]
 )
 def test_packed_text_is_read(tmp_path: Path, pack, encoding: str, strict: bool) -> None:
     path = tmp_path / "log"
@@ -32,11 +32,13 @@ def test_packed_text_is_read(tmp_path: Path, pack, encoding: str, strict: bool) 
     assert (source.number, source.damage) == (len(LINES), "")
 
 
-@pytest.mark.parametrize("data", [lzma.compress(b"a"), b"PK\x03\x04", b"\x28\xb5\x2f\xfd"])
+@pytest.mark.parametrize(
+    "data", [bz2.compress(b"a"), lzma.compress(b"a"), b"PK\x03\x04", b"\x28\xb5\x2f\xfd"]
+)
 def test_other_archives_raise(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "log"
     path.write_bytes(data)
-    with pytest.raises(DamagedFileError, match=r"compressed by (xz|zip|zstd)"):
+    with pytest.raises(DamagedFileError, match=r"compressed by (bzip2|xz|zip|zstd)"):
         list(Lines(path))
 
 
@@ -73,9 +75,8 @@ def test_invalid_byte_is_replaced_or_raises(tmp_path: Path) -> None:
         list(Lines(path, strict=True))
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress])
-def test_torn_archive_is_reported(tmp_path: Path, pack) -> None:
-    path, data = tmp_path / "log", pack(TEXT.encode())
+def test_torn_archive_is_reported(tmp_path: Path) -> None:
+    path, data = tmp_path / "log", gzip.compress(TEXT.encode())
     for length in range(len(data) - 8, len(data)):
         path.write_bytes(data[:length])
         source = Lines(path)

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ampsim import Rule, State, init, update
-from ampsim.core.machine import Arithmetic, Quirk, join, override, round_to_float32
+from ampsim.core.machine import Arithmetic, Quirk, override, round_to_float32
 from tests.core.helpers import run, scales
 from tests.examples import examples
 
@@ -292,33 +292,3 @@ def test_rounded_double_arithmetic_equals_float32(operation) -> None:
             np.count_nonzero((direct != 0) & (direct < 2.0**-126)) > 10_000
         )  # subnormals are among them
     assert np.array_equal(direct, detour)
-
-
-PARTS = st.recursive(
-    st.sampled_from([False, True, 0.0, 1.0, NAN]), lambda part: st.lists(part, max_size=4)
-)
-
-
-def joined(part):
-    """Join what is nested in any way: ranks of micro-batches of optimizers."""
-    return join(map(joined, part)) if isinstance(part, list) else part
-
-
-def leaves(part):
-    return [leaf for each in part for leaf in leaves(each)] if isinstance(part, list) else [part]
-
-
-@settings(max_examples=examples(ms=2))
-@given(st.lists(st.lists(PARTS, max_size=4), max_size=12), st.randoms(use_true_random=False))
-@example([[[True], [True]]], None)  # two overflows are one
-def test_split_found_inf_gives_same_state(history, random):
-    rule = Rule(init_scale=64.0, growth_interval=2, hysteresis=2)
-    whole = split = init(rule)
-    for parts in history:
-        seen = leaves(parts)
-        whole = update(rule, whole, True in [bool(leaf) for leaf in seen])
-        if random is not None:  # in any order, and more than once
-            parts = [*parts, random.choice(parts)] if parts else parts
-            random.shuffle(parts)
-        split = update(rule, split, joined(parts))
-        assert split == whole

@@ -1,6 +1,5 @@
 """Folding the machine over histories, and finding where two trajectories part."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 from ampsim import Rule, init, replay, update
 from ampsim.core import pipeline
 from ampsim.core.policies import Probe
-from ampsim.core.replay.fold import first_divergence, states
-from ampsim.core.theory.pathwise import wasted
+from ampsim.core.replay.fold import states
 
 
 def test_replay_equals_fold() -> None:
@@ -58,7 +56,6 @@ def test_string_sequence_raises(history: Any) -> None:
         lambda: replay(Rule(), history),  # in which each digit is true
         lambda: replay(Rule(), [0, 0], is_async=history),
         lambda: pipeline.trajectory(Rule(), 0, history),
-        lambda: wasted(history, 2),
     ):
         with pytest.raises(TypeError, match="== '1' for"):
             call()
@@ -84,13 +81,3 @@ def test_out_of_order_tickets_raise() -> None:
     ):
         with pytest.raises(RuntimeError, match=f"ticket {ticket}"):
             pipeline.finish(before, ticket, found_inf=True)
-
-
-def test_first_divergence() -> None:
-    assert first_divergence([1.0, math.nan], [1.0, 2.0]) == 1
-    assert first_divergence([1.0, 2.0], [1.0, 2.0]) is None
-    assert first_divergence([1.0, 2.0], [1.0, math.nextafter(2.0, 3.0)]) == 1
-    assert first_divergence([1.0, 2.0], [1.0]) == 1
-    assert first_divergence([math.nan, math.inf], [math.nan, math.inf]) is None
-    assert first_divergence([0.0], [-0.0]) == 0
-    assert first_divergence([], []) is None

@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,14 +95,3 @@ def test_replay_accepts_any_array_layout() -> None:
     locked.flags.writeable = False
     for trace in (TRACE.tolist(), np.repeat(TRACE, 2)[::2], locked, index_thresholds(TRACE)):
         assert replay_thresholds(rule, trace).scale_changes.tolist() == expected
-
-
-def test_modified_memory_map_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "ampsim.core.replay.thresholds._KEPT", 0
-    )  # bytes of a map that stay in memory
-    TRACE.tofile(tmp_path / "thresholds.f32")
-    mapped = np.memmap(tmp_path / "thresholds.f32", np.float32, "c")
-    mapped[7] = 0.0
-    assert 7 in replay_thresholds(Rule(1.0), mapped[:2000]).skipped
-    assert mapped[7] == 0.0

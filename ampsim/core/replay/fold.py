@@ -1,4 +1,4 @@
-"""Replay of overflow sequences, and comparison of two trajectories."""
+"""Replay of overflow sequences."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
@@ -65,23 +65,3 @@ def replay(
     if when == "before":
         scales = [init(rule).scale, *scales][: len(history)]
     return np.array(scales, dtype=np.float64)
-
-
-def first_divergence(a: npt.ArrayLike, b: npt.ArrayLike) -> int | None:
-    """Return the first update after which two trajectories differ in any bit.
-
-    Args:
-        a: Scales of shape ``(steps,)``.
-        b: Scales of shape ``(steps,)``.
-
-    Returns:
-        Index of the update, or None if the trajectories are equal. NaN equals NaN. Trajectories of different lengths
-        diverge at the end of the shorter one.
-    """
-    x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    shorter = min(len(x), len(y))
-    different = np.flatnonzero(x[:shorter].view(np.int64) != y[:shorter].view(np.int64))
-    different = different[~(np.isnan(x[different]) & np.isnan(y[different]))]
-    if len(different):
-        return int(different[0])
-    return shorter if len(x) != len(y) else None

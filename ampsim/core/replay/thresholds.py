@@ -7,7 +7,6 @@ stay finite. ``found_inf = scale > threshold``: inf never overflows, and 0 alway
 
 import itertools
 import math
-import mmap
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, Literal, cast
@@ -20,12 +19,10 @@ from ampsim.core.machine import Arithmetic, Carried, Machine, Rule, S, State, in
 from ampsim.core.policies import Observation
 from ampsim.core.replay import engine
 from ampsim.core.replay.engine import Engine
-from ampsim.core.validation import TEXT, as_int, check_choice
+from ampsim.core.validation import TEXT, check_choice
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 CHANGE = np.dtype([("step", np.int64), ("scale", np.float64)])
-_CHUNK = 2**24  # steps read before their memory is released
-_KEPT = 2**28  # bytes of a memory map that stay resident
 _ROOM = 4096  # events per call of the loop
 
 
@@ -91,7 +88,7 @@ def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> Threshold
 
     Args:
         thresholds: Overflow thresholds of shape ``(n,)``, each at least 0 or inf. An array of float32 or float64 is
-            not copied; a memory map may be larger than memory.
+            not copied, nor is a memory map.
         block: Steps per block, a power of two.
 
     Returns:
@@ -101,27 +98,19 @@ def index_thresholds(thresholds: npt.ArrayLike, *, block: int = 64) -> Threshold
         TypeError: If the dtype is neither float32 nor float64.
         ValueError: If the trace is empty, is not one-dimensional, or has a NaN or a negative number.
     """
-    if (size := as_int("block", block, 1, "the default is 64")) & (size - 1):
-        raise ValueError(f"block={block!r}: expected a power of two; the default is 64")
     values = _floats(thresholds)
     integers = np.dtype(f"i{values.itemsize}")
-    minima = np.empty(-(-len(values) // size), values.dtype)
+    minima = np.empty(-(-len(values) // block), values.dtype)
     highest = int(np.array(np.inf, values.dtype).view(integers))
-    stride = max(_CHUNK, size)
-    for start in range(0, len(values), stride):
-        chunk, out = (
-            values[start : start + stride],
-            minima[start // size : (start + stride) // size],
-        )
-        least, most = engine.fastest().block_minima(chunk.view(integers), size, out.view(integers))
-        if least < 0 or most > highest:
-            for step in np.flatnonzero(~(chunk >= 0))[:1]:
-                raise ValueError(
-                    f"thresholds[{start + step}]={float(chunk[step])!r}: expected a number >= 0, or inf if the step "
-                    "never overflows; pass 0.0 if it overflows at every scale"
-                )
-        _give_back(values)
-    return ThresholdIndex(values, minima, size)
+    count = engine.fastest().block_minima
+    least, most = count(values.view(integers), block, minima.view(integers))
+    if least < 0 or most > highest:
+        for step in np.flatnonzero(~(values >= 0))[:1]:
+            raise ValueError(
+                f"thresholds[{step}]={float(values[step])!r}: expected a number >= 0, or inf if the step "
+                "never overflows; pass 0.0 if it overflows at every scale"
+            )
+    return ThresholdIndex(values, minima, block)
 
 
 def replay_thresholds(
@@ -188,21 +177,6 @@ def _floats(thresholds: npt.ArrayLike) -> Floats:
     return np.ascontiguousarray(values)
 
 
-def _give_back(values: Floats) -> None:
-    """Release the resident pages of a large memory map; the next access reads them from the file."""
-    base: object = values
-    shared = False
-    if values.nbytes <= _KEPT:
-        return
-    while isinstance(base, np.ndarray):
-        shared |= (
-            isinstance(base, np.memmap) and base.mode != "c"
-        )  # changes to a copy exist only in memory
-        base = base.base
-    if shared and isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)
-
-
 _check_rule = lru_cache(
     Rule.check
 )  # a check takes a tenth of a replay; an unhashable rule was never checked
@@ -244,7 +218,6 @@ def run_events(
         skipped.append(room[: carry.skips])
         changes.append(log[: carry.applied])
         waiting = log[carry.applied : carry.logged]
-        _give_back(index.thresholds)
     pending = _pending(carry, waiting, min(len(state.pending) + len(index), rule.delay), c.delay)
     after = State(
         float(carry.scale), int(carry.growth_tracker), int(carry.overflows), pending, state.memory

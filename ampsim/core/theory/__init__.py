@@ -28,7 +28,6 @@ from ampsim.core.theory.pathwise import (
     skips,
     stale,
     trade_off,
-    wasted,
 )
 from ampsim.core.theory.stochastic import (
     FP16_BINADES,
@@ -52,5 +51,5 @@ __all__ = [
     "bad_step_skip_rate", "best_interval", "bits", "bits_lost_to_ranks", "cost_of_ranks", "critical_bad_rate",
     "drifting_skip_rate", "flushed_share", "headroom", "hysteresis_bound", "hysteresis_skip_rate",
     "normal_thresholds", "of_thresholds", "recovery", "skip_rate", "skips", "stale", "stationary",
-    "tracked_quantile", "trade_off", "wasted", "widest_spread",
+    "tracked_quantile", "trade_off", "widest_spread",
 ]  # fmt: skip

@@ -1,13 +1,10 @@
 """T1, T2, T4 to T7, T10: thresholds that are arbitrary, constant, drifting or spiked. Counting, no probability."""
 
 import math
-from collections.abc import Iterable
 from fractions import Fraction
-from itertools import groupby
 from typing import NamedTuple
 
 from ampsim.core.machine import Rule
-from ampsim.core.validation import flags
 
 
 def bits(rule: Rule) -> tuple[float, float]:
@@ -20,17 +17,6 @@ def bits(rule: Rule) -> tuple[float, float]:
 
 
 # ------------------------------------------------------------------------------------------------ T1: any history
-
-
-def wasted(found_inf: Iterable[bool], growth_interval: int) -> int:
-    """Return W, the number of finite steps that were counted but did not lead to a growth."""
-    # W = sum over runs of finite steps of (length mod G); the last run's remainder is not lost yet, but counts
-    runs = (
-        sum(1 for _ in run)
-        for found, run in groupby(map(bool, flags("found_inf", found_inf)))
-        if not found
-    )
-    return sum(run % growth_interval for run in runs)
 
 
 def skips(rule: Rule, updates: int, descent: float, wasted: int = 0) -> float:

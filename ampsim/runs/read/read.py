@@ -27,7 +27,7 @@ def read_log(
     """Read a training log.
 
     Args:
-        source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed by gzip or bzip2),
+        source: Path of a log, or its lines. A path may name text (UTF-8 or UTF-16, also compressed by gzip),
             JSON, JSON Lines, CSV, a notebook, TensorBoard's or W&B's files, or a file that `watch` wrote.
         on_progress: Function called with the number of bytes read.
 
