@@ -198,8 +198,9 @@ def skips_too_often(run: Evidence) -> Finding | None:
 
 def is_search(scale: Series) -> bool:
     """Return whether a scale fell in the first steps only, as in a search for a scale that fits."""
-    rows = np.flatnonzero(np.diff(scale.values) < 0)
-    if not len(rows) or rows[0] > 3:
+    moves = np.diff(scale.values)
+    rows = np.flatnonzero(moves < 0)
+    if not len(rows) or rows[0] > 3 or (moves > 0).any():
         return False
     soon = scale.lines[rows[-1] + 1] - scale.lines[0] <= max(60, 0.1 * scale.lines[-1])
     return bool(soon) and halvings(scale.values[0], scale.values[-1]) <= SEARCH

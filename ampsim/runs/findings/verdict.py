@@ -14,7 +14,6 @@ from ampsim.runs.findings.evidence import (
     MESSAGES,
     Evidence,
     falls,
-    halvings,
     is_halved,
     lost,
     lost_at_end,
@@ -52,12 +51,37 @@ def verdict(run: Evidence, findings: list[Finding]) -> tuple[str, str]:
     """
     if findings and findings[0].severity == "problem":
         return "problem", findings[0].message
-    state = _state(run)
+    parts, skips = _state(run), _skips(run)
     doubt = next(_doubts(run, [finding.id for finding in findings]), "")
     if doubt:
-        sentences = [state, f"This log is not enough for a verdict: {doubt}."]
-        return "too little to tell", " ".join(filter(None, sentences))
-    return "no problem found", state or "The gradient norms at the end of the log are finite."
+        doubt = f" This log is not enough for a verdict: {doubt}."
+        return "too little to tell", f"{_sentence(parts + skips)}{doubt}".strip()
+    parts = parts or ["steps were taken up to the end of the log"]
+    return "no problem found", _sentence(parts + skips)
+
+
+def _sentence(parts: list[str]) -> str:
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _state(run: Evidence) -> list[str]:
+    """Return what happened to the loss and to the scale."""
+    loss, scale, parts = run.loss or next(iter(run.evaluations), None), run.scale, list[str]()
+    if loss is not None and len(loss.finite) > 1:
+        change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"
+        parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
+    if scale is not None:
+        start, end = number_text(scale.values[0]), number_text(scale.values[-1])
+        moved = f"the loss scale went from {start} to {end}"
+        parts.append(moved if np.ptp(scale.finite) else f"the loss scale was {start} throughout")
+    return parts
+
+
+def _skips(run: Evidence) -> list[str]:
+    if run.skips_at_least:
+        return [f"skipped steps: at least {run.skips_at_least}"]
+    return ["no step was skipped"] if run.counters or run.flags else []
 
 
 def _doubts(run: Evidence, ids: list[str]) -> Iterator[str]:
@@ -70,8 +94,6 @@ def _doubts(run: Evidence, ids: list[str]) -> Iterator[str]:
         yield f"it has only {counted(records, 'record')}"
     if run.skips and not few_skips and not _goes_on(run):
         yield "it ends with skipped steps"
-    if steps >= 20 and skipped > steps / 4:
-        yield "many steps of its second half were skipped"
     if run.loss is not None:
         yield from _doubts_of_loss(run.loss)
     yield from (DOUBTFUL[each] for each in ids if each in DOUBTFUL)
@@ -123,61 +145,41 @@ def _doubts_of_scale(run: Evidence) -> Iterator[str]:
         yield "the loss scale falls between many of its records"
 
 
-def _has_norms(run: Evidence) -> bool:
-    """Return whether the gradient norm is finite on the last records."""
-    norm = run.norm
-    return norm is not None and len(norm) >= 6 and not lost(norm.values[-5:]).any()
+def _steps_were_taken(run: Evidence) -> bool:
+    """Return whether the log shows that steps were taken; a loss alone has to fall clearly.
 
-
-def _scaler_steps(run: Evidence) -> bool:
-    """Return whether the scaler is seen to step: a scale grows after finite steps only.
-
-    It skips each step whose norm is not finite. A loss of 20 records that stays has a finding.
+    A scaler skips each step whose norm is not finite, and its scale grows after finite steps only.
     """
-    is_long = run.loss is None or len(run.loss) >= 20
+    has_norms = run.norm is not None and len(run.norm) >= 6
+    is_long = run.loss is None or len(run.loss) >= 20  # a shorter one may stay
     scales = np.array([]) if run.scale is None else run.scale.values
     risen = scales[1:][np.diff(scales) > 0]  # a number that is cut, such as 6.9 of 6.9e-18, is none
-    return is_halved(risen) or (is_long and _has_norms(run))
-
-
-def _steps_were_taken(run: Evidence) -> bool:
-    """Return whether the log shows that steps were taken; a loss alone has to fall clearly."""
-    is_guarded = run.scale is not None or run.counters or run.flags or _has_norms(run)
-    if _scaler_steps(run) or (is_guarded and any(falls(loss.finite) for loss in run.losses)):
+    if is_halved(risen) or (is_long and has_norms) or _reports_ended(run):
         return True
-    return any(map(_falls_clearly, [*run.losses, *run.evaluations])) or _reports_ended(run)
+    if (has_norms or len(scales)) and any(falls(loss.finite) for loss in run.losses):
+        return True
+    return any(map(_falls_clearly, [*run.losses, *run.evaluations]))
 
 
 def _falls_clearly(loss: Series) -> bool:
     """Return whether a loss alone shows training: it is finite, and it falls far or surely."""
     values, fall = loss.values, falls(loss.values)
-    if lost(values).any() or len(values) < FEW:
-        return False
     # Each number of the second half is below each of the first quarter.
-    apart = len(values) >= 8 and values[len(values) // 2 :].max() < values[: len(values) // 4].min()
-    always = bool((np.diff(values) < 0).all())
-    if apart or (always and len(values) >= 6):  # a third of all orders of 3 records rise or fall
+    if len(values) >= 8 and values[len(values) // 2 :].max() < values[: len(values) // 4].min():
         return fall >= 0.02
-    return fall >= (0.05 if always or len(values) >= 12 else 0.25)
+    surely = len(values) >= 12 or bool((np.diff(values) < 0).all())
+    return fall >= (0.05 if surely else 0.25)
 
 
 def _reports_ended(run: Evidence) -> bool:
     """Return whether a program that reports skipped steps reports none in the last 100 steps."""
     reports = run.kind("skip")
-    if not reports:
-        return False
-    later = [loss.between(reports[-1].line, run.end + 1) for loss in run.losses]
-    return any(len(each) >= FEW and each.steps[-1] - each.steps[0] >= 100 for each in later)
+    later = [loss.between(reports[-1].line, run.end + 1) for loss in run.losses if reports]
+    return any(len(each) >= FEW and np.ptp(each.steps) >= 100 for each in later)
 
 
 def _goes_on(run: Evidence) -> bool:
     """Return whether records follow the last skip, or few steps at the end were skipped."""
-    scale = run.scale
-    if any((each.skipped[-2:] > 0).all() for each in run.flags):
-        return False
-    values = scale.values if scale is not None and scale.name != MESSAGES else np.array([])
-    if len(values) > 1 and is_halved(values) and halvings(values[-2], values[-1]) >= 2:
-        return False
     records = [*run.losses, *([run.norm] if run.norm else [])]
     records += [each.series for each in run.counters if run.counts_exactly]
     records += [each.series.part(each.skipped == 0) for each in run.flags]
@@ -194,28 +196,10 @@ def _falls_often(scale: Series) -> bool:
 
     Records that are many steps apart show the fall and the rise of each growth interval.
     """
-    if len(scale) < 10 or scale.name == MESSAGES:
+    if scale.name == MESSAGES:
         return False
     late = scale.part(slice(len(scale) // 2, None))
     moves = np.diff(late.values)
     is_far_apart = late.steps[-1] - late.steps[0] >= 500 * len(moves)
     often = int((moves > 0).sum()) >= 2 and float(np.mean(moves < 0)) > 1 / 8
     return is_halved(late.values) and often and not is_far_apart
-
-
-def _state(run: Evidence) -> str:
-    """Return what happened to the loss and the scale; "" if the log shows neither."""
-    loss, scale, parts = run.loss or next(iter(run.evaluations), None), run.scale, list[str]()
-    if loss is not None and len(loss.finite) > 1:
-        change = f"{number_text(loss.finite[0])} to {number_text(loss.finite[-1])}"
-        parts.append(f"the {loss.name} went from {change} over {len(loss)} records")
-    if scale is not None:
-        start, end = number_text(scale.values[0]), number_text(scale.values[-1])
-        moved = f"the loss scale went from {start} to {end}"
-        parts.append(moved if np.ptp(scale.finite) else f"the loss scale was {start} throughout")
-    skips = run.skips_at_least
-    if run.counters or run.flags or (parts and skips):
-        were = f"at least {counted(skips, 'step')} {'was' if skips == 1 else 'were'} skipped"
-        parts.append(were if skips else "no step was skipped")
-    text = ", and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
