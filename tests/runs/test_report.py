@@ -141,7 +141,7 @@ def test_scripts_with_html_markup_raise(script: str) -> None:
 def test_pages_have_verdict_and_step() -> None:
     well, sick = Page(report(history(400, [100, 200]))), Page(report(history(400, range(300, 400))))
     assert "No problem found" in well.text
-    assert "2 steps were skipped" in well.text
+    assert "Skipped steps: 2" in well.text
     assert "No problem found" not in sick.text
     assert ("button", {"class": "go", "data-line": "302", "data-step": "300"}) in sick.tags
 
@@ -252,7 +252,7 @@ def recorded(tmp_path: Path) -> Path:
 def test_both_commands_write_same_page(recorded: Path, tmp_path: Path) -> None:
     assert run("report", recorded)[0] == 0
     page = (tmp_path / "run.html").read_text()
-    assert "1 step" in Page(page).text
+    assert "Skipped steps: 1" in Page(page).text
     assert run("report", recorded, "-o", tmp_path / "other.html")[0] == 0
     assert (tmp_path / "other.html").read_text() == page
     assert run("explain", recorded, "--html", tmp_path / "explained.html")[0] == 0

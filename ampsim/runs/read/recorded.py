@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ampsim.core.files import DamagedFileError
+from ampsim.core.json_lines import Record
 from ampsim.runs.read.history import MOST_EVENTS, MOST_SAMPLES, History, Sample
 from ampsim.runs.read.rows import RowReader
 from ampsim.runs.record.run_file import numbered, read_run, unpack_counts
@@ -31,24 +33,32 @@ def read_recorded(path: Path) -> History:
             "watch() received no scaler. If the run has one, the skipped steps are unknown."
         )
     for number, (line, record) in enumerate(numbered(path)):
-        step = record["step"]
+        try:
+            _add(history, record, with_sample=number % every == 0)
+        except (AttributeError, TypeError, ValueError) as error:
+            expected = "a record of `ampsim.runs.watch`"
+            raise DamagedFileError(path, line, f"{error}"[:200], expected) from error
         given = {name: record[name] for name in COLUMNS if record.get(name) is not None}
-        reader.add(line, given, float(step))
-        if record.get("nonfinite") and len(history.nonfinite) < MOST_EVENTS:
-            history.nonfinite[step] = record["nonfinite"]
-        if record.get("warning") and len(history.warnings) < MOST_EVENTS:
-            history.warnings.append((step, record["warning"]))
-        if record.get("exponent_histograms") and number % every == 0:
-            packed = record["exponent_histograms"].items()
-            history.samples.append(
-                Sample(step, {name: unpack_counts(counts) for name, counts in packed})
-            )
-            if len(history.samples) == MOST_SAMPLES:
-                history.samples[:] = history.samples[::2]
-                every *= 2
+        reader.add(line, given, float(record["step"]))
+        if len(history.samples) == MOST_SAMPLES:
+            history.samples[:] = history.samples[::2]
+            every *= 2
     reader.finish()
     forget_repeated_steps(history)
     return history
+
+
+def _add(history: History, record: Record, *, with_sample: bool) -> None:
+    """Add what of a record is no number."""
+    step = record["step"]
+    if record.get("nonfinite") and len(history.nonfinite) < MOST_EVENTS:
+        history.nonfinite[step] = dict(record["nonfinite"])
+    if record.get("warning") and len(history.warnings) < MOST_EVENTS:
+        history.warnings.append((step, str(record["warning"])))
+    if record.get("exponent_histograms") and with_sample:
+        packed = record["exponent_histograms"].items()
+        counts = {name: unpack_counts(histogram) for name, histogram in packed}
+        history.samples.append(Sample(step, counts))
 
 
 def forget_repeated_steps(history: History) -> None:

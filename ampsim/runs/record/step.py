@@ -33,11 +33,8 @@ class Step:
         counts: Exponent counts; empty unless sampled.
         flags: For each optimizer, its found_inf flags, see `measure.read`; [] if it made no step.
         logged: Values logged before the end of the iteration.
-        late: Values logged after the end of the iteration and before the next one.
         checksums: Checksums of the parameters, in the steps that look for stalled parameters.
         steps: Number of optimizer steps since the last checksums.
-        is_open: Whether values may be logged late.
-        is_written: Whether the record was written.
     """
 
     is_sampled: bool = False
@@ -46,11 +43,8 @@ class Step:
     counts: list[Counts] = field(default_factory=list)
     flags: list[list[Any]] = field(default_factory=list)
     logged: Record = field(default_factory=dict)
-    late: Record = field(default_factory=dict)
     checksums: list[Any] = field(default_factory=list)
     steps: int = 0
-    is_open: bool = False
-    is_written: bool = False
 
     def measure(
         self, optimizer: Optimizer, scale: Tensor, is_sampled: Callable[[Tensor], bool]

@@ -5,7 +5,7 @@ import fnmatch
 import numbers
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +16,6 @@ from ampsim.core.validation import as_int
 from ampsim.runs.record.attach import Flags, attach
 from ampsim.runs.record.header import header_of, optimizers_of, scaler_of
 from ampsim.runs.record.measure import checksums, parameters_of, read
-from ampsim.runs.record.run_file import FIELDS
 from ampsim.runs.record.stalled_parameters import StalledParameters
 from ampsim.runs.record.step import Step, name_of
 from ampsim.runs.record.writer import OnSkip, Writer
@@ -35,7 +34,18 @@ def _count_fork() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
 
-RESERVED = {*FIELDS, "step", "run"} - {"loss"}
+RESERVED = {
+    "run",
+    "step",
+    "loss_scale",
+    "skipped",
+    "optimizers",
+    "grad_norm",
+    "nonfinite",
+    "exponent_histograms",
+    "warning",
+}
+"""Names of values that no user logs."""
 
 
 def watch(
@@ -107,20 +117,11 @@ def watch(
     writer = Writer(
         to, header, first_step=first_step, names=names, stalled=stalled, on_skip=on_skip
     )
-    try:
-        run = Run(
-            model if isinstance(model, nn.Module) else None,
-            optimizers,
-            names,
-            scaler,
-            writer,
-            sample_every=sample_every,
-            pattern=sample_pattern,
-            stall_steps=stall_steps,
-        )
-    except BaseException:
-        writer.close()
-        raise
+    with ExitStack() as failed:
+        failed.callback(writer.close, {})
+        options = {"sample_every": sample_every, "stall_steps": stall_steps}
+        run = Run(optimizers, names, scaler, writer, pattern=sample_pattern, **options)
+        failed.pop_all()
     return run
 
 
@@ -133,7 +134,6 @@ class Run:
 
     def __init__(
         self,
-        model: nn.Module | None,
         optimizers: list[Optimizer],
         names: dict[Tensor, str],
         scaler: Any,
@@ -143,17 +143,13 @@ class Run:
         pattern: str,
         stall_steps: int,
     ) -> None:
-        self._model, self._optimizers = model, optimizers
-        self._names, self._writer = names, writer
+        self._optimizers, self._names, self._writer = optimizers, names, writer
         self._sample_every, self._pattern, self._stall_steps = sample_every, pattern, stall_steps
         self._forks = _forks
         self._lock = threading.RLock()
         self._open: dict[Any, Step] = {}
         self._logged: Record = {}
         self._begun = self._closed = self._taken = 0
-        # The finished step, if nothing was logged to it, until the next one begins.
-        self._last: Step | None = None
-        self._forget: Callable[[], None] | None = None
         self._detach = attach(self, optimizers, scaler)
         atexit.register(self.close)
 
@@ -166,10 +162,8 @@ class Run:
     def log(self, **values: float | Tensor) -> None:
         """Add values to the record of the current step.
 
-        A step ends with ``scaler.update()``; the next step begins when the model is called in training mode. Values
-        logged in between are added to the finished step, unless values were logged before its end. If `watch` was given
-        a mapping of parameters, values belong to the next step: call ``run.log(loss=loss)`` before
-        ``scaler.update()``.
+        A step ends with ``scaler.update()``: call ``run.log(loss=loss)`` before it. Values that are logged after it
+        belong to the next step; those after the last step are added to the last record.
 
         Args:
             values: Real numbers, or tensors with one element, which are not waited for. If a name is logged twice in
@@ -185,12 +179,8 @@ class Run:
                     f"log({name}=...): this name is a field of each record; "
                     f"use another name, e.g. my_{name}"
                 )
-            kept = _scalar(name, value)
             with self._lock:
-                if self._last is not None and not self._last.is_written:
-                    self._last.late[name] = kept
-                else:
-                    self._logged[name] = kept
+                self._logged[name] = _scalar(name, value)
 
     @property
     def skipped(self) -> bool:
@@ -215,13 +205,8 @@ class Run:
         if self._is_forked():
             return
         with ExitStack() as last:
-            last.callback(self._writer.close)
+            last.callback(self._writer.close, self._logged)
             last.callback(self._detach)
-            last.callback(self._begin)
-        if self._logged:
-            error = ValueError(f"{', '.join(self._logged)}: log before update()")
-            self._writer.warn(error, "logged after the last record")
-            self._logged = {}
 
     def _is_forked(self) -> bool:
         """Return whether this is a forked child, which has the parent's files and none of its threads."""
@@ -236,7 +221,6 @@ class Run:
             self._writer.warn(error, "this forked process is not recorded")
             return
         with self._lock:
-            self._begin()
             step = self._step(key)
             if any(optimizer is known for known in step.optimizers):
                 return
@@ -271,22 +255,6 @@ class Run:
         with self._lock:
             step = self._step(key)
             step.logged, self._logged = self._logged, {}
-            if self._model is not None and not step.logged:
-                # A hook on each forward pass would cost loops that log before update().
-                self._begin()
-                hook = self._model.register_forward_pre_hook(self._forward)
-                step.is_open, self._last, self._forget = True, step, hook.remove
-
-    def _forward(self, model: nn.Module, _inputs: object) -> None:
-        if model.training:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Note that the next iteration has begun: values are logged to it from now on."""
-        self._last = None
-        if self._forget is not None:
-            forget, self._forget = self._forget, None
-            forget()
 
     def closed(self, key: Any, flags: Flags) -> None:
         """Build the record of a finished iteration."""

@@ -50,8 +50,7 @@ class Writer:
         self._lock = threading.RLock()  # an on_skip may log, or close the run
         self._waiting: deque[Step] = deque()
         self._names, self._stalled, self._on_skip = names, stalled, on_skip
-        # The last record, to which values may still be logged.
-        self._held: tuple[Step, Record] | None = None
+        self._held: Record | None = None  # the last record; `close` may add values to it
         self._written_at = time.monotonic()
         self._warned: set[str] = set()
         self._sinks: list[Sink] = []
@@ -87,7 +86,7 @@ class Writer:
 
         Args:
             wait: Whether to wait for the device and write all records.
-            last: Whether to write the last record too, although values may still be logged to it.
+            last: Whether to write the last record too, to which `close` may add values.
         """
         skips = []
         with self._lock:
@@ -102,11 +101,15 @@ class Writer:
             for record in skips:
                 self._on_skip(record)
 
-    def close(self) -> None:
-        """Write all records and close the sinks, even if `on_skip` raises."""
+    def close(self, values: Mapping[str, Any]) -> None:
+        """Write all records and close the sinks, even if `on_skip` raises.
+
+        Args:
+            values: Values that were logged after the last record, which are added to it.
+        """
         with ExitStack() as last:
             last.callback(self._close_sinks)
-            last.callback(self._put)
+            last.callback(self._put, values)
             self.write(wait=True)
 
     def warn(self, error: Exception, what: str = "parts of the record are missing") -> None:
@@ -117,7 +120,7 @@ class Writer:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _finish(self, step: Step) -> Record:
-        """Build the record of a step, and write it unless values may still be logged to it."""
+        """Build the record of a step, and write the one before it."""
         record = step.record(self._next, self._names)
         self._next += 1
         self.skipped = record.get("skipped", False)
@@ -125,19 +128,15 @@ class Writer:
             record["warning"] = text
             warnings.warn(f"step {record['step']}: {text}", RuntimeWarning, stacklevel=2)
         self._put()
-        self._held = step, record
-        if not step.is_open:
-            self._put()
+        self._held = record
         return record
 
-    def _put(self) -> None:
-        """Write the held record to the sinks."""
+    def _put(self, values: Mapping[str, Any] = {}) -> None:
+        """Write the held record, with values that were logged after it, to the sinks."""
         if self._held is None:
             return
-        (step, record), self._held = self._held, None
-        step.is_written = True
-        for name, value in step.late.items():
-            record[name] = on_host(value)
+        record, self._held = self._held, None
+        record = {name: on_host(value) for name, value in values.items()} | record
         for each in list(self._sinks):
             try:
                 each.append(record)

@@ -291,7 +291,7 @@ def test_update_raises_on_skip_error(path, kind):
     assert scaler.get_scale() == 2.0
 
 
-def test_late_log_warns(path):
+def test_late_log_replaces_no_value(path):
     param, optimizer = one()
     run = watch({"w": param}, optimizer, to=path)
     run.log(loss=np.float32(1.5), right=torch.tensor([[True]]))
@@ -299,8 +299,7 @@ def test_late_log_warns(path):
     run.log(loss=2.0)
     with pytest.raises(TypeError, match="expected a real number"):
         run.log(loss=torch.tensor(1j))
-    with pytest.warns(RuntimeWarning, match=r"loss: log before update\(\)"):
-        run.close()
+    run.close()
     assert [(record["loss"], record["right"]) for record in records(path)] == [(1.5, True)]
 
 

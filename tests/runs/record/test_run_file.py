@@ -87,14 +87,6 @@ def test_histogram_round_trips(counts):
     assert np.array_equal(unpack_counts(pack_counts(histogram)), histogram)
 
 
-@pytest.mark.parametrize(("lowest", "counts"), [(-150, [1]), (127, [1, 1]), ("x", [1])])
-def test_counts_beyond_float32_raise(lowest, counts):
-    ends = {"zeros": 0, "inf": 0, "nan": 0}
-    assert unpack_counts(ends | {"lowest": 127, "counts": [5]})[277] == 5
-    with pytest.raises(ValueError, match=f"{lowest}"):
-        unpack_counts(ends | {"lowest": lowest, "counts": counts})
-
-
 def test_only_a_writer_locks_the_file(tmp_path):
     path, (waits, begins), (reader, writer) = tmp_path / "run.jsonl", os.pipe(), os.pipe()
     with RunFile(path, {}):
@@ -123,14 +115,7 @@ def test_invalid_record_writes_nothing(tmp_path):
 
 DAMAGED = [
     '{"step": ',
-    f'{{"step":0,"grad_norm":{10**400}}}',
     f'{{"step":{2**53}}}',
-    '{"step":0,"skipped":1}',
-    '{"step":0,"optimizers":[true,1]}',
-    '{"step":0,"loss":true}',
-    '{"step":0,"nonfinite":{"w":1}}',
-    '{"step":0,"exponent_histograms":{"w":[1]}}',
-    '{"step":0,"warning":3}',
 ]
 
 
