@@ -1,44 +1,29 @@
 """What ends a check that lasts too long: an alarm, which interrupts Python code and waits for a lock.
 
-Theory of operation
--------------------
 A busy machine may take minutes for what takes a second, and that is no scaler's fault. So the limit is one of CPU time,
-and the clock's is `WALL` times that, for what waits and computes nothing. An import that is torn in two leaves half a
-module behind, for whatever is judged next: an alarm that rings in one waits for its end, and then nobody knows how
-long the check itself took.
+and the clock's is `WALL` times that, for what waits and computes nothing.
 """
 
 import signal
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 AGAIN = 1.0  # seconds between one alarm and the next: the first is lost where Python swallows exceptions
-SOON = 0.01  # seconds at least until it is asked again how much was computed
+SOON = 0.01  # seconds at least until the alarm looks again how much was computed
 WALL = 5.0  # seconds by the clock for each of the limit's, which are of CPU time
-_IMPORT = "<frozen importlib._bootstrap>"
 _TESTING = str(Path(__file__).parents[1])
 
 
 class OverdueError(BaseException):
-    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's.
-
-    Attributes:
-        imports: whether a module was being imported when the limit was reached.
-    """
-
-    def __init__(self, text: str, *, imports: bool = False) -> None:
-        super().__init__(text)
-        self.imports = imports
+    """A check lasts longer than its limit. No Exception, so that nobody on the way takes it for the scaler's."""
 
 
 class CannotJudgeError(Exception):
-    """A target cannot be checked: two of its checks, or an import, did not end. No check failed by that."""
+    """A target cannot be checked: two of its checks did not end. No check failed by that."""
 
 
 @contextmanager
@@ -49,37 +34,23 @@ def alarm(limit: float) -> Iterator[None]:
     one.
     """
     main = threading.current_thread() is threading.main_thread()
-    if (
-        not limit
-        or not main
-        or not hasattr(signal, "setitimer")
-        or signal.getitimer(signal.ITIMER_REAL)[0]
-    ):
+    if not (limit and main and hasattr(signal, "setitimer")) or signal.getitimer(
+        signal.ITIMER_REAL
+    ) != (0.0, 0.0):
         yield
         return
-    began, computed, imports, quiet = time.monotonic(), time.process_time(), False, False
+    began, computed, is_over = time.monotonic(), time.process_time(), False
 
-    def ring(_number: int, frame: FrameType | None) -> None:
-        nonlocal imports, quiet
-        late, left = (
-            time.monotonic() - began >= WALL * limit,
-            limit - (time.process_time() - computed),
-        )
-        if quiet:
+    def ring(*_: object) -> None:
+        left = limit - (time.process_time() - computed)
+        if is_over:
             return
-        if not late and left > 0:
-            signal.setitimer(
-                signal.ITIMER_REAL, max(left, SOON), AGAIN
-            )  # one thread cannot compute it sooner
+        if left > 0 and time.monotonic() - began < WALL * limit:
+            # One thread cannot compute it sooner.
+            signal.setitimer(signal.ITIMER_REAL, max(left, SOON), AGAIN)
             return
-        importing = _imports(frame)
-        imports = imports or importing
-        if late or not importing:
-            quiet = True  # what rings before this is raised finds the same
-            _forget_what_is_torn()
-            spent = f"{limit:g} s of CPU time" if left <= 0 else f"{WALL * limit:g} s"
-            quiet = False
-            raise OverdueError(f"did not end within {spent}", imports=imports)
+        spent = f"{limit:g} s of CPU time" if left <= 0 else f"{WALL * limit:g} s"
+        raise OverdueError(f"did not end within {spent}")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN)
@@ -87,32 +58,10 @@ def alarm(limit: float) -> Iterator[None]:
         try:
             yield
         finally:
-            quiet = True  # an alarm that rings here is the last
+            is_over = True  # an alarm that rings here is the last
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _imports(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported in this frame or in one that waits for it."""
-    while frame is not None and frame.f_code.co_filename != _IMPORT:
-        frame = frame.f_back
-    return frame is not None
-
-
-def _forget_what_is_torn() -> None:
-    """Remove partly imported modules and their submodules, so that the next import runs them again.
-
-    Python itself forgets the module that raises, and keeps those below it: the next import would find them too early.
-    """
-    torn = [
-        name
-        for name, each in [*sys.modules.items()]
-        if getattr(getattr(each, "__spec__", None), "_initializing", 0)
-    ]
-    for name in [*sys.modules]:
-        if any(name.startswith(f"{each}.") for each in torn):
-            del sys.modules[name]
 
 
 def place(error: BaseException) -> str:

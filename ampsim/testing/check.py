@@ -156,47 +156,23 @@ def findings(results: Sequence[Result]) -> list[Result]:
 
 
 def by_cause(results: Sequence[Result]) -> list[tuple[Result, str]]:
-    """Return results with their texts, merged if they raise the same exception or have the same sequence."""
-    groups: list[tuple[set[tuple[str, ...]], list[Result]]] = []
+    """Return results with their texts, merged if a target raises the same exception or has the same hint."""
+    groups: dict[tuple[str, str], list[Result]] = {}
     for each in results:
-        causes = _causes(each)
-        for known, members in groups:
-            if known & causes:
-                known |= causes
-                members.append(each)
-                break
-        else:
-            groups.append((causes, [each]))
-    also = [", ".join(each.check.name for each in others) for _, (_, *others) in groups]
-    return [
-        (
-            first,
-            f"{first.text}\n  also     {names}" if names else first.text + _perhaps(first, results),
-        )
-        for names, (_, (first, *_)) in zip(also, groups, strict=True)
-    ]
+        groups.setdefault((each.target, _cause(each)), []).append(each)
+    merged = []
+    for first, *others in groups.values():
+        also = ", ".join(each.check.name for each in others)
+        merged.append((first, f"{first.text}\n  also     {also}" if also else first.text))
+    return merged
 
 
-def _perhaps(result: Result, results: Sequence[Result]) -> str:
-    """Return which findings of the same target may explain an xpass."""
-    others = [
-        each.check.name
-        for each in results
-        if (each.target, each.outcome) == (result.target, "failed")
-    ]
-    return f", unless it passes because of {', '.join(others)}" * (
-        result.outcome == "xpassed" and bool(others)
-    )
-
-
-def _causes(result: Result) -> set[tuple[str, ...]]:
-    """Return the keys by which findings share a cause: the exception, and the lines of the story."""
+def _cause(result: Result) -> str:
+    """Return the hint of a finding, or what was raised; else its own check."""
     first, *lines = result.text.splitlines() or [""]
-    _, _, seen = first.partition(": ")
-    story = [line for line in lines if line.startswith(("  scaler  ", "  history ", "  scale   "))]
-    causes = {(result.target, *story)} if len(story) > 2 else set()
-    causes |= {(result.target, line) for line in lines if line.startswith("  hint  ")}
-    return causes | ({(result.target, seen)} if seen.startswith("raised ") else set())
+    seen = first.partition(": ")[2]
+    hints = [line for line in lines if line.startswith("  hint  ")]
+    return next(iter(hints), seen if seen.startswith("raised ") else result.check.name)
 
 
 def without_findings(results: Iterable[Result]) -> list[Result]:

@@ -94,7 +94,7 @@ class ScalerCheck(Check):
             BrokenError: The property does not hold. The text starts with the name of the check.
             RaisedError: The scaler raised an unexpected exception.
             AssertionError: The check did not end within `limit`. This is never an expected failure.
-            CannotJudgeError: A second check of this scaler, or an import in it, did not end.
+            CannotJudgeError: A second check of this scaler did not end.
             NotApplicableError: The scaler lacks what the check needs.
         """
         __tracebackhide__ = True  # for pytest: a failure points at the line that ran the check
@@ -115,7 +115,7 @@ class ScalerCheck(Check):
         error = failure.error
         if isinstance(error, OverdueError):
             subject.overdue.append(f"{self.name}: {error}, in {place(error)}")
-            if error.imports or len(subject.overdue) > 1:
+            if len(subject.overdue) > 1:
                 raise given_up(subject.name, subject.overdue) from None
             raise AssertionError(self.message(failure, chosen)) from error
         hints = list[tuple[str, str]]()

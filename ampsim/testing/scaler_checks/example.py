@@ -1,8 +1,8 @@
 """One example of a check: an adapter that records what was done, for the report of a failure."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -41,34 +41,18 @@ class Example(ScalerAdapter):
         self.answers: dict[str, Any] = {}
         self.events: list[str] = []
         self.scales: list[float] = []
-        self._depth = 0  # of calls that are one event
 
     def _make(self, *, enabled: bool = True, **constants: float) -> Any:
         rule = self.subject.traits.possible(Rule(**constants))  # type: ignore[arg-type]
         self.requested = self.requested or rule
-        scaler = self.subject.make(rule) if enabled else self.subject.make(rule, enabled=False)
-        return RecordedScaler(scaler, self.note)
+        return self.subject.make(rule) if enabled else self.subject.make(rule, enabled=False)
 
     def _construct(self, **constants: float) -> Any:
         rule = Rule.unchecked(**constants)
         self.requested = self.requested or rule
-        return RecordedScaler(self.subject.make(rule), self.note)
+        return self.subject.make(rule)
 
     # -------------------------------------------------------------------------------- recording
-
-    def note(self, event: str) -> None:
-        """Add an event, unless it is part of another one."""
-        if event and not self._depth:
-            self.events.append(event)
-
-    @contextmanager
-    def _one_event(self, event: str) -> Iterator[None]:
-        self.note(event)
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
 
     def _used(self, scale: float) -> float:
         if self.scales[-1:] != [scale]:
@@ -76,13 +60,11 @@ class Example(ScalerAdapter):
         return scale
 
     def loss_scale(self, scaler: Any) -> float:
-        with self._one_event(""):
-            return self._used(super().loss_scale(scaler))
+        return self._used(super().loss_scale(scaler))
 
     def iterate(self, scaler: Any, found_inf: bool) -> float:
-        with self._one_event("inf" if found_inf else "clean"):
-            scale = super().iterate(scaler, found_inf)
-        return self._used(scale)
+        self.events.append("inf" if found_inf else "clean")
+        return self._used(super().iterate(scaler, found_inf))
 
     def iterate_all(
         self,
@@ -90,9 +72,8 @@ class Example(ScalerAdapter):
         optimizers: Sequence[torch.optim.Optimizer],
         overflows: Sequence[bool],
     ) -> float:
-        event = "+".join("inf" if found_inf else "clean" for found_inf in overflows)
-        with self._one_event(event):
-            return self._used(super().iterate_all(scaler, optimizers, overflows))
+        self.events.append("+".join("inf" if found_inf else "clean" for found_inf in overflows))
+        return self._used(super().iterate_all(scaler, optimizers, overflows))
 
     def run(self, scaler: Any, found_inf: Sequence[bool]) -> list[float]:
         """Run a scaler; where torch's calls lead to its minimum and it gives up, that is the last scale."""
@@ -170,36 +151,6 @@ def example_of(subject: Subject) -> Example:
     kind = type("Example", (Example, subject.adapter), {})
     made: Example = kind(subject)
     return made
-
-
-class RecordedScaler:
-    """A scaler as it is, whose calls are noted."""
-
-    def __init__(self, scaler: Any, note: Callable[[str], None]) -> None:
-        self.__dict__.update(_scaler=scaler, _note=note)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.__dict__["_scaler"], name)
-        if name.startswith(("_", "get_")) or not callable(value):
-            return value
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            shown = ", ".join(repr(each) for each in args if isinstance(each, float | int))
-            self._note(f"{name}({shown})")
-            return value(*args, **kwargs)
-
-        return call
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._scaler, name, value)
-
-    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
-        return unwrapped, (self._scaler,)
-
-
-def unwrapped(scaler: Any) -> Any:
-    """Return the scaler that was pickled."""
-    return scaler
 
 
 def shorten(events: Sequence[str]) -> str:

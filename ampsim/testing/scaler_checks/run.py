@@ -109,7 +109,7 @@ def check_scaler(
 
     Raises:
         AssertionError: A check failed; the text has all findings, each with the command that repeats it.
-        CannotJudgeError: A second check, or an import in a check, did not end.
+        CannotJudgeError: A second check did not end.
     """
     __tracebackhide__ = True  # for pytest
     expected = expected_failures or {}

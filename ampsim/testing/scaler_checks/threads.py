@@ -49,7 +49,7 @@ def explore(example: Example, program: Callable[[scheduler.Scheduler], object]) 
     except scheduler.FailingScheduleError as found:
         for task, steps in groupby(found.run.trace, key=lambda step: step.task):
             *_, last = steps
-            example.note(f"{task} up to {last.op} {last.subject}")
+            example.events.append(f"{task} up to {last.op} {last.subject}")
         example.events[:-SHOWN] = ["..."] * (len(example.events) > SHOWN)
         raise found.run.failure or found from None
 
