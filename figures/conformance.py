@@ -1,8 +1,7 @@
 """Checks that each loss scaler fails, by what the failure does to training.
 
-Orange: failed. Yellow, ~: only differences that the package documents. Blue: all passed. Dash: not
-run. Triangle: the scale is a Python float that leaves the range of float32, which the checks count as
-passed. A documented difference at the ends of float32 counts as failed. A star: parts of the package
+A number counts failed checks. A documented difference at the ends of float32 counts as failed, and so
+does a Python float without a bound, which leaves the range of float32. A star: parts of the package
 were replaced by stubs.
 
 Each scaler ran as installed. `make frameworks` runs the live scalers again. The results of the
@@ -18,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ampsim.core import dialects
 from figures import _style, conformance_page
 from figures import derived_numbers as q
 from figures.results import Result
@@ -26,6 +24,12 @@ from figures.results import Result
 DATA = ("conformance",)
 NEEDS = {"conformance": ("checks",)}
 PASSED, INTENDED, FAILED, NOT_RUN = "#B9D3E6", "#F3E3A8", "#E8935A", "#FFFFFF"
+LEGEND = {
+    PASSED: "passed",
+    INTENDED: "~ documented",
+    FAILED: "failed",
+    NOT_RUN: "\N{EN DASH} not run",
+}
 GRADIENTS = {
     "get_scale_matches_scale",
     "no_step_on_nonfinite_gradients",
@@ -43,20 +47,20 @@ def plot(run: Result) -> Figure:
     columns = severities(run)
     _, adapters = conformance_page.parts(run)
     rows = sorted(adapters, key=lambda adapter: rank(adapter, columns.values()))
-    figure = _style.new_figure(_style.ONE_COLUMN, 1.3 + ROW * len(rows))
+    figure = _style.new_figure(_style.ONE_COLUMN, 1.6 + ROW * len(rows))
     axes = figure.subplots()
     heights = [y + GAP * adapter["arm"].startswith(OURS) for y, adapter in enumerate(rows)]
     for y, adapter in zip(heights, rows, strict=True):
         for x, checks in enumerate(columns.values()):
             draw_cell(axes, x, y, *cell(adapter, checks))
-        if leaves_float32(adapter):
-            axes.plot(len(columns) - 1 + 0.3, y, "^", color=_style.BLACK, markersize=3.5)
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(heights[-1] + 0.5, -0.5))
     axes.xaxis.set_ticks_position("top")
     axes.set_xticks(range(len(columns)), list(columns), rotation=90)
     axes.set_yticks(heights, [title(adapter) for adapter in rows])
     axes.tick_params(length=0, pad=1)
     axes.spines[:].set_visible(False)
+    keys = [Rectangle((0, 0), 1, 1, color=color, label=text) for color, text in LEGEND.items()]
+    figure.legend(handles=keys, loc="outside lower left", ncols=2)
     return figure
 
 
@@ -90,17 +94,6 @@ def cell(adapter: Mapping[str, Any], checks: Collection[str]) -> tuple[str, str]
     return (PASSED, "") if "passed" in found else (NOT_RUN, "\N{EN DASH}")
 
 
-def leaves_float32(adapter: Mapping[str, Any]) -> bool:
-    """Return whether a scaler passes the check of an infinite scale because it is no float32.
-
-    The dialect says so, for scalers that equal it on all random overflow sequences.
-    """
-    if adapter["dialect"] not in dialects.ALL or outcome_of_drift(adapter) != "passed":
-        return False
-    rule = dialects.ALL[adapter["dialect"]].rule
-    return rule.arithmetic.dtype == "float64" and rule.max_scale is None
-
-
 def title(adapter: Mapping[str, Any]) -> str:
     """Return the name of a scaler, with a star if parts of its package were replaced."""
     return str(adapter["arm"]) + "*" * bool(adapter["patched"])
@@ -110,13 +103,6 @@ def draw_cell(axes: Axes, x: float, y: float, color: str, text: str) -> None:
     """Draw what a scaler fails of one severity."""
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=color, linewidth=0))
     axes.text(x, y, text, ha="center", va="center_baseline", fontsize=7)
-
-
-def outcome_of_drift(adapter: Mapping[str, Any]) -> str:
-    """Return the outcome of the comparison with a dialect, as that of a check."""
-    if not adapter["drift"]:
-        return "skipped"
-    return "failed" if adapter["drift"]["differing"] else "passed"
 
 
 def markdown(run: Result) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.runs.report.page import assemble
+from figures.derived_numbers import adapters
 from figures.results import Result
 
 HERE = Path(__file__).parent
@@ -20,19 +21,19 @@ KEPT = (
 def parts(run: Result) -> tuple[Mapping[str, str], Sequence[Mapping[str, Any]]]:
     """Return the checks with their sentences, and the record of each adapter."""
     checks: Mapping[str, str] = run.arm("checks").first["sentences"]
-    return checks, [record for record in run.records if record["arm"] != "checks"]
+    return checks, adapters(run)
 
 
 def page(run: Result) -> str:
     """Return the page."""
-    checks, adapters = parts(run)
+    checks, rows = parts(run)
     first = run.arm("checks").first
     promises = {"promises": first["promises"], "ends": first["ends"]}
     data = {
         "checks": checks,
         **promises,
         "adapters": [
-            {name: plain(in_words(adapter).get(name)) for name in KEPT} for adapter in adapters
+            {name: plain(in_words(adapter).get(name)) for name in KEPT} for adapter in rows
         ],
     }
     body = f"<style>{_text('conformance_page.css')}</style>\n{_text('conformance_page.html')}"

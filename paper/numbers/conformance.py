@@ -4,7 +4,7 @@ from functools import partial
 
 from ampsim.core.json_lines import Record
 from ampsim.frameworks.checks.judging import UNASKED
-from figures.derived_numbers import BROKEN, ends, failed_checks
+from figures.derived_numbers import BROKEN, adapters, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 
@@ -29,8 +29,7 @@ TITLES = {
 
 def of_scalers(run: Result, *, ours: bool) -> list[Record]:
     """Return the rows of our scalers, or of the others'."""
-    rows = [row for row in run.records if row["arm"] != "checks"]
-    return [row for row in rows if row["requirement"].startswith("ampsim") is ours]
+    return [row for row in adapters(run) if row["requirement"].startswith("ampsim") is ours]
 
 
 def installed(run: Result) -> list[Record]:
