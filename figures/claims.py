@@ -349,14 +349,14 @@ def backward_against_rounding(run: Result) -> Finding:
 @claim(
     "hist",
     "gradient_histogram",
-    "In a trained model at scale 2^-14, the error of an fp16 backward pass exceeds the gradient's "
-    "norm, and that of one rounding is less than a tenth of it",
+    "In a trained model at scale 2^-14, the error of an fp16 backward pass exceeds half of the "
+    "gradient's norm, and that of one rounding is less than a tenth of it",
 )
 def backward_error(run: Result) -> Finding:
     rounded, real = q.at_share(run, "rounded_error", 2), q.at_share(run, "real_error", 2)
     return Finding(
         f"rounding {spread(rounded)}, backward pass {spread(real)}",
-        min(real) > 1,
+        min(real) > 0.5,
         max(rounded) < 0.1,
     )
 
@@ -381,13 +381,6 @@ def ten_bits_less(run: Result) -> Finding:
 def sigmoid_unscaled(run: Result) -> Finding:
     stuck = [abs(x - log(10)) < 0.0025 for x in run.arm("unscaled").column("train_loss")]
     return Finding(f"{sum(stuck)} of {len(stuck)}", all(stuck))
-
-
-@claim("sigmoid.4", "sigmoid_underflow",
-       "With scale 2^4, the loss of a deep sigmoid network leaves ln 10 in some runs")  # fmt: skip
-def sigmoid_at_16(run: Result) -> Finding:
-    stuck = [x > 1 for x in run.arm("static 2^4").column("train_loss")]
-    return Finding(f"above 1 in {sum(stuck)} of {len(stuck)}", not all(stuck))
 
 
 @claim(
@@ -595,11 +588,15 @@ def bench_recovery(run: Result) -> Finding:
     return Finding(f"recovered in {recovered} of {len(steps)}", recovered == 0)
 
 
-@claim("stale.loss", "staleness", "A late scale with late gradients raises the final loss a little")  # fmt: skip
+@claim(
+    "stale.loss",
+    "staleness",
+    "A late scale with late gradients raises the final loss, by less than a hundredth of a nat",
+)
 def stale_loss(run: Result) -> Finding:
     more = q.late_losses(run)
     now = f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, {max(more):.4f} the most; SGD"
-    return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.007)
+    return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.01)
 
 
 @claim(

@@ -43,11 +43,6 @@ def unused(run: Result, policy: str) -> float:
     return fmean(policy_scores(run, policy, "unused"))
 
 
-def lost(run: Result) -> int:
-    """Return how many sigmoid networks end over one nat at a scale of 2^4."""
-    return sum(loss > 1 for loss in run.arm("static 2^4").column("train_loss"))
-
-
 def skipped_share(run: Result) -> float:
     """Return which share of the sigmoid networks' steps is skipped at a scale of 2^20."""
     return sum(run.arm("static 2^20").skips()) / (len(run.seeds) * int(run.config["steps"]))
@@ -75,7 +70,6 @@ NUMBERS: dict[str, Number] = {
     ),
     "sigmoid.unscaled.loss": sigmoid(lambda run: run.arm("unscaled").mean("train_loss")),
     "sigmoid.20.skips": sigmoid(skipped_share, "%0"),
-    "sigmoid.4.lost": sigmoid(lost, "words"),
     "gpt.steps": gpt(lambda run: run.config["steps"], "d"),
     "gpt.unscaled": gpt(lambda run: run.arm("unscaled").mean("test_loss")),
     "gpt.fp32": gpt(lambda run: run.arm("fp32").mean("test_loss")),
