@@ -23,7 +23,7 @@ _SETTING = re.compile(
 )
 _MAKES = re.compile(
     r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|"
-    r"is_(main|master|rank|enabled)|get_rank"
+    r"is_(main|master|rank)|get_rank"
 )
 _PLAIN = (
     ast.Constant
@@ -77,8 +77,7 @@ class Bindings:
         A value that a scaler has scaled has the word `SCALED` with the name of the scaler.
         """
         words = self.source.words(node)
-        known = [*words, name_of(node)] if isinstance(node, ast.Attribute) else words
-        found = words.union(*(self.values[each].words for each in known if each in self.values))
+        found = words.union(*(self.values[each].words for each in words if each in self.values))
         if "scale" in words:
             owners = self.source.owners_of("scale", scope=node)
             found |= {SCALED + self.name(each) for each in owners if self.kind(each) == SCALER}
@@ -112,11 +111,6 @@ class Bindings:
             case ast.Tuple(elts=targets), ast.Call(func=ast.Name(id="zip"), args=args):
                 pairs = zip(targets, args, strict=False)
                 return frozenset().union(*(self.bind_loop(*pair) for pair in pairs))
-            case ast.Tuple(elts=[_, inner]), (
-                ast.Call(func=ast.Name(id="enumerate"), args=[over, *_])
-                | ast.Call(func=ast.Attribute(attr="items", value=over))
-            ) if self.kind(over):
-                return self.bind_loop(inner, over)
             case ast.Name(id=name), _:
                 item = f"{self.name(iterated)}[]"
                 self.values[name] = Value(item, self.words(iterated))
@@ -128,8 +122,7 @@ class Bindings:
         inner = type(self)(self.source, dict(self.values))
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
         if isinstance(node.func, ast.Attribute) and names[:1] == ["self"]:
-            owner = self.name(node.func.value).replace("super()", "self")
-            inner.values[names.pop(0)] = Value(owner)
+            inner.values[names.pop(0)] = Value(self.name(node.func.value))
         given = dict(zip(names, node.args, strict=False))
         given |= {word.arg: word.value for word in node.keywords if word.arg}
         for name, argument in given.items():
@@ -156,9 +149,7 @@ class Bindings:
             case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
                 return self.guards(ast.Compare(left, [ast.Eq()], [right]), holds=not holds)
         name, words = self.name(test), self.words(test)
-        # A scaler that is off skips nothing.
-        off = name.endswith(".is_enabled()") and not holds
-        benign = self.is_setting(test) and not has(words, ASKS) and not off
+        benign = self.is_setting(test) and not has(words, ASKS)
         return (Guard(ast.unparse(test) if "?" in name else name, holds, words, benign),)
 
     def is_setting(self, node: ast.expr) -> bool:

@@ -12,19 +12,23 @@ _BY_CLASS = (  # of what is called to make it
     (
         AVERAGE,
         re.compile(
-            r"AveragedModel|ModelEma|ExponentialMovingAverage|^EMA|EMA$|EMAModel|EmaModel|^Ema[A-Z]"
+            r"AveragedModel|ModelEma|ExponentialMovingAverage|EMAModel|EmaModel|"
+            r"(^|\.)(EMA|Ema[A-Z])|EMA$"
         ),
     ),
     (
         SCHEDULE,
         re.compile(
-            r"Scheduler|LR$|LambdaLR|get_\w*schedule|CosineAnnealing\w+|ReduceLROnPlateau", re.I
+            r"lr_scheduler\.|Scheduler[^.]*$|LR$|LambdaLR|get_\w*schedule|CosineAnnealing|"
+            r"ReduceLROnPlateau",
+            re.I,
         ),
     ),
     (
         OPTIMIZER,
         re.compile(
-            r"^(SGD|Adam\w*|RMSprop|LBFGS|Lion|Lamb|LAMB|Adafactor|RAdam|NAdam|Adagrad)$|Optimizer$"
+            r"(^|\.)(optim\.[A-Z]|Adam\w*$)|Optimizer$|"
+            r"(^|\.)(SGD|RMSprop|LBFGS|Lion|Lamb|LAMB|Adafactor|RAdam|NAdam|Adagrad)$"
         ),
     ),
 )
@@ -68,11 +72,7 @@ def called(node: ast.Call) -> str:
 @cache
 def kind_by_class(made_by: str) -> str:
     """Return the kind of what a call of this name makes, or ""."""
-    if "lr_scheduler." in made_by:
-        return SCHEDULE
-    if re.search(r"(^|\.)optim\.[A-Z]", made_by):
-        return OPTIMIZER
-    return next((kind for kind, pattern in _BY_CLASS if pattern.search(leaf(made_by))), "")
+    return next((kind for kind, pattern in _BY_CLASS if pattern.search(made_by)), "")
 
 
 @cache

@@ -35,27 +35,23 @@ _AVERAGES = re.compile(
     r"^_?(momentum_)?update_(teacher|momentum_encoder|key_encoder|target_network)s?$|"
     r"^_?momentum_update\w*$"
 )
-_MODEL = re.compile(r"(^|_)(model|net|network|module|generator|parameters)$")
 _DECAYS = re.compile(  # parameters that are moved towards others
     r"\.lerp_\(|\.copy_\(.*\.lerp\(|\.mul_\((.|\n)*\.add_\(|\.(data = |copy_\().*\*.*\+|"
     r"\[\w+\] = .*\*.*\+ \(1(\.0)? - .*\*"
 )
-# The events of a method, by the kind of its object and its name: with arguments, without, with any.
-_TAKES = {
-    "scaler.scale": "scale",
-    "scaler.unscale_": "unscale",
-    "scaler.step": "step",
-    "scaler.minimize": "step update",  # paddle's
-}
-_TAKES_NOTHING = {
-    "optimizer.step": "bare",
-    "schedule.step": "schedule",
-    "schedule.dampen": "schedule",
-}
+# The events of a method, by the kind of its object, its name, and whether it has arguments.
 _METHODS = {
-    "scaler.update": "update",
-    "optimizer.first_step": "bare",  # of SAM
-    "optimizer.second_step": "bare",
+    "scaler.scale(_)": "scale",
+    "scaler.unscale_(_)": "unscale",
+    "scaler.step(_)": "step",
+    "scaler.minimize(_)": "step",  # of paddle
+    "scaler.update()": "update",
+    "scaler.update(_)": "update",
+    "optimizer.step()": "bare",
+    "optimizer.first_step(_)": "bare",  # of SAM
+    "optimizer.second_step(_)": "bare",
+    "schedule.step()": "schedule",
+    "schedule.dampen()": "schedule",
 }
 _FUNCTIONS = {  # of anything but a scaler
     "unscale_": "unscale",
@@ -66,9 +62,7 @@ _FUNCTIONS = {  # of anything but a scaler
     "manual_backward": "backward",
     "scale_loss": "apex",
 }
-_OF_ACCELERATE = dict.fromkeys(
-    ("clip_grad_norm_", "clip_grad_value_", "clip_gradients", "unscale_gradients"), "unscale"
-)
+_OF_ACCELERATE = {"clip_grad_norm_", "clip_grad_value_", "clip_gradients", "unscale_gradients"}
 _MAYBE_SCALED = r"scal|accel|fabric|(^|_)amp(_|$)"  # of a loss
 _LEAVES = ast.Return | ast.Continue | ast.Break
 _SIMPLE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Assert
@@ -242,14 +236,10 @@ class Walker:
         match func:
             case ast.Name(id=name):
                 return self.owner, self.source.function(name)
-            case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=attr) if self.stack:
-                own = self.source.owners.get(self.stack[-1], "")
-                return self.owner, self.source.method(self.source.lineage(own)[1:], attr)
             case ast.Attribute(value=value, attr=attr) if self.names.kind(value) != SCALER:
                 name = self.names.name(value)
-                maker = self.source.makers.get(leaf(name))
-                owner = leaf(name_of(maker)) if maker else ""
-                if name in ("self", "cls"):
+                owner = leaf(name_of(self.source.makers.get(leaf(name), value)))
+                if name == "self":
                     owner = self.owner
                 return owner, self.source.method(self.source.lineage(owner), attr)
         return "", None
@@ -260,22 +250,20 @@ class Walker:
         attr, kind, base = called(node), self.names.kind(owner), self.names.name(owner)
         given = [*node.args, *(word.value for word in node.keywords)]
         of = self.names.name(given[0]) if given else base
-        method = f"{kind}.{attr}"
-        events = (_TAKES if given else _TAKES_NOTHING).get(method) or _METHODS.get(method, "")
+        event = _METHODS.get(f"{kind}.{attr}({'_' * bool(given)})", "")
         if kind != SCALER:
-            events = events or _FUNCTIONS.get(attr, "")
+            event = event or _FUNCTIONS.get(attr, "")
         if self.source.wrapped and is_wrapper(base) and attr in _OF_ACCELERATE:
-            events = _OF_ACCELERATE[attr]
-        for event in events.split():
-            if event == "bare":
-                yield self.own_step(base)
-            elif event == "backward" and base:
-                yield event, self.scaled_by(node, owner, base), ""
-            elif event == "apex":
-                patched = [] if self.source.fixed else given[1:2]
-                yield from ((event, base, self.names.name(each)) for each in patched)
-            else:
-                yield event, base, of
+            event = "unscale"
+        if event == "bare":
+            yield self.own_step(base)
+        elif event == "backward" and base:
+            yield event, self.scaled_by(node, owner, base), ""
+        elif event == "apex":
+            patched = [] if self.source.fixed else given[1:2]
+            yield from ((event, base, self.names.name(each)) for each in patched)
+        elif event:
+            yield event, base, of
         yield from self.events_by_name(node, given, base, kind)
 
     def scaled_by(self, node: ast.Call, owner: ast.expr, base: str) -> str:
@@ -314,9 +302,7 @@ class Walker:
     def is_average(self, attr: str, given: Sequence[ast.expr], kind: str) -> bool:
         """Return whether a call updates an average of parameters, and not of losses or buffers."""
         moves = kind == AVERAGE and re.match(r"(update\w*|step|accumulate)$", attr)
-        updates = self.source.made_kind(attr) == AVERAGE or attr == "update_parameters"
-        whole = updates and given and _MODEL.search(leaf(name_of(given[0])))
-        if not (_AVERAGES.search(attr) or moves or whole):
+        if not (_AVERAGES.search(attr) or moves):
             return False
         others = "loss|item|acc|metric|norm|decay_only|buffer"
         return not any(has(self.source.words(each), others) for each in given)

@@ -101,13 +101,6 @@ class T(Mixin, Base):
 """,
         [],
     ),
-    "a schedule where the scaler is on": (
-        f"""\
-{MAKES}{LOOP}{END}    if scaler.is_enabled():
-        scheduler.step()
-""",
-        ["8 AMP101"],
-    ),
     "the last of two passes is still scaled": (
         f"""\
 {MAKES}for batch in loader:

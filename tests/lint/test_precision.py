@@ -74,11 +74,6 @@ def test_scaler_argument_under_bfloat16() -> None:
             True,
         ),
         (
-            "types = {'bf16': torch.bfloat16, 'fp16': torch.float16}['bf16']",
-            "torch.autocast('cuda', dtype=types)",
-            False,
-        ),
-        (
             "name = 'fp16' if old else 'bf16'\ntypes = {'bf16': torch.bfloat16, 'fp16': torch.half}[name]\n"
             "context = nullcontext() if cpu else torch.autocast('cuda', dtype=types)",
             "context",

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from ampsim.lint.events import Trace
+from ampsim.lint.events import Event, Trace
 from ampsim.lint.names import OPTIMIZER, called, name_of, words_in
 from ampsim.lint.source import Function, Source
 
@@ -46,13 +46,33 @@ def _makes_an_optimizer(source: Source, scope: ast.AST) -> bool:
 
 def partial_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
     """Yield the divisions by the full window in loops whose last window may be short."""
-    steps = [step for trace in traces for step in trace.of("step") if step.loops]
-    for loop in dict.fromkeys(step.loops[-1] for step in steps):
-        inside = [*ast.walk(loop)]
-        tests = [node.test for node in inside if isinstance(node, ast.If)]
-        ends = [part for test in tests for part in ast.walk(test) if _is_or_the_end(part)]
+    for _, step, test in _window_steps(source, traces):
+        ends = [part for part in ast.walk(test) if _is_or_the_end(part)]
         windows = {ast.unparse(rest.right) for end in ends for rest in _remainders(end)}
+        inside = [node for loop in step.loops[-1:] for node in ast.walk(loop)]
         yield from [node for node in inside if _divided_by(node) in windows][:1]
+
+
+def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+    """Yield the conditions on full windows in loops before which gradients are zeroed per epoch."""
+    for trace, step, test in _window_steps(source, traces):
+        outer = step.loops[:-1]
+        zeroed = [each for each in trace.of("zero", before=step) if each.loops == outer]
+        after = [each for each in trace.of("step", after=step) if each.loops == outer]
+        per_epoch = outer or "epoch" in getattr(trace.start, "name", "")
+        if not isinstance(test, ast.BoolOp) and per_epoch and zeroed and not after:
+            yield test
+
+
+def _window_steps(
+    source: Source, traces: Sequence[Trace]
+) -> Iterator[tuple[Trace, Event, ast.expr]]:
+    """Yield the steps that wait for an index to fill a window, each with this condition."""
+    for trace in traces:
+        for step in trace.of("step"):
+            tests = [node.test for node in source.around(step.node) if isinstance(node, ast.If)]
+            for test in [each for each in tests if _remainders(each)][:1]:
+                yield trace, step, test
 
 
 def _remainders(test: ast.AST) -> list[ast.BinOp]:
@@ -84,21 +104,3 @@ def _divided_by(node: ast.AST) -> str:
             losses = isinstance(loss, ast.Call) or re.search("loss|cost", ast.unparse(loss), re.I)
             return ast.unparse(by) if losses else ""
     return ""
-
-
-def lost_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
-    """Yield the conditions on full windows in loops before which gradients are zeroed per epoch."""
-    for trace in traces:
-        for step in trace.of("step"):
-            *outer, _ = step.loops or (None,)
-            zeroed = [each for each in trace.of("zero", before=step) if [*each.loops] == outer]
-            after = [each for each in trace.of("step", after=step) if [*each.loops] == outer]
-            per_epoch = outer or "epoch" in getattr(trace.start, "name", "")
-            if step.loops and zeroed and per_epoch and not after:
-                yield from _full_windows(source, step.node)
-
-
-def _full_windows(source: Source, step: ast.AST) -> list[ast.expr]:
-    """Return the conditions around a step that hold only where an index fills a window."""
-    tests = [node.test for node in source.around(step) if isinstance(node, ast.If)]
-    return [test for test in tests if _remainders(test) and not isinstance(test, ast.BoolOp)][:1]

@@ -70,11 +70,10 @@ def scaled_gradients_read(source: Source, trace: Trace, each: Event) -> bool:
     if not later or later[0].apart(each) or asked:
         return False
     # The gradients may be divided by the scale, or by what was measured.
-    parts = (part for part in ast.walk(each.node) if isinstance(part, ast.Name))
-    norms = "|".join(part.id for part in parts if isinstance(part.ctx, ast.Store))
-    divisor = f"scale|^({norms})$" if norms else "scale"
-    changes = trace.of("grad", after=each, before=later[0])
-    allows_for_it = has(each.words, "scale") or any(has(some.words, divisor) for some in changes)
+    targets = map(name_of, getattr(each.node, "targets", ()))
+    divisor = "|".join(["scale", *(f"^{name}$" for name in targets)])
+    changes = [change.words for change in trace.of("grad", after=each, before=later[0])]
+    allows_for_it = has(each.words, "scale") or has(frozenset().union(*changes), divisor)
     return bool(trace.still_scaled(each)) and not allows_for_it
 
 
@@ -90,8 +89,7 @@ def optimizer_bypasses_scaler(source: Source, trace: Trace, bare: Event) -> bool
     scaled = all(each.on.startswith(SCALED) for each in passes)
     known = all(guard.benign or guard.window for guard in bare.beyond(start))
     instead = any(each.apart(bare) for each in trace.of("step", "update"))
-    cleared = trace.of("zero", after=start, before=bare, beside=bare)
-    return scaled and known and not instead and not cleared
+    return scaled and known and not instead
 
 
 def clip_per_micro_batch(source: Source, trace: Trace, clip: Event) -> bool:

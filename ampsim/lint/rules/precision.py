@@ -19,7 +19,6 @@ _SPELLINGS = {
     BF16: re.compile(r"(torch\.)?bfloat16|bf16|bf16-mixed|bf16-true", re.I),
     FP32: re.compile(r"(torch\.)?(float32|float|double|float64)|fp32|tf32|32|32-true|no", re.I),
 }
-_SETTINGS = {"precision", "mixed_precision"}  # of Trainer, Fabric, and Accelerator
 _HAS_SCALER = re.compile(
     r"Scaler\(|scaler[.(]|scale_loss|loss_scale|deepspeed|colossalai|accelerat|fabric|lightning|"
     r"apex",
@@ -35,9 +34,6 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
     match node:
         case ast.IfExp(body=body, orelse=orelse):
             parts = [body, orelse]
-        case ast.Subscript(value=ast.Dict(keys=keys, values=values), slice=ast.Constant(value=key)):
-            pairs = zip(keys, values, strict=True)
-            parts = [value for each, value in pairs if getattr(each, "value", key) == key]
         case ast.Subscript(value=ast.Dict(values=parts)):
             pass
         case ast.Constant(value=str() | int() as value):
@@ -65,9 +61,7 @@ def autocast_dtypes(source: Source, call: ast.Call) -> frozenset[str]:
         return frozenset()
     for each in (given["dtype"],) if "dtype" in given else call.args[1:]:
         return dtypes_of(source, each)
-    names = (leaf(name_of(part)) for part in ast.walk(call) if isinstance(part, ast.Name))
-    values = (value for name in names for value in source.assigned.get(name, ()))
-    on_gpu = any("cuda" in source.words(part) for part in (call, *values))
+    on_gpu = "cuda" in source.text and "cpu" not in source.words(call)
     return frozenset({FP16 if on_gpu else UNKNOWN})
 
 
@@ -76,10 +70,8 @@ def scaler_with_bfloat16(source: Source, traces: Sequence[Trace]) -> Iterator[as
 
     Of a scaler that another file makes, the first loss that it scales is the place.
     """
-    words = [word for call in source.calls for word in call.keywords if word.arg in _SETTINGS]
-    found = [dtypes_of(source, word.value) for word in words]
-    found += [autocast_dtypes(source, call) for call in source.calls_of("autocast")]
-    only_bfloat16 = frozenset().union(*found) == {BF16}
+    dtypes = [autocast_dtypes(source, call) for call in source.calls_of("autocast")]
+    only_bfloat16 = frozenset().union(*dtypes) == {BF16}
     scalers = [made for made, _ in source.scalers()]
     for made in scalers:
         given = {word.arg: word.value for word in made.keywords}
