@@ -2,20 +2,20 @@
 
 ``python -m experiments.corpus.extract MIRRORS [OWNER/NAME ...] [--held-out OWNER/NAME ...]``
 
-MIRRORS is a folder of git clones named ``owner+name``. Repositories that are not named are those of
-the present file. `inputs/cuda_runs.md` explains the fields and the choice of runs.
+MIRRORS is a folder of git clones named ``owner+name``. The runs of the named repositories, or else of
+all, are read again. `inputs/cuda_runs.md` explains the fields and the choice of runs.
 """
 
 import argparse
 import gzip
 import hashlib
-import io
 import json
 import math
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ MODEL = re.compile(
     r"opt-[\d.]+[mb]|tr\d+[a-z]*-[\dB]+|gpt2?[-_][a-z\d]+|gnmt|maskrcnn|tacotron2|transformer(?:xl)?|bert[-_]?(?:base|large)?|rnnt|ssd"
     r"|eva\d*[-_][a-zA-Z]+|swin\w*?_(?:tiny|small|base|large)|vssm\w*|beit\w*|mae|hubert\w*|wav2vec\w*|videomae|resnet\d+|unet3d|deepcam"
     r"|(?<=_)(?:r\d+|vit_[a-z]|mbf)(?![a-z])|moe\w*|\d+(?:\.\d+)?b\b", re.I)  # fmt: skip
+PRINTED_MODEL = re.compile(r"(?:facebook/|: network +)(opt-[\d.]+[mb]|(?:r|vit_|mbf)\w*)")
 NODES = {"dgx1": 8, "dgx2": 16, "dgx2h": 16, "dgxa100": 8, "DSS8440": 8, "C4140": 4}
 NODE = re.compile(rf"/(?:(\d+)x)?({'|'.join(NODES)})(?:_n(\d+))?[_/]")
 
@@ -250,7 +251,9 @@ def settings(text: str, path: str) -> Record:
         found["gpus"] = NODES[node[2]] * int(node[3] or node[1] or 1)
     elif gpus := re.search(r"[_/](\d+)gpus?(?=[_/.])", path):
         found["gpus"] = int(gpus[1])
-    names = re.findall(r"facebook/(opt-[\d.]+[mb])", text)[:1] or MODEL.findall(path)[-1:]
+    elif total := first([rf"total_batch_size{NUMBER}"], text):
+        found["gpus"] = int(total / found["batch"]) if found["batch"] else None
+    names = PRINTED_MODEL.findall(text)[:1] or MODEL.findall(path)[-1:]
     return {**found, "model": names[0].strip("_").lower() if names else None}
 
 
@@ -278,7 +281,7 @@ def clone_of(mirrors: Path, repository: str) -> Path:
     return base / ".git" if (base / ".git").exists() else base
 
 
-def without_copies(found: Iterable[Record]) -> Iterator[Record]:
+def without_copies(found: Iterable[runs.Run]) -> Iterator[runs.Run]:
     """Yield the runs of which no earlier run of the same model and size has the same numbers."""
     seen = set()
     for run in found:
@@ -288,23 +291,20 @@ def without_copies(found: Iterable[Record]) -> Iterator[Record]:
             yield run
 
 
-def present() -> dict[str, bool]:
-    """Return the repositories of the present file, and whether they are held out."""
-    return {run["repository"]: run["held_out"] for run in runs.load()}
-
-
 def write(mirrors: Path, repositories: Mapping[str, bool]) -> None:
-    """Extract the runs of repositories; whether each is held out is their value."""
-    found = (
-        {**run, "held_out": held_out}
-        for repository, held_out in sorted(repositories.items(), key=lambda item: item[1])
-        for run in extract(repository, clone_of(mirrors, repository))
-    )
+    """Extract the runs of repositories anew, and keep those of others.
+
+    Args:
+        mirrors: Folder of git clones.
+        repositories: Whether each is held out.
+    """
+    found = [run for run in runs.load() if run["repository"] not in repositories]
+    for repository, held_out in sorted(repositories.items()):
+        extracted = extract(repository, clone_of(mirrors, repository))
+        found += [{**run, "held_out": held_out} for run in extracted]
+    found.sort(key=itemgetter("held_out"))
     text = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in without_copies(found))
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as file:
-        file.write(text.encode())
-    write_atomically(runs.INPUT, packed.getvalue())
+    write_atomically(runs.INPUT, gzip.compress(text.encode(), mtime=0))
 
 
 def main() -> None:
@@ -314,7 +314,8 @@ def main() -> None:
     parser.add_argument("--held-out", nargs="*", default=[])
     given = parser.parse_args()
     named = dict.fromkeys(given.repositories, False) | dict.fromkeys(given.held_out, True)
-    write(given.mirrors, named or present())
+    present = {run["repository"]: run["held_out"] for run in runs.load()}
+    write(given.mirrors, named or present)
 
 
 if __name__ == "__main__":
