@@ -30,7 +30,7 @@ PROGRAMS = {  # in the order of the panels: name and number of panels
     "apex": ("apex", 1), "beit": ("epoch means", 3),
 }  # fmt: skip
 NAMES = {  # of models, or of repositories whose logs do not name them
-    "mbf": "MobileFaceNet", "eva_mim": "EVA", "swin_tiny": "Swin-T", "swinv2_tiny": "Swin-T",
+    "videomae": "VideoMAE", "eva_mim": "EVA", "swin_tiny": "Swin-T", "swinv2_tiny": "Swin-T",
     "hubert_with_llama": "HuBERT", "arcface_torch_1ch": "ArcFace", "arcface_torch3d": "ArcFace",
     "llm-action": "GPT", "MH-MoE": "MH-MoE", "MAE-pytorch": "MAE ViT",
     "VideoMAE_curriculum": "VideoMAE", "LaBraM_contrast": "LaBraM",

@@ -37,5 +37,9 @@ NUMBERS: dict[str, Number] = {
     "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
+    "cuda.held.repositories": cuda(
+        lambda run: len({row["repository"] for row in followed(run, held_out=True)}), "words"
+    ),
+    "cuda.held.control": cuda(lambda run: total(followed(run, held_out=True), "control"), "d"),
     "cuda.held.moves": cuda(lambda run: total(followed(run, held_out=True), "moves"), "d"),
 }

@@ -15,6 +15,7 @@ from experiments.corpus.follow import Row, follow, unpacked
 from experiments.corpus.runs import Run, load, rule_of
 from experiments.runner.provenance import ROOT
 from figures import results
+from figures.derived_numbers import cuda_runs
 from tests.examples import examples
 
 RULES = st.builds(
@@ -113,19 +114,54 @@ def test_corpus_has_numbers_alone() -> None:
         assert "'" not in str(numbers)
 
 
+SHEET = (ROOT / "experiments" / "inputs" / "cuda_runs.md").read_text(encoding="utf-8")
+
+
+def test_counts_in_data_sheet_match_data():
+    parts = []
+    for held_out in (False, True):
+        rows = cuda_runs(results.load("cuda_runs"), held_out=held_out)
+        compared = [row for row in rows if "breaks" in row]
+        gpus = [row["gpus"] for row in rows if row["gpus"]]
+        parts.append(
+            [
+                len(rows),
+                len({row["repository"] for row in rows}),
+                sum(row["printed"] for row in rows),
+                len(gpus),
+                f"{min(gpus)} to {max(gpus):,}",
+                len(compared),
+                sum(not row["breaks"] for row in compared),
+                sum(not row["control"] for row in compared),
+                sum(row["moves"] for row in compared),
+                sum(len(row["breaks"]) for row in compared),
+                sum(row["control"] for row in compared),
+            ]
+        )
+    for cells in zip(*parts, strict=True):
+        shown = [cell if isinstance(cell, str) else f"{cell:,}" for cell in cells]
+        assert f"| {' | '.join(shown)} |" in SHEET
+
+
+def test_programs_in_data_sheet_match_data():
+    by_program = defaultdict(list)
+    for row in cuda_runs(results.load("cuda_runs")):
+        by_program[row["program"]].append(row)
+    for program, rows in by_program.items():
+        repositories = len({row["repository"] for row in rows})
+        settled = f"2^{median(row['settled'] for row in rows):.3g}" if program != "other" else "-"
+        assert f"| `{program}` | {len(rows)} | {repositories} | {settled} |" in SHEET
+
+
 def test_sizes_in_data_sheet_match_data():
     by_size = defaultdict(list)
-    for row in results.load("cuda_runs").records:
-        for run in row["runs"]:
-            named = re.fullmatch(r".*?([\d.]+)(m|b)", run["model"] or "")
-            if named and run["settled"] is not None:
-                billions = float(named[1]) * {"m": 1e-3, "b": 1.0}[named[2]]
-                by_size[billions].append(run)
-    sheet = (ROOT / "experiments" / "inputs" / "cuda_runs.md").read_text(encoding="utf-8")
-    assert f"for the {sum(map(len, by_size.values()))} runs" in sheet
-    for billions, runs in by_size.items():
-        settled = [run["settled"] for run in runs]
-        repositories = len({run["repository"] for run in runs})
-        assert f"| {billions:g} | {len(runs)} | {repositories} |" in sheet
-        row = f"2^{min(settled):g} to 2^{max(settled):g} | 2^{median(settled):g} |"
-        assert row in sheet
+    for row in cuda_runs(results.load("cuda_runs")):
+        if named := re.fullmatch(r".*?([\d.]+)(m|b)", row["model"] or ""):
+            billions = float(named[1]) * {"m": 1e-3, "b": 1.0}[named[2]]
+            by_size[billions].append(row)
+    assert f"for the {sum(map(len, by_size.values()))} runs" in SHEET
+    for billions, rows in by_size.items():
+        settled = [row["settled"] for row in rows]
+        repositories = len({row["repository"] for row in rows})
+        assert f"| {billions:g} | {len(rows)} | {repositories} |" in SHEET
+        assert f"2^{min(settled):g} to 2^{max(settled):g} | 2^{median(settled):g} |" in SHEET
