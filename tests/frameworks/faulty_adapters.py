@@ -252,20 +252,6 @@ class SharesItsStreak(Right):
         return after
 
 
-class StartsLowAfterAnOverflow(Right):
-    overflowed = False
-
-    def start(self, **constants: Any) -> None:
-        super().start(**constants)
-        if type(self).overflowed:
-            self.now = State(self.now.scale / 2)
-        type(self).overflowed = False
-
-    def after(self, found_inf: bool) -> State:
-        type(self).overflowed |= found_inf
-        return super().after(found_inf)
-
-
 class GrowsOnOverflow(Right):
     def after(self, found_inf: bool) -> State:
         return State(self.now.scale * 2) if found_inf else super().after(found_inf)
@@ -316,7 +302,7 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
         GrowsOnOverflow,
     ),
     "finite_step_never_lowers_scale": (Decays,),
-    "growth_waits_for_interval": (GrowsLate, GrowsOnce, KeepsTheStreak),
+    "growth_waits_for_interval": (GrowsLate, GrowsOnce, KeepsTheStreak, SharesItsStreak),
     "growth_multiplies_by_factor": (IgnoresFactors,),
     "scale_is_never_infinite": (BecomesInf,),
     "scale_stays_within_bounds": (PassesItsMinimum,),
@@ -325,8 +311,6 @@ PLANTED: dict[str, tuple[type[Right], ...]] = {
     "scale_is_never_subnormal": (BecomesZero,),
     "scale_recovers_after_overflows": (StaysDown,),
     "scale_stays_power_of_two": (Saturates,),
-    "new_scaler_starts_at_init_scale": (SharesItsStreak, StartsLowAfterAnOverflow),
-    "scale_falls_to_min_scale": (LosesItsMinimum, PassesItsMinimum),
     "state_dict_continues_run": (
         SavesTheDefault,
         SavesNoStreak,

@@ -75,11 +75,11 @@ def test_issue_links_name_their_repository() -> None:
     own, other = (reported(adapter, "scale_is_never_subnormal") for adapter in (torch, accelerate))
     assert own.startswith("reported of torch: https://github.com/pytorch/pytorch/issues/99640")
     assert other == own.replace("reported of torch", "also seen in")
-    assert reported(torch, "new_scaler_starts_at_init_scale") == NONE
+    assert reported(torch, "skips_stay_within_budget") == NONE
     checks = (
         "no_step_on_nonfinite_gradients",
-        "scale_falls_to_min_scale",
-        "new_scaler_starts_at_init_scale",
+        "scale_stays_within_bounds",
+        "skips_stay_within_budget",
     )
     assert [promise(check).partition(":")[0] for check in checks] == [
         "torch",
@@ -186,7 +186,7 @@ class ForgetsItsMinimum(Torch):
 def test_accepted_minimum_scale_is_checked() -> None:
     assert drift(ForgetsItsMinimum(), histories=100).differing == 0
     outcome = judge(
-        ForgetsItsMinimum(), CHECKS["scale_falls_to_min_scale"], examples=EXAMPLES
+        ForgetsItsMinimum(), CHECKS["overflow_backs_off_once"], examples=EXAMPLES
     ).result.outcome
     assert outcome == "failed"
 

@@ -624,7 +624,7 @@ WRONG = {  # -> the check that names it
     GrowsByTheInverseOfBackoff: "growth_multiplies_by_factor",
     DecaysWhenClean: "finite_step_never_lowers_scale",
     CountsMicroBatches: "call_sequences_match_torch",
-    ChecksTheFirstGroup: "overflow_in_any_group_skips",
+    ChecksTheFirstGroup: "nonfinite_gradients_are_found",
     IgnoresNaN: "nonfinite_gradients_are_found",
     IgnoresNegativeInf: "nonfinite_gradients_are_found",
     LastDtypeWins: "nonfinite_gradients_are_found",

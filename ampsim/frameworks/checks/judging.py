@@ -73,7 +73,6 @@ LOUD = frozenset(
 AT_ANY_DELAY = {"skips_stay_within_budget"}  # T1 is of the newest scale
 OWN = {  # check -> what the package itself promises by a parameter
     "scale_stays_within_bounds": "its parameter of the smallest or the largest scale, or its documentation of one",
-    "scale_falls_to_min_scale": "its parameter of the smallest scale, or its documentation of one",
 }
 
 

@@ -26,13 +26,7 @@ REPORTS: Mapping[tuple[str, str], str] = {  # (adapter, check) -> addresses
         "scale_is_never_infinite",
     ): "reported of torch's own kernel, and mended there only: "
     "https://github.com/pytorch/pytorch/issues/98828",
-    **{
-        ("jmp-jit", check): _JMP
-        for check in (
-            "overflow_backs_off_once",
-            "scale_falls_to_min_scale",
-        )
-    },
+    **{("jmp-jit", check): _JMP for check in ("overflow_backs_off_once",)},
     **{
         (name, "unscale_uses_scale_of_loss"): _UPDATES_FIRST
         for name in ("deepspeed-fp16", "deepspeed-unfused")

@@ -1,12 +1,11 @@
 """Write the minimal failure of a check of scalers as a pytest file.
 
-The file has the function that ran, the functions and the methods of the adapter that it uses, and the
-values of the falsifying example. What the reference state machine expects is a value.
+The file has the function that ran, the adapter and the functions that it uses, and the values of the
+falsifying example. What the reference state machine expects is a value.
 """
 
 import ast
 import inspect
-from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -67,42 +66,41 @@ def _printed(check: ScalerCheck, failure: Failure, target: str) -> str:
     if check.printed:  # run it once, for the answers of the reference
         with suppress(Exception):
             function(example, **failure.values)
-    parts, imports = sources(function, example.answers)
+    parts, imports = sources(ScalerAdapter, function)
     source = "\n".join(parts)
     module, _, path = target.partition(":")
     traits = {name: value(getattr(example.traits, name)) for name in vars(Traits())}
     declared = [f"{name}={text}" for name, text in traits.items() if f"traits.{name}" in source]
-    makers = [name for name in ("make", "construct") if f".{name}(" in source]
+    used = inspect.getsource(function)
+    makers = [name for name in ("make", "construct") if name == "make" or ".construct(" in used]
     parts += [_maker(name, path, load(target), example.subject.traits) for name in makers]
-    body = [f"case = {ScalerAdapter.__name__}({makers[0]}, SimpleNamespace({', '.join(declared)}))"]
-    body += ["case.construct = construct"] * (makers == ["make", "construct"])
+    body = [f"case = ScalerAdapter(make, SimpleNamespace({', '.join(declared)}))"]
+    body += ["case.construct = construct"] * (len(makers) > 1)
+    for name, answer in example.answers.items():
+        body.append(f"case.{name} = lambda *_, **__: {value(answer)}")
     arguments = [f"{name}={value(each)}" for name, each in failure.values.items()]
     body.append(f"{function.__name__}({', '.join(['case', *arguments])})")
     first = check.message(failure, generation.choose()).partition("\n")[0]
     about = Text(check.name, first.removeprefix(f"{check.name}: "), check.statement, check.issue)
-    imports |= {f"from {module} import {path.partition('.')[0]}"}
-    imports |= {"import math"} if "math." in "".join([*parts, *body]) else set()
-    imports |= {"import torch", "from types import SimpleNamespace"}
+    imports |= {f"from {module} import {path.partition('.')[0]}", "import math", "import torch"}
+    imports |= {"from types import SimpleNamespace"}
     return written(about, sorted(imports), body, parts)
 
 
-def sources(function: Callable[..., Any], answers: dict[str, Any]) -> tuple[list[str], set[str]]:
-    """Return the sources of a function and of what it uses of ampsim, in order, and the lines of imports.
-
-    Args:
-        function: A function of a `ScalerAdapter`.
-        answers: Method of the adapter -> the value that it returns.
-    """
+def sources(*definitions: Any) -> tuple[list[str], set[str]]:
+    """Return the sources of functions and classes with what they use of ampsim, in order, and lines of imports."""
     parts, imports, known = list[str](), set[str](), set[str]()
 
     def add(definition: Any) -> None:
-        text = _source(definition, function, answers)
-        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+        known.add(definition.__name__)
+        text = inspect.getsource(definition)
+        if inspect.isfunction(definition):  # without its decorators
+            text = text[text.index(f"def {definition.__name__}(") :]
         space = vars(inspect.getmodule(definition))
+        names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
         for name in sorted(names & space.keys() - known):
-            known.add(name)
             need(name, space[name])
-        parts.append(text)
+        parts.append(text.rstrip())
 
     def need(name: str, used: Any) -> None:
         home = getattr(used, "__module__", "")
@@ -110,41 +108,16 @@ def sources(function: Callable[..., Any], answers: dict[str, Any]) -> tuple[list
             imports.add(f"import {name}")
         elif getattr(used, "__name__", "") != name:
             parts.append(f"{name} = {value(used)}")
+            known.add(name)
         elif home.startswith("ampsim."):
             add(used)
         else:
             imports.add(f"from {home} import {name}")
 
-    known.add(function.__name__)
-    add(function)
+    for each in definitions:
+        if each.__name__ not in known:
+            add(each)
     return parts, imports
-
-
-def _source(definition: Any, function: Callable[..., Any], answers: dict[str, Any]) -> str:
-    """Return a function without its decorators, or the adapter with the methods that a function uses."""
-    lines, _ = inspect.getsourcelines(definition)
-    node: Any = ast.parse("".join(lines)).body[0]
-    if definition is not ScalerAdapter:
-        return "".join(lines[node.lineno - 1 :]).rstrip()
-    methods = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
-    used, attributes = {"__init__"}, _attributes(ast.parse(inspect.getsource(function)))
-    while new := attributes & methods.keys() - used:
-        used |= new
-        attributes |= {name for each in new for name in _attributes(methods[each])}
-    summary = (ast.get_docstring(node) or "").partition("\n")[0]
-    texts = [lines[0].rstrip(), f'    """{summary}"""']
-    for name, method in methods.items():
-        if name in used and name.startswith("expected_"):  # None if the check failed before
-            answer = value(answers.get(name))
-            texts.append(f"    def {name}(self, *_, **__):\n        return {answer}")
-        elif name in used:
-            first = min([method.lineno, *(each.lineno for each in method.decorator_list)])
-            texts.append("".join(lines[first - 1 : method.end_lineno]).rstrip())
-    return "\n\n".join(["\n".join(texts[:2]), *texts[2:]])
-
-
-def _attributes(tree: ast.AST) -> set[str]:
-    return {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
 
 def _maker(name: str, path: str, target: Any, traits: Traits) -> str:

@@ -174,13 +174,14 @@ def nonfinite_gradients_are_found(
     where: float | None,
     fused: bool,
 ) -> None:
-    """inf, -inf, and NaN are found in any element of any gradient of any dtype, and count as one overflow."""
+    """inf, -inf, and NaN are found in any element of any group and dtype, and count as one overflow."""
     shapes = [(37,), (3, 2), (255, 257), (), (2,), (2,)]  # 37: a vector loop and its remainder
     params = [
         torch.nn.Parameter(torch.ones(shape, dtype=dtypes[i % len(dtypes)]))
         for i, shape in enumerate(shapes)
     ]
-    optimizer = (torch.optim.AdamW if fused else torch.optim.SGD)(params, lr=0.125, fused=fused)
+    groups = [{"params": [param]} for param in params]
+    optimizer = (torch.optim.AdamW if fused else torch.optim.SGD)(groups, lr=0.125, fused=fused)
     scaler, after = case.make(growth_interval=3), case.backed_off_scale()
     case.loss_scale(scaler)
     for i, param in enumerate(params):

@@ -12,7 +12,6 @@ from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import (
     FINITE,
     FLAGS,
-    NONFINITE,
 )
 
 Flags = tuple[bool, bool, bool]
@@ -58,37 +57,6 @@ def growth_continues_after_interval_is_lowered(
     steps = lowered + case.traits.delay + 1
     before, *_, after = [case.iterate(scaler, False) for _ in range(steps)]
     assert after > before or before == case.traits.max_scale, f"the scale is still {after}"
-
-
-@check(
-    2,
-    group=st.integers(0, 2),
-    bad=st.sampled_from([None, *NONFINITE]),
-    late=st.sampled_from(["", "add_param_group", "unfrozen"]),
-)
-def overflow_in_any_group_skips(
-    case: ScalerAdapter, group: int, bad: float | None, late: str
-) -> None:
-    """Gradients of every parameter group, also of one added later, are unscaled and checked for inf and NaN."""
-    params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (2,), ())]
-    unused = [torch.nn.Parameter(torch.zeros(1)) for _ in params]  # no gradient reaches it
-    groups = [{"params": [*pair]} for pair in zip(unused, params)]
-    scaler = case.make(growth_interval=3)
-    optimizer = torch.optim.SGD(groups[:1] if late == "add_param_group" else groups, lr=1.0)
-    if late:
-        params[0].grad = torch.zeros(3) * case.loss_scale(scaler)
-        scaler.step(optimizer)
-        scaler.update()
-        for each in groups[len(optimizer.param_groups) :]:
-            optimizer.add_param_group(each)
-    for param in params:
-        param.grad = torch.full_like(param, 3 * case.loss_scale(scaler))
-    if bad is not None:
-        params[group].grad.view(-1)[0] = bad  # type: ignore[union-attr]
-    scaler.step(optimizer)
-    true = 3.0 if bad is None else 0.0
-    moved = [-param.sum().item() / param.numel() for param in params]
-    assert moved == [true] * 3, f"the optimizer stepped by {moved}, expected {true}"
 
 
 @check(2, issue="huggingface/accelerate#641", micro=st.lists(st.booleans(), min_size=2, max_size=4))

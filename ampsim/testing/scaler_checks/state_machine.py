@@ -4,10 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import strategies as st
-
 from ampsim.core.properties import HISTORY_PROPERTIES, UPDATE_PROPERTIES, updates
-from ampsim.testing.check import CHECKS_VERSION, sentence
+from ampsim.testing.check import sentence
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.example import Example
@@ -117,32 +115,3 @@ def get_scale_matches_scale(
         assert math.isclose(shown, used, rel_tol=rounding), (
             f"get_scale() is {shown!r}, a loss is multiplied by {used!r}"
         )
-
-
-@check(0, since=CHECKS_VERSION, found_inf=overflow_sequences(longest=6))
-def new_scaler_starts_at_init_scale(case: ScalerAdapter, found_inf: list[bool]) -> None:
-    """A second scaler in the process starts at its own initial scale, with its own growth tracker."""
-    runs = []
-    for before in (found_inf, []):
-        scaler = case.make(init_scale=1024.0, growth_interval=3)
-        for overflows in before:
-            case.iterate(scaler, overflows)
-        second = case.make(init_scale=1024.0, growth_interval=3)
-        runs.append([case.iterate(second, False) for _ in range(5)])
-    after, alone = runs
-    assert after == alone, f"after another scaler's run the scales are {after}, without it {alone}"
-
-
-@check(
-    0,
-    since=CHECKS_VERSION,
-    needs="min_scale",
-    above=st.sampled_from([1.5, 4.0]),
-    overflows=st.integers(1, 12),
-)
-def scale_falls_to_min_scale(case: ScalerAdapter, above: float, overflows: int) -> None:
-    """After enough overflows the scale is the declared minimum and stays there."""
-    low = case.traits.min_scale
-    found_inf = [True] * (2 + overflows) * case.traits.hysteresis
-    scales = case.run(case.make(init_scale=above * low), found_inf)
-    assert min(scales) == scales[-1] == low, f"the last scales are {scales[-3:]}, expected {low}"

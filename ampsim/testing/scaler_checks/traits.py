@@ -15,7 +15,6 @@ FEATURES = {
     "fused": "fused optimizers, which check and unscale in their own kernel",
     "float16": "an error for float16 gradients, which underflow again if unscaled",
     "gives_up": "an exception of update() instead of a scale below min_scale: `Traits.gives_up`",
-    "min_scale": "a smallest scale: `Traits.min_scale`",
     "growth": "a scale that changes; see `Traits.static`",
     "optimizers": "more than one optimizer",
     "override": "update(new_scale)",
@@ -88,7 +87,6 @@ class Traits:
         return {
             "gives_up": bool(self.gives_up),
             "growth": not self.static,
-            "min_scale": self.min_scale is not None,
         }
 
     def differences(self) -> dict[str, Any]:
