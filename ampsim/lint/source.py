@@ -46,13 +46,6 @@ _MAGIC = re.compile(r"^([ \t]*)(%%?[a-z]|!).*", re.M)  # of a notebook that was 
 _LIBRARIES = re.compile(
     r"(torch|transformers|timm|diffusers|lightning|pytorch_lightning|paddle|accelerate)(\.|$)"
 )
-# Words of a function that does something that a rule looks at.
-_TOUCHED = re.compile(
-    r"\b(step|backward|manual_backward|autocast|scale|unscale_|update|zero_grad|scale_loss|zip|"
-    r"update_parameters|param_groups|named_parameters|state_dict)\b|\.grad\b|clip_grad|ema|"
-    r"average|scaler|lerp_|clip_gradients",
-    re.I,
-)
 
 
 class UnreadableError(Exception):
@@ -89,14 +82,14 @@ class Source:
         for name, each in self.classes.items():
             self.owners |= dict.fromkeys(each.body, name)
         self.assigned = defaultdict[str, list[ast.expr]](list)
-        self.makers: dict[str, ast.expr] = {}
         self.imports: dict[str, str] = {}
+        self.makers: dict[str, str] = {}
         for node in self.nodes:
             self._note_names(node)
         self.made: dict[str, ast.Call] = {}
         for name, values in self.assigned.items():
             for call in filter(None, map(_made_by, values)):
-                self.made[name], self.makers[name] = call, call.func
+                self.made[name], self.makers[name] = call, name_of(call.func)
         self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
         by_accelerate = self.wrapped == "accelerate" and ".accumulate(" in text
         self.accumulates = by_accelerate and "gradient_accumulation" in text
@@ -111,7 +104,7 @@ class Source:
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self.assigned[leaf(name_of(target))].append(value)
             case ast.arg(arg=name, annotation=ast.expr() as annotation):
-                self.makers[name] = annotation
+                self.makers[name] = name_of(annotation)
             case ast.Import(names=names):
                 self.imports |= {each.asname: each.name for each in names if each.asname}
             case ast.ImportFrom(module=module, names=names, level=level):
@@ -164,8 +157,7 @@ class Source:
 
     def made_kind(self, name: str) -> str:
         """Return the kind of what makes a name, or ""."""
-        maker = self.makers.get(leaf(name))
-        return kind_by_class(name_of(maker)) if maker else ""
+        return kind_by_class(self.makers.get(leaf(name), ""))
 
     def follows_optimizer(self, schedule: str) -> bool:
         """Return whether a schedule counts the optimizer's steps, as a class of a project may.
@@ -201,15 +193,6 @@ class Source:
         given = [arg for call in self.calls_of("prepare") for arg in call.args]
         kinds = {self.kind(name_of(arg)) for arg in given}
         return SCHEDULE in kinds or any(isinstance(arg, ast.Starred) for arg in given)
-
-    @cached_property
-    def touched(self) -> frozenset[str]:
-        """The names of functions that do something that a rule looks at, or call one that does."""
-        words = {each: self.words(each) for each in self.functions}
-        found = {each.name for each in words if _TOUCHED.search(" ".join(words[each]))}
-        while more := {each.name for each in words if words[each] & found} - found:
-            found |= more
-        return frozenset(found)
 
     def function(self, name: str) -> Function | None:
         """Return the function of this name that is no method, if there is one."""

@@ -19,7 +19,6 @@ from ampsim.lint.names import (
     has,
     is_wrapper,
     leaf,
-    name_of,
 )
 from ampsim.lint.source import Function, Source
 
@@ -142,7 +141,6 @@ class Walker:
                 continue
             if not isinstance(body[-1], ast.Raise | ast.If):
                 self.passed += self.names.guards(node.test, holds=not holds)
-            self.passed += (Guard(branch, not holds),)
         if _leaves([node]):  # nothing follows in this block
             self.passed = before
 
@@ -166,8 +164,6 @@ class Walker:
         match node:
             case ast.Call():
                 self.call(node)
-            case ast.withitem(context_expr=value, optional_vars=ast.expr() as target):
-                self.names.bind(target, value)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self.names.bind(target, value)
@@ -181,9 +177,10 @@ class Walker:
 
     def call(self, node: ast.Call) -> None:
         """Walk a function of this file; note a call, unless its function was seen to do it."""
-        events = [*self.events_of(node)]
-        averages = any(kind == "average" for kind, *_ in events)
-        inside = not averages and self.enter(node)
+        events, before = [*self.events_of(node)], len(self.trace)
+        if not any(kind == "average" for kind, *_ in events):
+            self.enter(node)
+        inside = len(self.trace) > before
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         about = [self.names.name(each) for each in (owner, *node.args[:1])]
         # A scaler that is called as a whole, as timm's, may be told whether to step.
@@ -197,20 +194,17 @@ class Walker:
             self.note(kind, node, on, of, self.names.words(node), (on, of, *about))
             self.guards = kept
 
-    def enter(self, node: ast.Call) -> bool:
-        """Walk the function that is called, if it is known; return whether something happens."""
+    def enter(self, node: ast.Call) -> None:
+        """Walk the function that is called, if it is known."""
         owner, function = self.resolve(node.func)
         if function is None or function in self.stack or len(self.stack) == DEEPEST:
-            return False
-        if function.name not in self.source.touched:
-            return False
-        kept, before = (self.names, self.passed, self.stack, self.owner), len(self.trace)
+            return
+        kept = self.names, self.passed, self.stack, self.owner
         self.names, self.owner = self.names.of_call(function, node), owner
         self.stack = (*self.stack, function)
         self.block(function.body)
         self.names, self.passed, self.stack, self.owner = kept
         self.trace.entered.append((node, function))
-        return len(self.trace) > before
 
     def note(
         self,
@@ -238,7 +232,7 @@ class Walker:
                 return self.owner, self.source.function(name)
             case ast.Attribute(value=value, attr=attr) if self.names.kind(value) != SCALER:
                 name = self.names.name(value)
-                owner = leaf(name_of(self.source.makers.get(leaf(name), value)))
+                owner = leaf(self.source.makers.get(leaf(name), ""))
                 if name == "self":
                     owner = self.owner
                 return owner, self.source.method(self.source.lineage(owner), attr)
@@ -330,7 +324,7 @@ def traces_of(source: Source) -> Iterator[Trace]:
     entered = set[ast.AST]()
     functions = sorted(source.functions, key=lambda each: (each.name in names, each.lineno))
     for start in (None, *functions):
-        if start and (start in entered or start.name not in source.touched):
+        if start in entered:
             continue
         walker = Walker(source, start, source.owners.get(start, "") if start else "")
         walker.block(start.body if start else source.tree.body)

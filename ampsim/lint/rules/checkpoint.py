@@ -72,8 +72,8 @@ def _is_kept(source: Source, state: ast.Call) -> bool:
     match inner:
         case ast.For() | ast.Attribute() | ast.Subscript() | ast.Return():
             return False
-        case ast.Assign(targets=[ast.Name()]):
-            return False
+        case ast.Assign(targets=[target]):
+            return not isinstance(target, ast.Name)
         case ast.Call():
             name = called(inner)
             named = isinstance(outer, ast.Assign) and isinstance(outer.targets[0], ast.Name)
