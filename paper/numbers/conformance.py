@@ -3,8 +3,7 @@
 from functools import partial
 
 from ampsim.core.json_lines import Record
-from ampsim.frameworks.checks.judging import UNASKED
-from figures.derived_numbers import BROKEN, adapters, ends, failed_checks
+from figures.derived_numbers import BROKEN, ends, failed_checks
 from figures.results import Result
 from paper.values import Formula, Number
 
@@ -13,9 +12,7 @@ conformance = partial(Number, "conformance")
 COUNTING = "growth_waits_for_interval"
 DELAY = "in force one update later"  # as RoundPipe's package documents
 RESUMED = "state_dict_continues_run"
-ARGUMENTS = "invalid_arguments_raise"
 GRADIENT = "unscale_uses_scale_of_loss"
-BELOW_ONE = "no_nonfinite_step_below_scale_one"
 INTENDED = ("xfailed",)
 CHECKED = (*BROKEN, "passed", *INTENDED)
 TITLES = {
@@ -29,7 +26,8 @@ TITLES = {
 
 def of_scalers(run: Result, *, ours: bool) -> list[Record]:
     """Return the rows of our scalers, or of the others'."""
-    return [row for row in adapters(run) if row["requirement"].startswith("ampsim") is ours]
+    rows = [row for row in run.records if row["arm"] != "checks"]
+    return [row for row in rows if row["requirement"].startswith("ampsim") is ours]
 
 
 def installed(run: Result) -> list[Record]:
@@ -95,19 +93,9 @@ def patched(run: Result, classes: set[str]) -> int:
     return len({row["class"] for row in installed(run) if row["patched"]} & classes)
 
 
-def whether_torch(run: Result) -> str:
-    """Return whether torch's scaler fails a check away from the ends, in words."""
-    return "among them" if "torch" in failing(run) else "not among them"
-
-
 def promises(run: Result) -> dict[str, str]:
     """Return by check the source of its requirement."""
     return dict(run.arm("checks").first["promises"])
-
-
-def promised(run: Result, whose: str) -> int:
-    """Return how many checks have this source of their requirement."""
-    return sum(promise.partition(":")[0] == whose for promise in promises(run).values())
 
 
 def pairs(run: Result, outcomes: tuple[str, ...] = BROKEN) -> int:
@@ -129,53 +117,24 @@ def titles(names: set[str]) -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def failed_by_ours(run: Result) -> int:
-    """Return how many checks our scalers fail."""
-    return sum(len(failed_checks(row)) for row in of_scalers(run, ours=True))
-
-
 NUMBERS: dict[str, Number | Formula] = {
     "conformance.scalers": conformance(lambda run: len(installed(run)), "d"),
     "conformance.packages": conformance(lambda run: len(distinct(run, "requirement")), "d"),
     "conformance.classes": conformance(lambda run: len(distinct(run, "class")), "d"),
-    "conformance.keras": conformance(
-        lambda run: sum(row["class"] == "keras-jax" for row in installed(run)), "words"
-    ),
     "conformance.patched": conformance(
         lambda run: sum(bool(row["patched"]) for row in installed(run)), "d"
-    ),
-    "conformance.rechecked": conformance(
-        lambda run: sum(row["live"] for row in installed(run)), "d"
     ),
     "conformance.sequences": conformance(lambda run: run.config["histories"], ",d"),
     "conformance.equal": conformance(
         lambda run: sum(not row["drift"]["differing"] for row in installed(run)), "d"
     ),
     "conformance.checks": conformance(lambda run: len(promises(run)), "d"),
-    "conformance.checks.torch": conformance(lambda run: promised(run, "torch"), "d"),
-    "conformance.checks.package": conformance(lambda run: promised(run, "the package"), "d"),
-    "conformance.checks.ours": conformance(lambda run: promised(run, "ours"), "d"),
-    "conformance.excluded": Formula(lambda: len(UNASKED), "words"),
     "conformance.checked": conformance(lambda run: pairs(run, CHECKED), ",d"),
     "conformance.failed": conformance(pairs, "d"),
     "conformance.intended": conformance(lambda run: pairs(run, INTENDED), "d"),
-    "conformance.arguments": conformance(lambda run: of_check(run, ARGUMENTS, INTENDED), "d"),
     "conformance.ends": conformance(
         lambda run: sum(of_check(run, check) for check in ends(run)), "d"
     ),
-    "conformance.below-one": conformance(lambda run: of_check(run, BELOW_ONE), "d"),
-    "conformance.below-one.checked": conformance(
-        lambda run: of_check(run, BELOW_ONE, CHECKED), "d"
-    ),
-    "conformance.ours": conformance(failed_by_ours, "words"),
-    "conformance.torch": conformance(whether_torch, "text"),
-    "conformance.classes.away": conformance(lambda run: len(failing(run)), "d"),
-    "conformance.classes.patched": conformance(lambda run: patched(run, failing(run)), "words"),
-    "conformance.classes.raising": conformance(lambda run: len(raising(run)), "words"),
-    "conformance.classes.sure": conformance(lambda run: len(failing(run) - raising(run)), "words"),
-    "conformance.classes.counting": conformance(lambda run: len(counting(run)), "words"),
-    "conformance.classes.late": conformance(lambda run: len(late(run)), "words"),
-    "conformance.classes.more": conformance(lambda run: len(more(run)), "words"),
     "conformance.gradient.classes": conformance(
         lambda run: len(failing_check(run, GRADIENT)), "words"
     ),
@@ -186,7 +145,4 @@ NUMBERS: dict[str, Number | Formula] = {
         lambda run: patched(run, failing_check(run, GRADIENT)), "words"
     ),
     "conformance.resumed": conformance(lambda run: of_check(run, RESUMED), "words"),
-    "conformance.resumed.raising": conformance(
-        lambda run: len(raising(run) & failing_check(run, RESUMED)), "words"
-    ),
 }

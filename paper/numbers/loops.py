@@ -19,7 +19,6 @@ threads = partial(Number, "threads")
 MEASURED = ROOT / "docs" / "lint" / "measured.jsonl"  # findings that human readers reviewed
 FILES = ROOT / "experiments" / "inputs" / "census.jsonl"
 NOT_COUNTED = {"AMP105", "AMP109", "AMP127"}  # by the census: rules that have left since
-ICEFALL = "k2-fsa/icefall"
 OUR_SCALER = ("flax, nnx", "equinox")  # loops of packages that have no scaler
 
 
@@ -71,11 +70,6 @@ def findings(*, unseen: bool) -> list[Record]:
     return [record for record in records if record["sample"].startswith("unseen") is unseen]
 
 
-def correct_findings(code: str) -> list[bool]:
-    """Return whether the findings of a rule were right, in files that it was not made with."""
-    return [finding["true"] for finding in findings(unseen=True) if finding["code"] == code]
-
-
 def by_repository() -> dict[str, tuple[int, int]]:
     """Return for each repository how many of its loops fail a check, and how many it has.
 
@@ -101,11 +95,6 @@ def in_corpus() -> int:
     """Return how many repositories of the census the rules were made with, as far as is known."""
     corpus = {finding["repository"] for finding in findings(unseen=False)}
     return len(by_repository().keys() & corpus)
-
-
-def beside_icefall() -> int:
-    """Return the number of loops of the other repositories."""
-    return sum(size for name, (_, size) in by_repository().items() if name != ICEFALL)
 
 
 def interval_of_share() -> tuple[float, float]:
@@ -142,39 +131,17 @@ NUMBERS: dict[str, Number | Formula] = {
     "threads.torch.2.1": threads(lambda run: wrong_share(run, 1, 2), "%0"),
     "threads.torch.2000.1.wrong": threads(lambda run: passes(run, "wrong", 1, 2000), ",d"),
     "threads.torch.2000.1.checked": threads(lambda run: passes(run, "checked", 1, 2000), ",d"),
-    "threads.torch.2000.4.wrong": threads(lambda run: passes(run, "wrong", 4, 2000), ",d"),
-    "threads.torch.2000.4.checked": threads(lambda run: passes(run, "checked", 4, 2000), ",d"),
     "threads.ours.checked": threads(lambda run: total(run, "ampsim ", "checked"), ",d"),
     "loops.bugs": loops(lambda run: len(bugs(run)), "d"),
-    "loops.caught": loops(lambda run: sum(bug["caught"] for bug in bugs(run)), "d"),
-    "loops.threads": loops(lambda run: len({bug["thread"] for bug in bugs(run)}), "d"),
     "loops.loops": loops(lambda run: len(with_scaler(run)), "words"),
     "loops.frameworks": loops(lambda run: len(packages(with_scaler(run))), "words"),
     "loops.failed": loops(lambda run: len(failed(run)), "words"),
-    "loops.failed.packages": loops(lambda run: len(packages(failed(run))), "words"),
     "loops.cells": loops(lambda run: sum(len(failed_cells(row)) for row in failed(run)), "words"),
     "loops.unreported": loops(unreported, "words"),
-    "lint.schedules": Formula(lambda: len(correct_findings("AMP101")), "d"),
-    "lint.schedules.right": Formula(lambda: sum(correct_findings("AMP101")), "d"),
-    "lint.unsaved": Formula(lambda: len(correct_findings("AMP112")), "d"),
-    "lint.unsaved.right": Formula(lambda: sum(correct_findings("AMP112")), "d"),
     "census.loops": census(all_loops, "d"),
     "census.wrong": census(wrong_loops, "d"),
-    "census.share": census(lambda run: wrong_loops(run) / all_loops(run), "%0"),
     "census.repositories": census(lambda run: repositories(run.records), "d"),
-    "census.repositories.wrong": census(
-        lambda run: repositories(row["wrong"] for row in run.records), "d"
-    ),
-    "census.averages": census(lambda run: derived_numbers.census(run, "of", "average")[1], "d"),
-    "census.icefall": Formula(lambda: by_repository()[ICEFALL][1], "d"),
-    "census.rest": Formula(beside_icefall, "d"),
     "census.corpus": Formula(in_corpus, ">=d"),
     "census.low": Formula(lambda: interval_of_share()[0], ">=%0"),
     "census.high": Formula(lambda: interval_of_share()[1], "<=%0"),
-    "census.script": census(lambda run: run.arm("script").first["wrong"]["loops"], "d"),
-    "census.script.loops": census(lambda run: run.arm("script").first["loops"], "d"),
-    "census.package": census(lambda run: run.arm("package").first["wrong"]["loops"], "d"),
-    "census.package.loops": census(lambda run: run.arm("package").first["loops"], "d"),
-    "census.example": census(lambda run: run.arm("example").first["wrong"]["loops"], "d"),
-    "census.example.loops": census(lambda run: run.arm("example").first["loops"], "d"),
 }

@@ -1,7 +1,7 @@
 """Two ranks under torch's sharded scaler."""
 
 from functools import partial
-from math import isnan, log2
+from math import log2
 
 from figures.derived_numbers import parted_runs, rank_cells, rank_wrong
 from figures.results import Result
@@ -32,35 +32,11 @@ def bits_apart(run: Result) -> list[float]:
     return [abs(log2(a / b)) for a, b in ends]
 
 
-def nan_steps(run: Result) -> list[int]:
-    """Return the first step at which the loss is NaN, for runs in which the scales diverge."""
-    losses = [map(isnan, ranks[0]["loss"]) for ranks in parted_runs(run)]
-    return [[*nan].index(True) for nan in losses]
-
-
 NUMBERS: dict[str, Number] = {
-    "ranks.cells": cells(lambda run: len(rank_cells(run, "torch")), "d"),
-    "ranks.wrong": cells(lambda run: len(rank_wrong(run, "torch")), "d"),
     "ranks.FSDP1": of_cut("FSDP1"),
     "ranks.FSDP1.wrong": wrong_of_cut("FSDP1"),
-    "ranks.plain": of_cut("plain"),
-    "ranks.plain.wrong": wrong_of_cut("plain"),
-    "ranks.DDP": of_cut("DDP"),
-    "ranks.DDP.wrong": wrong_of_cut("DDP"),
-    "ranks.FSDP2": of_cut("FSDP2"),
-    "ranks.FSDP2.wrong": wrong_of_cut("FSDP2"),
-    "ranks.parted": cells(lambda run: len(rank_wrong(run, "torch", "parted")), "words"),
-    "ranks.infinite": cells(lambda run: len(rank_wrong(run, "torch", "infinite")), "words"),
-    "ranks.raised": cells(raised, "d"),
-    "ranks.raised.infinite": cells(
-        lambda run: len(rank_wrong(run, "torch", "raised infinite")), "words"
-    ),
     "rt.interval": training(lambda run: run.config["growth_interval"], "words"),
-    "rt.seeds": training(lambda run: len(run.seeds), "words"),
     "rt.start": training(lambda run: 2.0 ** run.config["init_log2"], "2^"),
-    "rt.steps": training(lambda run: run.config["steps"], "d"),
     "rt.apart.min": training(lambda run: min(bits_apart(run)), ">=d"),
     "rt.apart.max": training(lambda run: max(bits_apart(run)), "<=d"),
-    "rt.nan.min": training(lambda run: min(nan_steps(run)), ">=d"),
-    "rt.nan.max": training(lambda run: max(nan_steps(run)), "<=d"),
 }

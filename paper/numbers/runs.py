@@ -1,14 +1,20 @@
-"""Public logs under the state machine."""
+"""Public logs under the state machine, and under `ampsim explain` at first sight."""
 
+from collections import Counter
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 
-from ampsim.core.json_lines import Record
+from ampsim.core.json_lines import Record, read_objects
 from figures.derived_numbers import cuda_runs, followed
 from figures.results import Result
-from paper.values import Number
+from paper.sources import ROOT
+from paper.values import Formula, Number
 
 cuda = partial(Number, "cuda_runs")
+SIGHT = ROOT / "experiments" / "inputs" / "first_sight.jsonl"
+PROBLEM, HEALTHY, UNDECIDED = "a problem", "no problem", "undecided"
+TRUTHS, VERDICTS = (PROBLEM, HEALTHY), (PROBLEM, HEALTHY, UNDECIDED)
+WORDS = {"problem": PROBLEM, "no problem found": HEALTHY}  # any other verdict decides nothing
 
 
 def whole(rows: Iterable[Record]) -> int:
@@ -26,7 +32,36 @@ def most_gpus(run: Result) -> int:
     return max(int(row["gpus"] or 0) for row in cuda_runs(run))
 
 
-NUMBERS: dict[str, Number] = {
+@cache
+def judged() -> list[Record]:
+    """Return the logs whose truth a reader was certain of before `explain` saw them."""
+    rows = (row for _, row in read_objects(SIGHT) if row["of"] == "explain")
+    return [row for row in rows if row["certain"] and row["truth"] in WORDS]
+
+
+def samples() -> list[int]:
+    """Return the samples of logs."""
+    return sorted({row["sample"] for row in judged()})
+
+
+def verdicts(sample: int) -> Counter[tuple[str, str]]:
+    """Return how often each truth got each verdict, at first sight of a sample."""
+    rows = (row for row in judged() if row["sample"] == sample)
+    return Counter((WORDS[row["truth"]], WORDS.get(row["first"], UNDECIDED)) for row in rows)
+
+
+def over_samples(truth: str, verdict: str) -> int:
+    """Return how often a truth got a verdict, over all samples."""
+    return sum(verdicts(sample)[truth, verdict] for sample in samples())
+
+
+def undecided() -> float:
+    """Return the share of undecided logs of the last sample."""
+    counts = verdicts(samples()[-1])
+    return sum(counts[truth, UNDECIDED] for truth in TRUTHS) / counts.total()
+
+
+NUMBERS: dict[str, Number | Formula] = {
     "cuda.runs": cuda(lambda run: len(cuda_runs(run)), "d"),
     "cuda.repositories": cuda(lambda run: len({row["repository"] for row in cuda_runs(run)}), "d"),
     "cuda.gpus": cuda(most_gpus, ",d"),
@@ -42,4 +77,7 @@ NUMBERS: dict[str, Number] = {
     ),
     "cuda.held.control": cuda(lambda run: total(followed(run, held_out=True), "control"), "d"),
     "cuda.held.moves": cuda(lambda run: total(followed(run, held_out=True), "moves"), "d"),
+    "sight.false": Formula(lambda: over_samples(HEALTHY, PROBLEM), "words"),
+    "sight.cleared": Formula(lambda: over_samples(PROBLEM, HEALTHY), "words"),
+    "sight.undecided": Formula(undecided, "%0"),
 }

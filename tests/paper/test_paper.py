@@ -15,7 +15,7 @@ import typst
 from ampsim.runs.record import data_file
 from figures import claims
 from figures.claims import Finding
-from figures.derived_numbers import INTERVALS
+from figures.derived_numbers import INTERVALS, t3_level, t3_rate
 from figures.results import CPU
 from paper import build, sources
 from paper.build import Evaluation
@@ -33,21 +33,21 @@ def test_committed_paper_matches_data() -> None:
 def test_missing_and_damaged_files_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "staleness.jsonl").write_bytes((CPU / "staleness.jsonl").read_bytes()[:-20])
+    (tmp_path / "emulated_cuda.jsonl").write_bytes((CPU / "emulated_cuda.jsonl").read_bytes()[:-20])
     monkeypatch.setattr(sources, "FOLDERS", [tmp_path])
     with pytest.raises(PaperError) as caught:
         build.build(draft=True)
-    for shown in ("staleness.jsonl", "theory_real.jsonl: no such file", "claim 'gpt.mean'"):
+    for shown in ("emulated_cuda.jsonl", "theory_real.jsonl: no such file", "claim 'gpt.mean'"):
         assert shown in str(caught.value)
 
 
 def test_unknown_and_unused_names_are_reported() -> None:
     assert [*build.misnamed()] == []
-    text = TEXT.replace('#num("real.z")', '#num("real.zz")').replace(
+    text = TEXT.replace('#num("real.rate.both")', '#num("real.rate.bothh")').replace(
         '#holds("gpt.mean")', '#holds("gpt.meant")'
     )
     problems = [problem.split(":")[0].split(" is ")[0] for problem in build.misnamed(text)]
-    assert problems == ["number 'real.zz'", "number 'real.z'", "claim 'gpt.meant'"]
+    assert problems == ["number 'real.rate.bothh'", "number 'real.rate.both'", "claim 'gpt.meant'"]
 
 
 def test_typst_error_raises_paper_error() -> None:
@@ -163,10 +163,9 @@ def test_numbers_match_recomputed_values() -> None:
 
     expected = {
         "gpt.unscaled": statistics.fmean(of("gpt_fp16", "unscaled", "test_loss")),
-        "resnet.fp32": statistics.fmean(of("resnet_fp16", "fp32", "test_loss")),
-        "storm.2.max": max(of("overflow_storm", "storm 2", "test_loss")),
+        "gpt.fp32": statistics.fmean(of("gpt_fp16", "fp32", "test_loss")),
+        "storm.2.min": min(of("overflow_storm", "storm 2", "test_loss")),
         "crash.05.median": statistics.median(of("scale_crash", "fp16 lr=0.05", "crash_step")),
-        "rules.5.skip": statistics.fmean(of("rules_trained", "G=5", "skip_rate")),
     }
     assert {name: NUMBERS[name].compute() for name in expected} == pytest.approx(
         expected, rel=1e-11
@@ -174,16 +173,16 @@ def test_numbers_match_recomputed_values() -> None:
 
 
 @pytest.mark.parametrize("interval", INTERVALS)
-def test_t3_table_matches_formula(interval: int) -> None:
+def test_t3_of_runs_matches_formula(interval: int) -> None:
     predictions = [
         renewal(row["thresholds"], interval)
         for row in rows("theory_real")
         if row["arm"] == f"G={interval}"
     ]
-    row = TABLES["real"]().rows[INTERVALS.index(interval)]
-    shown = [row[column].compute() for column in (2, 8)]
+    run = sources.load("theory_real")
+    shown = [function(run, interval, f"G={interval}") for function in (t3_rate, t3_level)]
     rate, level = (statistics.fmean(column) for column in zip(*predictions, strict=True))
-    assert shown == pytest.approx([100 * rate, level], rel=1e-9)
+    assert shown == pytest.approx([rate, level], rel=1e-9)
 
 
 def test_numbers_without_measurements() -> None:
@@ -295,7 +294,7 @@ def test_tests_named_in_text_exist() -> None:
         text, "<tested>", field="value", root=ROOT, ignore_system_fonts=True, sys_inputs=inputs
     )
     names = [name for names in json.loads(output) for name in names]
-    assert len(names) > 20
+    assert len(names) >= 10
     for name in names:
         file, _, function = name.partition("::")
         assert function in functions(file), name
