@@ -106,8 +106,6 @@ def fill(
     """Run the units that the journal lacks, and write the file."""
     start = time.monotonic()
     journal = Journal(run.path, {name: origin[name] for name in provenance.IDENTITY})
-    for part, difference in journal.others().items():
-        print(f"{run.stem}: kept an unfinished run with other settings in {part}: {difference}")
     if journal.done:
         print(f"{run.stem}: resumed; {len(journal.done)} of {len(units)} units are done")
     if run.options.reproduce and before and run.experiment.recomputed:

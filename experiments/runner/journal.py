@@ -3,41 +3,27 @@
 A journal (`<name>.<digits>.part`) has a header with the identity of the run, then one line per unit. Each line is on
 the disk before `Journal.append` returns. A kill can only truncate the last line; the next run drops that line, keeps
 the units before it, and computes the others. The digits are the sha256 of the identity, so runs with other settings
-have other journals: no units are mixed, and none are lost (`Journal.others` names them).
+have other journals: no units are mixed, and none are lost.
 """
 
-import contextlib
-import glob
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ampsim.core.files import DamagedFileError, append
 from ampsim.core.json_lines import decode, decode_object, encode
-from ampsim.runs.record import data_file
-
-
-def difference(old: object, new: object) -> str:
-    """Return the first place where two values differ, in words: ``old then, new now``."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted(old.keys() | new.keys()):
-            if old.get(key) != new.get(key):
-                inner = difference(old.get(key), new.get(key))
-                return f"{key}.{inner}" if isinstance(new.get(key), dict) else f"{key}: {inner}"
-    return f"{encode(old)} then, {encode(new)} now"
 
 
 class Journal:
-    """The finished units of a run that is not over, kept in `part` beside `path` until `finish` writes `path`.
+    """The finished units of a run that is not over, kept in `part` beside the data file.
 
     Args:
         path: Data file that the run is going to write.
         identity: What two runs must share for their units to be mixed.
 
     Attributes:
-        path: Data file that the run is going to write.
         part: File of the journal.
         done: Value of each finished unit, as read back from JSON.
     """
@@ -45,23 +31,11 @@ class Journal:
     def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
         header = encode({"journal": path.name, "identity": dict(identity)})
         digits = hashlib.sha256(header.encode()).hexdigest()[:12]
-        self.path = path
         self.part = path.with_name(f"{path.name}.{digits}.part")
         self.done: dict[str, Any] = {}
-        self._identity = decode(header)["identity"]
         if not self._resume():
             path.parent.mkdir(parents=True, exist_ok=True)
             self.part.write_bytes(f"{header}\n".encode())
-
-    def others(self) -> dict[Path, str]:
-        """Return the journals of other runs for `path`, each with the first place where the two runs differ."""
-        differences = {}
-        parts = self.path.parent.glob(f"{glob.escape(self.path.name)}.*part")
-        for part in sorted({*parts} - {self.part}):
-            with contextlib.suppress(DamagedFileError):  # killed while the header was written
-                identity = _object(part, 1, _lines(part)[0]).get("identity")
-                differences[part] = difference(identity, self._identity)
-        return differences
 
     def append(self, unit: str, value: Mapping[str, object]) -> None:
         """Keep one finished unit: on the disk when this returns."""
@@ -73,13 +47,6 @@ class Journal:
         finally:
             os.close(handle)
         self.done[unit] = decode(line)["value"]
-
-    def finish(
-        self, provenance: Mapping[str, object], records: Iterable[Mapping[str, object]]
-    ) -> None:
-        """Write the finished file and remove the journal; a kill between the two leaves both complete."""
-        data_file.write(self.path, provenance, records)
-        self.part.unlink(missing_ok=True)
 
     def _resume(self) -> bool:
         """Take over the units of an earlier run; return False if there is none."""
