@@ -24,7 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "emulated_cuda",
     ),
     "Threads and late scales": ("threads", "staleness"),
-    "Theory": ("state_machine", "theory_real"),
+    "Theory": ("theory_real",),
 }  # fmt: skip
 HEAD = """# Figures
 
@@ -68,11 +68,7 @@ def entry(stem: str, folder: Path, *data: Path) -> str:
     lines += [f"*{question(name)}*\n" for name in module.DATA]
     lines.append(f"![{paragraphs[0]}]({stem}.svg)\n")
     lines += [f"{paragraph.strip()}\n" for paragraph in paragraphs]
-    if hasattr(module, "markdown"):
-        lines.append(module.markdown(*[results.load(name, *data) for name in module.DATA]))
-    lines += [source(name, folder, *data) for name in module.DATA] or [
-        "Computed from `ampsim.core` by enumeration.\n"
-    ]
+    lines += [source(name, folder, *data) for name in module.DATA]
     return "\n".join(lines)
 
 

@@ -9,7 +9,6 @@ other scalers are recorded with their version and date. [`conformance.html`](con
 the outcome and the minimal overflow sequence of each check.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -40,7 +39,6 @@ ARGUMENTS = {"invalid_arguments_raise", "neutral_factors_raise"}
 ROW = 0.132  # inches
 GAP = 0.6  # of a row, above ampsim's scalers
 OURS = "ampsim"
-CHOSEN = ("passed", "xfailed")
 
 
 def plot(run: Result) -> Figure:
@@ -103,65 +101,6 @@ def draw_cell(axes: Axes, x: float, y: float, color: str, text: str) -> None:
     """Draw what a scaler fails of one severity."""
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=color, linewidth=0))
     axes.text(x, y, text, ha="center", va="center_baseline", fontsize=7)
-
-
-def markdown(run: Result) -> str:
-    """Return the table of the gallery: a row per adapter."""
-    checks, adapters = conformance_page.parts(run)
-    classes, ends = {adapter["class"] for adapter in adapters}, q.ends(run)
-    live = sum(adapter["live"] for adapter in adapters)
-    lines = [
-        f"{len(checks)} checks on {len(classes)} scaler classes ({len(adapters)} configurations, "
-        f"{live} of them live).\n",
-        "| scaler | version | run | passed | xfailed | failed | equal to its dialect |",
-        "|---|---|---|--:|--:|---|---|",
-    ]
-    for adapter in adapters:
-        counts = Counter(found["outcome"] for found in adapter["checks"].values())
-        broken = [
-            name.replace("_", " ")
-            for name, found in adapter["checks"].items()
-            if found["outcome"] in q.BROKEN
-        ]
-        words = [f"[{adapter['arm']}]({adapter['source']})", adapter["version"], judged(adapter)]
-        words += [
-            str(counts["passed"]),
-            str(counts["xfailed"]),
-            "; ".join(broken),
-            drift_in_words(adapter),
-        ]
-        lines.append(f"| {' | '.join(words)} |")
-    lines += [
-        "",
-        "| check | source | classes that fail |",
-        "|---|---|--:|",
-    ]
-    for check, promise in run.arm("checks").first["promises"].items():
-        asked = [
-            adapter
-            for adapter in adapters
-            if adapter["checks"].get(check, {}).get("outcome") in (*q.BROKEN, *CHOSEN)
-        ]
-        breaks = {adapter["class"] for adapter in asked if check in q.failed_checks(adapter)}
-        where = " (ends of float32)" * (check in ends)
-        lines.append(
-            f"| {check.replace('_', ' ')}{where} | {promise.replace('ours', 'ampsim')} | "
-            f"{len(breaks)} of {len({p['class'] for p in asked})} |"
-        )
-    return "\n".join([*lines, ""])
-
-
-def judged(adapter: Mapping[str, Any]) -> str:
-    """Return whether a scaler was run live, and when."""
-    return f"{'live' if adapter['live'] else 'recorded'}, {adapter['date']}"
-
-
-def drift_in_words(adapter: Mapping[str, Any]) -> str:
-    """Return how many random overflow sequences give the scales of the dialect."""
-    if not (drift := adapter["drift"]):
-        return "no dialect"
-    ran = drift["histories"] - drift["refused"]
-    return f"{ran - drift['differing']:,} of {ran:,} sequences"
 
 
 def page(run: Result) -> str:

@@ -6,8 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap, LogNorm
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -21,13 +22,9 @@ DATA = ("exponent_heatmap",)
 FLUSHED, NORMAL = math.log2(FP16.smallest_subnormal / 2), math.log2(FP16.smallest_normal)
 OVERFLOWED = math.log2(FP16.overflow_threshold)
 SHARES = LogNorm(1e-5, 0.3)  # of the elements, a binade
+INSIDE, OUTSIDE = colormaps["Blues"], colormaps["Reds"]
 SHADE = "#E9E9E9"  # outside the representable range
 NOT_FINITE = "#5E3C99"
-XYZ_TO_RGB = (
-    (3.2406255, -1.5372080, -0.4986286),
-    (-0.9689307, 1.8757561, 0.0415175),
-    (0.0557101, -0.2040211, 1.0569959),
-)
 DOTTED = (0, (1, 1.5))
 
 
@@ -68,31 +65,6 @@ def plot(run: Result) -> Figure:
     draw_bar(figure.add_subplot(halves[1].subgridspec(1, 3, width_ratios=(0.75, 2, 0.75))[1]))
     name_parts(figure.axes, crash=last_streak(drawn))
     return figure
-
-
-def linear_srgb(
-    lightness: NDArray[np.float64], chroma: NDArray[np.float64], hue: float
-) -> NDArray[np.float64]:
-    """Return linear sRGB, (n, 3), from CIE LCh with the hue in degrees (CIE 15, white D65; IEC 61966-2-1)."""
-    angle = math.radians(hue)
-    y = (lightness + 16) / 116
-    f = np.stack(
-        [y + chroma * math.cos(angle) / 500, y, y - chroma * math.sin(angle) / 200], axis=1
-    )
-    xyz = np.where(f > 6 / 29, f**3, 3 * (6 / 29) ** 2 * (f - 4 / 29)) * [0.95047, 1.0, 1.08883]
-    return np.asarray(xyz @ np.array(XYZ_TO_RGB).T)
-
-
-def one_hue(hue: float, slope: float, bump: float) -> ListedColormap:
-    """Return 256 colours of one hue, L falling in equal steps; slope and bump keep the chroma within sRGB."""
-    t = np.linspace(0, 1, 256)
-    linear = np.clip(linear_srgb(95 - 75 * t, 3 + slope * t + bump * t * (1 - t), hue), 0, 1)
-    srgb = np.where(linear > 0.0031308, 1.055 * linear ** (1 / 2.4) - 0.055, 12.92 * linear)
-    return ListedColormap(srgb.round(4).tolist())
-
-
-INSIDE = one_hue(268, 10, 144)  # blue
-OUTSIDE = one_hue(42, 45, 120)  # vermilion, of the same lightness
 
 
 def shares(record: Record, exponents: NDArray[np.int64]) -> NDArray[np.float64]:

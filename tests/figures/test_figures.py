@@ -22,7 +22,7 @@ def test_committed_figures_match_data(stem: str, tmp_path: Path) -> None:
 
 def test_a_users_settings_change_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(_style.mpl.rcParams, "lines.linewidth", 7.0)
-    assert cli.differing(rendering.render("state_machine", tmp_path)) == []
+    assert cli.differing(rendering.render("threads", tmp_path)) == []
 
 
 def test_every_committed_figure_has_its_stem() -> None:
@@ -42,13 +42,13 @@ def test_figures_import_no_frameworks() -> None:
 
 
 def test_check_names_differing_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [path] = rendering.render("state_machine", tmp_path)
-    assert cli.check(["state_machine"], tmp_path) == 0
+    [path] = rendering.render("threads", tmp_path)
+    assert cli.check(["threads"], tmp_path) == 0
     path.write_bytes(path.read_bytes() + b" ")
-    assert cli.check(["state_machine"], tmp_path) == 1
-    assert "state_machine.svg" in capsys.readouterr().err
+    assert cli.check(["threads"], tmp_path) == 1
+    assert "threads.svg" in capsys.readouterr().err
     path.unlink()
-    assert cli.check(["state_machine"], tmp_path) == 1
+    assert cli.check(["threads"], tmp_path) == 1
 
 
 def test_the_gallery_shows_every_figure_once() -> None:
@@ -120,17 +120,10 @@ def test_folder_render_falls_back_to_committed(
             {**provenance, "device": {"type": "cpu", "name": "mine"}},
             rows[:kept],
         )
-    assert (
-        cli.main(
-            ["threads", "exponent_heatmap", "state_machine", "--data", str(data), "--out", str(out)]
-        )
-        == 0
-    )
+    assert cli.main(["threads", "exponent_heatmap", "--data", str(data), "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "2 of 3: exponent_heatmap: not drawn; copied the committed figure: " in said
-    assert [
-        same(out / name) for name in ("exponent_heatmap.svg", "state_machine.svg", "threads.svg")
-    ] == [True, True, False]
+    assert "2 of 2: exponent_heatmap: not drawn; copied the committed figure: " in said
+    assert [same(out / name) for name in ("exponent_heatmap.svg", "threads.svg")] == [True, False]
     page = _gallery.page(["threads"], data, results.CPU, folder=out)
     assert (
         f"[`{Path(os.path.relpath(data, ROOT)).as_posix()}/threads.jsonl`](../cpu/threads.jsonl): 48 records"
