@@ -136,7 +136,7 @@ class Writer:
         if self._held is None:
             return
         record, self._held = self._held, None
-        record = {name: on_host(value) for name, value in values.items()} | record
+        record |= {name: on_host(value) for name, value in values.items()}
         for each in list(self._sinks):
             try:
                 each.append(record)

@@ -291,7 +291,7 @@ def test_update_raises_on_skip_error(path, kind):
     assert scaler.get_scale() == 2.0
 
 
-def test_late_log_replaces_no_value(path):
+def test_late_log_changes_last_record(path):
     param, optimizer = one()
     run = watch({"w": param}, optimizer, to=path)
     run.log(loss=np.float32(1.5), right=torch.tensor([[True]]))
@@ -300,7 +300,7 @@ def test_late_log_replaces_no_value(path):
     with pytest.raises(TypeError, match="expected a real number"):
         run.log(loss=torch.tensor(1j))
     run.close()
-    assert [(record["loss"], record["right"]) for record in records(path)] == [(1.5, True)]
+    assert [(record["loss"], record["right"]) for record in records(path)] == [(2.0, True)]
 
 
 def forks(test):
