@@ -82,8 +82,6 @@ class SkipColumn:
     def share(self) -> tuple[float, float] | None:
         """Return the skipped steps and the steps of the second half; None in no order."""
         steps = self.series.steps
-        if len(steps) == 1 and steps[0] >= 200:  # a total
-            return float(self.skipped[0]), float(steps[0])
         half = len(steps) // 2
         half = half if steps[-1] - steps[half] >= 20 else 0
         spans, skipped = self.spans[half + 1 :], self.skipped[half + 1 :]
@@ -93,12 +91,11 @@ class SkipColumn:
 
     def tail(self) -> SkipTail | None:
         """Return the records at the end of which each step was skipped; None if there are none."""
-        is_full = self.skipped == self.spans  # more is no count of these steps
-        count = equal_at_end(is_full, 1)
-        row = len(is_full) - count
+        count = equal_at_end(self.skipped == self.spans, 1)  # more is no count of these steps
+        row = len(self.spans) - count
         known = max(row, 0 if self.is_flag else 1)
         steps = float(self.spans[known:].sum())
-        return SkipTail(self, row, steps) if count > 1 or (count and row and steps > 1) else None
+        return SkipTail(self, row, steps) if count else None
 
 
 class Evidence:
@@ -141,10 +138,10 @@ class Evidence:
 
     def _gradient_norm(self) -> Series | None:
         norms = self.history.role("norm")
-        norm = max(norms, key=lambda each: ("grad" in each.name, len(each)), default=None)
+        longest = max(map(len, self.losses), default=0)
         # A norm that is printed beside overflows only says nothing of the other steps.
-        seldom = norm is not None and 3 * len(norm) < max(map(len, self.losses), default=0)
-        return None if norm is None or (seldom and not len(norm.finite)) else norm
+        often = [each for each in norms if len(each.finite) or 3 * len(each) >= longest]
+        return max(often, key=lambda each: ("grad" in each.name, len(each)), default=None)
 
     def _scales_in_events(self) -> Series:
         scales = Series(MESSAGES, "scale")
@@ -198,15 +195,16 @@ class Evidence:
     def _reported_at_least(self) -> int:
         """Return how many skips there are at least if each rank may report each of them."""
         reports = self.kind("skip")
+        steps = {event.step for event in reports if math.isfinite(event.step)}
+        if steps and all(math.isnan(event.after) for event in reports):
+            return len(steps)
+        if not any(event.copies > 1 for event in reports):
+            return len(reports)
         scales = [event.after for event in reports]
         # The ranks are at most as many as the reports of the first scale.
         ranks = sum(event.copies for event in reports if event.after == scales[0]) or 1
         each = math.ceil(sum(event.copies for event in reports) / ranks)
-        steps = {event.step for event in reports}
-        if not any(map(math.isnan, steps)) and all(map(math.isnan, scales)):
-            return len(steps)
-        has_copies = any(event.copies > 1 for event in reports)
-        return max(each, len(set(scales))) if has_copies else len(reports)
+        return max(each, len(set(scales)))
 
     @property
     def has_sum_loss(self) -> bool:
