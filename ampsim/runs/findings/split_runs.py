@@ -9,7 +9,6 @@ from ampsim.runs.read.history import Floats, History, Series
 MOST_RUNS = 6
 """Starts from which on steps that go back are counted within something, such as an epoch."""
 MOST_STARTS = 24
-MOST_ROWS = 2000  # that are looked at
 _NEAR = 5  # numbers of which a level is the median
 
 
@@ -27,8 +26,6 @@ def split_runs(history: History) -> list[History]:
     back = np.flatnonzero(main.steps[numbered][1:] <= main.steps[numbered][:-1] / 2) + 1
     rows = {*numbered[back].tolist(), *np.searchsorted(main.lines, history.starts).tolist()}
     rows -= {0, len(main)}
-    if len(rows) > MOST_ROWS:
-        return [history]
     starts, begins = [0], dict[int, bool | None]()
     for row in sorted(rows):
         begins[row] = _begins(main, starts[-1], row) if main.role == "loss" else None
@@ -39,15 +36,13 @@ def split_runs(history: History) -> list[History]:
         return [history]  # ranks that print in turn
     edges = [0, *main.lines[starts[1:]].tolist(), history.line_count + 1]
     parts = [history.between(first, last) for first, last in itertools.pairwise(edges)]
-    return [part for part in parts if part.series or part.events]
+    return [part for part in parts if part.series]
 
 
 def _begins(loss: Series, start: int, row: int) -> bool | None:
     """Return whether a loss begins again at a row; None if it had not fallen, and does not tell."""
     begin, before = _level(loss.values[start : start + _NEAR]), _level(loss.values[:row][-_NEAR:])
     after = _level(loss.values[row : row + _NEAR])
-    if np.isfinite(before) != np.isfinite(after):
-        return bool(np.isfinite(after))
     if before < 0.9 * begin or after < 0.9 * before:
         return bool(after > 1.3 * before)
     return None

@@ -97,8 +97,7 @@ class EventReader:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self._since: set[object] = set()  # events since the last record
-        self._places: dict[object, int] = {}  # of the last event of each key
+        self._since: dict[object, int] = {}  # key -> place of its event, since the last record
 
     def record(self) -> None:
         """Note that a line with the numbers of a step was read."""
@@ -123,49 +122,37 @@ class EventReader:
     def _add(self, event: Event) -> None:
         if self._completes_last(event):
             return
-        key = _key(event)
-        if not self._is_repeated(event):
-            self._places[key] = len(self.events)
-            self.events.append(event)
-        elif (at := self._places.get(key)) is not None:
+        key, rank = _key(event), _RANK.search(event.text)
+        of_rank = (*key, rank[0]) if rank and len(key) > 2 else key
+        # The same rank again reports another step.
+        is_repeated = key in self._since and (of_rank == key or of_rank not in self._since)
+        if is_repeated:
+            at = self._since[key]
             self.events[at] = replace(self.events[at], copies=self.events[at].copies + 1)
-
-    def _is_repeated(self, event: Event) -> bool:
-        """Return whether another rank, handler, or sentence has reported an event since the last record."""
-        key = _key(event)
-        repeated = key in self._since
-        rank = _RANK.search(event.text)
-        if len(key) == 2:  # the scale moved, so what came before is over
-            self._since = self._since if repeated else {key}
-        elif rank:  # the same rank again reports another step
-            of_rank = (*key, rank[1] or rank[2])
-            repeated = repeated and of_rank not in self._since
-            self._since = {key, of_rank} | (self._since if repeated else set())
         else:
-            self._since |= {key}
-        return repeated
+            at = len(self.events)
+            self.events.append(event)
+            if rank or len(key) == 2:  # the scale moved, so what came before is over
+                self._since.clear()
+        self._since |= {key: at, of_rank: at}
 
     def _completes_last(self, event: Event) -> bool:
         """Join a skip that has its scales to the line just before it that has none; return whether it was joined."""
-        has_scale = math.isfinite(event.before) or math.isfinite(event.after)
-        if event.kind != "skip" or not has_scale or not self.events:
+        last = self.events[-1] if self.events else event
+        if last is event or not last.kind == event.kind == "skip" or event.line - last.line > 4:
             return False
-        last = self.events[-1]
-        near = event.line - last.line <= 4 and last.kind == "skip"
-        bare = math.isnan(last.before) and math.isnan(last.after)
-        open_end = math.isnan(last.after)
-        same = open_end and event.before == last.before
-        same = same or (math.isnan(event.after) and event.before in (last.before, last.after))
-        if not near or not (bare or same):
-            return False
-        if open_end:
+        is_open = math.isnan(last.after)
+        if is_open and math.isnan(last.before):
+            same = math.isfinite(event.before) or math.isfinite(event.after)
+        elif is_open and event.before == last.before:
+            same = True
+        else:
+            same = math.isnan(event.after) and event.before in (last.before, last.after)
+        if same and is_open:
             step = last.step if math.isfinite(last.step) else event.step
-            joined = replace(event, line=last.line, step=step)
-            self.events[-1] = joined
-            self._since |= {_key(joined)}
-            self._places.pop(_key(last), None)
-            self._places[_key(joined)] = len(self.events) - 1
-        return True
+            self.events[-1] = replace(event, line=last.line, step=step)
+            self._since[_key(self.events[-1])] = len(self.events) - 1
+        return same
 
 
 def _key(event: Event) -> tuple[object, ...]:

@@ -152,7 +152,7 @@ def _role_in(text: str, hole: _Hole, name: str, *, held_out: bool) -> tuple[str,
         return None
     if not (role or _may_be_scale(name, hole, text)):
         return None
-    if held_out and role == "loss" and not name.startswith("train"):
+    if held_out and role == "loss":
         return f"evaluation {name}", "evaluation"
     if held_out and role in ("mean loss", "scale", "norm", "skips", "rate"):
         return name, ASIDE
