@@ -13,7 +13,7 @@ from ampsim.runs.record.run_file import read_run, records
 _LIBRARIES = "pandas", "polars"
 
 
-def load(path: AnyPath, *, library: str | None = None) -> Any:
+def load(path: AnyPath) -> Any:
     """Load a run file, or the data of an experiment, as a data frame.
 
     Example::
@@ -30,20 +30,18 @@ def load(path: AnyPath, *, library: str | None = None) -> Any:
 
     Args:
         path: File of a watched run, or ``experiments/data/<device>/<stem>.jsonl``; plain or compressed by gzip.
-        library: "pandas" or "polars". None takes the library that is imported already, else the one that is installed,
-            else pandas.
 
     Returns:
-        A pandas data frame with the header of the file in ``frame.attrs["provenance"]``, or a polars data frame, which
-        has no place for the header: use `ampsim.runs.read_run` or `ampsim.runs.read_provenance`.
+        A data frame of the library that is imported already, else of pandas, else of polars. A pandas data frame has
+        the header of the file in ``frame.attrs["provenance"]``. polars has no place for it: use
+        `ampsim.runs.read_run` or `ampsim.runs.read_provenance`.
 
     Raises:
         FileNotFoundError: If there is no such file.
         DamagedFileError: If the file is neither of the two kinds, or is damaged.
-        ModuleNotFoundError: If the library is not installed.
-        ValueError: If `library` is neither "pandas" nor "polars".
+        ModuleNotFoundError: If neither pandas nor polars is installed.
     """
-    module = _import(library)
+    module = _import()
     provenance, rows = _rows(Path(path))
     if module.__name__ == "polars":
         return module.DataFrame(rows, infer_schema_length=None, strict=False)
@@ -52,19 +50,14 @@ def load(path: AnyPath, *, library: str | None = None) -> Any:
     return frame
 
 
-def _import(library: str | None) -> Any:
-    if library not in (None, *_LIBRARIES):
-        raise ValueError(f"library={library!r}: expected 'pandas' or 'polars'")
-    names = _LIBRARIES if library is None else (library,)
-    for name in sorted(names, key=lambda name: name not in sys.modules):
+def _import() -> Any:
+    for name in sorted(_LIBRARIES, key=lambda name: name not in sys.modules):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
-    raise ModuleNotFoundError(
-        f"no module named {' or '.join(map(repr, names))}; pip install {names[0]}", name=names[0]
-    )
+    raise ModuleNotFoundError("no module named 'pandas' or 'polars'; pip install pandas")
 
 
 def _rows(path: Path) -> tuple[Record, list[Record]]:

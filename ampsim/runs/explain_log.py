@@ -94,7 +94,7 @@ class Explanation:
             "looked_at": self.looked_at,
             "missing": self.missing,
             "notes": self.history.notes,
-            "settings": {name: _setting(value) for name, value in self.history.settings.items()},
+            "settings": self.history.settings,
             "nonfinite": {str(step): names for step, names in self.history.nonfinite.items()},
             "exponents": exponent_heatmap(self.history, scale),
             "skips": [skip._asdict() for skip in self.skips],
@@ -203,26 +203,22 @@ def _with_hints(finding: Finding, history: History) -> Finding:
 
 def _looked_at(run: Evidence) -> list[str]:
     """Return each series that was looked at, in words."""
-    series = [
-        *run.losses[:3],
-        *run.scales[:4],
-        *([run.norm] if run.norm else []),
-        *(column.series for column in [*run.counters[:2], *run.flags[:1]]),
-        *run.evaluations[:2],
-    ]
+    counts = [column.series for column in [*run.counters[:2], *run.flags[:1]]]
+    norms = [run.norm] if run.norm else []
+    series = [*run.losses[:3], *run.scales[:4], *norms, *counts, *run.evaluations[:2]]
     return [_summary(each) for each in series]
 
 
 def _summary(series: Series) -> str:
-    finite = series.finite
-    text = f"{series.name}: {len(series)} record{'s' * (len(series) != 1)}"
-    if len(finite):
-        first, last = number_text(finite[0]), number_text(finite[-1])
-        text += f", {first} to {last}" if first != last else f", {last}"
-    if len(finite) > 2 and finite.min() < finite.max():
-        text += f" (lowest {number_text(finite.min())}, highest {number_text(finite.max())})"
-    missing = len(series) - len(finite)
-    return text + (f"; {missing} not finite" if missing else "")
+    finite, lost = series.finite, len(series) - len(series.finite)
+    counts = f"records: {len(series)}" + (f", not finite: {lost}" if lost else "")
+    if not len(finite):
+        return f"{series.name} ({counts})"
+    first, last, lowest, highest = map(
+        number_text, (finite[0], finite[-1], finite.min(), finite.max())
+    )
+    values = f"first {first}, last {last}, lowest {lowest}, highest {highest}"
+    return f"{series.name} ({counts}): {values}"
 
 
 def _missing(run: Evidence) -> list[str]:
@@ -272,13 +268,9 @@ def _advice(finding: Finding, given: set[str], *, first: bool) -> list[str]:
 
 
 def _support(finding: Finding) -> list[str]:
-    """Return the id, the level, and the lines of a finding."""
-    if not finding.lines:
-        return [f"  [{finding.id}, {finding.level}]"]
-    shown = ", ".join(str(line) for line in finding.lines[:10])
-    more = ", ..." if len(finding.lines) > 10 else ""
-    word = "line" if len(finding.lines) == 1 else "lines"
-    return [f"  [{finding.id}, {finding.level}; {word} {shown}{more}]"]
+    """Return the id, the level, and the first lines of a finding."""
+    lines = ", ".join(map(str, finding.lines[:10]))
+    return [f"  [{finding.id}, {finding.level}; lines {lines or 'unknown'}]"]
 
 
 def _series_data(series: Series, most: int | None) -> dict[str, Any]:
@@ -301,14 +293,6 @@ def _extremes(values: Floats, most: int) -> npt.NDArray[np.int64]:
     largest = starts + np.argmax(np.where(np.isnan(padded), -np.inf, padded), axis=1)
     rows = np.concatenate([starts, least, largest, starts + size - 1])
     return np.unique(np.minimum(rows, len(values) - 1))
-
-
-def _setting(value: object) -> object:
-    return (
-        value
-        if isinstance(value, str | int | float | bool | None)
-        else json.dumps(value, default=str)
-    )
 
 
 def _plain(value: Any) -> Any:

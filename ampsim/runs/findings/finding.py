@@ -132,8 +132,3 @@ def number_text(value: float) -> str:
         power = math.log2(value)
         return f"2^{power:.0f}" if power.is_integer() else f"{value:.3g}"
     return f"{value:.0f}" if float(value).is_integer() else f"{value:.4g}"
-
-
-def counted(count: float, noun: str) -> str:
-    """Return a count with its noun: "1 step", "2 steps"."""
-    return f"{count:,.0f} {noun}{'s' * (count != 1)}"

@@ -18,7 +18,7 @@ from ampsim.runs.findings.evidence import (
     lost,
     lost_at_end,
 )
-from ampsim.runs.findings.finding import Finding, counted, number_text
+from ampsim.runs.findings.finding import Finding, number_text
 from ampsim.runs.read.history import Series
 
 FEW = 3
@@ -91,7 +91,7 @@ def _doubts(run: Evidence, ids: list[str]) -> Iterator[str]:
     numbers = [*run.losses, *run.scales, *run.evaluations, *([run.norm] if run.norm else [])]
     records = max(map(len, numbers), default=0)
     if records < FEW and not few_skips:
-        yield f"it has only {counted(records, 'record')}"
+        yield f"it has fewer than {FEW} records"
     if run.skips and not few_skips and not _goes_on(run):
         yield "it ends with skipped steps"
     if run.loss is not None:

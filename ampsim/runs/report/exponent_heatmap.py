@@ -35,7 +35,7 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
         ``lowest``, the binade of the first of ``bins``; ``levels``, shape (layers, samples, binades): 0
         for none, else 1 to 255 by the logarithm of the share of the elements; ``lost``, shape (layers,
         samples): share of the nonzero elements that float16 makes zero, NaN without a scale or a
-        nonzero element; ``underflow``, its median and largest value by layer.
+        nonzero element.
     """
     samples = history.samples
     if not samples:
@@ -60,7 +60,6 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
     levels = np.where(share > 0, np.clip(level, 1, 255).round(), 0).astype(np.uint8)
     seen = np.flatnonzero(levels.any(axis=(0, 1)))
     low, high = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (139, 149)
-    known = {name: row[~np.isnan(row)] for name, row in zip(layers, lost, strict=True)}
     return {
         "step": steps,
         "layers": list(layers),
@@ -68,7 +67,6 @@ def exponent_heatmap(history: History, scale: Series | None) -> dict[str, object
         "bins": high - low,
         "levels": packed(levels[..., low:high], "uint8"),
         "lost": packed(lost),
-        "underflow": {n: [float(np.median(r)), float(r.max())] for n, r in known.items() if len(r)},
         "window": WINDOW,
     }
 

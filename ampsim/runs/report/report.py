@@ -1,6 +1,6 @@
 """The report of a run: one page of HTML with its diagnosis in words, its charts, and its skipped steps."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -12,7 +12,6 @@ MOST_FINDINGS = 6
 """Problems that are open; more unfold."""
 MOST_POINTS = 16_384
 """Numbers of a series that a page holds: of more, the least and the largest of each part."""
-MOST_LAYERS = 200
 MOST_SKIPS = 5_000
 
 
@@ -32,20 +31,13 @@ def report(explanation: Explanation) -> str:
         f"<style>{asset('uPlot.min.css')}\n{asset('report.css')}</style>",
         f'<header><h1>{shown(name)}</h1><p class="faint">Loss scale report, {count:,} lines</p></header>',
         *_diagnosis(explanation, data),
-        asset("report.html").replace("<!--layers-->", _layers(data["exponents"])),
-        _table(
-            "Run settings",
-            ("setting", "value"),
-            ((name, str(value)) for name, value in data["settings"].items()),
-        ),
+        asset("report.html"),
+        "<details><summary>Run settings</summary><ul>",
+        *(f"<li>{shown(f'{name}: {value}')}</li>" for name, value in data["settings"].items()),
+        "</ul></details>",
     ]
-    drawn = {
-        "series": data["series"],
-        "skips": data["skips"][:MOST_SKIPS],
-        "findings": data["findings"],
-        "nonfinite": data["nonfinite"],
-        "exponents": data["exponents"],
-    }
+    names = ("series", "findings", "nonfinite", "exponents")
+    drawn = {"skips": data["skips"][:MOST_SKIPS], **{name: data[name] for name in names}}
     uplot = f"/*! {asset('uPlot.LICENSE.txt')} */\n{asset('uPlot.iife.min.js')}"
     scripts = [asset(script) for script in ("charts.js", "heat.js", "report.js")]
     return assemble(f"{name}: loss scale report", [uplot, *scripts], drawn, "\n".join(body))
@@ -85,30 +77,3 @@ def _article(finding: Finding) -> str:
         f"{shown(finding.place)}</button></h2><p>{shown(finding.message)}</p>"
         f"<p><strong>Likely cause:</strong> {shown(finding.cause)}</p><ol>{actions}</ol></article>"
     )
-
-
-def _layers(exponents: dict[str, Any] | None) -> str:
-    """Return the table of layers, those that underflow most first."""
-    shares = exponents["underflow"] if exponents else {}
-    rows = sorted(
-        ((median, largest, name) for name, (median, largest) in shares.items()), reverse=True
-    )
-    cells = [
-        (name, f"{median:.2%}", f"{largest:.2%}") for median, largest, name in rows[:MOST_LAYERS]
-    ]
-    return _table(
-        "Underflow by layer, as a table", ("layer", "median underflow", "largest"), cells, "number"
-    )
-
-
-def _table(summary: str, head: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
-    """Return a table that unfolds, "" if it has no rows; `kind` is the class of the columns after the first."""
-    body = "\n".join(_row(row, "td", kind) for row in rows)
-    table = f'<div class="wide"><table><thead>{_row(head, "th", kind)}</thead><tbody>{body}</tbody></table></div>'
-    return body and f"<details><summary>{summary}</summary>{table}</details>"
-
-
-def _row(cells: Iterable[str], tag: str, kind: str) -> str:
-    first, *rest = (shown(cell) for cell in cells)
-    others = "".join(f'<{tag} class="{kind}">{cell}</{tag}>' for cell in rest)
-    return f"<tr><{tag}>{first}</{tag}>{others}</tr>"
