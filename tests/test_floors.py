@@ -53,16 +53,6 @@ FLOORS = {
     "ampsim/testing": {"numpy", "hypothesis", "torch", "ampsim.core", "ampsim.testing"},
     "ampsim/testing/parametrize.py": {"pytest", "ampsim.testing"},
     "ampsim/testing/plugin.py": {"pytest"},
-    "ampsim/testing/script_checks/callbacks/lightning.py": {
-        "lightning",
-        "ampsim.core.extras",
-        "ampsim.testing.script_checks",
-    },
-    "ampsim/testing/script_checks/callbacks/transformers.py": {
-        "transformers",
-        "ampsim.core.extras",
-        "ampsim.testing.script_checks",
-    },
     "ampsim/testing/loop": {
         "numpy",
         "ampsim.core.validation",
@@ -73,7 +63,9 @@ FLOORS = {
         "ampsim.testing.lines",
         "ampsim.testing.loop",
     },
-    "ampsim/testing/loop/backends/torch_ranks.py": {
+    "ampsim/testing/loop/checks/ranks.py": {
+        "ampsim.testing.judge",
+        "ampsim.testing.loop",
         "ampsim.testing.scheduler",
         "ampsim.testing.ranks.threads",
     },
@@ -212,7 +204,7 @@ FLOORS = {
 }
 
 # A backend of loops imports its own framework, by the first word of its name, and what this stands on.
-BACKEND = re.compile(r"ampsim/testing/loop/backends/(?!torch_ranks)([a-z]+)\w*\.py")
+BACKEND = re.compile(r"ampsim/testing/loop/backends/([a-z]+)\w*\.py")
 STANDS_ON = {"jax": {"ampsim.core.machine", "ampsim.jax"}}
 
 

@@ -8,7 +8,6 @@ import typer
 
 from ampsim.cli import options
 from ampsim.cli.check import Checks, Expected, checking, run_checks, show_table
-from ampsim.cli.terminal import out
 from ampsim.core.extras import needing
 
 if TYPE_CHECKING:
@@ -26,21 +25,7 @@ Steps = Annotated[
 ]
 
 
-def _show(judged: "Report") -> None:
-    """Print the report of a script without a table, and of loops as a table."""
-    from ampsim.testing.script_checks.report import ScriptReport
-
-    if not isinstance(judged, ScriptReport):
-        show_table(judged)
-        return
-    for text in judged.texts():
-        out.print(text)
-        out.print()
-    for line in judged.lines():
-        out.print(line)
-
-
-@partial(checking, show=_show)
+@partial(checking, show=show_table)
 def check_loops(
     targets: Annotated[
         list[str],

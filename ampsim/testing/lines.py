@@ -1,6 +1,5 @@
 """Places in the code of a user, and the lines of it that change something."""
 
-import linecache
 import os
 import sys
 import sysconfig
@@ -57,12 +56,10 @@ class Change(NamedTuple):
     Attributes:
         what: As it is watched.
         where: file:line.
-        source: The line's text, after the name of its function if that was called since the tracer started.
     """
 
     what: str
     where: str
-    source: str
 
 
 class Lines:
@@ -76,7 +73,6 @@ class Lines:
         self._watched = watched
         self._values = {what: look() for what, look in watched.items()}
         self._line: tuple[CodeType, int] | None = None
-        self._outer: set[CodeType] = set()  # what ran when the tracer started
         self.changes: list[Change] = []
 
     def start(self) -> None:
@@ -86,7 +82,6 @@ class Lines:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if is_users(frame.f_code.co_filename):
-                self._outer.add(frame.f_code)
                 frame.f_trace = self
                 self._line = self._line or (frame.f_code, frame.f_lineno)
             frame = frame.f_back
@@ -97,18 +92,19 @@ class Lines:
         if not is_users(frame.f_code.co_filename):
             return None
         self._look()
+        if event == "return" and frame.f_back and is_users(frame.f_back.f_code.co_filename):
+            frame = frame.f_back  # whose line goes on
         self._line = frame.f_code, frame.f_lineno
         return self
 
     def _look(self) -> None:
         for what, look in self._watched.items():
             value = look()
-            if value != self._values[what] and self._line is not None:
-                self._values[what] = value
+            is_changed = value != self._values[what]
+            self._values[what] = value
+            if is_changed and value and self._line is not None:  # what is cleared is no change
                 code, number = self._line
                 place = f"{shown(code.co_filename)}:{number}"
-                text = linecache.getline(code.co_filename, number).strip()
-                name = "" if code in self._outer else f"{code.co_qualname}: "
-                change = Change(what, place, f"{name}{text}")
+                change = Change(what, place)
                 if change not in self.changes:
                     self.changes.append(change)

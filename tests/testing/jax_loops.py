@@ -20,11 +20,7 @@ SCALE, SKIP, RESUME = (
     "skipped_step_changes_nothing",
     "resume_is_exact",
 )
-SPLIT, LEARNS, UPDATES = (
-    "micro_batches_equal_one_batch",
-    "step_changes_parameters",
-    "only_update_changes_scaler",
-)
+SPLIT, LEARNS = "micro_batches_equal_one_batch", "step_changes_parameters"
 TX = optax.sgd(optax.exponential_decay(0.1, 1, 0.9), momentum=0.9)
 
 
@@ -174,20 +170,13 @@ def statistics(scaler: LossScale):
 
 
 LEAVES = ("params.w", "opt.0.trace.v", "opt.1.count")
-VERDICTS = {
-    "of all": all_finite,
-    "of the first leaf": lambda grads: jnp.isfinite(jax.tree.leaves(grads)[0]).all(),
-    "of the last leaf": lambda grads: jnp.isfinite(jax.tree.leaves(grads)[-1]).all(),
-    "of NaN only": lambda grads: ~jnp.array([jnp.isnan(g).any() for g in grads.values()]).any(),
-    "of inf only": lambda grads: ~jnp.array([jnp.isinf(g).any() for g in grads.values()]).any(),
-}
 CONSTANT = optax.sgd(optax.constant_schedule(0.1), momentum=0.9)  # of whose count nothing follows
 
 
-@jax.jit  # once for all leaves and all verdicts
-def step_selecting(is_forgotten, verdict, state, batch):
+@jax.jit  # once for all leaves
+def step_selecting(is_forgotten, state, batch):
     grads = unscaled(state, batch)
-    is_finite = jnp.stack([each(grads) for each in VERDICTS.values()])[verdict]
+    is_finite = finite(grads)
     updates, opt = CONSTANT.update(grads, state["opt"])
     new = {"params": optax.apply_updates(state["params"], updates), "opt": opt}
 
@@ -199,10 +188,9 @@ def step_selecting(is_forgotten, verdict, state, batch):
     return {**kept, "scale": state["scale"].update(~is_finite)}
 
 
-def selecting(leaf="", verdict="of all"):
-    """Make a loop that selects what it keeps leaf by leaf, but for one, after some verdict."""
-    is_forgotten = {name: jnp.bool_(name == leaf) for name in LEAVES}
-    step = partial(step_selecting, is_forgotten, jnp.int32([*VERDICTS].index(verdict)))
+def selecting(leaf):
+    """Make a loop that selects what it keeps leaf by leaf, but for one."""
+    step = partial(step_selecting, {name: jnp.bool_(name == leaf) for name in LEAVES})
 
     def make(scaler: LossScale):
         state = start(scaler)
@@ -301,9 +289,3 @@ def speechbrain_1936_only_the_last_is_checked(state, batch):
 @bug(LEARNS, "AI-Hypercomputer/maxtext#5021")
 def maxtext_5021_new_values_dropped(state, batch):
     return update(state, unscaled(state, batch), params=state["params"])
-
-
-@bug(UPDATES, "davda54/sam#97")
-def sam_97_updated_twice_per_step(state, batch):
-    after = update(state, unscaled(state, batch))
-    return {**after, "scale": after["scale"].update(jnp.bool_(False))}

@@ -1,4 +1,4 @@
-"""Loops of several ranks: right ones, and wrong ones as in public threads, each with what is said of it."""
+"""Loops of several ranks: right ones, and wrong ones as in public threads."""
 
 from contextlib import nullcontext
 from functools import partial
@@ -15,8 +15,8 @@ from tests.testing.loops import Trainer, accumulate, cut, loss_of, parts
 RIGHT, WRONG = {}, {}
 
 
-def looping(optimizer=SGD, said=""):
-    """Register a loop by its step, given the trainer, the group and a batch; and what is said of it if it is wrong."""
+def looping(optimizer=SGD, registry=RIGHT):
+    """Register a loop by its step, given the trainer, the group and a batch."""
 
     def register(step):
         def make(scaler, group=None):
@@ -24,10 +24,7 @@ def looping(optimizer=SGD, said=""):
             t.schedule()
             return Loop(partial(step, t, group), t.state, split=cut)
 
-        if said:
-            WRONG[step.__name__] = make, said
-        else:
-            RIGHT[step.__name__] = make
+        registry[step.__name__] = make
         return step
 
     return register
@@ -132,19 +129,16 @@ def ddp(scaler, group=None, context=lambda model: nullcontext()):
 
 
 RIGHT |= {"ours": ours, "accumulating": accumulating, "ddp": ddp}
-WRONG["ddp_that_never_synchronizes"] = (
-    partial(ddp, context=DistributedDataParallel.no_sync),
-    "changes in a step that all",
-)
+WRONG["ddp_that_never_synchronizes"] = partial(ddp, context=DistributedDataParallel.no_sync)
 
 
-@looping(said="changes in a step that all ranks must skip")
+@looping(registry=WRONG)
 def fairscale_179_skips_locally(t, group, batch):
     backward(t, batch)
     finish(t)
 
 
-@looping(said="changes in a step that all ranks must skip")
+@looping(registry=WRONG)
 def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
     backward(t, batch)
     for flag in flags(t) if group else ():
@@ -152,7 +146,7 @@ def colossalai_5003_only_the_first_rank_is_asked(t, group, batch):
     finish(t)
 
 
-@looping(ADAM, said="scaler.scale is 512.0, expected 128.0")
+@looping(ADAM, WRONG)
 def pytorch_136009_scales_differ(t, group, batch):
     """The step knows of all ranks, the scale only of its own."""
     backward(t, batch)
@@ -165,7 +159,7 @@ def pytorch_136009_scales_differ(t, group, batch):
     t.scaler.update()
 
 
-@looping(said="scheduler.last_epoch counts a step that all ranks skip")
+@looping(registry=WRONG)
 def schedules_by_its_own_gradients(t, group, batch):
     backward(t, batch)
     finite = all(param.grad.isfinite().all() for param in t.params())
@@ -175,7 +169,7 @@ def schedules_by_its_own_gradients(t, group, batch):
         t.state["scheduler"].step()
 
 
-@looping(said="waits in all_reduce")
+@looping(registry=WRONG)
 def neuron_sp_154_comes_to_the_collective_if_it_steps(t, group, batch):
     backward(t, batch)
     if group and all(param.grad.isfinite().all() for param in t.params()):
@@ -183,7 +177,7 @@ def neuron_sp_154_comes_to_the_collective_if_it_steps(t, group, batch):
     finish(t)
 
 
-@looping(said="on each of 2 ranks after batch 0")
+@looping(registry=WRONG)
 def summed_and_not_divided(t, group, batch):
     backward(t, batch)
     for param in t.params() if group else ():
@@ -191,7 +185,7 @@ def summed_and_not_divided(t, group, batch):
     finish(t)
 
 
-@looping(said="scaler._growth_tracker is 0, expected 2")
+@looping(registry=WRONG)
 def looks_for_infs_alone(t, group, batch):
     """A NaN is no inf: it is not told to the others."""
     backward(t, batch)

@@ -15,7 +15,6 @@ from tests.testing.jax_loops import (
     BUGS,
     LEAVES,
     RIGHT,
-    VERDICTS,
     batches,
     selecting,
     start,
@@ -42,9 +41,8 @@ def test_right_loop_passes(name):
 
 
 def test_every_check_has_its_bugs():
-    assert {bug.check for bug in BUGS.values()} == {*CHECKS} - {
-        "ranks_equal_one_process"
-    }  # of torch
+    of_torch = {"ranks_equal_one_process", "only_update_changes_scaler"}
+    assert {bug.check for bug in BUGS.values()} == {*CHECKS} - of_torch
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -64,30 +62,6 @@ def test_forgotten_leaf_fails(leaf):
     assert (result.outcome, result.text.startswith(f"{SKIPS}: {leaf}")) == ("failed", True), (
         result.text
     )
-
-
-@pytest.mark.parametrize("verdict", VERDICTS)
-def test_partial_verdict_fails(verdict):
-    (result,) = judge_loop(selecting(verdict=verdict), batches(), [SKIPS])
-    assert result.outcome == ("passed" if verdict == "of all" else "failed"), result.text
-
-
-@pytest.mark.parametrize("forgets", [False, True])
-def test_a_state_may_be_any_pytree(forgets):
-    made = selecting("opt.1.count" if forgets else "")  # once: it compiles
-
-    def make(scaler: LossScale):
-        loop = made(scaler)
-        names = [*loop.state]
-
-        def step(state, batch):
-            after = loop.step(dict(zip(names, state, strict=True)), batch)
-            return tuple(after[name] for name in names)
-
-        return Loop(step, tuple(loop.state.values()))
-
-    (result,) = judge_loop(make, batches(), [SKIPS])
-    assert result.outcome == ("failed" if forgets else "passed"), result.text
 
 
 # --------------------------------------------------------------------------------------------------------- bad input

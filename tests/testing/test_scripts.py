@@ -65,9 +65,7 @@ def test_mistake_is_found_in_its_line(name):
 
 
 def test_each_check_has_a_mistake():
-    others = {"scaler_accepts_each_call", "resume_is_exact"}
-    others |= {"gradients_are_clipped_once_per_step"}
-    assert {check for _, check, _ in WRONG.values()} | others == {*CHECKS}
+    assert {check for _, check, _ in WRONG.values()} | {"resume_is_exact"} == {*CHECKS}
 
 
 def test_schedule_from_before_the_block():
@@ -90,17 +88,6 @@ def test_patches_are_undone():
     with checked():
         RIGHT["two_scalers"]()
     assert before == (torch.save, torch.optim.Optimizer.zero_grad, torch.amp.GradScaler.scale)
-
-
-def test_scaler_error_is_found():
-    model = torch.nn.Linear(2, 1)
-    scaler = torch.amp.GradScaler("cpu")
-    optimizer = torch.optim.SGD(model.parameters())
-    with pytest.raises(RuntimeError), checked() as found:  # noqa: PT012 - the error is the loop's
-        for _ in range(3):
-            scaler.scale(model(torch.ones(1, 2)).sum()).backward()
-            scaler.unscale_(optimizer)
-    assert "already been called" in failures(found.results)["scaler_accepts_each_call"]
 
 
 def test_script_process_finds_a_mistake(tmp_path):
@@ -130,7 +117,7 @@ def test_rerun_finds_a_mistake(tmp_path):
     )
     results, run = judge_script(script, fork=False)
     assert failures(results).keys() == {"skipped_step_changes_nothing"}
-    assert len(run.outcomes) == 6
+    assert len(run.outcomes) == 5
 
 
 @pytest.mark.parametrize(
@@ -163,8 +150,8 @@ def test_trial_outlives_a_writing_thread(tmp_path):
             lines.join()
         """,
     )
-    results, run = judge_script(script, time_limit=20)
-    assert len(run.outcomes) == 6
+    results, run = judge_script(script, time_limit=400)
+    assert len(run.outcomes) == 5
     assert not failures(results)
 
 
@@ -175,23 +162,10 @@ def test_error_after_steps_keeps_findings(tmp_path):
     assert run.raised.endswith("train.py:17, after 6 steps")
 
 
-def test_error_after_right_steps(tmp_path):
-    message = "OSError: full at .*train.py:14, after 6 steps, in which no check fails"
-    with pytest.raises(ScriptError, match=message):
-        check_script(write(tmp_path, "train(6)\nraise OSError('full')"))
-
-
 def test_time_limit_is_told_apart(tmp_path):
     script = write(tmp_path, "while True:\n    pass")
     with pytest.raises(CannotJudgeError, match="no step within the time limit"):
         check_script(script, time_limit=0.1)
-
-
-def test_expected_failure_is_no_finding(tmp_path):
-    script = write(tmp_path, READING)
-    results, _ = judge_script(script, expected={"logged_numbers_are_unscaled": "known"})
-    outcomes = {result.check.name: result.outcome for result in results}
-    assert outcomes["logged_numbers_are_unscaled"] == "xfailed"
 
 
 def test_script_on_the_cpu_leaves_no_files(tmp_path):
@@ -254,7 +228,7 @@ def test_relative_path_in_a_new_folder(tmp_path):
         """,
     )
     _, run = judge_script(script)
-    assert (run.ended, run.error, len(run.outcomes)) == ("end", "", 6)
+    assert (run.ended, run.error, len(run.outcomes)) == ("end", "", 5)
     assert {outcome.ended for outcome in run.outcomes} <= {"two windows", "end"}
     assert not (tmp_path / "out").exists()
 
@@ -277,40 +251,6 @@ def test_library_that_steps_is_named(tmp_path):
     results, _ = judge_script(script)
     text = failures(results)["skipped_step_changes_nothing"]
     assert "library  library/__init__.py:2 makes this call" in text
-
-
-def test_scaler_that_is_saved_is_loaded(tmp_path):
-    script = write(
-        tmp_path,
-        """
-        state = lambda: {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-        if len(sys.argv) > 1:
-            optimizer.load_state_dict(torch.load("none.pt")["optimizer"])
-        train()
-        torch.save(state(), "last.pt")
-        """,
-    )
-    results, _ = judge_script(script)
-    assert "train.py:16: " in failures(results)["resume_is_exact"]
-
-
-@pytest.mark.parametrize("is_called", [True, False])
-def test_checkpoint_beyond_the_run(tmp_path, is_called):
-    script = write(
-        tmp_path,
-        f"""
-        def save(path):
-            torch.save({{"optimizer": optimizer.state_dict()}}, path)
-        for number in range(8):
-            train(1)
-            if number == 1000:
-                {"save" if is_called else "print"}("last.pt")
-        """,
-    )
-    results, _ = judge_script(script)
-    failed = failures(results)
-    assert failed.keys() == ({"resume_is_exact"} if is_called else set())
-    assert not is_called or "train.py:15: " in failed["resume_is_exact"]
 
 
 def test_each_checkpoint_has_the_scaler(tmp_path):
@@ -336,7 +276,7 @@ def test_command_reports_as_json(tmp_path, capsys):
         tmp_path,
         """
         train(2)
-        for _ in range(9):
+        for _ in range(20):
             scaler.scale(model(torch.ones(1, 4)).sum()).backward()
             optimizer.step()
         """,
@@ -346,7 +286,7 @@ def test_command_reports_as_json(tmp_path, capsys):
     assert exit_.value.code == 1
     results = json.loads(capsys.readouterr().out)["results"]
     failed = [each["check"] for each in results if each["outcome"] == "failed"]
-    assert failed == ["step_uses_scaler"]
+    assert failed == ["gradients_do_not_depend_on_loss_scale"]
 
 
 @pytest.mark.framework
@@ -355,8 +295,6 @@ def test_lightning_steps_its_schedule_always():
         "lightning", reason="pip install -c constraints.txt --group frameworks"
     )
     from lightning.pytorch.plugins import MixedPrecision
-
-    from ampsim.testing.script_checks.callbacks.lightning import CheckCallback
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -372,17 +310,17 @@ def test_lightning_steps_its_schedule_always():
             return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    check = CheckCallback(raises=False)
-    lightning.Trainer(
+    trainer = lightning.Trainer(
         accelerator="cpu",
         max_epochs=1,
         plugins=[MixedPrecision("16-mixed", "cpu", scaler)],
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
-        callbacks=[check],
-    ).fit(Module(), torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=4))
-    failed = failures(check.found.results)
+    )
+    with checked(raises=False) as found:
+        trainer.fit(Module(), torch.utils.data.DataLoader(torch.randn(40, 4), batch_size=4))
+    failed = failures(found.results)
     assert failed.keys() == {"skipped_step_changes_nothing"}
     assert "StepLR.step() runs after a skipped step" in failed["skipped_step_changes_nothing"]
 

@@ -6,26 +6,18 @@ from typing import Any
 
 from ampsim.testing import check as checks_of
 from ampsim.testing.alarm import OverdueError, alarm, place
-from ampsim.testing.check import BrokenError, Result, described, without_findings
+from ampsim.testing.check import BrokenError, Check, Result, described, without_findings
 from ampsim.testing.judge import judged
-from ampsim.testing.loop.check import Broken, LoopCheck
-from ampsim.testing.loop.checks.learning import (
-    SKIPPED,
-    STILL,
-    STUCK,
-    UNREACHED,
-    step_changes_parameters,
-)
+from ampsim.testing.loop.check import Broken
+from ampsim.testing.loop.checks.learning import step_changes_parameters
 from ampsim.testing.loop.checks.ranks import ranks_equal_one_process
 from ampsim.testing.loop.checks.resume import resume_is_exact
 from ampsim.testing.loop.checks.scale import gradients_do_not_depend_on_loss_scale
 from ampsim.testing.loop.checks.scaler import only_update_changes_scaler
-from ampsim.testing.loop.checks.skipped import HIDDEN, skipped_step_changes_nothing
+from ampsim.testing.loop.checks.skipped import skipped_step_changes_nothing
 from ampsim.testing.loop.checks.splitting import micro_batches_equal_one_batch
 from ampsim.testing.loop.events import order
 from ampsim.testing.loop.loop import LoopError
-from ampsim.testing.loop.patterns import cause_of
-from ampsim.testing.loop.run import NOTHING
 from ampsim.testing.loop.runs import Batch, Make, play
 from ampsim.testing.loop.state import differences
 
@@ -103,7 +95,7 @@ def unasked(results: Iterable[Result]) -> list[str]:
     ]
 
 
-def chosen(checks: Collection[str] | None = None) -> list[LoopCheck]:
+def chosen(checks: Collection[str] | None = None) -> list[Check]:
     """Return the checks of these names, or all; raise ValueError for an unknown name."""
     return checks_of.chosen(CHECKS, checks)
 
@@ -216,7 +208,7 @@ def _not_the_same(step: int, difference: str) -> str:
     )
 
 
-def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
+def _ask(check: Check, make: Make, batches: Sequence[Batch], *, brief: bool) -> None:
     """Run a check; raise BrokenError for a failure, with the events of its step unless `brief`."""
     try:
         verdict = check.function(make, batches)
@@ -227,28 +219,20 @@ def _ask(check: LoopCheck, make: Make, batches: Sequence[Batch], *, brief: bool)
     if verdict is not None:
         if brief:
             raise BrokenError(verdict.where)
-        raise BrokenError(message(check, verdict, _happened(make, batches, verdict)))
+        raise BrokenError(message(check, make, batches, verdict))
 
 
-def _happened(make: Make, batches: Sequence[Batch], broken: Broken) -> str:
-    """Return the events, line by line, of the step in which a check failed, for a single process."""
-    if "rank" in broken.where or broken.cause in (SKIPPED, STUCK, UNREACHED, STILL):
-        return ""
-    scale = broken.scale if broken.scale > 1 else TRIED_AT
-    fault = broken.fault if broken.fault and broken.cause != HIDDEN else NOTHING
-    return order(make, [*batches[: broken.step + 1]], scale, fault)
-
-
-def message(check: LoopCheck, broken: Broken, happened: str = "") -> str:
+def message(check: Check, make: Make, batches: Sequence[Batch], broken: Broken) -> str:
     """Return the text of a failure: check, observation, events of the step, and the usual cause."""
-    cause, shown = cause_of(check.name, broken)
     first = str(broken.differences[0]) if broken.differences else broken.seen
     also = [each.name for each in broken.differences[1:4]]
     more = len(broken.differences) - 1 - len(also)
+    happened = ""
+    if broken.fault is not None:
+        happened = order(make, [*batches[: broken.step + 1]], broken.scale, broken.fault)
     story = [
-        ("seen in", str(shown) if shown and shown is not broken.differences[0] else ""),
         ("order", happened),
-        ("cause", cause),
+        ("cause", broken.cause),
         ("also", ", ".join(also) + (f" and {more} more" if more > 0 else "")),
     ]
     return described(check, f"{first}, {broken.where}", story)

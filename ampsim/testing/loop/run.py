@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
+from ampsim.testing.loop.loop import Loop, blame_user_code
 from ampsim.testing.loop.state import Array, State, snapshot
 
 
@@ -22,25 +22,20 @@ class Fault:
         value: inf, -inf, or NaN; 1 seeds nothing.
         name: of the parameter in whose gradient one element, the last, has this value; "" for every element of all.
         only: the index of the backward pass; None for each one.
-        place: "loss" seeds it in the scaled loss itself, and so in all gradients; "output" in one element of what
-            the last module gave before the first gradient arrived, or of the data where that is not seen, and so in
-            the plain loss.
+        place: "loss" seeds it in the scaled loss itself, and so in all gradients.
     """
 
     value: float = math.inf
     name: str = ""
     only: int | None = None
-    place: Literal["", "loss", "output"] = ""
+    place: Literal["", "loss"] = ""
 
     def __str__(self) -> str:
-        places = {"loss": "the scaled loss", "output": "the loss, through the model"}
-        where = places.get(self.place) or (
-            f"one element of {self.name}'s gradient" if self.name else "all gradients"
-        )
-        value = {math.inf: "an inf", -math.inf: "a -inf"}.get(self.value, "a NaN")
-        return f"{value} in {where}" + (
-            f", backward pass {self.only}" if self.only is not None else ""
-        )
+        where = "all gradients"
+        if self.name or self.place:
+            where = f"one element of {self.name}'s gradient" if self.name else "the scaled loss"
+        number = "" if self.only is None else f", backward pass {self.only}"
+        return f"{self.value} in {where}{number}"
 
 
 NOTHING = Fault(1.0)
@@ -54,14 +49,10 @@ class Planted:
         passes: how many backward passes have reached each parameter.
         early: the loop's state when the first gradient arrived, if the fault was `NOTHING`: what had moved by then is
             the forward pass's.
-        outputs: how many outputs of modules there were by then.
-        last: the gradients as they were left by the last backward pass that reached them, if it was `NOTHING`.
     """
 
     passes: dict[str, int] = field(default_factory=dict)
     early: State = field(default_factory=dict)
-    outputs: int = 0
-    last: dict[str, Array] = field(default_factory=dict)
 
 
 class Run(ABC):
@@ -76,8 +67,8 @@ class Run(ABC):
         verdicts: the same, for each batch.
         scalers: the scaler's state, before the first batch and after each one.
         steps: how many times an optimizer was called, for each batch; None where that is not seen.
-        passes: how many scaled losses were differentiated, for each batch; None where that is not seen.
         others: the scalers that were used beside the given one, each with the batch in which it was first.
+        jumps: what changed the scaler between one update and the next, as far as that is seen.
     """
 
     scaler: Any
@@ -91,21 +82,8 @@ class Run(ABC):
         self.verdicts: list[list[bool]] = []
         self.scalers: list[State] = []
         self.steps: list[int] | None = None
-        self.passes: list[int] | None = None
         self.others: list[tuple[int, object]] = []
-
-    @property
-    def jumps(self) -> Sequence[str]:
-        """What changed the scaler between one update and the next, as far as that is seen."""
-        return ()
-
-    def named(self, loop: Loop) -> Loop:
-        """Return a loop whose state is a mapping."""
-        if isinstance(loop.state, Mapping):
-            return loop
-        raise LoopError(
-            f"state is a {type(loop.state).__name__}: expected a mapping of names, as {{'model': model}}"
-        )
+        self.jumps: list[str] = []
 
     def see(self, *, first: bool = False) -> None:
         """Look at all that the loop and the scaler carry now; before the first batch nothing is logged."""
@@ -128,11 +106,6 @@ class Run(ABC):
         """Seed every generator of random numbers that is not in state."""
         np.random.seed(number)  # noqa: NPY002 - loops draw from it
         random.seed(number)
-
-    @staticmethod
-    def together(size: int, live: Callable[[Any], object]) -> str:
-        """Call a function with its group on each of so many ranks; return who waits for whom in the end, or ""."""
-        raise LoopError("ranks are supported only for torch loops")
 
     @property
     @abstractmethod
@@ -173,21 +146,9 @@ class Run(ABC):
         """Return functions by what a line of code may change, whose values show that it has changed."""
         return {}
 
-    def buffers(self) -> Collection[str]:
-        """Return the names of what a forward pass writes into a module, as far as that is known."""
-        return ()
-
     def owners(self) -> Mapping[str, str]:
         """Return, by the names of arrays, which optimizer in state they belong to, as far as that is known."""
         return {}
-
-    def shared(self) -> str:
-        """Return the name of a parameter that two optimizers in state have, as far as that is known; "" for none."""
-        return ""
-
-    def again(self, before: State) -> Sequence[State]:
-        """Return a scaler's state after one finite and after one overflowing update; () if that is unknown."""
-        return ()
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:

@@ -3,13 +3,13 @@
 import copy
 import importlib
 import inspect
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args, get_origin
 
 from ampsim.testing.loop.loop import Loop, LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
+from ampsim.testing.loop.state import same
 
 Make = Callable[
     ..., Any
@@ -64,7 +64,10 @@ def begin(make: Make, scale: float, growth_interval: int = NEVER, **group: Any) 
             f"make returned {type(loop).__name__}: expected a Loop(step, state={{...}})"
         )
     given: dict[str, Any] = {each.name: getattr(loop, each.name, None) for each in fields(Loop)}
-    run.loop = run.named(Loop(**given))
+    run.loop = Loop(**given)
+    if not isinstance(run.loop.state, Mapping):
+        kind = type(run.loop.state).__name__
+        raise LoopError(f"state is a {kind}: expected a mapping of names, as {{'model': model}}")
     run.see(first=True)
     return run
 
@@ -90,24 +93,17 @@ def play(make: Make, batches: Sequence[Batch], scale: float, growth_interval: in
 
 
 def iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
-    """Cut batches after each one in which the scaler is updated, as a loop may accumulate gradients over several."""
-    of, known, found = _LAST[0] if _LAST else (None, (), [])
-    if of is make and len(known) == len(batches) and all(map(operator.is_, known, batches)):
-        return found
-    _LAST[:] = [(make, [*batches], _iterations(make, batches))]
-    return _LAST[0][-1]
+    """Cut batches after each one in which the scaler is updated, as a loop may accumulate gradients over several.
 
-
-_LAST: list[
-    tuple[Make, Sequence[Batch], list[Sequence[Batch]]]
-] = []  # what was cut last: each check asks for it
-
-
-def _iterations(make: Make, batches: Sequence[Batch]) -> list[Sequence[Batch]]:
+    A loop that trains and never updates its scaler is cut after each batch.
+    """
     run, begun = play(make, batches, 1.0), 0
     found: list[Sequence[Batch]] = []
+    names = run.parameters().keys() & run.states[0].keys()
+    has_trained = any(not same(run.states[0][name], run.states[-1].get(name)) for name in names)
+    is_updated = any(run.verdicts) or not has_trained
     for index, verdicts in enumerate(run.verdicts):
-        if verdicts:
+        if verdicts or not is_updated:
             found += [batches[begun : index + 1]]
             begun = index + 1
     return found

@@ -12,6 +12,7 @@ from ampsim.testing.loop.loop import Loop, LoopError
 Array = np.ndarray[Any, np.dtype[Any]]
 State = dict[str, Array]
 LOGGED = "logged"
+DATA = "data"
 
 
 def snapshot(loop: Loop, unpack: Callable[[Any], Any]) -> State:
@@ -37,12 +38,14 @@ def _leaves(
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _leaves(f"{name}.{key}", each, unpack)
+    elif isinstance(value, (Number, np.ndarray, np.generic)) or hasattr(value, "__array__"):
+        yield name, _array(value)
     elif isinstance(value, (list, tuple)):
+        if value and all(isinstance(each, Number) for each in value):
+            yield name, _array(value)  # as the state of Python's generator
+            return
         for index, each in enumerate(value):
             yield from _leaves(f"{name}.{index}", each, unpack)
-    elif isinstance(value, (Number, np.ndarray, np.generic)) or hasattr(value, "__array__"):
-        array = np.array(value)
-        yield name, np.array(repr(value)) if array.dtype == object else array
     elif callable(value) and named:
         yield from _leaves(name, value(), unpack, named=True)
     elif value is not None and named:
@@ -52,15 +55,20 @@ def _leaves(
         )
 
 
+def _array(value: Any) -> Array:
+    array = np.array(value)
+    return np.array(repr(value)) if array.dtype == object else array
+
+
 @dataclass(frozen=True)
 class Difference:
     """One array that is not the same in two runs.
 
     Attributes:
-        name: as in `snapshot`.
-        left: of the run that the other is held against; None where it has none.
-        right: of the other run; None where it has none.
-        before: of both runs, before the step; None where it had none.
+        name: As in `snapshot`.
+        left: Of the run that the other is compared with; None where it has none.
+        right: Of the other run; None where it has none.
+        before: Of both runs, before the step; None where it had none.
     """
 
     name: str
@@ -68,69 +76,54 @@ class Difference:
     right: Array | None
     before: Array | None = None
 
-    def factor(self) -> float | None:
-        """Return by what the change of the left run is multiplied in the right one; None if by no one number."""
+    @property
+    def changes(self) -> tuple[Array, Array] | None:
+        """The changes of both runs as float64; of what is logged, the values. None if they cannot be compared."""
         if self.left is None or self.right is None or self.left.shape != self.right.shape:
             return None
+        if self.left.dtype.kind not in "biuf":
+            return None
         left, right = (array.astype(np.float64).ravel() for array in (self.left, self.right))
-        if (
-            self.before is not None
-            and self.before.shape == self.left.shape
-            and not self.name.startswith(f"{LOGGED}.")
-        ):
-            left, right = left - self.before.ravel(), right - self.before.ravel()
+        is_logged = self.name.startswith(f"{LOGGED}.")
+        if self.before is None or self.before.shape != self.left.shape or is_logged:
+            return left, right
+        before = self.before.astype(np.float64).ravel()
+        with np.errstate(invalid="ignore"):
+            return left - before, right - before
+
+    def factor(self) -> float | None:
+        """Return by what the change of the left run is multiplied in the right one; None if by no one number."""
+        left, right = self.changes or (np.zeros(1), np.zeros(1))
         square = float(left @ left)
         if not (0 < square < np.inf and np.isfinite(right).all()):
             return None
         factor = float(left @ right) / square
-        return (
-            factor if np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64 else None
-        )
+        is_close = np.linalg.norm(right - factor * left) <= np.linalg.norm(right) / 64
+        return factor if is_close else None
 
-    def size(self) -> float:
-        """Return the largest distance of two elements, relative to the largest element; inf where there is none."""
-        if (
-            self.left is None
-            or self.right is None
-            or self.left.shape != self.right.shape
-            or not self.left.size
-        ):
-            return np.inf
-        left, right = self.left.astype(np.float64), self.right.astype(np.float64)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            distance = float(np.abs(right - left).max() / np.abs(left).max())
-        return distance if np.isfinite(distance) else np.inf
+    @property
+    def is_poisoned(self) -> bool:
+        """Whether an element has become inf or NaN."""
+        right = self.right
+        return right is not None and right.dtype.kind == "f" and not np.isfinite(right).all()
 
     def __str__(self) -> str:
-        if self.left is None or self.right is None:
+        left, right = self.left, self.right
+        if left is None or right is None:
             return f"{self.name} exists in only one run"
-        if self.left.shape != self.right.shape or self.left.dtype != self.right.dtype:
-            kinds = (f"{array.dtype}{list(array.shape)}" for array in (self.left, self.right))
+        if left.shape != right.shape or left.dtype != right.dtype:
+            kinds = (f"{array.dtype}{list(array.shape)}" for array in (left, right))
             return f"{self.name} is {' and '.join(kinds)}"
-        differ = np.array(
-            [
-                a.tobytes() != b.tobytes()
-                for a, b in zip(self.left.ravel(), self.right.ravel(), strict=True)
-            ]
-        ).reshape(self.left.shape)
-        index = tuple(int(each) for each in np.argwhere(differ)[0])
-        if self.left.dtype.kind not in "fiu":
-            return f"{self.name}{[*index] if index else ''} is {self.right[index]!s}, expected {self.left[index]!s}"
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(self.right.astype(np.float64) - self.left.astype(np.float64))
-        apart = np.where(differ, np.where(np.isfinite(apart), apart, np.inf), -1.0)
-        index = tuple(map(int, np.unravel_index(np.argmax(apart), apart.shape)))
-        most = float(np.abs(self.left.astype(np.float64)).max())
-        of = (
-            f", {apart[index] / most:.2g} of its largest"
-            if index and 0 < most < np.inf > apart[index]
-            else ""
-        )
+        index: tuple[int, ...]
+        if left.dtype.kind in "fiu":
+            with np.errstate(invalid="ignore"):
+                apart = np.abs(right.astype(np.float64) - left.astype(np.float64))
+            # A NaN counts as the largest.
+            index = tuple(map(int, np.unravel_index(np.argmax(apart), apart.shape)))
+        else:
+            index = tuple(map(int, np.argwhere(left != right)[0]))
         where = f"{[*index] if index else ''}"
-        return (
-            f"{self.name}{where} is {self.right[index]!s}, expected {self.left[index]!s}, "
-            f"{apart[index]:.3g} apart{of}"
-        )
+        return f"{self.name}{where} is {right[index]!s}, expected {left[index]!s}"
 
 
 def differences(left: State, right: State, before: State | None = None) -> list[Difference]:
@@ -141,6 +134,12 @@ def differences(left: State, right: State, before: State | None = None) -> list[
         for name in names
         if not same(left.get(name), right.get(name))
     ]
+
+
+def moved(left: State, right: State) -> list[Difference]:
+    """Return what differs of two states, but for the data and what is logged."""
+    passing = (f"{LOGGED}.", DATA)
+    return [each for each in differences(left, right) if not each.name.startswith(passing)]
 
 
 def same(left: Array | None, right: Array | None) -> bool:
@@ -154,51 +153,39 @@ def same(left: Array | None, right: Array | None) -> bool:
     )
 
 
-def kinds(before: State, left: State, right: State) -> list[list[Difference]]:
-    """Return all arrays of two states by their kinds, but for the data and what is logged.
+def beyond(tolerance: float, before: State, left: State, right: State) -> list[Difference]:
+    """Return the differences of two states, of kinds whose changes are apart by more than a relative tolerance.
 
     A kind is all of one owner and one type, and in the state of an optimizer of one name, as ``exp_avg``. A single
     array may be nothing but rounding, as the bias of the keys of an attention.
     """
-    found: dict[object, list[Difference]] = {}
+    kinds: dict[object, list[Difference]] = {}
     for name in dict.fromkeys([*left, *right]):
         each = Difference(name, left.get(name), right.get(name), before.get(name))
-        if name.partition(".")[0] not in (LOGGED, "data"):
-            found.setdefault(_key(each), []).append(each)
-    return [*found.values()]
+        owner, _, rest = name.partition(".")
+        last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
+        kind = owner, last, each.left.dtype.kind if each.left is not None else ""
+        if owner not in (LOGGED, DATA):
+            kinds.setdefault(kind, []).append(each)
+    far = [each for kind in kinds.values() if _distance(kind) > tolerance for each in kind]
+    return [each for each in far if not same(each.left, each.right)]
 
 
-def _key(each: Difference) -> tuple[str, ...]:
-    owner, _, rest = each.name.partition(".")
-    last = rest.rpartition(".")[2] if rest.startswith(("state.", "param_groups.")) else ""
-    return owner, last, each.left.dtype.kind if each.left is not None else ""
-
-
-def distance(kind: Iterable[Difference]) -> float:
+def _distance(kind: Iterable[Difference]) -> float:
     """Return the distance of two changes, relative to the change; inf if only one of them is a change."""
     apart = change = 0.0
     for each in kind:
-        if each.left is None or each.right is None or each.left.shape != each.right.shape:
-            return np.inf
-        if each.left.dtype.kind in "fiu":
-            before = each.before
-            if before is None or before.shape != each.left.shape:
-                before = np.zeros_like(each.left)
-            apart += _squares(each.right, each.left)
-            change += _squares(each.left, before)
+        if each.changes is None:
+            if not same(each.left, each.right):
+                return np.inf
+            continue
+        left, right = each.changes
+        differs = left != right  # an inf that stays one is no distance
+        with np.errstate(invalid="ignore", over="ignore"):
+            apart += float(
+                ((right - left)[differs & ~(np.isnan(left) & np.isnan(right))] ** 2).sum()
+            )
+            change += float((left[np.isfinite(left)] ** 2).sum())
     if apart == 0:
         return 0.0
     return float(np.sqrt(apart / change)) if change > 0 and np.isfinite(apart) else np.inf
-
-
-def _squares(to: Array, of: Array) -> float:
-    """Return the sum of squares of the differences of elements; an inf that stays one makes none."""
-    to, of = to.astype(np.float64), of.astype(np.float64)
-    moved = to != of
-    return float(((to[moved] - of[moved]) ** 2).sum())
-
-
-def beyond(tolerance: float, before: State, left: State, right: State) -> list[Difference]:
-    """Return the differences of two states, of kinds whose changes are apart by more than a relative tolerance."""
-    far = (kind for kind in kinds(before, left, right) if distance(kind) > tolerance)
-    return [each for kind in far for each in kind if not same(each.left, each.right)]

@@ -19,7 +19,6 @@ import torch
 from ampsim.testing.script_checks import on_cpu
 from ampsim.testing.script_checks.redirect import redirect_writes
 from ampsim.testing.script_checks.session import Session
-from ampsim.testing.script_checks.sources import own_files
 from ampsim.testing.script_checks.trials import Start, Trial
 
 REDIRECTED = "files that the script writes go to a temporary folder"
@@ -69,7 +68,7 @@ class Child:
         """Write what was seen, and leave without the script's own cleaning up."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         replaced = [on_cpu.REPLACED] * self.settings.on_cpu + [REDIRECTED]
-        observation = self.session.observation(ended, error, replaced, own_files())
+        observation = self.session.observation(ended, error, replaced)
         (self.settings.folder / "observation").write_bytes(pickle.dumps(observation))
         sys.stdout.flush()
         sys.stderr.flush()

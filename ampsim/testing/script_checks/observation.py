@@ -27,9 +27,6 @@ class Observation:
         scalers: The enabled scalers that were seen.
         disabled: Where disabled scalers were created.
         saves: See `Recorder`.
-        unsaved: Where the sources save an optimizer, if they save no scaler; "" otherwise.
-        unloaded: Where the sources load an optimizer, if they load no scaler; "" otherwise.
-        autocasts: By dtype, where autocast was first entered.
         start: Where the trials started; None if they did not.
         can_fork: Whether trials were forks.
         seconds: CPU time of the run.
@@ -44,9 +41,6 @@ class Observation:
     scalers: list[ScalerTrace]
     disabled: list[str]
     saves: list[Save]
-    unsaved: str
-    unloaded: str
-    autocasts: dict[str, str]
     start: Start | None
     can_fork: bool
     seconds: float

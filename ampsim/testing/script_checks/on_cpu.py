@@ -19,12 +19,11 @@ ANSWERS: dict[str, Any] = {  # function of torch.cuda -> what it returns
     "is_available": True, "is_initialized": True, "is_bf16_supported": False, "device_count": 1,
     "current_device": 0, "get_device_capability": (7, 0), "get_device_name": "CPU",
     "memory_allocated": 0, "max_memory_allocated": 0, "memory_reserved": 0, "max_memory_reserved": 0,
-    "mem_get_info": (2**34, 2**34), "memory_summary": "",
+    "mem_get_info": (2**34, 2**34),
 }  # fmt: skip
 SILENT = (
     "set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all", "init", "_lazy_init",
-    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "ipc_collect",
-    "set_per_process_memory_fraction",
+    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
 )  # fmt: skip
 IGNORED = ("cuda", "pin_memory", "record_stream")  # methods of a tensor that return it
 DEVICE_AT = {"to": 1, "_parse_to": 0}  # where a bare number is a device, as in .to(0)
@@ -80,14 +79,6 @@ class Stream:
         return lambda *_, **__: 0.0
 
 
-class Generator(torch.Generator):
-    """A generator of random numbers on the CPU."""
-
-    def __new__(cls, device: Any = "cpu") -> Self:
-        """Make one for the CPU instead of CUDA."""
-        return super().__new__(cls, device=to_cpu(device))  # type: ignore[call-arg]
-
-
 def _loading_on_cpu(load: Callable[..., Any]) -> Callable[..., Any]:
     def load_on_cpu(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
         return load(file, map_location="cpu", **kwargs)
@@ -125,11 +116,7 @@ def enter(*, autocast: bool) -> None:
         _set(module, "DataParallel", SingleDevice)
         _set(module, "DistributedDataParallel", SingleDevice)
     _set(torch.multiprocessing, "spawn", _called_here)
-    for name in ("range_push", "range_pop", "mark"):
-        _set(torch.cuda.nvtx, name, _answering(None))
-    _set(torch, "Generator", Generator)
     _set(torch, "load", _loading_on_cpu(torch.load))
-    _set(torch, "set_default_device", _answering(None))
     unchanged = staticmethod(lambda module, *_: module)
     _set(torch.nn.SyncBatchNorm, "convert_sync_batchnorm", unchanged)
     _replace_amp(autocast=autocast)
@@ -162,7 +149,6 @@ def _replace_amp(*, autocast: bool) -> None:
     ) -> None:
         default = torch.float16 if str(device_type).startswith("cuda") else None
         wanted = dtype or default
-        self._ampsim_dtype = wanted if enabled else None
         make_autocast(self, to_cpu(device_type), wanted, enabled and autocast, cache_enabled)
 
     def init_scaler(self: Any, device: Any = "cuda", *args: Any, **kwargs: Any) -> None:

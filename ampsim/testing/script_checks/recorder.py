@@ -1,22 +1,13 @@
 """Record what a training script does with its loss scaler.
 
-Theory of operation
--------------------
 Plain loops and frameworks end in the same functions of torch: `GradScaler`, `Optimizer.step`, `autograd.backward`,
-`clip_grad_norm_`, `LRScheduler.step`, `torch.save`. `Recorder.install` replaces them by functions that add an event.
-An event has the stage of each optimizer's gradients, that is, what they are multiplied by:
-
-    backward of a scaled loss: none -> scaled         unscale_: scaled -> unscaled
-    backward of a plain loss:  none -> plain          a step:   any -> used
-    backward after unscale_:   unscaled -> mixed      zero_grad: any -> none
-
-The checks read the events; what needs a comparison of runs is left to `trials`.
+`clip_grad_norm_`, `LRScheduler.step`, `torch.save`. `Recorder.install` replaces them by functions that add an event
+and tell the listener. What the events mean is left to the checks.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -37,74 +28,39 @@ from ampsim.testing.script_checks.trace import (
     OptimizerTrace,
     Save,
     ScalerTrace,
-    variables,
 )
 
 CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 READS = ("item", "__float__", "tolist", "numpy")  # what makes numbers of a tensor
 
 
-class Listener:
-    """Is called at the moments of a script; each method does nothing until a subclass overrides it."""
-
-    def before_scale(self) -> None:
-        """Hear that a loss is about to be scaled."""
-
-    def after_scale(self, scaled: Any) -> Any:
-        """Return the scaled loss that the script gets."""
-        return scaled
-
-    def after_backward(self, received: list[OptimizerTrace]) -> None:
-        """Hear that gradients of these optimizers have changed."""
-
-    def before_attempt(self, optimizer: OptimizerTrace) -> None:
-        """Hear that a scaler is about to step an optimizer."""
-
-    def before_step(self, optimizer: OptimizerTrace) -> None:
-        """Hear that an optimizer is about to step."""
-
-    def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
-        """Hear that a step was taken or skipped."""
-
-    def after_update(self, scaler: ScalerTrace) -> None:
-        """Hear that a scaler was updated."""
-
-    def after_read(self, tensor: Tensor) -> None:
-        """Hear that the script makes a number of a tensor."""
-
-    def save_target(self, target: Any) -> Any:
-        """Return where a checkpoint is written; None for nowhere."""
-        return target
-
-
 class Recorder:
     """The record of one process.
 
     Attributes:
+        listener: A `Trials`, which is told of each moment.
         events: All calls, in their order.
         optimizers: By their ids.
         scalers: The enabled ones, by their ids.
         disabled: Where disabled scalers were created.
         saves: Files that the script has saved by torch.
-        autocasts: By dtype, where autocast was first entered.
         scale_readers: Functions of the script that read the loss scale.
         scale_calls: Number of calls of `scale`.
         scales_since_attempt: The same, since the last step.
     """
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Any) -> None:
         self.listener = listener
         self.events: list[Event] = []
         self.optimizers: dict[int, OptimizerTrace] = {}
         self.scalers: dict[int, ScalerTrace] = {}
         self.disabled: list[str] = []
         self.saves: list[Save] = []
-        self.autocasts: dict[str, str] = {}
         self.scale_readers: set[object] = set()
         self.scale_calls = 0
         self.scales_since_attempt = 0
-        self._differentiated: set[int] = set()  # scalers whose losses the current backward reaches
-        self._stepping: ScalerTrace | None = None
+        self._reached: list[ScalerTrace] = []  # whose losses the current backward pass reaches
+        self._stepping = False  # a scaler steps an optimizer
         self._constructing = False  # a learning rate schedule
 
     def install(self) -> Patches:
@@ -112,8 +68,7 @@ class Recorder:
         patches = Patches()
         patches.family(torch.amp.GradScaler, partial(self._patch_scaler, patches))
         patches.family(LRScheduler, partial(self._patch_schedule, patches))
-        patches.family(Optimizer, partial(self._patch_optimizer, patches))
-        patches.function(torch.nn.Module, "zero_grad", "zero_grad", self._zero_grad)
+        patches.function(Optimizer, "__init__", "optimizer.__init__", self._made_optimizer)
         patches.callback(register_optimizer_step_pre_hook(self._before_step).remove)
         patches.callback(register_optimizer_step_post_hook(self._after_step).remove)
         for name in CLIPS:
@@ -121,8 +76,6 @@ class Recorder:
                 patches.everywhere(clip, "clip", self._clip)
         patches.everywhere(torch.autograd.backward, "backward", self._backward)
         patches.everywhere(torch.save, "save", self._save)
-        autocast = torch.amp.autocast_mode.autocast
-        patches.function(autocast, "__enter__", "autocast", self._enter_autocast)
         for name in READS:
             patches.attribute(Tensor, name, self._reading(getattr(Tensor, name)))
         return patches
@@ -147,39 +100,20 @@ class Recorder:
             self.scalers[id(scaler)] = ScalerTrace(scaler, name, where())
         return self.scalers[id(scaler)]
 
-    def owners(self, tensors: Iterable[Tensor]) -> list[OptimizerTrace]:
-        """Return the optimizers that have some of these parameters."""
-        ids = {id(tensor) for tensor in tensors}
-        traces = self.optimizers.values()
-        return [trace for trace in traces if not ids.isdisjoint(map(id, trace.parameters))]
-
     def _add(self, kind: Kind, *traces: OptimizerTrace, note: str = "", scaler: str = "") -> Event:
-        stages = {trace.name: trace.stage for trace in traces}
-        self.events.append(Event(kind, where(), stages, note, scaler))
+        names = [trace.name for trace in traces]
+        self.events.append(Event(kind, where(), names, note, scaler))
         return self.events[-1]
 
     # ---------------------------------------------------------------------------------------------------- the scaler
 
     def _patch_scaler(self, patches: Patches, cls: type) -> None:
-        hooks = {
-            "__init__": self._made_scaler,
-            "scale": self._if_enabled(self._scale),
-            "unscale_": self._if_enabled(self._unscale),
-            "step": self._if_enabled(self._step),
-            "update": self._if_enabled(self._update),
-            "get_scale": self._get_scale,
-        }
-        for name, hook in hooks.items():
-            patches.function(cls, name, f"scaler.{name}", hook)
-
-    @staticmethod
-    def _if_enabled(hook: Callable[..., Any]) -> Callable[..., Any]:
-        def checked(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            if scaler.is_enabled():
-                return hook(original, scaler, *args, **kwargs)
-            return original(scaler, *args, **kwargs)
-
-        return checked
+        patches.function(cls, "__init__", "scaler.__init__", self._made_scaler)
+        patches.function(cls, "get_scale", "scaler.get_scale", self._get_scale)
+        hooks = (self._scale, self._unscale_, self._step, self._update)
+        for hook in hooks:
+            name = hook.__name__.removeprefix("_")
+            patches.function(cls, name, f"scaler.{name}", _if_enabled(hook))
 
     def _made_scaler(self, original: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
         original(scaler, *args, **kwargs)
@@ -198,56 +132,27 @@ class Recorder:
         self.listener.before_scale()
         self.scale_calls += 1
         self.scales_since_attempt += 1
-        if trace.losses == 0:  # the script's variables that hold it are in reach now
-            trace.variables |= variables(scaler)
-        trace.losses += 1
-        scaled = self.listener.after_scale(original(scaler, outputs, *args, **kwargs))
+        scaled = original(scaler, outputs, *args, **kwargs)
         self._add("scale", scaler=trace.name)
         for loss in [scaled] if isinstance(scaled, Tensor) else [*scaled]:
             if isinstance(loss, Tensor) and loss.requires_grad:
-                hook = partial(self._reached, id(scaler))
-                loss.register_hook(hook)  # type: ignore[no-untyped-call]
+                loss.register_hook(lambda _: self._reached.append(trace))  # type: ignore[no-untyped-call]
         return scaled
 
-    def _reached(self, scaler: int, _: Tensor) -> None:
-        """Note that a backward pass reaches a loss of a scaler."""
-        self._differentiated.add(scaler)
-
-    def _divided(self, kind: Kind, trace: OptimizerTrace, scaler: ScalerTrace) -> Event:
-        """Add a call of the scaler that divides gradients."""
-        event = self._add(kind, trace, scaler=scaler.name)
-        is_scaled = trace.stage == "scaled"
-        event.is_late = is_scaled and trace.scaler is scaler and trace.updates != scaler.updates
-        event.divided_by = tuple(
-            other.name
-            for other in self.owners(trace.parameters)
-            if other is not trace and is_scaled and _has_divided(other, trace)
-        )
-        return event
-
-    def _unscale(self, original: Any, scaler: Any, optimizer: Any, *args: Any) -> Any:
-        trace, owner = self.optimizer(optimizer), self.scaler(scaler)
-        if self._stepping is not None:  # the step unscales by itself
-            result = original(scaler, optimizer, *args)
-        else:
-            with _noting_errors(self._divided("unscale_", trace, owner)):
-                result = original(scaler, optimizer, *args)
-        trace.stage, trace.scaler = "unscaled", owner
-        return result
+    def _unscale_(self, original: Any, scaler: Any, optimizer: Any, *args: Any) -> Any:
+        if not self._stepping:  # a step unscales by itself
+            self._add("unscale_", self.optimizer(optimizer), scaler=self.scaler(scaler).name)
+        return original(scaler, optimizer, *args)
 
     def _step(self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         trace, owner = self.optimizer(optimizer), self.scaler(scaler)
-        if trace.stage == "used" and _versions(trace) != trace.used_versions:
-            trace.clear()  # other gradients than those of the last step, which came without a backward pass
-        event = self._divided("step", trace, owner)
-        trace.scaler = self._stepping = owner
+        event = self._add("step", trace, scaler=owner.name)
+        trace.scaler, self._stepping = owner, True
         calls = trace.calls
-        self.listener.before_attempt(trace)
         try:
-            with _noting_errors(event):
-                result = original(scaler, optimizer, *args, **kwargs)
+            result = original(scaler, optimizer, *args, **kwargs)
         finally:
-            self._stepping = None
+            self._stepping = False
         overflowed = _found_inf(scaler, trace.optimizer, optimizer)
         # The scaler's own record decides; a hook does not see an optimizer that is not torch's.
         taken = trace.calls > calls if overflowed is None else not overflowed
@@ -256,9 +161,7 @@ class Recorder:
 
     def _attempted(self, trace: OptimizerTrace, event: Event, *, taken: bool) -> None:
         event.note = "taken" if taken else "skipped"
-        for backward in trace.pending:
-            backward.is_used = True
-        trace.pending, trace.stage, trace.used_versions = [], "used", _versions(trace)
+        event.passes, trace.passes = trace.passes, []
         trace.attempts.append(taken)
         self.scales_since_attempt = 0
         self.listener.after_attempt(trace, taken=taken)
@@ -267,68 +170,42 @@ class Recorder:
         trace = self.scaler(scaler)
         event = self._add("update", scaler=trace.name)
         before = trace.scale
-        with _noting_errors(event):
-            result = original(scaler, *args, **kwargs)
+        result = original(scaler, *args, **kwargs)
         trace.updates += 1
         event.note = f"scale {before:g} to {trace.scale:g}"
-        self.listener.after_update(trace)
+        self.listener.after_update()
         return result
 
     # ------------------------------------------------------------------------------ backward, optimizer, schedule, clip
 
     def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         for trace in self.optimizers.values():
-            if all(param.grad is None for param in trace.parameters):
-                trace.clear()
-        self._differentiated = set()
+            # Zero gradients were cleared. Some wrappers, as accelerate's, clear nothing within an accumulation.
+            if not any(bool(grad.any()) for grad in trace.gradients):
+                trace.passes = []
+        self._reached = []
         event = self._add("backward")
-        before = {name: _versions(trace) for name, trace in self.optimizers.items()}
+        before = {key: _versions(trace) for key, trace in self.optimizers.items()}
         result = original(*args, **kwargs)
-        event.note = "scaled loss" if self._differentiated else "plain loss"
+        event.note = "scaled loss" if self._reached else "plain loss"
         traces = [*self.optimizers.items()]
-        received = [trace for name, trace in traces if _versions(trace) != before.get(name)]
+        received = [trace for key, trace in traces if _versions(trace) != before.get(key)]
         for trace in received:
-            event.stages[trace.name] = trace.stage
-            self._arrived(trace, event)
+            event.optimizers.append(trace.name)
+            trace.first = trace.first or [param.detach().clone() for param in trace.parameters]
+            trace.passes.append(event)
+            if self._reached:
+                trace.scaler = self._reached[-1]
         self.listener.after_backward(received)
         return result
-
-    def _arrived(self, trace: OptimizerTrace, event: Event) -> None:
-        trace.first = trace.first or [param.detach().clone() for param in trace.parameters]
-        trace.pending.append(event)
-        scalers = [self.scalers[key] for key in self._differentiated if key in self.scalers]
-        if trace.stage in ("none", "used"):
-            trace.stage = "scaled" if scalers else "plain"
-            for scaler in scalers:
-                trace.scaler, trace.updates = scaler, scaler.updates
-        elif trace.stage == "unscaled" and scalers:
-            trace.stage = "mixed"
-        elif (trace.stage == "scaled") != bool(scalers) and trace.stage != "unscaled":
-            trace.stage = "partly scaled"
-
-    def _patch_optimizer(self, patches: Patches, cls: type) -> None:
-        if cls is Optimizer:
-            patches.function(cls, "__init__", "optimizer.__init__", self._made_optimizer)
-        patches.function(cls, "zero_grad", "zero_grad", self._zero_grad)
 
     def _made_optimizer(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
         original(optimizer, *args, **kwargs)
         self.optimizer(optimizer)
 
-    def _zero_grad(self, original: Any, owner: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(owner, *args, **kwargs)
-        is_module = isinstance(owner, torch.nn.Module)
-        tensors = [*owner.parameters()] if is_module else self.optimizer(owner).parameters
-        for trace in self.owners(tensors):
-            # Some wrappers, as accelerate's, clear nothing within an accumulation.
-            if not trace.has_gradients:
-                self._add("zero_grad", trace)
-                trace.clear()
-        return result
-
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         trace = self.optimizer(optimizer)
-        if self._stepping is None:
+        if not self._stepping:
             self._add("optimizer.step", trace)
         self.listener.before_step(trace)
 
@@ -337,7 +214,7 @@ class Recorder:
         found = getattr(optimizer, "found_inf", None)
         taken = found is None or not float(found)  # a fused optimizer is called in a skipped step
         trace.calls += taken
-        if self._stepping is None:
+        if not self._stepping:
             steps = (event for event in reversed(self.events) if event.kind == "optimizer.step")
             self._attempted(trace, next(steps), taken=taken)
 
@@ -363,9 +240,10 @@ class Recorder:
 
     def _clip(self, original: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
-        event = self._add("clip", *self.owners(tensors), note=original.__name__)
-        threshold = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
-        event.value = None if threshold is None else float(threshold)
+        ids = {id(tensor) for tensor in tensors}
+        traces = self.optimizers.values()
+        owners = [trace for trace in traces if not ids.isdisjoint(map(id, trace.parameters))]
+        self._add("clip", *owners, note=original.__name__)
         return original(tensors, *args, **kwargs)
 
     # ------------------------------------------------------------------------------------------- files and numbers
@@ -392,12 +270,14 @@ class Recorder:
 
         return read
 
-    def _enter_autocast(self, original: Any, context: Any) -> Any:
-        dtype = context.fast_dtype if getattr(context, "_enabled", False) else None
-        dtype = getattr(context, "_ampsim_dtype", dtype)  # on the CPU, what the script asked for
-        if dtype is not None and torch.is_grad_enabled():
-            self.autocasts.setdefault(str(dtype), where())
-        return original(context)
+
+def _if_enabled(hook: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(original: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        if scaler.is_enabled():
+            return hook(original, scaler, *args, **kwargs)
+        return original(scaler, *args, **kwargs)
+
+    return checked
 
 
 def own_kind(value: Any) -> str:
@@ -418,25 +298,9 @@ def state_kinds(value: Any, depth: int = 0) -> set[str]:
     return set().union(*(state_kinds(item, depth + 1) for item in value))
 
 
-@contextmanager
-def _noting_errors(event: Event) -> Iterator[None]:
-    try:
-        yield
-    except (RuntimeError, ValueError, AssertionError) as error:
-        event.error = str(error)
-        raise
-
-
-def _has_divided(other: OptimizerTrace, trace: OptimizerTrace) -> bool:
-    """Return whether a scaler has divided the gradients of another optimizer since this one's have come."""
-    is_used = any(event.is_used and other.name in event.stages for event in trace.pending)
-    return other.stage == "unscaled" or is_used
-
-
-def _versions(trace: OptimizerTrace) -> tuple[tuple[int, int], ...]:
+def _versions(trace: OptimizerTrace) -> Iterable[tuple[int, int]]:
     """Return what differs after a gradient has changed."""
-    grads = (param.grad for param in trace.parameters)
-    return tuple((id(grad), grad._version) for grad in grads if grad is not None)
+    return [(id(grad), grad._version) for grad in trace.gradients]
 
 
 def _found_inf(scaler: Any, *optimizers: Any) -> bool | None:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ampsim.testing.alarm import CannotJudgeError
-from ampsim.testing.check import Result, chosen, described, settled, without_findings
+from ampsim.testing.check import Check, Result, chosen, described, settled, without_findings
 from ampsim.testing.judge import NotApplicableError
-from ampsim.testing.script_checks import trial_checks  # noqa: F401 - imported to register all checks
-from ampsim.testing.script_checks.check import CHECKS, Blamed, Finding, ScriptCheck
+from ampsim.testing.script_checks import checks as _checks  # noqa: F401 - registers checks
+from ampsim.testing.script_checks import trial_checks as _trial_checks  # noqa: F401 - the same
+from ampsim.testing.script_checks.check import CHECKS, Finding
 from ampsim.testing.script_checks.child import Settings
 from ampsim.testing.script_checks.observation import Observation
 from ampsim.testing.script_checks.session import read_outcomes
@@ -157,37 +158,23 @@ def _run_child(settings: Settings) -> Observation | None:
 
 
 def judge(
-    run: Observation, target: str, checks: Sequence[ScriptCheck], expected: Mapping[str, str]
+    run: Observation, target: str, checks: Sequence[Check], expected: Mapping[str, str]
 ) -> Iterator[Result]:
     """Run checks on an observation and yield their results, one per cause."""
-    blamed: Blamed = set()
-    for check in CHECKS.values():  # also those that are not wanted, for what they explain
-        for result in [*_results(check, run, target, blamed)]:
-            reason = expected.get(check.name)
-            if check not in checks:
-                continue
-            if reason is None or result.outcome == "skipped":
-                yield result
-            else:
-                yield Result(check, target, *settled(check, result.text or None, reason))
+    for check in checks:
+        reason = expected.get(check.name)
+        try:
+            found = [*check.function(run)]
+        except NotApplicableError as error:
+            yield Result(check, target, "skipped", str(error))
+            continue
+        causes = {(finding.where, finding.cause): finding for finding in reversed(found)}
+        for finding in [*reversed(causes.values())] or [None]:
+            failure = _text(check, finding) if finding else None
+            yield Result(check, target, *settled(check, failure, reason))
 
 
-def _results(check: ScriptCheck, run: Observation, target: str, blamed: Blamed) -> Iterator[Result]:
-    findings: dict[tuple[str, str], Finding] = {}
-    try:
-        for finding in check.function(run, blamed):
-            findings.setdefault((finding.where, finding.cause), finding)
-            blamed |= {(effect, name) for effect in check.explains for name in finding.optimizers}
-    except NotApplicableError as error:
-        yield Result(check, target, "skipped", str(error))
-        return
-    if not findings:
-        yield Result(check, target, "passed")
-    for finding in findings.values():
-        yield Result(check, target, "failed", _text(check, finding))
-
-
-def _text(check: ScriptCheck, finding: Finding) -> str:
+def _text(check: Check, finding: Finding) -> str:
     order = "; ".join(dict.fromkeys(map(str, finding.order)))
     caller, _, library = finding.where.partition(" in ")
     made = f"{library} makes this call, in what {caller} starts; it may be the library's defect"

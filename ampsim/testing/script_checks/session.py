@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ampsim.testing.script_checks.observation import Observation, without_objects
-from ampsim.testing.script_checks.recorder import Recorder
-from ampsim.testing.script_checks.sources import unloaded_scaler, unsaved_scaler
-from ampsim.testing.script_checks.trace import OptimizerTrace, ScalerTrace
 from ampsim.testing.script_checks.trials import Outcome, Trials
 
 IDLE = 20  # calls of `scale` per wanted step, after which a script without steps has shown enough
@@ -30,46 +27,28 @@ class Session(Trials):
             on_enough: Called once enough was seen.
         """
         super().__init__(folder, limit)
-        self.recorder = Recorder(self)
         self.steps, self._on_enough = steps, on_enough
         self._begun = time.process_time()
 
     def before_scale(self) -> None:
         super().before_scale()
-        if not self.is_trial and self.recorder.scale_calls >= IDLE * self.steps:
-            self._on_enough()
-
-    def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
-        super().after_attempt(optimizer, taken=taken)
-        is_first = optimizer.name == next(iter(self.recorder.optimizers.values())).name
-        if not self.is_trial and is_first and len(optimizer.attempts) > self.steps:
-            self._on_enough()
-
-    def after_update(self, scaler: ScalerTrace) -> None:
-        super().after_update(scaler)
         steps = [len(trace.attempts) for trace in self.recorder.optimizers.values()]
-        if not self.is_trial and max(steps, default=0) >= self.steps:
+        is_enough = max(steps, default=0) >= self.steps
+        is_idle = self.recorder.scale_calls >= IDLE * self.steps
+        if not self.is_trial and (is_enough or is_idle):
             self._on_enough()
 
-    def observation(
-        self,
-        ended: str,
-        error: str = "",
-        replaced: Sequence[str] = (),
-        files: Sequence[Path] = (),
-    ) -> Observation:
+    def observation(self, ended: str, error: str = "", replaced: Sequence[str] = ()) -> Observation:
         """Return what was seen; in a trial, write its outcome and leave the process.
 
         Args:
             ended: See `Observation`, as error and replaced.
             error: Traceback.
             replaced: Texts.
-            files: The sources in which to look for what is saved and loaded.
         """
         self.end(error.strip().rpartition("\n")[2] if error else ended)
         recorder = self.recorder
         optimizers, scalers = recorder.optimizers.values(), recorder.scalers.values()
-        names = {name for trace in scalers for name in trace.variables}
         return Observation(
             ended=ended,
             error=error,
@@ -78,9 +57,6 @@ class Session(Trials):
             scalers=[replace(trace, scaler=None) for trace in scalers],
             disabled=recorder.disabled,
             saves=recorder.saves,
-            unsaved=unsaved_scaler(files, names),
-            unloaded=unloaded_scaler(files, names),
-            autocasts=recorder.autocasts,
             start=self.start,
             can_fork=self.can_fork,
             seconds=time.process_time() - self._begun,

@@ -24,7 +24,6 @@ class Snapshot:
 
     Attributes:
         parameters: The first elements of each parameter.
-        sums: The sum of each parameter.
         state: The sum of each entry of the optimizer's state, by name.
         averages: By the index of a parameter, all other tensors of its shape, which may be averages of it.
         schedules: Steps of learning rate schedules so far.
@@ -33,18 +32,16 @@ class Snapshot:
     """
 
     parameters: list[Array]
-    sums: list[float]
     state: dict[str, float]
     averages: dict[int, list[Array]]
     schedules: int
     scale: float
     events: int
 
-    def has_equal_parameters(self, other: "Snapshot", rounding: float) -> bool:
-        """Return whether no parameter differs by more than relative rounding; NaN equals nothing."""
+    def has_equal_parameters(self, other: "Snapshot") -> bool:
+        """Return whether no parameter differs by more than rounding; NaN equals nothing."""
         pairs = zip(self.parameters, other.parameters, strict=True)
-        equal = all(np.allclose(old, new, rtol=rounding, atol=0) for old, new in pairs)
-        return equal and (rounding > 0 or self.sums == other.sums)
+        return all(np.allclose(old, new, rtol=ROUNDING, atol=0) for old, new in pairs)
 
 
 def take_snapshot(trace: OptimizerTrace, others: Iterable[OptimizerTrace], events: int) -> Snapshot:
@@ -64,7 +61,6 @@ def take_snapshot(trace: OptimizerTrace, others: Iterable[OptimizerTrace], event
     alike = tensors_like(params, others)
     return Snapshot(
         parameters=[sample(param) for param in params],
-        sums=[float(param.detach().double().sum()) for param in params],
         state=state,
         averages={key: [*map(sample, same)] for key, same in alike.items()},
         schedules=trace.schedules,
@@ -119,15 +115,6 @@ def is_averaged(before: Snapshot, after: Snapshot) -> bool:
         if any(_moves_towards(parameter, old, moved) for old in _without(olds, news)):
             return True
     return False
-
-
-def has_copy(snapshot: Snapshot) -> bool:
-    """Return whether a tensor has the values of a parameter."""
-    return any(
-        np.array_equal(each, snapshot.parameters[index])
-        for index, averages in snapshot.averages.items()
-        for each in averages
-    )
 
 
 def _moves_towards(parameter: Array, old: Array, news: Sequence[Array]) -> bool:

@@ -29,10 +29,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from ampsim.testing.lines import Change, Lines, function, where
-from ampsim.testing.script_checks.recorder import Listener, Recorder
+from ampsim.testing.script_checks.recorder import Recorder
 from ampsim.testing.script_checks.snapshot import (
     SHAPES,
     Array,
@@ -41,11 +40,7 @@ from ampsim.testing.script_checks.snapshot import (
     take_snapshot,
     tensors_like,
 )
-from ampsim.testing.script_checks.trace import (
-    Event,
-    OptimizerTrace,
-    ScalerTrace,
-)
+from ampsim.testing.script_checks.trace import Event, OptimizerTrace
 
 AFTER = 2  # steps that each optimizer has taken before the trials start
 LATE = 12  # calls of `scale` after which the trials start at any one
@@ -64,12 +59,12 @@ class Trial:
 
     Attributes:
         kind: "unchanged", "repeated" (unchanged again), "scale" (another loss scale), "gradient" (one inf in a
-            gradient), "loss" (an inf in the scaled loss), or "overflows" (an inf in each window).
+            gradient), or "overflows" (an inf in each window).
         optimizer: Name of the optimizer whose gradient gets the inf.
         backward: Index of the backward pass that gets it.
     """
 
-    kind: Literal["unchanged", "repeated", "scale", "gradient", "loss", "overflows"]
+    kind: Literal["unchanged", "repeated", "scale", "gradient", "overflows"]
     optimizer: str = ""
     backward: int = 0
 
@@ -90,11 +85,10 @@ class Outcome:
         ended: "two windows", "end", or the error that the script raised; "killed" if it did not end in time.
         before: When the first gradient of the trial had arrived.
         after: At the end of the first window, or of the last one if each overflows.
-        gradients: The first elements of each gradient, unscaled, at the first step.
+        gradients: For each step of the first window, the first elements of each gradient, unscaled.
         attempts: For each step, whether it was taken.
         passes: Number of backward passes whose gradients the first step uses.
         seeded: Where the inf was seeded.
-        moved_in_step: Optimizers whose parameters have changed within a call of `scaler.step` that skipped.
         reads: By place, the numbers that the script made of tensors in the first window.
         events: The calls of the script.
         marks: Number of calls of `scale` at the end of each window.
@@ -110,7 +104,6 @@ class Outcome:
     attempts: dict[str, list[bool]] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
     seeded: dict[str, str] = field(default_factory=dict)
-    moved_in_step: set[str] = field(default_factory=set)
     reads: dict[str, list[float]] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
@@ -135,14 +128,14 @@ class Start:
 
 def plan(unchanged: Outcome) -> list[Trial]:
     """Return the trials that follow the unchanged one."""
-    trials = [Trial("repeated"), Trial("scale"), Trial("loss")]
+    trials = [Trial("repeated"), Trial("scale")]
     for name, passes in unchanged.passes.items():
         last = {0, passes - 1} if passes > 1 else {0}
         trials += [Trial("gradient", name, index) for index in sorted(last)[:PASSES]]
     return [*trials, OVERFLOWS]
 
 
-class Trials(Listener):
+class Trials:
     """Starts the trials of a script, and watches the script in each of them.
 
     Attributes:
@@ -165,14 +158,13 @@ class Trials(Listener):
         self.can_fork = sys.platform == "linux"
         self.redirect: Callable[[Any], Any] = lambda path: path
         self.branch: Callable[[str], None] = lambda _: None
-        self.recorder: Recorder
+        self.recorder = Recorder(self)
         self._outcome: Outcome | None = None  # in a trial
         self._stepped: list[OptimizerTrace] = []
         self._marks: list[int] = []
         self._updates: dict[str, int] = {}
         self._first_place = ""
         self._factor = 1.0
-        self._at_attempt: list[Array] = []
         self._reads: dict[tuple[str, object], list[float]] = defaultdict(list)
         self._again: tuple[Trial, Start, list[int]] | None = None
 
@@ -188,6 +180,7 @@ class Trials(Listener):
     # ----------------------------------------------------------------------------------------- in the script itself
 
     def before_scale(self) -> None:
+        """Start the trials here, or end one."""
         if self._outcome is not None:
             self._look_for_end(self._outcome)
         elif self._again is not None:
@@ -296,67 +289,48 @@ class Trials(Listener):
         updates = trace.scaler.updates if trace.scaler else 0
         return updates > self._updates.get(trace.name, updates)
 
-    def after_scale(self, scaled: Any) -> Any:
-        outcome = self._outcome
-        if outcome is None or outcome.trial.kind != "loss" or outcome.seeded:
-            return scaled
-        outcome.seeded[""] = f"{where()} the scaled loss is multiplied by inf"
-        return tree_map_only(Tensor, lambda loss: loss * torch.inf, scaled)
-
     def after_backward(self, received: list[OptimizerTrace]) -> None:
+        """Seed the inf of the trial in a gradient that has arrived."""
         outcome = self._outcome
         if outcome is None:
             return
-        place = self.recorder.events[-1].where
-        seeded_loss = outcome.seeded.pop("", None)
         for trace in received:
-            name = trace.name
+            name, number = trace.name, len(trace.passes) - 1  # since the gradients were cleared
             if name not in outcome.before:
                 outcome.before[name] = self._snapshot(trace)
-            seen = f"{place} an inf is set in the gradient of one parameter of {name}"
-            if outcome.trial == OVERFLOWS:
-                seed_inf(trace.parameters)
-                outcome.seeded[name] = seen
-            grads = [param.grad for param in trace.parameters if param.grad is not None]
-            # The seeded loss may be another one, which the script only reads.
-            if seeded_loss and not all(bool(grad.isfinite().all()) for grad in grads):
-                outcome.seeded[name] = seeded_loss
-            if name in outcome.attempts:
-                continue
-            outcome.passes[name] = len(trace.pending)  # since the gradients were cleared
-            if not seeded_loss and len(trace.pending) == 1:
-                outcome.seeded.pop(name, None)
-            is_target = outcome.trial == Trial("gradient", name, len(trace.pending) - 1)
+            is_target = outcome.trial == OVERFLOWS
+            if name not in outcome.attempts:
+                outcome.passes[name] = number + 1
+                is_target |= outcome.trial == Trial("gradient", name, number)
+                if number == 0:
+                    outcome.seeded.pop(name, None)
             if is_target and seed_inf(trace.parameters):
+                place = self.recorder.events[-1].where
+                seen = f"{place} an inf is set in the gradient of one parameter of {name}"
                 outcome.seeded[name] = seen
-
-    def before_attempt(self, optimizer: OptimizerTrace) -> None:
-        if self._outcome is not None:
-            self._at_attempt = [sample(param) for param in optimizer.parameters]
 
     def before_step(self, optimizer: OptimizerTrace) -> None:
+        """Keep the gradients of a step."""
         outcome = self._outcome
-        if outcome is not None and optimizer.name not in outcome.gradients:
+        if outcome is not None and optimizer.name not in outcome.after:
             divisor = float(getattr(optimizer.optimizer, "grad_scale", None) or 1.0)
-            grads = [param.grad for param in optimizer.parameters if param.grad is not None]
-            outcome.gradients[optimizer.name] = [sample(grad) / divisor for grad in grads]
+            grads = [sample(grad) / divisor for grad in optimizer.gradients]
+            steps = outcome.gradients.setdefault(optimizer.name, [])
+            steps.append(np.concatenate([*grads, []]))
 
     def after_attempt(self, optimizer: OptimizerTrace, *, taken: bool) -> None:
-        if self._outcome is None:
-            return
-        self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
-        self._updates[optimizer.name] = optimizer.scaler.updates if optimizer.scaler else -1
-        pairs = zip(self._at_attempt, optimizer.parameters, strict=False)
-        if not taken and any(not np.array_equal(old, sample(new)) for old, new in pairs):
-            self._outcome.moved_in_step.add(optimizer.name)
-        self._at_attempt = []
+        """Note whether a step was taken."""
+        if self._outcome is not None:
+            self._outcome.attempts.setdefault(optimizer.name, []).append(taken)
+            self._updates[optimizer.name] = optimizer.scaler.updates if optimizer.scaler else -1
 
-    def after_update(self, scaler: ScalerTrace) -> None:
+    def after_update(self) -> None:
         """Move the scale at each update, so that gradients which wait across an update show another factor."""
         if self._outcome is not None and self._outcome.trial.kind == "scale":
             self._multiply_scales(1 / self._factor)
 
     def after_read(self, tensor: Tensor) -> None:
+        """Keep a number that the script makes of a tensor."""
         outcome = self._outcome
         if outcome is None or tensor.numel() != 1 or not tensor.is_floating_point():
             return
@@ -366,6 +340,7 @@ class Trials(Listener):
             self._reads[where(), function()].append(float(tensor.detach()))
 
     def save_target(self, target: Any) -> Any:
+        """Return where a checkpoint is written; None for nowhere."""
         return None if self.is_trial else self.redirect(target)
 
     def end(self, why: str) -> None:
@@ -411,7 +386,8 @@ def _wait_for_no_thread() -> None:
 
 
 def _gradients(params: Sequence[Tensor]) -> object:
-    return _contents([param.grad for param in params if param.grad is not None])
+    grads = [param.grad for param in params if param.grad is not None]
+    return _contents([grad for grad in grads if grad.any()])
 
 
 def _contents(tensors: Sequence[Tensor]) -> object:

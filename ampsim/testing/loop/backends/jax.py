@@ -14,15 +14,13 @@ import numpy as np
 from jax import Array
 from jax.tree_util import keystr, tree_flatten_with_path
 
-from ampsim.testing.loop.backends.jax_faults import derivatives, make_scale, updates
-from ampsim.testing.loop.faults import ENDS, FAULTS
+from ampsim.testing.loop.backends.jax_faults import make_scale
+from ampsim.testing.loop.faults import FAULTS
 from ampsim.testing.loop.loop import Loop, LoopError
-from ampsim.testing.loop.rows import with_inf
 from ampsim.testing.loop.run import NOTHING, Fault, Planted, Run
 from ampsim.testing.loop.state import State, differences, snapshot
 
 TRAINED = {"params", "model"}  # what a parameter's name holds
-WHOLE = "state"  # what a state that is no mapping is called
 OPTIMIZER = "the optimizer"
 OPTIMIZERS = re.compile(r"(^|\.)opt(_state|imizer)?\.")
 
@@ -33,12 +31,9 @@ class JaxRun(Run):
     Its losses go through `FAULTS`, which tells that the scale was used; updates show in the state of the scale.
     """
 
-    passes: list[int]
-    _is_spoilable = True
-
     def __init__(self, wanted: type | None, scale: float, growth_interval: int) -> None:
         super().__init__(wanted, scale, growth_interval)
-        self.passes = []
+        self._passes = 0
         if wanted is None:
             raise TypeError("expected a make whose parameter is annotated with a loss scale class")
         try:
@@ -46,38 +41,14 @@ class JaxRun(Run):
         except TypeError as error:
             raise LoopError(f"make takes a {error}") from error
 
-    def named(self, loop: Loop) -> Loop:
-        """Return a loop whose state is a mapping: a pytree of another kind stands under one name."""
-        if isinstance(loop.state, Mapping):
-            return loop
-        save, load, whole = loop.save, loop.load, jax.tree.structure(loop.state)
-
-        def step(held: Mapping[str, Any], data: Any) -> Any:
-            after = loop.step(held[WHOLE], data)
-            if jax.tree.structure(after) == whole or not (
-                isinstance(after, tuple) and len(after) == 2
-            ):
-                return {WHOLE: after}
-            return {WHOLE: after[0]}, after[1]
-
-        return Loop(
-            step,
-            {WHOLE: loop.state},
-            loop.logged,
-            loop.split,
-            (lambda held: save(held[WHOLE])) if save else None,
-            (lambda saved: {WHOLE: load(saved)}) if load else None,
-        )
-
     @property
     def used(self) -> bool:
-        return any(self.passes) or bool(self.found)
+        return self._passes > 0 or bool(self.found)
 
     def step(self, data: Any) -> None:
         before, scale, passes = self.scaler_arrays(), self.scale, FAULTS.passes
-        bad = with_inf(data) if FAULTS.fault.place == "output" else None
-        self._train(data if bad is None else bad)
-        self.passes.append(FAULTS.passes - passes)
+        self._train(data)
+        self._passes += FAULTS.passes - passes
         if differences(before, self.scaler_arrays()):
             self.found.append(self.scale < scale)
 
@@ -90,11 +61,9 @@ class JaxRun(Run):
         finally:
             FAULTS.fault = NOTHING
             planted.passes |= {"": FAULTS.passes} if FAULTS.passes else {}
-            planted.passes |= dict.fromkeys(ENDS, FAULTS.arrived) if FAULTS.arrived else {}
-            planted.outputs = 1  # in the data, as no output is seen
 
     def _train(self, data: Any) -> None:
-        after = self._stepped(data)
+        after = self.loop.step(self.loop.state, data)
         state, *logged = after if isinstance(after, tuple) and len(after) == 2 else (after,)
         if not isinstance(state, Mapping):
             raise LoopError(
@@ -105,20 +74,6 @@ class JaxRun(Run):
         self.loop = replace(
             self.loop, state=state, logged=(lambda: logged[0]) if logged else self.loop.logged
         )
-
-    def _stepped(self, data: Any) -> Any:
-        """Return what the loop's step does, where one element of a gradient can be spoiled if that does not disturb."""
-        if self._is_spoilable:
-            try:
-                with derivatives():
-                    return self.loop.step(self.loop.state, data)
-            except (
-                TypeError,
-                AttributeError,
-                NotImplementedError,
-            ):  # as forward over reverse mode raises it
-                self._is_spoilable = False
-        return self.loop.step(self.loop.state, data)
 
     @property
     def scale(self) -> float:
@@ -170,23 +125,6 @@ class JaxRun(Run):
             for name in self.states[-1]
             if name.startswith(of) or OPTIMIZERS.search(name)
         }
-
-    def buffers(self) -> Collection[str]:
-        """Return what may be a forward pass's statistics: more than one number, no parameter and of no optimizer."""
-        known = {*self.owners(), *self.parameters()}
-        return [
-            name for name, array in self.states[-1].items() if array.size > 1 and name not in known
-        ]
-
-    def again(self, before: State) -> list[State]:
-        carried = self._carried()
-        leaves = [before[name] for name in self.scaler_arrays()]
-        scaler = jax.tree.unflatten(jax.tree.structure(carried), leaves)
-        names = [*self.scaler_arrays()]
-        return [
-            dict(zip(names, map(np.array, jax.tree.leaves(each)), strict=True))
-            for each in updates(scaler)
-        ]
 
     def save(self) -> Any:
         return self.loop.save(self.loop.state) if self.loop.save else super().save()

@@ -1,30 +1,25 @@
-"""Faults in the gradients of compiled JAX programs, and the loss scales and derivatives that let them in.
+"""Faults in the gradients of compiled JAX programs, and the loss scales that let them in.
 
 A loss that goes through `fallible` is not changed; its gradient is multiplied by a number that the running program asks
 the kit for, 1 or inf. So a step that was compiled once, as a function or under ``scan``, has an inf in the backward
 pass that the kit chooses, and no other. A scale of a class made by `fallible_class` sends each loss that it scales
-through there. While a step runs, what it differentiates by goes through `spoilable`, in whose gradient the kit can
-make one element inf.
+through there.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import jax
 import numpy as np
 from jax import Array
-from jax.extend.core import jaxpr_as_fun
 
-from ampsim.testing.loop.faults import ENDS, FAULTS, Faults
+from ampsim.testing.loop.faults import FAULTS
 
-_FACTOR, _LOSS, _ELEMENTS = (
+_FACTOR, _LOSS = (
     FAULTS.factor,
     FAULTS.loss,
-    FAULTS.elements,
 )  # one object each: nothing is compiled twice
 
 
@@ -52,63 +47,6 @@ def _backward(loss: Array, gradient: Array) -> tuple[Array]:
 
 
 fallible.defvjp(_forward, _backward)
-
-
-@jax.custom_vjp
-def spoilable(tree: Any) -> Any:
-    """Return what a scaled loss is differentiated by, in whose gradients the kit can spoil one element."""
-    return tree
-
-
-def _spoiled(_: None, tree: Any) -> tuple[Any]:
-    leaves, structure = jax.tree.flatten(tree)
-    floats = [
-        at
-        for at, each in enumerate(leaves)
-        if each.size and jax.numpy.issubdtype(each.dtype, np.floating)
-    ]
-    if floats:
-        shape = jax.ShapeDtypeStruct((len(ENDS),), np.float32)  # type: ignore[no-untyped-call]
-        arrived = jax.lax.stop_gradient(leaves[floats[0]].ravel()[-1])  # so that the pass has begun
-        new = jax.pure_callback(_ELEMENTS, shape, arrived, vmap_method="sequential")
-        for at, value in zip((floats[0], floats[-1]), new, strict=True):
-            element = tuple(-1 for _ in leaves[at].shape)
-            old = leaves[at][element]
-            leaves[at] = (
-                leaves[at]
-                .at[element]
-                .set(jax.numpy.where(value == 1, old, value.astype(old.dtype)))
-            )
-    return (jax.tree.unflatten(structure, leaves),)
-
-
-spoilable.defvjp(lambda tree: (tree, None), _spoiled)
-
-
-@contextmanager
-def derivatives() -> Iterator[None]:
-    """Let each scaled loss that is differentiated meanwhile be by parameters that are `spoilable`.
-
-    What is not scaled, such as a curvature, is left alone: no scaler is asked about its derivative. A function is
-    called once, as JAX would: flax.nnx's has no second call.
-    """
-    theirs = jax.vjp
-
-    def vjp(fun: Callable[..., Any], *primals: Any, **named: Any) -> Any:
-        program, out = jax.make_jaxpr(fun, return_shape=True)(*primals)
-        is_scaled = f"{Faults.loss.__qualname__} of" in str(program)
-
-        def again(*args: Any) -> Any:
-            leaves = jax.tree.leaves(spoilable(args) if is_scaled else args)
-            return jax.tree.unflatten(jax.tree.structure(out), jaxpr_as_fun(program)(*leaves))
-
-        return theirs(again, *primals, **named)
-
-    with (
-        mock.patch("jax.vjp", vjp),
-        mock.patch("jax._src.api.vjp", vjp),
-    ):  # where jax.grad looks for it
-        yield
 
 
 def losses(tree: Any) -> Any:
@@ -197,15 +135,3 @@ def make_scale(wanted: type, scale: float, growth_interval: int) -> Any:
     if wanted.__name__ == "DynamicScale":  # which compares before it counts
         return made(scale=number, fin_steps=jax.numpy.int32(0), growth_interval=growth_interval - 1)
     return made(loss_scale=number, counter=jax.numpy.int32(0), period=growth_interval)
-
-
-def updates(scale: Any) -> list[Any]:
-    """Return what one update makes of a loss scale: of finite gradients, and of such as are not."""
-    if hasattr(scale, "update"):
-        return [scale.update(jax.numpy.bool_(found_inf)) for found_inf in (False, True)]
-    if hasattr(scale, "adjust"):
-        return [scale.adjust(jax.numpy.bool_(is_finite)) for is_finite in (True, False)]
-    return [
-        scale.value_and_grad(jax.numpy.square)(jax.numpy.float32(number))[0]
-        for number in (0, np.inf)
-    ]

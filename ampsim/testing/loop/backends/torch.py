@@ -2,16 +2,14 @@
 
 import copy
 import inspect
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,8 +35,9 @@ class TorchRun(Run):
             self.scaler = type("Scaler", (Scaler, wanted), {})("cpu", **given, group=group)
         else:
             self.scaler = Scaler("cpu", **given)
-        self.found = self.scaler.found
+        self.found, self.jumps = self.scaler.found, self.scaler.jumps
         self.steps: list[int] = []
+        self._is_rank = group is not None
 
     def step(self, data: Any) -> None:
         calls = 0
@@ -56,7 +55,8 @@ class TorchRun(Run):
             1
         )  # those of a pool wait for each other in a loop: on busy cores that took 20 times as long
         try:
-            with watching(saw):
+            # Ranks are threads, which patch nothing.
+            with nullcontext() if self._is_rank else watching(saw):
                 super().step(data)
         finally:
             torch.set_num_threads(threads)
@@ -71,14 +71,6 @@ class TorchRun(Run):
         else:  # which writes down, for each device that is not there yet, where it was called
             torch.default_generator.manual_seed(number)
 
-    @staticmethod
-    def together(size: int, live: Callable[[Any], object]) -> str:
-        if not torch.distributed.is_available():
-            return Run.together(size, live)
-        from ampsim.testing.loop.backends import torch_ranks
-
-        return torch_ranks.play(size, live)
-
     @property
     def used(self) -> bool:
         return self.scaler.used
@@ -90,10 +82,6 @@ class TorchRun(Run):
     def set_scale(self, scale: float) -> None:
         self.scaler.left = None  # what is written here is no jump of the loop's
         self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale})
-
-    @property
-    def jumps(self) -> list[str]:
-        return self.scaler.jumps
 
     def scaler_state(self) -> Mapping[str, Any]:
         return self.scaler.state_dict()
@@ -114,19 +102,11 @@ class TorchRun(Run):
     def planting(self, fault: Fault = Fault()) -> Iterator[Planted]:  # noqa: B008 - frozen
         planted = Planted()
 
-        def gave(_module: nn.Module, _inputs: object, output: Any) -> Any:
-            planted.outputs += not planted.passes
-            is_bad = (
-                fault.place == "output" and planted.outputs - 1 == fault.only and not planted.passes
-            )
-            return output + fault.value if is_bad and isinstance(output, Tensor) else output
-
         handles = [
             param.register_post_accumulate_grad_hook(partial(self._arrived, planted, fault, name))  # type: ignore[no-untyped-call]
             for name, param in trained(self.loop).items()
             if param.is_leaf
         ]
-        handles += [register_module_forward_hook(gave)]
         self.scaler.fault = fault if fault.place == "loss" else None
         try:
             yield planted
@@ -140,7 +120,6 @@ class TorchRun(Run):
         if param.grad is None:
             return
         if fault.value == 1:
-            planted.last[name] = _array(param.grad)
             planted.early = planted.early or snapshot(
                 Loop(self.loop.step, self.loop.state), self.unpack
             )
@@ -170,14 +149,6 @@ class TorchRun(Run):
         arrays = snapshot(loop, self.unpack)
         return [array.tobytes() for name, array in arrays.items() if name not in names]
 
-    def buffers(self) -> Collection[str]:
-        modules = {
-            key: value for key, value in self.loop.state.items() if isinstance(value, nn.Module)
-        }
-        return [
-            f"{key}.{name}" for key, module in modules.items() for name, _ in module.named_buffers()
-        ]
-
     def owners(self) -> Mapping[str, str]:
         names = {id(param): name for name, param in trained(self.loop).items()}
         found: dict[str, str] = {}
@@ -195,17 +166,6 @@ class TorchRun(Run):
                     (name for name in self.states[-1] if name.startswith(f"{key}.")), of or key
                 )
         return found
-
-    def shared(self) -> str:
-        # By the id of a group, as a wrapper has the groups of the optimizer in it.
-        groups = {
-            id(group): group["params"]
-            for value in self.loop.state.values()
-            for group in getattr(value, "param_groups", ())
-        }
-        counts = Counter(id(param) for params in groups.values() for param in params)
-        names = (name for name, param in trained(self.loop).items() if counts[id(param)] > 1)
-        return next(names, "")
 
     @contextmanager
     def gradients(self) -> Iterator[Mapping[str, float]]:

@@ -1,10 +1,10 @@
 """torch's scaler as a loop is given it, which notes what becomes of it; and who else scales a loss."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -52,35 +52,15 @@ class Scaler(torch.amp.GradScaler):
         self.left = self.state_dict()
 
 
-_LOCK = threading.Lock()
-_WATCHING: dict[
-    int, Callable[[object], None]
-] = {}  # thread -> what is told of the scalers that scale a loss in it
-
-
 @contextmanager
 def watching(saw: Callable[[object], None]) -> Iterator[None]:
-    """Tell of each scaler of torch's class that scales a loss in this thread; ranks are threads that do so at once."""
-    theirs: Any = torch.amp.GradScaler
-    with _LOCK:
-        if not _WATCHING:
-            theirs.scale = _telling(theirs.scale)
-        _WATCHING[threading.get_ident()] = saw
-    try:
-        yield
-    finally:
-        with _LOCK:
-            del _WATCHING[threading.get_ident()]
-            if not _WATCHING:
-                theirs.scale = theirs.scale.__wrapped__
+    """Call a function with each enabled scaler of torch's class that scales a loss meanwhile."""
+    original = torch.amp.GradScaler.scale
 
-
-def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(original)
     def scale(scaler: torch.amp.GradScaler, outputs: Any) -> Any:
-        saw = _WATCHING.get(threading.get_ident())
-        if saw and scaler.is_enabled():
+        if scaler.is_enabled():
             saw(scaler)
         return original(scaler, outputs)
 
-    return scale
+    with mock.patch.object(torch.amp.GradScaler, "scale", scale):
+        yield

@@ -7,20 +7,21 @@ from itertools import chain
 
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
-from ampsim.testing.loop.checks.excused import DATA
 from ampsim.testing.loop.loop import LoopError, blame_user_code
 from ampsim.testing.loop.run import Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin, iterations
-from ampsim.testing.loop.state import LOGGED, State, differences
+from ampsim.testing.loop.state import DATA, LOGGED, State, differences
 
-SCALE, GROWTH_INTERVAL = (
-    2.0**8,
-    3,
-)  # so that a scaler which is not saved shows in its tracker or its scale
+# A scaler that is not saved shows in its tracker or its scale.
+SCALE, GROWTH_INTERVAL = 2.0**8, 3
 SAVING = "save() calls the optimizer's step or the scaler's update, or changes the model"
 LOADING = (
     "the checkpoint does not match the objects that make builds: in make or load, also build the objects that the loop "
     "adds during training, such as parameter groups"
+)
+LOST = (
+    "it is not saved, not loaded, or changed afterwards; for the scaler, put scaler.state_dict() into the checkpoint, "
+    "and call scaler.load_state_dict() last"
 )
 WINDOW = (
     "the checkpoint has the position in the accumulation window, but not the gradients accumulated so far: save only "
@@ -28,7 +29,7 @@ WINDOW = (
 )
 UNNAMED = (
     "everything that state names was loaded, but training continues differently: the loop has other state, which is "
-    "not in the checkpoint. Name it in state, or pass Loop(save=..., load=...)"
+    "not in the checkpoint. Name it in state, or save and load it in Loop(save=..., load=...)"
 )
 
 
@@ -48,10 +49,11 @@ def resume_is_exact(make: Make, batches: Sequence[Batch]) -> Broken | None:
             "pass more batches: the scaler must be updated after at least 2 of them"
         )
     middle = len(groups) // 2
-    if verdict := _resumed(make, *halves(groups, middle)):
-        return verdict
-    early = _resumed(make, *halves(groups[: middle + 2], middle - 1)) if middle > 1 else None
-    return early or _within(make, groups)
+    for place in (middle, middle - 1):
+        before, after = chain(*groups[:place]), chain(*groups[place : middle + 2])
+        if place and (broken := _resumed(make, [*before], [*after])):
+            return broken
+    return _within(make, groups)
 
 
 def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
@@ -66,71 +68,58 @@ def _within(make: Make, groups: list[Sequence[Batch]]) -> Broken | None:
     with suppress(LoopError), blame_user_code("save or load"):  # raising here is correct
         other.load(copy.deepcopy(advance(run, before).save()))
         other.see(first=True)
-        for each in (run, other) if not differences(_carried(run, -1), _carried(other, -1)) else ():
-            advance(each, [last])
-        found = differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1])
-        if found and other.verdicts and other.verdicts[-1]:
-            where = (
-                f"after batch {last.place}, resumed from a checkpoint of batch {before[-1].place}"
-            )
-            return Broken(where, len(before), found, cause=WINDOW)
+        # A loop whose position is not in the checkpoint restarts the step.
+        restarts = differences(_carried(run), _carried(other))
+        found = None if restarts else _continued(run, other, before, [last], WINDOW)
+        if found and any(other.verdicts):
+            return found
     return None
 
 
 def _resumed(make: Make, before: list[Batch], after: list[Batch]) -> Broken | None:
     run = advance(begin(make, SCALE, GROWTH_INTERVAL), before)
+    saved, step = _carried(run), len(before) - 1
     with blame_user_code("save"):
         checkpoint = copy.deepcopy(run.save())
     run.see()
-    if found := differences(*(_carried(run, index) for index in (-2, -1))):
-        return Broken(
-            f"after save() at batch {before[-1].place}", len(before) - 1, found, cause=SAVING
-        )
+    if found := differences(saved, _carried(run)):
+        return Broken(f"after save() at batch {before[-1].place}", step, SAVING, found)
     other = begin(make, SCALE, GROWTH_INTERVAL)
     place = f"after loading a checkpoint of batch {before[-1].place}"
     try:
         with blame_user_code("load"):
             other.load(checkpoint)
     except LoopError as error:
-        return Broken(place, len(before) - 1, cause=LOADING, seen=str(error))
+        return Broken(place, step, LOADING, seen=str(error))
     other.see(first=True)
-    if found := differences(_carried(run, -1), _carried(other, -1)):
-        if lost := [each.name for each in found if _is_left_out(run, each.name)]:
+    if found := differences(_carried(run), _carried(other)):
+        state = {} if run.loop.load else run.loop.state
+        left_out = {key for key, value in state.items() if not run.loads(value)}
+        if lost := [each.name for each in found if each.name.partition(".")[0] in left_out]:
             raise NotApplicableError(
                 f"pass Loop(save=..., load=...): {lost[0]} can be read but not loaded"
             )
-        return Broken(place, len(before) - 1, found)
+        return Broken(place, step, LOST, found)
+    return _continued(run, other, before, after, UNNAMED)
+
+
+def _continued(
+    run: Run, other: Run, before: list[Batch], after: list[Batch], cause: str
+) -> Broken | None:
+    """Return the first batch after which a resumed run differs."""
     for step, batch in enumerate(after):
         for each in (run, other):
             advance(each, [batch])
-        if found := differences(
-            run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1]
-        ):
+        found = differences(run.states[-1] | run.scalers[-1], other.states[-1] | other.scalers[-1])
+        if found:
             where = (
                 f"after batch {batch.place}, resumed from a checkpoint of batch {before[-1].place}"
             )
-            unnamed = "" if run.loop.load else UNNAMED
-            return Broken(where, len(before) + step, found, cause=unnamed)
+            return Broken(where, len(before) + step, cause, found)
     return None
 
 
-def halves(groups: list[Sequence[Batch]], cut: int) -> tuple[list[Batch], list[Batch]]:
-    """Return the batches before saving, after so many updates, and those after it."""
-    return [*chain(*groups[:cut])], [*chain(*groups[cut:])]
-
-
-def _carried(run: Run, index: int) -> State:
-    kept = {
-        name: array
-        for name, array in run.states[index].items()
-        if not name.startswith(f"{LOGGED}.")
-    }
-    return kept | run.scalers[index]
-
-
-def _is_left_out(run: Run, name: str) -> bool:
-    """Return whether the default checkpoint cannot load the source of this array."""
-    if run.loop.load:
-        return False
-    left_out = (key for key, value in run.loop.state.items() if not run.loads(value))
-    return any(name == key or name.startswith(f"{key}.") for key in left_out)
+def _carried(run: Run) -> State:
+    """Return the state of the loop and of the scaler, without what is logged."""
+    names = [name for name in run.states[-1] if not name.startswith(f"{LOGGED}.")]
+    return {name: run.states[-1][name] for name in names} | run.scalers[-1]

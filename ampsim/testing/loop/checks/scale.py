@@ -1,7 +1,6 @@
 """The check gradients_do_not_depend_on_loss_scale."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
@@ -12,20 +11,26 @@ from ampsim.testing.loop.state import LOGGED, Difference, beyond, differences
 
 LOGS = 2.0**-17  # of a logged number: what rounding makes of it
 SLIGHT = 1e-3  # of a change: what rounding and numbers below the normal ones do not reach
+# Initial scale and growth interval of the runs that are compared with scale 1.
+PLANS = ((2.0**8, NEVER), (2.0**16, NEVER), (1.0, 1))
+POWERS = {  # of the scale, by which a change is multiplied
+    1: "S times as large: step with scaler.step(optimizer), call scaler.unscale_(optimizer) before norms and other "
+    "values that are computed from gradients, and log the loss before scaler.scale",
+    2: "S^2 times as large: scaled twice, or a second moment of gradients that were never unscaled: step with "
+    "scaler.step(optimizer), and name every parameter in its optimizer",
+    -1: "1/S as large: unscaled twice, as a parameter in two optimizers, or clipped before "
+    "scaler.unscale_(optimizer), or the loss is never scaled",
+    -2: "1/S^2 as large: unscaled twice, from a loss that was never scaled",
+}
+MIXED = (
+    "no single power of S: one branch of the loss is not scaled, a parameter is in two optimizers, which both divide "
+    "its gradient, gradients are clipped or mixed before scaler.unscale_(optimizer), or a constant is compared with a "
+    "scaled value"
+)
 GROWS = (
     "differs only after the scale changed: the loop divides by the scale after scaler.update() instead of the one "
     "before, or keeps gradients over an update without their scale"
 )
-ALIKE = (
-    "all differ by one factor that is no power of S: gradients are clipped or normalized before "
-    "scaler.unscale_(optimizer)"
-)
-SHARED = "is in two optimizers, and both steps divide its gradient by the scale: give each parameter to one optimizer"
-PLANS = (
-    (2.0**8, NEVER),
-    (2.0**16, NEVER),
-    (1.0, 1),
-)  # initial scale and growth interval of the runs that are compared with scale 1
 
 
 @check(issue="https://github.com/areal-project/AReaL/pull/1659")
@@ -48,67 +53,53 @@ def gradients_do_not_depend_on_loss_scale(make: Make, batches: Sequence[Batch]) 
                 break
             if any(reference.verdicts) and not reference.verdicts[step]:
                 continue  # a micro-batch, whose gradients are still scaled
-            if found := _compare(reference, run, step, batch, grows=interval == 1):
-                why = "" if _by_a_power(found) else run_class(make).half_precision(make, batches)
+            if found := _apart(reference, run, step):
+                broken = _broken(found, run.scales[step], batch, step)
+                is_power = broken.cause in POWERS.values()
+                why = "" if is_power else run_class(make).half_precision(make, batches)
                 if not why:
-                    return found
-                doubt = (
-                    f"tested only up to powers of the scale, because {why}: {found.differences[0]}"
-                )
+                    return broken
+                doubt = f"tested only up to powers of the scale, because {why}: {found[0]}"
                 break
     if doubt:
         raise NotApplicableError(doubt)
     return None
 
 
-def _compare(reference: Run, run: Run, step: int, batch: Batch, *, grows: bool) -> Broken | None:
+def _apart(reference: Run, run: Run, step: int) -> list[Difference]:
+    """Return what differs by more than rounding, and is no copy of the scale."""
     before, left, right = reference.states[step], reference.states[step + 1], run.states[step + 1]
-    copies, trained = (
-        ({*reference.scales, reference.scale}, {*run.scales, run.scale}),
-        {*run.parameters()},
-    )
-    found = [
+    scales, trained = {*run.scales, run.scale}, {*run.parameters()}
+    far = {each.name for each in beyond(SLIGHT, before, left, right)}
+    return [
         each
         for each in differences(left, right, before)
-        if each.name in trained
-        or not (is_copy(each.left, copies[0]) and is_copy(each.right, copies[1]))
+        if (each.name in far or (each.name.startswith(f"{LOGGED}.") and _is_far(each)))
+        and (each.name in trained or not is_copy(each.right, scales))
     ]
-    if not found:
-        return None
-    apart = {each.name for each in beyond(SLIGHT, before, left, right)}
-    apart |= {
-        each.name for each in found if each.name.startswith(f"{LOGGED}.") and each.size() > LOGS
-    }
-    found = [each for each in found if each.name in apart]
-    if not found:
-        return None
-    scale = run.scales[step]
-    moving = ", which doubles after each update" if grows else ""
+
+
+def _is_far(each: Difference) -> bool:
+    """Return whether a logged value differs by more than its rounding."""
+    if each.changes is None:
+        return True
+    left, right = each.changes
+    return not bool((abs(right - left) <= LOGS * abs(left).max(initial=0.0)).all())
+
+
+def _broken(found: Sequence[Difference], scale: float, batch: Batch, step: int) -> Broken:
+    """Return the failure, with a cause by the power of the scale that one change is multiplied by."""
+    powers = [power for each in found if (power := _power(each.factor(), scale))]
+    # A run that begins at scale 1 differs only once the scale has grown.
+    is_grown = scale < 2.0**8
+    cause = POWERS[powers[0]] if powers else GROWS if is_grown else MIXED
+    moving = ", which doubles after each update" if is_grown else ""
     where = f"after batch {batch.place} at scale {scale:g}{moving}, against scale 1"
-    broken = Broken(where, step, found, scale)
-    shared = run.shared()
-    if any(each.name == shared for each in found):
-        return replace(broken, cause=f"{shared} {SHARED}")
-    return (
-        broken
-        if _by_a_power(broken)
-        else replace(broken, cause=GROWS if grows else ALIKE if _alike(found) else "")
-    )
+    return Broken(where, step, cause, found, scale=scale)
 
 
-def _by_a_power(broken: Broken) -> bool:
-    """Return whether the change of an array is multiplied by a power of the scale."""
-    return any(is_power(each.factor(), broken.scale) for each in broken.differences)
-
-
-def _alike(found: Sequence[Difference]) -> bool:
-    """Return whether the changes of all arrays are multiplied by one factor."""
-    factors = [each.factor() for each in found]
-    known = [factor for factor in factors if factor is not None]
-    return len(known) == len(factors) and max(known) - min(known) < 1e-3 * max(map(abs, known))
-
-
-def is_power(factor: float | None, scale: float) -> bool:
-    """Return whether a factor is a power of the scale, other than 1, up to the rounding of a sum."""
-    powers = [scale**power for power in (-2, -1, 1, 2)] if scale > 1 else []
-    return factor is not None and any(abs(factor / power - 1) < 1e-3 for power in powers)
+def _power(factor: float | None, scale: float) -> int | None:
+    """Return the power of the scale that a factor is, up to the rounding of a sum; None for none."""
+    if factor is None or scale <= 1:
+        return None
+    return next((each for each in POWERS if abs(factor / scale**each - 1) < 1e-3), None)

@@ -3,22 +3,24 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from ampsim.testing.judge import NotApplicableError
 from ampsim.testing.loop.check import Broken, check
-from ampsim.testing.loop.run import Fault, Run
+from ampsim.testing.loop.run import NOTHING, Fault, Run
 from ampsim.testing.loop.runs import Batch, Make, advance, begin
 from ampsim.testing.loop.state import beyond, differences
 
 SCALE, PARTS = 2.0**8, 2
 CLOSE = 0.1  # of a change: what an optimizer makes of the rounding of a sum
-NO_SPLIT = "pass Loop(split=...) to test micro-batching"
 OTHER_SEED = 1_000_000  # is added to the place of a batch, of which its seed is made
 VERDICT = (
     "the scaler checks one micro-batch alone, or before all gradients are accumulated: "
     "unscale and update once, after the last micro-batch"
+)
+DIVIDED = (
+    "the loss of a micro-batch is not divided exactly once by the number of micro-batches, gradients are cleared "
+    "between micro-batches, or a count or an average is updated in each one"
 )
 STATISTICS = r"(running|moving)_(mean|var)|batch_stats"  # of batch-norm, by name
 
@@ -31,18 +33,15 @@ def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broke
     rounding of a sum. With dropout or batch-norm, a batch in parts may have another result, so only skips and scales
     are tested.
     """
-    whole = begin(make, SCALE)
-    if whole.loop.split is None:
-        raise NotApplicableError(NO_SPLIT)
-    split = begin(make, SCALE)
-    if split.loop.split is None:
-        raise NotApplicableError(NO_SPLIT)
-    cut, doubt = partial(_cut, split), ""
+    if begin(make, SCALE).loop.split is None:
+        raise NotApplicableError("pass Loop(split=...) to test micro-batching")
+    whole, split, doubt = begin(make, SCALE), begin(make, SCALE), ""
     for step, batch in enumerate(batches):
         advance(whole, [batch])
-        advance(split, [batch], cut)
+        _advance_in_parts(split, batch)
         if broken := _compare(whole, split, step, batch):
-            if broken.cause == VERDICT or not (why := _excuse(make, batches[: step + 1], whole)):
+            why = _excuse(make, batches[: step + 1], whole) if broken.cause == DIVIDED else ""
+            if not why:
                 return broken
             doubt = f"tested only skips and scales, because {why}: {broken.differences[0]}"
             break
@@ -54,62 +53,51 @@ def micro_batches_equal_one_batch(make: Make, batches: Sequence[Batch]) -> Broke
     return None
 
 
+def _advance_in_parts(run: Run, batch: Batch) -> Run:
+    split: Any = run.loop.split
+    return advance(run, [batch], lambda data: split(data, PARTS))
+
+
 def _excuse(make: Make, batches: Sequence[Batch], whole: Run) -> str:
     """Return why a batch in parts may have another result than the whole batch; "" for no known reason."""
-    changed = [
-        each.name for each in differences(*whole.states[-2:]) if re.search(STATISTICS, each.name)
-    ]
-    if changed:
-        return f"{changed[0]} depends on the whole batch"
-    otherwise = advance(
-        begin(make, SCALE), [replace(batch, place=batch.place + OTHER_SEED) for batch in batches]
-    )
-    return (
-        "training draws random numbers"
-        if differences(whole.states[-1], otherwise.states[-1])
-        else ""
-    )
-
-
-def _cut(run: Run, data: Any) -> Any:
-    return run.loop.split(data, PARTS) if run.loop.split else data
+    changed = [each.name for each in differences(*whole.states[-2:])]
+    if statistics := [name for name in changed if re.search(STATISTICS, name)]:
+        return f"{statistics[0]} depends on the whole batch"
+    seeded = [replace(batch, place=batch.place + OTHER_SEED) for batch in batches]
+    otherwise = advance(begin(make, SCALE), seeded)
+    is_random = differences(whole.states[-1], otherwise.states[-1])
+    return "training draws random numbers" if is_random else ""
 
 
 def _compare(whole: Run, split: Run, step: int, batch: Batch) -> Broken | None:
-    before = whole.states[step]
     where = f"after batch {batch.place} in {PARTS} micro-batches"
     if whole.verdicts[step][-1:] != split.verdicts[step][-1:]:
-        return Broken(
-            where, step, cause=VERDICT, seen=_say(whole.verdicts[step], split.verdicts[step])
-        )
+        seen = _say(whole.verdicts[step], split.verdicts[step])
+        return Broken(where, step, VERDICT, seen=seen)
     if found := differences(whole.scalers[-1], split.scalers[-1]):
-        return Broken(where, step, found, cause=VERDICT)
-    if not (differences(before, whole.states[-1]) or differences(*split.states[-2:])):
+        return Broken(where, step, VERDICT, found)
+    if not (differences(*whole.states[-2:]) or differences(*split.states[-2:])):
         return None  # an accumulated batch that changes nothing: the difference is older
-    far = {each.name for each in beyond(CLOSE, before, whole.states[-1], split.states[-1])}
-    found = [
-        each for each in differences(whole.states[-1], split.states[-1], before) if each.name in far
-    ]
-    return Broken(where, step, found) if found else None
+    found = beyond(CLOSE, whole.states[step], whole.states[-1], split.states[-1])
+    return Broken(where, step, DIVIDED, found) if found else None
 
 
 def _with_inf(make: Make, batch: Batch, step: int, bad: int) -> Broken | None:
     """Check that an inf in the gradients of one micro-batch causes a skip and a backoff."""
-    clean = begin(make, SCALE)
-    if not advance(clean, [replace(batch)], partial(_cut, clean)).verdicts[0]:
+    clean, run = begin(make, SCALE), begin(make, SCALE)
+    if not _advance_in_parts(clean, batch).verdicts[0]:
         return None  # the scaler is updated after several batches
-    run = begin(make, SCALE)
     with run.planting(Fault(only=bad)) as planted:
-        advance(run, [replace(batch)], partial(_cut, run))
+        _advance_in_parts(run, batch)
     if max(planted.passes.values(), default=0) <= bad:
         return None
     where = f"after batch {batch.place} with an inf in micro-batch {bad} of {PARTS}"
+    seen = ""
     if not run.overflows(0):
-        return Broken(where, step, cause=VERDICT, seen=_say([True], run.verdicts[0]))
-    if run.scale != SCALE / 2:
+        seen = _say([True], run.verdicts[0])
+    elif run.scale != SCALE / 2:
         seen = f"the scale is {run.scale:g}, expected {SCALE / 2:g}"
-        return Broken(where, step, cause=VERDICT, seen=seen)
-    return None
+    return Broken(where, step, VERDICT, seen=seen, fault=NOTHING) if seen else None
 
 
 def _say(expected: list[bool], seen: list[bool]) -> str:

@@ -1,1 +1,0 @@
-"""Callbacks that check the training of a framework's Trainer."""
