@@ -82,23 +82,6 @@ def test_package_all_lists_imported_names(path: str) -> None:
     assert [sorted(names) for names in listed] == ([public] if public else [])
 
 
-def test_the_help_loads_no_command() -> None:
-    run = (
-        "import sys; sys.argv[1:] = ['--help']; import contextlib, io, ampsim.__main__ as program\n"
-    )
-    run += "with contextlib.redirect_stdout(io.TextIOWrapper(io.FileIO(1, 'w', closefd=False))), "
-    run += "contextlib.suppress(SystemExit): program.main()"
-    loaded = modules_after(run)
-    assert "ampsim.cli.terminal" in loaded
-    assert not loaded & {
-        "numpy",
-        "rich.progress",
-        "asyncio",
-        "ampsim.cli.explain",
-        "ampsim.cli.check",
-    }
-
-
 def test_extra_includes_its_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

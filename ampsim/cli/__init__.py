@@ -2,16 +2,13 @@
 
 Exit status: 0 no findings, 1 findings, 2 usage error or unreadable file, 3 no result.
 
-``ampsim`` imports the module of a command only to run the command or to print its help.
-``ampsim --help`` and a mistyped name import no such module.
+``ampsim`` imports only the module of the command that it runs.
 """
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -41,42 +38,21 @@ COMMANDS = {  # name -> panel in the help, and module:function (or Typer program
 }
 
 
-def line_of(module: str, name: str) -> str:
-    """Return a command's line in the help: the start of its docstring or of its program's help.
-
-    The text is read from the source, so the module is not imported.
-    """
-    source = Path(__file__).with_name(f"{module}.py").read_text("utf-8")
-    pattern = (
-        r'^app = typer.Typer\(\s*help="(.*?)"'
-        if name == "app"
-        else rf'^def {name}\(.*?"""(.*?)(?:\n\n|""")'
-    )
-    match = re.search(pattern, source, re.MULTILINE | re.DOTALL)
-    return match[1] if match else ""
-
-
-def build(loaded: Iterable[str] = COMMANDS) -> typer.Typer:
-    """Return the program; only the modules of the commands in `loaded` are imported."""
+def build(words: Iterable[str] = ()) -> typer.Typer:
+    """Return the program with the commands that are among `words`; with all if none is."""
     app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
     app.callback(help="Test, simulate, and diagnose dynamic loss scaling in fp16 training.")(
         _options
     )
-    for command, (panel, home) in COMMANDS.items():
+    words = {*words}
+    for command in [name for name in COMMANDS if name in words] or COMMANDS:
+        panel, home = COMMANDS[command]
         module, _, name = home.partition(":")
-        settings = OWN if module == "lint" else None
-        if command not in loaded:
-            app.command(
-                command,
-                help=line_of(module, name),
-                rich_help_panel=panel,
-                context_settings=settings,
-            )(_unloaded)
-            continue
         target = getattr(importlib.import_module(f"ampsim.cli.{module}"), name)
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=command, rich_help_panel=panel)
         else:
+            settings = OWN if module == "lint" else None
             app.command(command, rich_help_panel=panel, context_settings=settings)(target)
     return app
 
@@ -85,10 +61,6 @@ def __getattr__(name: str) -> object:
     if name == "app":  # the whole program, to run it in-process
         return build()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _unloaded() -> None:
-    """Stand in for a command that this call does not run."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -111,5 +83,5 @@ def _options(
 def main() -> NoReturn:
     """Run the command line and exit with its status."""
     completing = "_AMPSIM_COMPLETE" in os.environ  # the shell passes the words in the environment
-    build(COMMANDS if completing else sys.argv[1:])(prog_name="ampsim")
+    build(() if completing else sys.argv[1:])(prog_name="ampsim")
     sys.exit(0)

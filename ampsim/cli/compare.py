@@ -34,12 +34,6 @@ def list_dialects(
             metavar="NAME=VALUE",
         ),
     ] = None,
-    longest: Annotated[
-        int,
-        typer.Option(
-            help="With --diff: longest overflow sequence to try, in updates.", min=1, max=10**6
-        ),
-    ] = 2000,
 ) -> None:
     """List the loss scalers that ampsim simulates: name, parameters with defaults, source.
 
@@ -47,7 +41,7 @@ def list_dialects(
     Example: ampsim dialects --diff torch.amp.GradScaler flax.DynamicScale -s growth_interval=3
     """
     if diff is not None:
-        _compare(*diff, parameters or (), longest)
+        _compare(*diff, parameters or ())
         return
     if parameters:
         fail("--set: expected --diff A B; to run one dialect with settings use `ampsim replay`")
@@ -72,7 +66,7 @@ def _typed(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
+def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
     try:
         given = settings("--set", parameters)
         pair = [_dialect(a), _dialect(b)]
@@ -92,7 +86,7 @@ def _compare(a: str, b: str, parameters: Sequence[str], longest: int) -> None:
         print_table(table)
     else:
         out.print(f"The rules are equal {title}.")
-    search = shortest_separation(searched[0], searched[1], longest)
+    search = shortest_separation(*searched)
     shown = ", ".join(f"{name}={value}" for name, value in alike.items())
     out.print(f"\nWith {shown}, where a dialect has it: {_result(search)}")
     if search.history is not None:

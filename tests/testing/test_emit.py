@@ -91,6 +91,8 @@ class Spins(TORCH):
             pass
 
 
+# The alarm may ring where Python swallows exceptions; the next one ends the check.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_endless_scaler_and_subject_raise(framework, monkeypatch):
     monkeypatch.setattr("ampsim.testing.emit.scaler.time_limit", lambda _: 0.1)
     for scaler, said in ((Spins, "did not end"), (Subject(TORCH), "is a Subject")):

@@ -76,6 +76,7 @@ class Reference(torch.amp.GradScaler):
             self.machine = update(self.rule, self.machine, any(found))
         else:
             self.machine = override(self.rule, self.machine, new_scale)
+        assert self._scale is not None
         self._scale.fill_(self.machine.scale)
 
 
