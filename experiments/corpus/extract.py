@@ -35,6 +35,7 @@ LOSSES = 40
 LOG = re.compile(
     r"\.(log|txt|out|err|json|jsonl|ipynb|md|csv)\"?$|(^|/)log[^/.]*$|\.[oe]\d+$", re.I
 )
+LATER_RANK = re.compile(r"rank[-_]?0*[1-9]")
 PRINTED = re.compile(rb"(?:loss[ _]?scal\w*|grad[ _]scale|new scale)[^\d\n]{1,20}?(\d[\d.]*)", re.I)
 OTHER_RANK = re.compile(rb"rank[ :=_\]]*0*[1-9]\d*\b|^\s*[1-9]\d*: [A-Z]", re.I)
 PROGRAMS = {  # the first whose text is in a log names its program
@@ -77,7 +78,8 @@ def logs(clone: Path) -> Iterator[tuple[str, bytes]]:
         head, _, path = entry.partition("\t")
         *_, name, size = head.split()
         # A snapshot lists files that it lacks, without a size.
-        if size.isdigit() and 500 < int(size) < 3e7 and is_log(path):
+        is_read = size.isdigit() and 500 < int(size) < 3e7
+        if is_read and LOG.search(path) and not LATER_RANK.search(path):
             objects.append((name, path))
     for name, path in sorted(objects):
         yield path, git(clone, "cat-file", "blob", name)
@@ -87,10 +89,6 @@ def git(clone: Path, *arguments: str) -> bytes:
     """Return what a git command prints."""
     command = ["git", "-C", str(clone), *arguments]
     return subprocess.run(command, capture_output=True, check=True).stdout  # noqa: S603
-
-
-def is_log(path: str) -> bool:
-    return bool(LOG.search(path)) and not re.search(r"rank[-_]?0*[1-9]", path)
 
 
 def extract(repository: str, clone: Path) -> Iterator[Record]:
@@ -276,21 +274,6 @@ def thinned(series: Sequence[Series]) -> list[list[Any]]:
     return [[whole(step), float(f"{loss:.4g}")] for step, loss in numbers if math.isfinite(loss)]
 
 
-def clone_of(mirrors: Path, repository: str) -> Path:
-    base = mirrors / repository.replace("/", "+", 1) / "repo"
-    return base / ".git" if (base / ".git").exists() else base
-
-
-def without_copies(found: Iterable[runs.Run]) -> Iterator[runs.Run]:
-    """Yield the runs of which no earlier run of the same model and size has the same numbers."""
-    seen = set()
-    for run in found:
-        numbers = json.dumps([run[name] for name in ("model", "gpus", "rows", "loss")])
-        if numbers not in seen:
-            seen.add(numbers)
-            yield run
-
-
 def write(mirrors: Path, repositories: Mapping[str, bool]) -> None:
     """Extract the runs of repositories anew, and keep those of others.
 
@@ -300,10 +283,15 @@ def write(mirrors: Path, repositories: Mapping[str, bool]) -> None:
     """
     found = [run for run in runs.load() if run["repository"] not in repositories]
     for repository, held_out in sorted(repositories.items()):
-        extracted = extract(repository, clone_of(mirrors, repository))
+        extracted = extract(repository, mirrors / repository.replace("/", "+") / "repo")
         found += [{**run, "held_out": held_out} for run in extracted]
-    found.sort(key=itemgetter("held_out"))
-    text = "".join(json.dumps(run, separators=(",", ":")) + "\n" for run in without_copies(found))
+    # Of runs of the same model and size with the same numbers, all but the first are copies.
+    distinct: dict[str, runs.Run] = {}
+    for run in sorted(found, key=itemgetter("held_out")):
+        numbers = json.dumps([run[name] for name in ("model", "gpus", "rows", "loss")])
+        distinct.setdefault(numbers, run)
+    lines = [json.dumps(run, separators=(",", ":")) + "\n" for run in distinct.values()]
+    text = "".join(lines)
     write_atomically(runs.INPUT, gzip.compress(text.encode(), mtime=0))
 
 
