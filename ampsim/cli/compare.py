@@ -61,9 +61,7 @@ def _defaults(dialect: dialects.Dialect) -> Iterator[str]:
 
 
 def _typed(value: object) -> str:
-    if isinstance(value, float):
-        return far_power(value, 10) or repr(value)
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+    return (isinstance(value, float) and far_power(value, 10)) or str(value).lower()
 
 
 def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
@@ -112,9 +110,8 @@ def _result(search: Search) -> str:
         runs = [(flag, len([*same])) for flag, same in itertools.groupby(search.history)]
         words = [f"{count} x {_EVENTS[flag]}" for flag, count in runs]
         return f"they diverge after {', '.join(words)}" if words else "they differ from the start"
-    if search.exhausted:
-        return "no overflow sequence separates them"
-    return f"no overflow sequence of up to {search.length} updates separates them"
+    bound = "" if search.exhausted else f" of up to {search.length} updates"
+    return f"no overflow sequence{bound} separates them"
 
 
 _EVENTS = ("finite", "overflow")

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from ampsim.cli.options import Dialect
-from ampsim.cli.terminal import err, fail, print_table, settings
+from ampsim.cli.terminal import fail, print_table, settings
 from ampsim.core import dialects
 from ampsim.core.replay.sweep import FileSweep, sweep_file
 
@@ -47,8 +46,7 @@ def sweep_folder(
             fail(
                 f"{folder}: expected *.npy files of overflow thresholds; write them with numpy.save"
             )
-        bar = track(paths, "replaying", console=err, transient=True, disable=not err.is_terminal)
-        done = [sweep_file(rules, path) for path in bar]
+        done = [sweep_file(rules, path) for path in paths]
     except (dialects.UnknownDialectError, TypeError, ValueError) as error:
         fail(str(error))
     except OSError as error:
@@ -61,30 +59,19 @@ def _grid(texts: Iterable[str]) -> list[dict[str, Any]]:
     values: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, listed = text.partition("=")
-        if name in values:
-            raise ValueError(
-                f"--set {text!r}: {name} is set twice; pass all its values at once, e.g. {name}=1,2"
-            )
-        values[name] = [
-            settings("--set", [f"{name}{equals}{value}"])[name] for value in listed.split(",")
-        ]
-    return [
-        dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())
-    ]
+        for value in listed.split(","):
+            values.setdefault(name, []).append(settings("--set", [name + equals + value])[name])
+    return [dict(zip(values, each, strict=True)) for each in itertools.product(*values.values())]
 
 
 def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
     """Return a row per rule, over all steps of all traces."""
-    total = sum(played.steps for played in done)
+    total = sum(each.steps for each in done)
     table = Table(*grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold")
     table.title = f"{total:,} steps of {len(done)} traces"
-    for number, chosen in enumerate(grid):
-        skips = sum(int(played.rows["skips"][number]) for played in done)
-        mean = (
-            sum(float(played.rows["mean_log2_scale"][number]) * played.steps for played in done)
-            / total
-        )
-        table.add_row(
-            *map(str, chosen.values()), f"{skips:,}", f"{skips / total:.3g}", f"{mean:.2f}"
-        )
+    skips = sum(each.rows["skips"] for each in done)
+    means = sum(each.rows["mean_log2_scale"] * each.steps for each in done) / total
+    for chosen, skipped, mean in zip(grid, skips, means, strict=True):
+        rate = f"{skipped / total:.3g}"
+        table.add_row(*map(str, chosen.values()), f"{skipped:,}", rate, f"{mean:.2f}")
     return table

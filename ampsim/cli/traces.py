@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import track
 from rich.table import Table
 
 from ampsim import __version__
 from ampsim.cli.options import Force
 from ampsim.cli.program import Program, ProgramError
-from ampsim.cli.terminal import err, fail, out, print_table
+from ampsim.cli.terminal import fail, out, print_table
 from ampsim.core import conformance_vectors as vectors
 from ampsim.core import dialects
 from ampsim.core.conformance_vectors import Outcome, Vector
@@ -100,9 +99,7 @@ def verify_program(
     try:
         with Program(command, limit) as program:
             try:
-                for vector in track(
-                    chosen, "verifying", console=err, transient=True, disable=not err.is_terminal
-                ):
+                for vector in chosen:
                     verdicts.append(_verify(vector, program.ask(vector.question())))  # noqa: PERF401 - it may raise
                 program.end()
             except ProgramError as error:
