@@ -11,7 +11,6 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ampsim.core.output import printable
 from ampsim.runs.findings.evidence import Evidence, Skip
@@ -19,7 +18,7 @@ from ampsim.runs.findings.find import SEVERITIES, find
 from ampsim.runs.findings.finding import Finding, number_text, table
 from ampsim.runs.findings.split_runs import split_runs
 from ampsim.runs.findings.verdict import verdict
-from ampsim.runs.read.history import Floats, History, Series
+from ampsim.runs.read.history import History, Series
 from ampsim.runs.read.read import read_log
 from ampsim.runs.report.exponent_heatmap import exponent_heatmap
 
@@ -105,16 +104,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         """Return the report for a notebook."""
-        colors = {
-            "problem": "#c44f00",
-            "no problem found": "#00795a",
-            "too little to tell": "#a86f00",
-        }
-        first, _, rest = self.text().partition("\n")
-        return (
-            f'<div><strong style="color:{colors[self.verdict]}">{escape(first)}</strong>'
-            f'<pre style="white-space:pre-wrap">{escape(rest.strip())}</pre></div>'
-        )
+        return f'<pre style="white-space:pre-wrap">{escape(self.text())}</pre>'
 
 
 def explain(source: str | PathLike[str] | Iterable[str] | History) -> Explanation:
@@ -274,25 +264,17 @@ def _support(finding: Finding) -> list[str]:
 
 
 def _series_data(series: Series, most: int | None) -> dict[str, Any]:
-    kept = (
-        series
-        if most is None or len(series) <= most
-        else series.part(_extremes(series.values, most))
-    )
+    kept = series
+    if most is not None and len(series) > most:
+        # The first, least, largest, and last number of each part are drawn as all of them are.
+        rows = list[int]()
+        for part in np.array_split(np.arange(len(series)), most // 4):
+            values = np.nan_to_num(series.values[part])
+            rows += part[[0, values.argmin(), values.argmax(), -1]].tolist()
+        kept = series.part(np.unique(rows))
     columns = {"line": kept.lines, "step": kept.steps, "value": kept.values}
     data = {name: column.tolist() for name, column in columns.items()}
     return {"name": series.name, "role": series.role, "rank": series.rank, **data}
-
-
-def _extremes(values: Floats, most: int) -> npt.NDArray[np.int64]:
-    """Return the rows of the first, the least, the largest, and the last number of each part of equally many."""
-    size = -(-len(values) // (most // 4))
-    padded = np.pad(values, (0, -len(values) % size), mode="edge").reshape(-1, size)
-    starts = np.arange(len(padded)) * size
-    least = starts + np.argmin(np.where(np.isnan(padded), np.inf, padded), axis=1)
-    largest = starts + np.argmax(np.where(np.isnan(padded), -np.inf, padded), axis=1)
-    rows = np.concatenate([starts, least, largest, starts + size - 1])
-    return np.unique(np.minimum(rows, len(values) - 1))
 
 
 def _plain(value: Any) -> Any:
