@@ -76,20 +76,6 @@ def test_runaway_negative_loss_diverged() -> None:
     assert not explain(losses([2.0 - row / 10 for row in range(100)])).problems
 
 
-def test_scale_that_stays_low_is_reported() -> None:
-    def ids(scales: list[int]) -> set[str]:
-        rows = enumerate(scales)
-        lines = [
-            f"step {row}: loss {4 - row / 50:.2f} loss_scale {2**scale}" for row, scale in rows
-        ]
-        return {finding.id for finding in explain(lines).findings}
-
-    falls = [16] * 30 + [15, 14, 13, 12]
-    assert "scale-recovers-slowly" in ids(falls + [12] * 40)
-    assert "scale-recovers-slowly" not in ids(falls + [12] * 5)
-    assert "scale-recovers-slowly" not in ids(falls + [12] * 20 + [13] * 10 + [14] * 10)
-
-
 def test_impossible_count_proves_nothing() -> None:
     counts = [(10, 1), (30, 2), (40, 2**42)]
     lines = [

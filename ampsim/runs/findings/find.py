@@ -24,14 +24,10 @@ FINDINGS: list[Callable[[Evidence], Finding | None]] = [
     loss.loss_diverged,
     loss.evaluation_not_finite,
     program.recorded_warning,
-    gradients.dead_parameters,
     program.reported,
     loss.loss_sometimes_not_finite,
     loss.loss_flat,
     scale.scale_low,
-    scale.scale_recovers_slowly,
-    loss.loss_spike,
-    scale.overflow_burst,
     scale.skipped_steps,
 ]
 """In the order of the report within a severity. A finding comes before what follows from it."""

@@ -5,11 +5,8 @@ import math
 import numpy as np
 
 from ampsim.runs.findings.evidence import Evidence, falls, is_halved, lost_at_end
-from ampsim.runs.findings.finding import Finding, at, make
-from ampsim.runs.read.history import Series, flushed
-
-DEAD = 0.99
-"""Share of the elements that are 0 or underflow, from which no gradient reaches a parameter."""
+from ampsim.runs.findings.finding import Finding, at
+from ampsim.runs.read.history import Series
 
 
 def norm_not_finite(run: Evidence) -> Finding | None:
@@ -54,7 +51,7 @@ def carries_scale(run: Evidence) -> Finding | None:
         slope = _slope(scale, series)
         if slope > 0:
             return at(series, 0, f"scaled-{series.role}")
-        if slope < 0 or _is_clip_over_scale(scale, series):
+        if slope < 0:
             return at(series, 0, "clip-of-scaled-gradients")
     return None
 
@@ -78,39 +75,3 @@ def _slope(scale: Series, series: Series) -> int:
     too_few = changes < 3 and (spread > 0.05 * reach or len(logs) < 40)
     is_one = abs(abs(slope) - 1) <= 0.3 and (slope > 0 or spread <= 0.1)
     return round(slope) if is_one and not (noisy or too_few) else 0
-
-
-def _is_clip_over_scale(scale: Series, norm: Series) -> bool:
-    """Return whether each norm is a usual max_norm divided by a scale that does not change."""
-    if norm.role != "norm" or len(norm.finite) < 40:
-        return False
-    products = norm.finite * scale.values[0]
-    typical = float(np.median(products))
-    usual = np.isclose(typical, (0.1, 0.25, 0.5, 1, 2, 5, 10), rtol=0.02).any()
-    constant = scale.values.min() >= 1024 and not np.ptp(scale.values)
-    return bool(constant and usual and np.isclose(products, typical, rtol=0.02).mean() >= 0.9)
-
-
-def dead_parameters(run: Evidence) -> Finding | None:
-    """No gradient reaches some parameters in the last samples of a recorded run."""
-    samples, scale = run.history.samples[-3:], run.scale
-    if len(samples) < 2 or scale is None:
-        return None
-    total = len(samples[-1].counts)
-    dead = set(samples[-1].counts)
-    for sample in samples:
-        row = min(int(np.searchsorted(scale.steps, sample.step)), len(scale) - 1)
-        value = float(scale.values[row])
-        dead &= {name for name, counts in sample.counts.items() if _is_dead(counts, value)}
-    if not dead or len(dead) == total:
-        return None
-    names = ", ".join(sorted(dead)[:3])
-    step = samples[0].step
-    return make("dead-parameters", step=step, count=len(dead), total=total, names=names)
-
-
-def _is_dead(counts: np.ndarray, scale: float) -> bool:
-    """Return whether nearly all elements of a gradient are 0 or underflow at a scale."""
-    if not scale > 0 or counts[-2:].any():
-        return False
-    return bool(counts[0] + flushed(counts, scale) >= DEAD * max(1, counts.sum()))

@@ -125,19 +125,6 @@ def loss_diverged(run: Evidence) -> Finding | None:
     return at(loss, row, identifier, lowest=best, last=tail)
 
 
-def loss_spike(run: Evidence) -> Finding | None:
-    """The loss rose tenfold for a few records and came back."""
-    loss = run.loss
-    if loss is None or len(loss.finite) < 10 or loss.finite.min() <= 0:
-        return None
-    usual, late = float(np.median(loss.finite)), len(loss) // 10
-    rows = np.flatnonzero(loss.values[late:] > 10 * usual) + late  # a loss is high at first
-    if not 0 < len(rows) <= 0.1 * len(loss) or rows[-1] == len(loss) - 1:
-        return None
-    highest = float(loss.values[rows].max())
-    return at(loss, int(rows[0]), "loss-spike", highest=highest, usual=usual)
-
-
 def loss_flat(run: Evidence) -> Finding | None:
     """The loss does not fall, which happens if no step changes the parameters."""
     loss = run.loss

@@ -10,7 +10,6 @@ from ampsim.runs.findings.evidence import (
     equal_at_end,
     falls,
     halvings,
-    is_halved,
     last_descent,
     lost,
     lost_at_end,
@@ -215,27 +214,3 @@ def skipped_steps(run: Evidence) -> Finding | None:
     where = "" if math.isnan(skip.last) else f"; the first is at most step {skip.last:.0f}"
     lines = [each.line for each in run.skips]
     return make("skipped-steps", lines, skip.last, exact=exact, skips=count, where=where)
-
-
-def overflow_burst(run: Evidence) -> Finding | None:
-    """Several steps in a row were skipped in the middle of a run that went on."""
-    steps = np.array([skip.first for skip in run.skips if skip.first == skip.last])
-    starts = np.append(0, np.flatnonzero(np.diff(steps) != 1) + 1)
-    lengths = np.diff(np.append(starts, len(steps)))
-    if lengths.max() < 3 or any(map(is_search, run.scales)):
-        return None
-    begin = float(steps[starts[np.argmax(lengths)]])
-    return make("overflow-burst", step=begin, skips=int(lengths.max()), begin=int(begin))
-
-
-def scale_recovers_slowly(run: Evidence) -> Finding | None:
-    """The loss scale fell in the middle of a run that went on, and has not come back."""
-    scale = run.scale
-    if scale is None or not is_halved(scale.values):
-        return None
-    start, last = last_descent(scale), equal_at_end(scale.values, scale.values[-1])
-    begin, end = float(scale.values[start]), float(scale.values[-1])
-    late = start >= 0.1 * len(scale) and last >= max(8, 0.3 * len(scale))
-    if not late or halvings(begin, end) < 2:
-        return None
-    return at(scale, start, "scale-recovers-slowly", begin=begin, end=end)
