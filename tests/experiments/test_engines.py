@@ -8,10 +8,11 @@ import pytest
 from ampsim.runs.record import data_file
 
 pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
-from experiments.engines import checks, drivers
 from experiments.engines.__main__ import PATH
 from experiments.engines.drivers import Job, Result
 from experiments.engines.read import READ
+
+from experiments.engines import checks, drivers
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "reinforcement-learning.md"
 ROWS = data_file.read(PATH)[1]

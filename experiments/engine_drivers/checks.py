@@ -1,18 +1,23 @@
-"""What every engine must satisfy, whatever its interface."""
+"""What every engine must satisfy, whatever its interface, on one rank and on several."""
 
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from experiments.engines.drivers import Batch, Job, Result, plain
+from experiments.engine_drivers.job import Batch, Job, Result, rank, ranks
+from experiments.engine_drivers.torch_loops import float32
 
 Train = Callable[[Job], Result]
 Check = Callable[[Train], bool]
 SCALES = (2.0**6, 2.0**12)
 CLIP = 0.125  # far below the gradient norm of the batches
+TOO_LARGE = 2.0**24  # a loss scale at which the gradients overflow
+BACKOFFS = 16  # more than from TOO_LARGE to where the scale settles
 
 
 def batches(count: int) -> tuple[Batch, ...]:
@@ -23,7 +28,11 @@ def batches(count: int) -> tuple[Batch, ...]:
     )
 
 
-OVERFLOW: Batch = (torch.ones(4, 4), torch.full((4, 1), float("inf")))
+def overflow() -> Batch:
+    """Return a batch with a finite loss and one gradient of NaN: see `tiny`."""
+    inputs, targets = batches(1)[0]
+    inputs[:, 0] = math.inf
+    return inputs, targets
 
 
 def run(
@@ -47,14 +56,28 @@ def same_state(one: Result, other: Result) -> bool:
     return all(torch.equal(flat(a), flat(b)) if a else not b for a, b in pairs)
 
 
+def shard(batch: Batch) -> Batch:
+    """Return the rows of this rank."""
+    inputs, targets = batch
+    return inputs[rank() :: ranks()], targets[rank() :: ranks()]
+
+
+def skipped_batch() -> Batch:
+    """Return this rank's rows of a batch that overflows on the last rank alone."""
+    return shard(overflow() if rank() == ranks() - 1 else batches(1)[0])
+
+
 def updates_agree(train: Train, clip: float) -> bool:
-    """Return whether one update is float32's at each scale, up to what fp16 rounds."""
+    """Return whether one update is float32's at each scale, up to what fp16 rounds.
+
+    Each rank has a part of the batch; float32 trains in one process on the whole batch.
+    """
     given = batches(1)
-    start = flat(run(plain, ()).parameters)
-    wanted = flat(run(plain, given, clip=clip).parameters) - start
+    start = flat(run(float32, ()).parameters)
+    expected = flat(run(float32, given, clip=clip).parameters) - start
     for scale in SCALES:
-        made = flat(run(train, given, scale, clip).parameters) - start
-        if (made - wanted).norm() > 0.02 * wanted.norm():
+        made = flat(run(train, [shard(given[0])], scale, clip).parameters) - start
+        if (made - expected).norm() > 0.02 * expected.norm():
             return False
     return True
 
@@ -69,9 +92,10 @@ def clipping_does_not_depend_on_loss_scale(train: Train) -> bool:
 
 def skipped_step_changes_nothing(train: Train) -> bool:
     """Return whether an overflow leaves parameters and momenta as they were, and lowers the scale."""
-    before, after = batches(2)
-    without, skipped = run(train, (before,)), run(train, (before, OVERFLOW))
-    later, resumed = run(train, (before, after)), run(train, (before, OVERFLOW, after))
+    before, after = map(shard, batches(2))
+    skip = skipped_batch()
+    without, skipped = run(train, (before,)), run(train, (before, skip))
+    later, resumed = run(train, (before, after)), run(train, (before, skip, after))
     lowered = skipped.scale < without.scale
     return lowered and same_state(without, skipped) and same_state(later, resumed)
 
@@ -79,11 +103,29 @@ def skipped_step_changes_nothing(train: Train) -> bool:
 def resume_is_exact(train: Train) -> bool:
     """Return whether a checkpoint after an overflow continues to the bit, with its loss scale."""
     first, second, third, fourth = batches(4)
-    given = (first, OVERFLOW, second, third, fourth)
+    given = (first, overflow(), second, third, fourth)
     whole = run(train, given)
     with tempfile.TemporaryDirectory() as folder:
         train(Job(given, SCALES[1], 0.0, Path(folder), 0, 3))
         return same(whole, train(Job(given, SCALES[1], 0.0, Path(folder), 3, len(given))))
+
+
+def ranks_agree(train: Train) -> bool:
+    """Return whether all ranks have the same parameters and scale after an overflow on one of them."""
+    before, after = map(shard, batches(2))
+    mine = run(train, (before, skipped_batch(), after))
+    results: list[Result] = [mine] * ranks()
+    dist.all_gather_object(results, mine)
+    first = results[0]
+    return all(
+        other.scale == first.scale and torch.equal(flat(other.parameters), flat(first.parameters))
+        for other in results
+    )
+
+
+def settled_scale(train: Train) -> float:
+    """Return the scale at which skips end, for one batch that all ranks have."""
+    return run(train, batches(1) * BACKOFFS, TOO_LARGE).scale
 
 
 CHECKS = (
@@ -92,3 +134,4 @@ CHECKS = (
     skipped_step_changes_nothing,
     resume_is_exact,
 )
+RANK_CHECKS = (*CHECKS[:3], ranks_agree)
