@@ -12,6 +12,7 @@
 #   make figures        render the figures from the data; make figures-check compares them with the committed ones
 #   make paper          build the paper from the data; make paper-check compares it with the committed one
 #   make frameworks     check other projects' scalers again into build/here; installs them into .venv
+#   make engines        run training engines in fp16 again into build/here; installs them into build/engines
 #   make docs           build the documentation site in build/site; it needs no network to read
 #   make wheel          build and check the wheel and the source distribution in build/dist
 #   make versions       run the quick tests on each version of Python, torch, and JAX in .ci/noxfile.py
@@ -29,7 +30,7 @@ PIP     = $(PY) -m pip install --quiet --disable-pip-version-check -c constraint
 export OMP_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
-.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu quick deep frameworks docs wheel versions clean
+.PHONY: help setup reproduce data figures figures-check paper paper-check test lint check bench gpu quick deep frameworks engines docs wheel versions clean
 .DEFAULT_GOAL := help
 
 help:
@@ -128,6 +129,16 @@ frameworks: $(VENV)/.frameworks
 	@DS_BUILD_OPS=0 $(PIP) --no-build-isolation deepspeed
 	$(PY) -m experiments conformance --reproduce
 	$(PY) -m experiments zero_reductions --reproduce
+
+# In an environment of their own: verl's requirements contradict the versions of other engines, so it comes without them.
+ENGINES = accelerate==1.15.0 datasets==5.2.0 deepspeed==0.19.8 lightning==2.6.6 megatron-core==0.16.1 mmengine==0.10.7 \
+          msgpack==1.2.4 torch==2.14.1 transformers==5.24.0 trl==1.16.0
+VERL    = codetiming hydra-core orjson peft pylatexenc ray tensordict torchdata
+engines:
+	@test -x build/engines/bin/python || $(PYTHON) -m venv build/engines
+	@DS_BUILD_OPS=0 build/engines/bin/python -m pip install --quiet --disable-pip-version-check $(ENGINES) $(VERL) -e '.[experiments,testing]'
+	@build/engines/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	build/engines/bin/python -m experiments engines --reproduce
 
 $(VENV)/.docs: $(STAMP)
 	@$(PIP) --group docs

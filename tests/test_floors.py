@@ -128,19 +128,23 @@ FLOORS = {
         "tyro",
     },  # asks the figures, only for --check-figure, which arms they need
     "experiments/zero_reductions.py": {"ampsim", "deepspeed", "experiments", "torch"},
-    "experiments/engines": {
+    "experiments/engine_drivers": {
         "accelerate",
-        "ampsim",
+        "datasets",
         "deepspeed",
         "experiments",
         "lightning",
         "megatron",
         "mmengine",
+        "tensordict",
+        "tokenizers",
         "torch",
         "transformers",
+        "trl",
+        "verl",
     },
     # Scripts to be handed on.
-    "experiments/data/reports": {"deepspeed", "lightning", "megatron", "torch"},
+    "experiments/data/reports": {"deepspeed", "lightning", "megatron", "torch", "verl"},
     "experiments/bench": {"ampsim", "experiments", "numba", "numpy", "rich", "torch"},
     "experiments/bench/jax_step.py": {
         "ampsim",

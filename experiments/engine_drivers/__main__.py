@@ -34,11 +34,12 @@ def main(name: str, path: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=WAIT)
     module, function = ENGINES[name].function.split(":")
     train: Train = getattr(
         importlib.import_module(f"experiments.engine_drivers.{module}"), function
     )
+    # After the imports: torch.distributed.nn keeps a group that exists when it is imported.
+    dist.init_process_group("gloo", timeout=WAIT)
     with Path(f"{path}.{rank()}").open("w") as file:
         for check in RANK_CHECKS if ranks() > 1 else CHECKS:
             print(json.dumps([check.__name__, outcome(check, train)]), file=file, flush=True)

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 Batch = tuple[Tensor, Tensor]
@@ -76,6 +78,12 @@ def half() -> torch.autocast:
 def replicated(model: nn.Module) -> nn.Module:
     """Return the model, in DistributedDataParallel if there are several ranks."""
     return DistributedDataParallel(model) if ranks() > 1 else model
+
+
+def sharded(model: nn.Module, reduce_dtype: torch.dtype | None = None) -> Any:
+    """Return the model as FSDP2 shards it, in fp16; the default reduces gradients in fp16 too."""
+    policy = MixedPrecisionPolicy(torch.float16, reduce_dtype)
+    return fully_shard(model, mesh=init_device_mesh("cpu", (ranks(),)), mp_policy=policy)
 
 
 def result(parameters: Iterable[Any], optimizer: Any, scale: float) -> Result:

@@ -5,19 +5,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from experiments.engine_drivers.job import (
     Job,
     Result,
     half,
     loss_of,
-    ranks,
     replicated,
     result,
     scaler_for,
     sgd,
+    sharded,
     tiny,
 )
 
@@ -55,11 +53,6 @@ def grad_scaler(job: Job, wrap: Callable[[nn.Module], nn.Module] = replicated) -
         scaler.update()
     torch.save([part.state_dict() for part in parts], path)
     return result(model.parameters(), optimizer, scaler.get_scale())
-
-
-def sharded(model: nn.Module) -> nn.Module:
-    mesh = init_device_mesh("cpu", (ranks(),))
-    return fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(torch.float16))
 
 
 def fsdp2(job: Job) -> Result:

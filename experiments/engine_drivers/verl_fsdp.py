@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from transformers import PretrainedConfig
 from verl.utils import tensordict_utils
@@ -16,7 +14,7 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
-from experiments.engine_drivers.job import Job, Result, half, loss_of, ranks, result, sgd, tiny
+from experiments.engine_drivers.job import Job, Result, half, loss_of, result, sgd, sharded, tiny
 
 CONTENTS = ["model", "optimizer", "extra"]
 torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]
@@ -26,9 +24,7 @@ class TinyEngine(FSDPEngine):  # type: ignore[misc]
     """The engine with the tiny network; the constructor of FSDPEngine loads a language model."""
 
     def __init__(self, job: Job) -> None:
-        mesh = init_device_mesh("cpu", (ranks(),))
-        policy = MixedPrecisionPolicy(torch.float16, torch.float32)  # as verl's defaults for fp16
-        self.module: Any = fully_shard(tiny(), mesh=mesh, mp_policy=policy)
+        self.module = sharded(tiny(), torch.float32)  # verl's default reduce_dtype
         self.module.config = PretrainedConfig()
         self.module.can_generate = lambda: False
         self.optimizer = sgd(self.module.parameters())
