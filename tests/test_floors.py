@@ -144,7 +144,14 @@ FLOORS = {
         "verl",
     },
     # Scripts to be handed on.
-    "experiments/data/reports": {"deepspeed", "lightning", "megatron", "torch", "verl"},
+    "experiments/data/reports": {
+        "deepspeed",
+        "lightning",
+        "megatron",
+        "torch",
+        "transformers",
+        "verl",
+    },
     "experiments/bench": {"ampsim", "experiments", "numba", "numpy", "rich", "torch"},
     "experiments/bench/jax_step.py": {
         "ampsim",

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ torch = pytest.importorskip("torch", reason="pip install 'ampsim[torch]'")
 from torch import nn  # noqa: E402
 from torch.multiprocessing.spawn import start_processes  # noqa: E402
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
+PATH = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
 Ended = dict[Any, tuple[list[Any], list[float]]]
 SCHEDULES = ("GPipe", "1F1B")
 CLIPS = (0.1, 1e6)  # below and above the gradient norm, so that wrong norms and wrong factors show
 
 
-def example() -> Any:
-    spec = importlib.util.spec_from_file_location("pipeline_example", EXAMPLE)
+def load_example() -> Any:
+    spec = importlib.util.spec_from_file_location("pipeline_example", PATH)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -43,6 +42,9 @@ def batches(overflow: bool) -> list[tuple[Any, Any]]:
     return given
 
 
+# Before a process group exists: torch.distributed.nn, which this imports, has default arguments that keep the
+# group after `destroy_process_group`. Its threads would still run when the interpreter ends, and abort.
+EXAMPLE = load_example()
 Run = tuple[str, float, float, bool, int]  # schedule, loss scale, clip, overflow, batches
 
 
@@ -58,12 +60,11 @@ def stage(rank: int, folder: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     ended = []
     for name, scale, clip, overflow, count in runs():
-        values, end = example().train(name, batches(overflow)[:count], scale, clip)
+        values, end = EXAMPLE.train(name, batches(overflow)[:count], scale, clip)
         ended.append([[value.tolist() for value in values], end])
     Path(folder, str(rank)).write_text(json.dumps(ended))
     torch.distributed.barrier()  # no stage leaves while the other still uses its connection
     torch.distributed.destroy_process_group()
-    os._exit(0)  # the interpreter's end can abort beside torch's threads on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 def one_process(clip: float) -> list[Any]:
     """Train both stages in float32 without a scaler."""
-    model = nn.Sequential(*example().layers())
+    model = nn.Sequential(*EXAMPLE.layers())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for inputs, targets in batches(overflow=False):
         optimizer.zero_grad()
@@ -94,7 +95,7 @@ def one_process(clip: float) -> list[Any]:
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_pipeline_equals_one_process(name: str, clip: float, ended: Ended) -> None:
-    start = [value.detach() for layer in example().layers() for value in layer.parameters()]
+    start = [value.detach() for layer in EXAMPLE.layers() for value in layer.parameters()]
     for scale in (2.0**6, 2.0**12):
         made, _ = ended[name, scale, clip, False, 2]
         for before, value, expected in zip(start, made, one_process(clip), strict=True):

@@ -7,7 +7,6 @@ Run with verl 0.9.1 and torch 2.14.1 on the CPU: the scale is 2^15 after an over
 import tempfile
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from transformers import PretrainedConfig
@@ -15,20 +14,18 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 
 torch.cuda.current_device = lambda: "cpu"
-torch.distributed.init_process_group(
-    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-)
+store = torch.distributed.HashStore()
+torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 
 
 def start():
     engine = FSDPEngine.__new__(FSDPEngine)  # the constructor loads a language model
-    engine.module = fully_shard(torch.nn.Linear(2, 1), mesh=init_device_mesh("cpu", (1,)))
+    engine.module = fully_shard(torch.nn.Linear(2, 1))
     engine.module.config, engine.module.can_generate = PretrainedConfig(), lambda: False
     engine.optimizer = torch.optim.SGD(engine.module.parameters(), lr=0.1)
     engine.optimizer_config, engine._qat_enabled = type("Config", (), {"clip_grad": 1.0}), False  # noqa: SLF001
     engine.scaler = ShardedGradScaler("cpu", growth_interval=400)  # as _build_fsdp_module has it
-    contents = ["model", "optimizer", "extra"]
-    config = {"save_contents": contents, "load_contents": contents}
+    config = dict.fromkeys(("save_contents", "load_contents"), ("model", "optimizer", "extra"))
     return engine, FSDPCheckpointManager(engine.module, engine.optimizer, checkpoint_config=config)
 
 
