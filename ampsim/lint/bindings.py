@@ -23,7 +23,7 @@ _SETTING = re.compile(
 )
 _MAKES = re.compile(
     r"Scheduler|LR$|ema|EMA|Averaged|scaler|Scaler|\.get$|argparse|parse_args|"
-    r"is_(main|master|rank)|get_rank"
+    r"is_(main|master|rank)|get_rank|^(bool|int|float|getattr|hasattr|isinstance|callable)$"
 )
 _PLAIN = (
     ast.Constant
@@ -34,7 +34,6 @@ _PLAIN = (
     | ast.UnaryOp
     | ast.IfExp
 )
-_OF_FIRST = {"bool", "int", "float", "getattr", "hasattr", "isinstance", "callable"}
 
 
 @dataclass(frozen=True)
@@ -146,8 +145,6 @@ class Bindings:
             ):
                 same = isinstance(op, ast.Is | ast.Eq)
                 return self.guards(left, holds=holds == (same == bool(value)))
-            case ast.Compare(left=left, ops=[ast.NotEq()], comparators=[right]):
-                return self.guards(ast.Compare(left, [ast.Eq()], [right]), holds=not holds)
         name, words = self.name(test), self.words(test)
         benign = self.is_setting(test) and not has(words, ASKS)
         return (Guard(ast.unparse(test) if "?" in name else name, holds, words, benign),)
@@ -156,8 +153,6 @@ class Bindings:
         """Return whether an expression is of settings, or of where training is."""
         name = leaf(name_of(node))
         match node:
-            case ast.Call(func=ast.Name(id=function), args=[first, *_]) if function in _OF_FIRST:
-                return self.is_setting(first)
             case ast.Call(func=func):
                 return bool(_MAKES.search(ast.unparse(func)))
             case ast.Name() | ast.Attribute() if _HIDES.search(name) or self._is_known(name):
@@ -166,7 +161,7 @@ class Bindings:
                 # A list is filled as the training goes, as by a hook.
                 lists = [isinstance(each, ast.List) for each in self.source.assigned[name]]
                 return not (any(lists) or self.values.get(name, Value(name)).computed)
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()], comparators=[right]):
                 named = name_of(right)[:1].isupper() or _SETTING.search(ast.unparse(left))
                 if not named and not isinstance(getattr(right, "value", None), str):
                     return False

@@ -25,6 +25,7 @@ class Rule:
         severity: error (the step is wrong, or raises), warning (a run differs from what it should
             be), or note (a difference without a known consequence, or a choice).
         why, fix: why the code is a problem; what to do.
+        limits: what the rule does not see, or reports without need.
         wrong, right: a loop with the problem; the same loop without it.
         asks: takes a source, a trace, and an event and returns whether the event is a finding;
             without `events`, takes a source and its traces and yields the nodes that are findings.
@@ -39,6 +40,7 @@ class Rule:
     severity: Literal["error", "warning", "note"]
     why: str
     fix: str
+    limits: str
     wrong: str
     right: str
     asks: Callable[..., Any]
@@ -83,7 +85,7 @@ def _rule(code: str, text: Mapping[str, Any]) -> Rule:
     """Return a rule from its table in `rules.toml`."""
     functions = {name: value for module in MODULES for name, value in vars(module).items()}
     asks = functions[text["name"].replace("-", "_")]
-    lines = {key: " ".join(text[key].split()) for key in ("why", "fix")}
+    lines = {key: " ".join(text[key].split()) for key in ("why", "fix", "limits")}
     return Rule(code=code, asks=asks, **{**text, **lines})
 
 
@@ -139,9 +141,8 @@ def examine(text: str, path: str, codes: Collection[str]) -> tuple[list[Finding]
 
 def loops_in(traces: Sequence[Trace]) -> int:
     """Return the number of loops in which losses are passed back; outside of any, of functions."""
-    passes = [
-        event.loops[-1] if event.loops else trace.start
-        for trace in traces
-        for event in trace.of("backward", "scale", "step")
-    ]
-    return len({*passes})
+    passes = set[object]()
+    for trace in traces:
+        events = trace.of("backward", "scale", "step")
+        passes |= {event.loops[-1] if event.loops else trace.start for event in events}
+    return len(passes)

@@ -33,7 +33,7 @@ class Run:
     def summary(self) -> str:
         """What was found and read, in one line: a file without a loop is not a clean file."""
         total, without = sum(self.loops.values()), [*self.loops.values()].count(0)
-        found = _counted(len(self.findings), "finding") if self.findings else "No findings"
+        found = _counted(len(self.findings), "finding")
         read = f"{_counted(len(self.loops), 'file')} read, {_counted(total, 'training loop')}"
         return f"{found}; {read}, {_counted(without, 'file')} without a loop"
 
@@ -98,6 +98,10 @@ Reports, as {rule.severity}: {message}.
 
 ```python
 {rule.right}```
+
+## Known limits
+
+{rule.limits}
 
 ## Suppression
 

@@ -55,7 +55,8 @@ def table_of(start: Path) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("ampsim", {})
+        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+        table: dict[str, Any] = tools.get("ampsim", {})
         unknown = [*table.keys() - {"select", "ignore"}]
     except (OSError, ValueError, AttributeError) as error:
         raise SettingError(f"{file}: {error}: expected TOML, and tables") from error

@@ -26,8 +26,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 _CONCERNED = re.compile(
     r"scaler|scale_loss|DynamicScale|dynamic_scale|DynamicLossScale|cuda(\.| import )amp", re.I
 )
-_WRAPPED = re.compile(r"(accelerator|fabric)\.backward\(|self\.(manual_backward)\(")
-_WRAPPERS = {"accelerator": "accelerate", "fabric": "Fabric", "manual_backward": "Lightning"}
+_WRAPPED = re.compile(
+    r"(?P<accelerate>accelerator\.backward\()|(?P<Fabric>fabric\.backward\()|"
+    r"(?P<Lightning>self\.manual_backward\()"
+)
 _FP16 = re.compile(
     r"(?<!variant=)(?<!revision=)['\"](fp16|16-mixed)['\"]|--mixed[-_]precision['\"]|"
     r"precision\s*=\s*16\b|step_was_skipped|GradScalerKwargs\(|accelerator\.mixed_precision"
@@ -285,7 +287,7 @@ def wrapped(text: str) -> str:
     by_hand = "GradScaler(" in text and ".scale(" in text
     if found is None or by_hand or not _FP16.search(text) or _OTHER_PRECISION.search(text):
         return ""
-    return _WRAPPERS[found[1] or found[2]]
+    return found.lastgroup or ""
 
 
 def _tree(text: str) -> ast.Module:

@@ -183,16 +183,10 @@ class Walker:
         inside = len(self.trace) > before
         owner = node.func.value if isinstance(node.func, ast.Attribute) else node.func
         about = [self.names.name(each) for each in (owner, *node.args[:1])]
-        # A scaler that is called as a whole, as timm's, may be told whether to step.
-        asked = [word.value for word in node.keywords if word.arg in ("update_grad", "need_update")]
-        kept = self.guards
         for kind, on, of in events:
             if inside and kind in ("backward", "bare", "schedule", "clip"):
                 continue
-            if kind in ("unscale", "step", "update"):
-                self.guards += tuple(guard for each in asked for guard in self.names.guards(each))
             self.note(kind, node, on, of, self.names.words(node), (on, of, *about))
-            self.guards = kept
 
     def enter(self, node: ast.Call) -> None:
         """Walk the function that is called, if it is known."""

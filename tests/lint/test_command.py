@@ -34,7 +34,7 @@ def test_last_line_counts_what_was_read(folder: Path, capsys: pytest.CaptureFixt
     for name in ("model.py", "data.py"):
         (folder / name).write_text("import torch\n")
     assert main(["right.py", "model.py", "data.py"]) == 0
-    read = "No findings; 3 files read, 1 training loop, 2 files without a loop\n"
+    read = "0 findings; 3 files read, 1 training loop, 2 files without a loop\n"
     assert capsys.readouterr().out == read
 
 

@@ -349,3 +349,19 @@ def test_what_saves_the_optimizer(step: str, save: str, found: bool) -> None:
     """A scaler that unscales gradients is in use, whoever steps with it."""
     text = f"for batch in loader:\n    scaler.unscale_(optimizer)\n    {step}\n{save}\n"
     assert [each.code for each in lint(text)] == ["AMP112"] * found
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("pass", True),
+        ("state['scaler'] = scaler.state_dict()", True),
+        ("# scaler.load_state_dict(checkpoint['scaler'])", True),
+        ("restore(scaler, checkpoint['scaler'])", False),
+        ("load_checkpoint(path, model, scaler)", False),
+        ("scaler.load_state_dict(checkpoint.pop('amp'))", False),
+    ],
+)
+def test_saved_scaler_must_be_loaded(line: str, found: bool) -> None:
+    text = f"{RULES['AMP137'].wrong}{line}\n"
+    assert [each.code for each in lint(text)] == ["AMP137"] * found

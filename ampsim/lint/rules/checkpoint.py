@@ -25,6 +25,12 @@ _SAVES_A_SCALER = re.compile(
     r"(_save|\bsave|checkpoint)\w*\((?:[^()]|\([^()]*\))*scaler",
     re.I,
 )
+_LOADS_A_SCALER = re.compile(
+    r"scaler[\w\])]*\.load_state_dict|"
+    r"(\[|get\(|pop\()['\"][\w.]*scaler\w*['\"][])](?!\s*=[^=])|"
+    r"(load|resume)\w*\((?:[^()]|\([^()]*\))*scaler",
+    re.I,
+)
 _COMMENT = re.compile(r"#.*")
 
 
@@ -52,6 +58,16 @@ def scaler_not_saved(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AS
         if place not in told and (used or "state_dict" in source.words(node)):
             yield node
         told.add(place)
+
+
+def scaler_not_loaded(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
+    """Yield the first optimizer's state that is loaded where a scaler's is saved and not loaded."""
+    saved = [source.kind(name_of(owner)) for owner in source.owners_of("state_dict")]
+    owners = [*source.owners_of("load_state_dict")]
+    loaded = [source.kind(name_of(owner)) for owner in owners]
+    text = _COMMENT.sub("", source.text)
+    if SCALER in saved and SCALER not in loaded and not _LOADS_A_SCALER.search(text):
+        yield from [owner for owner in owners if _is_optimizer(source, owner)][:1]
 
 
 def saved_optimizers(source: Source) -> Iterator[ast.Call]:

@@ -26,7 +26,6 @@ _HAS_SCALER = re.compile(
 )
 _TURNS = ast.Not | ast.NotEq | ast.IsNot | ast.NotIn | ast.IfExp | ast.Call  # in a condition
 _NO_GRADIENTS = re.compile("no_grad|inference_mode")
-MOST_VALUES = 4  # of one name, which are followed
 
 
 def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset[str]:
@@ -40,7 +39,7 @@ def dtypes_of(source: Source, node: ast.AST | None, depth: int = 3) -> frozenset
             return _dtypes_named(str(value))
         case ast.Name() | ast.Attribute():
             parts = source.assigned.get(leaf(name_of(node)), [])
-            if not 0 < len(parts) <= MOST_VALUES or not depth:
+            if not parts or not depth:
                 return _dtypes_named(name_of(node))
             depth -= 1
         case _:
