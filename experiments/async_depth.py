@@ -11,7 +11,7 @@ after i - k steps. Arms:
 - `scale k`: only the loss scale is k steps late, which isolates the cost of the late scale.
 
 In every arm the scales are compared with `ampsim.core.pipeline`, the pure model, on the same
-overflows. Adam's eps is 1e-15. `staleness` measures late scales under other policies.
+overflows. Adam's eps is 1e-15.
 
 Device: cpu, or cuda with `--device cuda`, where the optimizer has its own stream and the model is
 GPT-2 small.

@@ -23,7 +23,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "loops", "conformance", "cuda_runs",
         "emulated_cuda",
     ),
-    "Threads and late scales": ("threads", "staleness"),
+    "Threads": ("threads",),
     "Theory": ("theory_real",),
 }  # fmt: skip
 HEAD = """# Figures

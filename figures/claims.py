@@ -327,16 +327,6 @@ def real_forecast(run: Result) -> Finding:
     return Finding(now, max(map(abs, off.values())) < 0.1)
 
 
-@claim(
-    "heat.dynamic",
-    "exponent_heatmap",
-    "At the end of a run, a dynamic scale that started at 1 loses no gradient element",
-)
-def dynamic_loses_nothing(run: Result) -> Finding:
-    lost = [row["lost"][-1] for row in run.arm("gpt dynamic")]
-    return Finding(f"a share of {max(lost)}", max(lost) == 0)
-
-
 @claim("hist.untrained", "gradient_histogram",
        "In an untrained model at scale 2^-14, an fp16 backward pass flushes far more elements to "
        "zero than one rounding of the fp32 gradient")  # fmt: skip
@@ -344,21 +334,6 @@ def backward_against_rounding(run: Result) -> Finding:
     rounded, real = q.at_share(run, "rounded_flushed", 0), q.at_share(run, "real_flushed", 0)
     now = f"untrained: {spread(rounded, 3, 100)} % by rounding, {spread(real, 3, 100)} % in the backward pass"
     return Finding(now, max(rounded) < 0.4, min(real) > 0.9)
-
-
-@claim(
-    "hist",
-    "gradient_histogram",
-    "In a trained model at scale 2^-14, the error of an fp16 backward pass exceeds half of the "
-    "gradient's norm, and that of one rounding is less than a tenth of it",
-)
-def backward_error(run: Result) -> Finding:
-    rounded, real = q.at_share(run, "rounded_error", 2), q.at_share(run, "real_error", 2)
-    return Finding(
-        f"rounding {spread(rounded)}, backward pass {spread(real)}",
-        min(real) > 0.5,
-        max(rounded) < 0.1,
-    )
 
 
 @claim(
@@ -408,19 +383,6 @@ def gpt_global_batch(run: Result) -> Finding:
         losses(run, "global unscaled", "global dynamic", "global fp32"),
         run.arm("global unscaled").min("test_loss") > run.arm("global fp32").max("test_loss") + 0.5,
         q.apart(run, ["global dynamic"], "global fp32") < 0.01,
-    )
-
-
-@claim(
-    "gpt.inits",
-    "gpt_fp16",
-    "An initial scale of 2^32 raises the final loss a little, and one of 2^8 does not",
-)
-def gpt_starts(run: Result) -> Finding:
-    return Finding(
-        losses(run, "init 2^32", "init 2^8", "fp32"),
-        run.arm("init 2^32").min("test_loss") > run.arm("fp32").max("test_loss"),
-        q.apart(run, ["init 2^8"], "fp32") < 0.01,
     )
 
 
@@ -514,21 +476,6 @@ def rules_start(run: Result) -> Finding:
     return Finding(now, arm.known("left_plateau") <= 2, more.mean() > q.half_width(more))
 
 
-@claim(
-    "rules.headroom",
-    "rules_trained",
-    "In training, a margin of one bit skips steps, and a margin of three bits at most one step "
-    "per run",
-)
-def rules_headroom(run: Result) -> Finding:
-    counted = run.steps - run.config["warm_up"]
-    one, three = (
-        counted * run.arm(f"headroom {margin}").numbers("skip_rate")
-        for margin in ("1 bit", "3 bits")
-    )
-    return Finding(f"{spread(one, 2)} and {spread(three, 2)} skips", min(one) > 0, max(three) < 1.5)
-
-
 RATES = ("0.02", "0.03", "0.035", "0.04", "0.05")
 
 
@@ -589,29 +536,6 @@ def bench_recovery(run: Result) -> Finding:
 
 
 @claim(
-    "stale.loss",
-    "staleness",
-    "A late scale with late gradients raises the final loss, by less than a hundredth of a nat",
-)
-def stale_loss(run: Result) -> Finding:
-    more = q.late_losses(run)
-    now = f"higher in {sum(x > 0 for x in more)} of {len(more)} runs paired by seed, {max(more):.4f} the most; SGD"
-    return Finding(now, sum(x > 0 for x in more) > 0.8 * len(more), max(map(abs, more)) < 0.01)
-
-
-@claim(
-    "stale.order",
-    "staleness",
-    "In training at depth 4, the probe skips more steps than the cumulative rule",
-)
-def stale_order(run: Result) -> Finding:
-    rates = [
-        run.arm(f"{rule} k=4").mean("skip_rate") for rule in ("cumulative", "probe", "deduplicated")
-    ]
-    return Finding(", ".join(f"{100 * rate:.2f} %" for rate in rates), rates == sorted(rates))
-
-
-@claim(
     "async.scale",
     "async_depth",
     "The late scale alone causes less than a fifth of the loss increase that late weights cause",
@@ -622,17 +546,6 @@ def async_scale(run: Result) -> Finding:
         losses(run, "depth 0", "scale 4", "depth 4"),
         q.apart(run, ["scale 4"], "depth 0") < 0.2 * cost,
     )
-
-
-@claim(
-    "async.same",
-    "async_depth",
-    "A real run agrees with the model of the protocol, on the two schedules that ran",
-)
-def async_same(run: Result) -> Finding:
-    unlike = sum(row["unlike_model"] for row in run.records)
-    same = run.arm("depth 4").column("digest") == run.arm("depth 4 latest").column("digest")
-    return Finding(f"{unlike} updates unlike the model's", unlike == 0, same)
 
 
 @claim(

@@ -272,12 +272,6 @@ def parted_runs(run: Result) -> list[list[dict[str, Any]]]:
     ]
 
 
-def leading(row: Mapping[str, Sequence[int]]) -> int:
-    """Return how many steps of a run were skipped before the first that was not."""
-    found = row["found_inf"]
-    return next((i for i, step in enumerate(found) if step != i), len(found))
-
-
 def real_level(run: Result, interval: int) -> float:
     """Return the mean log2 scale."""
     levels = counted(run.arm(f"G={interval}"), "scales")
@@ -412,20 +406,6 @@ def policy_scores(run: Result, policy: str, column: str) -> list[float]:
     """Return a score of a policy on each recorded run; a recovery that never came is inf."""
     values = itertools.chain.from_iterable(run.arm(policy).column(column))
     return [inf if value is None else value for value in values]
-
-
-def late_losses(run: Result) -> list[float]:
-    """Return by how much each run with a late scale ends above the run of its policy and seed that is in time."""
-    pairs = [
-        (f"{p} k={k}", f"{p} k=0")
-        for p in ("cumulative", "deduplicated", "probe")
-        for k in (1, 2, 4)
-    ]
-    columns = [
-        (run.arm(late).column("final_loss"), run.arm(timely).column("final_loss"))
-        for late, timely in pairs
-    ]
-    return [a - b for late, timely in columns for a, b in zip(late, timely, strict=True)]
 
 
 def wilson(found: int, asked: int) -> tuple[float, float]:

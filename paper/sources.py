@@ -43,7 +43,7 @@ def load(stem: str) -> Result:
     """Return the content of a data file, or for "traces" of the recorded runs.
 
     Args:
-        stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
+        stem: The file's stem; of another folder than the text's, as in `scale_crash@cpu-new-seeds`.
 
     Raises:
         PaperError: No such file, or one that cannot be read.

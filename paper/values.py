@@ -13,7 +13,7 @@ class Number:
     """A number of a data file.
 
     Attributes:
-        stem: The file's stem; of another folder than the text's, as in `staleness@cpu-new-seeds`.
+        stem: The file's stem; of another folder than the text's, as in `scale_crash@cpu-new-seeds`.
         value: A function of the file's content.
         form: How the value is printed; see `paper.number_format.show`.
     """

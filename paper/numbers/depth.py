@@ -4,7 +4,6 @@ from functools import partial
 
 from paper.values import Number
 
-stale = partial(Number, "staleness")
 pipeline = partial(Number, "async_depth")
 
 NUMBERS: dict[str, Number] = {

@@ -36,8 +36,8 @@ def lost(run: Result) -> int:
 
 
 def diverged(run: Result) -> int:
-    """Return how many float32 runs at the highest rate end at a loss over 10."""
-    return sum(row["loss"][-1] > 10 for row in run.arm("fp32 lr=0.05"))
+    """Return how many float32 runs at the highest rate have a mean loss over 10 in the last ten steps."""
+    return sum(fmean(row["loss"][-10:]) > 10 for row in run.arm("fp32 lr=0.05"))
 
 
 NUMBERS: dict[str, Number] = {
@@ -51,5 +51,6 @@ NUMBERS: dict[str, Number] = {
     "crash.seeds": crash(lambda run: len(run.seeds), "words"),
     "crash.05.median": crash(lambda run: median(run.arm("fp16 lr=0.05").column("crash_step")), "d"),
     "crash.fp32.diverged": crash(diverged, "words"),
+    "crash.fp32.diverged.new": Number("scale_crash@cpu-new-seeds", diverged, "words"),
     "bench.50": bench(lambda run: median(policy_scores(run, "Rule G=50", "recovery")), ".0f"),
 }

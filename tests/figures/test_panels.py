@@ -88,15 +88,6 @@ def policies(values: Values) -> Callable[[results.Result], Shown]:
     return lambda run: {arm.name: values(arm) for arm in run.arms.values() if arm.name != "fp32"}
 
 
-def staleness(run: results.Result, key: str, factor: float) -> Shown:
-    return {
-        f"{policy} mean": [
-            factor * run.arm(f"{policy} k={k}").mean(key) for k in run.config["depths"]
-        ]
-        for policy in F.staleness.COLOR
-    }
-
-
 LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figure, panel, axis, values by label
     ("overflow_storm", 1, "x", storms(lambda arm: [
         len(row["bad"]) / 800 / theory.critical_bad_rate(Rule(growth_interval=10)) for row in arm])),
@@ -110,8 +101,6 @@ LINES: list[tuple[str, int, str, Callable[[results.Result], Shown]]] = [  # figu
     ("rules_trained", 3, "x", arms(lambda arm: 100 * arm.numbers("zero")[:, 0])),
     ("rules_trained", 4, "x", lambda run: policies(
         lambda arm: arm.numbers("final_loss") - run.arm("fp32").numbers("final_loss"))(run)),
-    ("staleness", 0, "y", lambda run: staleness(run, "skip_rate", 100)),
-    ("staleness", 1, "y", lambda run: staleness(run, "headroom", 1)),
 ]  # fmt: skip
 
 

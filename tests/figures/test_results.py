@@ -60,7 +60,6 @@ def test_derived_numbers_are_correct() -> None:
     with pytest.raises(KeyError, match="among fp32, all"):
         derived_numbers.total(run, "b", "test_loss")
     assert derived_numbers.last_scales(arm) == [4.0, 16.0]
-    assert [derived_numbers.leading(each) for each in arm] == [2, 1]
     assert derived_numbers.per_seed(arm, "thresholds") == [{2: 1, 3: 3}, {2: 1, 3: 1}]
     assert derived_numbers.counted(arm, "thresholds") == {2: 2, 3: 4}
     assert derived_numbers.half_width(np.array([1.0, 2.0, 3.0])) == pytest.approx(4.303 / 3**0.5)
