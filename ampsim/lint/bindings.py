@@ -145,7 +145,8 @@ class Bindings:
             ):
                 same = isinstance(op, ast.Is | ast.Eq)
                 return self.guards(left, holds=holds == (same == bool(value)))
-        name, words = self.name(test), self.words(test)
+        name = self.name(test)
+        words = self.words(test)
         benign = self.is_setting(test) and not has(words, ASKS)
         return (Guard(ast.unparse(test) if "?" in name else name, holds, words, benign),)
 

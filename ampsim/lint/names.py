@@ -5,7 +5,10 @@ import re
 from collections.abc import Collection, Iterator
 from functools import cache
 
-SCALER, OPTIMIZER, SCHEDULE, AVERAGE = "scaler", "optimizer", "schedule", "average"
+SCALER = "scaler"
+OPTIMIZER = "optimizer"
+SCHEDULE = "schedule"
+AVERAGE = "average"
 
 _BY_CLASS = (  # of what is called to make it
     (SCALER, re.compile(r"GradScaler|NativeScaler|LossScaler|AmpScaler", re.I)),

@@ -32,7 +32,8 @@ class Run:
     @property
     def summary(self) -> str:
         """What was found and read, in one line: a file without a loop is not a clean file."""
-        total, without = sum(self.loops.values()), [*self.loops.values()].count(0)
+        total = sum(self.loops.values())
+        without = [*self.loops.values()].count(0)
         found = _counted(len(self.findings), "finding")
         read = f"{_counted(len(self.loops), 'file')} read, {_counted(total, 'training loop')}"
         return f"{found}; {read}, {_counted(without, 'file')} without a loop"

@@ -55,7 +55,8 @@ class UnreadableError(Exception):
 
     def __init__(self, what: str, line: int = 1, column: int = 1) -> None:
         super().__init__(what)
-        self.line, self.column = line, column
+        self.line = line
+        self.column = column
 
 
 class Source:
@@ -75,7 +76,9 @@ class Source:
     """
 
     def __init__(self, tree: ast.Module, text: str, path: Path = Path("<source>")) -> None:
-        self.tree, self.text, self.path = tree, text, path
+        self.tree = tree
+        self.text = text
+        self.path = path
         self.nodes = [*ast.walk(tree)]
         self.functions = [node for node in self.nodes if isinstance(node, Function)]
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
@@ -91,8 +94,10 @@ class Source:
         self.made: dict[str, ast.Call] = {}
         for name, values in self.assigned.items():
             for call in filter(None, map(_made_by, values)):
-                self.made[name], self.makers[name] = call, name_of(call.func)
-        self.wrapped, self.fixed = wrapped(text), bool(_FIXED.search(text))
+                self.made[name] = call
+                self.makers[name] = name_of(call.func)
+        self.wrapped = wrapped(text)
+        self.fixed = bool(_FIXED.search(text))
         by_accelerate = self.wrapped == "accelerate" and ".accumulate(" in text
         self.accumulates = by_accelerate and "gradient_accumulation" in text
         self._words: dict[ast.AST, frozenset[str]] = {}

@@ -23,7 +23,8 @@ from ampsim.lint.names import (
 from ampsim.lint.source import Function, Source
 
 # Calls within calls, and statements per walk: a file is read in milliseconds.
-DEEPEST, LONGEST = 6, 4000
+DEEPEST = 6
+LONGEST = 4000
 _CLIPS = re.compile(r"^clip_grad(ient)?s?(_norm|_value|_with_norm)?_*$")
 _OWN_CLIP = re.compile(
     r"accel|fabric|trainer|strategy|plugin|engine|scaler|optim|^self$|precision", re.I
@@ -73,13 +74,16 @@ class Walker:
     """A walk through one function, which may be a method of `owner`."""
 
     def __init__(self, source: Source, start: Function | None = None, owner: str = "") -> None:
-        self.source, self.trace, self.names = source, Trace(start), Bindings(source)
+        self.source = source
+        self.trace = Trace(start)
+        self.names = Bindings(source)
         self.guards: tuple[Guard, ...] = ()
         # What must hold after branches that leave, up to the end of the loop or function.
         self.passed: tuple[Guard, ...] = ()
         self.loops: tuple[tuple[ast.AST, frozenset[str]], ...] = ()
         self.stack: tuple[Function, ...] = (start,) if start else ()
-        self.owner, self.has_gradients = owner, ".grad" in source.text
+        self.owner = owner
+        self.has_gradients = ".grad" in source.text
         self.left = LONGEST
 
     def block(self, body: Sequence[ast.stmt]) -> None:
@@ -96,7 +100,8 @@ class Walker:
 
     def guarded(self, guards: Sequence[Guard], body: Sequence[ast.stmt]) -> None:
         """Walk statements under conditions."""
-        kept, self.guards = self.guards, (*self.guards, *guards)
+        kept = self.guards
+        self.guards = (*self.guards, *guards)
         self.block(body)
         self.guards = kept
 
@@ -133,7 +138,8 @@ class Walker:
     def branches(self, node: ast.If) -> None:
         """Walk both ways of a condition; after one that leaves, the other one holds."""
         self.walk(node.test)
-        before, branch = self.passed, f"{id(node)} branch"
+        before = self.passed
+        branch = f"{id(node)} branch"
         for holds, body in ((True, node.body), (False, node.orelse)):
             own = self.names.guards(node.test, holds=holds)
             self.guarded((*own, Guard(branch, holds)), body)
@@ -146,7 +152,9 @@ class Walker:
 
     def loop(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
         """Walk the body of a loop once."""
-        kept, passed, targets = self.loops, self.passed, frozenset[str]()
+        kept = self.loops
+        passed = self.passed
+        targets = frozenset[str]()
         if isinstance(node, ast.While):
             self.walk(node.test)
         else:
@@ -156,7 +164,8 @@ class Walker:
             targets = self.names.bind_loop(node.target, node.iter)
         self.loops = (*self.loops, (node, targets))
         self.block(node.body)
-        self.loops, self.passed = kept, passed
+        self.loops = kept
+        self.passed = passed
         self.block(node.orelse)
 
     def amounts(self, node: ast.AST) -> None:
@@ -177,7 +186,8 @@ class Walker:
 
     def call(self, node: ast.Call) -> None:
         """Walk a function of this file; note a call, unless its function was seen to do it."""
-        events, before = [*self.events_of(node)], len(self.trace)
+        events = [*self.events_of(node)]
+        before = len(self.trace)
         if not any(kind == "average" for kind, *_ in events):
             self.enter(node)
         inside = len(self.trace) > before
@@ -194,7 +204,8 @@ class Walker:
         if function is None or function in self.stack or len(self.stack) == DEEPEST:
             return
         kept = self.names, self.passed, self.stack, self.owner
-        self.names, self.owner = self.names.of_call(function, node), owner
+        self.names = self.names.of_call(function, node)
+        self.owner = owner
         self.stack = (*self.stack, function)
         self.block(function.body)
         self.names, self.passed, self.stack, self.owner = kept
@@ -235,7 +246,9 @@ class Walker:
     def events_of(self, node: ast.Call) -> Found:
         """Yield the kind, the subject and the optimizer of the events that a call is."""
         owner = node.func.value if isinstance(node.func, ast.Attribute) else ast.Name("")
-        attr, kind, base = called(node), self.names.kind(owner), self.names.name(owner)
+        attr = called(node)
+        kind = self.names.kind(owner)
+        base = self.names.name(owner)
         given = [*node.args, *(word.value for word in node.keywords)]
         of = self.names.name(given[0]) if given else base
         event = _METHODS.get(f"{kind}.{attr}({'_' * bool(given)})", "")
@@ -275,7 +288,8 @@ class Walker:
         self, node: ast.Call, given: Sequence[ast.expr], base: str, kind: str
     ) -> Found:
         """Yield the events that the name of what is called says, and what it is given."""
-        attr, name = called(node), self.names.name(node.func)
+        attr = called(node)
+        name = self.names.name(node.func)
         if self.names.kind(node.func) == SCALER and attr[:1].islower():  # as timm's
             optimizers = [each for each in given[1:] if self.names.kind(each) == OPTIMIZER]
             for of in map(self.names.name, optimizers):

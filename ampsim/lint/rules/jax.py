@@ -33,7 +33,8 @@ class ScaledStep(NamedTuple):
 def scaled_steps(source: Source) -> Iterator[ScaledStep]:
     """Yield the functions of a file that step with gradients of a dynamic scale."""
     for function in source.functions if _DYNAMIC.search(source.text) else ():
-        makers, nodes = set[str](), [*ast.walk(function)]
+        makers = set[str]()
+        nodes = [*ast.walk(function)]
         for node in nodes if _STEPS.search(ast.unparse(function)) else ():
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=by)) if _scales(

@@ -13,7 +13,10 @@ from ampsim.lint.events import Event, Trace
 from ampsim.lint.names import leaf, name_of
 from ampsim.lint.source import Function, Source
 
-FP16, BF16, FP32, UNKNOWN = "float16", "bfloat16", "float32", "unknown"
+FP16 = "float16"
+BF16 = "bfloat16"
+FP32 = "float32"
+UNKNOWN = "unknown"
 _SPELLINGS = {
     FP16: re.compile(r"(torch\.)?(float16|half)|fp16|16|16-mixed|16-true|FP16", re.I),
     BF16: re.compile(r"(torch\.)?bfloat16|bf16|bf16-mixed|bf16-true", re.I),
