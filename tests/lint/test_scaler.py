@@ -365,3 +365,5 @@ def test_what_saves_the_optimizer(step: str, save: str, found: bool) -> None:
 def test_saved_scaler_must_be_loaded(line: str, found: bool) -> None:
     text = f"{RULES['AMP137'].wrong}{line}\n"
     assert [each.code for each in lint(text)] == ["AMP137"] * found
+    renamed = text.replace("scaler.", "grad_scalar.").replace("scaler =", "grad_scalar =")
+    assert [each.code for each in lint(renamed)] == ["AMP137"] * found

@@ -49,7 +49,7 @@ def partial_accumulation(source: Source, traces: Sequence[Trace]) -> Iterator[as
     for _, step, test in _window_steps(source, traces):
         ends = [part for part in ast.walk(test) if _is_or_the_end(part)]
         windows = {ast.unparse(rest.right) for end in ends for rest in _remainders(end)}
-        inside = [node for loop in step.loops[-1:] for node in ast.walk(loop)]
+        inside = [*ast.walk(step.loops[-1])] if step.loops else []
         yield from [node for node in inside if _divided_by(node) in windows][:1]
 
 

@@ -113,7 +113,7 @@ def autocast_without_scaler(source: Source, trace: Trace, autocast: Event) -> bo
 
 
 def unused_scaler(source: Source, traces: Sequence[Trace]) -> Iterator[ast.AST]:
-    """Yield the scalers that nothing uses; that one is tested for, or has its state kept, is no use.
+    """Yield the scalers that nothing uses: a test for one, or its kept state, is no use.
 
     Another file may use a name of a module, or the attribute of an object, unless the file is a
     script.
