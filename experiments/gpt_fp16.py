@@ -30,6 +30,7 @@ from experiments import runner
 from experiments.models.gpt import BYTES, GPT2_SMALL, Size
 from experiments.training import fp16, loop, tasks, text_data
 
+RECOMPUTED = ("fp32", "unscaled", "dynamic G=50", "global unscaled")
 GLOBAL_TOKENS = 2**22  # of a global batch
 
 

@@ -26,6 +26,7 @@ from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training import loop, tasks
 
+RECOMPUTED = ("fp32", "unscaled", "dynamic G=50", "global unscaled")
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
 GLOBAL_IMAGES = 2**20  # of a global batch
 
