@@ -270,7 +270,8 @@ def _series_data(series: Series, most: int | None) -> dict[str, Any]:
         rows = list[int]()
         for part in np.array_split(np.arange(len(series)), most // 4):
             values = np.nan_to_num(series.values[part])
-            rows += part[[0, values.argmin(), values.argmax(), -1]].tolist()
+            extremes = [0, int(values.argmin()), int(values.argmax()), -1]
+            rows += part[extremes].tolist()
         kept = series.part(np.unique(rows))
     columns = {"line": kept.lines, "step": kept.steps, "value": kept.values}
     data = {name: column.tolist() for name, column in columns.items()}

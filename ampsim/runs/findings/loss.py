@@ -112,8 +112,9 @@ def loss_diverged(run: Evidence) -> Finding | None:
         part = max(2, len(values) // 20)
         begin, tail = np.abs(values[:part]).max(), np.abs(values[-part:]).min()
         far = tail > (100 if values.min() > 0 else 1e4) * max(begin, 1.0)
-        values = {"lowest": float(begin), "last": float(values[-1])}
-        return at(loss, part, "loss-diverged", **values) if far else None
+        if not far:
+            return None
+        return at(loss, part, "loss-diverged", lowest=float(begin), last=float(values[-1]))
     part = max(2, len(values) // 10)
     starts = range(0, len(values) - part + 1, part)
     levels = [float(np.median(values[start : start + part])) for start in starts]

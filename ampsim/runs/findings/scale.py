@@ -103,8 +103,8 @@ def scale_at_minimum(run: Evidence) -> Finding | None:
     stuck = [event for event in skips if event.before == event.after > 0]
     events = run.kind("minimum") or stuck * (len(stuck) > 1 and stuck[-2:] == skips[-2:])
     if events and run.finite_losses_after(events[-1].line) < 5:
-        value = "its minimum, as the program reports"
-        return of_events(events, "scale-at-minimum", level="proved", value=value)
+        words = "its minimum, as the program reports"
+        return of_events(events, "scale-at-minimum", level="proved", value=words)
     scale = run.scale
     if scale is None or scale.values[-1] > scale.finite.min():
         return None
@@ -191,8 +191,8 @@ def skips_too_often(run: Evidence) -> Finding | None:
         return None
     level = "proved" if run.counts_exactly else "likely"
     share = f"{100 * skipped / steps:.0f}"
-    values = {"share": share, "skipped": int(skipped), "steps": int(steps)}
-    return make("skips-too-often", level=level, **values)
+    skipped, steps = int(skipped), int(steps)
+    return make("skips-too-often", level=level, share=share, skipped=skipped, steps=steps)
 
 
 def is_search(scale: Series) -> bool:

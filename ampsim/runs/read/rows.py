@@ -92,18 +92,18 @@ class RowReader:
 
     def finish(self) -> History:
         """Return the history: series with a role, by name or by value."""
+        kept = list[Series]()
         for series in self._series.values():
             if not series.role and is_dynamic_scale(series.values):
                 series.role = "scale"
-        series = [
-            _without_repeats(each) for each in self._series.values() if each.role and len(each)
-        ]
-        losses = [each for each in series if each.role == "loss"]
-        for each in series:
-            if each.role == "mean loss":  # the mean of an epoch counts if nothing else is printed
-                each.role = "" if losses else "loss"
+            if series.role and len(series):
+                kept.append(_without_repeats(series))
+        losses = [each for each in kept if each.role == "loss"]
+        for series in kept:
+            if series.role == "mean loss":  # that of an epoch counts if nothing else is printed
+                series.role = "" if losses else "loss"
         begin = min((int(loss.lines[0]) for loss in losses), default=0)
-        self.history.series = [each for each in series if each.role and not _is_other(each, begin)]
+        self.history.series = [each for each in kept if each.role and not _is_other(each, begin)]
         return self.history
 
 

@@ -80,14 +80,11 @@ class Column:
 
 @dataclass(slots=True)
 class Plan:
-    """What to do with the lines of one text; a group is the place of a number in the pattern, 0 for none."""
+    """What to do with the lines of one text; a group is the place of a number in the pattern."""
 
     pattern: re.Pattern[str]
     columns: list[Column]
-    step: int
-    epoch: int
-    total: int  # batches per epoch, where the step is a batch
-    rank: int
+    groups: dict[str, int]  # of "step", "epoch", "rank", and "total", the batches per epoch
     sentence: Sentence | None
     error: str
     is_row: bool  # of a table whose header names the columns
@@ -199,7 +196,7 @@ class TextReader:
         match = plan.pattern.match(text)
         if match is None:  # numbers at other places, such as 1.2.3 for 1 2 3
             plan = self._plans[key] = self._examined(number, text)
-            match = plan and plan.pattern.match(text)
+            match = plan.pattern.match(text) if plan else None
         if plan and match:
             self._apply(plan, match, number, text)
 
@@ -214,7 +211,7 @@ class TextReader:
             if not cells[0][:1].isalpha():  # else of another table
                 self._rows.add(number, dict(zip(self._header, cells, strict=False)))
                 self._events.record()
-        rank = int(match[plan.rank]) if plan.rank else 0
+        rank = int(match[plan.groups["rank"]]) if "rank" in plan.groups else 0
         for column in plan.columns:
             if rank not in column.series:
                 column.series[rank] = self._rows.series_of(column.name, column.role, rank)
@@ -227,16 +224,16 @@ class TextReader:
 
     def _step(self, plan: Plan, match: re.Match[str], number: int) -> float:
         """Return the step of a line, counted over all epochs."""
-        epoch = _number(match, plan.epoch)
+        epoch = _number(match, plan, "epoch")
         if plan.columns and math.isfinite(epoch):
             if epoch < self._shown:
                 self.history.starts.append(number)
             self._shown = epoch
-        if not plan.step:
+        if "step" not in plan.groups:
             return math.nan
-        step = _number(match, plan.step)
-        if plan.total and math.isfinite(epoch) and epoch == int(epoch):
-            return step + epoch * _number(match, plan.total)
+        step = _number(match, plan, "step")
+        if "total" in plan.groups and math.isfinite(epoch) and epoch == int(epoch):
+            return step + epoch * _number(match, plan, "total")
         if epoch > self._epoch and step < self._last_step:
             self._offset += self._last_step
         elif epoch < self._epoch:
@@ -277,7 +274,7 @@ class TextReader:
         return Plan(
             _pattern(text, [(start, ends[start]) for start in starts]),
             [] if is_row else columns,
-            *(groups.get(mark, 0) for mark in ("step", "epoch", "total", "rank")),
+            groups,
             sentence,
             error,
             is_row,
@@ -363,9 +360,9 @@ def _generalized(text: str) -> str:
     return _VARIES.sub(varying, re.escape(text))
 
 
-def _number(match: re.Match[str], group: int) -> float:
-    """Return the number of a group; NaN for none."""
-    number = as_number(match[group]) if group else None
+def _number(match: re.Match[str], plan: Plan, mark: str) -> float:
+    """Return the step, the epoch, or the batches per epoch of a line; NaN for none."""
+    number = as_number(match[plan.groups[mark]]) if mark in plan.groups else None
     return math.nan if number is None else number
 
 
