@@ -84,7 +84,7 @@ def _compare(a: str, b: str, parameters: Sequence[str]) -> None:
         print_table(table)
     else:
         out.print(f"The rules are equal {title}.")
-    search = shortest_separation(*searched)
+    search = shortest_separation(searched[0], searched[1])
     shown = ", ".join(f"{name}={value}" for name, value in alike.items())
     out.print(f"\nWith {shown}, where a dialect has it: {_result(search)}")
     if search.history is not None:

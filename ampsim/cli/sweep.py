@@ -69,9 +69,10 @@ def _table(grid: Sequence[dict[str, Any]], done: Sequence[FileSweep]) -> Table:
     total = sum(each.steps for each in done)
     table = Table(*grid[0], "skips", "skip rate", "mean log2 scale", box=None, header_style="bold")
     table.title = f"{total:,} steps of {len(done)} traces"
-    skips = sum(each.rows["skips"] for each in done)
-    means = sum(each.rows["mean_log2_scale"] * each.steps for each in done) / total
-    for chosen, skipped, mean in zip(grid, skips, means, strict=True):
-        rate = f"{skipped / total:.3g}"
-        table.add_row(*map(str, chosen.values()), f"{skipped:,}", rate, f"{mean:.2f}")
+    for number, chosen in enumerate(grid):
+        rows = [(each.steps, each.rows[number]) for each in done]
+        skips = sum(int(row["skips"]) for _, row in rows)
+        mean = sum(steps * float(row["mean_log2_scale"]) for steps, row in rows) / total
+        rate = f"{skips / total:.3g}"
+        table.add_row(*map(str, chosen.values()), f"{skips:,}", rate, f"{mean:.2f}")
     return table

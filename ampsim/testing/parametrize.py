@@ -63,7 +63,7 @@ def parametrize_with_checks(
         ValueError: There is no such check.
     """
     if batches is None:
-        dials = {"examples": examples, "seed": seed, **plugin.chosen}
+        dials: dict[str, Any] = {"examples": examples, "seed": seed, **plugin.chosen}
         selected = [replace(check, **dials) for check in scalers.chosen(levels, names=checks)]
         cases = _of_scalers(targets, selected, expected_failures or {})
         return pytest.mark.parametrize(("scaler", "check"), cases)

@@ -84,7 +84,8 @@ def _register(predicate: Callable[[Any], str | None]) -> None:
     make(holds, name=name, text=sentence(predicate))
 
 
-for _property in (*UPDATE_PROPERTIES, *HISTORY_PROPERTIES):
+_PROPERTIES: tuple[Callable[[Any], str | None], ...] = (*UPDATE_PROPERTIES, *HISTORY_PROPERTIES)
+for _property in _PROPERTIES:
     _register(_property)
 
 
