@@ -3,7 +3,7 @@
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -177,8 +177,3 @@ class Run(ABC):
     @abstractmethod
     def hold(self, held: Any) -> None:
         """Let names of state hold what they hold in another run."""
-
-    @staticmethod
-    @abstractmethod
-    def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
-        """Return which operation of a run gives half precision, or ""."""

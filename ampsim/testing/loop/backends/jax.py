@@ -4,7 +4,7 @@ A mutable module, as flax.nnx has it, may be a part of the state.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
@@ -151,14 +151,6 @@ class JaxRun(Run):
             state[key] = jax.tree.unflatten(jax.tree.structure(state[key]), leaves)
         if held:
             self.loop = replace(self.loop, state=state)
-
-    @staticmethod
-    def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
-        from ampsim.testing.loop.runs import begin
-
-        loop = begin(make, 1.0).loop
-        program = str(jax.make_jaxpr(lambda *args: loop.step(*args))(loop.state, batches[0].data))
-        return "its program has half precision" if re.search(r"\bb?f16\[", program) else ""
 
     @property
     def _name(self) -> str:

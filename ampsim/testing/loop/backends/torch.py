@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ampsim.testing.loop.backends.torch_scaler import Scaler, watching
 from ampsim.testing.loop.loop import Loop
@@ -217,32 +215,6 @@ class TorchRun(Run):
 
     def loads(self, value: Any) -> bool:
         return hasattr(value, "load_state_dict") or isinstance(value, (Tensor, np.ndarray))
-
-    @staticmethod
-    def half_precision(make: Callable[..., Any], batches: Sequence[Any]) -> str:
-        from ampsim.testing.loop.runs import play
-
-        watch = _Half()  # type: ignore[no-untyped-call]
-        with watch:
-            play(make, batches, 1.0)
-        return watch.seen
-
-
-class _Half(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches each operation, forward and backward, for half precision.
-
-    Attributes:
-        seen: The first operation that gave it, as text; "" for none.
-    """
-
-    seen: str = ""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        dtypes = [getattr(each, "dtype", None) for each in tree_leaves(result)]
-        if torch.float16 in dtypes or torch.bfloat16 in dtypes:
-            self.seen = self.seen or f"{func.__name__} gives half precision"
-        return result
 
 
 def _asks_ranks(wanted: type | None) -> TypeGuard[type]:
