@@ -243,7 +243,8 @@ class Recorder:
         ids = {id(tensor) for tensor in tensors}
         traces = self.optimizers.values()
         owners = [trace for trace in traces if not ids.isdisjoint(map(id, trace.parameters))]
-        self._add("clip", *owners, note=original.__name__)
+        threshold = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+        self._add("clip", *owners, note=f"{original.__name__} at {threshold}")
         return original(tensors, *args, **kwargs)
 
     # ------------------------------------------------------------------------------------------- files and numbers

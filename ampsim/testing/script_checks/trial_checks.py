@@ -82,19 +82,25 @@ def gradients_do_not_depend_on_loss_scale(run: Observation) -> Iterator[Finding]
     for name, steps in unchanged.gradients.items():
         others = other.gradients.get(name, [])
         number = _first_apart(steps, others, CLOSE)
+        calls = _calls(unchanged, name, number or 0)
+        event, cause = _misplaced(calls) or (None, "")
         if number is None or number >= len(others):
+            # A clip whose threshold the gradients have not reached; a threshold may follow the scale.
+            if event and event.kind == "clip" and event in _calls(other, name):
+                seen = (
+                    f"{event.note} gets gradients of {name} that are multiplied by the loss scale"
+                )
+                yield Finding(event.where, seen, cause, calls)
             continue
-        calls = _calls(unchanged, name, number)
         factor = _scale_of(other, name) / _scale_of(unchanged, name)
         old, new = (float(np.linalg.norm(each[number])) for each in (steps, others))
         ratio = new / old if old else math.inf
         seen = f"with {factor:g} times the scale, {name} steps with gradients of {ratio:.3g} times the norm"
-        event, cause = _misplaced(calls) or (None, _power_cause(ratio, factor))
         repeated = run.outcome("repeated") or unchanged
         places = _lines(repeated, f"gradients of {name}")
         places += [call.where for call in calls if "step" in call.kind]
         where = event.where if event else [*places, _optimizer(run, name).where][0]
-        yield Finding(where, seen, cause, calls)
+        yield Finding(where, seen, cause or _power_cause(ratio, factor), calls)
 
 
 def _misplaced(calls: Sequence[Event]) -> tuple[Event, str] | None:
