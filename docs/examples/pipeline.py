@@ -5,6 +5,7 @@ unscales after the last micro-batch, and all stages share one found_inf.
 """
 
 import os
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -50,17 +51,31 @@ def clip(parameters: list[nn.Parameter], max_norm: float) -> None:
     nn.utils.clip_grads_with_norm_(parameters, max_norm, squares.sqrt())
 
 
+def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean square error, a scalar."""
+    return (outputs - targets).square().mean()
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of a stage."""
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
 def train(
-    name: str, batches: list[tuple[Tensor, Tensor]], scale: float, max_norm: float
-) -> tuple[list[Tensor], float]:
-    """Train this rank's stage, and return its parameters and the loss scale."""
+    name: str,
+    layer: nn.Module,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    scale: float,
+    max_norm: float,
+) -> float:
+    """Train this rank's stage in place, and return the loss scale."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    module = HalfStage(layers()[rank])
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    module = HalfStage(layer)
+    optimizer = sgd(module.parameters())
     scaler = PipelineScaler("cpu", init_scale=scale)
 
     def scaled_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return scaler.scale((outputs - targets).square().mean())
+        return scaler.scale(loss(outputs, targets))
 
     stage = PipelineStage(module, rank, last + 1, torch.device("cpu"))
     schedule = SCHEDULES[name](stage, MICRO_BATCHES, loss_fn=scaled_loss, scale_grads=True)
@@ -75,7 +90,7 @@ def train(
         clip(list(module.parameters()), max_norm)
         scaler.step(optimizer)
         scaler.update()
-    return [parameter.detach().clone() for parameter in module.parameters()], scaler.get_scale()
+    return scaler.get_scale()
 
 
 def main() -> None:
@@ -84,7 +99,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     batches = [(torch.randn(8, 4, generator=generator), torch.randn(8, 4, generator=generator))]
     for name in SCHEDULES:
-        _, scale = train(name, batches * 3, 1024.0, 1.0)
+        scale = train(name, layers()[dist.get_rank()], batches * 3, 1024.0, 1.0)
         print(f"rank {os.environ['RANK']}, {name}: loss scale {scale:g}")
     dist.destroy_process_group()
 
