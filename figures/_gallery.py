@@ -20,7 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Failures and conformance": (
         "scale_crash", "overflow_storm", "ranks_cells", "ranks_training",
-        "loops", "conformance", "cuda_runs",
+        "loops", "conformance", "cuda_runs", "log_power",
         "emulated_cuda",
     ),
     "Threads": ("threads",),

@@ -81,6 +81,23 @@ def ranks_cells(run: Result) -> Table:
     return Table(caption, ("sharding", *heads, "not fused"), tuple(rows))
 
 
+def log_power(run: Result) -> Table:
+    """Return in how many runs a log shows the fault of a scaler, by what it prints."""
+    caption = (
+        "Seeded faults of a loss scaler, and in how many runs the printed scales alone contradict the scaler without "
+        "the fault. The log prints the scale every so many steps, or every hundred steps and at each overflow."
+    )
+    forms = run.records[0]["shown"]
+    rows = []
+    for arm in dict.fromkeys(record["arm"] for record in run.records):
+        mine = [record for record in run.records if record["arm"] == arm]
+        total = sum(record["runs"] for record in mine)
+        shown = (sum(record["shown"][form] for record in mine) for form in forms)
+        rows.append((arm, *(f"{count} of {total}" for count in shown)))
+    heads = ("each overflow" if form == "overflows" else form for form in forms)
+    return Table(caption, ("fault", *heads), tuple(rows))
+
+
 def outcome(cells: Sequence[Mapping[str, Any]]) -> str:
     """Return all that goes wrong in some of these cells."""
     wrong = dict.fromkeys(word for cell in cells for word in OUTCOMES[cell["outcome"]])
@@ -90,6 +107,7 @@ def outcome(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 TABLES: dict[str, Callable[[Result], Table]] = {
+    "log_power": log_power,
     "loops": loops,
     "ranks_cells": ranks_cells,
 }
