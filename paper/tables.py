@@ -4,10 +4,12 @@ A new table is a function that returns it, and a row of `TABLES`. The text shows
 ``#datatable("name")[Its caption.]``.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 
 from ampsim.core.advice import advise
+from ampsim.core.json_lines import Record
 from figures.results import Result
 from figures.tables import TABLES as GALLERY
 from paper import sources
@@ -53,6 +55,36 @@ def failing_scalers(run: Result) -> dict[str, str]:
     }
 
 
+def gradients() -> Table:
+    """Return the classes whose optimizer receives wrong gradients, with the shortest sequence."""
+
+    def cells(arm: str) -> tuple[Cell, ...]:
+        def of(text: Callable[[Record], str]) -> Number:
+            return Number("conformance", lambda run: text(run.arm(arm).first), "text")
+
+        return (
+            conformance.TITLES[arm],
+            of(lambda row: row["version"] + "*" * bool(row["patched"])),
+            of(lambda row: shortest(row["checks"][conformance.GRADIENT])),
+            of(lambda row: seen(row["checks"][conformance.GRADIENT])),
+        )
+
+    head = ("scaler", "version", "sequence", "gradients")
+    return Table(head, tuple(map(cells, conformance.TITLES)), "llll")
+
+
+def shortest(failure: Record) -> str:
+    """Return the calls that lead to a failure."""
+    (history,) = (line for line in failure["did"] if line.startswith("history: "))
+    return str(history.removeprefix("history: "))
+
+
+def seen(failure: Record) -> str:
+    """Return the gradients that the optimizer received, rounded; 3 is right."""
+    values = re.findall(r"[\d.]+", failure["seen"].partition(" expected")[0])
+    return ", ".join(f"{float(value):.3g}" for value in values)
+
+
 def settings() -> Table:
     """Return the growth interval that is advised, by steps of a run and rate of its bad steps."""
     rates = (0.0, 0.0001, 0.001, 0.01)
@@ -92,6 +124,8 @@ def from_gallery(stem: str) -> Table:
 
 TABLES: dict[str, Callable[[], Table]] = {
     "broken": broken,
+    "gradients": gradients,
+    "log_power": partial(from_gallery, "log_power"),
     "settings": settings,
     "sight": sight,
     "loops": partial(from_gallery, "loops"),

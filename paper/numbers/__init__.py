@@ -11,10 +11,10 @@ from paper.numbers import (
     depth,
     gradients,
     loops,
-    processors,
     ranks,
     runs,
     scalers,
+    stated,
     theory,
     training,
 )
@@ -30,7 +30,7 @@ PARTS = (
     depth,
     gradients,
     training,
-    processors,
+    stated,
     artefact,
 )
 NUMBERS: dict[str, Number | Formula] = {}

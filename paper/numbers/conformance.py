@@ -11,7 +11,6 @@ conformance = partial(Number, "conformance")
 
 COUNTING = "growth_waits_for_interval"
 DELAY = "in force one update later"  # as RoundPipe's package documents
-RESUMED = "state_dict_continues_run"
 GRADIENT = "unscale_uses_scale_of_loss"
 INTENDED = ("xfailed",)
 CHECKED = (*BROKEN, "passed", *INTENDED)
@@ -19,7 +18,7 @@ TITLES = {
     "colossalai": "ColossalAI",
     "mpx": "mpx",
     "deepspeed-fp16": "DeepSpeed's FP16 optimizer",
-    "deepspeed-unfused": "its unfused one",
+    "deepspeed-unfused": "DeepSpeed's unfused one",
     "megatron-chained": "Megatron's chained one",
 }
 
@@ -83,11 +82,6 @@ def raising(run: Result) -> set[str]:
     return failing(run) - sure
 
 
-def more(run: Result) -> set[str]:
-    """Return the classes that fail a check other than by counting, delay, or an error."""
-    return failing(run) - counting(run) - late(run) - raising(run)
-
-
 def patched(run: Result, classes: set[str]) -> int:
     """Return how many of these classes ran with a stub."""
     return len({row["class"] for row in installed(run) if row["patched"]} & classes)
@@ -109,14 +103,6 @@ def of_check(run: Result, check: str, outcomes: tuple[str, ...] = BROKEN) -> int
     return sum(outcome in outcomes for outcome in cells)
 
 
-def titles(names: set[str]) -> str:
-    """Return the titles of scalers in a row."""
-    *first, last = (TITLES[name] for name in TITLES if name in names)
-    if len(first) + 1 != len(names):
-        raise KeyError(f"{sorted(names)}: expected a title of each in TITLES")
-    return f"{', '.join(first)} and {last}"
-
-
 NUMBERS: dict[str, Number | Formula] = {
     "conformance.scalers": conformance(lambda run: len(installed(run)), "d"),
     "conformance.packages": conformance(lambda run: len(distinct(run, "requirement")), "d"),
@@ -132,17 +118,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "conformance.checked": conformance(lambda run: pairs(run, CHECKED), ",d"),
     "conformance.failed": conformance(pairs, "d"),
     "conformance.intended": conformance(lambda run: pairs(run, INTENDED), "d"),
-    "conformance.ends": conformance(
-        lambda run: sum(of_check(run, check) for check in ends(run)), "d"
-    ),
     "conformance.gradient.classes": conformance(
         lambda run: len(failing_check(run, GRADIENT)), "words"
     ),
-    "conformance.gradient.names": conformance(
-        lambda run: titles(failing_check(run, GRADIENT)), "text"
-    ),
-    "conformance.gradient.patched": conformance(
-        lambda run: patched(run, failing_check(run, GRADIENT)), "words"
-    ),
-    "conformance.resumed": conformance(lambda run: of_check(run, RESUMED), "words"),
 }

@@ -7,7 +7,7 @@ from statistics import fmean
 from ampsim.core.machine import Rule
 from ampsim.core.theory import bad_step_drift, critical_bad_rate
 from figures.derived_numbers import at_share, last_scales
-from figures.results import ArmRecords, Result
+from figures.results import Result
 from paper.values import Formula, Number
 
 heat = partial(Number, "exponent_heatmap")
@@ -17,11 +17,6 @@ new_storm = partial(Number, "overflow_storm@cpu-new-seeds")
 hist = partial(Number, "gradient_histogram")
 
 MIN_SCALE = "storm 2 floor=2^8"
-
-
-def headroom(arm: ArmRecords) -> float:
-    """Return the mean headroom in bits."""
-    return fmean(mean for mean, _ in arm.column("headroom"))
 
 
 def critical(run: Result) -> float:

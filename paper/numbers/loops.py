@@ -136,6 +136,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "loops.loops": loops(lambda run: len(with_scaler(run)), "words"),
     "loops.frameworks": loops(lambda run: len(packages(with_scaler(run))), "words"),
     "loops.failed": loops(lambda run: len(failed(run)), "words"),
+    "loops.failed.packages": loops(lambda run: len(packages(failed(run))), "words"),
     "loops.cells": loops(lambda run: sum(len(failed_cells(row)) for row in failed(run)), "words"),
     "loops.unreported": loops(unreported, "words"),
     "census.loops": census(all_loops, "d"),

@@ -55,9 +55,9 @@ def over_samples(truth: str, verdict: str) -> int:
     return sum(verdicts(sample)[truth, verdict] for sample in samples())
 
 
-def undecided() -> float:
-    """Return the share of undecided logs of the last sample."""
-    counts = verdicts(samples()[-1])
+def undecided(sample: int) -> float:
+    """Return the share of undecided logs of a sample."""
+    counts = verdicts(sample)
     return sum(counts[truth, UNDECIDED] for truth in TRUTHS) / counts.total()
 
 
@@ -70,6 +70,7 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.moves": cuda(lambda run: total(followed(run), "moves"), ",d"),
     "cuda.breaks": cuda(lambda run: sum(len(row["breaks"]) for row in followed(run)), "d"),
     "cuda.control": cuda(lambda run: total(followed(run), "control"), ",d"),
+    "cuda.control.logs": cuda(lambda run: sum(row["control"] > 0 for row in followed(run)), "d"),
     "cuda.held.followed": cuda(lambda run: len(followed(run, held_out=True)), "words"),
     "cuda.held.whole": cuda(lambda run: whole(followed(run, held_out=True)), "words"),
     "cuda.held.repositories": cuda(
@@ -79,5 +80,8 @@ NUMBERS: dict[str, Number | Formula] = {
     "cuda.held.moves": cuda(lambda run: total(followed(run, held_out=True), "moves"), "d"),
     "sight.false": Formula(lambda: over_samples(HEALTHY, PROBLEM), "words"),
     "sight.cleared": Formula(lambda: over_samples(PROBLEM, HEALTHY), "words"),
-    "sight.undecided": Formula(undecided, "%0"),
+    "sight.healthy": Formula(lambda: sum(over_samples(HEALTHY, each) for each in VERDICTS), "d"),
+    "sight.problems": Formula(lambda: sum(over_samples(PROBLEM, each) for each in VERDICTS), "d"),
+    "sight.undecided": Formula(lambda: undecided(samples()[-1]), "%0"),
+    "sight.undecided.first": Formula(lambda: undecided(samples()[0]), "%0"),
 }

@@ -37,7 +37,7 @@ def test_recorded_verdicts_of_other_processors(name: str) -> None:
     found = claim_results.judge_folder(results.DATA / name)
     held = {claim for claim, verdict in found.items() if verdict.holds}
     assert set(found) == set(CLAIMS)
-    assert len(held) > 20
+    assert len(held) > 10
     assert [claim for claim, verdict in found.items() if verdict.holds is False] == []
 
 
