@@ -11,7 +11,8 @@ SCALED = "scaled by "  # begins the word of a value that a scaler has scaled
 # Words of a condition that asks whether the step was skipped, or will be.
 ASKS = (
     r"get_scale|is_enabled|skip|_step_count|last_step|was_run|found_inf|overflow|finite|isnan|"
-    r"isinf|is_nan|has_nan|has_inf|scale_before|(prev|old|last|before|initial|current|new)_?(\w+_)?scale|"
+    r"isinf|is_nan|has_nan|has_inf|scale_before|"
+    r"(prev|old|last|before|initial|current|new)_?(\w+_)?scale|"
     r"scale_?(after|old|new|prev)|_growth_tracker|stepped"
 )
 _WINDOW = r"accum|sync_grad|update_grad|micro|require_backward_grad_sync|no_sync"
