@@ -36,20 +36,6 @@ class Skip(NamedTuple):
     line: int
 
 
-class SkipTail(NamedTuple):
-    """Skipped steps up to the end of the log, none of them taken.
-
-    Attributes:
-        column: What shows them.
-        row: Record from which on each step was skipped.
-        steps: How many steps these are, at least.
-    """
-
-    column: "SkipColumn"
-    row: int
-    steps: float
-
-
 class SkipColumn:
     """How many steps of each record were skipped, whatever shows it.
 
@@ -89,13 +75,12 @@ class SkipColumn:
             return None
         return float(skipped.sum()), float(spans.sum())
 
-    def tail(self) -> SkipTail | None:
-        """Return the records at the end of which each step was skipped; None if there are none."""
+    def tail(self) -> tuple[Series, int, int] | None:
+        """Return the numbers, the row from which on each step was skipped, and how many steps these are at least."""
         count = equal_at_end(self.skipped == self.spans, 1)  # more is no count of these steps
         row = len(self.spans) - count
         known = max(row, 0 if self.is_flag else 1)
-        steps = float(self.spans[known:].sum())
-        return SkipTail(self, row, steps) if count else None
+        return (self.series, row, int(self.spans[known:].sum())) if count else None
 
 
 class Evidence:
@@ -250,7 +235,7 @@ class Evidence:
         return SkipColumn(records, skipped, np.diff(records.steps, prepend=-1.0))
 
     @cached_property
-    def skip_tail(self) -> SkipTail | None:
+    def skip_tail(self) -> tuple[Series, int, int] | None:
         """The skipped steps up to the end of the log; None if its last step was taken."""
         tails = (column.tail() for column in [*self.flags, *self.counters])
         return next((tail for tail in tails if tail), None)

@@ -31,16 +31,17 @@ def never_stepped(run: Evidence) -> Finding | None:
     """No optimizer step was taken: each step of the log was skipped."""
     if any(len(loss.finite) and lost_at_end(loss) for loss in run.losses):
         return None  # a loss that was finite before shows that steps were taken
-    norm, tail, scale = run.norm, run.skip_tail, run.scale
+    norm, scale = run.norm, run.scale
     norm_lost = norm is not None and bool(lost(norm.values).all())
     if norm is not None and norm_lost and run.rates and not run.rates[0].values.any():
         why = "the gradient norm is not finite on each record, and the learning rate is 0"
         return at(norm, 0, "never-stepped", why=why)
     # A search for a first scale skips steps, too.
     enough = 6 if run.has_static_scale else 41 if run.scales else 16
-    if tail is not None and tail.row == 0 and tail.steps >= enough:
-        why = f"each of {tail.steps:.0f} steps was skipped"
-        return at(tail.column.series, 0, "never-stepped", level="proved", why=why)
+    series, row, skips = run.skip_tail or (None, 0, 0)
+    if series is not None and row == 0 and skips >= enough:
+        why = f"each of {skips} steps was skipped"
+        return at(series, 0, "never-stepped", level="proved", why=why)
     if scale is None:
         return None
     moves = np.diff(scale.values)
@@ -54,10 +55,10 @@ def never_stepped(run: Evidence) -> Finding | None:
 
 def skipped_to_the_end(run: Evidence) -> Finding | None:
     """After steps were taken, each step up to the end of the log was skipped."""
-    tail = run.skip_tail
-    if tail is None or tail.row == 0 or tail.steps < 9:
+    series, row, skips = run.skip_tail or (None, 0, 0)
+    if series is None or row == 0 or skips < 9:
         return None
-    return at(tail.column.series, tail.row, "skipped-to-the-end", skips=int(tail.steps))
+    return at(series, row, "skipped-to-the-end", skips=skips)
 
 
 def scale_collapse(run: Evidence) -> Finding | None:

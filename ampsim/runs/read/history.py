@@ -40,13 +40,11 @@ class Series:
         name: Name in the log, in lower case.
         role: "scale", "loss", "norm", "skips", "rate", or "evaluation".
         rank: Rank that printed the numbers; 0 if the log does not show it.
-        thinned: Whether the series was too long, so that numbers are missing.
     """
 
     name: str
     role: str
     rank: int = 0
-    thinned: bool = False
     _rows: "array[float]" = field(default_factory=lambda: array("d"), repr=False)
 
     def __len__(self) -> int:
@@ -64,7 +62,6 @@ class Series:
         is_finite = np.isfinite(table[:, :, 2])
         kept = np.where(is_finite[:, 1] & ~is_finite[:, 0], 0, 1)
         self._rows = array("d", table[np.arange(len(table)), kept].tobytes())
-        self.thinned = True
 
     # A reader calls these after the last number.
     @cached_property
