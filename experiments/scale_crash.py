@@ -22,6 +22,8 @@ from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training import crash, fp16, loop, series, tasks
 
+RECOMPUTED = ("fp16 lr=0.02", "fp16 lr=0.05", "fp32 lr=0.05")
+
 
 @dataclass(frozen=True)
 class Config(runner.Config):
