@@ -20,6 +20,8 @@ from ampsim.core.json_lines import Record
 from experiments import runner
 from experiments.training import digits_data, fp16, loop, series, tasks
 
+RECOMPUTED = ("fp32", "unscaled", "static 2^16", "dynamic G=50")
+
 
 @dataclass(frozen=True)
 class Config(runner.Config):
