@@ -24,6 +24,7 @@ from experiments import runner
 from experiments.training import loop, series, tasks
 from experiments.training.what_fp16_did import backward_passes, compare
 
+RECOMPUTED = ("fp32", "dynamic G=50", "static 2^-16", "static 2^0", "static 2^20")
 TASKS = {"cpu": "resnet", "cuda": "resnet32"}
 LEFT, RIGHT = (
     (-16, -15, -14, -13, -12, -11, -10),
