@@ -119,6 +119,13 @@ def test_loss_that_carries_scale_is_no_divergence(tmp_path: Path) -> None:
     assert "loss-diverged" not in ids
 
 
+def test_nan_norm_is_no_zero() -> None:
+    well = ["loss 2.3 scale 65536 grad_norm 1.5"] * 100
+    lost = [f"loss nan scale {2.0 ** (16 - n)} grad_norm nan" for n in range(40)]
+    ids = {each.id for each in explain([*well, *lost]).findings}
+    assert not ids & {"norm-zero", "norm-underflows"}
+
+
 def test_flat_loss_is_not_cleared(tmp_path: Path) -> None:
     # unscale_ and update without step: the scale rises, and no step is taken.
     found = recorded(tmp_path, **trained([], Rule(growth_interval=20), 120, loss=FLAT[:120]))

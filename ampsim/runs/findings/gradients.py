@@ -33,7 +33,7 @@ def norm_not_finite(run: Evidence) -> Finding | None:
 def norm_zero(run: Evidence) -> Finding | None:
     """The gradient norm is 0 up to the end of the log."""
     norm, scale = run.norm, run.scale
-    if norm is None or len(norm) < 5 or np.nan_to_num(norm.values[-5:]).any():
+    if norm is None or len(norm) < 5 or norm.values[-5:].any():  # NaN is no zero
         return None
     if scale is not None and not scale.values.any():
         return None  # a scaler that is off
