@@ -134,11 +134,12 @@ def test_advice_keeps_scale_despite_bad_steps(tmp_path: Path) -> None:
     assert advised > 16 > default
 
 
-@pytest.mark.parametrize("content", [b"1,2", b""])
+@pytest.mark.parametrize("content", [b"1,2", b"", b'{"run": {}}\n'])
 def test_advise_rejects_other_files(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "run.npy").write_bytes(content)
     code, text = run("advise", str(tmp_path / "run.npy"))
     assert code == 2
+    assert "not an array of overflow thresholds" in text
     assert "numpy.save" in text
 
 

@@ -57,7 +57,10 @@ def load_trace(path: Path) -> npt.NDArray[np.floating]:
     try:
         trace: npt.NDArray[np.floating] = np.load(path, mmap_mode="r")
     except (EOFError, ValueError) as error:
-        raise ValueError(f"{path}: expected a file written by numpy.save; {error}") from error
+        raise ValueError(
+            f"{path}: not an array of overflow thresholds, one per step; "
+            "numpy.save one of ampsim.probe.overflow_thresholds, or 65504 / max(abs(gradient))"
+        ) from error
     return trace
 
 
