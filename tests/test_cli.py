@@ -172,7 +172,8 @@ def test_proposal_writes_known_failures(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_check_passes_ampsim_scaler() -> None:
-    assert check(OURS, "-l", "4", "-l", "5")[0] == 0
+    known = "no_nonfinite_step_after_unscale"  # unless check_at_step=True
+    assert check(OURS, "-l", "4", "-l", "5", "--xfail", known)[0] == 0
 
 
 def test_known_failures_may_be_expected(tmp_path: Path) -> None:

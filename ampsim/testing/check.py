@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -10,7 +9,6 @@ from typing import Any, Literal, TypeVar
 from ampsim.core.validation import nearest
 from ampsim.testing.alarm import CannotJudgeError
 
-CHECKS_VERSION = "2026.12"  # version of the set of checks: a check that is new in it only warns
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
 Each = TypeVar("Each", bound="Check")
 
@@ -27,7 +25,6 @@ class Check:
         level: sort key of a report.
         group: heading in a report; a table shows its first word.
         needs: features that the check needs; it is skipped for a target that declares one of them unsupported.
-        since: the version of the checks that added it.
     """
 
     name: str
@@ -37,7 +34,6 @@ class Check:
     level: int = 0
     group: str = field(default="", repr=False)
     needs: tuple[str, ...] = field(default=(), repr=False)
-    since: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -61,9 +57,8 @@ class Result:
 
     @property
     def is_finding(self) -> bool:
-        """Whether the result needs attention: a failure, unless the check is new, or an xpass."""
-        counts = self.check.since != CHECKS_VERSION
-        return self.outcome == "xpassed" or (self.outcome == "failed" and counts)
+        """Whether the result needs attention: a failure or an xpass."""
+        return self.outcome in ("failed", "xpassed")
 
 
 class BrokenError(AssertionError):
@@ -176,7 +171,7 @@ def _cause(result: Result) -> str:
 
 
 def without_findings(results: Iterable[Result]) -> list[Result]:
-    """Return the results. Warn about failures of new checks.
+    """Return the results; raise if they have findings.
 
     Raises:
         AssertionError: There are findings; the text has all of them.
@@ -184,11 +179,6 @@ def without_findings(results: Iterable[Result]) -> list[Result]:
     """
     __tracebackhide__ = True  # for pytest
     results = [*results]
-    for each in results:
-        if each.outcome == "failed" and not each.is_finding:
-            warnings.warn(
-                f"new in {CHECKS_VERSION}, will fail in the next version: {each.text}", stacklevel=3
-            )
     refused = [result.text for result in results if result.outcome == "error"]
     if texts := [text for _, text in by_cause(findings(results))]:
         raise AssertionError("\n\n".join([*texts, *refused]))

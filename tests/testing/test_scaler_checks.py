@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -20,7 +19,7 @@ from ampsim.testing import (  # noqa: E402
     known_failures,
     parametrize_with_checks,
 )
-from ampsim.testing.check import CHECKS_VERSION, RaisedError, without_findings  # noqa: E402
+from ampsim.testing.check import RaisedError  # noqa: E402
 from ampsim.testing.scaler_checks import run as judge  # noqa: E402
 from ampsim.testing.scaler_checks.subject import as_subject, find  # noqa: E402
 from ampsim.torch import AsyncGradScaler, GradScaler  # noqa: E402
@@ -29,7 +28,6 @@ from tests.test_cli import run  # noqa: E402
 torch.set_num_threads(1)
 TORCH = torch.amp.GradScaler
 CHECKS = {check.name: check for check in judge.chosen()}
-OLD = [each.name for each in judge.chosen([5]) if each.since != CHECKS_VERSION]  # others only warn
 FEW = 4  # examples per check: enough to find every known failure; a user's run has more
 
 
@@ -285,9 +283,9 @@ def test_results_are_deterministic():
 
 def test_all_findings_are_in_one_error():
     with pytest.raises(AssertionError) as failure:
-        check_scaler(TORCH, checks=OLD, examples=FEW)
+        check_scaler(TORCH, levels=[5], examples=FEW)
     named = [line.partition(":")[0] for line in str(failure.value).splitlines() if line[:1].strip()]
-    assert named == [name for name in OLD if name in known_failures.TORCH]
+    assert named == [each.name for each in judge.chosen([5]) if each.name in known_failures.TORCH]
 
 
 # ---------------------------------------------------------------------------------------- expected failures
@@ -338,17 +336,6 @@ def test_options_extend_subject_traits(framework):
 
 
 # ------------------------------------------------------------------------------------------- the set of checks
-
-
-def test_new_check_warns_before_failing():
-    check = replace(CHECKS["last_step_reports_skip"], since=CHECKS_VERSION)
-    (result,) = judge.run_checks(TORCH, [check], examples=FEW)
-    assert (result.outcome, result.is_finding) == ("failed", False)
-    with pytest.warns(
-        UserWarning,
-        match=f"new in {CHECKS_VERSION}, will fail in the next version: last_step_reports_skip",
-    ):
-        without_findings([result])
 
 
 def test_checks_raise_without_asserts():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 
-from ampsim.testing.check import CHECKS_VERSION, Check, stating
+from ampsim.testing.check import Check, stating
 from ampsim.testing.ranks.scenario import RankRecord, Scenario, Seen
 
 Records = Sequence[RankRecord]  # by rank
@@ -15,17 +15,14 @@ Function = Callable[[Scenario, Records, Played], str | None]
 CHECKS: dict[str, Check] = {}
 
 
-def check(
-    issue: str = "", *, of_parting: bool = False, since: str = ""
-) -> Callable[[Function], Check]:
+def check(issue: str = "", *, of_parting: bool = False) -> Callable[[Function], Check]:
     """Register a check of ranks, whose function returns the failure in a scenario, or None.
 
     Args:
         issue: as `stating` takes it.
         of_parting: whether the check runs only in scenarios with a desynchronized rank, or only in the others.
-        since: the version of the checks that it is new in.
     """
-    state = stating(Check, CHECKS, issue=issue, group="ranks", since=since)
+    state = stating(Check, CHECKS, issue=issue, group="ranks")
 
     def register(function: Function) -> Check:
         @wraps(function)
@@ -99,7 +96,7 @@ def no_rank_steps_on_overflow(scenario: Scenario, records: Records, _: Played) -
     return None
 
 
-@check(of_parting=True, since=CHECKS_VERSION)
+@check(of_parting=True)
 def desynchronized_rank_is_detected(scenario: Scenario, records: Records, _: Played) -> str | None:
     """If a rank skips step(), steps in another order, or exits, no rank steps on an overflow."""
     for rank, record in enumerate(records):

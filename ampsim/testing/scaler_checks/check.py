@@ -257,7 +257,6 @@ def check(
     found: Sequence[Mapping[str, object]] = (),
     last: Sequence[Mapping[str, object]] = (),
     printed: Callable[..., None] | None = None,
-    since: str = "",
     **strategies: SearchStrategy[Any],
 ) -> Callable[..., ScalerCheck]:
     """Make a check of a function of a `ScalerAdapter` and of generated values.
@@ -269,7 +268,6 @@ def check(
         found: Examples that always run first.
         last: Examples that run after the generated ones, if there are at least `DEFAULT` of these.
         printed: Function that a reproducer contains instead.
-        since: Version of the checks that added this one.
         strategies: Strategy of each generated value, by parameter.
     """
     return stating(
@@ -283,5 +281,4 @@ def check(
         found=found,
         last=last,
         printed=printed,
-        since=since,
     )

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.check import CHECKS_VERSION
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import NONFINITE, overflow_sequences
@@ -59,7 +58,6 @@ def scale_recovers_after_overflows(case: ScalerAdapter, overflows: int, growths:
 
 @check(
     5,
-    since=CHECKS_VERSION,
     found=[{"scale": 2.0**14, "found_inf": [False] * 3}],  # past the largest number of float16
     scale=st.sampled_from([1.0, 2.0**14, 2.0**100]),
     found_inf=overflow_sequences(longest=8),
@@ -73,7 +71,7 @@ def scale_stays_power_of_two(case: ScalerAdapter, scale: float, found_inf: list[
         assert now in (0.0, math.inf) or math.frexp(now)[0] == 0.5, f"the scale is {now!r}"
 
 
-@check(5, since=CHECKS_VERSION, needs="gives_up")
+@check(5, needs="gives_up")
 def minimum_scale_error_repeats(case: ScalerAdapter) -> None:
     """A scaler that raises at its minimum scale raises the same exception at the next update."""
     scaler, raised = case.make(init_scale=2.0, growth_interval=2), list[str]()
@@ -139,7 +137,6 @@ def no_nonfinite_step_at_subnormal_scale(case: ScalerAdapter, scale: float, fuse
 
 @check(
     5,
-    since=CHECKS_VERSION,
     issue="pytorch/pytorch#97415",
     needs="unscale_ gradients",
     bad=st.sampled_from(NONFINITE),
@@ -223,7 +220,7 @@ def sparse_gradients_are_checked(case: ScalerAdapter, bad: float | None, which: 
         assert after in (None, scale), f"the scale is {scale}, expected {after}"
 
 
-@check(5, since=CHECKS_VERSION, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
+@check(5, size=st.sampled_from([1.0, 0.0, 2.0**60, 3e38]))
 def finite_gradients_never_skip(case: ScalerAdapter, size: float) -> None:
     """Finite gradients of any size are no overflow: the scale does not fall."""
     scaler = case.make(init_scale=1024.0)

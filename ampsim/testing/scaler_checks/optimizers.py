@@ -6,7 +6,6 @@ from contextlib import suppress
 import torch
 from hypothesis import strategies as st
 
-from ampsim.testing.check import CHECKS_VERSION
 from ampsim.testing.scaler_checks.adapter import ScalerAdapter
 from ampsim.testing.scaler_checks.check import check
 from ampsim.testing.scaler_checks.strategies import (
@@ -139,7 +138,6 @@ def optimizers_with_reused_id_are_distinct(case: ScalerAdapter) -> None:
 
 @check(
     2,
-    since=CHECKS_VERSION,
     needs="optimizers gradients",
     fused=st.booleans(),
     unscales=st.booleans(),
