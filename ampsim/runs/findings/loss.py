@@ -26,15 +26,27 @@ def loss_not_finite(run: Evidence) -> Finding | None:
 
 
 def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
-    count, total = lost_at_end(loss), len(loss)
-    if not count or (count == 1 and total > 5):
+    row, total = _onset(loss), len(loss)
+    if row == total or (row == total - 1 and total > 5):
         return None
-    kind, row = number_text(loss.values[-1]), total - count
+    gone = loss.part(row + np.flatnonzero(lost(loss.values[row:])))
+    options = {"kind": number_text(loss.values[-1]), "total": total}
     if not row:
-        return None if _is_running_mean(run, loss) else at(loss, 0, "loss-never-finite", kind=kind)
-    before = float(np.median(loss.values[:row][np.isfinite(loss.values[:row])][-5:]))
-    order = _what_came_first(run, loss, row)
-    return at(loss, row, "loss-not-finite", kind=kind, before=before, order=order)
+        return None if _is_running_mean(run, loss) else at(gone, 0, "loss-never-finite", **options)
+    before = f"; before that, it was {number_text(loss.values[row - 1])}" if row else ""
+    order, level = _what_came_first(run, loss, row), "proved" if len(gone) == total - row else ""
+    return at(gone, 0, "loss-not-finite", before=before, order=order, level=level, **options)
+
+
+def _onset(loss: Series) -> int:
+    """Return the row from which a loss is lost to the end, but for few numbers among many lost ones."""
+    if not lost_at_end(loss):
+        return len(loss)
+    finite = np.flatnonzero(~lost(loss.values))
+    edges = np.concatenate([[-1], finite, [len(loss)]])
+    # Many are ten times as many as the finite numbers that come later.
+    later = np.arange(len(finite) + 1)[::-1]
+    return int(edges[np.argmax(np.diff(edges) > 10 * later)]) + 1
 
 
 def _is_running_mean(run: Evidence, loss: Series) -> bool:
