@@ -125,6 +125,11 @@ def test_last_finite_loss_is_quoted() -> None:
     assert "before that, it was 130" in found.headline
 
 
+def test_one_message_tells_nothing_of_earlier() -> None:
+    ids = {each.id for each in explain(["Loss is nan, stopping training"]).problems}
+    assert "loss-never-finite" not in ids
+
+
 def test_loss_that_carries_scale_is_no_divergence(tmp_path: Path) -> None:
     scales = [2.0 ** (10 + step // 50) for step in range(200)]
     loss = [scale * 2.3 for scale in scales]

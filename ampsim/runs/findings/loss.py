@@ -31,7 +31,7 @@ def _lost_loss(run: Evidence, loss: Series) -> Finding | None:
         return None
     gone = loss.part(row + np.flatnonzero(lost(loss.values[row:])))
     options = {"kind": number_text(loss.values[-1]), "total": total}
-    if not row:
+    if not row and total > 1:  # one record tells nothing of earlier steps
         return None if _is_running_mean(run, loss) else at(gone, 0, "loss-never-finite", **options)
     before = f"; before that, it was {number_text(loss.values[row - 1])}" if row else ""
     order, level = _what_came_first(run, loss, row), "proved" if len(gone) == total - row else ""
