@@ -40,7 +40,8 @@ def calibrate(
     where overflows begin. Parameters, ``.grad``, buffers, and RNG state are restored.
 
     >>> import torch
-    >>> model = nn.Linear(4, 1)
+    >>> from ampsim.probe import calibrate
+    >>> model = torch.nn.Linear(4, 1)
     >>> calibrate(model, lambda: 3.0 * model(torch.ones(1, 4)).sum()).init_scale
     8192.0
 

@@ -73,7 +73,7 @@ def watch(
 
     >>> import torch, tempfile
     >>> from ampsim.runs import records, watch
-    >>> model, path = nn.Linear(2, 1), f"{tempfile.mkdtemp()}/run.jsonl"
+    >>> model, path = torch.nn.Linear(2, 1), f"{tempfile.mkdtemp()}/run.jsonl"
     >>> optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu", init_scale=8.0)
     >>> with watch(model, optimizer, scaler, to=path) as run:
     ...     loss = model(torch.ones(1, 2)).sum()
